@@ -1,0 +1,202 @@
+//! The one clock. Everything that asks for the time or waits for it does so here, so that tests
+//! can turn the hands themselves.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Wall-clock time in milliseconds since 1970-01-01T00:00:00Z. Survives a restart; may jump.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
+#[serde(transparent)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// This moment plus `by`.
+    #[must_use]
+    pub fn after(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(millis(by)))
+    }
+
+    /// How long ago `earlier` was; zero if the clock went backwards.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+
+    /// `2026-03-01T12:00:00Z`, as Heat writes times (RFC 3339, UTC, whole seconds).
+    #[must_use]
+    pub fn rfc3339(self) -> String {
+        let secs = self.0 / 1000;
+        let (days, rest) = (secs / 86_400, secs % 86_400);
+        let (year, month, day) = civil_from_days(days);
+        format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+    }
+
+    /// Reads what [`Timestamp::rfc3339`] writes; anything else is `None`.
+    #[must_use]
+    pub fn parse_rfc3339(text: &str) -> Option<Self> {
+        let text = text.strip_suffix('Z')?;
+        let (date, time) = text.split_once('T')?;
+        let time = time.split('.').next()?;
+        let numbers = |part: &str, by: char| -> Option<Vec<u64>> { part.split(by).map(|n| n.parse().ok()).collect() };
+        let (date, time) = (numbers(date, '-')?, numbers(time, ':')?);
+        let ([year, month, day], [hour, minute, second]) = (date.as_slice(), time.as_slice()) else { return None };
+        let days = days_from_civil(*year, *month, *day)?;
+        Some(Self((days * 86_400 + hour * 3600 + minute * 60 + second) * 1000))
+    }
+}
+
+/// Days since 1970-01-01 to a Gregorian date (the era-based algorithm for proleptic dates).
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let of_era = shifted % 146_097;
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}
+
+fn days_from_civil(year: u64, month: u64, day: u64) -> Option<u64> {
+    if !(1970..10_000).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let year = year - u64::from(month <= 2);
+    let (era, of_era) = (year / 400, year % 400);
+    let month_index = if month > 2 { month - 3 } else { month + 9 };
+    let of_year = (153 * month_index + 2) / 5 + day - 1;
+    Some(era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Where the time comes from: the machine, or a test.
+#[derive(Clone, Debug)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    System,
+    Manual(Arc<Mutex<u64>>),
+}
+
+impl Clock {
+    /// The machine's clock.
+    #[must_use]
+    pub fn system() -> Self {
+        Self(Source::System)
+    }
+
+    /// A clock that stands still until [`Clock::advance`] moves it; waiting on it moves it.
+    #[must_use]
+    pub fn manual(start: Timestamp) -> Self {
+        Self(Source::Manual(Arc::new(Mutex::new(start.0))))
+    }
+
+    /// Moves a manual clock; does nothing to the machine's.
+    pub fn advance(&self, by: Duration) {
+        if let Source::Manual(now) = &self.0 {
+            let mut now = now.lock().unwrap_or_else(PoisonError::into_inner);
+            *now = now.saturating_add(millis(by));
+        }
+    }
+
+    /// The wall-clock time.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
+    pub fn now(&self) -> Timestamp {
+        match &self.0 {
+            Source::System => {
+                Timestamp(millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
+            }
+            Source::Manual(now) => Timestamp(*now.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    /// A point to measure a duration from, unmoved by changes of the wall clock.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
+    pub fn start(&self) -> Stopwatch {
+        match &self.0 {
+            Source::System => Stopwatch(Started::Machine(std::time::Instant::now())),
+            Source::Manual(_) => Stopwatch(Started::Manual(self.clone(), self.now())),
+        }
+    }
+
+    /// Waits. Only for deadlines, back-off and the poll that is the net under an event.
+    #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
+    pub async fn wait(&self, duration: Duration) {
+        match &self.0 {
+            Source::System => tokio::time::sleep(duration).await,
+            Source::Manual(_) => {
+                self.advance(duration);
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Runs `future` for at most `limit`; `None` when time is up.
+    #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
+    pub async fn limit<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        tokio::time::timeout(limit, future).await.ok()
+    }
+}
+
+/// Measures a duration from where [`Clock::start`] was called.
+#[derive(Clone, Debug)]
+pub struct Stopwatch(Started);
+
+#[derive(Clone, Debug)]
+enum Started {
+    Machine(std::time::Instant),
+    Manual(Clock, Timestamp),
+}
+
+impl Stopwatch {
+    /// Time since the start.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        match &self.0 {
+            Started::Machine(at) => at.elapsed(),
+            Started::Manual(clock, at) => clock.now().since(*at),
+        }
+    }
+
+    /// Time since the start in whole milliseconds.
+    #[must_use]
+    pub fn millis(&self) -> u64 {
+        millis(self.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_and_read_as_heat_does() {
+        for (millis, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400_000, "2000-02-29T00:00:00Z"),
+            (1_772_366_399_000, "2026-03-01T11:59:59Z"),
+            (4_102_444_799_000, "2099-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(Timestamp(millis).rfc3339(), text);
+            assert_eq!(Timestamp::parse_rfc3339(text), Some(Timestamp(millis)));
+        }
+        for bad in ["", "2026-03-01", "2026-13-01T00:00:00Z", "2026-03-01T00:00Z", "yesterday", "1969-12-31T00:00:00Z"] {
+            assert_eq!(Timestamp::parse_rfc3339(bad), None, "{bad}");
+        }
+        assert_eq!(Timestamp::parse_rfc3339("2026-03-01T11:59:59.123456Z"), Some(Timestamp(1_772_366_399_000)));
+    }
+
+    #[test]
+    fn a_clock_that_goes_backwards_gives_no_negative_time() {
+        assert_eq!(Timestamp(5).since(Timestamp(9)), Duration::ZERO);
+    }
+}

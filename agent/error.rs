@@ -1,0 +1,176 @@
+//! What can go wrong, in a form that a caller can decide on and an operator can act on.
+//!
+//! An [`Error`] says what was being done (and to what), why it failed, by whose rule, and what to
+//! do about it; its [`Kind`] tells a caller whether trying again makes sense. Layers add context
+//! with [`Error::context`]; `main` prints the chain, one line each.
+
+use std::fmt;
+
+/// Whether trying the same thing again can help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The other side or the machine may recover: try again later.
+    Transient,
+    /// The same try gives the same answer until somebody changes something.
+    Permanent,
+    /// We could go on, but a safety rule forbids it.
+    Refused,
+}
+
+/// Shorthand used throughout the agent.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// One failure: what was done, the cause, the rule behind it and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Inner {
+    kind: Kind,
+    /// Outermost first.
+    doing: Vec<String>,
+    cause: String,
+    rule: Option<String>,
+    remedy: Option<String>,
+}
+
+impl Error {
+    /// A failure that may pass by itself.
+    #[must_use]
+    pub fn transient(cause: impl fmt::Display) -> Self {
+        Self::new(Kind::Transient, cause)
+    }
+
+    /// A failure that stays until somebody changes something.
+    #[must_use]
+    pub fn permanent(cause: impl fmt::Display) -> Self {
+        Self::new(Kind::Permanent, cause)
+    }
+
+    /// Something that we refuse to do.
+    #[must_use]
+    pub fn refused(cause: impl fmt::Display) -> Self {
+        Self::new(Kind::Refused, cause)
+    }
+
+    /// A failure of the given kind.
+    #[must_use]
+    pub fn new(kind: Kind, cause: impl fmt::Display) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            doing: Vec::new(),
+            cause: cause.to_string(),
+            rule: None,
+            remedy: None,
+        }))
+    }
+
+    /// Adds what was being done, to what: `"writing /etc/etcd/etcd.conf"`.
+    #[must_use]
+    pub fn context(mut self, doing: impl fmt::Display) -> Self {
+        self.0.doing.insert(0, doing.to_string());
+        self
+    }
+
+    /// Names the rule (specification, Heat file, design section) that was broken.
+    #[must_use]
+    pub fn rule(mut self, rule: impl fmt::Display) -> Self {
+        self.0.rule = Some(rule.to_string());
+        self
+    }
+
+    /// Says what the operator can do.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl fmt::Display) -> Self {
+        self.0.remedy = Some(remedy.to_string());
+        self
+    }
+
+    /// Whether trying again can help.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// Why it failed, without the context.
+    #[must_use]
+    pub fn cause(&self) -> &str {
+        &self.0.cause
+    }
+
+    /// The broken rule, where one was named.
+    #[must_use]
+    pub fn broken_rule(&self) -> Option<&str> {
+        self.0.rule.as_deref()
+    }
+
+    /// What the operator can do, where it is known.
+    #[must_use]
+    pub fn suggested_remedy(&self) -> Option<&str> {
+        self.0.remedy.as_deref()
+    }
+
+    /// The chain for a terminal: outermost context first, then cause, rule and remedy.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = self.0.doing.clone();
+        lines.push(self.0.cause.clone());
+        lines.extend(self.0.rule.iter().map(|rule| format!("rule: {rule}")));
+        lines.extend(self.0.remedy.iter().map(|remedy| format!("remedy: {remedy}")));
+        lines
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for doing in &self.0.doing {
+            write!(f, "{doing}: ")?;
+        }
+        f.write_str(&self.0.cause)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        Self::transient(error)
+    }
+}
+
+impl From<nix::Error> for Error {
+    fn from(error: nix::Error) -> Self {
+        Self::transient(error)
+    }
+}
+
+/// Adds context to any result whose error can become an [`Error`].
+pub trait Context<T> {
+    /// Says what was being done when it failed; evaluated only on failure.
+    fn context<D: fmt::Display>(self, doing: impl FnOnce() -> D) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> Context<T> for std::result::Result<T, E> {
+    fn context<D: fmt::Display>(self, doing: impl FnOnce() -> D) -> Result<T> {
+        self.map_err(|error| error.into().context(doing()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chain_reads_from_the_outside_in() {
+        let error = Error::permanent("no such unit")
+            .context("starting etcd.service")
+            .context("bringing the node up")
+            .rule("design.md 5")
+            .remedy("install etcd");
+        assert_eq!(error.to_string(), "bringing the node up: starting etcd.service: no such unit");
+        assert_eq!(
+            error.lines(),
+            ["bringing the node up", "starting etcd.service", "no such unit", "rule: design.md 5", "remedy: install etcd"]
+        );
+    }
+}

@@ -1,0 +1,563 @@
+//! The one writer of files.
+//!
+//! Everything is reached through a handle of a directory ([`Tree`]) and never leaves it: symbolic
+//! links are resolved inside the tree (openat2, `RESOLVE_IN_ROOT`; on kernels before 5.6 a walk that
+//! refuses links). A file is written whole beside its target with its final owner and mode before
+//! the first byte, synced, renamed over it, and its directory synced: a reader sees the old or the
+//! new content, after a power cut too.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2, renameat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, symlinkat, unlinkat};
+
+use crate::error::{Context, Error, Result};
+
+/// Largest file that [`Tree::read`] takes into memory unless told otherwise, in bytes.
+pub const READ_LIMIT: u64 = 16 * 1024 * 1024;
+
+/// Mode and owner of a file or directory. `None` keeps what the writing process gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Permission bits, e.g. `0o600`.
+    pub mode: u32,
+    /// Numeric owner and group.
+    pub owner: Option<(u32, u32)>,
+}
+
+impl Attributes {
+    /// These permission bits, owner as the process has it.
+    #[must_use]
+    pub const fn mode(mode: u32) -> Self {
+        Self { mode, owner: None }
+    }
+}
+
+/// What is found at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link (never followed at the last component).
+    Link,
+    /// A device, socket or pipe.
+    Other,
+}
+
+/// Facts about a path, of the path itself where it is a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner and group.
+    pub owner: (u32, u32),
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// A directory and what is below it.
+#[derive(Debug)]
+pub struct Tree {
+    root: OwnedFd,
+    base: PathBuf,
+}
+
+/// An exclusive lock, held until dropped.
+#[derive(Debug)]
+pub struct Lock {
+    _file: Flock<OwnedFd>,
+}
+
+impl Tree {
+    /// Opens an existing directory.
+    ///
+    /// # Errors
+    /// If `base` is not there, not a directory, or not accessible.
+    pub fn open(base: &Path) -> Result<Self> {
+        let root = openat(nix::fcntl::AT_FDCWD, base, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+            .context(|| format!("opening directory {}", base.display()))?;
+        Ok(Self { root, base: base.to_owned() })
+    }
+
+    /// Opens a directory, making it (and its parents, 0755) with `mode` first if it is not there.
+    ///
+    /// # Errors
+    /// If it can be neither opened nor made.
+    pub fn open_or_create(base: &Path, mode: u32) -> Result<Self> {
+        let (anchor, rest) = if base.is_absolute() { (Path::new("/"), base) } else { (Path::new("."), base) };
+        let parent = Self::open(anchor)?;
+        if let Some(above) = rest.parent() {
+            parent.create_dir_all(above, Attributes::mode(0o755))?;
+        }
+        parent.create_dir(rest, Attributes::mode(mode))?;
+        Self::open(base)
+    }
+
+    /// The directory that this tree was opened by.
+    #[must_use]
+    pub fn base(&self) -> &Path {
+        &self.base
+    }
+
+    /// A tree rooted at a directory of this tree.
+    ///
+    /// # Errors
+    /// If it is not there or not a directory.
+    pub fn subtree(&self, path: &Path) -> Result<Self> {
+        let root = self.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY).context(|| self.doing("opening directory", path))?;
+        Ok(Self { root, base: self.full(path) })
+    }
+
+    /// Reads a whole file; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it is larger than `limit` bytes, not a regular file, or unreadable.
+    pub fn read(&self, path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+        let fd = match self.open_at(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
+            Ok(fd) => fd,
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+            Err(errno) => return Err(Error::from(errno).context(self.doing("reading", path))),
+        };
+        let stat = fstat(&fd).context(|| self.doing("reading", path))?;
+        if SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) != SFlag::S_IFREG {
+            return Err(Error::permanent("not a regular file").context(self.doing("reading", path)));
+        }
+        let mut bytes = Vec::new();
+        File::from(fd).take(limit.saturating_add(1)).read_to_end(&mut bytes).context(|| self.doing("reading", path))?;
+        if bytes.len() as u64 > limit {
+            return Err(Error::permanent(format!("larger than {limit} bytes")).context(self.doing("reading", path)));
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Reads a JSON file of ours; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it is unreadable or not the expected JSON; the latter is [`crate::error::Kind::Permanent`].
+    pub fn read_json<T: serde::de::DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {
+        let Some(bytes) = self.read(path, READ_LIMIT)? else { return Ok(None) };
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| Error::permanent(error).context(self.doing("reading", path)))
+    }
+
+    /// Writes a file whole: after a crash or power cut either the old or the new content is there.
+    ///
+    /// # Errors
+    /// If any step fails; the old content is then still in place.
+    pub fn write(&self, path: &Path, bytes: &[u8], attributes: Attributes) -> Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let mut temporary = OsString::from(".");
+        temporary.push(&name);
+        temporary.push(".hna-new");
+        let doing = || self.doing("writing", path);
+        match unlinkat(&parent, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(Error::from(errno).context(doing())),
+        }
+        self.create_synced(&parent, &temporary, bytes, attributes).context(doing)?;
+        renameat(&parent, temporary.as_os_str(), &parent, name.as_os_str()).context(doing)?;
+        fsync(&parent).context(doing)
+    }
+
+    /// Writes a value as JSON with [`Tree::write`].
+    ///
+    /// # Errors
+    /// As [`Tree::write`].
+    pub fn write_json<T: serde::Serialize>(&self, path: &Path, value: &T, attributes: Attributes) -> Result<()> {
+        let mut bytes = serde_json::to_vec_pretty(value).map_err(Error::permanent).context(|| self.doing("writing", path))?;
+        bytes.push(b'\n');
+        self.write(path, &bytes, attributes)
+    }
+
+    /// Makes a file that must not exist yet, synced with its directory. `false` if it exists: of any
+    /// number of callers exactly one gets `true`.
+    ///
+    /// # Errors
+    /// If it cannot be made for another reason.
+    pub fn create_new(&self, path: &Path, bytes: &[u8], attributes: Attributes) -> Result<bool> {
+        let (parent, name) = self.parent(path)?;
+        match self.create_synced(&parent, &name, bytes, attributes) {
+            Ok(()) => fsync(&parent).context(|| self.doing("making", path)).map(|()| true),
+            Err(Errno::EEXIST) => Ok(false),
+            Err(errno) => Err(Error::from(errno).context(self.doing("making", path))),
+        }
+    }
+
+    /// Opens a file for appending, made with `attributes` if it is not there.
+    ///
+    /// # Errors
+    /// If it can be neither opened nor made.
+    pub fn append(&self, path: &Path, attributes: Attributes) -> Result<File> {
+        let (parent, name) = self.parent(path)?;
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_APPEND | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = openat(&parent, name.as_os_str(), flags, mode(attributes.mode)).context(|| self.doing("opening", path))?;
+        fchmod(&fd, mode(attributes.mode)).context(|| self.doing("opening", path))?;
+        Ok(File::from(fd))
+    }
+
+    /// Makes a directory with exactly these attributes; leaves an existing one as it is.
+    ///
+    /// # Errors
+    /// If it cannot be made or something else is in its place.
+    pub fn create_dir(&self, path: &Path, attributes: Attributes) -> Result<()> {
+        let Some(Component::Normal(_)) = path.components().next_back() else { return Ok(()) };
+        let (parent, name) = self.parent(path)?;
+        match mkdirat(&parent, name.as_os_str(), mode(attributes.mode)) {
+            Ok(()) => {
+                self.set_attributes(path, attributes)?;
+                fsync(&parent).context(|| self.doing("making directory", path))
+            }
+            Err(Errno::EEXIST) => match self.facts_followed(path) {
+                Some(FileKind::Directory) => Ok(()),
+                _ => Err(Error::permanent("something that is no directory is in its place")
+                    .context(self.doing("making directory", path))),
+            },
+            Err(errno) => Err(Error::from(errno).context(self.doing("making directory", path))),
+        }
+    }
+
+    /// Makes a directory and its parents; existing ones stay as they are.
+    ///
+    /// # Errors
+    /// As [`Tree::create_dir`].
+    pub fn create_dir_all(&self, path: &Path, attributes: Attributes) -> Result<()> {
+        let mut so_far = PathBuf::new();
+        for component in path.components() {
+            so_far.push(component);
+            if matches!(component, Component::Normal(_)) {
+                self.create_dir(&so_far, attributes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives an existing file or directory these attributes.
+    ///
+    /// # Errors
+    /// If it is a link, not there, or the change is not allowed.
+    pub fn set_attributes(&self, path: &Path, attributes: Attributes) -> Result<()> {
+        let doing = || self.doing("setting the mode of", path);
+        let (parent, name) = self.parent(path)?;
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let fd = openat(&parent, name.as_os_str(), flags, Mode::empty()).context(doing)?;
+        if let Some((user, group)) = attributes.owner {
+            fchown(&fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).context(doing)?;
+        }
+        fchmod(&fd, mode(attributes.mode)).context(doing)
+    }
+
+    /// What is at a path; `None` if nothing. The last component is not followed.
+    ///
+    /// # Errors
+    /// If the path cannot be looked at.
+    pub fn facts(&self, path: &Path) -> Result<Option<Facts>> {
+        let (parent, name) = match self.try_parent(path) {
+            Ok(found) => found,
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+            Err(errno) => return Err(Error::from(errno).context(self.doing("looking at", path))),
+        };
+        match fstatat(&parent, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(facts_of(&stat))),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(Error::from(errno).context(self.doing("looking at", path))),
+        }
+    }
+
+    /// Makes or replaces a symbolic link, atomically. `false` if it already points there.
+    ///
+    /// # Errors
+    /// If the directory is not writable or something other than a link is in its place.
+    pub fn link(&self, target: &str, path: &Path) -> Result<bool> {
+        let doing = || self.doing("linking", path);
+        let (parent, name) = self.parent(path)?;
+        match nix::fcntl::readlinkat(&parent, name.as_os_str()) {
+            Ok(there) if there.as_encoded_bytes() == target.as_bytes() => return Ok(false),
+            Ok(_) | Err(Errno::ENOENT) => {}
+            Err(Errno::EINVAL) => return Err(Error::permanent("something that is no link is in its place").context(doing())),
+            Err(errno) => return Err(Error::from(errno).context(doing())),
+        }
+        let mut temporary = OsString::from(".");
+        temporary.push(&name);
+        temporary.push(".hna-new");
+        match unlinkat(&parent, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(Error::from(errno).context(doing())),
+        }
+        symlinkat(target, &parent, temporary.as_os_str()).context(doing)?;
+        renameat(&parent, temporary.as_os_str(), &parent, name.as_os_str()).context(doing)?;
+        fsync(&parent).context(doing).map(|()| true)
+    }
+
+    /// Removes a file or link, synced. `false` if there was none.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn remove(&self, path: &Path) -> Result<bool> {
+        let doing = || self.doing("removing", path);
+        let (parent, name) = match self.try_parent(path) {
+            Ok(found) => found,
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(false),
+            Err(errno) => return Err(Error::from(errno).context(doing())),
+        };
+        match unlinkat(&parent, name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) => fsync(&parent).context(doing).map(|()| true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(Error::from(errno).context(doing())),
+        }
+    }
+
+    /// Removes a directory with everything in it; links in it are removed, not followed. `false` if
+    /// there was none.
+    ///
+    /// # Errors
+    /// If something in it cannot be removed.
+    pub fn remove_dir_all(&self, path: &Path) -> Result<bool> {
+        match self.facts(path)? {
+            None => return Ok(false),
+            Some(facts) if facts.kind != FileKind::Directory => return self.remove(path),
+            Some(_) => {}
+        }
+        for name in self.list(path)? {
+            self.remove_dir_all(&path.join(name))?;
+        }
+        let (parent, name) = self.parent(path)?;
+        unlinkat(&parent, name.as_os_str(), UnlinkatFlags::RemoveDir).context(|| self.doing("removing", path))?;
+        fsync(&parent).context(|| self.doing("removing", path)).map(|()| true)
+    }
+
+    /// Renames within the tree, replacing a file at `to`; both directories are synced.
+    ///
+    /// # Errors
+    /// If either directory is not there or the rename is refused.
+    pub fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let doing = || self.doing("renaming", from);
+        let (from_parent, from_name) = self.parent(from)?;
+        let (to_parent, to_name) = self.parent(to)?;
+        renameat(&from_parent, from_name.as_os_str(), &to_parent, to_name.as_os_str()).context(doing)?;
+        fsync(&to_parent).context(doing)?;
+        fsync(&from_parent).context(doing)
+    }
+
+    /// The names in a directory, sorted; empty if it is not there.
+    ///
+    /// # Errors
+    /// If it is no directory or unreadable.
+    pub fn list(&self, path: &Path) -> Result<Vec<OsString>> {
+        let doing = || self.doing("listing", path);
+        let fd = match self.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
+            Ok(fd) => fd,
+            Err(Errno::ENOENT) => return Ok(Vec::new()),
+            Err(errno) => return Err(Error::from(errno).context(doing())),
+        };
+        let mut names = Vec::new();
+        for entry in Dir::from_fd(fd).context(doing)?.iter() {
+            let name = entry.context(doing)?.file_name().to_bytes().to_vec();
+            if name != b"." && name != b".." {
+                names.push(OsString::from_vec(name));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Takes an exclusive lock on a file (made if needed) without waiting; `None` if somebody has it.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or made.
+    pub fn lock(&self, path: &Path) -> Result<Option<Lock>> {
+        let (parent, name) = self.parent(path)?;
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = openat(&parent, name.as_os_str(), flags, mode(0o600)).context(|| self.doing("locking", path))?;
+        match Flock::lock(fd, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => Ok(Some(Lock { _file: file })),
+            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, errno)) => Err(Error::from(errno).context(self.doing("locking", path))),
+        }
+    }
+
+    fn create_synced(&self, parent: &OwnedFd, name: &OsString, bytes: &[u8], attributes: Attributes) -> nix::Result<()> {
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        // Born 0600: nobody else can open it before owner and mode are final.
+        let fd = openat(parent, name.as_os_str(), flags, mode(0o600))?;
+        if let Some((user, group)) = attributes.owner {
+            fchown(&fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+        }
+        fchmod(&fd, mode(attributes.mode))?;
+        let mut file = File::from(fd);
+        file.write_all(bytes).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32)))?;
+        fsync(&file)
+    }
+
+    fn facts_followed(&self, path: &Path) -> Option<FileKind> {
+        let fd = self.open_at(path, OFlag::O_PATH).ok()?;
+        Some(facts_of(&fstat(&fd).ok()?).kind)
+    }
+
+    fn parent(&self, path: &Path) -> Result<(OwnedFd, OsString)> {
+        self.try_parent(path).context(|| self.doing("opening the directory of", path))
+    }
+
+    fn try_parent(&self, path: &Path) -> nix::Result<(OwnedFd, OsString)> {
+        let Some(Component::Normal(name)) = path.components().next_back() else { return Err(Errno::EINVAL) };
+        let parent = path.parent().unwrap_or_else(|| Path::new(""));
+        let fd = self.open_at(parent, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        Ok((fd, name.to_owned()))
+    }
+
+    fn open_at(&self, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+        let relative: PathBuf = path.components().filter(|part| !matches!(part, Component::RootDir)).collect();
+        let relative = if relative.as_os_str().is_empty() { PathBuf::from(".") } else { relative };
+        let how = OpenHow::new()
+            .flags(flags | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        match openat2(&self.root, relative.as_path(), how) {
+            Err(Errno::ENOSYS | Errno::EPERM) => self.walk(&relative, flags),
+            other => other,
+        }
+    }
+
+    /// openat2 for kernels before 5.6 (and seccomp filters that do not know it): stricter, as no link is followed.
+    fn walk(&self, relative: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+        let parts: Vec<_> = relative.components().collect();
+        let Some((last, above)) = parts.split_last() else { return Err(Errno::EINVAL) };
+        let step = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mut at = self.root.try_clone().map_err(|_| Errno::EMFILE)?;
+        for part in above {
+            if !matches!(part, Component::Normal(_) | Component::CurDir) {
+                return Err(Errno::EXDEV);
+            }
+            at = openat(&at, part.as_os_str(), step, Mode::empty())?;
+        }
+        if matches!(last, Component::ParentDir) {
+            return Err(Errno::EXDEV);
+        }
+        openat(at.as_fd(), last.as_os_str(), flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())
+    }
+
+    fn full(&self, path: &Path) -> PathBuf {
+        self.base.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    fn doing(&self, verb: &str, path: &Path) -> String {
+        format!("{verb} {}", self.full(path).display())
+    }
+}
+
+fn mode(bits: u32) -> Mode {
+    Mode::from_bits_truncate(bits)
+}
+
+fn facts_of(stat: &FileStat) -> Facts {
+    let kind = match SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) {
+        SFlag::S_IFREG => FileKind::File,
+        SFlag::S_IFDIR => FileKind::Directory,
+        SFlag::S_IFLNK => FileKind::Link,
+        _ => FileKind::Other,
+    };
+    Facts { kind, mode: stat.st_mode & 0o7777, owner: (stat.st_uid, stat.st_gid), size: u64::try_from(stat.st_size).unwrap_or(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> (tempfile::TempDir, Tree) {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        (dir, tree)
+    }
+
+    #[test]
+    fn a_file_is_written_whole_with_its_mode_and_leaves_nothing_beside_it() {
+        let (_dir, tree) = tree();
+        let path = Path::new("/a/b/secret");
+        tree.create_dir_all(Path::new("/a/b"), Attributes::mode(0o750)).unwrap();
+        tree.write(path, b"one", Attributes::mode(0o600)).unwrap();
+        tree.write(path, b"two", Attributes::mode(0o640)).unwrap();
+        assert_eq!(tree.read(path, 10).unwrap().as_deref(), Some(&b"two"[..]));
+        let facts = tree.facts(path).unwrap().unwrap();
+        assert_eq!((facts.kind, facts.mode), (FileKind::File, 0o640));
+        assert_eq!(tree.list(Path::new("/a/b")).unwrap(), ["secret"]);
+        assert_eq!(tree.facts(Path::new("/a/b")).unwrap().unwrap().mode, 0o750);
+    }
+
+    #[test]
+    fn a_torn_temporary_file_of_a_crash_is_in_nobodys_way() {
+        let (dir, tree) = tree();
+        tree.write(Path::new(".x.hna-new"), b"half", Attributes::mode(0o600)).unwrap();
+        tree.write(Path::new("x"), b"whole", Attributes::mode(0o600)).unwrap();
+        assert_eq!(tree.read(Path::new("x"), 10).unwrap().as_deref(), Some(&b"whole"[..]));
+        assert!(!dir.path().join(".x.hna-new").exists());
+    }
+
+    #[test]
+    fn links_never_lead_out_of_the_tree() {
+        let outside = tempfile::tempdir().unwrap();
+        let (dir, tree) = tree();
+        std::os::unix::fs::symlink(outside.path(), dir.path().join("out")).unwrap();
+        std::os::unix::fs::symlink("/", dir.path().join("root")).unwrap();
+        assert!(tree.write(Path::new("out/file"), b"x", Attributes::mode(0o600)).is_err());
+        tree.write(Path::new("root/file"), b"x", Attributes::mode(0o600)).unwrap();
+        tree.write(Path::new("../../file2"), b"x", Attributes::mode(0o600)).unwrap();
+        assert!(outside.path().read_dir().unwrap().next().is_none());
+        assert!(dir.path().join("file").exists() && dir.path().join("file2").exists());
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_file_is_replaced_not_followed() {
+        let (dir, tree) = tree();
+        tree.write(Path::new("target"), b"kept", Attributes::mode(0o600)).unwrap();
+        std::os::unix::fs::symlink("target", dir.path().join("name")).unwrap();
+        tree.write(Path::new("name"), b"new", Attributes::mode(0o600)).unwrap();
+        assert_eq!(tree.read(Path::new("target"), 10).unwrap().as_deref(), Some(&b"kept"[..]));
+        assert_eq!(tree.facts(Path::new("name")).unwrap().unwrap().kind, FileKind::File);
+    }
+
+    #[test]
+    fn exactly_one_caller_makes_a_new_file() {
+        let (_dir, tree) = tree();
+        assert!(tree.create_new(Path::new("once"), b"", Attributes::mode(0o600)).unwrap());
+        assert!(!tree.create_new(Path::new("once"), b"", Attributes::mode(0o600)).unwrap());
+    }
+
+    #[test]
+    fn a_lock_is_held_by_one() {
+        let (_dir, tree) = tree();
+        let held = tree.lock(Path::new("lock")).unwrap();
+        assert!(held.is_some());
+        assert!(tree.lock(Path::new("lock")).unwrap().is_none());
+        drop(held);
+        assert!(tree.lock(Path::new("lock")).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_is_absent_too_large_or_no_file_is_told_apart() {
+        let (_dir, tree) = tree();
+        assert_eq!(tree.read(Path::new("none/there"), 10).unwrap(), None);
+        tree.write(Path::new("big"), b"12345", Attributes::mode(0o600)).unwrap();
+        assert!(tree.read(Path::new("big"), 4).unwrap_err().to_string().contains("larger than 4 bytes"));
+        tree.create_dir(Path::new("dir"), Attributes::mode(0o700)).unwrap();
+        assert!(tree.read(Path::new("dir"), 4).is_err());
+        assert!(!tree.remove(Path::new("none")).unwrap());
+        assert!(tree.remove_dir_all(Path::new("dir")).unwrap());
+    }
+
+    #[test]
+    fn a_symbolic_link_is_made_once() {
+        let (_dir, tree) = tree();
+        assert!(tree.link("/usr/lib/x.service", Path::new("x.service")).unwrap());
+        assert!(!tree.link("/usr/lib/x.service", Path::new("x.service")).unwrap());
+        assert!(tree.link("/usr/lib/y.service", Path::new("x.service")).unwrap());
+    }
+}

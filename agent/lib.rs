@@ -1,0 +1,31 @@
+//! From Heat's metadata to a healthy, signalled Kubernetes node.
+//!
+//! ```text
+//! sources ─► collect ─► deploy ─► kubernetes/network/storage ─► converge ─► signal ─► Heat
+//!  Heat, files  Snapshot   Work          Desired (pure)            Outcome     outbox
+//!                            └───────────── journal ◄─────────────────┴──► report
+//! ```
+//!
+//! A room imports from rooms earlier in this picture and from the shared ones
+//! (`openstack`, `systemd`, `metadata`, `desired`, `programs`, `http`, `files`, `clock`, `error`);
+//! `report` is told by events; nobody imports `commands`.
+
+pub mod clock;
+pub mod collect;
+pub mod commands;
+pub mod converge;
+pub mod deploy;
+pub mod desired;
+pub mod error;
+pub mod files;
+pub mod http;
+pub mod kubernetes;
+pub mod metadata;
+pub mod network;
+pub mod openstack;
+pub mod programs;
+pub mod report;
+pub mod settings;
+pub mod signal;
+pub mod storage;
+pub mod systemd;

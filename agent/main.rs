@@ -1,0 +1,2 @@
+//! Table of contents.
+fn main() {}

@@ -1,0 +1,346 @@
+//! One entry of the `deployments` list (heat-protocol.md 3.2).
+
+use serde_json::{Map, Value};
+
+use super::input::Input;
+
+/// Longest id, name, group or output name that is accepted, in characters.
+const NAME_LIMIT: usize = 1024;
+
+/// A declared output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Name as in the template.
+    pub name: String,
+    /// Whether its presence in a result means failure (heat-protocol.md 7.0).
+    pub error_output: bool,
+}
+
+/// A well-formed deployment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deployment {
+    /// UUID of the derived config: new for every action, the key by which it runs at most once.
+    pub id: String,
+    /// Not unique.
+    pub name: String,
+    /// Which hook: after the selection of a component's part its `tool`.
+    pub group: String,
+    /// What the hook is to do: text for scripts, an object for structured configs.
+    pub config: Value,
+    /// Options of the hook.
+    pub options: Map<String, Value>,
+    /// Inputs in document order.
+    pub inputs: Vec<Input>,
+    /// Declared outputs.
+    pub outputs: Vec<Output>,
+    /// `YYYY-MM-DDTHH:MM:SSZ`, empty where absent.
+    pub creation_time: String,
+}
+
+/// How Heat wants to hear of the result (heat-protocol.md 3.4).
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(tag = "transport", rename_all = "snake_case")]
+pub enum SignalTarget {
+    /// CFN_SIGNAL and TEMP_URL_SIGNAL: a URL to be called verbatim.
+    Url {
+        /// Byte for byte as Heat gave it.
+        url: String,
+        /// `POST` or `PUT`.
+        verb: String,
+    },
+    /// NO_SIGNAL.
+    None,
+    /// A transport that this version cannot send: HEAT_SIGNAL or ZAQAR_SIGNAL.
+    Unsupported {
+        /// Its name in Heat.
+        name: String,
+    },
+}
+
+/// An entry that cannot be run, with whatever is needed to tell Heat.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Malformed {
+    /// Its id, if it has a usable one.
+    pub id: Option<String>,
+    /// Its name, if it has one.
+    pub name: String,
+    /// Every mistake: place and rule.
+    pub mistakes: Vec<String>,
+    /// Where to tell Heat, if that much can be read.
+    pub target: SignalTarget,
+}
+
+impl Deployment {
+    /// Checks an entry.
+    ///
+    /// `Ok(None)` is a component without a part for the action: Heat waits for no signal (heat-protocol.md 3.7).
+    ///
+    /// # Errors
+    /// Every mistake at once.
+    pub fn parse(entry: &Value) -> Result<Option<Self>, Box<Malformed>> {
+        let Value::Object(entry) = entry else {
+            let mistakes = vec!["the entry is not an object (heat-protocol.md 3.2)".to_owned()];
+            return Err(Box::new(Malformed { id: None, name: String::new(), mistakes, target: SignalTarget::None }));
+        };
+        let mut mistakes = Vec::new();
+        let id = text(entry, "id", &mut mistakes);
+        let name = optional_text(entry, "name", &mut mistakes);
+        let inputs = inputs(entry, &mut mistakes);
+        let outputs = outputs(entry, &mut mistakes);
+        let options = match entry.get("options") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(options)) => options.clone(),
+            Some(_) => {
+                mistakes.push("options: not an object".to_owned());
+                Map::new()
+            }
+        };
+        let group = match entry.get("group") {
+            None | Some(Value::Null) => "Heat::Ungrouped".to_owned(),
+            Some(_) => text(entry, "group", &mut mistakes),
+        };
+        let mut deployment = Self {
+            id,
+            name,
+            group,
+            config: entry.get("config").cloned().unwrap_or(Value::Null),
+            options,
+            inputs,
+            outputs,
+            creation_time: entry.get("creation_time").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        };
+        if deployment.group == "component" && !deployment.select_component(&mut mistakes) && mistakes.is_empty() {
+            return Ok(None);
+        }
+        if mistakes.is_empty() {
+            return Ok(Some(deployment));
+        }
+        let target = deployment.signal_target();
+        let id = (!deployment.id.is_empty()).then_some(deployment.id);
+        Err(Box::new(Malformed { id, name: deployment.name, mistakes, target }))
+    }
+
+    /// The value of an input, JSON null counting as absent.
+    #[must_use]
+    pub fn input(&self, name: &str) -> Option<&Value> {
+        self.inputs.iter().find(|input| input.name == name).map(|input| &input.value).filter(|value| !value.is_null())
+    }
+
+    /// A text input; empty counts as absent (heat-protocol.md 1.5, null handling).
+    #[must_use]
+    pub fn text_input(&self, name: &str) -> Option<&str> {
+        self.input(name).and_then(Value::as_str).filter(|text| !text.is_empty())
+    }
+
+    /// `CREATE`, `UPDATE`, `DELETE`, `SUSPEND`, `RESUME`.
+    #[must_use]
+    pub fn action(&self) -> &str {
+        self.text_input("deploy_action").unwrap_or_default()
+    }
+
+    /// What tells a newer run of the same deployment resource from another one: stack and resource.
+    #[must_use]
+    pub fn resource(&self) -> Option<(String, String)> {
+        Some((self.text_input("deploy_stack_id")?.to_owned(), self.text_input("deploy_resource_name")?.to_owned()))
+    }
+
+    /// Decided by presence, never by `deploy_signal_transport` (heat-protocol.md 3.4, 4.4).
+    #[must_use]
+    pub fn signal_target(&self) -> SignalTarget {
+        if let Some(url) = self.text_input("deploy_signal_id") {
+            let verb = self.text_input("deploy_signal_verb").unwrap_or("POST").to_owned();
+            return SignalTarget::Url { url: url.to_owned(), verb };
+        }
+        for (presence, name) in [("deploy_queue_id", "ZAQAR_SIGNAL"), ("deploy_auth_url", "HEAT_SIGNAL")] {
+            if self.text_input(presence).is_some() {
+                return SignalTarget::Unsupported { name: name.to_owned() };
+            }
+        }
+        SignalTarget::None
+    }
+
+    /// The entry as a hook reads it on standard input (heat-protocol.md 4.3).
+    #[must_use]
+    pub fn to_hook_json(&self) -> Value {
+        serde_json::json!({
+            "id": self.id, "name": self.name, "group": self.group, "config": self.config, "options": self.options,
+            "creation_time": self.creation_time,
+            "inputs": self.inputs.iter().map(|input| serde_json::json!({
+                "name": input.name, "type": input.kind,
+                "value": if input.kind == "String" && !input.value.is_string() {
+                    Value::String(super::python_text(&input.value))
+                } else {
+                    input.value.clone()
+                },
+            })).collect::<Vec<_>>(),
+            "outputs": self.outputs.iter().map(|output| serde_json::json!({
+                "name": output.name, "type": "String", "error_output": output.error_output,
+            })).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Replaces group and config by the component's part for the action. `false` if there is none.
+    fn select_component(&mut self, mistakes: &mut Vec<String>) -> bool {
+        let action = self.action().to_owned();
+        let Some(parts) = self.config.get("configs").and_then(Value::as_array) else {
+            mistakes.push("config.configs: not a list (heat-protocol.md 3.7)".to_owned());
+            return false;
+        };
+        let part = parts.iter().find(|part| {
+            let actions = part.get("actions").and_then(Value::as_array);
+            actions.is_some_and(|actions| actions.iter().any(|one| one.as_str() == Some(&action)))
+        });
+        let Some(part) = part else { return false };
+        let Some(tool) = part.get("tool").and_then(Value::as_str) else {
+            mistakes.push("config.configs: a part without tool".to_owned());
+            return false;
+        };
+        let (tool, config) = (tool.to_owned(), part.get("config").cloned().unwrap_or(Value::Null));
+        self.group = tool;
+        self.config = config;
+        true
+    }
+}
+
+fn text(entry: &Map<String, Value>, key: &str, mistakes: &mut Vec<String>) -> String {
+    match entry.get(key) {
+        Some(Value::String(text)) if !text.is_empty() && text.chars().count() <= NAME_LIMIT && !text.contains('\0') => text.clone(),
+        None | Some(Value::Null) => {
+            mistakes.push(format!("{key}: missing"));
+            String::new()
+        }
+        Some(_) => {
+            mistakes.push(format!("{key}: not a text of 1 to {NAME_LIMIT} characters"));
+            String::new()
+        }
+    }
+}
+
+fn optional_text(entry: &Map<String, Value>, key: &str, mistakes: &mut Vec<String>) -> String {
+    match entry.get(key) {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) if text.is_empty() => String::new(),
+        Some(_) => text(entry, key, mistakes),
+    }
+}
+
+fn list<'a>(entry: &'a Map<String, Value>, key: &str, mistakes: &mut Vec<String>) -> &'a [Value] {
+    match entry.get(key) {
+        None | Some(Value::Null) => &[],
+        Some(Value::Array(items)) => items,
+        Some(_) => {
+            mistakes.push(format!("{key}: not a list"));
+            &[]
+        }
+    }
+}
+
+fn inputs(entry: &Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Input> {
+    let mut inputs: Vec<Input> = Vec::new();
+    for (at, item) in list(entry, "inputs", mistakes).iter().enumerate() {
+        let Some(name) = item.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()) else {
+            mistakes.push(format!("inputs[{at}]: without a name"));
+            continue;
+        };
+        let kind = item.get("type").and_then(Value::as_str).unwrap_or("String").to_owned();
+        inputs.push(Input { name: name.to_owned(), kind, value: item.get("value").cloned().unwrap_or(Value::Null) });
+    }
+    inputs
+}
+
+fn outputs(entry: &Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Output> {
+    let mut outputs = Vec::new();
+    for (at, item) in list(entry, "outputs", mistakes).iter().enumerate() {
+        let Some(name) = item.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()) else {
+            mistakes.push(format!("outputs[{at}]: without a name"));
+            continue;
+        };
+        let error_output = item.get("error_output").and_then(Value::as_bool).unwrap_or(false);
+        outputs.push(Output { name: name.to_owned(), error_output });
+    }
+    outputs
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn entry(change: impl FnOnce(&mut Value)) -> Value {
+        let mut entry = json!({
+            "id": "b1a6a2f0", "name": "n", "group": "script", "config": "#!/bin/sh\n", "options": null,
+            "creation_time": "2026-03-01T12:00:00Z",
+            "inputs": [
+                {"name": "who", "type": "String", "value": "world"}, {"name": "count", "type": "Number", "value": 3},
+                {"name": "deploy_action", "type": "String", "value": "CREATE"},
+                {"name": "deploy_stack_id", "type": "String", "value": "s/1"},
+                {"name": "deploy_resource_name", "type": "String", "value": "r"},
+                {"name": "deploy_signal_id", "type": "String", "value": "http://h:8000/v1/signal/a%3Ab?x=1"},
+                {"name": "deploy_signal_verb", "type": "String", "value": "POST"}],
+            "outputs": [{"name": "o"}, {"name": "e", "error_output": true}]});
+        change(&mut entry);
+        entry
+    }
+
+    #[test]
+    fn a_good_entry_is_taken_as_it_is() {
+        let deployment = Deployment::parse(&entry(|_| ())).unwrap().unwrap();
+        assert_eq!((deployment.id.as_str(), deployment.group.as_str(), deployment.action()), ("b1a6a2f0", "script", "CREATE"));
+        assert_eq!(deployment.resource(), Some(("s/1".into(), "r".into())));
+        assert_eq!(
+            deployment.signal_target(),
+            SignalTarget::Url { url: "http://h:8000/v1/signal/a%3Ab?x=1".into(), verb: "POST".into() }
+        );
+        assert_eq!(deployment.outputs[1], Output { name: "e".into(), error_output: true });
+    }
+
+    #[test]
+    fn every_mistake_is_named_and_heat_can_still_be_told() {
+        let bad = entry(|entry| {
+            entry["id"] = json!(7);
+            entry["group"] = json!("");
+            entry["outputs"] = json!({"a": 1});
+            entry["inputs"].as_array_mut().unwrap().push(json!({"value": 1}));
+        });
+        let malformed = Deployment::parse(&bad).unwrap_err();
+        assert_eq!(malformed.id, None);
+        let all = malformed.mistakes.join("; ");
+        for part in ["id: not a text", "group: not a text", "outputs: not a list", "inputs[7]: without a name"] {
+            assert!(all.contains(part), "{part} in {all}");
+        }
+        assert!(matches!(malformed.target, SignalTarget::Url { .. }));
+        assert!(Deployment::parse(&json!([])).is_err());
+    }
+
+    #[test]
+    fn null_empty_and_absent_are_the_same() {
+        let deployment = Deployment::parse(&json!({"id": "a", "inputs": null, "outputs": null, "options": null, "name": null})).unwrap().unwrap();
+        assert_eq!((deployment.group.as_str(), deployment.name.as_str()), ("Heat::Ungrouped", ""));
+        let with_nulls = entry(|entry| entry["inputs"] = json!([{"name": "deploy_signal_id", "value": ""}, {"name": "deploy_auth_url", "value": null}]));
+        assert_eq!(Deployment::parse(&with_nulls).unwrap().unwrap().signal_target(), SignalTarget::None);
+    }
+
+    #[test]
+    fn a_component_gives_the_part_for_its_action_or_nothing() {
+        let component = |action: &str| {
+            entry(|entry| {
+                entry["group"] = json!("component");
+                entry["inputs"][2]["value"] = json!(action);
+                entry["config"] = json!({"configs": [
+                    {"actions": ["CREATE"], "tool": "script", "config": "one"},
+                    {"actions": ["UPDATE", "RESUME"], "tool": "ansible", "config": "two"}]});
+            })
+        };
+        let created = Deployment::parse(&component("CREATE")).unwrap().unwrap();
+        assert_eq!((created.group.as_str(), created.config), ("script", json!("one")));
+        assert_eq!(Deployment::parse(&component("RESUME")).unwrap().unwrap().group, "ansible");
+        assert_eq!(Deployment::parse(&component("DELETE")).unwrap(), None);
+    }
+
+    #[test]
+    fn hooks_read_strings_where_the_template_declared_strings() {
+        let deployment = Deployment::parse(&json!({"id": "a", "inputs": [{"name": "b", "type": "String", "value": true}]})).unwrap().unwrap();
+        assert_eq!(deployment.to_hook_json()["inputs"][0]["value"], json!("True"));
+    }
+}

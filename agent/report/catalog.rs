@@ -1,0 +1,381 @@
+//! Every message that the agent can write to the journal: one table, from which the codes, the
+//! MESSAGE_IDs, the catalog that `journalctl -x` shows and the manual page are made.
+
+use std::fmt::Write as _;
+
+/// Importance of a message, as in syslog(3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// Something failed and somebody has to look.
+    Error,
+    /// Something is odd, the agent goes on.
+    Warning,
+    /// Normal, but worth a look.
+    Notice,
+    /// Normal.
+    Info,
+}
+
+macro_rules! messages {
+    ($($name:ident = $code:literal, $priority:ident, $id:literal, $subject:literal, $body:literal, $remedy:literal;)*) => {
+        /// A message of the agent; the documentation of each variant is its catalog subject.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Code {
+            $(#[doc = $subject] $name,)*
+        }
+
+        impl Code {
+            /// All messages in the order of their codes.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// Everything that the table says of this message.
+            #[must_use]
+            pub const fn entry(self) -> &'static Entry {
+                match self {
+                    $(Self::$name => &Entry {
+                        name: stringify!($name), code: $code, priority: Priority::$priority,
+                        message_id: $id, subject: $subject, body: $body, remedy: $remedy,
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// `HNA_EVENT`.
+    pub name: &'static str,
+    /// `HNA_CODE`.
+    pub code: &'static str,
+    /// `PRIORITY`.
+    pub priority: Priority,
+    /// `MESSAGE_ID`, 32 hexadecimal digits. Never changes once released.
+    pub message_id: &'static str,
+    /// One line: what happened.
+    pub subject: &'static str,
+    /// What it means.
+    pub body: &'static str,
+    /// What to do.
+    pub remedy: &'static str,
+}
+
+messages! {
+    AgentStarted = "HNA-0101", Info, "6db037ac68c444ef891e24f9dc151c72",
+        "The agent has started",
+        "The agent read its settings, holds its state directory and begins to work.",
+        "Nothing needs to be done. `heat-node-agent status` shows what it does.";
+    SettingsUnknownKey = "HNA-0102", Warning, "1d85ca66df98456c87da674ea4d78a64",
+        "A settings file has an unknown key",
+        "The key is ignored; everything else in the file is used. A misspelt key is the usual reason.",
+        "Correct or remove the key. `heat-node-agent verify` lists every mistake at once.";
+    SettingsFileSkipped = "HNA-0103", Warning, "c7f1d767d5c64e3184090e614d0e2309",
+        "A settings file cannot be used",
+        "The whole file is skipped; the other files are used.",
+        "Correct the file and restart heat-node-agent.service. `heat-node-agent verify` names line and rule.";
+    AgentStopping = "HNA-0104", Info, "d34ce3c88cba4ca28da938c3ffecc35c",
+        "The agent is stopping",
+        "Running deployments go on in their own units; the next start of the agent takes up their results.",
+        "Nothing needs to be done.";
+    MessagesLost = "HNA-0105", Warning, "ac205d89c59a490b8b5bb04a79579074",
+        "Messages were lost because the journal did not take them",
+        "The journal was slow or stopped; the agent did not wait for it.",
+        "Look at systemd-journald.service.";
+    InsecureTls = "HNA-0106", Warning, "42c97e2128dc4145874b2555cf706ab6",
+        "TLS certificates of an endpoint are not verified",
+        "The settings allow it and the parameters ask for it: whoever controls the network can read and change what goes to this endpoint.",
+        "Give the CA of the endpoint instead ([tls] ca_file) and remove allow_insecure.";
+    StatePutAside = "HNA-0107", Warning, "29c0434add2f4aea820809f2dd429d6d",
+        "A file of the agent's state was unreadable and was put aside",
+        "It was renamed, not deleted. The agent goes on without it.",
+        "Look at the file and at the disk below it. A deployment whose record is lost is treated as never seen only if the replaced tools' record does not name it.";
+    StateWriteFailed = "HNA-0108", Error, "f6d293f5aebd46ac821f0ea606a8c37f",
+        "The agent's state cannot be written",
+        "Nothing is started that could not be recorded; the agent tries again.",
+        "Free space or inodes on the file system that holds /var/lib/heat-node-agent, or make it writable.";
+    NoSystemd = "HNA-0109", Warning, "8bfb4816ad954f28857f48d088f750e0",
+        "No systemd answers on the system bus",
+        "Scripts run as children of the agent; nodes cannot be configured on this machine.",
+        "Start the agent on a machine that runs systemd, with dbus.service up.";
+    StateLocked = "HNA-0110", Error, "c105bcf9e073447b8790cf60feeae2bb",
+        "Another agent holds the state directory",
+        "Two agents must not work on one machine.",
+        "Stop the other one, or use another --state directory.";
+    LoopStalled = "HNA-0111", Error, "a3cd26d4b25b4ddc8a4d5b2d3df09b32",
+        "The agent made no progress",
+        "The watchdog is not fed any more, so that systemd restarts the agent.",
+        "If it happens again, keep the journal and report it.";
+    SourceLearnt = "HNA-0201", Info, "ffd5bc7866684207863ee5a400d9d2d6",
+        "A metadata source is used",
+        "The source was found in the files that cloud-init, Heat or the image left, or in the settings.",
+        "Nothing needs to be done.";
+    SourceFailed = "HNA-0202", Warning, "fdd98955fd474c428c0f58f7399e1fef",
+        "A metadata source cannot be read",
+        "What it said last stays in force. The agent tries again, for ever, with growing pauses.",
+        "HNA_CAUSE says what failed. Check from this node that the endpoint answers, and that the stack still exists.";
+    SourceRecovered = "HNA-0203", Info, "187c2b55f9394722857261fdbb65dad2",
+        "A metadata source can be read again",
+        "The source answers after failures.",
+        "Nothing needs to be done.";
+    MetadataChanged = "HNA-0204", Info, "7a82cd45ac9446348de9b6056ae40e52",
+        "The metadata changed",
+        "A source delivered a document that differs from the one before.",
+        "Nothing needs to be done. `heat-node-agent metadata` shows it, masked.";
+    NoSource = "HNA-0205", Warning, "3d6acd0a57654ecc816719d1ed1acd37",
+        "No metadata source is known yet",
+        "Neither cfn-init-data nor os-collect-config.conf is there, and no source is set.",
+        "Check that cloud-init ran and that the server uses user_data_format SOFTWARE_CONFIG, or write os-collect-config.conf.";
+    MetadataOdd = "HNA-0206", Warning, "0db8327eeb9349f38a15001162bcc58a",
+        "A part of the metadata cannot be understood",
+        "The part is ignored; everything else is used.",
+        "HNA_CAUSE names the place. It is usually a mistake in the Heat template.";
+    VolumeFound = "HNA-0301", Info, "11ba224dd2da49cb84bc8fe6578b2262",
+        "A volume was found",
+        "The disk that carries the Cinder id is attached.",
+        "Nothing needs to be done.";
+    VolumeWaiting = "HNA-0302", Notice, "e064b8479e3c4dbf8d48892cf8db60c2",
+        "A volume is not attached yet",
+        "The agent waits for the disk whose serial is the start of the Cinder id; it goes on the moment udev reports it.",
+        "Check the attachment: `openstack server volume list`. The device name plays no part.";
+    VolumeFormatting = "HNA-0303", Notice, "c528336a1d5a46498b50e1fc6ac8d598",
+        "A blank volume is being formatted",
+        "Every rule of the interlock was met; the decision is recorded before the first byte is written.",
+        "Nothing needs to be done.";
+    VolumeFormatted = "HNA-0304", Info, "ddf5e65cda2442828f06729080c8ce18",
+        "A volume was formatted",
+        "It carries the agent's marker from now on.",
+        "Nothing needs to be done.";
+    VolumeReused = "HNA-0305", Info, "138627afc39c4ce28ece04b14a933122",
+        "A volume's file system is used as it is",
+        "It carries the marker of this cluster and role, or was adopted by parameter.",
+        "Nothing needs to be done.";
+    VolumeRefused = "HNA-0306", Error, "91acff0eec864c34837d91fc47f5214a",
+        "A volume is refused",
+        "The interlock found something on the disk that is not ours, or a use by somebody else. Nothing was written to it.",
+        "HNA_REMEDY holds the one command or parameter that overrides it. Check first that the right volume is attached.";
+    VolumeMounted = "HNA-0307", Info, "2d3ba9a101b949918d1b8565142bcbe1",
+        "A volume is mounted",
+        "A mount unit keeps it there at every boot.",
+        "Nothing needs to be done.";
+    VolumeMissing = "HNA-0308", Error, "72f26e3e600a40e089ae367700789fb6",
+        "A volume did not appear in time",
+        "The deadline of the node's wait condition is near, so that Heat is told now.",
+        "Attach the volume to this server, then update the stack or wait for the next deployment.";
+    DeploymentSeen = "HNA-0401", Info, "011d2856e36d4d4282b45de7c0eee3d0",
+        "A new deployment is recorded",
+        "It runs when those before it in the list have ended.",
+        "Nothing needs to be done.";
+    DeploymentStarted = "HNA-0402", Info, "50924fa3850a469587994ccb89c286ca",
+        "A deployment runs",
+        "Its unit is in UNIT; `heat-node-agent logs` or `journalctl -u` show its output.",
+        "Nothing needs to be done.";
+    DeploymentSucceeded = "HNA-0403", Info, "b7094472af9e48438a205450b901d9d5",
+        "A deployment succeeded",
+        "Its result is stored and goes to Heat if a signal is wanted.",
+        "Nothing needs to be done.";
+    DeploymentFailed = "HNA-0404", Error, "034f7a537fbe4b6c8b19fc1c6b470387",
+        "A deployment failed",
+        "Heat gets the status code and the end of the output.",
+        "HNA_CAUSE and the unit's journal say why. Correct the template or the script and update the stack.";
+    DeploymentInterrupted = "HNA-0405", Error, "ff9e3ecb3b3f43ca8f957c798de3b5d8",
+        "A deployment was interrupted",
+        "The machine or its unit ended while the script ran. A script is never run twice, so Heat gets FAILURE.",
+        "See how far it came, then update the stack to run it anew.";
+    DeploymentMalformed = "HNA-0406", Error, "20851a73a7da4fa18454b773efc8b4cd",
+        "A deployment entry is malformed",
+        "It cannot be run. Heat is told where a way to tell it can be read from the entry.",
+        "HNA_CAUSE names the field. Correct the template.";
+    DeploymentNoHook = "HNA-0407", Error, "a97a665e1bc541df813dcf7768b70272",
+        "No hook for this deployment's group",
+        "Neither a built-in hook nor an executable of that name in the hook directories.",
+        "Build the hook into the image, or use another group.";
+    DeploymentReattached = "HNA-0408", Info, "080aa374f5ab49568258576ccc094d7c",
+        "A deployment that outlived the agent is watched again",
+        "Its unit went on while the agent was away.",
+        "Nothing needs to be done.";
+    DeploymentForbidden = "HNA-0409", Error, "7931d9177be846f686cb90ab323c9ee4",
+        "This image does not allow the deployment's group",
+        "[deploy] groups in agent.toml does not list it.",
+        "Use an allowed group, or rebuild the image with the group allowed.";
+    DeploymentTimedOut = "HNA-0410", Error, "78291c69ac154fa6851c4f0b3a122f4c",
+        "A deployment exceeded its time limit",
+        "Its whole process group was ended; Heat gets FAILURE with the end of the output.",
+        "Make it faster or raise [deploy] time_limit.";
+    DeploymentKnown = "HNA-0411", Info, "8f42f5e77a3f41d485a585c7151ea520",
+        "A deployment was already run by the replaced tools",
+        "Their record under /var/lib/heat-config/deployed names it; it is not run again.",
+        "Nothing needs to be done. Remove the record to run it anew.";
+    NodePlanned = "HNA-0501", Info, "a3dc45b57c254d8b85f5fee1c9352062",
+        "A generation of the node is planned",
+        "The parameters were valid; files, units and volumes are brought to what they ask for.",
+        "Nothing needs to be done. `heat-node-agent plan` shows the same without doing it.";
+    NodeParametersBad = "HNA-0502", Error, "aa6aa4bd9f1344ea8f4fb380df852269",
+        "The parameters of the node are wrong",
+        "Nothing was changed. Every mistake is named at once.",
+        "Correct the parameters in the template and update the stack.";
+    NodeConverged = "HNA-0503", Info, "ebf9fbed5a15495e8ea2b188220a8f79",
+        "The node is as its parameters ask",
+        "Every gate is green.",
+        "Nothing needs to be done.";
+    NodeFailed = "HNA-0504", Error, "607acdd5241e421686ec1f8d58865c7a",
+        "The node could not be brought up",
+        "Heat is told the step, the cause and the remedy.",
+        "HNA_STEP, HNA_CAUSE and HNA_REMEDY say where, why and what to do.";
+    NodeUnchanged = "HNA-0505", Info, "ce7fd872b31444038d06920e48f87575",
+        "The node needs no change",
+        "The parameters are those of the generation in place, and everything is as it should be.",
+        "Nothing needs to be done.";
+    NodeDrift = "HNA-0506", Warning, "32af13c74cd24ca78e3161f6e2afb5be",
+        "The node differs from its parameters",
+        "Somebody changed a file or stopped a unit. With DRIFT=repair it is put back.",
+        "Look at `heat-node-agent plan`.";
+    NodeTwice = "HNA-0507", Error, "4a063dd68e474274826d2e594fcfef93",
+        "Two kubernetes-node deployments for one server",
+        "It is not known which one is meant; both are failed, nothing is changed.",
+        "Keep one of them in the template.";
+    FileWritten = "HNA-0601", Info, "6ca855286f2b4a77878187cbcfea208d",
+        "A file was written",
+        "It differed from what the parameters ask for.",
+        "Nothing needs to be done.";
+    UnitsReloaded = "HNA-0602", Info, "a14420e2c56547f38a5d0db164ac77e9",
+        "systemd read its unit files again",
+        "A unit file was written.",
+        "Nothing needs to be done.";
+    UnitEnabled = "HNA-0603", Info, "62742c13b92745ac8a7f51ee1d3c8b1c",
+        "A unit was enabled",
+        "It starts at every boot.",
+        "Nothing needs to be done.";
+    UnitStarted = "HNA-0604", Info, "534965afbe3e49fa8a636f3d4b794d65",
+        "A unit was started",
+        "It was not running.",
+        "Nothing needs to be done.";
+    UnitRestarted = "HNA-0605", Info, "166dea9ca64346858110b14c911606df",
+        "A unit was restarted",
+        "A file that it reads changed.",
+        "Nothing needs to be done.";
+    UnitFailed = "HNA-0606", Error, "581c62ade1e642048186abe2e56965a4",
+        "A unit does not start",
+        "systemd reports the result in HNA_CAUSE.",
+        "`systemctl status` and `journalctl -u` of the unit show its own words.";
+    UnitMissing = "HNA-0607", Error, "cbd450967c3e44f48cbf454cdd8048f4",
+        "A unit is not on this machine",
+        "The image lacks the component.",
+        "Install the component into the image.";
+    UnitHelperFailed = "HNA-0608", Warning, "008f115961984bac8a1f0f8649475a00",
+        "A helper unit of the system failed",
+        "Whether its files took effect is measured by a gate; only that decides.",
+        "`systemctl status` of the unit shows why.";
+    FileFailed = "HNA-0609", Error, "554bf3c2d820435c8992034a836415e1",
+        "A file cannot be written",
+        "The old content is still in place.",
+        "HNA_CAUSE says why: space, a read-only file system, a directory in its place.";
+    GateWaiting = "HNA-0701", Notice, "a076b0a3c53e4acf8a01291a4456c0b5",
+        "A gate is not green yet",
+        "The agent measures again at each event of the unit, and from time to time.",
+        "If it lasts, look at the unit named here.";
+    GateGreen = "HNA-0702", Info, "bec74ff347264962816a75be4f26603a",
+        "A gate is green",
+        "The measurement was good several times in a row.",
+        "Nothing needs to be done.";
+    GateRed = "HNA-0703", Error, "bbc3b65a9522474c8c0b9026565d4fcd",
+        "A gate did not become green in time",
+        "The deadline of the node's wait condition is near, so that Heat is told now.",
+        "HNA_CAUSE is the last measurement; HNA_REMEDY says where to look.";
+    SignalQueued = "HNA-0801", Info, "f64474a3567547648f5ed4914c529dda",
+        "A signal to Heat is stored",
+        "It is sent until Heat takes it, over restarts and reboots.",
+        "Nothing needs to be done.";
+    SignalDelivered = "HNA-0802", Info, "a283c30d1382491c8346f043e3b30ff3",
+        "Heat took a signal",
+        "The signal was answered with success.",
+        "Nothing needs to be done.";
+    SignalRetry = "HNA-0803", Warning, "a1ed24a3daf84af78455b29996bdf79f",
+        "A signal was not taken",
+        "It stays stored. It is sent again after the metadata was read afresh.",
+        "HNA_CAUSE says what answered. Check from this node that Heat's endpoint answers.";
+    SignalUndeliverable = "HNA-0804", Error, "0c251b5062904f198650d91532b2361d",
+        "A signal cannot be delivered",
+        "Heat refused it several times over a quarter of an hour; it is given up.",
+        "The stack was deleted or suspended, or the signal URL expired (Keystone refuses pre-signed URLs after 15 minutes): update the stack.";
+    SignalSuperseded = "HNA-0805", Notice, "09878907237f4fca8024eb80cff05f30",
+        "A result was dropped because Heat asks for something newer",
+        "The deployment is no longer in the metadata or was replaced; its late result would complete the wrong one.",
+        "Nothing needs to be done.";
+    SignalExpired = "HNA-0806", Error, "eb110bf8b3ec43428b48bf828e5a14ad",
+        "A signal grew too old",
+        "Neither Heat nor its metadata could be reached for the life of the signal.",
+        "Check the network between this node and Heat, then update the stack.";
+    OutboxEntryCorrupt = "HNA-0807", Warning, "941e7dbaef874f6f80deafa4bf09b5db",
+        "A stored signal was unreadable and was put aside",
+        "It was renamed, not deleted.",
+        "Look at the disk below /var/lib/heat-node-agent. Send the signal by hand with `heat-node-agent signal` if Heat still waits.";
+    SignalUrlOld = "HNA-0808", Warning, "89a8d035fd0a4a328f51c4b3b53c3287",
+        "A signal URL is older than Keystone accepts by default",
+        "Keystone refuses pre-signed URLs 15 minutes after they were made ([credential] auth_ttl). It is tried all the same.",
+        "Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL for long deployments.";
+}
+
+/// The journal catalog in the format of systemd's catalog files.
+#[must_use]
+pub fn journal_catalog() -> String {
+    let mut text = String::from("# The messages of heat-node-agent. Made by `heat-node-agent catalog`; do not edit.\n");
+    for code in Code::ALL {
+        let entry = code.entry();
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "\n-- {}\nSubject: {} [{}]\nDefined-By: heat-node-agent\nSupport: man:heat-node-agent(8)\nDocumentation: man:heat-node-agent-messages(7)\n\n\
+             {}\n\nWhat to do: {}\n\nCause: @HNA_CAUSE@\nRemedy: @HNA_REMEDY@\n",
+            entry.message_id, entry.subject, entry.code, wrap(entry.body), wrap(entry.remedy)
+        );
+    }
+    text
+}
+
+/// Breaks at blanks so that a line has at most 78 characters where the words allow it.
+fn wrap(text: &str) -> String {
+    let mut out = String::new();
+    let mut width = 0;
+    for word in text.split(' ') {
+        if width > 0 && width + 1 + word.chars().count() > 78 {
+            out.push('\n');
+            width = 0;
+        } else if width > 0 {
+            out.push(' ');
+            width += 1;
+        }
+        out.push_str(word);
+        width += word.chars().count();
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn codes_and_ids_are_unique_ordered_and_well_formed() {
+        let ids: BTreeSet<_> = Code::ALL.iter().map(|code| code.entry().message_id).collect();
+        let codes: Vec<_> = Code::ALL.iter().map(|code| code.entry().code).collect();
+        assert_eq!(ids.len(), Code::ALL.len());
+        assert!(codes.is_sorted() && codes.windows(2).all(|pair| pair[0] != pair[1]));
+        for id in ids {
+            assert!(id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase()), "{id}");
+        }
+    }
+
+    #[test]
+    fn every_message_has_a_catalog_entry_that_says_what_to_do() {
+        let shipped = include_str!("../../units/heat-node-agent.catalog");
+        assert_eq!(shipped, journal_catalog(), "renew it: heat-node-agent catalog > units/heat-node-agent.catalog");
+        for code in Code::ALL {
+            let entry = code.entry();
+            assert!(shipped.contains(&format!("-- {}\nSubject: {}", entry.message_id, entry.subject)), "{}", entry.code);
+            assert!(!entry.body.is_empty() && !entry.remedy.is_empty(), "{}", entry.code);
+        }
+    }
+}

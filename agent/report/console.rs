@@ -1,0 +1,77 @@
+//! One line on the console for each phase: what `openstack console log show` gives when nothing else answers.
+
+use std::io::Write;
+
+use super::catalog::Priority;
+use super::event::{Event, Phase};
+use super::text::{escaped, shortened};
+
+/// Writes to the console where phase or state changes.
+#[derive(Debug)]
+pub(super) struct Console {
+    device: Option<std::fs::File>,
+    last: Option<(Phase, &'static str, &'static str)>,
+}
+
+impl Console {
+    /// The machine's console; stays silent where it cannot be opened.
+    #[expect(clippy::disallowed_methods, reason = "a device, not a file: nothing to write whole or sync")]
+    pub(super) fn open() -> Self {
+        let device = std::fs::OpenOptions::new().write(true).open("/dev/console").ok();
+        Self { device, last: None }
+    }
+
+    /// Tells the console of an event, if it changes the picture.
+    pub(super) fn tell(&mut self, event: &Event) {
+        let Some(line) = self.line(event) else { return };
+        if let Some(device) = &mut self.device {
+            // A console that does not take the line must not stop the agent.
+            let _ = device.write_all(line.as_bytes());
+        }
+    }
+
+    fn line(&mut self, event: &Event) -> Option<String> {
+        let phase = event.phase?;
+        let entry = event.code.entry();
+        let state = match entry.priority {
+            Priority::Error => "failed",
+            Priority::Warning | Priority::Notice => "waiting",
+            Priority::Info => "ok",
+        };
+        let picture = (phase, state, entry.code);
+        let same = self.last.is_some_and(|(phase, state, _)| (phase, state) == (picture.0, picture.1));
+        self.last = Some(picture);
+        if same {
+            return None;
+        }
+        let mut line = format!("heat-node-agent phase={} state={state} code={}", phase.as_str(), entry.code);
+        for (key, value) in [("unit", &event.unit), ("gate", &event.gate), ("deployment", &event.deployment_name)] {
+            if let Some(value) = value {
+                line.push_str(&format!(" {key}={}", escaped(value)));
+            }
+        }
+        let why = event.cause.as_deref().unwrap_or(&event.message);
+        line.push_str(&format!(" msg=\"{}\"\r\n", shortened(&escaped(why), 160)));
+        Some(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Code;
+
+    #[test]
+    fn one_line_a_phase_and_state_with_nothing_dangerous_in_it() {
+        let mut console = Console { device: None, last: None };
+        let waiting = Event::new(Code::VolumeWaiting, "volume\x1b[0m 1").phase(Phase::Volume);
+        assert_eq!(
+            console.line(&waiting).unwrap(),
+            "heat-node-agent phase=volume state=waiting code=HNA-0302 msg=\"volume\\u{1b}[0m 1\"\r\n"
+        );
+        assert_eq!(console.line(&waiting), None);
+        let mounted = Event::new(Code::VolumeMounted, "mounted").phase(Phase::Volume);
+        assert!(console.line(&mounted).unwrap().contains("phase=volume state=ok code=HNA-0307"));
+        assert_eq!(console.line(&Event::new(Code::SourceFailed, "no phase")), None);
+    }
+}

@@ -1,0 +1,220 @@
+//! A typed event: what a room says; how it looks is [`super`]'s business.
+
+use std::time::Duration;
+
+use super::catalog::Code;
+use crate::error::Error;
+
+/// Where in its life the node is: a closed list (design.md 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Settings are read.
+    Settings,
+    /// Metadata is waited for or read.
+    Metadata,
+    /// A deployment runs.
+    Deploy,
+    /// Parameters are checked and the difference to the machine is worked out.
+    Plan,
+    /// Volumes are found, checked, formatted, mounted.
+    Volume,
+    /// Files are written.
+    Files,
+    /// Units are started.
+    Units,
+    /// Health is measured.
+    Gates,
+    /// Heat is being told.
+    Signal,
+    /// Nothing is left to do; the agent keeps watch.
+    Steady,
+}
+
+impl Phase {
+    /// The word that journal, status and console use.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Settings => "settings",
+            Self::Metadata => "metadata",
+            Self::Deploy => "deploy",
+            Self::Plan => "plan",
+            Self::Volume => "volume",
+            Self::Files => "files",
+            Self::Units => "units",
+            Self::Gates => "gates",
+            Self::Signal => "signal",
+            Self::Steady => "steady",
+        }
+    }
+}
+
+/// One event with the journal fields that it carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Which message.
+    pub code: Code,
+    /// One line for people.
+    pub message: String,
+    /// `HNA_PHASE`.
+    pub phase: Option<Phase>,
+    /// `HNA_STEP`: what exactly, e.g. `mkfs`, `start`.
+    pub step: Option<String>,
+    /// `HNA_GENERATION`.
+    pub generation: Option<u64>,
+    /// `HNA_DEPLOYMENT_ID`.
+    pub deployment_id: Option<String>,
+    /// `HNA_DEPLOYMENT_NAME`.
+    pub deployment_name: Option<String>,
+    /// `HNA_SOURCE`.
+    pub source: Option<String>,
+    /// `HNA_UNIT`.
+    pub unit: Option<String>,
+    /// Whether the unit is one of our own Desired, so that `journalctl -u UNIT` may show the line.
+    pub own_unit: bool,
+    /// `HNA_GATE`.
+    pub gate: Option<String>,
+    /// `HNA_ATTEMPT`.
+    pub attempt: Option<u32>,
+    /// `HNA_NEXT_TRY_MS`.
+    pub next_try: Option<Duration>,
+    /// `HNA_DURATION_MS`.
+    pub duration: Option<Duration>,
+    /// `HNA_CAUSE`.
+    pub cause: Option<String>,
+    /// `HNA_REMEDY`.
+    pub remedy: Option<String>,
+}
+
+impl Event {
+    /// An event with a line for people and no fields yet.
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            phase: None,
+            step: None,
+            generation: None,
+            deployment_id: None,
+            deployment_name: None,
+            source: None,
+            unit: None,
+            own_unit: false,
+            gate: None,
+            attempt: None,
+            next_try: None,
+            duration: None,
+            cause: None,
+            remedy: None,
+        }
+    }
+
+    /// Sets the phase; the console gets a line where it changes.
+    #[must_use]
+    pub fn phase(mut self, phase: Phase) -> Self {
+        self.phase = Some(phase);
+        self
+    }
+
+    /// Sets the step.
+    #[must_use]
+    pub fn step(mut self, step: impl Into<String>) -> Self {
+        self.step = Some(step.into());
+        self
+    }
+
+    /// Sets the generation.
+    #[must_use]
+    pub fn generation(mut self, generation: u64) -> Self {
+        self.generation = Some(generation);
+        self
+    }
+
+    /// Sets id and name of the deployment.
+    #[must_use]
+    pub fn deployment(mut self, id: &str, name: &str) -> Self {
+        self.deployment_id = Some(id.to_owned());
+        self.deployment_name = Some(name.to_owned());
+        self
+    }
+
+    /// Sets the source.
+    #[must_use]
+    pub fn source(mut self, source: impl Into<String>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Sets the unit: one of our own Desired.
+    #[must_use]
+    pub fn unit(mut self, unit: impl Into<String>) -> Self {
+        self.unit = Some(unit.into());
+        self.own_unit = true;
+        self
+    }
+
+    /// Sets a unit whose own journal the line must not be mixed into (deployments, helpers).
+    #[must_use]
+    pub fn foreign_unit(mut self, unit: impl Into<String>) -> Self {
+        self.unit = Some(unit.into());
+        self.own_unit = false;
+        self
+    }
+
+    /// Sets the gate.
+    #[must_use]
+    pub fn gate(mut self, gate: impl Into<String>) -> Self {
+        self.gate = Some(gate.into());
+        self
+    }
+
+    /// Sets the number of the try, from 1.
+    #[must_use]
+    pub fn attempt(mut self, attempt: u32) -> Self {
+        self.attempt = Some(attempt);
+        self
+    }
+
+    /// Sets when it is tried again.
+    #[must_use]
+    pub fn next_try(mut self, after: Duration) -> Self {
+        self.next_try = Some(after);
+        self
+    }
+
+    /// Sets how long it took.
+    #[must_use]
+    pub fn duration(mut self, duration: Duration) -> Self {
+        self.duration = Some(duration);
+        self
+    }
+
+    /// Sets the cause.
+    #[must_use]
+    pub fn cause(mut self, cause: impl Into<String>) -> Self {
+        self.cause = Some(cause.into());
+        self
+    }
+
+    /// Sets the remedy.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// Takes cause and remedy from an error.
+    #[must_use]
+    pub fn error(mut self, error: &Error) -> Self {
+        self.cause = Some(match error.broken_rule() {
+            Some(rule) => format!("{error} (rule: {rule})"),
+            None => error.to_string(),
+        });
+        if let Some(remedy) = error.suggested_remedy() {
+            self.remedy = Some(remedy.to_owned());
+        }
+        self
+    }
+}

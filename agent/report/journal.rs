@@ -1,0 +1,161 @@
+//! The journal's side of [`super::Report`]: a bounded queue and one thread that writes.
+//!
+//! tracing-journald's socket blocks while journald does not read: with the queue between, that costs
+//! messages (counted, and said later), never the agent's progress.
+
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use tracing_subscriber::prelude::*;
+
+use super::catalog::Priority;
+use super::console::Console;
+use super::event::Event;
+use super::fold::Folder;
+use super::text::escaped;
+use super::Code;
+
+/// Messages that may wait for the journal.
+const QUEUE: usize = 1024;
+/// How long a flush waits for a journal that does not read.
+const FLUSH_LIMIT: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+enum Item {
+    Say(Box<Event>),
+    Flush(SyncSender<()>),
+}
+
+/// The queue's near end.
+#[derive(Debug)]
+pub(super) struct Writer {
+    queue: Option<SyncSender<Item>>,
+    lost: AtomicU64,
+}
+
+impl Writer {
+    /// Starts the thread.
+    pub(super) fn start() -> Self {
+        let (queue, items) = sync_channel(QUEUE);
+        let started = std::thread::Builder::new().name("journal".to_owned()).stack_size(256 * 1024).spawn(move || write_all(&items));
+        Self { queue: started.is_ok().then_some(queue), lost: AtomicU64::new(0) }
+    }
+
+    /// Queues an event; counts it as lost where the queue is full.
+    pub(super) fn send(&self, event: Event) {
+        let Some(queue) = &self.queue else { return };
+        let lost = self.lost.load(Ordering::Relaxed);
+        if lost > 0 {
+            let note = Event::new(Code::MessagesLost, format!("{lost} messages were lost because the journal did not take them"));
+            if queue.try_send(Item::Say(Box::new(note))).is_ok() {
+                self.lost.fetch_sub(lost, Ordering::Relaxed);
+            }
+        }
+        if queue.try_send(Item::Say(Box::new(event))).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until everything queued so far is written, half a second at most.
+    pub(super) fn flush(&self) {
+        let Some(queue) = &self.queue else { return };
+        let (done, written) = sync_channel(1);
+        if queue.try_send(Item::Flush(done)).is_ok() {
+            // Silence after the limit: the journal does not read, and we do not wait for it.
+            let _ = written.recv_timeout(FLUSH_LIMIT);
+        }
+    }
+}
+
+fn write_all(items: &Receiver<Item>) {
+    let journald = tracing_journald::layer()
+        .map(|layer| layer.with_field_prefix(None).with_syslog_identifier("heat-node-agent".to_owned()))
+        .ok();
+    let to_journal = journald.is_some();
+    let subscriber = tracing_subscriber::registry().with(journald);
+    let mut console = Console::open();
+    let mut folder = Folder::default();
+    tracing::subscriber::with_default(subscriber, || {
+        while let Ok(item) = items.recv() {
+            match item {
+                Item::Say(event) => {
+                    console.tell(&event);
+                    let Some(event) = folder.pass(*event) else { continue };
+                    if to_journal {
+                        write(&event);
+                    } else {
+                        write_plain(&event);
+                    }
+                }
+                Item::Flush(done) => {
+                    // The one who asked may have given up waiting.
+                    let _ = done.try_send(());
+                }
+            }
+        }
+    });
+}
+
+/// One native journal entry. Absent fields are not written at all.
+fn write(event: &Event) {
+    let entry = event.code.entry();
+    macro_rules! entry_at {
+        ($level:ident) => {
+            tracing::$level!(
+                MESSAGE_ID = entry.message_id,
+                HNA_EVENT = entry.name,
+                HNA_CODE = entry.code,
+                HNA_PHASE = event.phase.map(super::event::Phase::as_str),
+                HNA_STEP = event.step.as_deref(),
+                HNA_GENERATION = event.generation,
+                HNA_DEPLOYMENT_ID = event.deployment_id.as_deref(),
+                HNA_DEPLOYMENT_NAME = event.deployment_name.as_deref(),
+                HNA_SOURCE = event.source.as_deref(),
+                HNA_UNIT = event.unit.as_deref(),
+                HNA_GATE = event.gate.as_deref(),
+                HNA_ATTEMPT = event.attempt.map(u64::from),
+                HNA_NEXT_TRY_MS = event.next_try.map(millis),
+                HNA_DURATION_MS = event.duration.map(millis),
+                HNA_CAUSE = event.cause.as_deref(),
+                HNA_REMEDY = event.remedy.as_deref(),
+                OBJECT_SYSTEMD_UNIT = event.unit.as_deref().filter(|_| event.own_unit),
+                "{}",
+                line(event)
+            )
+        };
+    }
+    // tracing-journald's default mapping: ERROR 3, WARN 4, INFO 5 (notice), DEBUG 6 (info).
+    match entry.priority {
+        Priority::Error => entry_at!(error),
+        Priority::Warning => entry_at!(warn),
+        Priority::Notice => entry_at!(info),
+        Priority::Info => entry_at!(debug),
+    }
+}
+
+fn write_plain(event: &Event) {
+    let mut stderr = std::io::stderr().lock();
+    let level = match event.code.entry().priority {
+        Priority::Error => 3,
+        Priority::Warning => 4,
+        Priority::Notice => 5,
+        Priority::Info => 6,
+    };
+    let prefix = if stderr.is_terminal() { String::new() } else { format!("<{level}>") };
+    // Nobody is left to tell where standard error is gone too.
+    let _ = writeln!(stderr, "{prefix}{} {}", event.code.entry().code, line(event));
+}
+
+/// Message and cause in one line, safe to show.
+fn line(event: &Event) -> String {
+    match &event.cause {
+        Some(cause) => escaped(&format!("{}: {cause}", event.message)),
+        None => escaped(&event.message),
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

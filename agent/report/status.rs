@@ -1,0 +1,1 @@
+//! The status file: made by `commands::run`, read by `commands::status`.
