@@ -1,0 +1,116 @@
+"""Fixtures of the host and Heat tests. Everything that a fixture brings up, its finalizer takes down; what a
+killed session left is swept when the next one starts.
+
+    python3 -B -m pytest tests/host          systemd hosts only
+    python3 -B -m pytest tests               with a real Heat (HNA_KEEP_HEAT=1 leaves it running at the end)
+"""
+import fcntl
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import pytest  # noqa: E402
+
+from lib import hosts as hosts_module  # noqa: E402
+from lib.common import GATEWAY, TESTHOST  # noqa: E402
+from lib.heat import Heat, unique  # noqa: E402
+from lib.hosts import Host  # noqa: E402
+from lib.signal_server import SignalServer  # noqa: E402
+
+
+def pytest_configure():
+    if os.geteuid():
+        raise pytest.UsageError("these tests boot hosts: run them as root")
+
+    def end(*_):
+        raise KeyboardInterrupt  # so that finalizers run
+    signal.signal(signal.SIGTERM, end)
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    if report.when == "call" and report.failed:
+        folder = TESTHOST / "failed" / re.sub(r"[^\w.-]+", "_", item.nodeid)
+        for host in item.stash.get(HOSTS, []):
+            report.sections.append((f"journal of {host.name} (all of it in {folder})", host.save_failure(folder)))
+
+
+HOSTS = pytest.StashKey[list]()
+
+
+@pytest.fixture(scope="session")
+def testhost():
+    """Roots are there, nothing of an earlier session is, and no other session of this machine runs hosts."""
+    with open("/run/hna-testhost.lock", "w") as lock:  # the namespaces' names are the machine's
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        hosts_module.prepare()
+        Host.down_all()
+        yield
+        Host.down_all()
+
+
+@pytest.fixture(scope="session")
+def lab(testhost) -> str:
+    """The bridge that hosts, signal servers and Heat share; GATEWAY is its address."""
+    hosts_module.lab_up(address=f"{GATEWAY}/24")
+    yield hosts_module.LAB
+    hosts_module.lab_down()
+
+
+@pytest.fixture
+def hosts(lab, request):
+    """hosts("n1", ip="10.77.0.11", volumes={...}, ...) boots one; see Host.up."""
+    made: list[Host] = []
+    request.node.stash[HOSTS] = made
+
+    def make(name: str = "n1", **options) -> Host:
+        host = Host(name)
+        made.append(host)
+        return host.up(**options)
+    yield make
+    for host in reversed(made):
+        host.down()
+
+
+@pytest.fixture
+def signal_server(lab, tmp_path):
+    """signal_server(port=18000) starts one on the bridge."""
+    made: list[SignalServer] = []
+
+    def make(port: int = 18000, **options) -> SignalServer:
+        server = SignalServer(tmp_path / f"signals-{port}", port=port, **options)
+        made.append(server)
+        return server.start()
+    yield make
+    for server in made:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def heat_services(lab):
+    Heat.up()
+    yield
+    Heat.start()
+    Heat().sweep_all()
+    if not os.environ.get("HNA_KEEP_HEAT"):
+        Heat.down()
+
+
+@pytest.fixture
+def heat(heat_services) -> Heat:
+    """A real Heat; stacks that are made through it are deleted, services that were stopped are started."""
+    heat = Heat()
+    yield heat
+    Heat.start()
+    heat.sweep()
+
+
+@pytest.fixture
+def stack_name(request) -> str:
+    return unique(re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)[:40])

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Serve one OpenStack WSGI application on $HB_IP: serve.py APP PORT CONFIG.
+
+APP is keystone, heat-api or heat-api-cfn.  heat's WSGI entry points parse
+sys.argv themselves, so argv is rewritten before they are imported; that is
+also the only way to point them at a configuration file outside /etc/heat.
+Every request is a line in $HB_ACCESS: end time, server ms, status, bytes in
+and out (bodies), method, path and query, first word of the user agent, address
+of the client.
+"""
+import importlib
+import os
+import sys
+import time
+
+app, port, config = sys.argv[1:4]
+if app == "keystone":
+    os.environ["OS_KEYSTONE_CONFIG_DIR"] = os.path.dirname(config)
+    module = "keystone.wsgi.api"
+    sys.argv = ["keystone"]
+else:
+    module = {"heat-api": "heat.wsgi.api", "heat-api-cfn": "heat.wsgi.cfn"}[app]
+    sys.argv = [app, "--config-file", config]
+
+import waitress  # noqa: E402
+
+application = importlib.import_module(module).application
+log = open(os.environ["HB_ACCESS"], "a", buffering=1)
+
+
+def logged(environ, start_response):
+    t = time.time()
+    seen = ["500"]
+    n = 0
+
+    def start(status, headers, exc_info=None):
+        seen[0] = status.split()[0]
+        return start_response(status, headers, exc_info)
+    try:
+        body = application(environ, start)
+        chunks = list(body)
+        n = sum(map(len, chunks))
+        if hasattr(body, "close"):
+            body.close()
+        return chunks
+    finally:
+        query = environ.get("QUERY_STRING")
+        agent = (environ.get("HTTP_USER_AGENT") or "-").split()[0]
+        log.write(f"{time.time():.3f} {(time.time() - t) * 1000:.0f} {seen[0]} {environ.get('CONTENT_LENGTH') or 0} {n} "
+                  f"{environ['REQUEST_METHOD']} {environ.get('SCRIPT_NAME', '')}{environ['PATH_INFO']}{'?' + query if query else ''} "
+                  f"{agent} {environ.get('REMOTE_ADDR', '-')}\n")
+
+
+# connection_limit: at the default of 100, kept-alive connections of heat-engine
+# fill it and every client then stalls for 15 to 45 s until the next cleanup
+waitress.serve(logged, host=os.environ["HB_IP"], port=int(port), threads=int(os.environ.get("HB_THREADS", "8")),
+               connection_limit=2000, asyncore_use_poll=True, channel_timeout=60,
+               cleanup_interval=10, ident=None, _quiet=True)

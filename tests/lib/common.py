@@ -1,0 +1,58 @@
+"""Small things that every part of the test library needs."""
+import os
+import subprocess
+import time
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+TESTS = REPO / "tests"
+TESTHOST = Path(os.environ.get("HNA_TEST_DIR") or REPO / "target/testhost").resolve()
+SET = os.environ.setdefault("HNA_TEST_SET", "pytest")  # host.sh: what is swept
+PYTHON = "/usr/bin/python3"
+LAB = os.environ.get("HB_LAB", "hna")
+GATEWAY = os.environ.get("HB_IP", "10.77.0.1")
+
+
+class Failed(Exception):
+    """A command that ended badly, with what it said."""
+
+    def __init__(self, done: subprocess.CompletedProcess):
+        self.done = done
+        super().__init__(f"{' '.join(map(str, done.args))}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def run(*args, check: bool = True, input: str | bytes | None = None, timeout: float = 300,
+        env: dict | None = None) -> subprocess.CompletedProcess:
+    """Run to the end; text out. What it leaves in the background must not hold our pipes, and ours does not."""
+    data = input.encode() if isinstance(input, str) else input
+    stdin = {"stdin": subprocess.DEVNULL} if data is None else {"input": data}
+    done = subprocess.run([str(a) for a in args], capture_output=True, timeout=timeout,
+                          env={**os.environ, **(env or {})}, **stdin)
+    done.stdout = done.stdout.decode(errors="replace")
+    done.stderr = done.stderr.decode(errors="replace")
+    if check and done.returncode:
+        raise Failed(done)
+    return done
+
+
+def in_lab(*args, lab: str = LAB, **options) -> subprocess.CompletedProcess:
+    return run("ip", "netns", "exec", f"lab-{lab}", *args, **options)
+
+
+def wait_for(condition, seconds: float = 60, what: str = "", every: float = 0.1):
+    """Poll until condition() is true and give back its value; its last answer or error is in the failure.
+
+    seconds is a net under a hanging test, not a statement about speed."""
+    end = time.monotonic() + seconds
+    while True:
+        error = None
+        value = None
+        try:
+            value = condition()
+            if value:
+                return value
+        except (AssertionError, Failed, LookupError, OSError, ValueError) as e:
+            error = e
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what or getattr(condition, '__name__', condition)}; last: {error or value!r}") from error
+        time.sleep(every)

@@ -1,0 +1,217 @@
+"""The real Heat of tests/heat/, as an object. Tests run outside its network namespace; every call goes in."""
+import json
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib.common import PYTHON, REPO, TESTS, Failed, in_lab, run, wait_for
+
+HEAT_DIR = Path(os.environ.get("HNA_HEAT_DIR") or REPO / "target/heat").resolve()
+TEMPLATES = TESTS / "heat/templates"
+SERVICES = ("keystone", "heat-api", "heat-api-cfn", "heat-engine")
+
+
+@dataclass
+class Access:
+    """One line of a service's access log; target is path and query as the service decoded them."""
+    time: float
+    ms: int
+    status: int
+    bytes_in: int
+    bytes_out: int
+    method: str
+    target: str
+    agent: str
+    client: str
+
+
+class Heat:
+    def __init__(self):
+        self.stacks: list[str] = []  # of this object: sweep() deletes them
+        self._poll_urls: dict[tuple[str, str], str] = {}
+
+    # --- life ---------------------------------------------------------------------------------
+    @staticmethod
+    def up():
+        run(TESTS / "heat/up.sh", timeout=1800)
+
+    @staticmethod
+    def down(purge: bool = False):
+        run(TESTS / "heat/down.sh", *(["--purge"] if purge else []))
+
+    @staticmethod
+    def stop(*services: str):
+        """Heat is down: connections to these (by default all but Keystone) are refused."""
+        run(TESTS / "heat/service.sh", "stop", *(services or SERVICES[1:]))
+
+    @staticmethod
+    def start(*services: str):
+        """And up again; those that run are left alone."""
+        run(TESTS / "heat/service.sh", "start", *(services or SERVICES))
+
+    # --- stacks -------------------------------------------------------------------------------
+    def _client(self, *args, check: bool = True, timeout: float = 300):
+        words = [w.removeprefix("export ") for w in (HEAT_DIR / "state/openrc").read_text().split("\n")]
+        env = dict(pair.split("=", 1) for w in words for pair in w.split() if "=" in pair)
+        env["HB_TOKEN_FILE"] = str(HEAT_DIR / "state/token")
+        return in_lab(PYTHON, "-B", TESTS / "heat/stack.py", *args, check=check, timeout=timeout, env=env)
+
+    @staticmethod
+    def _parameters(parameters: dict) -> list[str]:
+        return [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in parameters.items()]
+
+    @staticmethod
+    def _template(template: str | Path) -> Path:
+        """A name means tests/heat/templates/NAME.yaml."""
+        return TEMPLATES / f"{template}.yaml" if isinstance(template, str) and "/" not in template else Path(template)
+
+    def create(self, stack: str, template: str | Path, **parameters) -> str:
+        """Starts it and gives back its id; wait() waits."""
+        self.stacks.append(stack)
+        return self._client("create", stack, self._template(template), *self._parameters(parameters)).stdout.strip()
+
+    def update(self, stack: str, template: str | Path, **parameters):
+        self._client("update", stack, self._template(template), *self._parameters(parameters))
+
+    def wait(self, stack: str, status: str = "CREATE_COMPLETE", seconds: float = 180) -> str:
+        """Wait for the end of the running action, which must be `status`; gives back the reason."""
+        said = self._client("wait", stack, seconds, check=False, timeout=seconds + 60).stdout.strip()
+        got, _, reason = said.partition(" ")
+        if got != status:
+            failed = [f"{r['resource_name']} {r['resource_status']} {r['resource_status_reason']}" for r in self.resources(stack).values()
+                      if not r["resource_status"].endswith("_COMPLETE")]
+            raise AssertionError(f"stack {stack}: {said}, not {status}\n" + "\n".join(failed))
+        return reason
+
+    def status(self, stack: str) -> str:
+        return self.show(stack)["stack_status"]
+
+    def show(self, stack: str) -> dict:
+        return json.loads(self._client("show", stack).stdout)
+
+    def resources(self, stack: str) -> dict[str, dict]:
+        return {r["resource_name"]: r for r in json.loads(self._client("resources", stack).stdout)}
+
+    def resource_status(self, stack: str, resource: str) -> str:
+        return self.resources(stack)[resource]["resource_status"]
+
+    def output(self, stack: str, key: str):
+        return json.loads(self._client("output", stack, key).stdout)
+
+    def outputs(self, stack: str) -> dict:
+        return json.loads(self._client("outputs", stack).stdout)
+
+    def meta(self, stack: str, resource: str = "server") -> dict:
+        """Resource metadata as the stack's owner sees it."""
+        return json.loads(self._client("meta", stack, resource).stdout)
+
+    def poll(self, stack: str, output: str = "occ") -> dict:
+        """As the server sees it: a signed DescribeStackResource with its own keys."""
+        url = self._poll_urls.get((stack, output)) or self.poll_url(stack, output)
+        answer = json.loads(in_lab("curl", "-sf", url).stdout)
+        self._poll_urls[stack, output] = url
+        metadata = answer["DescribeStackResourceResponse"]["DescribeStackResourceResult"]["StackResourceDetail"]["Metadata"]
+        return json.loads(metadata) if isinstance(metadata, str) else metadata
+
+    def poll_url(self, stack: str, output: str = "occ") -> str:
+        return self._client("poll-url", stack, output).stdout.strip()
+
+    def deployment(self, stack: str, name: str, output: str = "occ", seconds: float = 60) -> dict:
+        """The entry of that name in the server's metadata, once it is there."""
+        return wait_for(lambda: next((d for d in self.poll(stack, output).get("deployments", []) if d["name"] == name), None),
+                        seconds, f"deployment {name} in the metadata of {stack}")
+
+    def server_settings(self, stack: str, output: str = "occ") -> dict:
+        """os_collect_config of a server, once Heat has made its keys."""
+        def ready():
+            occ = self.output(stack, output)
+            return occ if occ and any(occ.get(k) for k in ("cfn", "heat", "request")) else None
+        return wait_for(ready, 60, f"os_collect_config of {stack}")
+
+    @staticmethod
+    def conf(settings: dict, **default) -> str:
+        """/etc/os-collect-config.conf as the replaced agent's own template writes it."""
+        lines = ["[DEFAULT]", "command = os-refresh-config"]
+        lines += [f"collectors = {c}" for c in settings.get("collectors", [])]
+        lines += [f"{k} = {v}" for k, v in default.items()]
+        for section, values in settings.items():
+            if isinstance(values, dict):
+                lines += ["", f"[{section}]"] + [f"{k} = {v}" for k, v in values.items()]
+        return "\n".join(lines) + "\n"
+
+    def delete(self, stack: str, seconds: float = 120):
+        """Delete and wait. Deployments with a DELETE action are answered here if nobody else does."""
+        if self._client("delete", stack, 8, check=False, timeout=60).returncode:
+            for d in self._waiting(stack):
+                self.signal(d["deploy_signal_id"], {"deploy_status_code": 0})
+            done = self._client("delete", stack, seconds, check=False, timeout=seconds + 60)
+            if done.returncode:
+                raise Failed(done)
+        if stack in self.stacks:
+            self.stacks.remove(stack)
+
+    def _waiting(self, stack: str) -> list[dict]:
+        try:
+            deployments = self.meta(stack).get("deployments", [])
+        except (Failed, ValueError):
+            return []
+        entries = [inputs(d) for d in deployments]
+        return [e for e in entries if e.get("deploy_action") == "DELETE" and e.get("deploy_signal_id")]
+
+    def sweep(self):
+        """Begin to delete what this object made; sweep_all() at the end of the session waits. (Heat gives itself
+        5 s and more for each stack that is still in progress.)"""
+        for stack in self.stacks:
+            self._client("delete", stack, 0, check=False)
+        self.stacks.clear()
+
+    def sweep_all(self):
+        """Delete every stack there is, and wait."""
+        for stack in json.loads(self._client("list").stdout):
+            self.delete(stack)
+
+    # --- by hand ------------------------------------------------------------------------------
+    def signal(self, url: str, body: dict | str, method: str = "POST", headers: dict | None = None) -> int:
+        """One request by curl from Heat's own namespace; the status, 0 without an answer."""
+        data = body if isinstance(body, str) else json.dumps(body)
+        args = [a for k, v in {"Content-Type": "application/json", "Accept": "application/json", **(headers or {})}.items() for a in ("-H", f"{k}: {v}")]
+        return int(in_lab("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-X", method, *args, "--data-binary", "@-", url, input=data, check=False).stdout)
+
+    def answer(self, stack: str, deployment: str, output: str = "occ", **outputs) -> int:
+        """Signal a deployment of the stack's server by hand, with deploy_status_code 0 unless given."""
+        url = inputs(self.deployment(stack, deployment, output))["deploy_signal_id"]
+        return self.signal(url, {"deploy_stdout": "", "deploy_stderr": "", "deploy_status_code": 0, **outputs})
+
+    # --- access logs --------------------------------------------------------------------------
+    @staticmethod
+    def mark() -> dict[str, int]:
+        """This moment in all access logs."""
+        marks = {}
+        for service in SERVICES[:3]:
+            path = HEAT_DIR / f"state/log/access-{service}.log"
+            marks[service] = path.stat().st_size if path.exists() else 0
+        return marks
+
+    @staticmethod
+    def requests(service: str, since: dict[str, int] | None = None, client: str | None = None, path: str | None = None) -> list[Access]:
+        """Requests to keystone, heat-api or heat-api-cfn since a mark; from one client address; target matching a regex."""
+        with open(HEAT_DIR / f"state/log/access-{service}.log", "rb") as f:
+            f.seek((since or {}).get(service, 0))
+            lines = f.read().decode(errors="replace").splitlines()
+        found = []
+        for line in lines:
+            m = re.fullmatch(r"(\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (.*) (\S+) (\S+)", line)
+            found.append(Access(float(m[1]), int(m[2]), int(m[3]), int(m[4]), int(m[5]), m[6], m[7], m[8], m[9]))
+        return [a for a in found if (not client or a.client == client) and (not path or re.search(path, a.target))]
+
+
+def inputs(deployment: dict) -> dict:
+    """name → value of a deployment's inputs."""
+    return {i["name"]: i.get("value") for i in deployment["inputs"]}
+
+
+def unique(prefix: str) -> str:
+    """A stack name that no earlier run of this Heat has used."""
+    return f"{prefix}-{time.time_ns() // 1_000_000:x}"
