@@ -1,1 +1,312 @@
-//! Room under construction.
+//! The one HTTP client: what asks sources, sends signals, and looks at health endpoints.
+//!
+//! In: a [`Request`] with a URL that is sent byte for byte as it is written, and a deadline. Out: the
+//! answer as it came ([`Response`], any status), or an [`Error`] in an operator's words.
+//! Never: a request through a proxy to the metadata address or to this machine (heat-protocol.md R26);
+//! a redirect to another host (design.md 7); an unverified certificate unless the settings and the
+//! caller both ask for it; a query string or a user name in an error, because they hold signatures.
+
+mod failure;
+#[cfg(test)]
+pub(crate) mod fake;
+mod response;
+#[cfg(test)]
+mod tests;
+mod url;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use reqwest::header::{HOST, HeaderName, HeaderValue, LOCATION};
+use reqwest::{Certificate, Client, ClientBuilder, Method};
+
+use crate::clock::Clock;
+use crate::error::{Context, Error, Result};
+use crate::files::{READ_LIMIT, Tree};
+use failure::Peer;
+pub use response::Response;
+use url::Target;
+pub use url::{Parts, redacted, split};
+
+/// Largest body that is taken into memory unless the request says otherwise, in bytes.
+pub const BODY_LIMIT: usize = 16 * 1024 * 1024;
+
+/// A host that lets the first packet of a connection unanswered for this long is not there.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// How many redirects within one host are followed.
+const REDIRECTS: usize = 3;
+
+/// Whom we believe over TLS: the `[tls]` part of the settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// PEM file of certificate authorities, trusted beside the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Whether a request may ask for an unverified connection at all.
+    pub allow_insecure: bool,
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// `GET`, `HEAD`, `POST`, `PUT`, `PATCH` or `DELETE`.
+    pub method: &'a str,
+    /// Sent byte for byte (heat-protocol.md 7.1); refused where that is not possible.
+    pub url: &'a str,
+    /// Name and value.
+    pub headers: Vec<(&'static str, String)>,
+    /// Sent with Content-Length, never in chunks (heat-protocol.md R46).
+    pub body: Option<Vec<u8>>,
+    /// For everything from the name lookup to the last byte.
+    pub deadline: Duration,
+    /// Reading stops beyond this many bytes of body, with an error.
+    pub body_limit: usize,
+    /// Whether this endpoint's parameters ask not to verify its certificate; [`Tls::allow_insecure`] must allow it.
+    pub insecure: bool,
+}
+
+impl<'a> Request<'a> {
+    /// A request without headers and body.
+    #[must_use]
+    pub fn new(method: &'a str, url: &'a str, deadline: Duration) -> Self {
+        Self { method, url, headers: Vec::new(), body: None, deadline, body_limit: BODY_LIMIT, insecure: false }
+    }
+
+    /// Adds a header.
+    #[must_use]
+    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// Sets a JSON body and its content type.
+    #[must_use]
+    pub fn json(mut self, body: Vec<u8>) -> Self {
+        self.body = Some(body);
+        self.header("content-type", "application/json")
+    }
+}
+
+/// How certificates are treated; each has its own client, made when first needed, because reading
+/// the system's roots takes longer than a whole poll over plain HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Trust {
+    /// No TLS is spoken: no roots are read.
+    Plain,
+    Verified,
+    Unverified,
+}
+
+/// The client. Cheap to clone; clones share their connections, which are kept alive.
+#[derive(Clone, Debug)]
+pub struct Http(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    tls: Tls,
+    /// One endpoint's own authority (`ca_certificate` of os-collect-config).
+    endpoint_ca: Option<PathBuf>,
+    /// All requests go through this socket, whatever their URL says.
+    socket: Option<PathBuf>,
+    /// Where the files of certificate authorities are read from.
+    root: Arc<Tree>,
+    clock: Clock,
+    /// By trust and by whether proxies are left out.
+    clients: Mutex<BTreeMap<(Trust, bool), Client>>,
+}
+
+impl Http {
+    /// A client that reads authorities below `root` and measures deadlines by `clock`. Reads nothing yet.
+    #[must_use]
+    pub fn new(tls: Tls, root: Arc<Tree>, clock: Clock) -> Self {
+        Self(Arc::new(Inner { tls, endpoint_ca: None, socket: None, root, clock, clients: Mutex::default() }))
+    }
+
+    /// The same for an endpoint with an authority of its own.
+    #[must_use]
+    pub fn with_endpoint_ca(&self, file: &Path) -> Self {
+        self.derived(Some(file.to_owned()), None)
+    }
+
+    /// The same over a local socket (a container runtime's), e.g. with `http://localhost/_ping` as URL.
+    #[must_use]
+    pub fn over_unix_socket(&self, socket: &Path) -> Self {
+        self.derived(None, Some(socket.to_owned()))
+    }
+
+    fn derived(&self, endpoint_ca: Option<PathBuf>, socket: Option<PathBuf>) -> Self {
+        let Inner { tls, root, clock, .. } = &*self.0;
+        let (tls, root, clock) = (tls.clone(), Arc::clone(root), clock.clone());
+        Self(Arc::new(Inner { tls, endpoint_ca, socket, root, clock, clients: Mutex::default() }))
+    }
+
+    /// Sends a request and reads the whole answer; a status that tells of a failure is an answer too.
+    ///
+    /// # Errors
+    /// Transient: not reachable, no answer in time, cut off. Permanent: a URL that cannot be sent as it
+    /// is written, a certificate that is not trusted, a body beyond its limit, a redirect elsewhere.
+    /// Refused: an unverified connection that the settings do not allow.
+    pub async fn request(&self, request: Request<'_>) -> Result<Response> {
+        let doing = format!("{} {}", request.method, redacted(request.url));
+        let method = match request.method {
+            known @ ("GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE") => {
+                known.parse::<Method>().map_err(Error::permanent)?
+            }
+            _ => return Err(Error::permanent("unknown method").rule("heat-protocol.md 3.4: POST or PUT").context(doing)),
+        };
+        let mut target = Target::new(request.url)?;
+        if request.insecure && target.secure && !self.0.tls.allow_insecure {
+            return Err(Error::refused("the parameters ask not to verify the certificate; the settings do not allow that")
+                .rule("design.md 7: parameters alone never turn verification off")
+                .remedy("give the endpoint's CA ([tls] ca_file), or set [tls] allow_insecure = true in agent.toml")
+                .context(doing));
+        }
+        let limit = request.deadline;
+        let exchange = async {
+            for _ in 0..=REDIRECTS {
+                let response = self.exchange(&method, &target, &request).await?;
+                match redirect(&method, &target, &response)? {
+                    Some(next) => target = next,
+                    None => return Ok(response),
+                }
+            }
+            Err(Error::permanent(format!("more than {REDIRECTS} redirects")))
+        };
+        // On the heap: the state of a request is large, and callers await it deep in their own.
+        let answer = self.0.clock.limit(limit, Box::pin(exchange)).await;
+        answer.unwrap_or_else(|| Err(failure::no_answer(&self.peer_of(request.url), limit))).context(|| doing)
+    }
+
+    async fn exchange(&self, method: &Method, target: &Target, request: &Request<'_>) -> Result<Response> {
+        let (trust, direct) = self.class(target, request.insecure);
+        let peer = self.peer(target, direct);
+        let client = self.client(trust, direct)?;
+        let host = HeaderValue::from_str(&target.authority).map_err(|_| Error::permanent("the URL's host is not plain ASCII"))?;
+        // The host as it is written, not as parsed: signatures cover it (heat-protocol.md 2.3).
+        let mut builder = client.request(method.clone(), target.url.clone()).header(HOST, host);
+        for (name, value) in &request.headers {
+            let name = HeaderName::from_static(name);
+            // The value may be a secret: it is not repeated.
+            let value =
+                HeaderValue::from_str(value).map_err(|_| Error::permanent(format!("header {name} has control characters")))?;
+            builder = builder.header(name, value);
+        }
+        if let Some(body) = &request.body {
+            builder = builder.body(body.clone());
+        }
+        let told = |error: reqwest::Error| {
+            let error = failure::describe(error, &peer, CONNECT_LIMIT);
+            if error.kind() == crate::error::Kind::Permanent {
+                // The next try reads the authorities again: somebody may have put the right one there.
+                self.clients().remove(&(trust, direct));
+            }
+            error
+        };
+        let answer = builder.send().await.map_err(told)?;
+        response::read(answer, request.body_limit, told).await
+    }
+
+    /// Which client a target needs.
+    fn class(&self, target: &Target, insecure: bool) -> (Trust, bool) {
+        let direct = self.0.socket.is_some() || target.never_proxied();
+        // A proxy that is itself spoken to over TLS needs the roots for plain URLs too.
+        let trust = match (target.secure || (!direct && url::proxy_over_tls()), insecure) {
+            (false, _) => Trust::Plain,
+            (true, false) => Trust::Verified,
+            (true, true) => Trust::Unverified,
+        };
+        (trust, direct)
+    }
+
+    fn peer(&self, target: &Target, direct: bool) -> Peer {
+        let name = match &self.0.socket {
+            Some(socket) => socket.display().to_string(),
+            None => target.authority.clone(),
+        };
+        Peer { name, host: target.host.clone(), proxied: !direct && url::proxy_set(target.secure) }
+    }
+
+    fn peer_of(&self, url: &str) -> Peer {
+        Target::new(url).map_or_else(|_| Peer::default(), |target| self.peer(&target, self.class(&target, false).1))
+    }
+
+    fn clients(&self) -> std::sync::MutexGuard<'_, BTreeMap<(Trust, bool), Client>> {
+        self.0.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn client(&self, trust: Trust, direct: bool) -> Result<Client> {
+        if let Some(client) = self.clients().get(&(trust, direct)) {
+            return Ok(client.clone());
+        }
+        // Fails only where it was done before.
+        let _already = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = builder();
+        if direct {
+            builder = builder.no_proxy();
+        }
+        if let Some(socket) = &self.0.socket {
+            builder = builder.unix_socket(socket.as_path());
+        }
+        builder = match trust {
+            Trust::Plain => builder.tls_certs_only([]),
+            Trust::Verified => builder.tls_certs_merge(self.authorities()?),
+            Trust::Unverified => builder.tls_danger_accept_invalid_certs(true),
+        };
+        let client = builder.build().map_err(|error| {
+            Error::permanent(failure::innermost(&error))
+                .context("preparing TLS")
+                .remedy("install the system's CA certificates, or give the endpoint's CA ([tls] ca_file)")
+        })?;
+        self.clients().insert((trust, direct), client.clone());
+        Ok(client)
+    }
+
+    fn authorities(&self) -> Result<Vec<Certificate>> {
+        let mut all = Vec::new();
+        for file in self.0.tls.ca_file.iter().chain(&self.0.endpoint_ca) {
+            let doing = || format!("reading the certificate authorities in {}", file.display());
+            let remedy = "put the endpoint's CA there as PEM, or correct [tls] ca_file (ca_certificate in os-collect-config)";
+            let bytes = self.0.root.read(file, READ_LIMIT)?;
+            let found = Certificate::from_pem_bundle(&bytes.unwrap_or_default()).unwrap_or_default();
+            if found.is_empty() {
+                return Err(Error::permanent("no PEM certificate in the file").remedy(remedy).context(doing()));
+            }
+            all.extend(found);
+        }
+        Ok(all)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the one HTTP client")]
+fn builder() -> ClientBuilder {
+    Client::builder()
+        .user_agent(concat!("heat-node-agent/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT_LIMIT)
+        // Redirects are followed here, where host and method can be looked at.
+        .redirect(reqwest::redirect::Policy::none())
+        .pool_max_idle_per_host(2)
+}
+
+/// Where an answer sends us; `None` where it is to be taken as it is.
+///
+/// A POST that is sent on by 301, 302 or 303 would become a GET (RFC 9110 15.4): the answer to that
+/// would be mistaken for the answer to the POST.
+fn redirect(method: &Method, from: &Target, response: &Response) -> Result<Option<Target>> {
+    let followed = match response.status {
+        301..=303 => matches!(*method, Method::GET | Method::HEAD),
+        307 | 308 => true,
+        _ => false,
+    };
+    let Some(location) = response.header(LOCATION.as_str()).filter(|_| followed) else { return Ok(None) };
+    let next = from.url.join(location).map_err(|_| Error::permanent("redirected to something that is no URL"))?;
+    let next = Target::new(next.as_str())?;
+    if (next.secure, &next.host, next.url.port_or_known_default()) != (from.secure, &from.host, from.url.port_or_known_default())
+    {
+        return Err(Error::permanent(format!("redirected to {}, which is not followed", redacted(next.url.as_str())))
+            .rule("design.md 7: no redirects to other hosts")
+            .remedy("correct the endpoint in Keystone's catalog or in Heat's configuration"));
+    }
+    Ok(Some(next))
+}

@@ -1,1 +1,51 @@
-//! Room under construction.
+//! The commands: a file each. Nobody imports this room.
+
+pub mod apply;
+pub mod hook_run;
+pub mod metadata;
+pub mod plan;
+pub mod run;
+pub mod signal;
+pub mod status;
+pub mod verify;
+
+mod document;
+mod masking;
+mod output;
+
+use std::path::PathBuf;
+
+pub use output::{print, print_error};
+
+/// Options that every command understands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Settings file in place of those of the system.
+    pub settings: Option<PathBuf>,
+    /// State directory in place of the one in the settings.
+    pub state: Option<PathBuf>,
+    /// Metadata file in place of the sources.
+    pub metadata: Option<PathBuf>,
+}
+
+/// What commands end with (design.md 3).
+pub mod exit {
+    use std::process::ExitCode;
+
+    /// Well.
+    pub const OK: ExitCode = ExitCode::SUCCESS;
+    /// Failed; for `run --once`: a deployment failed.
+    pub const FAILED: ExitCode = ExitCode::FAILURE;
+
+    /// Only `plan` and `status`: changes are pending, or something is degraded.
+    #[must_use]
+    pub fn pending() -> ExitCode {
+        ExitCode::from(2)
+    }
+
+    /// Usage, or settings that cannot be read (EX_USAGE of sysexits.h): systemd does not restart into them.
+    #[must_use]
+    pub fn usage() -> ExitCode {
+        ExitCode::from(64)
+    }
+}

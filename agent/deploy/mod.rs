@@ -1,1 +1,16 @@
-//! Room under construction.
+//! Which deployments are new, what kind of work each is, and the record that makes each run at most once.
+//!
+//! In: the snapshot's deployments. Out: [`Work`], carried out by `commands::run`, and the [`Journal`],
+//! whose states are `seen → running → finished → signalled`, each synced before the next is begun.
+//! It never runs or sends anything itself.
+
+mod generation;
+pub mod hooks;
+mod journal;
+mod result;
+mod work;
+
+pub use generation::{Generation, GenerationState, Generations};
+pub use journal::{Journal, Record, State};
+pub use result::{Outcome, SIGNAL_LIMIT, body};
+pub use work::{Policy, Todo, Work, todo};

@@ -1,1 +1,311 @@
-//! Room under construction.
+//! The one place that starts programs: deployments' scripts and hooks, mkfs, version questions.
+//!
+//! In: a [`Job`]. Out: what became of it, a [`Ran`]. A job runs as the transient unit
+//! `heat-KEY.service`, whose only command is `heat-node-agent hook-run DIR`; that process ([`runner`])
+//! reads the job from a file of mode 0600, runs the program and writes its result whole and synced as
+//! its last act. So a job survives a restart and an upgrade of the agent, is outside its sandbox, and
+//! nothing of it is in a unit property. Where no systemd runs, the same command is a child in its own
+//! process group.
+//!
+//! Never: a job run twice. The marker `started` is made by exactly one runner (O_EXCL).
+
+mod capture;
+pub mod runner;
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Clock;
+use crate::error::{Context, Error, Result};
+use crate::files::{Attributes, Tree};
+use crate::systemd::{Systemd, TransientService};
+
+const JOB: &str = "job.json";
+const STARTED: &str = "started";
+const RESULT: &str = "result.json";
+const LOCK: &str = "lock";
+/// The live output, kept beside the job.
+pub const OUTPUT: &str = "output.log";
+
+/// A program to run and what to bring back from it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// Absolute path of the program and its arguments.
+    pub argv: Vec<String>,
+    /// Added to the environment of the runner.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// Working directory; made with mode 0700 if it is not there.
+    #[serde(default)]
+    pub directory: Option<String>,
+    /// Files to write before the start, with directories (0700) above them.
+    #[serde(default)]
+    pub files: Vec<JobFile>,
+    /// What the program reads on standard input.
+    #[serde(default)]
+    pub stdin: String,
+    /// Files that the program may leave: name and path. They are removed before the start.
+    #[serde(default)]
+    pub outputs: BTreeMap<String, String>,
+    /// Directories to make (0700) for the outputs.
+    #[serde(default)]
+    pub directories: Vec<String>,
+    /// After this time the whole process group is ended. `None`: no limit.
+    #[serde(default)]
+    pub time_limit_ms: Option<u64>,
+    /// Values that are masked wherever the output goes.
+    #[serde(default)]
+    pub secrets: Vec<String>,
+}
+
+/// A file that a job needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobFile {
+    /// Absolute path.
+    pub path: String,
+    /// Content.
+    pub content: String,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// What became of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ran {
+    /// Exit status; minus the signal's number where a signal ended it (as heat-agents reports it).
+    pub status: i32,
+    /// Head and tail of standard output.
+    pub stdout: String,
+    /// Head and tail of standard error.
+    pub stderr: String,
+    /// The output files that are there, by name.
+    #[serde(default)]
+    pub outputs: BTreeMap<String, String>,
+    /// Whether the time limit ended it.
+    #[serde(default)]
+    pub timed_out: bool,
+    /// Why it could not be started at all.
+    #[serde(default)]
+    pub not_started: Option<String>,
+    /// How long it ran.
+    #[serde(default)]
+    pub duration_ms: u64,
+}
+
+/// What is found of a job after a restart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It ended; here is its result.
+    Ended(Ran),
+    /// It runs.
+    Running,
+    /// Its program was never started.
+    NotStarted,
+    /// It was started and is gone without a result.
+    Lost,
+}
+
+/// Starts jobs and takes up those of an earlier agent.
+#[derive(Debug)]
+pub struct Programs {
+    state: Arc<Tree>,
+    systemd: Option<Systemd>,
+    executable: PathBuf,
+    clock: Clock,
+}
+
+impl Programs {
+    /// Jobs are kept below `work/` of the state directory.
+    ///
+    /// # Errors
+    /// If that directory cannot be made or the agent's own executable is not known.
+    pub fn new(state: Arc<Tree>, systemd: Option<Systemd>, clock: Clock) -> Result<Self> {
+        state.create_dir(Path::new("work"), Attributes::mode(0o700))?;
+        let executable = std::env::current_exe().context(|| "finding the agent's own executable")?;
+        Ok(Self { state, systemd, executable, clock })
+    }
+
+    /// The unit that runs the job.
+    #[must_use]
+    pub fn unit(key: &str) -> String {
+        format!("heat-{key}.service")
+    }
+
+    /// Where the job's files are.
+    #[must_use]
+    pub fn directory(&self, key: &str) -> PathBuf {
+        self.state.base().join("work").join(key)
+    }
+
+    /// Records the job, synced, without starting it. A recorded job stays as it is.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn prepare(&self, key: &str, job: &Job) -> Result<()> {
+        let directory = Path::new("work").join(key);
+        self.state.create_dir(&directory, Attributes::mode(0o700))?;
+        let path = directory.join(JOB);
+        if self.state.facts(&path)?.is_none() {
+            self.state.write_json(&path, job, Attributes::mode(0o600))?;
+        }
+        Ok(())
+    }
+
+    /// What is there of the job.
+    ///
+    /// # Errors
+    /// If its directory or systemd cannot be asked.
+    pub async fn look(&self, key: &str) -> Result<Found> {
+        let directory = Path::new("work").join(key);
+        if let Some(ran) = self.result(&directory)? {
+            return Ok(Found::Ended(ran));
+        }
+        if let Some(systemd) = &self.systemd {
+            let unit = systemd.unit(&Self::unit(key)).await?;
+            if unit.is_active() || unit.is_settling() {
+                return Ok(Found::Running);
+            }
+        }
+        let lock = directory.join(LOCK);
+        if self.state.facts(&lock)?.is_some() && self.state.lock(&lock)?.is_none() {
+            return Ok(Found::Running);
+        }
+        // It may have ended between the two looks.
+        if let Some(ran) = self.result(&directory)? {
+            return Ok(Found::Ended(ran));
+        }
+        let started = self.state.facts(&directory.join(STARTED))?.is_some();
+        Ok(if started { Found::Lost } else { Found::NotStarted })
+    }
+
+    /// Starts a prepared job unless it runs or ran, and waits for its end. `None`: it was started, now or
+    /// earlier, and is gone without a result.
+    ///
+    /// # Errors
+    /// If it cannot be started or watched; nothing has run then that would not be found by the next call.
+    pub async fn run(&self, key: &str) -> Result<Option<Ran>> {
+        let watched = match self.look(key).await? {
+            Found::Ended(ran) => return Ok(Some(ran)),
+            Found::Lost => return Ok(None),
+            Found::NotStarted => self.start(key).await?,
+            Found::Running => Watched::Adopted,
+        };
+        match (&self.systemd, watched) {
+            (Some(systemd), _) => {
+                systemd.wait_until_stopped(&Self::unit(key)).await?;
+            }
+            (None, Watched::Child(ended)) => {
+                // The sender is dropped only when the child has ended.
+                let _ = ended.await;
+            }
+            (None, Watched::Unit | Watched::Adopted) => self.wait_for_lock(key).await,
+        }
+        match self.look(key).await? {
+            Found::Ended(ran) => Ok(Some(ran)),
+            Found::Lost => Ok(None),
+            Found::NotStarted => Err(Error::transient(format!("{} ended before it started the program", Self::unit(key)))
+                .context(format!("running {key}"))
+                .remedy(format!("journalctl -u {} says why", Self::unit(key)))),
+            Found::Running => Err(Error::transient("it still runs").context(format!("running {key}"))),
+        }
+    }
+
+    /// Prepares and runs a job that may be repeated (mkfs, a version question): earlier traces are removed.
+    ///
+    /// # Errors
+    /// If it cannot be run, or vanished without a result.
+    pub async fn run_again(&self, key: &str, job: &Job) -> Result<Ran> {
+        match self.look(key).await? {
+            Found::Running => {}
+            Found::Ended(_) | Found::NotStarted | Found::Lost => {
+                self.forget(key)?;
+                self.prepare(key, job)?;
+            }
+        }
+        let ran = self.run(key).await?.ok_or_else(|| Error::transient(format!("{} ended without a result", Self::unit(key))))?;
+        self.forget(key)?;
+        Ok(ran)
+    }
+
+    /// Removes everything of a job.
+    ///
+    /// # Errors
+    /// If something cannot be removed.
+    pub fn forget(&self, key: &str) -> Result<()> {
+        self.state.remove_dir_all(&Path::new("work").join(key)).map(drop)
+    }
+
+    fn result(&self, directory: &Path) -> Result<Option<Ran>> {
+        self.state.read_json(&directory.join(RESULT))
+    }
+
+    async fn start(&self, key: &str) -> Result<Watched> {
+        let directory = self.directory(key);
+        let argv = [self.executable.as_os_str(), "hook-run".as_ref(), directory.as_os_str()];
+        if let Some(systemd) = &self.systemd {
+            let exec = argv.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+            let service =
+                TransientService { name: Self::unit(key), description: format!("heat-node-agent job {key}"), exec, timeout: None };
+            systemd.start_transient_service(&service).await?;
+            return Ok(Watched::Unit);
+        }
+        #[expect(clippy::disallowed_methods, reason = "this is the room that starts programs")]
+        let mut command = Command::new(&self.executable);
+        command.args(argv.iter().skip(1)).stdin(Stdio::null()).process_group(0);
+        let mut child = command.spawn().context(|| format!("starting {}", self.executable.display()))?;
+        let (ended, end) = tokio::sync::oneshot::channel();
+        std::thread::Builder::new()
+            .name("child".to_owned())
+            .stack_size(64 * 1024)
+            .spawn(move || {
+                // The result file tells how it ended; here only the end itself counts.
+                let _ = child.wait();
+                drop(ended);
+            })
+            .context(|| "watching a child")?;
+        Ok(Watched::Child(end))
+    }
+
+    /// Without systemd, a job of an earlier agent is known by the lock that its runner holds.
+    async fn wait_for_lock(&self, key: &str) {
+        let lock = Path::new("work").join(key).join(LOCK);
+        let mut pause = Duration::from_millis(20);
+        while matches!(self.state.lock(&lock), Ok(None)) {
+            self.clock.wait(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Watched {
+    Unit,
+    Child(tokio::sync::oneshot::Receiver<()>),
+    Adopted,
+}
+
+/// A name for the files and the unit of a thing with an id from outside: 32 hexadecimal digits of its SHA-256.
+#[must_use]
+pub fn key_of(id: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, id.as_bytes());
+    digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_safe_names_whatever_the_id() {
+        let key = key_of("../../etc/passwd\n");
+        assert!(key.len() == 32 && key.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        assert_ne!(key, key_of("other"));
+        assert_eq!(Programs::unit("deployment-ab"), "heat-deployment-ab.service");
+    }
+}

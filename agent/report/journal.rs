@@ -101,6 +101,8 @@ fn write_all(items: &Receiver<Item>) {
 /// One native journal entry. Absent fields are not written at all.
 fn write(event: &Event) {
     let entry = event.code.entry();
+    let general = (entry.priority < Priority::Info).then_some(entry.remedy);
+    let remedy = event.remedy.as_deref().or(general);
     macro_rules! entry_at {
         ($level:ident) => {
             tracing::$level!(
@@ -119,7 +121,7 @@ fn write(event: &Event) {
                 HNA_NEXT_TRY_MS = event.next_try.map(millis),
                 HNA_DURATION_MS = event.duration.map(millis),
                 HNA_CAUSE = event.cause.as_deref(),
-                HNA_REMEDY = event.remedy.as_deref(),
+                HNA_REMEDY = remedy,
                 OBJECT_SYSTEMD_UNIT = event.unit.as_deref().filter(|_| event.own_unit),
                 "{}",
                 line(event)

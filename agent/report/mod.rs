@@ -9,6 +9,7 @@ mod console;
 pub mod event;
 mod fold;
 mod journal;
+pub mod notify;
 pub mod status;
 pub mod text;
 

@@ -1,1 +1,196 @@
-//! The status file: made by `commands::run`, read by `commands::status`.
+//! The status file: what `heat-node-agent status` and monitoring read. No secrets; works when the daemon is down.
+//!
+//! Made by `commands::run`, written to the run directory as `status.json`, mode 0644.
+
+use serde::{Deserialize, Serialize};
+
+use super::event::Phase;
+
+/// Version of the document: raised where a member changes its meaning or goes.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Everything that is shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// [`SCHEMA_VERSION`] of the writer.
+    pub schema_version: u32,
+    /// The agent itself.
+    pub agent: AgentStatus,
+    /// Where the node is.
+    pub phase: Phase,
+    /// One sentence, also systemd's STATUS=.
+    pub summary: String,
+    /// Metadata sources.
+    pub sources: Vec<SourceStatus>,
+    /// Deployments, oldest first.
+    pub deployments: Vec<DeploymentStatus>,
+    /// The node, once a kubernetes-node deployment was seen.
+    pub node: Option<NodeStatus>,
+    /// Signals that Heat does not have yet.
+    pub signals: Vec<SignalStatus>,
+}
+
+/// The process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentStatus {
+    /// Its version.
+    pub version: String,
+    /// Its process id.
+    pub pid: u32,
+    /// When it started (RFC 3339).
+    pub started: String,
+}
+
+/// A source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceStatus {
+    /// `cfn`, `heat_local`, `file`.
+    pub name: String,
+    /// Last good answer (RFC 3339).
+    pub last_good: Option<String>,
+    /// Failures since then.
+    pub failures: u32,
+    /// Why the last try failed.
+    pub cause: Option<String>,
+    /// What to do about it.
+    pub remedy: Option<String>,
+}
+
+/// A deployment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeploymentStatus {
+    /// UUID.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Group.
+    pub group: String,
+    /// CREATE, UPDATE, …
+    pub action: String,
+    /// seen, running, finished, signalled.
+    pub state: String,
+    /// Status code once it ended.
+    pub status_code: Option<i32>,
+    /// The agent's own reason for a failure.
+    pub reason: Option<String>,
+    /// Why Heat was not told, where it was not.
+    pub note: Option<String>,
+}
+
+/// The node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Number of the generation.
+    pub generation: u64,
+    /// applying, applied, rejected.
+    pub state: String,
+    /// Why it was rejected: step, cause, remedy.
+    pub reason: Option<String>,
+    /// Steps and their milliseconds.
+    pub timings: Vec<(String, u64)>,
+    /// Whether the machine differs from the parameters.
+    pub drifted: bool,
+}
+
+/// A waiting signal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignalStatus {
+    /// Scheme, host and path.
+    pub to: String,
+    /// The deployment behind it.
+    pub deployment: Option<String>,
+    /// How often it was sent.
+    pub tries: u32,
+    /// What answered last.
+    pub cause: Option<String>,
+}
+
+impl Status {
+    /// Whether something failed or is waiting to be said: the exit code 2 of `status`.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        let failed = |deployment: &DeploymentStatus| deployment.status_code.is_some_and(|code| code != 0);
+        self.sources.iter().any(|source| source.failures > 0)
+            || self.deployments.iter().any(failed)
+            || self.node.as_ref().is_some_and(|node| node.state != "applied" || node.drifted)
+            || !self.signals.is_empty()
+    }
+
+    /// The page for people.
+    #[must_use]
+    pub fn page(&self, running: bool) -> String {
+        use super::text::escaped;
+        let mut lines = Vec::new();
+        let state = if running { format!("running, pid {}", self.agent.pid) } else { "NOT RUNNING (last known state below)".to_owned() };
+        lines.push(format!("heat-node-agent {} ({state}, since {})", self.agent.version, self.agent.started));
+        lines.push(format!("phase: {} - {}", self.phase.as_str(), escaped(&self.summary)));
+        lines.push("sources:".to_owned());
+        for source in &self.sources {
+            let good = source.last_good.as_deref().unwrap_or("never");
+            match &source.cause {
+                Some(cause) if source.failures > 0 => {
+                    lines.push(format!("  {:<12} FAILING ({} times), last good {good}: {}", source.name, source.failures, escaped(cause)));
+                    lines.extend(source.remedy.iter().map(|remedy| format!("  {:<12} remedy: {}", "", escaped(remedy))));
+                }
+                _ => lines.push(format!("  {:<12} ok, last good {good}", source.name)),
+            }
+        }
+        if self.sources.is_empty() {
+            lines.push("  none known yet".to_owned());
+        }
+        if let Some(node) = &self.node {
+            let drift = if node.drifted { ", DRIFTED (see heat-node-agent plan)" } else { "" };
+            lines.push(format!("node: generation {} {}{drift}", node.generation, node.state));
+            lines.extend(node.reason.iter().map(|reason| format!("  {}", escaped(reason))));
+            if !node.timings.is_empty() {
+                let steps: Vec<_> = node.timings.iter().map(|(step, ms)| format!("{step} {ms} ms")).collect();
+                lines.push(format!("  {}", escaped(&steps.join(", "))));
+            }
+        }
+        lines.push("deployments:".to_owned());
+        for one in &self.deployments {
+            let code = one.status_code.map(|code| format!(" status {code}")).unwrap_or_default();
+            lines.push(format!("  {:<9} {:<16} {:<8} {} ({}){code}", one.state, escaped(&one.group), one.action, escaped(&one.name), escaped(&one.id)));
+            lines.extend(one.reason.iter().chain(&one.note).map(|text| format!("            {}", escaped(text))));
+        }
+        if self.deployments.is_empty() {
+            lines.push("  none".to_owned());
+        }
+        if !self.signals.is_empty() {
+            lines.push("signals that Heat does not have yet:".to_owned());
+            for signal in &self.signals {
+                let cause = signal.cause.as_deref().map(|cause| format!(": {}", escaped(cause))).unwrap_or_default();
+                lines.push(format!("  {} ({} tries{cause})", escaped(&signal.to), signal.tries));
+            }
+        }
+        lines.join("\n") + "\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_shows_what_failed_why_and_what_to_do() {
+        let mut status = Status {
+            schema_version: SCHEMA_VERSION,
+            agent: AgentStatus { version: "1".into(), pid: 7, started: "2026-03-01T12:00:00Z".into() },
+            phase: Phase::Steady,
+            summary: "well".into(),
+            sources: vec![SourceStatus { name: "cfn".into(), last_good: None, failures: 0, cause: None, remedy: None }],
+            deployments: vec![],
+            node: None,
+            signals: vec![],
+        };
+        assert!(!status.is_degraded());
+        status.sources[0].failures = 3;
+        status.sources[0].cause = Some("connection refused\x1b[2J".into());
+        status.sources[0].remedy = Some("look at heat-api-cfn".into());
+        let page = status.page(false);
+        assert!(status.is_degraded());
+        for part in ["NOT RUNNING", "FAILING (3 times)", "connection refused\\u{1b}", "remedy: look at heat-api-cfn"] {
+            assert!(page.contains(part), "{part} in {page}");
+        }
+    }
+}

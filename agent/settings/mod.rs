@@ -1,1 +1,397 @@
-//! Room under construction.
+//! The settings of the agent: what the files say (fragments) → merged → checked and typed.
+//!
+//! In: `agent.toml` and `agent.toml.d/*.toml` below `/usr/lib`, `/run` and `/etc/heat-node-agent`, each
+//! stronger than the one before, drop-ins stronger than every `agent.toml`. Out: [`Settings`], complete,
+//! and every mistake as a [`Warning`]. Never: a half-read file. A bad main file is an error (exit 64),
+//! so that the agent does not run with settings that nobody meant; a bad drop-in is skipped with a warning.
+
+mod fragment;
+pub mod os_collect_config;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use fragment::{KEYS, Key};
+
+use crate::error::{Error, Kind, Result};
+use crate::files::{FileKind, Tree};
+use crate::http::Tls;
+use fragment::{Fragment, Mistake};
+
+/// Weakest first (design.md 3, as systemd's own files).
+const DIRECTORIES: [&str; 3] = ["/usr/lib/heat-node-agent", "/run/heat-node-agent", "/etc/heat-node-agent"];
+
+/// Largest settings file, in bytes.
+const FILE_LIMIT: u64 = 1024 * 1024;
+
+/// Checked and complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Longest pause between two polls of a source.
+    pub polling_interval: Duration,
+    /// Shortest pause, right after a change.
+    pub min_polling_interval: Duration,
+    /// The first poll over the network comes a random part of this later.
+    pub splay: Duration,
+    /// Where journal, outbox and caches live.
+    pub state_dir: PathBuf,
+    /// Where `status.json` lives.
+    pub run_dir: PathBuf,
+    /// Where metadata comes from.
+    pub sources: Sources,
+    /// How deployments are run.
+    pub deploy: Deploy,
+    /// Whom we believe over TLS.
+    pub tls: Tls,
+    /// What drives the node.
+    pub node_source: NodeSource,
+    /// Whether each phase gives a line on the console.
+    pub console: bool,
+}
+
+/// Where metadata comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sources {
+    /// Sources in use, weakest first.
+    pub order: Vec<SourceName>,
+    /// The boot copies of the server's metadata, in merge order.
+    pub cfn_init_data: Vec<PathBuf>,
+    /// The replaced collector's settings.
+    pub os_collect_config: PathBuf,
+    /// Deadline of one request.
+    pub timeout: Duration,
+}
+
+/// A source that this version knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SourceName {
+    /// What cloud-init or Ignition left at first boot; unauthoritative for deployments.
+    HeatLocal,
+    /// heat-api-cfn.
+    Cfn,
+    /// The file given by `--metadata`.
+    File,
+}
+
+impl SourceName {
+    /// All, weakest first.
+    pub const ALL: [Self; 3] = [Self::HeatLocal, Self::Cfn, Self::File];
+
+    /// The word in settings, journal and file names.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::HeatLocal => "heat_local",
+            Self::Cfn => "cfn",
+            Self::File => "file",
+        }
+    }
+
+    /// The source of this name.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|source| source.as_str() == word)
+    }
+}
+
+/// How deployments are run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deploy {
+    /// Groups that this image allows; `None` allows all.
+    pub groups: Option<Vec<String>>,
+    /// Limit for one hook; `None` is none.
+    pub time_limit: Option<Duration>,
+    /// Where hooks are looked for, first match wins.
+    pub hook_dirs: Vec<PathBuf>,
+    /// The replaced tools' record.
+    pub deployed_dir: PathBuf,
+    /// How many finished records are kept.
+    pub keep: usize,
+}
+
+/// What drives the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeSource {
+    /// A deployment of the group `kubernetes-node`.
+    Deployment,
+    /// `/etc/sysconfig/heat-params`.
+    HeatParams,
+}
+
+/// One mistake in a settings file; the agent goes on without that key or file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// Which file.
+    pub file: PathBuf,
+    /// Key path, e.g. `deploy.groups`; empty where the whole file is meant.
+    pub key: String,
+    /// What is wrong and what was done.
+    pub message: String,
+    /// Whether the whole file is skipped.
+    pub skipped: bool,
+}
+
+/// Settings and what was odd about their files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// Complete.
+    pub settings: Settings,
+    /// Every mistake that did not stop us.
+    pub warnings: Vec<Warning>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Fragment::default().into()
+    }
+}
+
+/// Reads all settings below `root`; `only` replaces all other files.
+///
+/// # Errors
+/// Permanent, with every mistake of the file in it, if a main file is unreadable or wrong. `main` turns
+/// that into exit 64, on which systemd does not restart the agent.
+pub fn load(root: &Tree, only: Option<&Path>) -> Result<Loaded> {
+    let mut merged = Fragment::default();
+    let mut warnings = Vec::new();
+    if let Some(only) = only {
+        let path = std::path::absolute(only)?;
+        if !read_main(root, &path, &mut merged, &mut warnings)? {
+            return Err(unusable(&path, "there is no such file"));
+        }
+        return Ok(Loaded { settings: merged.into(), warnings });
+    }
+    for directory in DIRECTORIES {
+        read_main(root, &Path::new(directory).join("agent.toml"), &mut merged, &mut warnings)?;
+    }
+    for path in drop_ins(root, &mut warnings) {
+        if let Some(fragment) = read_drop_in(root, &path, &mut warnings) {
+            merged.overlay(fragment);
+        }
+    }
+    Ok(Loaded { settings: merged.into(), warnings })
+}
+
+/// `false` if the file is not there.
+fn read_main(root: &Tree, path: &Path, merged: &mut Fragment, warnings: &mut Vec<Warning>) -> Result<bool> {
+    let Some(bytes) = root.read(path, FILE_LIMIT).map_err(|error| unusable(path, error.cause()))? else { return Ok(false) };
+    let (fragment, mistakes) = Fragment::parse(&bytes);
+    let wrong: Vec<_> = mistakes.iter().filter(|mistake| !mistake.harmless).map(Mistake::to_string).collect();
+    if !wrong.is_empty() {
+        return Err(unusable(path, &wrong.join("; ")));
+    }
+    warnings.extend(mistakes.into_iter().map(|mistake| warning(path, mistake, false)));
+    merged.overlay(fragment);
+    Ok(true)
+}
+
+fn unusable(path: &Path, why: &str) -> Error {
+    Error::permanent(why)
+        .context(format!("reading settings {}", path.display()))
+        .rule("heat-node-agent.toml(5)")
+        .remedy("correct the file; `heat-node-agent verify` lists every mistake")
+}
+
+fn warning(path: &Path, mistake: Mistake, skipped: bool) -> Warning {
+    Warning { file: path.to_owned(), key: mistake.key, message: mistake.message, skipped }
+}
+
+/// The drop-ins in force: by file name over all three directories, the stronger directory masking the
+/// same name in a weaker one.
+fn drop_ins(root: &Tree, warnings: &mut Vec<Warning>) -> Vec<PathBuf> {
+    let mut by_name = BTreeMap::new();
+    for directory in DIRECTORIES {
+        let directory = Path::new(directory).join("agent.toml.d");
+        match root.list(&directory) {
+            Ok(names) => {
+                let wanted = names.into_iter().filter(|name| Path::new(name).extension().is_some_and(|end| end == "toml"));
+                by_name.extend(wanted.map(|name| (name.clone(), directory.join(name))));
+            }
+            Err(error) => {
+                warnings.push(Warning { file: directory, key: String::new(), message: error.cause().to_owned(), skipped: true });
+            }
+        }
+    }
+    by_name.into_values().collect()
+}
+
+/// The fragment, or nothing where the file is masked or wrong.
+fn read_drop_in(root: &Tree, path: &Path, warnings: &mut Vec<Warning>) -> Option<Fragment> {
+    let bytes = match root.read(path, FILE_LIMIT) {
+        Ok(bytes) => bytes?,
+        // A link to /dev/null, or to anything else that is no file: the customary way to mask a name.
+        Err(error) if error.kind() == Kind::Permanent && is_link(root, path) => return None,
+        Err(error) => {
+            warnings.push(Warning {
+                file: path.to_owned(),
+                key: String::new(),
+                message: error.cause().to_owned(),
+                skipped: true,
+            });
+            return None;
+        }
+    };
+    let (fragment, mistakes) = Fragment::parse(&bytes);
+    let skipped = mistakes.iter().any(|mistake| !mistake.harmless);
+    warnings.extend(mistakes.into_iter().map(|mistake| warning(path, mistake, skipped)));
+    (!skipped).then_some(fragment)
+}
+
+fn is_link(root: &Tree, path: &Path) -> bool {
+    root.facts(path).ok().flatten().is_some_and(|facts| facts.kind == FileKind::Link)
+}
+
+impl From<Fragment> for Settings {
+    /// The merged files with the defaults of [`KEYS`] for what they do not say. Values were checked file by file.
+    fn from(merged: Fragment) -> Self {
+        let Fragment { polling_interval, min_polling_interval, splay, state, run, sources, deploy, tls, node, report } = merged;
+        let seconds = |given: Option<u64>, or: u64| Duration::from_secs(given.unwrap_or(or));
+        let paths = |given: Option<Vec<PathBuf>>, or: &[&str]| given.unwrap_or_else(|| or.iter().map(PathBuf::from).collect());
+        let polling_interval = seconds(polling_interval, 60);
+        let order = sources.order.map(|words| words.iter().filter_map(|word| SourceName::from_word(word)).collect());
+        Self {
+            polling_interval,
+            min_polling_interval: seconds(min_polling_interval, 1).min(polling_interval),
+            splay: seconds(splay, 0),
+            state_dir: state.dir.unwrap_or_else(|| "/var/lib/heat-node-agent".into()),
+            run_dir: run.dir.unwrap_or_else(|| "/run/heat-node-agent".into()),
+            sources: Sources {
+                order: order.unwrap_or_else(|| SourceName::ALL.to_vec()),
+                cfn_init_data: paths(
+                    sources.cfn_init_data,
+                    &["/var/lib/heat-cfntools/cfn-init-data", "/var/lib/cloud/data/cfn-init-data"],
+                ),
+                os_collect_config: sources.os_collect_config.unwrap_or_else(|| "/etc/os-collect-config.conf".into()),
+                timeout: seconds(sources.timeout, 10),
+            },
+            deploy: Deploy {
+                groups: deploy.groups,
+                time_limit: deploy.time_limit.filter(|seconds| *seconds > 0).map(Duration::from_secs),
+                hook_dirs: paths(deploy.hook_dirs, &["/usr/libexec/heat-config/hooks", "/var/lib/heat-config/hooks"]),
+                deployed_dir: deploy.deployed_dir.unwrap_or_else(|| "/var/lib/heat-config/deployed".into()),
+                keep: usize::try_from(deploy.keep.unwrap_or(200)).unwrap_or(usize::MAX),
+            },
+            tls: Tls { ca_file: tls.ca_file, allow_insecure: tls.allow_insecure.unwrap_or(false) },
+            node_source: match node.source.as_deref() {
+                Some("heat-params") => NodeSource::HeatParams,
+                _ => NodeSource::Deployment,
+            },
+            console: report.console.unwrap_or(true),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::Attributes;
+
+    fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Tree) {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        for (path, content) in files {
+            let path = Path::new(path);
+            tree.create_dir_all(path.parent().unwrap(), Attributes::mode(0o755)).unwrap();
+            tree.write(path, content.as_bytes(), Attributes::mode(0o644)).unwrap();
+        }
+        (dir, tree)
+    }
+
+    #[test]
+    fn no_file_at_all_is_fine() {
+        let (_dir, tree) = tree(&[]);
+        let loaded = load(&tree, None).unwrap();
+        assert_eq!(loaded, Loaded { settings: Settings::default(), warnings: Vec::new() });
+        assert_eq!(loaded.settings.polling_interval, Duration::from_mins(1));
+        assert_eq!(loaded.settings.deploy.time_limit, None);
+    }
+
+    #[test]
+    fn the_stronger_file_wins_key_by_key_and_a_same_name_masks() {
+        let (dir, tree) = tree(&[
+            (
+                "/usr/lib/heat-node-agent/agent.toml",
+                "polling_interval = 10\nsplay = 5\n[deploy]\ngroups = [\"script\"]\nkeep = 7\n",
+            ),
+            ("/run/heat-node-agent/agent.toml", "polling_interval = 20\n"),
+            ("/etc/heat-node-agent/agent.toml", "polling_interval = 30\n[tls]\nca_file = \"/etc/ca.pem\"\n"),
+            ("/usr/lib/heat-node-agent/agent.toml.d/50-a.toml", "splay = 50\n[deploy]\ntime_limit = 9\n"),
+            ("/etc/heat-node-agent/agent.toml.d/50-a.toml", "[deploy]\ntime_limit = 60\n"),
+            ("/run/heat-node-agent/agent.toml.d/60-b.toml", "[deploy]\ntime_limit = 61\n"),
+            ("/usr/lib/heat-node-agent/agent.toml.d/70-c.toml", "splay = 70\n"),
+            ("/usr/lib/heat-node-agent/agent.toml.d/readme", "not toml"),
+        ]);
+        std::os::unix::fs::symlink("/dev/null", dir.path().join("etc/heat-node-agent/agent.toml.d/70-c.toml")).unwrap();
+        tree.create_dir(Path::new("/dev"), Attributes::mode(0o755)).unwrap();
+        // Inside a test's tree /dev/null can only be something else that is no file.
+        tree.create_dir(Path::new("/dev/null"), Attributes::mode(0o755)).unwrap();
+        let Loaded { settings, warnings } = load(&tree, None).unwrap();
+        assert_eq!(warnings, []);
+        assert_eq!((settings.polling_interval.as_secs(), settings.splay.as_secs()), (30, 5));
+        assert_eq!(settings.deploy.time_limit, Some(Duration::from_secs(61)));
+        assert_eq!((settings.deploy.groups, settings.deploy.keep), (Some(vec!["script".to_owned()]), 7));
+        assert_eq!(settings.tls.ca_file, Some("/etc/ca.pem".into()));
+    }
+
+    #[test]
+    fn a_bad_drop_in_is_skipped_and_every_mistake_is_named() {
+        let (_dir, tree) = tree(&[
+            ("/etc/heat-node-agent/agent.toml.d/1.toml", "polling_interval = 5\nthis is not toml\n"),
+            ("/etc/heat-node-agent/agent.toml.d/2.toml", "polling_interval = 0\nsplay = \"long\"\n[deploy]\nkeep = 3\n"),
+            ("/etc/heat-node-agent/agent.toml.d/3.toml", "poling_interval = 5\nsplay = 4\n[tls]\nca = 1\n[zzz]\na = 1\n"),
+        ]);
+        let Loaded { settings, warnings } = load(&tree, None).unwrap();
+        assert_eq!((settings.polling_interval.as_secs(), settings.splay.as_secs(), settings.deploy.keep), (60, 4, 200));
+        let shown: Vec<_> =
+            warnings.iter().map(|w| format!("{} {} {} {}", w.file.display(), w.key, w.message, w.skipped)).collect();
+        let all = shown.join("\n");
+        for part in [
+            "1.toml  line 2",
+            "2.toml polling_interval",
+            "from 1 to 3600",
+            "2.toml splay",
+            "3.toml poling_interval",
+            "did you mean polling_interval?",
+            "3.toml tls.ca",
+            "did you mean tls.ca_file?",
+            "3.toml zzz",
+            "false",
+        ] {
+            assert!(all.contains(part), "{part} in:\n{all}");
+        }
+        assert_eq!(warnings.iter().filter(|warning| warning.skipped).count(), 3);
+    }
+
+    #[test]
+    fn a_bad_main_file_stops_the_agent() {
+        for bad in ["polling_interval = 9999", "[deploy", "[node]\nsource = \"both\"\n[state]\ndir = \"var\"", "\u{0}"] {
+            let (_dir, tree) = tree(&[("/etc/heat-node-agent/agent.toml", bad)]);
+            let error = load(&tree, None).unwrap_err();
+            assert_eq!(error.kind(), Kind::Permanent);
+            assert!(error.to_string().contains("agent.toml"), "{error}");
+        }
+        let (_dir, tree) = tree(&[]);
+        tree.create_dir_all(Path::new("/etc/heat-node-agent/agent.toml"), Attributes::mode(0o755)).unwrap();
+        assert!(load(&tree, None).is_err());
+    }
+
+    #[test]
+    fn one_given_file_replaces_all_others() {
+        let (_dir, tree) =
+            tree(&[("/etc/heat-node-agent/agent.toml", "splay = 5\n"), ("/tmp/mine.toml", "keep = 1\n[deploy]\nkeep = 1\n")]);
+        let loaded = load(&tree, Some(Path::new("/tmp/mine.toml"))).unwrap();
+        assert_eq!((loaded.settings.splay, loaded.settings.deploy.keep), (Duration::ZERO, 1));
+        assert!(loaded.warnings[0].message.contains("did you mean deploy.keep?"), "{:?}", loaded.warnings);
+        assert!(load(&tree, Some(Path::new("/tmp/none.toml"))).unwrap_err().to_string().contains("no such file"));
+    }
+
+    #[test]
+    fn the_documented_defaults_are_those_in_force() {
+        let said = KEYS.iter().filter(|key| !key.default.is_empty());
+        let lines: Vec<_> = said.map(|key| format!("{} = {}", key.path, key.default)).collect();
+        let (fragment, mistakes) = Fragment::parse(lines.join("\n").as_bytes());
+        assert_eq!(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(), [""; 0]);
+        assert_eq!(Settings::from(fragment), Settings::default());
+    }
+}

@@ -1,1 +1,15 @@
-//! Room under construction.
+//! Whatever happens, Heat hears.
+//!
+//! In: results of deployments and wait conditions. Out: HTTP requests, from an [`Outbox`] that survives
+//! crashes and reboots. Never: a result that Heat no longer asks for, or a second final signal for a
+//! handle and id.
+
+mod answer;
+mod handle;
+mod outbox;
+mod send;
+
+pub use answer::{Answer, Verdict, judge};
+pub use handle::{Destination, Handle, Status, WaitSignal};
+pub use outbox::{About, Entry, Fate, Outbox, View};
+pub use send::send;

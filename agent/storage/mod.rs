@@ -1,1 +1,12 @@
-//! Room under construction.
+//! Cinder volumes: which disk is meant, what is on it, and whether it may be touched.
+//!
+//! In: what `probe` reads of devices (the only place that does) and the wishes of a
+//! [`Volume`](crate::desired::Volume). Out: the interlock's decision and the texts of mount units.
+//! Nothing in here writes to a device, formats or mounts; `converge` does what was decided.
+
+pub mod identity;
+pub mod interlock;
+pub mod marker;
+pub mod mount_unit;
+pub mod probe;
+pub mod signatures;

@@ -1,1 +1,408 @@
-//! Room under construction.
+//! The one speaker of D-Bus, and it speaks to systemd only.
+//!
+//! In: names of units and what to do with them. Out: states and results in systemd's own words, as plain strings:
+//! newer versions add words, and none of them may cost an answer (219 to 257 are spoken to).
+//!
+//! A job's end is an event, with a poll as the net under it: signals are lost over a daemon-reload, a daemon-reexec
+//! or a restart of the bus. A bus that goes away is a transient error; the next call makes a new connection.
+//!
+//! It never reads a cached property, never puts metadata into a unit's properties, and never decides anything.
+
+mod bus;
+mod events;
+mod names;
+mod transient;
+mod unit;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::stream::{BoxStream, StreamExt as _};
+use systemd_zbus::{ManagerProxy, Mode};
+use tokio::sync::Mutex;
+use zbus::Connection;
+use zbus::proxy::CacheProperties;
+use zbus::zvariant::Value;
+
+use crate::error::{Context as _, Error, Result};
+use bus::{ANSWER, Fault, Link, MANAGER, RELOAD_ANSWER, SYSTEMD, SYSTEMD_PATH};
+use events::{Events, Heard, Hub, Signal};
+pub use names::{escape_path, mount_unit};
+use transient::{Dialect, Property};
+pub use transient::{TransientService, TransientStart};
+use unit::Seen;
+pub use unit::{JobOutcome, UnitState};
+
+/// How often a unit is looked at where no signal came.
+const POLL: Duration = Duration::from_secs(2);
+/// How many looks in a row may fail before a wait is given up: a bus that restarts is back long before.
+const LOST_LOOKS: u32 = 15;
+
+/// The handle to systemd. Cheap to clone; clones share their connections.
+#[derive(Clone, Debug)]
+pub struct Systemd(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    link: Link,
+    /// Lives as long as somebody listens.
+    hub: Mutex<Weak<Hub>>,
+}
+
+/// What is done to a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Start,
+    Restart,
+    Stop,
+}
+
+impl Verb {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Start => "starting",
+            Self::Restart => "restarting",
+            Self::Stop => "stopping",
+        }
+    }
+}
+
+impl Systemd {
+    /// Connects to the system bus.
+    ///
+    /// # Errors
+    /// If there is no bus or no systemd on it; [`crate::error::Kind::Transient`].
+    pub async fn connect() -> Result<Self> {
+        Self::at(None).await
+    }
+
+    /// Connects to a bus by its D-Bus address.
+    ///
+    /// # Errors
+    /// As [`Systemd::connect`].
+    pub async fn connect_to(address: &str) -> Result<Self> {
+        Self::at(Some(address)).await
+    }
+
+    async fn at(address: Option<&str>) -> Result<Self> {
+        let systemd = Self(Arc::new(Inner { link: Link::new(address), hub: Mutex::new(Weak::new()) }));
+        let ping = |connection: Connection| async move {
+            connection.call_method(Some(SYSTEMD), SYSTEMD_PATH, Some("org.freedesktop.DBus.Peer"), "Ping", &()).await.map(|_| ())
+        };
+        systemd.0.link.call(ANSWER, ping).await.context(|| "connecting to systemd over the system bus")?;
+        Ok(systemd)
+    }
+
+    /// What `systemd-escape --path` prints for a path.
+    #[must_use]
+    pub fn escape_path(path: &str) -> String {
+        escape_path(path)
+    }
+
+    /// Has systemd read its unit files again.
+    ///
+    /// # Errors
+    /// If systemd cannot be reached or refuses.
+    pub async fn reload(&self) -> Result<()> {
+        let reload = |connection: Connection| async move { manager(&connection).await?.reload().await };
+        self.0.link.call(RELOAD_ANSWER, reload).await.context(|| "having systemd read its unit files again")
+    }
+
+    /// Looks at a unit: one round trip. A unit that does not exist is no error ([`UnitState::is_missing`]).
+    ///
+    /// # Errors
+    /// If systemd cannot be reached or the name is no unit name.
+    pub async fn unit(&self, name: &str) -> Result<UnitState> {
+        Ok(self.look(name).await?.state)
+    }
+
+    /// Starts a unit and waits for the end of its start job.
+    ///
+    /// # Errors
+    /// If systemd cannot be reached or makes no job of it (no such unit, masked). A job that fails is an outcome.
+    pub async fn start(&self, name: &str) -> Result<JobOutcome> {
+        self.change(name, Verb::Start).await
+    }
+
+    /// Restarts a unit (starts it if it is down) and waits for the end of the job.
+    ///
+    /// # Errors
+    /// As [`Systemd::start`].
+    pub async fn restart(&self, name: &str) -> Result<JobOutcome> {
+        self.change(name, Verb::Restart).await
+    }
+
+    /// Stops a unit and waits for the end of the job.
+    ///
+    /// # Errors
+    /// As [`Systemd::start`].
+    pub async fn stop(&self, name: &str) -> Result<JobOutcome> {
+        self.change(name, Verb::Stop).await
+    }
+
+    /// Clears the failed state of a unit and the counter of its start limit. A unit that is not loaded has neither.
+    ///
+    /// # Errors
+    /// If systemd cannot be reached.
+    pub async fn reset_failed(&self, name: &str) -> Result<()> {
+        let reset = |connection: Connection| async move { manager(&connection).await?.reset_failed_unit(name).await };
+        match self.0.link.call(ANSWER, reset).await {
+            Err(fault) if fault.name() == Some("org.freedesktop.systemd1.NoSuchUnit") => Ok(()),
+            answer => answer.context(|| format!("resetting {name}")),
+        }
+    }
+
+    /// Enables units for every boot, as `systemctl enable` does; true if that changed anything. systemd must read its
+    /// unit files again afterwards, or it goes on telling the old state.
+    ///
+    /// # Errors
+    /// If systemd cannot be reached or a unit has no file or is masked.
+    pub async fn enable(&self, names: &[&str]) -> Result<bool> {
+        let (runtime, force) = (false, true);
+        // Not systemd-zbus's call: its closed set of words turns "destination not present" into an error after the work is done.
+        let enable = move |connection: Connection| async move {
+            let answer = connection
+                .call_method(Some(SYSTEMD), SYSTEMD_PATH, Some(MANAGER), "EnableUnitFiles", &(names, runtime, force))
+                .await?;
+            let (_, changes): (bool, Vec<(String, String, String)>) = answer.body().deserialize()?;
+            Ok(changes.iter().any(|(kind, _, _)| kind == "symlink" || kind == "unlink"))
+        };
+        self.0.link.call(ANSWER, enable).await.context(|| format!("enabling {}", names.join(", ")))
+    }
+
+    /// Has systemd run a program; returns once it took it.
+    ///
+    /// # Errors
+    /// If systemd cannot be reached or refuses.
+    pub async fn start_transient_service(&self, service: &TransientService) -> Result<TransientStart> {
+        let name = &service.name;
+        let mut dialect = Dialect::Full;
+        let mut reset = false;
+        loop {
+            let properties = transient::service_properties(service, dialect);
+            let Err(fault) = self.run_transient(name, Mode::Fail, &properties).await else {
+                return Ok(TransientStart::Started);
+            };
+            match fault.name() {
+                // Before 236: "Cannot set property CollectMode, or unknown property."
+                Some("org.freedesktop.DBus.Error.PropertyReadOnly") if dialect == Dialect::Full => dialect = Dialect::Old,
+                Some("org.freedesktop.systemd1.UnitExists") if !reset => {
+                    if !self.look(name).await?.is_stopped() {
+                        return Ok(TransientStart::AlreadyThere);
+                    }
+                    // The failed remains of an earlier run, which a systemd before 236 keeps.
+                    self.reset_failed(name).await?;
+                    reset = true;
+                }
+                _ => return Err(Error::from(fault).context(format!("starting {name}"))),
+            }
+        }
+    }
+
+    /// Mounts by a transient mount unit and waits for the end of its job.
+    ///
+    /// # Errors
+    /// As [`Systemd::start`].
+    pub async fn start_transient_mount(&self, what: &str, where_: &str, fstype: &str, options: &str) -> Result<JobOutcome> {
+        let name = mount_unit(where_);
+        let events = self.events().await?;
+        let properties = transient::mount_properties(what, fstype, options);
+        let job =
+            self.run_transient(&name, Mode::Replace, &properties).await.context(|| format!("mounting {what} on {where_}"))?;
+        self.end_of_job(&name, Verb::Start, &job, events).await
+    }
+
+    /// Waits until nothing of a unit runs and no job is queued for it; at once if it is not loaded.
+    ///
+    /// # Errors
+    /// If systemd cannot be reached for half a minute.
+    pub async fn wait_until_stopped(&self, name: &str) -> Result<UnitState> {
+        let mut events = Some(self.events().await?);
+        let mut lost = 0;
+        loop {
+            match self.look(name).await {
+                Ok(seen) if seen.is_stopped() => return Ok(seen.state),
+                Ok(_) => lost = 0,
+                Err(error) => tolerate(&mut lost, error)?,
+            }
+            self.wait_for_news(&mut events, |signal| match signal {
+                Signal::Unit(unit) if unit == name => Some(()),
+                _ => None,
+            })
+            .await;
+        }
+    }
+
+    /// Names of units about which something changed, from now on. Ends when the bus goes away; some may be missing
+    /// where very many change at once: who waits for one unit also looks at it from time to time.
+    ///
+    /// # Errors
+    /// If systemd cannot be reached.
+    pub async fn changes(&self) -> Result<BoxStream<'static, String>> {
+        let events = self.events().await?;
+        let names = futures_util::stream::unfold(events, |mut events| async move {
+            loop {
+                match events.next().await {
+                    Heard::Signal(Signal::Unit(unit)) => return Some((unit, events)),
+                    Heard::Signal(Signal::JobRemoved { .. }) | Heard::Gap => {}
+                    Heard::End => return None,
+                }
+            }
+        });
+        Ok(names.boxed())
+    }
+
+    async fn look(&self, name: &str) -> Result<Seen> {
+        let path = names::object_path(name);
+        // An empty interface name asks for the properties of all of them, so that one call serves every kind of unit.
+        let path = path.as_str();
+        let get_all = move |connection: Connection| async move {
+            let answer =
+                connection.call_method(Some(SYSTEMD), path, Some("org.freedesktop.DBus.Properties"), "GetAll", &("")).await?;
+            let body = answer.body();
+            let properties: HashMap<&str, Value<'_>> = body.deserialize()?;
+            Ok(Seen::from_properties(name, &properties))
+        };
+        self.0.link.call(ANSWER, get_all).await.context(|| format!("looking at {name}"))
+    }
+
+    async fn change(&self, name: &str, verb: Verb) -> Result<JobOutcome> {
+        // Listening begins before the call: a job can end before its call is answered.
+        let events = self.events().await?;
+        let call = move |connection: Connection| async move {
+            let manager = manager(&connection).await?;
+            let job = match verb {
+                Verb::Start => manager.start_unit(name, Mode::Replace).await?,
+                Verb::Restart => manager.restart_unit(name, Mode::Replace).await?,
+                Verb::Stop => manager.stop_unit(name, Mode::Replace).await?,
+            };
+            Ok(job.to_string())
+        };
+        let job = self.0.link.call(ANSWER, call).await.context(|| format!("{} {name}", verb.as_str()))?;
+        self.end_of_job(name, verb, &job, events).await
+    }
+
+    async fn run_transient(&self, name: &str, mode: Mode, properties: &[Property]) -> std::result::Result<String, Fault> {
+        let call = move |connection: Connection| async move {
+            let properties: Vec<(&str, Value<'_>)> =
+                properties.iter().map(|(name, value)| Ok((*name, value.try_clone()?))).collect::<zbus::Result<_>>()?;
+            let job = manager(&connection).await?.start_transient_unit(name, mode, &properties, &[]).await?;
+            Ok(job.to_string())
+        };
+        self.0.link.call(ANSWER, call).await
+    }
+
+    async fn end_of_job(&self, name: &str, verb: Verb, job: &str, events: Events) -> Result<JobOutcome> {
+        let mut events = Some(events);
+        let mut lost = 0;
+        loop {
+            let ended = self.wait_for_news(&mut events, |signal| match signal {
+                Signal::JobRemoved { job: ended, result } if ended == job => Some(result),
+                _ => None,
+            });
+            if let Some(result) = ended.await {
+                return Ok(JobOutcome { result });
+            }
+            match self.look(name).await {
+                Ok(seen) if seen.job.as_deref() == Some(job) => lost = 0,
+                // The signal was lost. The job is gone, so that the unit's state is what became of it.
+                Ok(seen) => return Ok(outcome_from_state(verb, &seen.state)),
+                Err(error) => tolerate(&mut lost, error)?,
+            }
+        }
+    }
+
+    /// The first signal that `wanted` takes; `None` when it is time to look without one.
+    async fn wait_for_news<T>(&self, events: &mut Option<Events>, wanted: impl Fn(Signal) -> Option<T>) -> Option<T> {
+        let clock = self.0.link.clock();
+        let poll = clock.wait(POLL);
+        tokio::pin!(poll);
+        loop {
+            let Some(listener) = events else {
+                poll.await;
+                *events = self.events().await.ok();
+                return None;
+            };
+            tokio::select! {
+                () = &mut poll => return None,
+                heard = listener.next() => match heard {
+                    Heard::Signal(signal) => if let Some(news) = wanted(signal) { return Some(news) },
+                    Heard::Gap => return None,
+                    Heard::End => *events = None,
+                },
+            }
+        }
+    }
+
+    async fn events(&self) -> Result<Events> {
+        let mut shared = self.0.hub.lock().await;
+        if let Some(events) = shared.upgrade().and_then(|hub| hub.listen()) {
+            return Ok(events);
+        }
+        let start = async {
+            let connection = self.0.link.open().await?;
+            match self.0.link.clock().limit(ANSWER, Hub::start(connection)).await {
+                Some(hub) => Ok(hub?),
+                None => Err(Fault::Late(ANSWER)),
+            }
+        };
+        let hub = start.await.context(|| "listening to systemd")?;
+        *shared = Arc::downgrade(&hub);
+        hub.listen().ok_or_else(|| Error::transient("the system bus went away").context("listening to systemd"))
+    }
+}
+
+/// Lets a look that failed pass, as long as it may pass by itself and it was not too often in a row.
+fn tolerate(lost: &mut u32, error: Error) -> Result<()> {
+    *lost += 1;
+    if error.kind() == crate::error::Kind::Transient && *lost < LOST_LOOKS { Ok(()) } else { Err(error) }
+}
+
+/// systemd-zbus's proxy without its cache, which tells old states.
+async fn manager(connection: &Connection) -> zbus::Result<ManagerProxy<'static>> {
+    ManagerProxy::builder(connection).cache_properties(CacheProperties::No).build().await
+}
+
+/// What became of a job whose end was not heard.
+fn outcome_from_state(verb: Verb, state: &UnitState) -> JobOutcome {
+    let well = match verb {
+        Verb::Start | Verb::Restart => {
+            state.is_active() || (!state.is_failed() && matches!(state.result.as_str(), "" | "success"))
+        }
+        Verb::Stop => !state.is_active(),
+    };
+    JobOutcome::new(if well { "done" } else { "failed" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_whose_end_was_not_heard_is_judged_by_the_state() {
+        let state = |active: &str, result: &str| UnitState {
+            active_state: active.to_owned(),
+            result: result.to_owned(),
+            ..UnitState::default()
+        };
+        for (verb, active, result, outcome) in [
+            (Verb::Start, "active", "success", "done"),
+            (Verb::Start, "inactive", "success", "done"),
+            (Verb::Start, "failed", "exit-code", "failed"),
+            (Verb::Restart, "activating", "exit-code", "failed"),
+            (Verb::Stop, "inactive", "", "done"),
+            (Verb::Stop, "failed", "timeout", "done"),
+            (Verb::Stop, "active", "success", "failed"),
+        ] {
+            assert_eq!(outcome_from_state(verb, &state(active, result)).result, outcome, "{verb:?} {active} {result}");
+        }
+    }
+
+    #[tokio::test]
+    async fn without_a_bus_there_is_a_transient_error() {
+        let error = Systemd::connect_to("unix:path=/nonexistent/bus").await.unwrap_err();
+        assert_eq!(error.kind(), crate::error::Kind::Transient);
+        assert!(error.to_string().starts_with("connecting to systemd over the system bus: "), "{error}");
+    }
+}

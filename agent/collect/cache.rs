@@ -1,0 +1,100 @@
+//! What a network source said last, kept over restarts and reboots (heat-protocol.md R11).
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+
+use crate::clock::Timestamp;
+use crate::error::{Error, Kind, Result};
+use crate::files::{Attributes, Tree};
+use crate::report::{Code, Event, Report};
+use crate::settings::SourceName;
+
+/// The form of the file; another one is not read.
+const VERSION: u32 = 1;
+
+/// The kept document.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(super) struct Cached {
+    version: u32,
+    /// When the poll began that it answered.
+    pub(super) fetched_at: Timestamp,
+    /// Digest of the local settings under which it was fetched.
+    pub(super) basis: String,
+    /// As delivered.
+    pub(super) document: Map<String, Value>,
+}
+
+impl Cached {
+    pub(super) fn new(fetched_at: Timestamp, basis: String, document: Map<String, Value>) -> Self {
+        Self { version: VERSION, fetched_at, basis, document }
+    }
+}
+
+fn path(source: SourceName) -> PathBuf {
+    format!("cache/{}.json", source.as_str()).into()
+}
+
+/// Reads what was kept. An unreadable file is the same as none: it is put aside and said so (heat-protocol.md R2).
+pub(super) fn load(state: &Tree, source: SourceName, report: &Report) -> Option<Cached> {
+    let path = path(source);
+    let wrong = match state.read_json::<Cached>(&path) {
+        Ok(Some(cached)) if cached.version == VERSION => return Some(cached),
+        Ok(Some(cached)) => Error::permanent(format!("version {}, wanted {VERSION}", cached.version)),
+        Ok(None) => return None,
+        Err(error) => error,
+    };
+    let mut event =
+        Event::new(Code::StatePutAside, format!("{} was put aside", path.display())).source(source.as_str()).error(&wrong);
+    // Trouble with the disk may pass; a file that is there but wrong would stay so.
+    if wrong.kind() == Kind::Permanent
+        && let Err(error) = state.rename(&path, &path.with_extension("json.bad"))
+    {
+        event = event.error(&error);
+    }
+    report.emit(event);
+    None
+}
+
+/// Keeps a document, readable for root only: it holds keys and passwords (heat-protocol.md R51).
+pub(super) fn store(state: &Tree, source: SourceName, cached: &Cached) -> Result<()> {
+    let path = path(source);
+    state.create_dir(std::path::Path::new("cache"), Attributes::mode(0o700))?;
+    state.write_json(&path, cached, Attributes::mode(0o600))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_document_comes_back_and_a_broken_file_is_put_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Tree::open(dir.path()).unwrap();
+        let report = Report::kept();
+        assert!(load(&state, SourceName::Cfn, &report).is_none());
+        let document = serde_json::json!({"deployments": []}).as_object().unwrap().clone();
+        store(&state, SourceName::Cfn, &Cached::new(Timestamp(5), "b".into(), document.clone())).unwrap();
+        let file = Path::new("cache/cfn.json");
+        assert_eq!(state.facts(file).unwrap().unwrap().mode, 0o600);
+        let cached = load(&state, SourceName::Cfn, &report).unwrap();
+        assert_eq!((cached.fetched_at, cached.basis.as_str(), cached.document), (Timestamp(5), "b", document));
+        assert!(report.events().is_empty());
+        for bad in [
+            "",
+            "{",
+            "[]",
+            "{\"version\": 9, \"fetched_at\": 1, \"basis\": \"\", \"document\": {}}",
+            "{\"version\": 1, \"document\": []}",
+        ] {
+            state.write(file, bad.as_bytes(), Attributes::mode(0o600)).unwrap();
+            assert!(load(&state, SourceName::Cfn, &report).is_none());
+            assert_eq!(state.facts(file).unwrap(), None);
+            assert_eq!(state.read(Path::new("cache/cfn.json.bad"), 100).unwrap(), Some(bad.as_bytes().to_vec()));
+        }
+        assert_eq!(report.events().len(), 5);
+        assert_eq!(report.events()[0].code, Code::StatePutAside);
+    }
+}

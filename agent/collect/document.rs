@@ -1,0 +1,99 @@
+//! Documents as sources deliver them: bytes → one JSON object.
+
+use ring::digest::{SHA256, digest};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// SHA-256 in hexadecimal.
+pub(super) fn digest_of(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(64);
+    for byte in digest(&SHA256, bytes).as_ref() {
+        text.extend([byte >> 4, byte & 15].map(|nibble| char::from_digit(u32::from(nibble), 16).unwrap_or('0')));
+    }
+    text
+}
+
+/// Parses a JSON object. Depth is limited by the parser (128), size by whoever read the bytes.
+pub(super) fn object(bytes: &[u8]) -> Result<Map<String, Value>> {
+    match parse(bytes)? {
+        Value::Object(map) => Ok(map),
+        other => Err(not_an_object(kind(&other))),
+    }
+}
+
+/// Parses JSON; the error names place and rule, never the content, which may be secret.
+pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let why = match error.classify() {
+            serde_json::error::Category::Eof => "ends too early".to_owned(),
+            _ if error.to_string().contains("recursion") => "is nested too deeply".to_owned(),
+            _ => format!("is broken at line {} column {}", error.line(), error.column()),
+        };
+        Error::permanent(format!("the JSON {why}")).rule("RFC 8259, nested at most 128 deep")
+    })
+}
+
+/// The word for an error about a value of the wrong kind.
+pub(super) fn not_an_object(kind: &str) -> Error {
+    Error::permanent(format!("the metadata is {kind}, wanted an object")).rule("heat-protocol.md 3.1")
+}
+
+/// What a value is.
+pub(super) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// A text that is there and says something: null, empty and absent are the same (heat-protocol.md R5).
+pub(super) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
+}
+
+/// Parts of a document that are of the wrong kind: places for `MetadataOdd`.
+pub(super) fn oddities(document: &Map<String, Value>) -> Vec<String> {
+    let mut odd = Vec::new();
+    for (key, good, wanted) in
+        [("deployments", Value::is_array as fn(&Value) -> bool, "a list"), ("os-collect-config", Value::is_object, "an object")]
+    {
+        if let Some(value) = document.get(key).filter(|value| !value.is_null() && !good(value)) {
+            odd.push(format!("{key} is {}, wanted {wanted}; it is ignored", kind(value)));
+        }
+    }
+    odd
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_object_is_named() {
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        for (text, words) in [
+            ("", "ends too early"),
+            ("{", "ends too early"),
+            ("{\"hush\" 1}", "is broken at line 1 column 9"),
+            ("[]", "is a list, wanted an object"),
+            ("null", "is null, wanted an object"),
+            (deep.as_str(), "nested too deeply"),
+            ("{\"a\": \"\u{0}\"}", "is broken at line 1"),
+        ] {
+            let error = object(text.as_bytes()).unwrap_err();
+            assert!(error.cause().contains(words), "{text}: {error}");
+            assert!(!error.to_string().contains("hush"));
+        }
+        assert!(object(&[b'{', b'"', 0xff, b'"', b':', b'1', b'}']).is_err());
+    }
+
+    #[test]
+    fn the_digest_is_sha_256() {
+        assert_eq!(digest_of(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    }
+}

@@ -1,0 +1,254 @@
+//! What all sources say together.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::document::digest_of;
+use crate::clock::Timestamp;
+use crate::settings::SourceName;
+
+/// The merged metadata and the state of every source.
+#[derive(Clone, Default)]
+pub struct Snapshot {
+    /// All top-level keys but `deployments`, a later source's value in place of an earlier one's.
+    pub metadata: Map<String, Value>,
+    /// The list in force, in Heat's order. `None`: no source said anything about it, which is not an
+    /// empty list (heat-protocol.md R12).
+    pub deployments: Option<Arc<Vec<Value>>>,
+    /// By name: the sources that are configured or have been.
+    pub sources: BTreeMap<&'static str, SourceState>,
+    /// The authoritative source that answered in this process; `None` before the first answer, whatever
+    /// the caches hold. Nothing destructive before that.
+    pub authority: Option<Authority>,
+    /// Of metadata and deployments together, SHA-256.
+    pub digest: String,
+}
+
+/// How one source fares.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct SourceState {
+    /// Where it is read, without secrets.
+    pub place: String,
+    /// When it last delivered, in this process or before.
+    pub last_good: Option<Timestamp>,
+    /// When it was last tried.
+    pub last_try: Option<Timestamp>,
+    /// Failed tries since the last good one.
+    pub failures: u32,
+    /// Why the last try failed.
+    pub cause: Option<String>,
+    /// What to do about it.
+    pub remedy: Option<String>,
+    /// When it is tried again.
+    pub next_try: Option<Timestamp>,
+    /// SHA-256 of its document.
+    pub digest: Option<String>,
+}
+
+/// Who answered.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Authority {
+    /// The source.
+    pub source: &'static str,
+    /// When the poll that it answered began: its document is at least as new.
+    pub fetched_at: Timestamp,
+}
+
+/// One source's share in a snapshot.
+#[derive(Clone, Debug)]
+pub(super) struct Layer {
+    pub(super) source: SourceName,
+    /// Without `deployments`.
+    pub(super) document: Arc<Map<String, Value>>,
+    pub(super) deployments: Option<Arc<Vec<Value>>>,
+    /// When the poll began that it answered in this process.
+    pub(super) answered: Option<Timestamp>,
+    /// Whether its last poll went well.
+    pub(super) healthy: bool,
+}
+
+impl Layer {
+    /// Whether it speaks for Heat now: the boot copy is as old as the server (heat-protocol.md R11).
+    fn authoritative(&self) -> bool {
+        self.source != SourceName::HeatLocal
+    }
+
+    /// Whose word counts. The best of equals is the last: that keeps the choice the same while two
+    /// sources both answer.
+    fn rank(&self) -> (bool, bool, bool) {
+        (self.authoritative(), self.answered.is_some(), self.answered.is_some() && self.healthy)
+    }
+}
+
+/// The authoritative source that speaks for Heat now.
+pub(super) fn authority(layers: &[Layer]) -> Option<Authority> {
+    let best =
+        layers.iter().filter(|layer| layer.authoritative() && layer.answered.is_some()).max_by_key(|layer| layer.rank())?;
+    Some(Authority { source: best.source.as_str(), fetched_at: best.answered? })
+}
+
+impl Snapshot {
+    /// Merges, weakest layer first.
+    pub(super) fn merge(layers: &[Layer], sources: BTreeMap<&'static str, SourceState>) -> Self {
+        let mut metadata = Map::new();
+        for layer in layers {
+            metadata.extend(layer.document.iter().map(|(key, value)| (key.clone(), value.clone())));
+        }
+        let authority = authority(layers);
+        let deployments = layers
+            .iter()
+            .filter(|layer| layer.deployments.is_some() && (layer.authoritative() || authority.is_none()))
+            .max_by_key(|layer| layer.rank())
+            .and_then(|layer| layer.deployments.clone());
+        let bytes = serde_json::to_vec(&(&metadata, deployments.as_deref())).unwrap_or_default();
+        Self { metadata, deployments, sources, authority, digest: digest_of(&bytes) }
+    }
+
+    /// Whether the list in force has an entry with this id.
+    #[must_use]
+    pub fn lists(&self, id: &str) -> bool {
+        self.deployments.iter().flat_map(|list| list.iter()).any(|entry| entry.get("id").and_then(Value::as_str) == Some(id))
+    }
+
+    /// Whether an authoritative source answered a poll that began at or after `time`, in this process.
+    #[must_use]
+    pub fn is_fresh_since(&self, time: Timestamp) -> bool {
+        self.authority.as_ref().is_some_and(|authority| authority.fetched_at >= time)
+    }
+
+    /// The whole document, `deployments` included, as a server's metadata looks.
+    #[must_use]
+    pub fn document(&self) -> Map<String, Value> {
+        let mut document = self.metadata.clone();
+        if let Some(deployments) = &self.deployments {
+            document.insert("deployments".to_owned(), Value::Array(deployments.to_vec()));
+        }
+        document
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    /// Without the metadata, which holds passwords.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot")
+            .field("deployments", &self.deployments.as_ref().map(|list| list.len()))
+            .field("sources", &self.sources)
+            .field("authority", &self.authority)
+            .field("digest", &self.digest)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn layer(source: SourceName, document: &Value, ids: Option<&[&str]>, answered: Option<u64>, healthy: bool) -> Layer {
+        Layer {
+            source,
+            document: Arc::new(document.as_object().unwrap().clone()),
+            deployments: ids.map(|ids| Arc::new(ids.iter().map(|id| json!({"id": id})).collect())),
+            answered: answered.map(Timestamp),
+            healthy,
+        }
+    }
+
+    fn merged(layers: &[Layer]) -> Snapshot {
+        Snapshot::merge(layers, BTreeMap::new())
+    }
+
+    /// What it shows, the layers, who of them is listed, who speaks.
+    type Case = (&'static str, Vec<Layer>, Option<&'static str>, Option<&'static str>);
+
+    #[test]
+    fn deployments_come_from_who_speaks_for_heat_now() {
+        use SourceName::{Cfn, File, HeatLocal};
+        let none = json!({});
+        let boot = |ids| layer(HeatLocal, &json!({}), ids, Some(1), true);
+        let table: [Case; 9] = [
+            ("nobody said anything", vec![layer(Cfn, &none, None, None, true)], None, None),
+            ("the boot copy before anybody answered", vec![boot(Some(&["boot"]))], Some("boot"), None),
+            (
+                "a cache is better than the boot copy",
+                vec![boot(Some(&["boot"])), layer(Cfn, &none, Some(&["cache"]), None, true)],
+                Some("cache"),
+                None,
+            ),
+            (
+                "an answer is better than a cache",
+                vec![layer(Cfn, &none, Some(&["cfn"]), Some(5), true), layer(File, &none, Some(&["file"]), None, true)],
+                Some("cfn"),
+                Some("cfn"),
+            ),
+            (
+                "absent is not empty, and the boot copy does not come back",
+                vec![boot(Some(&["boot"])), layer(Cfn, &none, None, Some(5), true)],
+                None,
+                Some("cfn"),
+            ),
+            (
+                "the last good one stays while its source fails",
+                vec![boot(Some(&["boot"])), layer(Cfn, &none, Some(&["cfn"]), Some(5), false)],
+                Some("cfn"),
+                Some("cfn"),
+            ),
+            (
+                "a healthy source is better than a failing one",
+                vec![layer(Cfn, &none, Some(&["cfn"]), Some(5), true), layer(File, &none, Some(&["file"]), Some(9), false)],
+                Some("cfn"),
+                Some("cfn"),
+            ),
+            (
+                "of two that answer the later one, whenever it answered",
+                vec![layer(Cfn, &none, Some(&["cfn"]), Some(9), true), layer(File, &none, Some(&["file"]), Some(5), true)],
+                Some("file"),
+                Some("file"),
+            ),
+            (
+                "one that has the key",
+                vec![layer(Cfn, &none, Some(&["cfn"]), Some(9), true), layer(File, &none, None, Some(5), true)],
+                Some("cfn"),
+                Some("file"),
+            ),
+        ];
+        for (case, layers, id, authority) in table {
+            let snapshot = merged(&layers);
+            assert_eq!(snapshot.deployments.is_some(), id.is_some(), "{case}");
+            assert!(id.is_none_or(|id| snapshot.lists(id)), "{case}");
+            assert_eq!(snapshot.authority.map(|authority| authority.source), authority, "{case}");
+        }
+    }
+
+    #[test]
+    fn keys_are_merged_shallowly_and_freshness_is_that_of_the_poll() {
+        let snapshot = merged(&[
+            layer(
+                SourceName::HeatLocal,
+                &json!({"a": 1, "os-collect-config": {"cfn": {"x": 1}, "heat": {}}}),
+                Some(&[]),
+                Some(1),
+                true,
+            ),
+            layer(SourceName::Cfn, &json!({"b": 2, "os-collect-config": {"cfn": {}}}), Some(&["x"]), Some(7), true),
+        ]);
+        assert_eq!(
+            Value::Object(snapshot.document()),
+            json!({"a": 1, "b": 2, "os-collect-config": {"cfn": {}}, "deployments": [{"id": "x"}]})
+        );
+        assert!(snapshot.is_fresh_since(Timestamp(7)) && !snapshot.is_fresh_since(Timestamp(8)));
+        assert!(snapshot.lists("x") && !snapshot.lists("y"));
+        assert!(!merged(&[layer(SourceName::HeatLocal, &json!({}), None, Some(9), true)]).is_fresh_since(Timestamp(1)));
+    }
+
+    #[test]
+    fn the_digest_tells_absent_from_empty() {
+        let of = |ids| merged(&[layer(SourceName::Cfn, &json!({}), ids, Some(1), true)]).digest;
+        assert_ne!(of(None), of(Some(&[])));
+        assert_eq!(of(Some(&["a"])), of(Some(&["a"])));
+    }
+}

@@ -1,0 +1,301 @@
+//! One source: its last document, its health, its pace.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ring::rand::{SecureRandom, SystemRandom};
+use serde_json::{Map, Value};
+
+use super::cache::{self, Cached};
+use super::cfn::Failure;
+use super::document::{digest_of, oddities};
+use super::local::{self, Boot};
+use super::schedule::{After, Schedule};
+use super::snapshot::{Layer, SourceState};
+use crate::clock::{Clock, Stopwatch, Timestamp};
+use crate::error::{Context, Result};
+use crate::files::Tree;
+use crate::report::{Code, Event, Phase, Report};
+use crate::settings::{Settings, SourceName};
+
+/// What one poll brought.
+#[derive(Debug)]
+pub(super) struct Polled {
+    pub(super) source: SourceName,
+    pub(super) started: Timestamp,
+    /// Where it was asked, for people.
+    pub(super) place: String,
+    /// Tells the settings by which it was asked from others.
+    pub(super) key: String,
+    /// Digest of the local part of those settings.
+    pub(super) basis: String,
+    pub(super) outcome: Outcome,
+}
+
+/// How a poll ended.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The source is not configured: silence (heat-protocol.md R24).
+    Absent,
+    /// Byte for byte what it said before.
+    Same,
+    /// Something else.
+    Document { raw: String, document: Map<String, Value>, odd: Vec<String> },
+    /// Nothing; what it said before stays.
+    Failed(Failure),
+}
+
+/// What follows from a poll.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    pub(super) events: Vec<Event>,
+    /// Parts of a new document that cannot be understood.
+    pub(super) odd: Vec<String>,
+    /// A document, or whether its source answers, changed: the snapshot must be merged anew.
+    pub(super) reshaped: bool,
+    pub(super) answered: bool,
+    /// It failed, recovered or was learnt.
+    pub(super) sources: bool,
+}
+
+/// A source.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) name: SourceName,
+    /// Whether there is anything to ask.
+    pub(super) configured: bool,
+    /// Whether a request is under way.
+    pub(super) flying: bool,
+    schedule: Schedule,
+    since: Stopwatch,
+    pause: Duration,
+    /// Digest of the bytes that `document` was parsed from.
+    pub(super) raw: Option<String>,
+    /// Without `deployments`.
+    pub(super) document: Option<Arc<Map<String, Value>>>,
+    deployments: Option<Arc<Vec<Value>>>,
+    pub(super) basis: String,
+    /// Whether document and basis are as in the cache.
+    kept: bool,
+    answered: Option<Timestamp>,
+    key: String,
+    pub(super) state: SourceState,
+}
+
+impl Source {
+    pub(super) fn new(name: SourceName, settings: &Settings, clock: &Clock, first: Duration) -> Self {
+        Self {
+            name,
+            configured: false,
+            flying: false,
+            schedule: Schedule::new(settings.min_polling_interval, settings.polling_interval),
+            since: clock.start(),
+            pause: first,
+            raw: None,
+            document: None,
+            deployments: None,
+            basis: String::new(),
+            kept: true,
+            answered: None,
+            key: String::new(),
+            state: SourceState::default(),
+        }
+    }
+
+    /// Takes what an earlier process kept: last good, but no answer of this process.
+    pub(super) fn remember(&mut self, cached: Cached) {
+        self.state.last_good = Some(cached.fetched_at);
+        self.basis = cached.basis;
+        self.take(cached.document);
+    }
+
+    /// Stores document and basis where they are not stored yet; tried again at each poll.
+    pub(super) fn keep(&mut self, state: &Tree, report: &Report) {
+        let (Some(document), false) = (&self.document, self.kept) else { return };
+        let mut whole = (**document).clone();
+        if let Some(deployments) = &self.deployments {
+            whole.insert("deployments".to_owned(), Value::Array(deployments.to_vec()));
+        }
+        let cached = Cached::new(self.state.last_good.unwrap_or_default(), self.basis.clone(), whole);
+        match cache::store(state, self.name, &cached) {
+            Ok(()) => self.kept = true,
+            Err(error) => {
+                let message = format!("what {} said cannot be kept", self.name.as_str());
+                report.emit(Event::new(Code::StateWriteFailed, message).source(self.name.as_str()).error(&error));
+            }
+        }
+    }
+
+    /// Reads the file of `--metadata`.
+    pub(super) fn read_file(&self, path: &Path) -> Outcome {
+        let read = || -> Result<Outcome> {
+            let bytes = local::read_file(path)?;
+            let raw = digest_of(&bytes);
+            if self.raw.as_ref() == Some(&raw) {
+                return Ok(Outcome::Same);
+            }
+            let document = local::parse_document(&bytes).context(|| format!("reading {}", path.display()))?;
+            Ok(Outcome::Document { raw, document, odd: Vec::new() })
+        };
+        read().unwrap_or_else(|error| Outcome::Failed(error.into()))
+    }
+
+    /// Takes the boot copies as they were just read.
+    pub(super) fn take_boot(&self, boot: Option<&Result<Boot>>) -> Outcome {
+        match boot {
+            None => Outcome::Absent,
+            Some(Err(error)) => Outcome::Failed(error.clone().into()),
+            Some(Ok(boot)) if self.raw.as_ref() == Some(&boot.raw) => Outcome::Same,
+            Some(Ok(boot)) => Outcome::Document { raw: boot.raw.clone(), document: boot.document.clone(), odd: boot.odd.clone() },
+        }
+    }
+
+    /// Notes where the source is asked; an event where that is new.
+    pub(super) fn learn(&mut self, place: &str, key: &str) -> Option<Event> {
+        self.configured = true;
+        if self.key == key && self.state.place == place {
+            return None;
+        }
+        place.clone_into(&mut self.state.place);
+        key.clone_into(&mut self.key);
+        let message = format!("metadata source {}: {place}", self.name.as_str());
+        Some(Event::new(Code::SourceLearnt, message).phase(Phase::Metadata).source(self.name.as_str()))
+    }
+
+    /// Whether it was polled by other settings than these, so that a poll now may bring more.
+    pub(super) fn was_asked_otherwise(&self, key: &str) -> bool {
+        self.state.last_try.is_some() && self.key != key
+    }
+
+    /// Takes over what a poll brought, and sets when the next one is due.
+    pub(super) fn settle(&mut self, polled: Polled, clock: &Clock) -> Settled {
+        self.flying = false;
+        self.state.last_try = Some(polled.started);
+        let mut settled = Settled::default();
+        if !matches!(polled.outcome, Outcome::Absent) {
+            settled.events.extend(self.learn(&polled.place, &polled.key));
+        }
+        let after = match polled.outcome {
+            Outcome::Absent => {
+                self.configured = false;
+                self.key = polled.key;
+                After::Steady
+            }
+            Outcome::Failed(failure) => self.failed(&failure, &mut settled),
+            Outcome::Same => {
+                self.answer(polled.started, polled.basis, &mut settled);
+                After::Steady
+            }
+            Outcome::Document { raw, document, odd } => {
+                self.raw = Some(raw);
+                let before = self.state.digest.clone();
+                settled.odd = odd;
+                settled.odd.extend(oddities(&document));
+                self.take(document);
+                let changed = self.state.digest != before;
+                self.kept &= !changed;
+                settled.reshaped = changed;
+                self.answer(polled.started, polled.basis, &mut settled);
+                if changed { After::Changed } else { After::Steady }
+            }
+        };
+        let pause = self.schedule.next(after, random());
+        self.set_pause(pause, clock);
+        for event in &mut settled.events {
+            if event.code == Code::SourceFailed {
+                event.next_try = Some(pause);
+            }
+        }
+        settled.sources = !settled.events.is_empty();
+        settled
+    }
+
+    fn failed(&mut self, failure: &Failure, settled: &mut Settled) -> After {
+        let error = &failure.error;
+        settled.reshaped = self.state.failures == 0;
+        self.state.failures = self.state.failures.saturating_add(1);
+        self.state.cause = Some(error.to_string());
+        self.state.remedy = error.suggested_remedy().map(str::to_owned);
+        let message = format!("metadata source {} cannot be read: {error}", self.name.as_str());
+        let event = Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(self.name.as_str());
+        settled.events.push(event.error(error).attempt(self.state.failures));
+        After::Failed(failure.retry_after)
+    }
+
+    fn answer(&mut self, started: Timestamp, basis: String, settled: &mut Settled) {
+        settled.answered = true;
+        // Who answers for the first time, or again, may speak for Heat now.
+        settled.reshaped |= self.answered.is_none() || self.state.failures > 0;
+        self.kept &= self.basis == basis;
+        self.basis = basis;
+        self.answered = Some(started);
+        self.state.last_good = Some(started);
+        if self.state.failures > 0 {
+            let message =
+                format!("metadata source {} can be read again after {} failures", self.name.as_str(), self.state.failures);
+            settled.events.push(Event::new(Code::SourceRecovered, message).phase(Phase::Metadata).source(self.name.as_str()));
+        }
+        self.state.failures = 0;
+        self.state.cause = None;
+        self.state.remedy = None;
+    }
+
+    fn take(&mut self, mut document: Map<String, Value>) {
+        self.state.digest = Some(digest_of(&serde_json::to_vec(&document).unwrap_or_default()));
+        self.deployments = match document.shift_remove("deployments") {
+            Some(Value::Array(list)) => Some(Arc::new(list)),
+            _ => None,
+        };
+        self.document = Some(Arc::new(document));
+    }
+
+    /// Its share in the snapshot.
+    pub(super) fn layer(&self) -> Option<Layer> {
+        Some(Layer {
+            source: self.name,
+            document: Arc::clone(self.document.as_ref()?),
+            deployments: self.deployments.clone(),
+            answered: self.answered,
+            healthy: self.state.failures == 0,
+        })
+    }
+
+    /// Time to the next poll; `None` while one is under way.
+    pub(super) fn due_in(&self) -> Option<Duration> {
+        (!self.flying).then(|| self.pause.saturating_sub(self.since.elapsed()))
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.due_in() == Some(Duration::ZERO)
+    }
+
+    /// Begins the fast window; a poll that is due earlier stays so.
+    pub(super) fn hurry(&mut self, clock: &Clock) {
+        let pause = self.schedule.hurry(random());
+        self.at_most(pause, clock);
+    }
+
+    /// Brings the next poll forward.
+    pub(super) fn at_most(&mut self, pause: Duration, clock: &Clock) {
+        if self.due_in().is_some_and(|due| due > pause) {
+            self.set_pause(pause, clock);
+        }
+    }
+
+    fn set_pause(&mut self, pause: Duration, clock: &Clock) {
+        self.since = clock.start();
+        self.pause = pause;
+        self.state.next_try = Some(clock.now().after(pause));
+    }
+}
+
+/// A random number in `0.0..1.0`.
+pub(super) fn random() -> f64 {
+    let mut bytes = [0; 4];
+    // Without randomness every node takes the middle: slower to spread, never wrong.
+    match SystemRandom::new().fill(&mut bytes) {
+        Ok(()) => f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0),
+        Err(_) => 0.5,
+    }
+}

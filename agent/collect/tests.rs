@@ -1,0 +1,368 @@
+//! The collector against a scripted Heat.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::clock::Timestamp;
+use crate::files::Attributes;
+use crate::http::Tls;
+use crate::http::fake::{Act, Fake, ok, status};
+
+const BOOT: &str = "/var/lib/cloud/data/cfn-init-data";
+const CONF: &str = "/etc/os-collect-config.conf";
+
+/// A machine: its files, its state, what was reported.
+struct Machine {
+    _dirs: [tempfile::TempDir; 2],
+    root: Arc<Tree>,
+    state: Arc<Tree>,
+    report: Report,
+    clock: Clock,
+    settings: Settings,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let tree = |dir: &tempfile::TempDir| Arc::new(Tree::open(dir.path()).unwrap());
+        let (root, state) = (tree(&dirs[0]), tree(&dirs[1]));
+        let mut settings = Settings::default();
+        settings.sources.timeout = Duration::from_millis(500);
+        Self { _dirs: dirs, root, state, report: Report::kept(), clock: Clock::manual(Timestamp(1_000_000)), settings }
+    }
+
+    fn put(&self, path: &str, content: &str) {
+        let path = Path::new(path);
+        self.root.create_dir_all(path.parent().unwrap(), Attributes::mode(0o755)).unwrap();
+        self.root.write(path, content.as_bytes(), Attributes::mode(0o600)).unwrap();
+    }
+
+    fn collector(&self) -> Collector {
+        self.collector_with(None)
+    }
+
+    fn collector_with(&self, metadata: Option<PathBuf>) -> Collector {
+        let (root, state) = (Arc::clone(&self.root), Arc::clone(&self.state));
+        let http = Http::new(Tls::default(), Arc::clone(&root), self.clock.clone());
+        Collector::new(self.settings.clone(), root, state, http, self.clock.clone(), self.report.clone(), metadata)
+    }
+
+    fn codes(&self) -> Vec<Code> {
+        self.report.events().iter().map(|event| event.code).collect()
+    }
+}
+
+fn boot(base: &str) -> String {
+    json!({"deployments": [], "os-collect-config": {"collectors": ["ec2", "cfn", "local"], "cfn": keys(base, "AK", "SK")}})
+        .to_string()
+}
+
+fn keys(base: &str, access: &str, secret: &str) -> Value {
+    json!({"metadata_url": format!("{base}/v1/"), "access_key_id": access, "secret_access_key": secret, "stack_name": "s", "path": "srv.Metadata"})
+}
+
+fn answer(metadata: &Value) -> Act {
+    ok(json!({"DescribeStackResourceResponse": {"DescribeStackResourceResult": {"StackResourceDetail": {"Metadata": metadata}}}})
+        .to_string())
+}
+
+fn listing(ids: &[&str]) -> Act {
+    answer(&json!({"deployments": ids.iter().map(|id| json!({"id": id})).collect::<Vec<_>>()}))
+}
+
+#[tokio::test]
+async fn a_node_finds_heat_by_what_cloud_init_left_and_follows_its_list() {
+    let heat = Fake::start(vec![listing(&["a"]), listing(&["a"]), listing(&["a", "b"])]).await;
+    let machine = Machine::new();
+    machine.put(BOOT, &boot(&heat.base));
+    let mut collector = machine.collector();
+    let began = machine.clock.now();
+    assert_eq!(collector.poll_once().await, Change { metadata: true, answered: true, sources: true });
+    assert!(collector.snapshot().lists("a") && collector.snapshot().is_fresh_since(began));
+    assert_eq!(collector.snapshot().authority.as_ref().unwrap().source, "cfn");
+    assert!(collector.snapshot().metadata.contains_key("os-collect-config"));
+    let request = heat.requests().remove(0);
+    assert!(
+        request.starts_with("GET /v1/?AWSAccessKeyId=AK&Action=DescribeStackResource&ContentType=JSON&LogicalResourceId=srv&"),
+        "{request}"
+    );
+    let events = machine.report.events().len();
+
+    machine.clock.advance(Duration::from_mins(1));
+    assert_eq!(collector.poll_once().await, Change { metadata: false, answered: true, sources: false });
+    assert_eq!(machine.report.events().len(), events, "a steady poll is silent");
+    assert!(!collector.snapshot().is_fresh_since(machine.clock.now().after(Duration::from_millis(1))));
+    assert!(collector.poll_once().await.metadata);
+    assert!(collector.snapshot().lists("b"));
+    assert_eq!((heat.requests().len(), heat.connections()), (3, 1), "one request a poll, over one connection");
+    assert_eq!(
+        machine.codes(),
+        [Code::SourceLearnt, Code::MetadataChanged, Code::SourceLearnt, Code::MetadataChanged, Code::MetadataChanged]
+    );
+}
+
+#[tokio::test]
+async fn whatever_heat_answers_the_last_good_document_stays() {
+    let deep = format!("{{\"a\": {}1{}}}", "[".repeat(500), "]".repeat(500));
+    let refused = |line, code| {
+        status(line, format!("<ErrorResponse><Error><Code>{code}</Code><Message>no\nTraceback</Message></Error></ErrorResponse>"))
+    };
+    let table = [
+        (Act::Close, "127.0.0.1", None),
+        (Act::Cut(5000, b"{\"Describe".to_vec()), "closed the connection before its answer was complete", None),
+        (Act::Endless, "larger than 16777216 bytes", None),
+        (Act::Slow(Duration::from_mins(1), Box::new(ok("{}"))), "no answer from 127.0.0.1", Some("check from this node")),
+        (
+            Act::Answer("302 Found", vec!["Location: http://evil.example/".into()], vec![]),
+            "redirected to http://evil.example/",
+            None,
+        ),
+        (ok(""), "the JSON ends too early", None),
+        (ok("not json"), "the JSON is broken at line 1", None),
+        (ok(deep), "nested too deeply", None),
+        (ok("<DescribeStackResourceResponse/>"), "answers XML, wanted JSON", Some("metadata_url")),
+        (ok("[1]"), "not that of DescribeStackResource", None),
+        (answer(&Value::Null), "the metadata is null, wanted an object", None),
+        (answer(&json!(["x"])), "the metadata is a list, wanted an object", None),
+        (answer(&json!("x")), "the JSON is broken", None),
+        (refused("403 AccessDenied", "AccessDenied"), "Heat answered 403 AccessDenied: no", Some("keys were revoked")),
+        (
+            refused("400 InvalidParameterValue", "InvalidParameterValue"),
+            "Heat answered 400 InvalidParameterValue: no",
+            Some("stack s or its resource srv is gone"),
+        ),
+        (refused("400 IncompleteSignature", "IncompleteSignature"), "Heat answered 400 IncompleteSignature", Some("proxy")),
+        (status("404 Not Found", "<html>"), "Heat answered 404 nothing more", Some("metadata_url")),
+        (status("500 Internal Server Error", "oops"), "Heat answered 500 nothing more", Some("no longer exists")),
+        (status("503 Service Unavailable", ""), "Heat answered 503", Some("tried again")),
+    ];
+    for (act, words, remedy) in table {
+        let heat = Fake::start(vec![listing(&["a"])]).await;
+        let machine = Machine::new();
+        machine.put(BOOT, &boot(&heat.base));
+        let mut collector = machine.collector();
+        collector.poll_once().await;
+        let before = collector.snapshot().digest.clone();
+        let good = collector.snapshot().sources["cfn"].last_good;
+        heat.play(vec![act]);
+        machine.clock.advance(Duration::from_mins(1));
+        let change = collector.poll_once().await;
+        assert_eq!(change, Change { sources: true, ..Change::default() }, "{words}");
+        let state = &collector.snapshot().sources["cfn"];
+        assert!(state.cause.as_ref().unwrap().contains(words), "{words}: {:?}", state.cause);
+        assert!(remedy.is_none_or(|remedy| state.remedy.as_ref().unwrap().contains(remedy)), "{words}: {:?}", state.remedy);
+        assert_eq!((state.failures, state.last_good), (1, good));
+        assert!(state.next_try.unwrap() > machine.clock.now());
+        assert!(collector.snapshot().lists("a") && collector.snapshot().digest == before, "{words}");
+        assert!(!collector.snapshot().is_fresh_since(machine.clock.now()));
+        let event = machine.report.events().pop().unwrap();
+        assert_eq!((event.code, event.attempt), (Code::SourceFailed, Some(1)));
+        assert!(!format!("{event:?}").contains("Signature=") && !format!("{event:?}").contains("SK"), "{event:?}");
+        heat.play(vec![listing(&["a"])]);
+        assert_eq!(collector.poll_once().await, Change { metadata: false, answered: true, sources: true });
+        assert_eq!(machine.codes().pop(), Some(Code::SourceRecovered));
+        assert_eq!(collector.snapshot().sources["cfn"].cause, None);
+    }
+}
+
+#[tokio::test]
+async fn odd_parts_are_named_once_and_the_rest_is_used() {
+    let heat = Fake::start(vec![answer(&json!({"deployments": {"id": 1}, "os-collect-config": 7, "x": 1}))]).await;
+    let machine = Machine::new();
+    machine.put(BOOT, &boot(&heat.base));
+    let mut collector = machine.collector();
+    collector.poll_once().await;
+    collector.poll_once().await;
+    assert_eq!(machine.codes().iter().filter(|code| **code == Code::MetadataOdd).count(), 2);
+    assert_eq!(collector.snapshot().metadata["x"], 1);
+    // Not a list is not an empty list, and the boot copy does not come back.
+    assert!(collector.snapshot().deployments.is_none());
+}
+
+#[tokio::test]
+async fn what_was_learnt_outlives_the_process_but_is_no_answer() {
+    let heat = Fake::start(vec![listing(&["a"])]).await;
+    let machine = Machine::new();
+    machine.put(BOOT, &boot(&heat.base));
+    machine.collector().poll_once().await;
+    assert_eq!(machine.state.facts(Path::new("cache/cfn.json")).unwrap().unwrap().mode, 0o600);
+
+    heat.play(vec![status("503 Service Unavailable", "")]);
+    let mut collector = machine.collector();
+    assert!(collector.snapshot().lists("a") && collector.snapshot().authority.is_none());
+    let digest = collector.snapshot().digest.clone();
+    collector.poll_once().await;
+    assert!(collector.snapshot().lists("a"), "the empty list of the boot copy must not win");
+    assert!(!collector.snapshot().is_fresh_since(Timestamp(0)));
+    heat.play(vec![listing(&["a"])]);
+    let before = std::fs::metadata(machine.state.base().join("cache/cfn.json")).unwrap().modified().unwrap();
+    collector.poll_once().await;
+    assert!(collector.snapshot().is_fresh_since(Timestamp(0)));
+    assert_ne!(collector.snapshot().digest, digest, "the boot copy's own keys are back");
+    let after = std::fs::metadata(machine.state.base().join("cache/cfn.json")).unwrap().modified().unwrap();
+    assert_eq!(before, after, "nothing is written where nothing changed");
+
+    machine.state.write(Path::new("cache/cfn.json"), b"{", Attributes::mode(0o600)).unwrap();
+    assert!(!machine.collector().snapshot().lists("a"));
+    assert_eq!(machine.codes().pop(), Some(Code::StatePutAside));
+}
+
+#[tokio::test]
+async fn new_keys_in_the_metadata_are_followed_and_survive_a_restart() {
+    let heat = Fake::start(vec![]).await;
+    let rotated = answer(
+        &json!({"os-collect-config": {"cfn": {"access_key_id": "AK2", "secret_access_key": "SK2", "metadata_url": null, "path": ""}}}),
+    );
+    heat.play(vec![rotated]);
+    let machine = Machine::new();
+    machine.put(BOOT, &boot(&heat.base));
+    let mut collector = machine.collector();
+    collector.poll_once().await;
+    collector.poll_once().await;
+    machine.collector().poll_once().await;
+    let access: Vec<_> = heat
+        .requests()
+        .iter()
+        .map(|request| request[request.find("KeyId=").unwrap() + 6..].split('&').next().unwrap().to_owned())
+        .collect();
+    assert_eq!(access, ["AK", "AK2", "AK2"]);
+    // Somebody points the server to another stack by hand: what the old one said of itself does not hold any more.
+    machine.put(CONF, "[cfn]\nstack_name = other\naccess_key_id = AK3\nsecret_access_key = SK3\n");
+    machine.collector().poll_once().await;
+    let last = heat.requests().pop().unwrap();
+    assert!(last.contains("AWSAccessKeyId=AK3&") && last.contains("StackName=other&"), "{last}");
+    // The files are gone: what was learnt is enough.
+    machine.root.remove(Path::new(CONF)).unwrap();
+    machine.root.remove(Path::new(BOOT)).unwrap();
+    let events = machine.report.events().len();
+    machine.collector().poll_once().await;
+    assert!(
+        machine.report.events()[events..].iter().any(|event| event.code == Code::SourceFailed),
+        "the keys alone do not say where"
+    );
+}
+
+#[tokio::test]
+async fn several_paths_are_asked_side_by_side_and_all_must_answer() {
+    let heat = Fake::start(vec![
+        answer(&json!({"a": 1})),
+        answer(&json!({"b": 2})),
+        answer(&json!({"a": 1})),
+        status("403 AccessDenied", ""),
+    ])
+    .await;
+    let machine = Machine::new();
+    let conf = format!(
+        "[cfn]\nmetadata_url = {}/v1/\naccess_key_id = A\nsecret_access_key = S\nstack_name = s\npath = one.Metadata\npath = two.Metadata\n",
+        heat.base
+    );
+    machine.put(CONF, &conf);
+    let mut collector = machine.collector();
+    collector.poll_once().await;
+    let snapshot = Value::Object(collector.snapshot().document());
+    assert_eq!((snapshot["a"].clone(), snapshot["b"].clone()), (json!(1), json!(2)));
+    assert!(heat.requests().iter().any(|request| request.contains("LogicalResourceId=two&")));
+    collector.poll_once().await;
+    assert_eq!(collector.snapshot().sources["cfn"].failures, 1);
+    assert_eq!(Value::Object(collector.snapshot().document()), snapshot);
+}
+
+#[tokio::test]
+async fn a_machine_without_any_source_says_so_once_and_goes_on_looking() {
+    let machine = Machine::new();
+    machine.put(CONF, "[DEFAULT]\ncollectors = [\"ec2\", \"zaqar\"]\n");
+    let mut collector = machine.collector();
+    for _ in 0..3 {
+        assert_eq!(collector.poll_once().await, Change::default());
+    }
+    let events = machine.report.events();
+    assert_eq!(events.iter().map(|event| event.code).collect::<Vec<_>>(), [Code::NoSource]);
+    assert!(events[0].cause.as_ref().unwrap().contains("zaqar"));
+    assert!(collector.snapshot().sources.is_empty() && collector.snapshot().deployments.is_none());
+    let heat = Fake::start(vec![listing(&["a"])]).await;
+    machine.put(BOOT, &boot(&heat.base));
+    let before = machine.clock.now();
+    while !collector.snapshot().lists("a") {
+        collector.changed().await;
+    }
+    assert!(machine.clock.now().since(before) <= LOOKING * 2, "{:?}", machine.clock.now().since(before));
+}
+
+#[tokio::test]
+async fn a_file_is_a_source_of_its_own() {
+    let machine = Machine::new();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("list.json");
+    let outside = Tree::open(dir.path()).unwrap();
+    outside.write(Path::new("list.json"), b"[{\"id\": \"x\"}]", Attributes::mode(0o600)).unwrap();
+    let mut collector = machine.collector_with(Some(path));
+    assert!(collector.poll_once().await.answered);
+    assert!(collector.snapshot().lists("x"));
+    assert_eq!(collector.snapshot().authority.as_ref().unwrap().source, "file");
+    outside.write(Path::new("list.json"), b"[", Attributes::mode(0o600)).unwrap();
+    collector.poll_once().await;
+    assert!(
+        collector.snapshot().lists("x") && collector.snapshot().sources["file"].cause.as_ref().unwrap().contains("list.json")
+    );
+}
+
+#[tokio::test]
+async fn waiting_can_be_dropped_at_any_time_without_a_second_request() {
+    let heat = Fake::start(vec![Act::Slow(Duration::from_millis(50), Box::new(listing(&["a"])))]).await;
+    let mut machine = Machine::new();
+    machine.clock = Clock::system();
+    machine.put(BOOT, &boot(&heat.base));
+    let mut collector = machine.collector();
+    let clock = Clock::system();
+    let mut dropped = 0;
+    while !collector.snapshot().lists("a") {
+        if clock.limit(Duration::from_millis(5), collector.changed()).await.is_none() {
+            dropped += 1;
+        }
+    }
+    assert!(dropped > 2);
+    assert_eq!(heat.requests().len(), 1);
+    collector.nudge();
+    let start = clock.start();
+    assert!(collector.changed().await.answered);
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_millis(900) && waited < Duration::from_secs(3), "{waited:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_pause_gets_it() {
+    let heat = Fake::start(vec![Act::Answer("503 Service Unavailable", vec!["Retry-After: 120".into()], vec![])]).await;
+    let machine = Machine::new();
+    machine.put(BOOT, &boot(&heat.base));
+    let mut collector = machine.collector();
+    collector.poll_once().await;
+    let state = &collector.snapshot().sources["cfn"];
+    assert!(state.next_try.unwrap().since(machine.clock.now()) >= Duration::from_mins(2));
+    let event = machine.report.events().pop().unwrap();
+    assert!(event.next_try.unwrap() >= Duration::from_mins(2));
+}
+
+#[tokio::test]
+async fn the_first_request_of_many_nodes_is_splayed_and_settings_that_change_are_used_at_once() {
+    let heat = Fake::start(vec![listing(&["a"])]).await;
+    let mut machine = Machine::new();
+    machine.settings.splay = Duration::from_hours(1);
+    machine.put(BOOT, &boot(&heat.base));
+    let mut collector = machine.collector();
+    assert!(collector.changed().await.metadata, "files are read at once");
+    assert!(heat.requests().is_empty());
+    collector.poll_once().await;
+    for _ in 0..20 {
+        machine.clock.advance(Duration::from_secs(70));
+        collector.poll_once().await;
+    }
+    machine.put(CONF, "[cfn]\nstack_name = t\n");
+    collector.nudge();
+    let before = heat.requests().len();
+    while heat.requests().len() == before {
+        collector.changed().await;
+    }
+    assert!(heat.requests().pop().unwrap().contains("StackName=t&"));
+}

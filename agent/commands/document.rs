@@ -1,0 +1,85 @@
+//! The metadata document that a command works on: a file, or what the daemon last collected.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::Options;
+use crate::clock::Clock;
+use crate::collect::Collector;
+use crate::error::{Error, Result};
+use crate::files::{READ_LIMIT, Tree};
+use crate::http::Http;
+use crate::metadata::Deployment;
+use crate::report::Report;
+use crate::settings::Settings;
+
+/// The merged metadata with its deployments.
+///
+/// # Errors
+/// If the file is unreadable or no JSON object or list; if nothing was collected yet.
+pub(super) fn read(options: &Options, settings: &Settings) -> Result<Map<String, Value>> {
+    if let Some(file) = &options.metadata {
+        return from_file(file);
+    }
+    let document = collected(settings)?.document();
+    if document.is_empty() {
+        return Err(Error::permanent("nothing was collected yet")
+            .context("reading the collected metadata")
+            .remedy("start heat-node-agent.service, or name a document with --metadata"));
+    }
+    Ok(document)
+}
+
+/// What the daemon last collected, from its cache. Asks no source.
+fn collected(settings: &Settings) -> Result<crate::collect::Snapshot> {
+    let root = Arc::new(Tree::open(Path::new("/"))?);
+    let state = Arc::new(Tree::open(&settings.state_dir).map_err(|error| {
+        error.remedy("run the command as root; the daemon makes the directory at its first start")
+    })?);
+    let clock = Clock::system();
+    let http = Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone());
+    let collector = Collector::new(settings.clone(), root, state, http, clock, Report::kept(), None);
+    Ok(collector.snapshot().clone())
+}
+
+fn from_file(file: &Path) -> Result<Map<String, Value>> {
+    let doing = || format!("reading {}", file.display());
+    let (parent, name) = (file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")), file.file_name());
+    let name = name.ok_or_else(|| Error::permanent("not a file").context(doing()))?;
+    let bytes = Tree::open(parent)?.read(Path::new(name), READ_LIMIT)?.ok_or_else(|| Error::permanent("there is no such file").context(doing()))?;
+    let value: Value = serde_json::from_slice(&bytes).map_err(|error| {
+        Error::permanent(error).context(doing()).rule("a metadata document is JSON").remedy("see the documents in examples/")
+    })?;
+    match value {
+        Value::Object(document) => Ok(document),
+        deployments @ Value::Array(_) => Ok([("deployments".to_owned(), deployments)].into_iter().collect()),
+        _ => Err(Error::permanent("neither an object nor a list of deployments")
+            .context(doing())
+            .rule("a server's metadata document, or a list of deployments")
+            .remedy("see the documents in examples/")),
+    }
+}
+
+/// Every entry of the document's list.
+pub(super) fn entries(document: &Map<String, Value>) -> &[Value] {
+    document.get("deployments").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// The one kubernetes-node deployment that brings the node up.
+///
+/// # Errors
+/// If there is none, or more than one.
+pub(super) fn node(document: &Map<String, Value>) -> Result<Deployment> {
+    let mut nodes: Vec<Deployment> = entries(document)
+        .iter()
+        .filter_map(|entry| Deployment::parse(entry).ok().flatten())
+        .filter(|one| one.group == "kubernetes-node" && matches!(one.action(), "CREATE" | "UPDATE" | ""))
+        .collect();
+    match (nodes.pop(), nodes.len()) {
+        (Some(node), 0) => Ok(node),
+        (None, _) => Err(Error::permanent("no kubernetes-node deployment in the metadata").remedy("see the documents in examples/")),
+        (Some(_), _) => Err(Error::refused("more than one kubernetes-node deployment").rule("one a server (design.md 5)")),
+    }
+}

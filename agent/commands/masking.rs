@@ -1,0 +1,56 @@
+//! Hiding secrets in documents that are shown.
+
+use serde_json::{Map, Value};
+
+use crate::kubernetes::is_secret_parameter;
+
+/// What stands in a secret's place.
+const MASK: &str = "******";
+
+/// Members whose values are secret wherever they stand, in lower case.
+const SECRET: [&str; 9] =
+    ["secret_access_key", "password", "deploy_password", "deploy_signal_id", "token", "user_token", "wait_handle", "curl_cli", "secret"];
+
+/// The same document with secrets masked: by member name, and in `{name, value}` inputs by their name.
+pub(super) fn masked(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => Value::Array(items.iter().map(masked).collect()),
+        Value::Object(members) => Value::Object(masked_members(members)),
+        scalar => scalar.clone(),
+    }
+}
+
+fn masked_members(members: &Map<String, Value>) -> Map<String, Value> {
+    let named = members.get("name").and_then(Value::as_str).filter(|name| is_secret(name)).is_some();
+    members
+        .iter()
+        .map(|(key, value)| {
+            let hide = is_secret(key) || (named && (key == "value" || key == "default"));
+            let shown = if hide && !value.is_null() && value != "" { Value::String(MASK.to_owned()) } else { masked(value) };
+            (key.clone(), shown)
+        })
+        .collect()
+}
+
+fn is_secret(name: &str) -> bool {
+    SECRET.contains(&name.to_ascii_lowercase().as_str()) || is_secret_parameter(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn secrets_are_hidden_by_member_and_by_the_name_of_an_input() {
+        let document = json!({"os-collect-config": {"cfn": {"secret_access_key": "s3", "stack_name": "n"}},
+            "deployments": [{"inputs": [{"name": "deploy_signal_id", "value": "http://h?Signature=s3"}, {"name": "TRUSTEE_PASSWORD", "value": "s3"},
+                {"name": "who", "value": "world"}, {"name": "deploy_password", "value": null}]}]});
+        let shown = masked(&document);
+        assert!(!shown.to_string().contains("s3"), "{shown}");
+        assert_eq!(shown["deployments"][0]["inputs"][2]["value"], "world");
+        assert_eq!(shown["os-collect-config"]["cfn"]["stack_name"], "n");
+        assert_eq!(shown["deployments"][0]["inputs"][3]["value"], Value::Null);
+    }
+}

@@ -1,0 +1,40 @@
+//! `plan [--metadata FILE] [--root DIR]`: what would change; 2 if anything.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::{Options, document, exit, print};
+use crate::converge;
+use crate::error::{Error, Result};
+use crate::files::Tree;
+use crate::kubernetes;
+use crate::settings::Settings;
+use crate::systemd::Systemd;
+
+/// Prints the difference between the node and its parameters.
+///
+/// # Errors
+/// If the parameters are wrong, or the machine cannot be looked at.
+pub fn run(options: &Options, settings: &Settings, root: Option<&Path>) -> Result<ExitCode> {
+    let desired = desired(options, settings)?;
+    let tree = Tree::open(root.unwrap_or(Path::new("/")))?;
+    let observed = if root.is_some() {
+        converge::observe_files(&desired, &tree)?
+    } else {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async { converge::observe(&desired, &tree, &Systemd::connect().await?).await })?
+    };
+    let plan = converge::plan(&desired, &observed);
+    print(&plan.render())?;
+    Ok(if plan.is_empty() { exit::OK } else { exit::pending() })
+}
+
+/// What the node's deployment asks for.
+pub(super) fn desired(options: &Options, settings: &Settings) -> Result<crate::desired::Desired> {
+    let deployment = document::node(&document::read(options, settings)?)?;
+    let spec = kubernetes::node_of(&deployment).map_err(|mistakes| {
+        let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+        Error::permanent(all.join("\n  ")).context(format!("checking the parameters of deployment {}", deployment.name))
+    })?;
+    Ok(kubernetes::render(&spec))
+}

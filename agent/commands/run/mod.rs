@@ -1,0 +1,75 @@
+//! `run [--once]`: the daemon. Wires the rooms together; what it does stands in [`agent`].
+
+mod agent;
+mod hands;
+mod node;
+mod page;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use super::{Options, exit};
+use crate::clock::Clock;
+use crate::error::Result;
+use crate::files::Tree;
+use crate::report::{Code, Event, Report};
+use crate::settings::{Loaded, Warning};
+use crate::systemd::Systemd;
+
+use agent::Agent;
+
+/// Runs until SIGTERM, or one full pass with `once`.
+///
+/// # Errors
+/// If the state directory cannot be used. Bad input from outside is never an error.
+pub fn run(options: &Options, loaded: Loaded, once: bool) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let report = Report::to_journal();
+    let local = tokio::task::LocalSet::new();
+    let code = local.block_on(&runtime, serve(options, loaded, once, &report));
+    if let Err(error) = &code {
+        report.emit(Event::new(Code::StateWriteFailed, "the agent cannot go on").error(error));
+    }
+    report.flush();
+    // A name lookup or a child's watcher may still hold a thread: nobody waits for it.
+    runtime.shutdown_background();
+    code
+}
+
+async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -> Result<ExitCode> {
+    let clock = Clock::system();
+    for warning in &loaded.warnings {
+        report.emit(event(warning));
+    }
+    let settings = loaded.settings;
+    let root = Arc::new(Tree::open(std::path::Path::new("/"))?);
+    let state = Arc::new(Tree::open_or_create(&settings.state_dir, 0o700)?);
+    let Some(_lock) = state.lock(std::path::Path::new("lock"))? else {
+        report.emit(Event::new(Code::StateLocked, format!("another agent holds {}", settings.state_dir.display())));
+        return Ok(exit::FAILED);
+    };
+    let systemd = connect(report).await;
+    let agent = Agent::open(settings, root, state, systemd, options.metadata.clone(), clock, report.clone())?;
+    if once { agent.run_once().await } else { agent.run().await }
+}
+
+fn event(warning: &Warning) -> Event {
+    let code = if warning.skipped { Code::SettingsFileSkipped } else { Code::SettingsUnknownKey };
+    let file = warning.file.display().to_string();
+    Event::new(code, format!("settings file {file}")).step(format!("{file} {}", warning.key)).cause(warning.message.clone())
+}
+
+/// The system bus; `None` where no systemd runs. A bus that is only late is waited for by the calls that need it.
+async fn connect(report: &Report) -> Option<Systemd> {
+    if !sd_notify::booted().unwrap_or(false) {
+        report.emit(Event::new(Code::NoSystemd, "no systemd runs here: scripts run as children of the agent"));
+        return None;
+    }
+    match Systemd::connect().await {
+        Ok(systemd) => Some(systemd),
+        Err(error) => {
+            report.emit(Event::new(Code::NoSystemd, "the system bus does not answer").error(&error));
+            None
+        }
+    }
+}

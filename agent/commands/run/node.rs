@@ -1,0 +1,283 @@
+//! The node's own lane: from a kubernetes-node deployment to its result and its wait condition's signal.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::clock::Clock;
+use super::hands::Hands;
+use crate::converge::volumes::VolumeKeeper;
+use crate::converge::{self, Context, Failure};
+use crate::deploy::Outcome;
+use crate::desired::Desired;
+use crate::error::{Error, Result};
+use crate::files::{READ_LIMIT, Tree};
+use crate::http::Http;
+use crate::kubernetes::{self, Mistake, NodeSpec};
+use crate::metadata::Deployment;
+use crate::programs::{Programs, key_of};
+use crate::report::text::shortened;
+use crate::report::{Code, Event, Phase, Report};
+use crate::storage::probe::Probe;
+use crate::signal::{Handle, Status, WaitSignal};
+use crate::systemd::{Systemd, UnitState};
+
+/// A reason stays readable in Heat's resource list and below the size of its column.
+const REASON_LIMIT: usize = 2000;
+
+/// What the lane works with.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) root: Arc<Tree>,
+    pub(super) state: Arc<Tree>,
+    pub(super) systemd: Option<Systemd>,
+    pub(super) http: Rc<Http>,
+    pub(super) programs: Rc<Programs>,
+    pub(super) clock: Clock,
+    pub(super) report: Report,
+}
+
+/// A deployment whose parameters are right.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) spec: NodeSpec,
+    pub(super) desired: Desired,
+    pub(super) digest: String,
+    pub(super) wait: Option<(Handle, Option<String>)>,
+}
+
+/// A wait condition and what it is to be told.
+#[derive(Debug)]
+pub(super) struct Wait {
+    pub(super) handle: Handle,
+    pub(super) signal: WaitSignal,
+}
+
+/// How bringing the node up ended.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) outcome: Outcome,
+    pub(super) timings: Vec<(String, u64)>,
+    pub(super) wait: Option<Wait>,
+}
+
+/// What a look at a node in place found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub(super) drifted: bool,
+}
+
+/// Checks parameters and wait handle.
+pub(super) fn understand(deployment: &Deployment) -> std::result::Result<Plan, Vec<Mistake>> {
+    let spec = kubernetes::node_of(deployment)?;
+    let wait = match &spec.wait_handle {
+        None => None,
+        Some(value) => match Handle::parse(value) {
+            Ok(handle) => Some((handle, spec.wait_id.clone())),
+            Err(error) => {
+                let rule = error.broken_rule().unwrap_or_default().to_owned();
+                let remedy = error.suggested_remedy().unwrap_or_default().to_owned();
+                return Err(vec![Mistake::general("WAIT_HANDLE", error.cause(), rule, remedy)]);
+            }
+        },
+    };
+    let desired = kubernetes::render(&spec);
+    // What the node looks like is the generation; where its signals go is not part of it.
+    let digest = key_of(&format!("{:?}", (&desired, &spec.kube_version)));
+    Ok(Plan { spec, desired, digest, wait })
+}
+
+/// Every mistake in one error.
+pub(super) fn bad_parameters(mistakes: &[Mistake]) -> Error {
+    let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+    Error::permanent(all.join(" | ")).remedy("correct the parameters in the template and update the stack")
+}
+
+/// `HNA-0502 what: why; rule: …; remedy: …`: one sentence for Heat.
+pub(super) fn sentence(code: Code, error: &Error) -> String {
+    let mut text = format!("{} {}", code.entry().code, error);
+    if let Some(rule) = error.broken_rule() {
+        text.push_str(&format!("; rule: {rule}"));
+    }
+    if let Some(remedy) = error.suggested_remedy() {
+        text.push_str(&format!("; remedy: {remedy}"));
+    }
+    shortened(&text, REASON_LIMIT)
+}
+
+/// The FAILURE of a node whose parameters are wrong, if its wait handle at least can be read.
+pub(super) fn wait_failure(deployment: &Deployment, code: Code, error: &Error) -> Option<Wait> {
+    let value = |name: &str| {
+        let input = deployment.inputs.iter().find(|input| input.name.eq_ignore_ascii_case(name))?;
+        Some(input.value.clone()).filter(|value| !value.is_null())
+    };
+    let handle = Handle::parse(&value("WAIT_HANDLE")?).ok()?;
+    let name = ["WAIT_ID", "INSTANCE_NAME"].iter().find_map(|name| value(name)?.as_str().map(str::to_owned));
+    let id = wait_id(name.as_deref(), deployment);
+    let signal = WaitSignal { status: Status::Failure, id, reason: sentence(code, error), data: json!({"code": code.entry().code}) };
+    Some(Wait { handle, signal })
+}
+
+/// A stable id that is no number: Heat numbers signals without one (heat-protocol.md 7.6).
+fn wait_id(given: Option<&str>, deployment: &Deployment) -> String {
+    match given.filter(|id| !id.is_empty()) {
+        Some(id) if !id.bytes().all(|byte| byte.is_ascii_digit()) => id.to_owned(),
+        Some(number) => format!("node-{number}"),
+        None => format!("node-{}", deployment.text_input("deploy_server_id").unwrap_or(&deployment.id)),
+    }
+}
+
+impl Node {
+    /// Brings the node up as planned. `since`: how long ago the deployment was first seen.
+    pub(super) async fn bring_up(&self, deployment: Deployment, plan: Plan, generation: u64, since: Duration) -> Done {
+        let watch = self.clock.start();
+        let name = plan.spec.node_name(&self.hostname());
+        let address = plan.spec.address.map(|address| address.to_string()).unwrap_or_default();
+        let result = self.converge(&plan.desired, plan.spec.deadline.saturating_sub(since), generation).await;
+        let (outcome, timings, status, reason) = match result {
+            Ok(converged) => {
+                let code = if converged.changed { Code::NodeConverged } else { Code::NodeUnchanged };
+                let line = format!("node {name} is as generation {generation} asks");
+                self.report.emit(self.event(code, line, generation, &deployment).phase(Phase::Steady).duration(watch.elapsed()));
+                let mut timings = converged.timings;
+                timings.push(("total".to_owned(), watch.millis()));
+                let outputs = outputs(&name, &address, plan.spec.kube_version.as_deref(), generation, &timings);
+                (Outcome { outputs, ..Outcome::default() }, timings, Status::Success, format!("node {name} is healthy"))
+            }
+            Err(failure) => {
+                self.report.emit(failure.event().phase(phase_of(&failure)).generation(generation).deployment(&deployment.id, &deployment.name));
+                let error = error_of(&failure);
+                self.report.emit(
+                    self.event(Code::NodeFailed, format!("node {name} could not be brought up"), generation, &deployment)
+                        .phase(Phase::Gates)
+                        .step(&failure.step)
+                        .error(&error),
+                );
+                let reason = sentence(failure.code, &error);
+                (Outcome::refused(reason.clone()), Vec::new(), Status::Failure, reason)
+            }
+        };
+        let id = wait_id(plan.wait.as_ref().and_then(|(_, id)| id.as_deref()).or(Some(&name)), &deployment);
+        let data = wait_data(&name, &address, generation, &timings);
+        let wait = plan.wait.map(|(handle, _)| Wait { handle, signal: WaitSignal { status, id, reason, data } });
+        Done { outcome, timings, wait }
+    }
+
+    /// Compares a node in place with its parameters; with DRIFT=repair puts it back.
+    pub(super) async fn look(&self, entry: &Value, generation: u64) -> Result<Look> {
+        let Some(systemd) = &self.systemd else { return Ok(Look { drifted: false }) };
+        let deployment = Deployment::parse(entry).ok().flatten();
+        let Some(spec) = deployment.and_then(|deployment| kubernetes::node_of(&deployment).ok()) else {
+            // A newer agent may understand parameters differently; the next deployment tells.
+            return Ok(Look { drifted: false });
+        };
+        let desired = kubernetes::render(&spec);
+        let observed = converge::observe(&desired, &self.root, systemd).await?;
+        let plan = converge::plan(&desired, &observed);
+        // Right after a boot the units are still on their way.
+        if plan.is_empty() || observed.units.values().any(UnitState::is_settling) {
+            return Ok(Look { drifted: false });
+        }
+        let found = summary(&plan);
+        self.report.emit(
+            Event::new(Code::NodeDrift, "the node differs from its parameters").generation(generation).step("drift").cause(found),
+        );
+        if spec.repair {
+            if let Err(failure) = self.converge(&desired, spec.deadline, generation).await {
+                self.report.emit(failure.event().generation(generation));
+                return Ok(Look { drifted: true });
+            }
+            return Ok(Look { drifted: false });
+        }
+        Ok(Look { drifted: true })
+    }
+
+    async fn converge(&self, desired: &Desired, deadline: Duration, generation: u64) -> converge::Outcome {
+        let Some(systemd) = &self.systemd else {
+            return Err(Failure::new(Code::NoSystemd, "systemd", "no systemd answers on the system bus")
+                .rule("a node is configured through systemd over D-Bus")
+                .remedy("start dbus.service, and run the agent under systemd"));
+        };
+        let hands = Hands { systemd: systemd.clone(), programs: Rc::clone(&self.programs), root: Arc::clone(&self.root) };
+        let volumes = VolumeKeeper {
+            hands,
+            probe: Probe::machine(),
+            root: Arc::clone(&self.root),
+            state: Arc::clone(&self.state),
+            clock: self.clock.clone(),
+            report: self.report.clone(),
+        };
+        let context = Context {
+            root: &self.root,
+            systemd,
+            volumes: &volumes,
+            prober: &*self.http,
+            clock: &self.clock,
+            report: &self.report,
+            deadline,
+            generation,
+        };
+        converge::converge(desired, &context).await
+    }
+
+    fn event(&self, code: Code, message: String, generation: u64, deployment: &Deployment) -> Event {
+        Event::new(code, message).generation(generation).deployment(&deployment.id, &deployment.name)
+    }
+
+    fn hostname(&self) -> String {
+        let bytes = self.root.read(Path::new("/proc/sys/kernel/hostname"), READ_LIMIT).ok().flatten().unwrap_or_default();
+        String::from_utf8_lossy(&bytes).trim().to_owned()
+    }
+}
+
+/// What a plan would do, in one line.
+fn summary(plan: &converge::Plan) -> String {
+    let files = plan.files.iter().map(|file| format!("{} differs", file.path));
+    let directories = plan.directories.iter().map(|directory| format!("{} differs", directory.path));
+    let enable = plan.enable.iter().map(|unit| format!("{unit} is not enabled"));
+    let start = plan.start.iter().map(|unit| format!("{unit} is not running"));
+    let volumes = plan.volumes.iter().cloned();
+    let all: Vec<String> = files.chain(directories).chain(enable).chain(start).chain(volumes).collect();
+    shortened(&all.join(", "), REASON_LIMIT)
+}
+
+fn error_of(failure: &Failure) -> Error {
+    let what = match &failure.unit {
+        Some(unit) if !failure.step.contains(unit.as_str()) => format!("{} ({unit})", failure.step),
+        _ => failure.step.clone(),
+    };
+    let error = Error::permanent(&failure.cause).context(what).remedy(&failure.remedy);
+    match &failure.rule {
+        Some(rule) => error.rule(rule),
+        None => error,
+    }
+}
+
+fn phase_of(failure: &Failure) -> Phase {
+    match failure.code.entry().code.get(4..6) {
+        Some("03") => Phase::Volume,
+        Some("07") => Phase::Gates,
+        _ => Phase::Units,
+    }
+}
+
+fn outputs(name: &str, address: &str, version: Option<&str>, generation: u64, timings: &[(String, u64)]) -> std::collections::BTreeMap<String, Value> {
+    [
+        ("node_name", Value::from(name)),
+        ("node_address", Value::from(address)),
+        ("kube_version", Value::from(version.unwrap_or_default())),
+        ("generation", Value::from(generation)),
+        ("timings", Value::Object(timings.iter().map(|(step, ms)| (step.clone(), Value::from(*ms))).collect::<Map<_, _>>())),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect()
+}
+
+fn wait_data(name: &str, address: &str, generation: u64, timings: &[(String, u64)]) -> Value {
+    let steps: Map<String, Value> = timings.iter().map(|(step, ms)| (step.clone(), Value::from(*ms))).collect();
+    json!({"node_name": name, "node_address": address, "generation": generation, "timings_ms": steps})
+}

@@ -1,0 +1,45 @@
+//! `status [--json]`: what the daemon last said of itself; works when it is down.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::{exit, print};
+use crate::error::{Error, Result};
+use crate::files::{READ_LIMIT, Tree};
+use crate::report::status::Status;
+use crate::settings::Settings;
+
+/// Name of the status file in the run directory.
+pub(super) const FILE: &str = "status.json";
+
+/// Prints the page, or the document.
+///
+/// # Errors
+/// If there is no status file yet, or it cannot be read.
+pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
+    let never = || {
+        Error::permanent("the daemon has not run since boot: there is no status file")
+            .context(format!("reading {}", settings.run_dir.join(FILE).display()))
+            .remedy("systemctl start heat-node-agent; journalctl -u heat-node-agent says why it does not")
+    };
+    let tree = Tree::open(&settings.run_dir).map_err(|_| never())?;
+    let status: Status = tree.read_json(Path::new(FILE))?.ok_or_else(never)?;
+    let running = is_running(status.agent.pid);
+    if json {
+        let mut value = serde_json::to_value(&status).map_err(Error::permanent)?;
+        if let Some(agent) = value.get_mut("agent").and_then(|agent| agent.as_object_mut()) {
+            agent.insert("running".to_owned(), running.into());
+        }
+        print(&format!("{value:#}\n"))?;
+    } else {
+        print(&status.page(running))?;
+    }
+    Ok(if status.is_degraded() || !running { exit::pending() } else { exit::OK })
+}
+
+/// Whether the process that wrote the status is still there, and still an agent.
+fn is_running(pid: u32) -> bool {
+    let name = Tree::open(Path::new("/proc")).and_then(|proc| proc.read(Path::new(&format!("{pid}/comm")), READ_LIMIT));
+    // The kernel keeps the first 15 characters of a name.
+    name.ok().flatten().is_some_and(|name| name.starts_with(b"heat-node-agent"))
+}

@@ -1,0 +1,121 @@
+//! What is there: files, directories, owners of a tree, and units as systemd sees them. Reads only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use futures_util::future::try_join_all;
+
+use super::owners::Owners;
+use super::{Units, pending};
+use crate::desired::{Desired, VolumeRole};
+use crate::error::Result;
+use crate::files::{FileKind, READ_LIMIT, Tree};
+use crate::systemd::{UnitState, mount_unit};
+
+/// How owners are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ownership {
+    /// Every owner must be right: a running node.
+    #[default]
+    Exact,
+    /// Those that the tree knows: a tree that somebody completes later.
+    WhereKnown,
+    /// Not at all: we may not change them.
+    Ignored,
+}
+
+/// What is at the path of a file or directory.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// What kind of thing.
+    pub kind: FileKind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Numeric owner and group.
+    pub owner: (u32, u32),
+    /// The bytes, if it is a regular file.
+    pub content: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The content may be a secret.
+        write!(f, "Seen({:?}, {:o}, {:?}, {:?} bytes)", self.kind, self.mode, self.owner, self.content.as_ref().map(Vec::len))
+    }
+}
+
+/// Everything that a [`Desired`] speaks of, as it is now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// By path; a path where nothing is is absent.
+    pub files: BTreeMap<String, Seen>,
+    /// By path; a path where nothing is is absent.
+    pub directories: BTreeMap<String, Seen>,
+    /// By name; empty for a tree without a systemd.
+    pub units: BTreeMap<String, UnitState>,
+    /// Which volumes have something mounted at their place.
+    pub mounted: BTreeSet<VolumeRole>,
+    /// Units whose files were written by a run that did not come to restarting them.
+    pub pending: BTreeSet<String>,
+    /// The tree's users and groups.
+    pub owners: Owners,
+    /// How far they count.
+    pub ownership: Ownership,
+}
+
+/// Looks at files and directories only: a tree without a systemd.
+///
+/// # Errors
+/// If something is unreadable.
+pub fn observe_files(desired: &Desired, tree: &Tree) -> Result<Observed> {
+    let mut observed = Observed { owners: Owners::read(tree)?, ..Observed::default() };
+    for file in &desired.files {
+        if let Some(seen) = look(tree, &file.path, true)? {
+            observed.files.insert(file.path.clone(), seen);
+        }
+    }
+    for directory in &desired.directories {
+        if let Some(seen) = look(tree, &directory.path, false)? {
+            observed.directories.insert(directory.path.clone(), seen);
+        }
+    }
+    Ok(observed)
+}
+
+/// Looks at everything: files and, with one question each, units and mount points.
+///
+/// # Errors
+/// If something is unreadable or systemd cannot be reached.
+pub async fn observe(desired: &Desired, tree: &Tree, units: &impl Units) -> Result<Observed> {
+    let mut observed = observe_files(desired, tree)?;
+    observe_units(desired, tree, units, &mut observed).await?;
+    Ok(observed)
+}
+
+/// The part of [`observe`] that asks systemd.
+pub(super) async fn observe_units(desired: &Desired, tree: &Tree, units: &impl Units, observed: &mut Observed) -> Result<()> {
+    observed.pending = pending::read(tree);
+    let states = try_join_all(desired.units.iter().map(|unit| units.unit(&unit.name))).await?;
+    observed.units = desired.units.iter().map(|unit| unit.name.clone()).zip(states).collect();
+    let names: Vec<String> = desired.volumes.iter().map(|volume| mount_unit(&volume.mount_point)).collect();
+    let mounts = try_join_all(names.iter().map(|name| units.unit(name))).await?;
+    let mounted = desired.volumes.iter().zip(mounts).filter(|(_, state)| state.is_active());
+    observed.mounted = mounted.map(|(volume, _)| volume.role).collect();
+    Ok(())
+}
+
+/// What is at a path; for a link to a directory the directory's place counts as there, with nothing known of it.
+pub(super) fn look(tree: &Tree, path: &str, content: bool) -> Result<Option<Seen>> {
+    let path = Path::new(path);
+    let Some(facts) = tree.facts(path)? else { return Ok(None) };
+    let content = match facts.kind {
+        FileKind::File if content => tree.read(path, READ_LIMIT)?,
+        _ => None,
+    };
+    let kind = match facts.kind {
+        FileKind::Link if tree.subtree(path).is_ok() => FileKind::Link,
+        FileKind::Link => FileKind::Other,
+        kind => kind,
+    };
+    Ok(Some(Seen { kind, mode: facts.mode, owner: facts.owner, content }))
+}

@@ -1,0 +1,51 @@
+//! Restarts that are owed: a run that wrote a file and ended before it restarted who reads it (crash, upgrade, a
+//! failure elsewhere) leaves a file that is right and a unit that runs with the old one. The next run would see no
+//! difference. So what is to be restarted is noted before the first file is written, and struck out when it is done.
+//!
+//! The note lies below /run, because a reboot starts every unit with the new files anyway.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::error::Result;
+use crate::files::{Attributes, Tree};
+
+/// Where the agent's status lies, too.
+const DIRECTORY: &str = "/run/heat-node-agent";
+const NOTE: &str = "/run/heat-node-agent/restarts-owed.json";
+
+/// The units that are owed a restart. An unreadable note owes nothing: it cannot be known whom.
+pub(super) fn read(tree: &Tree) -> BTreeSet<String> {
+    tree.read_json(Path::new(NOTE)).ok().flatten().unwrap_or_default()
+}
+
+/// Notes who is owed a restart; no note where nobody is.
+pub(super) fn write(tree: &Tree, owed: &BTreeSet<String>) -> Result<()> {
+    let note = Path::new(NOTE);
+    if owed.is_empty() {
+        return tree.remove(note).map(|_| ());
+    }
+    tree.create_dir_all(Path::new(DIRECTORY), Attributes::mode(0o755))?;
+    tree.write_json(note, owed, Attributes::mode(0o600))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_owed_survives_until_it_is_paid() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        assert!(read(&tree).is_empty());
+        write(&tree, &BTreeSet::new()).unwrap();
+        assert!(tree.list(Path::new("/")).unwrap().is_empty(), "nothing is written where nothing is owed");
+        let owed = BTreeSet::from(["etcd.service".to_owned()]);
+        write(&tree, &owed).unwrap();
+        assert_eq!(read(&tree), owed);
+        write(&tree, &BTreeSet::new()).unwrap();
+        assert!(read(&tree).is_empty());
+        tree.write(Path::new(NOTE), b"{torn", Attributes::mode(0o600)).unwrap();
+        assert!(read(&tree).is_empty());
+    }
+}

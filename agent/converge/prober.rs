@@ -1,0 +1,43 @@
+//! Asks services over HTTP how they are.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::Prober;
+use crate::error::{Error, Result};
+use crate::http::{Http, Request, Response};
+
+/// A healthy service answers a question about its health at once.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// An answer about health is short; more is not read.
+const ANSWER_LIMIT: usize = 1024 * 1024;
+
+impl Prober for Http {
+    async fn get_json(&self, url: &str) -> Result<Value> {
+        let response = self.request(question(url)).await?;
+        json(&response, url)
+    }
+
+    async fn docker(&self, socket: &str, path: &str) -> Result<Value> {
+        let url = format!("http://localhost{path}");
+        let response = self.over_unix_socket(Path::new(socket)).request(question(&url)).await?;
+        json(&response, path)
+    }
+}
+
+fn question(url: &str) -> Request<'_> {
+    let mut request = Request::new("GET", url, DEADLINE);
+    request.body_limit = ANSWER_LIMIT;
+    request
+}
+
+/// The JSON of an answer; docker's /_ping answers plain text, which is taken as a string.
+fn json(response: &Response, asked: &str) -> Result<Value> {
+    if !(200..300).contains(&response.status) {
+        return Err(Error::transient(format!("{asked} answers {}", response.status)));
+    }
+    let text = String::from_utf8_lossy(&response.body);
+    Ok(serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.into_owned())))
+}

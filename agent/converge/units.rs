@@ -1,0 +1,256 @@
+//! Starts and restarts units, and waits until systemd has made up its mind about them.
+
+use std::time::Duration;
+
+use futures_util::stream::StreamExt as _;
+
+use super::{Failure, Units};
+use crate::clock::{Clock, Stopwatch};
+use crate::desired::Unit;
+use crate::error::{Error, Kind};
+use crate::report::{Code, Event, Phase, Report};
+use crate::systemd::{JobOutcome, UnitState};
+
+/// The net under lost signals, and the pause after a bus that does not answer.
+const POLL: Duration = Duration::from_secs(1);
+/// How often a job is queued again after somebody else's replaced it.
+const CANCELED_TRIES: u32 = 3;
+
+/// What units are started with.
+#[derive(Debug)]
+pub(super) struct Starter<'a, U> {
+    pub(super) units: &'a U,
+    pub(super) clock: &'a Clock,
+    pub(super) report: &'a Report,
+    pub(super) generation: u64,
+    /// Since when the whole run goes on, and how long it may.
+    pub(super) running: &'a Stopwatch,
+    pub(super) deadline: Duration,
+}
+
+// Derived, they would ask it of `U` as well.
+impl<U> Clone for Starter<'_, U> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<U> Copy for Starter<'_, U> {}
+
+/// What is done to a unit that is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deed {
+    Nothing,
+    Start,
+    Restart,
+}
+
+impl<U: Units> Starter<'_, U> {
+    /// The time that is left.
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.saturating_sub(self.running.elapsed())
+    }
+
+    /// Looks at a unit; waits for a bus that is away.
+    pub(super) async fn look(&self, name: &str) -> Result<UnitState, Failure> {
+        loop {
+            match self.units.unit(name).await {
+                Ok(state) => return Ok(state),
+                Err(error) => self.patience("looking at units", Some(name), error).await?,
+            }
+        }
+    }
+
+    /// Enables a unit; true if that changed anything.
+    pub(super) async fn enable(&self, name: &str) -> Result<bool, Failure> {
+        loop {
+            match self.units.enable(&[name]).await {
+                Ok(changed) => return Ok(changed),
+                Err(error) if error.kind() == Kind::Transient => self.patience("enabling units", Some(name), error).await?,
+                Err(error) => {
+                    if self.look(name).await?.is_missing() {
+                        return Err(missing(name));
+                    }
+                    return Err(Failure::from_error(Code::UnitFailed, format!("unit {name}"), &error).unit(name));
+                }
+            }
+        }
+    }
+
+    /// Has a helper unit apply its files, if they changed. That it fails is told and is no failure: a gate looks at the effect.
+    pub(super) async fn help(&self, unit: &Unit, owed: bool) -> Result<bool, Failure> {
+        if !owed {
+            return Ok(false);
+        }
+        let name = &unit.name;
+        let taken = self.clock.start();
+        let cause = match self.clock.limit(self.left(), self.units.restart(name)).await {
+            Some(Ok(outcome)) if outcome.is_done() => {
+                self.tell(name, Event::new(Code::UnitRestarted, format!("ran {name}")).duration(taken.elapsed()));
+                return Ok(true);
+            }
+            Some(Ok(outcome)) => format!("its job ended with `{}`", outcome.result),
+            Some(Err(error)) => error.to_string(),
+            None => "it did not end in time".to_owned(),
+        };
+        self.tell(name, Event::new(Code::UnitHelperFailed, format!("{name} failed: {cause}")).cause(cause));
+        Ok(true)
+    }
+
+    /// Makes sure that a unit is up and has read its files; true if something was done.
+    pub(super) async fn keep_running(&self, unit: &Unit, owed: bool) -> Result<bool, Failure> {
+        let name = &unit.name;
+        let taken = self.clock.start();
+        let mut canceled = 0;
+        loop {
+            let before = self.look(name).await?;
+            startable(&before)?;
+            let deed = match (before.is_active(), owed) {
+                (true, false) => Deed::Nothing,
+                (true, true) => Deed::Restart,
+                // It may be starting with the old files.
+                (false, true) if before.is_settling() => Deed::Restart,
+                (false, _) => Deed::Start,
+            };
+            if deed == Deed::Nothing {
+                return Ok(false);
+            }
+            let Some(outcome) = self.do_it(&before, deed).await? else { continue };
+            let after = self.settled(name).await?;
+            if after.is_active() {
+                let (code, verb) =
+                    if deed == Deed::Start { (Code::UnitStarted, "started") } else { (Code::UnitRestarted, "restarted") };
+                self.tell(name, Event::new(code, format!("{verb} {name}")).duration(taken.elapsed()));
+                return Ok(true);
+            }
+            if outcome.result == "canceled" && !after.is_failed() && canceled < CANCELED_TRIES {
+                canceled += 1;
+                continue;
+            }
+            return Err(not_up(&after, &outcome));
+        }
+    }
+
+    /// One job; `None` if the bus was away and it is to be tried again.
+    async fn do_it(&self, before: &UnitState, deed: Deed) -> Result<Option<JobOutcome>, Failure> {
+        let name = &before.name;
+        if before.is_failed() {
+            // Or the start limit that made it fail refuses this start, too. If it cannot be reset, the start says why.
+            drop(self.units.reset_failed(name).await);
+        }
+        let job = async {
+            match deed {
+                Deed::Restart => self.units.restart(name).await,
+                Deed::Start | Deed::Nothing => self.units.start(name).await,
+            }
+        };
+        match self.clock.limit(self.left(), job).await {
+            Some(Ok(outcome)) => Ok(Some(outcome)),
+            Some(Err(error)) => self.patience("starting units", Some(name), error).await.map(|()| None),
+            None => {
+                let state = self.look(name).await.map_or_else(|_| "unknown".to_owned(), |state| state.describe());
+                let cause = format!("its start has not ended at the deadline; it is {state}");
+                Err(Failure::new(Code::UnitFailed, format!("unit {name}"), cause).unit(name))
+            }
+        }
+    }
+
+    /// Waits while systemd itself tries again, to the deadline at most.
+    async fn settled(&self, name: &str) -> Result<UnitState, Failure> {
+        let mut changes = None;
+        loop {
+            let state = self.look(name).await?;
+            if state.is_active() || !state.is_settling() {
+                return Ok(state);
+            }
+            if self.left().is_zero() {
+                let cause = format!("it is {} at the deadline", state.describe());
+                return Err(Failure::new(Code::UnitFailed, format!("unit {name}"), cause).unit(name));
+            }
+            if changes.is_none() {
+                changes = self.units.changes().await.ok();
+                if changes.is_some() {
+                    // It may have changed before we listened.
+                    continue;
+                }
+            }
+            let timer = self.clock.wait(POLL.min(self.left()));
+            tokio::pin!(timer);
+            let Some(stream) = &mut changes else {
+                timer.await;
+                continue;
+            };
+            loop {
+                tokio::select! {
+                    () = &mut timer => break,
+                    news = stream.next() => match news {
+                        Some(unit) if unit == name => break,
+                        Some(_) => {}
+                        None => {
+                            changes = None;
+                            timer.await;
+                            break;
+                        }
+                    },
+                }
+            }
+        }
+    }
+
+    /// Waits a moment for a bus that is away, while there is time; any other error is a failure.
+    pub(super) async fn patience(&self, step: &str, unit: Option<&str>, error: Error) -> Result<(), Failure> {
+        let left = self.left();
+        if error.kind() == Kind::Transient && !left.is_zero() {
+            self.clock.wait(POLL.min(left)).await;
+            return Ok(());
+        }
+        let failure = Failure::from_error(Code::UnitFailed, step, &error);
+        Err(match unit {
+            Some(unit) => failure.unit(unit),
+            None => failure,
+        })
+    }
+
+    fn tell(&self, name: &str, event: Event) {
+        self.report.emit(event.phase(Phase::Units).generation(self.generation).unit(name));
+    }
+}
+
+/// The unit is not on this machine.
+pub(super) fn missing(name: &str) -> Failure {
+    Failure::new(Code::UnitMissing, format!("unit {name}"), format!("{name} is not on this machine")).unit(name)
+}
+
+/// Whether systemd could start it at all.
+fn startable(state: &UnitState) -> Result<(), Failure> {
+    let name = &state.name;
+    match state.load_state.as_str() {
+        "not-found" => Err(missing(name)),
+        "masked" => Err(Failure::new(Code::UnitFailed, format!("unit {name}"), format!("{name} is masked"))
+            .unit(name)
+            .remedy(format!("systemctl unmask {name}"))),
+        "bad-setting" | "error" => Err(Failure::new(
+            Code::UnitFailed,
+            format!("unit {name}"),
+            format!("systemd cannot use {}: {}", state.fragment_path, state.load_state),
+        )
+        .unit(name)
+        .remedy(format!("systemd-analyze verify {name}"))),
+        _ => Ok(()),
+    }
+}
+
+/// Why a unit is not up after its job ended, and systemd leaves it at that.
+fn not_up(state: &UnitState, outcome: &JobOutcome) -> Failure {
+    let name = &state.name;
+    let cause = if outcome.is_done() && !state.is_failed() {
+        format!("systemd started it, but it is {}: one of its conditions is not met, or it ended at once", state.describe())
+    } else if outcome.result == "dependency" {
+        format!("a unit that it requires did not start; it is {}", state.describe())
+    } else {
+        format!("its job ended with `{}`; it is {}", outcome.result, state.describe())
+    };
+    Failure::new(Code::UnitFailed, format!("unit {name}"), cause)
+        .unit(name)
+        .remedy(format!("Look at `systemctl status {name}` and `journalctl -u {name}`."))
+}

@@ -1,0 +1,493 @@
+//! Brings a volume into its place: find, check, format, mount, mark.
+//!
+//! What may be done is decided by [`decide`] alone. This file reads what the decision
+//! needs, carries it out, and records each step before the next, so that a crash at any point is
+//! taken up where it happened. A volume that is in place costs one look at sysfs and the mount table.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::io::unix::AsyncFd;
+
+use super::{Failure, Volumes};
+use crate::clock::Clock;
+use crate::desired::{Owner, Volume};
+use crate::error::{Error, Result};
+use crate::files::{Attributes, Tree};
+use crate::report::{Code, Event, Phase, Report};
+use crate::storage::identity::{CUT, matching};
+use crate::storage::interlock::{Below, Decision, DiskEvidence, Evidence, MarkerEvidence, decide};
+use crate::storage::marker::{FILE, Marker, Record, SCHEMA, State};
+use crate::storage::mount_unit;
+use crate::storage::probe::{Disk, Probe};
+
+/// The net under the events of udev: how often the disks are looked at while one is missing.
+const POLL: Duration = Duration::from_secs(1);
+
+/// How often a disk that somebody holds is looked at again: the kernel claims a new disk while it looks for partitions.
+const BUSY_LOOKS: u8 = 3;
+
+/// How long a disk may take to be read at both ends.
+const READ_LIMIT: Duration = Duration::from_mins(1);
+
+/// Largest marker that is read, in bytes.
+const MARKER_LIMIT: u64 = 64 * 1024;
+
+/// The kind of file system that is made.
+const FS_TYPE: &str = "xfs";
+
+type Outcome<T> = std::result::Result<T, Failure>;
+
+/// Output of an external program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// Exit status.
+    pub status: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+/// What the keeper asks of other rooms: systemd, programs, the passwd file.
+pub trait Hands {
+    /// Lets systemd read its unit files again.
+    fn reload(&self) -> impl Future<Output = Result<()>>;
+    /// Starts a unit and waits; any job result but `done` is an error.
+    fn start(&self, unit: &str) -> impl Future<Output = Result<()>>;
+    /// Stops a unit and waits.
+    fn stop(&self, unit: &str) -> impl Future<Output = Result<()>>;
+    /// Whether a unit is active.
+    fn is_active(&self, unit: &str) -> impl Future<Output = Result<bool>>;
+    /// Mounts by a transient unit and waits.
+    fn mount(&self, what: &str, place: &str, fs_type: &str, options: &str) -> impl Future<Output = Result<()>>;
+    /// Runs an external program as a transient unit.
+    fn run(&self, argv: Vec<String>) -> impl Future<Output = Result<Ran>>;
+    /// Numbers of an owner by the machine's passwd and group files.
+    fn ids(&self, owner: &Owner) -> Result<(u32, u32)>;
+}
+
+/// Keeps volumes in their places.
+#[derive(Debug)]
+pub struct VolumeKeeper<H> {
+    /// The other rooms.
+    pub hands: H,
+    /// The reader of devices.
+    pub probe: Probe,
+    /// The machine's root directory.
+    pub root: Arc<Tree>,
+    /// The agent's state directory.
+    pub state: Arc<Tree>,
+    /// The clock.
+    pub clock: Clock,
+    /// Who is told.
+    pub report: Report,
+}
+
+/// A volume with the disk that carries it.
+struct Found {
+    disk: Disk,
+    fs_type: String,
+    fs_uuid: String,
+}
+
+impl<H: Hands> Volumes for VolumeKeeper<H> {
+    async fn bring_up(&self, volume: &Volume, deadline: Duration) -> Outcome<bool> {
+        let record = self.record(volume).map_err(|error| failed("record", &error))?;
+        if self.is_in_place(volume, record.as_ref()).map_err(|error| failed("look", &error))? {
+            return Ok(false);
+        }
+        let outcome = self.put_in_place(volume, record, deadline).await;
+        if let Err(failure) = &outcome {
+            let mut event =
+                event(failure.code, volume, format!("volume {} ({}): {}", volume.cinder_id, volume.role, failure.cause));
+            event = event.step(failure.step.clone()).cause(failure.cause.clone());
+            event = event.remedy(failure.remedy.clone());
+            self.report.emit(event);
+        }
+        outcome.map(|()| true)
+    }
+}
+
+impl<H: Hands> VolumeKeeper<H> {
+    async fn put_in_place(&self, volume: &Volume, record: Option<Record>, deadline: Duration) -> Outcome<()> {
+        let started = self.clock.start();
+        // Left over if the agent was killed while it looked inside.
+        let inspection = mount_unit::name(&inspection(volume));
+        if self.hands.is_active(&inspection).await.unwrap_or(false) {
+            self.hands.stop(&inspection).await.map_err(|error| failed("inspect", &error))?;
+        }
+        let watch = Watch::open();
+        let (mut waiting, mut seen, mut busy_looks) = (false, false, 0);
+        let found = loop {
+            watch.renew();
+            let (mut evidence, disk) =
+                self.read_evidence(volume, record.clone()).await.map_err(|error| failed("look", &error))?;
+            if let Some(disk) = disk.as_ref().filter(|_| !seen) {
+                seen = true;
+                let message = format!("volume {} is {}", volume.cinder_id, disk.node.display());
+                self.report.emit(event(Code::VolumeFound, volume, message).duration(started.elapsed()));
+            }
+            let mut decision = decide(volume, &evidence);
+            if let (Decision::ReadMarker, Some(disk)) = (&decision, &disk) {
+                self.look_inside(volume, disk, &mut evidence).await;
+                decision = decide(volume, &evidence);
+            }
+            if evidence.disk.busy && matches!(decision, Decision::Refuse { .. }) && busy_looks < BUSY_LOOKS {
+                busy_looks += 1;
+                self.next_look(&watch).await;
+                continue;
+            }
+            match (decision, disk) {
+                (Decision::Format { force }, Some(disk)) => break self.format(volume, disk, force).await?,
+                (Decision::Reuse, Some(disk)) => {
+                    let one = evidence.disk.signatures.first();
+                    let fs_uuid = one.and_then(|one| one.uuid.clone()).unwrap_or_default();
+                    self.report.emit(event(Code::VolumeReused, volume, format!("volume {} is used as it is", volume.cinder_id)));
+                    break Found { disk, fs_type: one.map_or(FS_TYPE, |one| one.kind).to_owned(), fs_uuid };
+                }
+                (Decision::Refuse { found, rule, remedy }, _) => {
+                    let step = "check".to_owned();
+                    return Err(Failure {
+                        code: Code::VolumeRefused,
+                        step,
+                        unit: None,
+                        cause: found,
+                        rule: Some(rule),
+                        remedy,
+                    });
+                }
+                (Decision::Wait(reason), _) => {
+                    if started.elapsed() >= deadline {
+                        return Err(missing(volume, &reason, deadline));
+                    }
+                    if !waiting {
+                        waiting = true;
+                        self.report.emit(event(Code::VolumeWaiting, volume, reason));
+                    }
+                    self.next_look(&watch).await;
+                }
+                // A decision about a disk that is gone, or a marker that stayed unread: look again.
+                (_, _) if started.elapsed() < deadline => self.next_look(&watch).await,
+                (_, _) => return Err(missing(volume, "the disk came and went", deadline)),
+            }
+        };
+        self.mount(volume, &found).await?;
+        self.mark(volume, &found).map_err(|error| failed("mark", &error))?;
+        self.write_record(volume, &found.fs_type, &found.fs_uuid, State::InPlace)?;
+        let message = format!("volume {} is mounted at {}", volume.cinder_id, volume.mount_point);
+        self.report.emit(
+            event(Code::VolumeMounted, volume, message).unit(mount_unit::name(&volume.mount_point)).duration(started.elapsed()),
+        );
+        Ok(())
+    }
+
+    /// Recorded as ours, mounted from the right disk, its unit as it should be.
+    fn is_in_place(&self, volume: &Volume, record: Option<&Record>) -> Result<bool> {
+        let Some(record) = record.filter(|record| record.state == State::InPlace && record.cluster == volume.cluster) else {
+            return Ok(false);
+        };
+        let text = mount_unit::text(volume, &record.fs_type, &record.fs_uuid);
+        let unit = self.root.read(Path::new(&mount_unit::path(&volume.mount_point)), MARKER_LIMIT)?;
+        if unit.as_deref() != Some(text.as_bytes()) {
+            return Ok(false);
+        }
+        let (_, disk) = self.find(volume)?;
+        let mounts = self.probe.read_mounts()?;
+        Ok(disk.is_some_and(|disk| mounts.iter().any(|mount| mount.number == disk.number && mount.point == volume.mount_point)))
+    }
+
+    /// The nodes of all disks that carry the id, and the disk if it is one.
+    fn find(&self, volume: &Volume) -> Result<(Vec<String>, Option<Disk>)> {
+        let mut disks = self.probe.read_disks()?;
+        let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
+        let positions = matching(&volume.cinder_id, &names);
+        let nodes = positions.iter().filter_map(|at| disks.get(*at)).map(|disk| disk.node.display().to_string()).collect();
+        let only = if let [at] = positions.as_slice() { Some(disks.swap_remove(*at)) } else { None };
+        Ok((nodes, only))
+    }
+
+    async fn read_evidence(&self, volume: &Volume, record: Option<Record>) -> Result<(Evidence, Option<Disk>)> {
+        let (matches, disk) = self.find(volume)?;
+        let mut evidence = Evidence { matches, record, ..Evidence::default() };
+        let Some(disk) = disk else { return Ok((evidence, None)) };
+        let serial = volume.cinder_id.get(..CUT).unwrap_or(&volume.cinder_id);
+        evidence.disk = self.read_disk(&disk, serial).await?;
+        if !evidence.disk.mounts.contains(&volume.mount_point) {
+            evidence.below = self.read_below(volume).await?;
+        }
+        Ok((evidence, Some(disk)))
+    }
+
+    /// Off the loop and bounded: a disk whose storage is gone may never answer a read.
+    async fn read_disk(&self, disk: &Disk, serial: &str) -> Result<DiskEvidence> {
+        let (probe, disk, serial) = (self.probe.clone(), disk.clone(), serial.to_owned());
+        let node = disk.node.display().to_string();
+        let reading = tokio::task::spawn_blocking(move || probe.read_evidence(&disk, &serial));
+        let silent = || Error::transient(format!("{node} does not answer reads within {} s", READ_LIMIT.as_secs()));
+        self.clock.limit(READ_LIMIT, reading).await.ok_or_else(silent)?.map_err(Error::transient)?
+    }
+
+    async fn read_below(&self, volume: &Volume) -> Result<Below> {
+        if let Some(other) = self.probe.read_mounts()?.into_iter().find(|mount| mount.point == volume.mount_point) {
+            return Ok(Below::OtherMount(other.source));
+        }
+        for unit in &volume.users {
+            if self.hands.is_active(unit).await? {
+                return Ok(Below::Running(unit.clone()));
+            }
+        }
+        Ok(if self.root.list(Path::new(&volume.mount_point))?.is_empty() { Below::Empty } else { Below::Store })
+    }
+
+    /// Reads the marker, where the file system is mounted or by a mount that changes no byte of it.
+    async fn look_inside(&self, volume: &Volume, disk: &Disk, evidence: &mut Evidence) {
+        if evidence.disk.mounts.contains(&volume.mount_point) {
+            (evidence.marker, evidence.etcd_member) = self.read_marker(&volume.mount_point);
+            return;
+        }
+        let fs_type = evidence.disk.signatures.first().map_or(FS_TYPE, |one| one.kind);
+        // Even a read-only mount replays the log unless told not to; nouuid: the original of a copy may be mounted.
+        let log = if fs_type == "xfs" { "norecovery,nouuid" } else { "noload" };
+        let place = inspection(volume);
+        let options = format!("ro,nosuid,nodev,noexec,{log}");
+        if let Err(error) = self.hands.mount(&disk.node.display().to_string(), &place, fs_type, &options).await {
+            evidence.marker = MarkerEvidence::Unreadable(error.to_string());
+            return;
+        }
+        (evidence.marker, evidence.etcd_member) = self.read_marker(&place);
+        if let Err(error) = self.hands.stop(&mount_unit::name(&place)).await {
+            evidence.marker = MarkerEvidence::Unreadable(error.to_string());
+        }
+    }
+
+    fn read_marker(&self, place: &str) -> (MarkerEvidence, bool) {
+        let read = || -> Result<(Option<Vec<u8>>, bool)> {
+            let tree = self.root.subtree(Path::new(place))?;
+            let member = ["default.etcd/member", "default/member", "member"]
+                .iter()
+                .any(|path| tree.facts(Path::new(path)).is_ok_and(|at| at.is_some()));
+            Ok((tree.read(Path::new(FILE), MARKER_LIMIT)?, member))
+        };
+        match read() {
+            Err(error) => (MarkerEvidence::Unreadable(error.to_string()), false),
+            Ok((None, member)) => (MarkerEvidence::Absent, member),
+            Ok((Some(bytes), member)) => match serde_json::from_slice::<Marker>(&bytes) {
+                Ok(marker) if marker.schema == SCHEMA => (MarkerEvidence::Found(marker), member),
+                Ok(marker) => {
+                    (MarkerEvidence::Unreadable(format!("its marker has the unknown schema {}", marker.schema)), member)
+                }
+                Err(error) => (MarkerEvidence::Unreadable(format!("its marker is damaged: {error}")), member),
+            },
+        }
+    }
+
+    async fn format(&self, volume: &Volume, disk: Disk, force: bool) -> Outcome<Found> {
+        let device = disk.node.display().to_string();
+        let started = self.clock.start();
+        let fs_uuid = random_uuid().map_err(|error| failed("mkfs", &error))?;
+        self.write_record(volume, FS_TYPE, &fs_uuid, State::Formatting)?;
+        self.report.emit(
+            event(Code::VolumeFormatting, volume, format!("{device} is formatted for volume {}", volume.cinder_id)).step("mkfs"),
+        );
+        let mut argv = vec!["mkfs.xfs".to_owned(), "-q".to_owned()];
+        if force {
+            argv.push("-f".to_owned());
+        }
+        argv.extend([
+            "-m".to_owned(),
+            format!("uuid={fs_uuid}"),
+            "-L".to_owned(),
+            format!("hna-{}", volume.role),
+            device.clone(),
+        ]);
+        let ran = self.hands.run(argv).await.map_err(|error| failed("mkfs", &error))?;
+        if ran.status != 0 {
+            let words = ran.stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing").to_owned();
+            return Err(failed(
+                "mkfs",
+                &Error::permanent(format!("mkfs.xfs {device} ended with status {}: {words}", ran.status)),
+            ));
+        }
+        // What counts is on the disk, not what mkfs says.
+        let evidence = self.read_disk(&disk, "").await.map_err(|error| failed("mkfs", &error))?;
+        if !matches!(evidence.signatures.as_slice(), [one] if one.kind == FS_TYPE && one.uuid.as_deref() == Some(fs_uuid.as_str()))
+        {
+            return Err(failed(
+                "mkfs",
+                &Error::permanent(format!("{device} does not hold the file system that mkfs.xfs was to make")),
+            ));
+        }
+        self.write_record(volume, FS_TYPE, &fs_uuid, State::Formatted)?;
+        let message = format!("{device} was formatted for volume {}", volume.cinder_id);
+        self.report.emit(event(Code::VolumeFormatted, volume, message).step("mkfs").duration(started.elapsed()));
+        Ok(Found { disk, fs_type: FS_TYPE.to_owned(), fs_uuid })
+    }
+
+    async fn mount(&self, volume: &Volume, found: &Found) -> Outcome<()> {
+        let unit = mount_unit::name(&volume.mount_point);
+        let of_unit = |error: &Error| Failure { unit: Some(unit.clone()), ..failed("mount", error) };
+        let (path, text) = (mount_unit::path(&volume.mount_point), mount_unit::text(volume, &found.fs_type, &found.fs_uuid));
+        let there = self.root.read(Path::new(&path), MARKER_LIMIT).map_err(|error| of_unit(&error))?;
+        if there.as_deref() != Some(text.as_bytes()) {
+            self.root
+                .write(Path::new(&path), text.as_bytes(), Attributes { mode: 0o644, owner: None })
+                .map_err(|error| of_unit(&error))?;
+            self.hands.reload().await.map_err(|error| of_unit(&error))?;
+        }
+        self.hands.start(&unit).await.map_err(|error| of_unit(&error))?;
+        let mounts = self.probe.read_mounts().map_err(|error| of_unit(&error))?;
+        if mounts.iter().any(|mount| mount.number == found.disk.number && mount.point == volume.mount_point) {
+            return Ok(());
+        }
+        // The unit names a UUID: a copy of the volume may have been taken for it.
+        self.hands.stop(&unit).await.map_err(|error| of_unit(&error))?;
+        let remedy = format!("`blkid --match-token UUID={}`: detach the copy of the volume", found.fs_uuid);
+        Err(of_unit(
+            &Error::refused(format!("another disk than {} came up at {}", found.disk.node.display(), volume.mount_point))
+                .remedy(remedy),
+        ))
+    }
+
+    fn mark(&self, volume: &Volume, found: &Found) -> Result<()> {
+        let tree = self.root.subtree(Path::new(&volume.mount_point))?;
+        let mut marker = Marker {
+            schema: SCHEMA,
+            cluster: volume.cluster.clone(),
+            role: volume.role,
+            volume: volume.cinder_id.clone(),
+            fs_uuid: found.fs_uuid.clone(),
+            made_at: self.clock.now().rfc3339(),
+        };
+        if let (MarkerEvidence::Found(there), _) = self.read_marker(&volume.mount_point) {
+            marker.made_at.clone_from(&there.made_at);
+            if there == marker {
+                return self.own_root(volume);
+            }
+            marker.made_at = self.clock.now().rfc3339();
+        }
+        tree.write_json(Path::new(FILE), &marker, Attributes::mode(0o600))?;
+        self.own_root(volume)
+    }
+
+    fn own_root(&self, volume: &Volume) -> Result<()> {
+        let owner = Some(self.hands.ids(&volume.root_owner)?);
+        self.root.set_attributes(Path::new(&volume.mount_point), Attributes { mode: volume.root_mode, owner })
+    }
+
+    /// The record of this volume; that of another one that had its role before says nothing.
+    fn record(&self, volume: &Volume) -> Result<Option<Record>> {
+        let record: Option<Record> = self.state.read_json(&record_path(volume))?;
+        Ok(record.filter(|record| record.schema == SCHEMA && record.role == volume.role && record.volume == volume.cinder_id))
+    }
+
+    fn write_record(&self, volume: &Volume, fs_type: &str, fs_uuid: &str, state: State) -> Outcome<()> {
+        let record = Record {
+            schema: SCHEMA,
+            role: volume.role,
+            cluster: volume.cluster.clone(),
+            volume: volume.cinder_id.clone(),
+            fs_type: fs_type.to_owned(),
+            fs_uuid: fs_uuid.to_owned(),
+            state,
+            at: self.clock.now(),
+        };
+        let write = || {
+            self.state.create_dir(Path::new("volumes"), Attributes::mode(0o700))?;
+            self.state.write_json(&record_path(volume), &record, Attributes::mode(0o600))
+        };
+        write().map_err(|error| Failure { code: Code::StateWriteFailed, ..failed("record", &error) })
+    }
+
+    async fn next_look(&self, watch: &Watch) {
+        tokio::select! {
+            () = watch.changed() => {}
+            () = self.clock.wait(POLL) => {}
+        }
+    }
+}
+
+fn event(code: Code, volume: &Volume, message: String) -> Event {
+    Event::new(code, message).phase(Phase::Volume).step(volume.role.as_str())
+}
+
+fn record_path(volume: &Volume) -> PathBuf {
+    PathBuf::from(format!("volumes/{}.json", volume.role))
+}
+
+fn inspection(volume: &Volume) -> String {
+    format!("/run/heat-node-agent/inspect/{}", volume.role)
+}
+
+fn missing(volume: &Volume, reason: &str, deadline: Duration) -> Failure {
+    Failure {
+        code: Code::VolumeMissing,
+        step: "find".to_owned(),
+        unit: None,
+        cause: format!("{reason} after {} s", deadline.as_secs()),
+        rule: Some(format!("the {} store lies on Cinder volume {}", volume.role, volume.cinder_id)),
+        remedy: format!("attach volume {} to this server: `openstack server add volume`", volume.cinder_id),
+    }
+}
+
+fn failed(step: &str, error: &Error) -> Failure {
+    Failure::from_error(Code::VolumeFailed, step, error)
+}
+
+/// A version 4 UUID (RFC 9562).
+fn random_uuid() -> Result<String> {
+    let mut bytes = [0_u8; 16];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| Error::transient("the kernel gives no random bytes"))?;
+    let number = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0b11 << 62) | 0x4 << 76 | 0b10 << 62;
+    let digits = format!("{number:032x}");
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| digits.get(range).unwrap_or_default());
+    Ok(parts.join("-"))
+}
+
+/// Tells when a node or link appears in /dev.
+struct Watch(Option<AsyncFd<Notifier>>);
+
+struct Notifier(Inotify);
+
+impl AsRawFd for Notifier {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl Watch {
+    /// Without inotify the poll alone has to do.
+    #[expect(
+        deprecated,
+        reason = "what replaces it is unsafe to call; a Notifier keeps its descriptor open for as long as it lives"
+    )]
+    fn open() -> Self {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).ok();
+        Self(inotify.and_then(|inotify| AsyncFd::new(Notifier(inotify)).ok()))
+    }
+
+    /// Watches again: udev makes its directories with the first link in them.
+    fn renew(&self) {
+        let Some(fd) = &self.0 else { return };
+        for path in ["/dev", "/dev/disk", "/dev/disk/by-id"] {
+            // A directory that is not there cannot be watched yet; the one above it can.
+            let _added =
+                fd.get_ref().0.add_watch(path, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ATTRIB);
+        }
+    }
+
+    async fn changed(&self) {
+        let Some(fd) = &self.0 else { return std::future::pending().await };
+        let Ok(mut ready) = fd.readable().await else { return std::future::pending().await };
+        // What exactly appeared does not matter: all is looked at again.
+        let _events = fd.get_ref().0.read_events();
+        ready.clear_ready();
+    }
+}
+
+#[cfg(test)]
+mod tests;

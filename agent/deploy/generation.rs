@@ -1,0 +1,147 @@
+//! The generation of the node that is in place: `node.json`.
+//!
+//! New parameters make a new generation; the same parameters again are the same one. A generation that
+//! was rejected is remembered: only new parameters try again (design.md 5).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Kind, Result};
+use crate::files::{Attributes, Tree};
+use crate::report::{Code, Event, Report};
+
+const FILE: &str = "node.json";
+
+/// How far a generation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GenerationState {
+    /// It is being put in place.
+    Applying,
+    /// It is in place and its gates were green.
+    Applied,
+    /// It failed.
+    Rejected,
+}
+
+/// What is remembered of the newest generation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Generation {
+    /// Format of this file.
+    pub schema: u32,
+    /// From 1, one more for each change of parameters.
+    pub number: u64,
+    /// Digest of the parameters.
+    pub digest: String,
+    /// The deployment that asked for it.
+    pub deployment: String,
+    /// How far it is.
+    pub state: GenerationState,
+    /// The deployment's entry: what it takes to look after the node when the metadata is out of reach. Holds secrets.
+    pub entry: Value,
+    /// Step, cause and remedy of a rejected one.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Steps and their milliseconds.
+    #[serde(default)]
+    pub timings: Vec<(String, u64)>,
+}
+
+/// Keeps the newest generation on disk.
+#[derive(Debug)]
+pub struct Generations {
+    state: Arc<Tree>,
+    current: Option<Generation>,
+}
+
+impl Generations {
+    /// Reads what is in place. An unreadable record is put aside and said; the node is then compared afresh.
+    ///
+    /// # Errors
+    /// If the file cannot be read or put aside.
+    pub fn open(state: Arc<Tree>, report: &Report) -> Result<Self> {
+        let path = Path::new(FILE);
+        let current = match state.read_json(path) {
+            Ok(current) => current,
+            Err(error) if error.kind() == Kind::Permanent => {
+                state.rename(path, &path.with_extension("unreadable"))?;
+                report.emit(Event::new(Code::StatePutAside, format!("{FILE} was put aside")).error(&error));
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Self { state, current })
+    }
+
+    /// The newest generation.
+    #[must_use]
+    pub fn current(&self) -> Option<&Generation> {
+        self.current.as_ref()
+    }
+
+    /// Begins a generation, or goes on with it where the parameters are the same.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn begin(&mut self, digest: &str, deployment: &str, entry: Value) -> Result<u64> {
+        let number = match &self.current {
+            Some(current) if current.digest == digest => current.number,
+            Some(current) => current.number + 1,
+            None => 1,
+        };
+        self.put(Generation {
+            schema: 1,
+            number,
+            digest: digest.to_owned(),
+            deployment: deployment.to_owned(),
+            state: GenerationState::Applying,
+            entry,
+            reason: None,
+            timings: Vec::new(),
+        })?;
+        Ok(number)
+    }
+
+    /// Records how it ended.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn end(&mut self, state: GenerationState, reason: Option<String>, timings: Vec<(String, u64)>) -> Result<()> {
+        let Some(current) = &self.current else { return Ok(()) };
+        self.put(Generation { state, reason, timings, ..current.clone() })
+    }
+
+    fn put(&mut self, generation: Generation) -> Result<()> {
+        if self.current.as_ref() != Some(&generation) {
+            self.state.write_json(Path::new(FILE), &generation, Attributes::mode(0o600))?;
+            self.current = Some(generation);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn new_parameters_make_a_new_generation_the_same_ones_do_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let report = Report::kept();
+        let open = || Generations::open(Arc::new(Tree::open(dir.path()).unwrap()), &report).unwrap();
+        assert_eq!(open().begin("one", "a", json!({})).unwrap(), 1);
+        let mut generations = open();
+        assert_eq!(generations.begin("one", "b", json!({})).unwrap(), 1);
+        generations.end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
+        assert_eq!(open().current().unwrap().state, GenerationState::Rejected);
+        assert_eq!(open().begin("two", "c", json!({})).unwrap(), 2);
+        std::fs::write(dir.path().join(FILE), "{").unwrap();
+        assert!(open().current().is_none());
+        assert_eq!(report.events()[0].code, Code::StatePutAside);
+    }
+}

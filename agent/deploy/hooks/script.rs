@@ -1,0 +1,82 @@
+//! Group `script` (heat-protocol.md 5): inputs are environment variables, outputs are files.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+use crate::metadata::Deployment;
+use crate::programs::{Job, JobFile, key_of};
+
+/// Where scripts are written and run; scripts written for heat-agents know it.
+pub const WORKING: &str = "/var/lib/heat-config/heat-config-script";
+/// Where scripts leave their outputs, as `ID.NAME`.
+pub const OUTPUTS: &str = "/var/run/heat-config/heat-config-script";
+
+/// The job that a script deployment is.
+///
+/// # Errors
+/// If its config is no text: there is nothing to run.
+pub fn job(deployment: &Deployment, limit_ms: Option<u64>) -> Result<Job> {
+    let Some(script) = deployment.config.as_str() else {
+        return Err(Error::permanent("config: not a text")
+            .rule("the config of a script deployment is the script (heat-protocol.md 3.2)")
+            .remedy("use OS::Heat::SoftwareConfig with config: |, or another group"));
+    };
+    let name = safe(&deployment.id);
+    let path = format!("{WORKING}/{name}");
+    let outputs_path = format!("{OUTPUTS}/{name}");
+    let mut environment: BTreeMap<String, String> =
+        deployment.inputs.iter().map(|input| (input.name.clone(), input.environment_text())).collect();
+    environment.insert("heat_outputs_path".to_owned(), outputs_path.clone());
+    let outputs = deployment
+        .outputs
+        .iter()
+        .filter(|output| !output.name.contains(['/', '\0']))
+        .map(|output| (output.name.clone(), format!("{outputs_path}.{}", output.name)))
+        .collect();
+    Ok(Job {
+        argv: vec![path.clone()],
+        environment,
+        directory: Some(WORKING.to_owned()),
+        files: vec![JobFile { path, content: script.to_owned(), mode: 0o700 }],
+        stdin: String::new(),
+        outputs,
+        directories: vec![OUTPUTS.to_owned()],
+        time_limit_ms: limit_ms,
+        secrets: super::secrets(deployment),
+    })
+}
+
+/// The id where it is a safe file name, as always with Heat; else its key (R21).
+fn safe(id: &str) -> String {
+    let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) && id.len() <= 128;
+    if plain { id.to_owned() } else { key_of(id) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_script_finds_its_inputs_and_leaves_its_outputs_where_it_always_did() {
+        let entry = json!({"id": "b1a6-02", "group": "script", "config": "#!/bin/sh\n",
+            "inputs": [{"name": "count", "type": "Number", "value": 3}, {"name": "flag", "type": "String", "value": true}],
+            "outputs": [{"name": "result"}, {"name": "../../etc/passwd"}]});
+        let job = job(&Deployment::parse(&entry).unwrap().unwrap(), Some(5000)).unwrap();
+        assert_eq!(job.argv, ["/var/lib/heat-config/heat-config-script/b1a6-02"]);
+        assert_eq!(job.environment["count"], "3");
+        assert_eq!(job.environment["flag"], "True");
+        assert_eq!(job.environment["heat_outputs_path"], "/var/run/heat-config/heat-config-script/b1a6-02");
+        let expected = "/var/run/heat-config/heat-config-script/b1a6-02.result".to_owned();
+        assert_eq!(job.outputs, [("result".to_owned(), expected)].into());
+        assert_eq!((job.files[0].mode, job.time_limit_ms), (0o700, Some(5000)));
+    }
+
+    #[test]
+    fn an_id_never_leads_out_of_the_directory_and_an_object_is_no_script() {
+        let entry = |id: &str| json!({"id": id, "group": "script", "config": {"a": 1}});
+        assert!(job(&Deployment::parse(&entry("a")).unwrap().unwrap(), None).unwrap_err().to_string().contains("not a text"));
+        assert_eq!(safe("../../x"), key_of("../../x"));
+    }
+}

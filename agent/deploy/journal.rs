@@ -1,0 +1,370 @@
+//! The record of every deployment (design.md 4).
+//!
+//! One file a deployment, `deployments/KEY.json`, written whole and synced at each step. The replaced
+//! tools' record below `/var/lib/heat-config/deployed` is honoured when a deployment is first seen and
+//! kept up to date for them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::result::Outcome;
+use crate::clock::{Clock, Timestamp};
+use crate::error::{Kind, Result};
+use crate::files::{Attributes, Tree};
+use crate::metadata::{Deployment, Output, SignalTarget};
+use crate::programs::key_of;
+use crate::report::{Code, Event, Report};
+
+const DIRECTORY: &str = "deployments";
+
+/// How far a deployment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Recorded, nothing done yet.
+    Seen,
+    /// Its work may have begun.
+    Running,
+    /// Its result is known; Heat may not have it yet.
+    Finished,
+    /// Heat has the result, or wants or can get none.
+    Signalled,
+}
+
+/// Everything that is remembered of a deployment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Format of this file.
+    pub schema: u32,
+    /// UUID of the derived config.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Its group (after the choice of a component's part).
+    pub group: String,
+    /// CREATE, UPDATE, …
+    pub action: String,
+    /// How far it is.
+    pub state: State,
+    /// Stack and resource: by these a newer run of the same resource is known.
+    pub resource: Option<(String, String)>,
+    /// Where the result goes.
+    pub target: SignalTarget,
+    /// Declared outputs: name and whether its presence means failure.
+    pub outputs: Vec<(String, bool)>,
+    /// When it was first seen.
+    pub seen: Timestamp,
+    /// When its work began.
+    #[serde(default)]
+    pub started: Option<Timestamp>,
+    /// When it ended.
+    #[serde(default)]
+    pub finished: Option<Timestamp>,
+    /// How it ended.
+    #[serde(default)]
+    pub outcome: Option<Outcome>,
+    /// Why there was no signal, where there was none.
+    #[serde(default)]
+    pub note: Option<String>,
+}
+
+impl Record {
+    /// Name of its files and unit.
+    #[must_use]
+    pub fn key(&self) -> String {
+        key_of(&self.id)
+    }
+
+    /// Name of the job in `programs`.
+    #[must_use]
+    pub fn job(&self) -> String {
+        format!("deployment-{}", self.key())
+    }
+
+    /// Whether it ended with failure.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.outcome.as_ref().is_some_and(Outcome::is_failure)
+    }
+}
+
+/// All records, in memory and on disk.
+#[derive(Debug)]
+pub struct Journal {
+    state: Arc<Tree>,
+    legacy: Option<Tree>,
+    records: BTreeMap<String, Record>,
+    keep: usize,
+    clock: Clock,
+}
+
+impl Journal {
+    /// Reads the records. One that is unreadable is put aside, never deleted, and said.
+    ///
+    /// `legacy` is the replaced tools' directory; it is made if it is not there. `keep` is how many ended
+    /// records are kept after their deployment is gone from the metadata.
+    ///
+    /// # Errors
+    /// If the directory cannot be read or made.
+    pub fn open(state: Arc<Tree>, legacy: Option<&Path>, keep: usize, clock: Clock, report: &Report) -> Result<Self> {
+        state.create_dir(Path::new(DIRECTORY), Attributes::mode(0o700))?;
+        let mut records = BTreeMap::new();
+        for name in state.list(Path::new(DIRECTORY))? {
+            let path = Path::new(DIRECTORY).join(&name);
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            match state.read_json::<Record>(&path) {
+                Ok(Some(record)) => {
+                    records.insert(record.id.clone(), record);
+                }
+                Ok(None) => {}
+                Err(error) if error.kind() == Kind::Permanent => {
+                    state.rename(&path, &path.with_extension("unreadable"))?;
+                    report.emit(Event::new(Code::StatePutAside, format!("the record {} was put aside", path.display())).error(&error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let legacy = legacy.map(|path| Tree::open_or_create(path, 0o700)).transpose()?;
+        Ok(Self { state, legacy, records, keep, clock })
+    }
+
+    /// The record of a deployment.
+    #[must_use]
+    pub fn get(&self, id: &str) -> Option<&Record> {
+        self.records.get(id)
+    }
+
+    /// All records, oldest first.
+    #[must_use]
+    pub fn all(&self) -> Vec<&Record> {
+        let mut all: Vec<_> = self.records.values().collect();
+        all.sort_by_key(|record| (record.seen, record.id.clone()));
+        all
+    }
+
+    /// Records a deployment as seen. `None` if the replaced tools ran it: it is then recorded as done.
+    ///
+    /// # Errors
+    /// If it cannot be written; it is then not taken up.
+    pub fn see(&mut self, deployment: &Deployment) -> Result<Option<&Record>> {
+        let mut record = self.new_record(&deployment.id, &deployment.name, &deployment.group);
+        deployment.action().clone_into(&mut record.action);
+        record.resource = deployment.resource();
+        record.target = deployment.signal_target();
+        record.outputs = deployment.outputs.iter().map(|Output { name, error_output }| (name.clone(), *error_output)).collect();
+        let known = match (&self.legacy, legacy_name(&deployment.id)) {
+            (Some(legacy), Some(name)) => legacy.facts(&name)?.is_some(),
+            _ => false,
+        };
+        if known {
+            record.state = State::Signalled;
+            record.note = Some("run by the replaced tools".to_owned());
+        }
+        self.put(record)?;
+        Ok(self.records.get(&deployment.id).filter(|_| !known))
+    }
+
+    /// Records an entry that cannot be run, as finished with failure.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn refuse(&mut self, id: &str, name: &str, target: SignalTarget, resource: Option<(String, String)>, outcome: Outcome) -> Result<()> {
+        let mut record = self.records.get(id).cloned().unwrap_or_else(|| self.new_record(id, name, ""));
+        record.target = target;
+        record.resource = record.resource.or(resource);
+        record.state = State::Finished;
+        record.finished = Some(self.clock.now());
+        record.outcome = Some(outcome);
+        self.put(record)
+    }
+
+    /// Records that the work may begin now. Only after this has returned may anything be started.
+    ///
+    /// # Errors
+    /// If it cannot be written; nothing may be started then.
+    pub fn start(&mut self, id: &str, entry: &Value) -> Result<()> {
+        if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
+            legacy.write_json(&name, entry, Attributes::mode(0o600))?;
+        }
+        let now = self.clock.now();
+        self.change(id, |record| {
+            record.state = State::Running;
+            record.started = record.started.or(Some(now));
+        })
+    }
+
+    /// Records the result.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn finish(&mut self, id: &str, outcome: Outcome) -> Result<()> {
+        let now = self.clock.now();
+        self.change(id, |record| {
+            record.state = State::Finished;
+            record.finished = Some(now);
+            record.outcome = Some(outcome);
+        })?;
+        let Some(record) = self.records.get(id) else { return Ok(()) };
+        if let (Some(legacy), Some(name), Some(outcome)) = (&self.legacy, legacy_name(id), &record.outcome) {
+            let body = super::result::body(outcome, &record.outputs, super::SIGNAL_LIMIT);
+            legacy.write_json(&name.with_extension("notify.json"), &body, Attributes::mode(0o600))?;
+        }
+        Ok(())
+    }
+
+    /// Records that Heat has the result, or why it never will.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn signalled(&mut self, id: &str, note: Option<String>) -> Result<()> {
+        self.change(id, |record| {
+            record.state = State::Signalled;
+            record.note = note;
+        })
+    }
+
+    /// Forgets the oldest ended records of deployments that are gone from the metadata, beyond those to keep.
+    ///
+    /// # Errors
+    /// If a file cannot be removed.
+    pub fn prune(&mut self, listed: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+        let ended: Vec<String> = self
+            .all()
+            .into_iter()
+            .filter(|record| record.state == State::Signalled && !listed(&record.id))
+            .map(|record| record.id.clone())
+            .collect();
+        let mut gone = Vec::new();
+        for id in ended.iter().take(ended.len().saturating_sub(self.keep)) {
+            self.state.remove(&path_of(id))?;
+            self.records.remove(id);
+            gone.push(format!("deployment-{}", key_of(id)));
+        }
+        Ok(gone)
+    }
+
+    fn new_record(&self, id: &str, name: &str, group: &str) -> Record {
+        Record {
+            schema: 1,
+            id: id.to_owned(),
+            name: name.to_owned(),
+            group: group.to_owned(),
+            action: String::new(),
+            state: State::Seen,
+            resource: None,
+            target: SignalTarget::None,
+            outputs: Vec::new(),
+            seen: self.clock.now(),
+            started: None,
+            finished: None,
+            outcome: None,
+            note: None,
+        }
+    }
+
+    fn change(&mut self, id: &str, change: impl FnOnce(&mut Record)) -> Result<()> {
+        let Some(mut record) = self.records.get(id).cloned() else { return Ok(()) };
+        change(&mut record);
+        self.put(record)
+    }
+
+    fn put(&mut self, record: Record) -> Result<()> {
+        self.state.write_json(&path_of(&record.id), &record, Attributes::mode(0o600))?;
+        self.records.insert(record.id.clone(), record);
+        Ok(())
+    }
+}
+
+fn path_of(id: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{}.json", key_of(id)))
+}
+
+/// The replaced tools' file name of a deployment; `None` for an id that is no safe file name (R21).
+fn legacy_name(id: &str) -> Option<PathBuf> {
+    let safe = !id.is_empty() && id.len() <= 200 && !id.starts_with('.') && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    safe.then(|| PathBuf::from(format!("{id}.json")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn journal(&self, report: &Report) -> Journal {
+            let state = Arc::new(Tree::open_or_create(&self.0.path().join("state"), 0o700).unwrap());
+            Journal::open(state, Some(&self.0.path().join("deployed")), 2, Clock::manual(Timestamp(1000)), report).unwrap()
+        }
+    }
+
+    fn deployment(id: &str) -> Deployment {
+        Deployment::parse(&json!({"id": id, "name": "n", "group": "script", "config": "x", "outputs": [{"name": "o"}]})).unwrap().unwrap()
+    }
+
+    #[test]
+    fn every_step_survives_a_restart() {
+        let (place, report) = (Place::new(), Report::kept());
+        assert!(place.journal(&report).see(&deployment("a")).unwrap().is_some());
+        assert_eq!(place.journal(&report).get("a").unwrap().state, State::Seen);
+        place.journal(&report).start("a", &json!({"id": "a"})).unwrap();
+        assert_eq!(place.journal(&report).get("a").unwrap().state, State::Running);
+        let outcome = Outcome { status: 0, stdout: "out".into(), ..Outcome::default() };
+        place.journal(&report).finish("a", outcome.clone()).unwrap();
+        let journal = place.journal(&report);
+        let record = journal.get("a").unwrap();
+        assert_eq!((record.state, record.outcome.as_ref()), (State::Finished, Some(&outcome)));
+        place.journal(&report).signalled("a", None).unwrap();
+        assert_eq!(place.journal(&report).get("a").unwrap().state, State::Signalled);
+        let legacy = place.0.path().join("deployed");
+        assert!(std::fs::read_to_string(legacy.join("a.notify.json")).unwrap().contains("\"deploy_stdout\": \"out\""));
+    }
+
+    #[test]
+    fn what_the_replaced_tools_ran_is_not_run_again_even_if_their_file_is_empty() {
+        let (place, report) = (Place::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        std::fs::write(place.0.path().join("deployed/a.json"), "").unwrap();
+        assert!(journal.see(&deployment("a")).unwrap().is_none());
+        assert_eq!(journal.get("a").unwrap().state, State::Signalled);
+        assert!(journal.see(&deployment("../../x")).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_torn_record_is_put_aside_and_said() {
+        let (place, report) = (Place::new(), Report::kept());
+        place.journal(&report).see(&deployment("a")).unwrap();
+        let file = place.0.path().join("state").join(path_of("a"));
+        std::fs::write(&file, "{\"schema\": 1, \"id\"").unwrap();
+        assert!(place.journal(&report).get("a").is_none());
+        assert!(file.with_extension("unreadable").exists());
+        assert_eq!(report.events()[0].code, Code::StatePutAside);
+    }
+
+    #[test]
+    fn old_ended_records_are_forgotten_listed_ones_never() {
+        let (place, report) = (Place::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        for id in ["a", "b", "c", "d", "e"] {
+            journal.see(&deployment(id)).unwrap();
+            if id != "e" {
+                journal.signalled(id, None).unwrap();
+            }
+        }
+        let gone = journal.prune(|id| id == "a").unwrap();
+        assert_eq!(gone, [format!("deployment-{}", key_of("b"))]);
+        assert!(journal.get("a").is_some() && journal.get("e").is_some() && journal.get("b").is_none());
+    }
+}

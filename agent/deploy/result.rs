@@ -1,0 +1,269 @@
+//! A deployment's outcome and the body by which Heat hears of it (heat-protocol.md 7.0).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::programs::Ran;
+
+/// Largest body that goes to Heat, in bytes of ASCII-escaped JSON: Heat takes 1 MiB (`max_json_body_size`).
+pub const SIGNAL_LIMIT: usize = 900 * 1024;
+
+/// How a deployment ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// 0 is success; negative numbers are signals.
+    pub status: i32,
+    /// Standard output.
+    #[serde(default)]
+    pub stdout: String,
+    /// Standard error.
+    #[serde(default)]
+    pub stderr: String,
+    /// Values of outputs that exist.
+    #[serde(default)]
+    pub outputs: BTreeMap<String, Value>,
+    /// One sentence where the agent itself, not the program, decided on failure: code, cause, remedy.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+impl Outcome {
+    /// A failure that the agent itself found.
+    #[must_use]
+    pub fn refused(reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self { status: 1, stderr: reason.clone(), reason: Some(reason), ..Self::default() }
+    }
+
+    /// What a script left: output files become outputs.
+    #[must_use]
+    pub fn of_script(ran: Ran) -> Self {
+        let reason = if ran.timed_out {
+            Some("the time limit ended it".to_owned())
+        } else {
+            ran.not_started.map(|why| format!("it could not be started: {why}"))
+        };
+        let outputs = ran.outputs.into_iter().map(|(name, text)| (name, Value::String(text))).collect();
+        Self { status: ran.status, stdout: ran.stdout, stderr: ran.stderr, outputs, reason }
+    }
+
+    /// What an external hook said (heat-protocol.md 4.2 g, R34): its JSON on standard output, but the exit status wins:
+    /// a hook that failed is never reported as success.
+    #[must_use]
+    pub fn of_hook(ran: Ran) -> Self {
+        let said = serde_json::from_str::<Value>(&ran.stdout).ok();
+        let Some(Value::Object(mut said)) = said else {
+            let unclear = ran.status == 0 && !ran.stdout.trim().is_empty();
+            let mut outcome = Self::of_script(ran);
+            if unclear {
+                // R13: without its JSON nobody knows whether the tool behind the hook succeeded.
+                outcome.status = 1;
+                outcome.reason = Some("the hook's output is not one JSON object, so its success is not known".to_owned());
+            }
+            return outcome;
+        };
+        let text = |value: Option<Value>| match value {
+            Some(Value::String(text)) => text,
+            Some(Value::Null) | None => String::new(),
+            Some(other) => other.to_string(),
+        };
+        let stdout = text(said.remove("deploy_stdout"));
+        let stderr = text(said.remove("deploy_stderr"));
+        let told = match said.remove("deploy_status_code") {
+            None | Some(Value::Null) => 0,
+            Some(Value::Number(number)) => number.as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(1),
+            Some(Value::String(code)) => if code.is_empty() { 0 } else { code.parse().unwrap_or(1) },
+            Some(_) => 1,
+        };
+        let status = if ran.status == 0 { told } else { ran.status };
+        let reason = ran.timed_out.then(|| "the time limit ended it".to_owned());
+        Self { status, stdout, stderr: if stderr.is_empty() { ran.stderr } else { stderr }, outputs: said.into_iter().collect(), reason }
+    }
+
+    /// Whether Heat will take it as failure, declared error outputs aside.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        self.status != 0
+    }
+}
+
+/// The signal's body: never larger than `limit`, always an object that starts with `{`.
+///
+/// Heat shows, as the reason of a failure, the values of declared error outputs and the status code. So a reason of the
+/// agent's own goes into every declared error output, or, where none is declared, after the number in the status code:
+/// Heat takes any text but `0` there as failure and prints it (heat-protocol.md 7.0; Heat's
+/// `engine/service_software_config.py`, signal_software_deployment).
+#[must_use]
+pub fn body(outcome: &Outcome, declared: &[(String, bool)], limit: usize) -> Map<String, Value> {
+    let mut body = Map::new();
+    for (name, error_output) in declared {
+        if let Some(value) = outcome.outputs.get(name) {
+            // R50: an empty error output would fail a deployment that succeeded.
+            let empty = value.as_str().is_some_and(|text| text.trim().is_empty()) || value.is_null();
+            if !(*error_output && empty) {
+                body.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    let mut status = Value::from(outcome.status);
+    if let Some(reason) = outcome.reason.as_ref().filter(|_| outcome.is_failure()) {
+        let mut told = false;
+        for (name, _) in declared.iter().filter(|(_, error_output)| *error_output) {
+            told = true;
+            body.entry(name.clone()).or_insert_with(|| Value::String(reason.clone()));
+        }
+        if !told {
+            status = Value::String(format!("{} ({reason})", outcome.status));
+        }
+    }
+    body.insert("deploy_status_code".to_owned(), status);
+    body.insert("deploy_stdout".to_owned(), Value::String(String::new()));
+    body.insert("deploy_stderr".to_owned(), Value::String(String::new()));
+    if escaped_size(&Value::Object(body.clone())) > limit / 2 {
+        trim_outputs(&mut body, limit / 2);
+    }
+    let room = limit.saturating_sub(escaped_size(&Value::Object(body.clone())));
+    let (out, err) = (size_of(&outcome.stdout), size_of(&outcome.stderr));
+    // The shorter stream is kept whole where it fits half of the room; the longer one gives way.
+    let (for_out, for_err) = (out.min(room.saturating_sub(err).max(room / 2)), err.min(room.saturating_sub(out).max(room / 2)));
+    body.insert("deploy_stdout".to_owned(), Value::String(tail(&outcome.stdout, for_out)));
+    body.insert("deploy_stderr".to_owned(), Value::String(tail(&outcome.stderr, for_err)));
+    body
+}
+
+/// Outputs that fill the whole signal are cut at their end, the largest first, and say so.
+fn trim_outputs(body: &mut Map<String, Value>, limit: usize) {
+    while escaped_size(&Value::Object(body.clone())) > limit {
+        let largest = body.iter_mut().max_by_key(|(_, value)| escaped_size(value)).map(|(_, value)| value);
+        let Some(largest) = largest else { return };
+        let text = match &*largest {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let keep: String = text.chars().take(text.chars().count() / 2).collect();
+        *largest = Value::String(format!("{}[… cut by heat-node-agent …]", keep.trim_end_matches("[… cut by heat-node-agent …]")));
+        if keep.chars().count() < 64 {
+            return;
+        }
+    }
+}
+
+/// The end of a text whose ASCII-escaped JSON form fits `limit` bytes.
+fn tail(text: &str, limit: usize) -> String {
+    if size_of(text) <= limit {
+        return text.to_owned();
+    }
+    let whole_note = "[… cut by heat-node-agent …]\n";
+    let note = if limit > 4 * size_of(whole_note) { whole_note } else { "" };
+    let mut room = limit.saturating_sub(size_of(note));
+    let mut start = text.len();
+    for (at, c) in text.char_indices().rev() {
+        let cost = escaped_char(c);
+        if cost > room {
+            break;
+        }
+        room -= cost;
+        start = at;
+    }
+    format!("{note}{}", text.get(start..).unwrap_or_default())
+}
+
+fn size_of(text: &str) -> usize {
+    text.chars().map(escaped_char).sum()
+}
+
+/// Bytes that a character takes in ASCII-escaped JSON, the dearest form that a server may count in.
+fn escaped_char(c: char) -> usize {
+    match c {
+        '"' | '\\' | '\n' | '\r' | '\t' => 2,
+        ' '..='~' => 1,
+        c if (c as u32) > 0xffff => 12,
+        _ => 6,
+    }
+}
+
+fn escaped_size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => size_of(text) + 2,
+        Value::Array(items) => items.iter().map(|item| escaped_size(item) + 2).sum::<usize>() + 2,
+        Value::Object(members) => members.iter().map(|(key, item)| size_of(key) + escaped_size(item) + 6).sum::<usize>() + 2,
+        scalar => scalar.to_string().len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn ran(status: i32, stdout: &str) -> Ran {
+        Ran { status, stdout: stdout.to_owned(), stderr: "err".to_owned(), ..Ran::default() }
+    }
+
+    #[test]
+    fn the_exit_status_wins_over_what_a_hook_prints() {
+        for (status, stdout, expected) in [
+            (0, r#"{"deploy_stdout": "o", "deploy_status_code": 0, "x": "1"}"#, 0),
+            (0, r#"{"deploy_status_code": "3"}"#, 3),
+            (0, r#"{"deploy_status_code": ""}"#, 0),
+            (0, r#"{"deploy_status_code": "many"}"#, 1),
+            (0, r#"{"deploy_status_code": null}"#, 0),
+            (3, r#"{"deploy_stdout": "o"}"#, 3),
+            (3, r#"{"deploy_status_code": 0}"#, 3),
+            (0, "5", 1),
+            (0, "container-id\n{}", 1),
+            (0, "", 0),
+            (-9, "", -9),
+        ] {
+            assert_eq!(Outcome::of_hook(ran(status, stdout)).status, expected, "{status} {stdout}");
+        }
+        let told = Outcome::of_hook(ran(0, r#"{"deploy_stdout": "o", "x": {"a": 1}}"#));
+        assert_eq!((told.stdout.as_str(), told.stderr.as_str(), &told.outputs["x"]), ("o", "err", &json!({"a": 1})));
+    }
+
+    #[test]
+    fn the_body_holds_declared_outputs_and_only_those_that_exist() {
+        let outcome = Outcome {
+            outputs: [("a", json!("1")), ("undeclared", json!("2")), ("e", json!(" "))].map(|(k, v)| (k.to_owned(), v)).into(),
+            stdout: "out".into(),
+            ..Outcome::default()
+        };
+        let declared = [("a".to_owned(), false), ("b".to_owned(), false), ("e".to_owned(), true)];
+        assert_eq!(
+            Value::Object(body(&outcome, &declared, SIGNAL_LIMIT)),
+            json!({"a": "1", "deploy_status_code": 0, "deploy_stdout": "out", "deploy_stderr": ""})
+        );
+    }
+
+    #[test]
+    fn heat_can_show_the_agents_own_reason() {
+        let refused = Outcome::refused("HNA-0502: KUBE_API_PORT: not a port");
+        let plain = body(&refused, &[], SIGNAL_LIMIT);
+        assert_eq!(plain["deploy_status_code"], json!("1 (HNA-0502: KUBE_API_PORT: not a port)"));
+        let declared = body(&refused, &[("error".to_owned(), true), ("x".to_owned(), false)], SIGNAL_LIMIT);
+        assert_eq!(declared["deploy_status_code"], json!(1));
+        assert_eq!(declared["error"], json!("HNA-0502: KUBE_API_PORT: not a port"));
+        assert!(!declared.contains_key("x"));
+    }
+
+    #[test]
+    fn a_large_output_keeps_its_end_and_fits() {
+        let outcome = Outcome { stdout: "é".repeat(1_000_000) + "END", stderr: "x".repeat(100), status: 1, ..Outcome::default() };
+        let body = body(&outcome, &[], SIGNAL_LIMIT);
+        assert!(body["deploy_stdout"].as_str().unwrap().ends_with("END"));
+        assert!(escaped_size(&Value::Object(body)) <= SIGNAL_LIMIT);
+    }
+
+    proptest! {
+        #[test]
+        fn no_outcome_makes_a_body_over_the_limit(out in ".{0,400}", err in ".{0,400}", value in ".{0,900}", limit in 600_usize..2000) {
+            let outcome = Outcome { stdout: out, stderr: err, outputs: [("o".to_owned(), Value::String(value))].into(), ..Outcome::default() };
+            let body = Value::Object(body(&outcome, &[("o".to_owned(), false)], limit));
+            prop_assert!(body.to_string().len() <= limit.max(700), "{}", body.to_string().len());
+        }
+    }
+}

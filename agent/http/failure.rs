@@ -1,0 +1,109 @@
+//! Failures of a request in an operator's words.
+
+use std::error::Error as StdError;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use rustls::CertificateError;
+
+use crate::error::Error;
+
+/// Whom we talked to, for messages.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Peer {
+    /// Host and port, or the path of a socket.
+    pub(super) name: String,
+    /// The host alone.
+    pub(super) host: String,
+    /// Whether a proxy of the environment may stand between.
+    pub(super) proxied: bool,
+}
+
+impl Peer {
+    fn shown(&self) -> String {
+        if self.proxied { format!("{} (through the proxy of the environment)", self.name) } else { self.name.clone() }
+    }
+}
+
+/// The deadline of the whole request is over.
+pub(super) fn no_answer(peer: &Peer, limit: Duration) -> Error {
+    Error::transient(format!("no answer from {} within {} s", peer.shown(), limit.as_secs_f32()))
+        .remedy("check from this node that the endpoint answers: route, security groups, load")
+}
+
+/// What the client library tells, without URL.
+pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Duration) -> Error {
+    let error = error.without_url();
+    let shown = peer.shown();
+    if let Some(tls) = find_tls(&error) {
+        return describe_tls(tls, &shown);
+    }
+    if error.is_dns() {
+        return Error::transient(format!("name {} cannot be resolved", peer.host))
+            .remedy("check the name servers of this node (/etc/resolv.conf) and the name in the endpoint");
+    }
+    if error.is_timeout() {
+        return Error::transient(format!("no connection to {shown} within {} s", connect_limit.as_secs()))
+            .remedy("check from this node that the endpoint answers: route, security groups, floating IP");
+    }
+    match find_io(&error) {
+        Some(ErrorKind::ConnectionRefused) => Error::transient(format!("connection refused by {shown}"))
+            .remedy("check that the service runs and that host and port of the endpoint are right"),
+        Some(ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
+            Error::transient(format!("no route to {shown}")).remedy("check the routes of this node's network")
+        }
+        Some(ErrorKind::NotFound) => Error::transient(format!("{shown} is not there")).remedy("check that its service runs"),
+        Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof) => {
+            Error::transient(format!("{shown} closed the connection before its answer was complete"))
+        }
+        _ if error.is_builder() => Error::permanent(format!("the request cannot be made: {}", innermost(&error))),
+        _ => Error::transient(format!("talking to {shown} failed: {}", innermost(&error))),
+    }
+}
+
+fn describe_tls(error: &rustls::Error, shown: &str) -> Error {
+    let rustls::Error::InvalidCertificate(why) = error else {
+        return Error::permanent(format!("TLS with {shown} failed: {error}"))
+            .remedy("check that the endpoint speaks https at this port, with TLS 1.2 or later");
+    };
+    let (cause, remedy) = match why {
+        CertificateError::UnknownIssuer => (
+            "is signed by an authority that this node does not know",
+            "give the endpoint's CA: [tls] ca_file in agent.toml (or ca_certificate in os-collect-config)",
+        ),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            ("has expired", "renew the endpoint's certificate; check the clock of this node")
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            ("is not valid yet", "check the clock of this node")
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            ("is for another name", "use the name in the certificate as endpoint, or renew the certificate with this name")
+        }
+        _ => ("cannot be used", "renew the endpoint's certificate, or give its CA ([tls] ca_file in agent.toml)"),
+    };
+    Error::permanent(format!("the certificate of {shown} {cause}"))
+        .rule(format!("TLS certificates are verified (design.md 7): {error}"))
+        .remedy(remedy)
+}
+
+/// The chain of causes, looking into I/O errors too: they do not name what they wrap as their source.
+fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error| {
+        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        wrapped.map(|wrapped| wrapped as &(dyn StdError + 'static)).or_else(|| error.source())
+    })
+}
+
+fn find_tls(error: &reqwest::Error) -> Option<&rustls::Error> {
+    chain(error).find_map(|error| error.downcast_ref())
+}
+
+fn find_io(error: &reqwest::Error) -> Option<ErrorKind> {
+    chain(error).filter_map(|error| error.downcast_ref::<std::io::Error>()).map(std::io::Error::kind).last()
+}
+
+/// The last cause: the layers above it say only "error sending request".
+pub(super) fn innermost(error: &reqwest::Error) -> String {
+    chain(error).last().map(ToString::to_string).unwrap_or_default()
+}

@@ -1,0 +1,100 @@
+//! The answer to a request.
+
+use std::time::Duration;
+
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
+
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+
+/// A complete answer.
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// HTTP status, e.g. 200.
+    pub status: u16,
+    headers: HeaderMap,
+    /// As it came.
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    /// Whether the status is 2xx.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// The first header of this name that is plain text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// How long the server asks us to wait (RFC 9110 10.2.3), in seconds or as a date. The date is
+    /// measured against the server's own `Date`, because this node's clock may be wrong.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        let text = self.header(RETRY_AFTER.as_str())?.trim();
+        if let Ok(seconds) = text.parse() {
+            return Some(Duration::from_secs(seconds));
+        }
+        Some(http_date(text)?.since(http_date(self.header(DATE.as_str())?)?))
+    }
+}
+
+/// Reads the body, at most `limit` bytes of it.
+pub(super) async fn read(
+    mut answer: reqwest::Response,
+    limit: usize,
+    told: impl Fn(reqwest::Error) -> Error,
+) -> Result<Response> {
+    let too_large = || {
+        Error::permanent(format!("the answer is larger than {limit} bytes"))
+            .rule("design.md 7: size limits on what comes from outside")
+    };
+    if answer.content_length().is_some_and(|length| length > limit as u64) {
+        return Err(too_large());
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(&told)? {
+        if body.len() + chunk.len() > limit {
+            return Err(too_large());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Response { status: answer.status().as_u16(), headers: std::mem::take(answer.headers_mut()), body })
+}
+
+/// `Wed, 21 Oct 2026 07:28:00 GMT` (RFC 9110 5.6.7, the one form that servers send today).
+fn http_date(text: &str) -> Option<Timestamp> {
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let mut words = text.split_once(", ")?.1.split(' ');
+    let (day, month, year, time) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let month = MONTHS.iter().position(|name| *name == month)? + 1;
+    Timestamp::parse_rfc3339(&format!("{year}-{month}-{day}T{time}Z"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_read_in_both_forms() {
+        let response = |headers: &[(&'static str, &'static str)]| {
+            let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+            Response { status: 503, headers, body: Vec::new() }
+        };
+        let date = ("date", "Sat, 21 Nov 2026 09:03:20 GMT");
+        for (headers, expected) in [
+            (vec![("retry-after", "7")], Some(7)),
+            (vec![("retry-after", "Sat, 21 Nov 2026 09:04:20 GMT"), date], Some(60)),
+            (vec![("retry-after", "Sat, 21 Nov 2026 09:00:00 GMT"), date], Some(0)),
+            (vec![("retry-after", "Sat, 21 Nov 2026 09:04:20 GMT")], None),
+            (vec![("retry-after", "-1")], None),
+            (vec![("retry-after", "soon, or later"), date], None),
+            (vec![date], None),
+        ] {
+            assert_eq!(response(&headers).retry_after(), expected.map(Duration::from_secs), "{headers:?}");
+        }
+    }
+}

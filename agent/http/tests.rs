@@ -1,0 +1,224 @@
+//! The client against a scripted server.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::fake::{Act, Fake, ok, status};
+use super::*;
+use crate::error::Kind;
+use crate::files::Attributes;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn client() -> (tempfile::TempDir, Http) {
+    with(Tls::default())
+}
+
+fn with(tls: Tls) -> (tempfile::TempDir, Http) {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Arc::new(Tree::open(dir.path()).unwrap());
+    (dir, Http::new(tls, root, Clock::system()))
+}
+
+#[tokio::test]
+async fn the_request_goes_out_as_it_was_written_over_one_connection() {
+    let fake = Fake::start(vec![ok("{}")]).await;
+    let (_dir, http) = client();
+    let path = "/v1/signal/arn%3Aopenstack%3Aheat%3A%3Ax/my%2520stack/a%2F%2Fb//c?t=a+b%2Bc&Signature=%3D";
+    let url = format!("{}{path}", fake.base);
+    let response = http.request(Request::new("POST", &url, LIMIT).json(b"{\"status\": 0}".to_vec())).await.unwrap();
+    assert!(response.is_success());
+    http.request(Request::new("GET", &url, LIMIT).header("x-auth-token", "t")).await.unwrap();
+    let requests = fake.requests();
+    assert!(requests[0].starts_with(&format!("POST {path} HTTP/1.1\r\n")), "{}", requests[0]);
+    let head = requests[0].to_lowercase();
+    assert!(
+        head.contains("content-length: 13\r\n") && !head.contains("transfer-encoding") && !head.contains("accept-encoding"),
+        "{head}"
+    );
+    assert!(head.contains("content-type: application/json\r\n") && head.contains("user-agent: heat-node-agent/"), "{head}");
+    assert!(head.contains(&format!("host: {}\r\n", fake.base.trim_start_matches("http://"))), "{head}");
+    assert!(requests[0].ends_with("{\"status\": 0}"));
+    assert!(requests[1].to_lowercase().contains("x-auth-token: t\r\n"));
+    assert_eq!(fake.connections(), 1);
+}
+
+#[tokio::test]
+async fn every_status_is_an_answer() {
+    for (line, code) in
+        [("204 No Content", 204), ("300 Multiple Choices", 300), ("403 AccessDenied", 403), ("500 InternalFailure", 500)]
+    {
+        let fake = Fake::start(vec![Act::Answer(line, vec!["Retry-After: 3".into()], b"why".to_vec())]).await;
+        let (_dir, http) = client();
+        let response = http.request(Request::new("GET", &fake.base, LIMIT)).await.unwrap();
+        assert_eq!((response.status, response.retry_after()), (code, Some(Duration::from_secs(3))));
+        assert_eq!(response.is_success(), code == 204);
+    }
+}
+
+#[tokio::test]
+async fn what_goes_wrong_is_said_in_words_and_without_secrets() {
+    let short = Duration::from_millis(300);
+    let elsewhere = || Act::Answer("302 Found", vec!["Location: http://elsewhere.example/?sig=hush".into()], Vec::new());
+    let unencrypted = || Act::Answer("302 Found", vec!["Location: //127.0.0.1:1/x".into()], Vec::new());
+    let back = || Act::Answer("307 Temporary Redirect", vec!["Location: /again".into()], Vec::new());
+    for (act, kind, words) in [
+        (Act::Cut(100, b"{".to_vec()), Kind::Transient, "closed the connection before its answer was complete"),
+        (Act::Close, Kind::Transient, "127.0.0.1"),
+        (Act::Endless, Kind::Permanent, "the answer is larger than 10000 bytes"),
+        (ok(vec![b'x'; 10_001]), Kind::Permanent, "the answer is larger than 10000 bytes"),
+        (Act::Slow(LIMIT, Box::new(ok(""))), Kind::Transient, "within 0.3 s"),
+        (elsewhere(), Kind::Permanent, "redirected to http://elsewhere.example/?…, which is not followed"),
+        (unencrypted(), Kind::Permanent, "redirected to http://127.0.0.1:1/x, which is not followed"),
+        (back(), Kind::Permanent, "more than 3 redirects"),
+    ] {
+        let fake = Fake::start(vec![act]).await;
+        let (_dir, http) = client();
+        let url = format!("{}/v1/?Signature=hush", fake.base);
+        let mut request = Request::new("GET", &url, short);
+        request.body_limit = 10_000;
+        let error = http.request(request).await.unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(!error.lines().join("").contains("hush"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_is_not_there_is_named() {
+    let (_dir, http) = client();
+    // Bound and dropped: nobody listens there.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = http.request(Request::new("GET", &format!("http://{gone}/?s=hush"), LIMIT)).await.unwrap_err();
+    assert_eq!((error.cause(), error.kind()), (format!("connection refused by {gone}").as_str(), Kind::Transient));
+    assert_eq!(error.to_string(), format!("GET http://{gone}/?…: connection refused by {gone}"));
+    let error = http.request(Request::new("TRACE", "http://127.0.0.1/", LIMIT)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Permanent);
+}
+
+#[tokio::test]
+async fn redirects_within_the_host_are_followed_but_never_turn_a_post_into_a_get() {
+    let moved = |line| Act::Answer(line, vec!["Location: /there?x=%2F".into()], Vec::new());
+    let (_dir, http) = client();
+    let fake = Fake::start(vec![moved("301 Moved Permanently"), ok("found")]).await;
+    assert_eq!(http.request(Request::new("GET", &fake.base, LIMIT)).await.unwrap().body, b"found");
+    assert!(fake.requests()[1].starts_with("GET /there?x=%2F "));
+    let fake = Fake::start(vec![moved("302 Found"), ok("found")]).await;
+    assert_eq!(http.request(Request::new("POST", &fake.base, LIMIT).json(b"{}".to_vec())).await.unwrap().status, 302);
+    let fake = Fake::start(vec![moved("308 Permanent Redirect"), status("200 OK", "found")]).await;
+    http.request(Request::new("POST", &fake.base, LIMIT).json(b"{}".to_vec())).await.unwrap();
+    assert!(fake.requests()[1].starts_with("POST /there") && fake.requests()[1].ends_with("{}"));
+}
+
+#[tokio::test]
+async fn a_socket_is_spoken_to_whatever_the_url_says() {
+    let (dir, http) = client();
+    let path = dir.path().join("docker.sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = [0; 512];
+        let _gone = stream.read(&mut head).await;
+        let _gone = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK").await;
+    });
+    let response = http.over_unix_socket(&path).request(Request::new("GET", "http://localhost/_ping", LIMIT)).await.unwrap();
+    assert_eq!(response.body, b"OK");
+    let gone = http.over_unix_socket(&dir.path().join("none"));
+    let error = gone.request(Request::new("GET", "http://localhost/_ping", LIMIT)).await.unwrap_err();
+    assert!(error.cause().ends_with("/none is not there"), "{error}");
+}
+
+#[tokio::test]
+async fn certificates_are_verified_unless_settings_and_caller_both_say_otherwise() {
+    let url = format!("https://127.0.0.1:{}/?s=hush", tls_server());
+    let (dir, http) = with(Tls { ca_file: Some("/ca.pem".into()), allow_insecure: false });
+    let ask = |http: Http, insecure| {
+        let url = url.clone();
+        async move {
+            let mut request = Request::new("GET", &url, LIMIT);
+            request.insecure = insecure;
+            http.request(request).await
+        }
+    };
+    let error = ask(http.clone(), false).await.unwrap_err();
+    assert!(error.to_string().contains("reading the certificate authorities in /ca.pem: no PEM certificate"), "{error}");
+    let tree = Tree::open(dir.path()).unwrap();
+    // The right file makes it work at the next try, without a restart.
+    tree.write(Path::new("/ca.pem"), CA.as_bytes(), Attributes::mode(0o644)).unwrap();
+    assert_eq!(ask(http.clone(), false).await.unwrap().body, b"hi");
+    assert_eq!(ask(http, true).await.unwrap_err().kind(), Kind::Refused);
+
+    let (dir, unaware) = with(Tls { ca_file: None, allow_insecure: true });
+    if let Err(error) = ask(unaware.clone(), false).await {
+        assert_eq!(error.kind(), Kind::Permanent, "{error}");
+        assert!(error.suggested_remedy().unwrap().contains("ca_file"), "{error}");
+        assert!(!error.lines().join("").contains("hush"));
+    }
+    assert_eq!(ask(unaware.clone(), true).await.unwrap().body, b"hi");
+    Tree::open(dir.path()).unwrap().write(Path::new("/own.pem"), CA.as_bytes(), Attributes::mode(0o644)).unwrap();
+    assert_eq!(ask(unaware.with_endpoint_ca(Path::new("/own.pem")), false).await.unwrap().body, b"hi");
+
+    let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/", plain.local_addr().unwrap());
+    std::thread::spawn(move || plain.accept().unwrap().0.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+    let error = unaware.with_endpoint_ca(Path::new("/own.pem")).request(Request::new("GET", &url, LIMIT)).await.unwrap_err();
+    assert!(error.suggested_remedy().unwrap().contains("speaks https"), "{error}");
+}
+
+/// Answers every connection over TLS with `hi`; gives its port.
+fn tls_server() -> u16 {
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    let certificate = CertificateDer::from_pem_slice(LEAF.as_bytes()).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(LEAF_KEY.as_bytes()).unwrap();
+    let config = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
+    let config = Arc::new(config);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = rustls::StreamOwned::new(connection, stream);
+            let mut head = [0; 1024];
+            if stream.read(&mut head).is_ok() {
+                let _gone = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");
+                stream.conn.send_close_notify();
+                let _gone = stream.flush();
+            }
+        }
+    });
+    port
+}
+
+// Made for this test alone: an authority, a certificate of it for 127.0.0.1, and that one's key.
+const CA: &str = "-----BEGIN CERTIFICATE-----
+MIIBmzCCAUGgAwIBAgIUAJI59hy4VWWtQkHkpgtStAFb+jowCgYIKoZIzj0EAwIw
+IjEgMB4GA1UEAwwXaGVhdC1ub2RlLWFnZW50IHRlc3QgQ0EwIBcNMjYxMTIxMTU0
+NzAwWhgPMjEyNjEwMjgxNTQ3MDBaMCIxIDAeBgNVBAMMF2hlYXQtbm9kZS1hZ2Vu
+dCB0ZXN0IENBMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEn3ZtHE1vqA1T5sjq
+j/ggAV4xjnQHSEClGTNIRsIDm4UPc83u0EoXj9rA0yrg+b/zFKyBa8MDZKfTAQA4
+xhJtOqNTMFEwHQYDVR0OBBYEFOE2j/4nYvmOCzrW17hrtdnVL2c2MB8GA1UdIwQY
+MBaAFOE2j/4nYvmOCzrW17hrtdnVL2c2MA8GA1UdEwEB/wQFMAMBAf8wCgYIKoZI
+zj0EAwIDSAAwRQIhANpykUTRqG50fOG5xVMDN6IAUmoc/Nfw7R/Rhm5/JYSKAiAD
+DrE1XbaBmIZ+yclwjLSQcU2wCTTVwkLciQUULcmzOA==
+-----END CERTIFICATE-----";
+const LEAF: &str = "-----BEGIN CERTIFICATE-----
+MIIBrTCCAVOgAwIBAgIUIjL45Wlso7CHjElWAAdBYeZjNWcwCgYIKoZIzj0EAwIw
+IjEgMB4GA1UEAwwXaGVhdC1ub2RlLWFnZW50IHRlc3QgQ0EwIBcNMjYxMTIxMTU0
+NzAwWhgPMjEyNjEwMjgxNTQ3MDBaMBQxEjAQBgNVBAMMCTEyNy4wLjAuMTBZMBMG
+ByqGSM49AgEGCCqGSM49AwEHA0IABFhQxLbWFGrVHlvVMDFXFFi3rBwFRT4U+YOw
+gxAw3sP+4g1n7tw/gJv7iezJU6aDp7IcQ0fjdnEeADc6xlLkxt2jczBxMA8GA1Ud
+EQQIMAaHBH8AAAEwEwYDVR0lBAwwCgYIKwYBBQUHAwEwCQYDVR0TBAIwADAdBgNV
+HQ4EFgQUnpeEQuuo+bjv3yOoptcd04bprHwwHwYDVR0jBBgwFoAU4TaP/idi+Y4L
+OtbXuGu12dUvZzYwCgYIKoZIzj0EAwIDSAAwRQIgf3IyzRZ74sYTgwshwnAJ2/Xf
+wJyBQqJpDmhbFos+tW0CIQD6zj6UQBpdu8tuw35t+IWSoV1ORuIflYnKFziWmbQf
+3g==
+-----END CERTIFICATE-----";
+const LEAF_KEY: &str = "-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg1pn5upHTP+VrUJBO
+G6bJV8s1mnMcGrecIxaJWrn9iYyhRANCAARYUMS21hRq1R5b1TAxVxRYt6wcBUU+
+FPmDsIMQMN7D/uINZ+7cP4Cb+4nsyVOmg6eyHENH43ZxHgA3OsZS5Mbd
+-----END PRIVATE KEY-----";

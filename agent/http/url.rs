@@ -1,0 +1,196 @@
+//! URLs: kept byte for byte, shown without their secrets.
+
+use std::net::IpAddr;
+
+use reqwest::Url;
+
+use crate::error::{Error, Result};
+
+/// A URL taken apart without changing a byte of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts<'a> {
+    /// `http` or `https`.
+    pub scheme: &'static str,
+    /// Whether a user name or password stands before the host.
+    pub userinfo: bool,
+    /// `host` or `host:port`, without user name and password.
+    pub authority: &'a str,
+    /// Path and query, from the first `/` or `?` on; may be empty.
+    pub target: &'a str,
+}
+
+/// Takes an absolute http(s) URL apart; `None` for anything else.
+#[must_use]
+pub fn split(url: &str) -> Option<Parts<'_>> {
+    let (scheme, rest) = url.split_once("://")?;
+    let scheme = match scheme {
+        _ if scheme.eq_ignore_ascii_case("http") => "http",
+        _ if scheme.eq_ignore_ascii_case("https") => "https",
+        _ => return None,
+    };
+    let (before, target) = rest.split_at(rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len()));
+    let (userinfo, authority) = match before.rsplit_once('@') {
+        Some((_, authority)) => (true, authority),
+        None => (false, before),
+    };
+    (!authority.is_empty()).then_some(Parts { scheme, userinfo, authority, target })
+}
+
+/// A URL for people: without user name, password and query, which hold secrets.
+#[must_use]
+pub fn redacted(url: &str) -> String {
+    // Only what the parser understood is shown: in a malformed URL a password may stand anywhere.
+    let Ok(parsed) = Url::parse(url) else { return "an unusable URL".to_owned() };
+    let Some(host) = parsed.host_str() else { return format!("{}:…", parsed.scheme()) };
+    let port = parsed.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let query = if parsed.query().is_some() || parsed.fragment().is_some() { "?…" } else { "" };
+    format!("{}://{host}{port}{}{query}", parsed.scheme(), parsed.path())
+}
+
+/// A URL that can be sent as it is written.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    /// For the client.
+    pub(super) url: Url,
+    /// Host and port as written.
+    pub(super) authority: String,
+    /// The host alone.
+    pub(super) host: String,
+    /// Whether TLS is spoken.
+    pub(super) secure: bool,
+}
+
+impl Target {
+    /// Parses and makes sure that parsing changed nothing that a signature covers.
+    pub(super) fn new(text: &str) -> Result<Self> {
+        let unusable = || {
+            Error::permanent(format!("{} cannot be called", redacted(text)))
+                .rule("an absolute http(s) URL (RFC 9110 4.2)")
+                .remedy("correct the URL where it comes from: the template, os-collect-config.conf, Heat's configuration")
+        };
+        let parts = split(text).ok_or_else(unusable)?;
+        let url = Url::parse(text).map_err(|_| unusable())?;
+        let host = url.host_str().ok_or_else(unusable)?.to_owned();
+        let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
+        let sent = format!("{}{query}", url.path());
+        if sent != if parts.target.is_empty() { "/" } else { parts.target } {
+            return Err(Error::permanent(format!("{} would not be sent byte for byte", redacted(text)))
+                .rule("heat-protocol.md 7.1: signed URLs are called verbatim; so dots, blanks and fragments must be encoded")
+                .remedy("correct the URL where it comes from: the template, os-collect-config.conf, Heat's configuration"));
+        }
+        Ok(Self { authority: parts.authority.to_owned(), host, secure: parts.scheme == "https", url })
+    }
+
+    /// The metadata address and this machine are reached directly, whatever the environment says (heat-protocol.md R26).
+    pub(super) fn never_proxied(&self) -> bool {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        match host.parse::<IpAddr>() {
+            Ok(IpAddr::V4(v4)) => v4.is_loopback() || v4.is_link_local(),
+            Ok(IpAddr::V6(v6)) => v6.is_loopback() || v6.is_unicast_link_local(),
+            Err(_) => host == "localhost" || host.ends_with(".localhost"),
+        }
+    }
+}
+
+/// The proxy that the environment names, as the client library looks it up.
+fn proxies(names: &'static [&'static str]) -> impl Iterator<Item = String> {
+    names.iter().filter_map(|name| std::env::var(name).ok()).filter(|value| !value.is_empty())
+}
+
+/// Whether the environment names a proxy for a scheme; the host may be exempt all the same.
+pub(super) fn proxy_set(secure: bool) -> bool {
+    let names = if secure {
+        &["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"]
+    } else {
+        &["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"]
+    };
+    proxies(names).next().is_some()
+}
+
+/// Whether a proxy is itself spoken to over TLS.
+pub(super) fn proxy_over_tls() -> bool {
+    proxies(&["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"]).any(|proxy| proxy.starts_with("https:"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_url_is_sent_as_written_or_not_at_all() {
+        for exact in [
+            "http://h:8000/v1/signal/arn%3Aopenstack%3Aheat%3A%3A9d1c%3Astacks/my%2520stack/a?Signature=X%2B%2Fy%3D&Timestamp=2026-03-01T11%3A59%3A58Z",
+            "http://Heat.Example:8000/v1/",
+            "https://h/a+b%2F%2F?c=d+e",
+            "http://h//double//?x=%7e",
+            "http://[::1]:8000/v1/?a",
+            "http://h",
+            "HTTP://h:80/",
+        ] {
+            let target = Target::new(exact).unwrap();
+            let sent = format!("{}{}", target.url.path(), target.url.query().map(|q| format!("?{q}")).unwrap_or_default());
+            assert!(exact.ends_with(&sent) || exact == "http://h", "{exact}: {sent}");
+        }
+        for changed in [
+            "http://h/a/../b",
+            "http://h/%2e%2e/b",
+            "http://h/a b",
+            "http://h/a#b",
+            "http://h/?a='b'",
+            "http://h\\a",
+            "http://h/é",
+            " http://h/",
+            "http://h/a\n",
+            "http://h?x",
+        ] {
+            let error = Target::new(changed).unwrap_err();
+            assert!(error.broken_rule().is_some(), "{changed}");
+        }
+        for unusable in ["", "h/v1", "ftp://h/", "file:///etc/shadow", "http://", "http:///x", "http://h:99999/", "javascript:x"]
+        {
+            assert!(Target::new(unusable).is_err(), "{unusable}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        for (url, shown) in [
+            ("http://u:hush@h:8000/v1/?Signature=hush", "http://h:8000/v1/?…"),
+            ("https://h/a#hush", "https://h/a?…"),
+            ("https://h/a", "https://h/a"),
+            ("http://u:hu/sh@h/", "an unusable URL"),
+            ("no url at all hush", "an unusable URL"),
+            ("data:hush", "data:…"),
+        ] {
+            assert_eq!(redacted(url), shown);
+            assert!(!Target::new(url).err().is_some_and(|error| error.lines().join("").contains("hush")), "{url}");
+        }
+    }
+
+    #[test]
+    fn neither_the_metadata_address_nor_this_machine_is_proxied() {
+        for (url, never) in [
+            ("http://169.254.169.254/x", true),
+            ("http://127.0.0.1:8000/", true),
+            ("http://[::1]/", true),
+            ("http://localhost/", true),
+            ("http://10.0.0.1/", false),
+            ("http://localhost.example/", false),
+        ] {
+            assert_eq!(Target::new(url).unwrap().never_proxied(), never, "{url}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_called_was_not_changed(text in "(http|https)://[ -~]{0,30}") {
+            if let Ok(target) = Target::new(&text) {
+                let parts = split(&text).unwrap();
+                prop_assert!(parts.target.is_empty() || target.url.as_str().ends_with(parts.target));
+            }
+            prop_assert!(!redacted(&text).is_empty());
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Files for systemd's `EnvironmentFile=`.
+
+/// One `KEY="value"` line.
+///
+/// Inside double quotes systemd takes a backslash before `"`, `\`, `` ` `` and `$` away and expands nothing
+/// (systemd.exec(5)); a shell that reads the same file sees the same value.
+pub(super) fn line(key: &str, value: &str) -> String {
+    let mut out = format!("{key}=\"");
+    for c in value.chars() {
+        if matches!(c, '"' | '\\' | '`' | '$') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out.push_str("\"\n");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_values_are_quoted_never_evaluated() {
+        for (value, expected) in [
+            ("plain", "K=\"plain\"\n"),
+            ("a b # c", "K=\"a b # c\"\n"),
+            ("$(reboot)`x`", "K=\"\\$(reboot)\\`x\\`\"\n"),
+            ("say \"hi\" \\n", "K=\"say \\\"hi\\\" \\\\n\"\n"),
+            ("http://u:p%40ss@proxy:3128", "K=\"http://u:p%40ss@proxy:3128\"\n"),
+        ] {
+            assert_eq!(line("K", value), expected);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! From a node's specification to everything that it should look like. A node's bytes follow from its
+//! parameters alone: nothing of the machine is asked for.
+
+use super::node_spec::{NodeSpec, Role};
+use super::{docker, etcd, host};
+use crate::desired::Desired;
+
+/// Renders a node.
+#[must_use]
+pub fn render(spec: &NodeSpec) -> Desired {
+    let mut desired = Desired::default();
+    host::add(&mut desired);
+    if let (Role::Master, Some(address)) = (spec.role, spec.address) {
+        etcd::add(spec, address, &mut desired);
+    }
+    docker::add(spec, &mut desired);
+    desired
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kubernetes::Parameters;
+    use crate::metadata::Deployment;
+
+    fn rendered(deployment: &Value) -> Desired {
+        let deployment = Deployment::parse(deployment).unwrap().unwrap();
+        let parameters = Parameters::from_deployment(&deployment).unwrap();
+        render(&NodeSpec::from_parameters(&parameters).unwrap())
+    }
+
+    /// A Desired as text that a person can read and compare.
+    fn text(desired: &Desired) -> String {
+        let mut out = String::new();
+        for one in &desired.directories {
+            writeln!(out, "directory {} {:o} {}:{} {:?}", one.path, one.mode, one.owner.user, one.owner.group, one.needs)
+                .unwrap();
+        }
+        for one in &desired.volumes {
+            writeln!(out, "volume {one:?}").unwrap();
+        }
+        for one in &desired.files {
+            let secret = if one.secret { " secret" } else { "" };
+            writeln!(out, "file {} {:o} {}:{}{secret}", one.path, one.mode, one.owner.user, one.owner.group).unwrap();
+            for line in one.content.lines() {
+                writeln!(out, "  |{line}").unwrap();
+            }
+        }
+        for one in &desired.units {
+            writeln!(
+                out,
+                "unit {} enable={} helper={} restart_on={:?} needs={:?}",
+                one.name, one.enable, one.applies_files, one.restart_on, one.needs
+            )
+            .unwrap();
+        }
+        for one in &desired.gates {
+            writeln!(out, "gate {} {}x {:?} needs={:?}", one.name, one.consecutive, one.probe, one.needs).unwrap();
+        }
+        out
+    }
+
+    #[test]
+    fn nodes_render_to_the_golden_texts() {
+        let base = json!({"KUBE_NODE_IP": "192.0.2.11", "INSTANCE_NAME": "bay-master-0", "TLS_DISABLED": "True",
+            "CLUSTER_UUID": "c0ffee00-1111-4222-8333-444455556666"});
+        let cases = [
+            (
+                "master-volumes",
+                json!({"DOCKER_VOLUME": "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4", "ETCD_VOLUME": "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610"}),
+            ),
+            ("master", json!({"INSTANCE_NAME": null, "KUBE_NODE_IP": "2001:db8::11"})),
+            (
+                "minion",
+                json!({"ROLE": "minion", "CGROUP_DRIVER": "systemd", "INSECURE_REGISTRY_URL": "registry.example.org:5000"}),
+            ),
+            (
+                "master-proxy-discovery",
+                json!({"HTTP_PROXY": "http://user:p$(x)`y`@proxy.example.org:3128", "NO_PROXY": ".example.org",
+                    "ETCD_DISCOVERY_URL": "https://discovery.example.org/0f1e"}),
+            ),
+        ];
+        for (name, changes) in cases {
+            let mut config = base.clone();
+            config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            let found = text(&rendered(&json!({"id": "i", "config": config})));
+            let path =
+                std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("agent/kubernetes/golden").join(format!("{name}.txt"));
+            // HNA_RENEW_GOLDEN=1 writes them anew; a person reads the difference.
+            if std::env::var_os("HNA_RENEW_GOLDEN").is_some() {
+                let tree = crate::files::Tree::open_or_create(path.parent().unwrap(), 0o755).unwrap();
+                tree.write(
+                    std::path::Path::new(path.file_name().unwrap()),
+                    found.as_bytes(),
+                    crate::files::Attributes::mode(0o644),
+                )
+                .unwrap();
+            }
+            assert_eq!(found, std::fs::read_to_string(&path).unwrap(), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_need_is_fulfilled_by_something_that_is_desired() {
+        use crate::desired::Need;
+        for document in [include_str!("../../examples/master.json"), include_str!("../../examples/minion.json")] {
+            let document: Value = serde_json::from_str(document).unwrap();
+            let deployments = document["deployments"].as_array().unwrap();
+            assert_eq!(deployments.len(), 1);
+            let desired = rendered(&deployments[0]);
+            let all =
+                desired.directories.iter().flat_map(|one| &one.needs).chain(desired.units.iter().flat_map(|one| &one.needs));
+            for need in all.chain(desired.gates.iter().flat_map(|one| &one.needs)) {
+                assert!(
+                    match need {
+                        Need::Volume(role) => desired.volumes.iter().any(|one| one.role == *role),
+                        Need::Directory(path) => desired.directories.iter().any(|one| one.path == *path),
+                        Need::Unit(name) => desired.units.iter().any(|one| one.name == *name),
+                        Need::Gate(name) => desired.gates.iter().any(|one| one.name == *name),
+                    },
+                    "{need:?}"
+                );
+            }
+            for unit in &desired.units {
+                assert!(unit.restart_on.iter().all(|path| desired.files.iter().any(|file| file.path == *path)), "{}", unit.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_example_template_uses_known_names() {
+        let template = include_str!("../../examples/master-template.yaml");
+        let (_, inputs) = template.split_once("input_values:").unwrap();
+        let names: Vec<_> =
+            inputs.lines().skip(1).take_while(|line| !line.is_empty()).filter_map(|line| line.trim().split(':').next()).collect();
+        assert!(names.len() > 8);
+        for name in names {
+            assert!(crate::kubernetes::parameter_table::find(name).is_some(), "{name}");
+            assert!(template.contains(&format!("{{name: {name}, type: ")), "{name} is not declared");
+        }
+    }
+
+    #[test]
+    fn every_name_that_the_code_asks_for_is_in_the_table() {
+        let source = include_str!("node_spec.rs");
+        let asked = source.split('"').filter(|part| part.len() > 3 && part.bytes().all(|b| b.is_ascii_uppercase() || b == b'_'));
+        let names: Vec<_> = asked.collect();
+        assert!(names.len() > 20);
+        for name in names {
+            assert!(crate::kubernetes::parameter_table::find(name).is_some(), "{name}");
+        }
+    }
+}

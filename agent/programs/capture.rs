@@ -1,0 +1,145 @@
+//! Keeping a program's output: head and tail in memory, all of it (to a limit) in a file and the journal.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes kept of the beginning of each stream.
+const HEAD: usize = 64 * 1024;
+/// Bytes kept of the end of each stream.
+const TAIL: usize = 384 * 1024;
+/// Bytes that the output file may grow to.
+const FILE_LIMIT: u64 = 16 * 1024 * 1024;
+/// A line longer than this is passed on in pieces.
+const LINE: usize = 16 * 1024;
+
+/// The beginning and the end of a stream of any length.
+#[derive(Debug, Default)]
+pub(super) struct HeadAndTail {
+    head: Vec<u8>,
+    tail: std::collections::VecDeque<u8>,
+    dropped: u64,
+}
+
+impl HeadAndTail {
+    pub(super) fn add(&mut self, mut bytes: &[u8]) {
+        let room = HEAD.saturating_sub(self.head.len()).min(bytes.len());
+        let (first, rest) = bytes.split_at(room);
+        self.head.extend_from_slice(first);
+        bytes = rest;
+        self.tail.extend(bytes);
+        if self.tail.len() > TAIL {
+            let over = self.tail.len() - TAIL;
+            self.tail.drain(..over);
+            self.dropped += over as u64;
+        }
+    }
+
+    /// As text, bytes that are no UTF-8 replaced, with a note where something was left out.
+    pub(super) fn text(&mut self) -> String {
+        let mut bytes = std::mem::take(&mut self.head);
+        if self.dropped > 0 {
+            bytes.extend_from_slice(format!("\n[… {} bytes left out …]\n", self.dropped).as_bytes());
+        }
+        bytes.extend(self.tail.drain(..));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// The output file that both streams share.
+#[derive(Debug)]
+pub(super) struct Log {
+    file: File,
+    written: u64,
+}
+
+impl Log {
+    pub(super) fn new(file: File) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self { file, written: 0 }))
+    }
+
+    /// A full disk must not end the program whose output it is: what cannot be written is dropped.
+    fn add(&mut self, bytes: &[u8]) {
+        if self.written <= FILE_LIMIT && self.file.write_all(bytes).is_ok() {
+            self.written += bytes.len() as u64;
+        }
+    }
+}
+
+/// Reads one stream to its end, line by line: masked, to the file, to the journal, and head and tail kept.
+pub(super) fn drain(mut from: impl Read, to: &mut impl Write, log: &Arc<Mutex<Log>>, kept: &Arc<Mutex<HeadAndTail>>, secrets: &[String]) {
+    let mut line = Vec::new();
+    let mut buffer = [0_u8; 8192];
+    loop {
+        let count = match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        };
+        for piece in buffer.get(..count).unwrap_or_default().split_inclusive(|byte| *byte == b'\n') {
+            line.extend_from_slice(piece);
+            if line.ends_with(b"\n") || line.len() >= LINE {
+                pass_on(&mut line, to, log, kept, secrets);
+            }
+        }
+    }
+    if !line.is_empty() {
+        pass_on(&mut line, to, log, kept, secrets);
+    }
+}
+
+fn pass_on(line: &mut Vec<u8>, to: &mut impl Write, log: &Arc<Mutex<Log>>, kept: &Arc<Mutex<HeadAndTail>>, secrets: &[String]) {
+    let masked = mask(line, secrets);
+    // A journal that does not take the line costs the line, not the program.
+    let _ = to.write_all(&masked);
+    log.lock().unwrap_or_else(PoisonError::into_inner).add(&masked);
+    kept.lock().unwrap_or_else(PoisonError::into_inner).add(&masked);
+    line.clear();
+}
+
+/// Replaces each known secret by asterisks.
+pub(super) fn mask(bytes: &[u8], secrets: &[String]) -> Vec<u8> {
+    let mut out = bytes.to_vec();
+    for secret in secrets {
+        let needle = secret.as_bytes();
+        if needle.len() < 6 {
+            continue;
+        }
+        let mut masked = Vec::with_capacity(out.len());
+        let mut rest = out.as_slice();
+        while let Some(at) = rest.windows(needle.len()).position(|window| window == needle) {
+            let (before, after) = rest.split_at(at);
+            masked.extend_from_slice(before);
+            masked.extend_from_slice(b"******");
+            rest = after.get(needle.len()..).unwrap_or_default();
+        }
+        masked.extend_from_slice(rest);
+        out = masked;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_long_output_is_kept_and_the_gap_named() {
+        let mut kept = HeadAndTail::default();
+        kept.add(b"first\n");
+        for _ in 0..200 {
+            kept.add(&[b'x'; 4096]);
+        }
+        kept.add(b"last\n");
+        let text = kept.text();
+        assert!(text.starts_with("first\n") && text.ends_with("last\n"));
+        assert!(text.len() <= HEAD + TAIL + 64 && text.contains("bytes left out"));
+    }
+
+    #[test]
+    fn secrets_are_masked_everywhere_short_words_are_not() {
+        let secrets = ["p%ssw0rd!".to_owned(), "abc".to_owned()];
+        assert_eq!(mask(b"a p%ssw0rd!p%ssw0rd! abc\xff", &secrets), b"a ************ abc\xff");
+    }
+}

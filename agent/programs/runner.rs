@@ -1,0 +1,264 @@
+//! The inside of a job's unit: `heat-node-agent hook-run DIR`.
+//!
+//! In: DIR/job.json. Out: DIR/output.log while it runs, DIR/result.json, whole and synced, as the last
+//! act. Exactly one runner of a DIR ever starts the program.
+
+use std::io::{Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use super::capture::{HeadAndTail, Log, drain, mask};
+use super::{Job, LOCK, OUTPUT, RESULT, Ran, STARTED};
+use crate::clock::Clock;
+use crate::error::{Context, Error, Result};
+use crate::files::{Attributes, Tree};
+
+/// How long a program has after SIGTERM at its time limit.
+const GRACE: Duration = Duration::from_secs(10);
+/// How long background processes of an ended program may keep its output open before we go on without them.
+const STRAGGLERS: Duration = Duration::from_secs(2);
+/// Largest output file that goes to Heat, in bytes; Heat takes 1 MiB for everything.
+const OUTPUT_FILE_LIMIT: u64 = 512 * 1024;
+
+/// Runs the job of a directory, at most once.
+///
+/// # Errors
+/// If the job cannot be read or its result not be written. A program that fails is no error.
+pub fn run(directory: &Path, clock: &Clock) -> Result<()> {
+    let tree = Tree::open(directory)?;
+    let job: Job = tree.read_json(Path::new("job.json"))?.ok_or_else(|| Error::permanent("there is no job.json").context(directory.display()))?;
+    // Held until the end: by it an agent without systemd knows that the job runs.
+    let Some(_lock) = tree.lock(Path::new(LOCK))? else { return Ok(()) };
+    if !tree.create_new(Path::new(STARTED), b"", Attributes::mode(0o600))? {
+        return Ok(());
+    }
+    let watch = clock.start();
+    let mut ran = run_program(&tree, &job).unwrap_or_else(|error| Ran {
+        status: 127,
+        stderr: error.to_string(),
+        not_started: Some(error.to_string()),
+        ..Ran::default()
+    });
+    ran.duration_ms = watch.millis();
+    tree.write_json(Path::new(RESULT), &ran, Attributes::mode(0o600))
+}
+
+fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
+    let root = Tree::open(Path::new("/"))?;
+    prepare(&root, job)?;
+    let log = Log::new(tree.append(Path::new(OUTPUT), Attributes::mode(0o600))?);
+    let mut child = spawn(job)?;
+    let group = Pid::from_raw(i32::try_from(child.id()).map_err(Error::permanent)?);
+    feed(&mut child, job.stdin.clone());
+    let (streams, drained) = channel();
+    let stdout = keep(child.stdout.take(), std::io::stdout(), &log, &job.secrets, &streams);
+    let stderr = keep(child.stderr.take(), std::io::stderr(), &log, &job.secrets, &streams);
+    drop(streams);
+    let (status, timed_out) = wait(child, group, job.time_limit_ms.map(Duration::from_millis))?;
+    wait_for_streams(&drained);
+    let text = |kept: &Arc<Mutex<HeadAndTail>>| kept.lock().unwrap_or_else(PoisonError::into_inner).text();
+    Ok(Ran {
+        status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)),
+        stdout: text(&stdout),
+        stderr: text(&stderr),
+        outputs: outputs(&root, job)?,
+        timed_out,
+        not_started: None,
+        duration_ms: 0,
+    })
+}
+
+fn prepare(root: &Tree, job: &Job) -> Result<()> {
+    for directory in job.directories.iter().chain(&job.directory) {
+        root.create_dir_all(Path::new(directory), Attributes::mode(0o700))?;
+    }
+    for file in &job.files {
+        let path = Path::new(&file.path);
+        if let Some(above) = path.parent() {
+            root.create_dir_all(above, Attributes::mode(0o700))?;
+        }
+        root.write(path, file.content.as_bytes(), Attributes::mode(file.mode))?;
+    }
+    for path in job.outputs.values() {
+        root.remove(Path::new(path))?;
+    }
+    Ok(())
+}
+
+fn spawn(job: &Job) -> Result<Child> {
+    let Some((program, arguments)) = job.argv.split_first() else { return Err(Error::permanent("the job names no program")) };
+    #[expect(clippy::disallowed_methods, reason = "this is the room that starts programs")]
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    for (name, value) in &job.environment {
+        // What the kernel cannot take as an environment variable would fail the whole start.
+        if !name.is_empty() && !name.contains(['=', '\0']) {
+            command.env(name, value.replace('\0', ""));
+        }
+    }
+    if let Some(directory) = &job.directory {
+        command.current_dir(directory);
+    }
+    command.spawn().map_err(|error| {
+        let remedy = match error.raw_os_error() {
+            Some(8) => "the first line of a script must name its interpreter: #!/bin/sh",
+            Some(2) => "the program or the interpreter in its first line is not in the image",
+            Some(13) => "the file system may be mounted noexec, or a security module forbids it",
+            _ => "see the journal of the unit",
+        };
+        Error::permanent(error).context(format!("starting {program}")).remedy(remedy)
+    })
+}
+
+fn feed(child: &mut Child, text: String) {
+    let Some(mut stdin) = child.stdin.take() else { return };
+    // A program may end without reading its input: that is its right.
+    let fed = std::thread::Builder::new().name("stdin".to_owned()).spawn(move || drop(stdin.write_all(text.as_bytes())));
+    drop(fed);
+}
+
+fn keep(
+    stream: Option<impl Read + Send + 'static>, mut to: impl Write + Send + 'static, log: &Arc<Mutex<Log>>, secrets: &[String],
+    done: &Sender<()>,
+) -> Arc<Mutex<HeadAndTail>> {
+    let kept = Arc::new(Mutex::new(HeadAndTail::default()));
+    if let Some(stream) = stream {
+        let (kept, log, secrets, done) = (Arc::clone(&kept), Arc::clone(log), secrets.to_vec(), done.clone());
+        let reader = std::thread::Builder::new().name("output".to_owned()).spawn(move || {
+            drain(stream, &mut to, &log, &kept, &secrets);
+            drop(done);
+        });
+        drop(reader);
+    }
+    kept
+}
+
+/// Waits for the program; at the time limit its whole process group gets SIGTERM, then SIGKILL.
+fn wait(mut child: Child, group: Pid, limit: Option<Duration>) -> Result<(ExitStatus, bool)> {
+    let (ended, end) = channel();
+    std::thread::Builder::new().name("wait".to_owned()).spawn(move || drop(ended.send(child.wait()))).context(|| "waiting for the program")?;
+    let lost = || Error::transient("the program's end was not seen");
+    let Some(limit) = limit else { return Ok((end.recv().map_err(|_| lost())??, false)) };
+    for (pause, signal) in [(limit, Signal::SIGTERM), (GRACE, Signal::SIGKILL)] {
+        match end.recv_timeout(pause) {
+            Ok(status) => return Ok((status?, signal == Signal::SIGKILL)),
+            Err(RecvTimeoutError::Timeout) => {
+                // It may have ended just now.
+                let _ = killpg(group, signal);
+            }
+            Err(RecvTimeoutError::Disconnected) => return Err(lost()),
+        }
+    }
+    Ok((end.recv().map_err(|_| lost())??, true))
+}
+
+/// The readers end when every holder of the pipes has; one that stays in the background is not waited for.
+fn wait_for_streams(drained: &Receiver<()>) {
+    // Nothing is ever sent: the wait ends when all senders are gone, or at the limit.
+    let _ = drained.recv_timeout(STRAGGLERS);
+}
+
+fn outputs(root: &Tree, job: &Job) -> Result<std::collections::BTreeMap<String, String>> {
+    let mut found = std::collections::BTreeMap::new();
+    for (name, path) in &job.outputs {
+        match root.read(Path::new(path), OUTPUT_FILE_LIMIT) {
+            Ok(Some(bytes)) => {
+                found.insert(name.clone(), String::from_utf8_lossy(&mask(&bytes, &job.secrets)).into_owned());
+            }
+            Ok(None) => {}
+            Err(error) => return Err(error.context(format!("reading output {name}"))),
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::programs::JobFile;
+
+    fn run_job(job: &Job) -> (tempfile::TempDir, Ran) {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        tree.write_json(Path::new("job.json"), job, Attributes::mode(0o600)).unwrap();
+        run(dir.path(), &Clock::system()).unwrap();
+        let ran = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
+        (dir, ran)
+    }
+
+    fn shell(script: &str) -> Job {
+        Job { argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(), ..Job::default() }
+    }
+
+    #[test]
+    fn status_output_input_and_environment_come_and_go() {
+        let mut job = shell("read line; echo \"$line $A\"; echo err >&2; exit 3");
+        job.stdin = "hello\n".to_owned();
+        job.environment.insert("A".to_owned(), "b c".to_owned());
+        job.environment.insert("BAD=NAME".to_owned(), "x".to_owned());
+        let (_dir, ran) = run_job(&job);
+        assert_eq!((ran.status, ran.stdout.as_str(), ran.stderr.as_str()), (3, "hello b c\n", "err\n"));
+    }
+
+    #[test]
+    fn a_signal_is_a_negative_status_and_a_missing_program_is_127() {
+        assert_eq!(run_job(&shell("kill -9 $$")).1.status, -9);
+        let (_dir, ran) = run_job(&Job { argv: vec!["/nonexistent".to_owned()], ..Job::default() });
+        assert_eq!(ran.status, 127);
+        assert!(ran.not_started.unwrap().contains("starting /nonexistent"));
+    }
+
+    #[test]
+    fn the_time_limit_ends_the_whole_group() {
+        let mut job = shell("sleep 600 & echo $!; sleep 600");
+        job.time_limit_ms = Some(300);
+        let (_dir, ran) = run_job(&job);
+        assert!(ran.timed_out && ran.status == -15, "{ran:?}");
+        let background: i32 = ran.stdout.trim().parse().unwrap();
+        let state = std::fs::read_to_string(format!("/proc/{background}/stat")).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+    }
+
+    #[test]
+    fn a_background_process_that_keeps_the_output_does_not_hold_us_up() {
+        let (_dir, ran) = run_job(&shell("sleep 30 & echo $!"));
+        assert_eq!(ran.status, 0);
+        let _ = nix::sys::signal::kill(Pid::from_raw(ran.stdout.trim().parse().unwrap()), Signal::SIGKILL);
+    }
+
+    #[test]
+    fn a_directory_runs_once_however_often_it_is_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let job = shell(&format!("echo ran >> {}/trace", dir.path().display()));
+        tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
+        for _ in 0..3 {
+            run(dir.path(), &Clock::system()).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(dir.path().join("trace")).unwrap(), "ran\n");
+    }
+
+    #[test]
+    fn files_are_written_before_and_outputs_read_after_without_old_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        let tree = Tree::open(dir.path()).unwrap();
+        tree.write(Path::new("out.stale"), b"old", Attributes::mode(0o600)).unwrap();
+        let job = Job {
+            argv: vec![at("deep/script")],
+            files: vec![JobFile { path: at("deep/script"), content: format!("#!/bin/sh\nprintf '%s' s3cret-value > {}\n", at("out.new")), mode: 0o700 }],
+            outputs: [("new", at("out.new")), ("stale", at("out.stale")), ("none", at("out.none"))].map(|(name, path)| (name.to_owned(), path)).into(),
+            secrets: vec!["s3cret-value".to_owned()],
+            ..Job::default()
+        };
+        let (_job_dir, ran) = run_job(&job);
+        assert_eq!(ran.outputs, [("new".to_owned(), "******".to_owned())].into());
+    }
+}

@@ -1,0 +1,422 @@
+//! One settings file: all optional, as it says; and the table of all keys.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::SourceName;
+
+/// What a value must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// A whole number in a range.
+    Number(u64, u64),
+    /// `true` or `false`.
+    Switch,
+    /// An absolute path without `..`.
+    Path,
+    /// A list of such paths.
+    Paths,
+    /// A list of texts, none of them empty.
+    Words,
+    /// A list of names of sources, each once.
+    Sources,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+}
+
+/// One key: the source of the checks, of the manual page and of `verify`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// As in the file, tables joined by dots.
+    pub path: &'static str,
+    rule: Rule,
+    /// In TOML; empty where leaving the key out means something that no value says.
+    pub default: &'static str,
+    /// For people.
+    pub meaning: &'static str,
+}
+
+const fn key(path: &'static str, rule: Rule, default: &'static str, meaning: &'static str) -> Key {
+    Key { path, rule, default, meaning }
+}
+
+/// Every key.
+pub const KEYS: &[Key] = &[
+    key("polling_interval", Rule::Number(1, 3600), "60", "Seconds between two polls of a source while nothing changes."),
+    key(
+        "min_polling_interval",
+        Rule::Number(1, 3600),
+        "1",
+        "Seconds to the next poll after a change; doubled at each poll up to polling_interval.",
+    ),
+    key("splay", Rule::Number(0, 3600), "0", "The first poll over the network comes up to so many seconds after the start."),
+    key("state.dir", Rule::Path, "\"/var/lib/heat-node-agent\"", "Journal, outbox and caches; mode 0700."),
+    key("run.dir", Rule::Path, "\"/run/heat-node-agent\"", "status.json."),
+    key(
+        "sources.order",
+        Rule::Sources,
+        "[\"heat_local\", \"cfn\", \"file\"]",
+        "Sources in use; a later one overrides an earlier one.",
+    ),
+    key(
+        "sources.cfn_init_data",
+        Rule::Paths,
+        "[\"/var/lib/heat-cfntools/cfn-init-data\", \"/var/lib/cloud/data/cfn-init-data\"]",
+        "Where cloud-init or Ignition leave the server's first metadata.",
+    ),
+    key(
+        "sources.os_collect_config",
+        Rule::Path,
+        "\"/etc/os-collect-config.conf\"",
+        "The replaced collector's settings, which are taken over.",
+    ),
+    key("sources.timeout", Rule::Number(1, 600), "10", "Seconds for one request to a source, from name lookup to last byte."),
+    key("deploy.groups", Rule::Words, "", "Groups of deployments that this image allows; all if left out."),
+    key("deploy.time_limit", Rule::Number(0, 7 * 86_400), "0", "Seconds that one hook may run; 0 for no limit."),
+    key(
+        "deploy.hook_dirs",
+        Rule::Paths,
+        "[\"/usr/libexec/heat-config/hooks\", \"/var/lib/heat-config/hooks\"]",
+        "Where hooks are looked for; the first match wins.",
+    ),
+    key(
+        "deploy.deployed_dir",
+        Rule::Path,
+        "\"/var/lib/heat-config/deployed\"",
+        "The replaced tools' record of what was run, honoured and kept up to date.",
+    ),
+    key("deploy.keep", Rule::Number(1, 100_000), "200", "How many records of finished deployments are kept."),
+    key("tls.ca_file", Rule::Path, "", "PEM file of certificate authorities to trust beside the system's."),
+    key(
+        "tls.allow_insecure",
+        Rule::Switch,
+        "false",
+        "Whether parameters may turn off the verification of an endpoint's certificate.",
+    ),
+    key(
+        "node.source",
+        Rule::OneOf(&["deployment", "heat-params"]),
+        "\"deployment\"",
+        "What drives the node: a kubernetes-node deployment, or /etc/sysconfig/heat-params.",
+    ),
+    key("report.console", Rule::Switch, "true", "Whether each phase gives a line on the console."),
+];
+
+/// What one file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct Fragment {
+    pub(super) polling_interval: Option<u64>,
+    pub(super) min_polling_interval: Option<u64>,
+    pub(super) splay: Option<u64>,
+    pub(super) state: Directory,
+    pub(super) run: Directory,
+    pub(super) sources: SourcesFragment,
+    pub(super) deploy: DeployFragment,
+    pub(super) tls: TlsFragment,
+    pub(super) node: NodeFragment,
+    pub(super) report: ReportFragment,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct Directory {
+    pub(super) dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct SourcesFragment {
+    pub(super) order: Option<Vec<String>>,
+    pub(super) cfn_init_data: Option<Vec<PathBuf>>,
+    pub(super) os_collect_config: Option<PathBuf>,
+    pub(super) timeout: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct DeployFragment {
+    pub(super) groups: Option<Vec<String>>,
+    pub(super) time_limit: Option<u64>,
+    pub(super) hook_dirs: Option<Vec<PathBuf>>,
+    pub(super) deployed_dir: Option<PathBuf>,
+    pub(super) keep: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct TlsFragment {
+    pub(super) ca_file: Option<PathBuf>,
+    pub(super) allow_insecure: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct NodeFragment {
+    pub(super) source: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct ReportFragment {
+    pub(super) console: Option<bool>,
+}
+
+/// A mistake in one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mistake {
+    /// Key path; empty for the whole file.
+    pub(super) key: String,
+    pub(super) message: String,
+    /// The rest of the file can be used: an unknown key.
+    pub(super) harmless: bool,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.key.is_empty() { f.write_str(&self.message) } else { write!(f, "{}: {}", self.key, self.message) }
+    }
+}
+
+impl Fragment {
+    /// Parses and checks a file; every mistake at once. The fragment counts only if none is harmful.
+    pub(super) fn parse(bytes: &[u8]) -> (Self, Vec<Mistake>) {
+        let whole = |message: String| (Self::default(), vec![Mistake { key: String::new(), message, harmless: false }]);
+        let Ok(text) = std::str::from_utf8(bytes) else { return whole("the file is not UTF-8".to_owned()) };
+        let table: toml::Table = match text.parse() {
+            Ok(table) => table,
+            Err(error) => return whole(syntax(text, &error)),
+        };
+        let mut mistakes = Vec::new();
+        check_table(&table, "", &mut mistakes);
+        if mistakes.iter().any(|mistake| !mistake.harmless) {
+            return (Self::default(), mistakes);
+        }
+        match table.try_into() {
+            Ok(fragment) => (fragment, mistakes),
+            Err(error) => whole(error.message().to_owned()),
+        }
+    }
+
+    /// What `stronger` says takes the place of what is here, key by key.
+    pub(super) fn overlay(&mut self, stronger: Self) {
+        fn take<T>(slot: &mut Option<T>, stronger: Option<T>) {
+            if stronger.is_some() {
+                *slot = stronger;
+            }
+        }
+        take(&mut self.polling_interval, stronger.polling_interval);
+        take(&mut self.min_polling_interval, stronger.min_polling_interval);
+        take(&mut self.splay, stronger.splay);
+        take(&mut self.state.dir, stronger.state.dir);
+        take(&mut self.run.dir, stronger.run.dir);
+        take(&mut self.sources.order, stronger.sources.order);
+        take(&mut self.sources.cfn_init_data, stronger.sources.cfn_init_data);
+        take(&mut self.sources.os_collect_config, stronger.sources.os_collect_config);
+        take(&mut self.sources.timeout, stronger.sources.timeout);
+        take(&mut self.deploy.groups, stronger.deploy.groups);
+        take(&mut self.deploy.time_limit, stronger.deploy.time_limit);
+        take(&mut self.deploy.hook_dirs, stronger.deploy.hook_dirs);
+        take(&mut self.deploy.deployed_dir, stronger.deploy.deployed_dir);
+        take(&mut self.deploy.keep, stronger.deploy.keep);
+        take(&mut self.tls.ca_file, stronger.tls.ca_file);
+        take(&mut self.tls.allow_insecure, stronger.tls.allow_insecure);
+        take(&mut self.node.source, stronger.node.source);
+        take(&mut self.report.console, stronger.report.console);
+    }
+}
+
+/// `line 3: …`, without the file's text, which may hold secrets.
+fn syntax(text: &str, error: &toml::de::Error) -> String {
+    let at = error.span().map_or(0, |span| span.start);
+    let line = text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
+    format!("line {line}: {}", error.message())
+}
+
+fn check_table(table: &toml::Table, prefix: &str, mistakes: &mut Vec<Mistake>) {
+    for (name, value) in table {
+        let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        if let Some(key) = KEYS.iter().find(|key| key.path == path) {
+            if let Err(rule) = key.rule.check(value) {
+                let message = format!("{} is not {rule}", shown(value));
+                mistakes.push(Mistake { key: path, message, harmless: false });
+            }
+            continue;
+        }
+        let is_section = KEYS.iter().any(|key| key.path.split_once('.').is_some_and(|(section, _)| section == path));
+        match value {
+            toml::Value::Table(inner) if is_section => check_table(inner, &path, mistakes),
+            _ if is_section => mistakes.push(Mistake { message: format!("is a section: [{path}]"), key: path, harmless: false }),
+            _ => {
+                let hint = nearest(&path).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+                mistakes.push(Mistake { key: path, message: format!("unknown key, ignored{hint}"), harmless: true });
+            }
+        }
+    }
+}
+
+impl Rule {
+    fn check(self, value: &toml::Value) -> Result<(), String> {
+        let path = |value: &toml::Value| {
+            value
+                .as_str()
+                .map(std::path::Path::new)
+                .is_some_and(|path| path.is_absolute() && !path.components().any(|part| part == std::path::Component::ParentDir))
+        };
+        let word = |value: &toml::Value| value.as_str().is_some_and(|word| !word.is_empty());
+        let list = |each: &dyn Fn(&toml::Value) -> bool| value.as_array().is_some_and(|items| items.iter().all(each));
+        let (good, rule) = match self {
+            Self::Number(min, max) => (
+                value.as_integer().is_some_and(|n| u64::try_from(n).is_ok_and(|n| (min..=max).contains(&n))),
+                format!("a whole number from {min} to {max}"),
+            ),
+            Self::Switch => (value.is_bool(), "true or false".to_owned()),
+            Self::Path => (path(value), "an absolute path without ..".to_owned()),
+            Self::Paths => (list(&path), "a list of absolute paths without ..".to_owned()),
+            Self::Words => (list(&word), "a list of texts that are not empty".to_owned()),
+            Self::Sources => {
+                let known = |item: &toml::Value| item.as_str().and_then(SourceName::from_word).is_some();
+                let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
+                let twice = items.iter().enumerate().any(|(at, item)| items.iter().skip(at + 1).any(|other| other == item));
+                let names = SourceName::ALL.map(SourceName::as_str).join(", ");
+                (list(&known) && !twice && !items.is_empty(), format!("a list of one or more of {names}, each once"))
+            }
+            Self::OneOf(words) => {
+                (value.as_str().is_some_and(|word| words.contains(&word)), format!("one of {}", words.join(", ")))
+            }
+        };
+        if good { Ok(()) } else { Err(rule) }
+    }
+}
+
+/// A value for a message: short, because nobody knows what was written into the wrong key.
+fn shown(value: &toml::Value) -> String {
+    match value {
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::Float(number) => number.to_string(),
+        toml::Value::Boolean(switch) => switch.to_string(),
+        other => format!("this {}", other.type_str()),
+    }
+}
+
+/// The known key that the written one was probably meant to be.
+fn nearest(written: &str) -> Option<&'static str> {
+    let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
+    let score = |key: &Key| {
+        let whole = distance(written, key.path);
+        // The right key in the wrong section, or the beginning of one.
+        if last(written) == last(key.path) || (written.len() > 3 && key.path.starts_with(written)) { whole.min(1) } else { whole }
+    };
+    KEYS.iter().min_by_key(|key| score(key)).filter(|key| score(key) <= 3).map(|key| key.path)
+}
+
+/// How many letters must be changed, added or removed (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (above, letter) in one.chars().enumerate() {
+        let mut next = Vec::with_capacity(row.len());
+        next.push(above + 1);
+        for ((diagonal, up), other) in row.iter().zip(row.iter().skip(1)).zip(&other) {
+            let left = next.last().copied().unwrap_or_default();
+            next.push((diagonal + usize::from(letter != *other)).min(up + 1).min(left + 1));
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A value that is not the default, for every key.
+    fn other_values() -> String {
+        let lines: Vec<_> = KEYS
+            .iter()
+            .map(|key| {
+                let value = match key.rule {
+                    Rule::Number(_, max) => max.to_string(),
+                    Rule::Switch => (key.default == "false").to_string(),
+                    Rule::Path => "\"/other\"".to_owned(),
+                    Rule::Paths => "[\"/other\"]".to_owned(),
+                    Rule::Words => "[\"other\"]".to_owned(),
+                    Rule::Sources => "[\"cfn\"]".to_owned(),
+                    Rule::OneOf(words) => format!("\"{}\"", words[1]),
+                };
+                format!("{} = {value}", key.path)
+            })
+            .collect();
+        lines.join("\n")
+    }
+
+    #[test]
+    fn every_key_of_the_table_is_read_and_overlaid() {
+        let (fragment, mistakes) = Fragment::parse(other_values().as_bytes());
+        assert_eq!(mistakes, []);
+        assert!(!format!("{fragment:?}").contains("None"), "{fragment:?}");
+        let mut merged = Fragment::default();
+        merged.overlay(fragment.clone());
+        assert_eq!(merged, fragment);
+        merged.overlay(Fragment::default());
+        assert_eq!(merged, fragment);
+    }
+
+    #[test]
+    fn wrong_values_are_named_with_their_rule() {
+        for (text, message) in [
+            ("polling_interval = 0", "polling_interval: 0 is not a whole number from 1 to 3600"),
+            ("polling_interval = -1", "polling_interval: -1 is not a whole number from 1 to 3600"),
+            ("polling_interval = 1.5", "polling_interval: 1.5 is not a whole number from 1 to 3600"),
+            ("polling_interval = \"60\"", "polling_interval: this string is not a whole number from 1 to 3600"),
+            ("[tls]\nallow_insecure = 1", "tls.allow_insecure: 1 is not true or false"),
+            ("[tls]\nca_file = \"ca.pem\"", "tls.ca_file: this string is not an absolute path without .."),
+            ("[state]\ndir = \"/var/../etc\"", "state.dir: this string is not an absolute path without .."),
+            ("[deploy]\ngroups = [\"script\", 1]", "deploy.groups: this array is not a list of texts that are not empty"),
+            (
+                "[sources]\norder = [\"cfn\", \"cfn\"]",
+                "sources.order: this array is not a list of one or more of heat_local, cfn, file, each once",
+            ),
+            (
+                "[sources]\norder = [\"ec2\"]",
+                "sources.order: this array is not a list of one or more of heat_local, cfn, file, each once",
+            ),
+            ("[node]\nsource = \"magnum\"", "node.source: this string is not one of deployment, heat-params"),
+            ("deploy = 1", "deploy: is a section: [deploy]"),
+        ] {
+            let (fragment, mistakes) = Fragment::parse(text.as_bytes());
+            assert_eq!(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(), [message]);
+            assert_eq!(fragment, Fragment::default());
+        }
+    }
+
+    #[test]
+    fn the_nearest_key_is_suggested_where_one_is_near() {
+        for (written, near) in [
+            ("poling_interval", Some("polling_interval")),
+            ("polling-interval", Some("polling_interval")),
+            ("deploy.group", Some("deploy.groups")),
+            ("ca_file", Some("tls.ca_file")),
+            ("node.sources", Some("node.source")),
+            ("colour", None),
+        ] {
+            assert_eq!(nearest(written), near, "{written}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_brings_the_agent_down(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Fragment::parse(&bytes);
+        }
+
+        #[test]
+        fn no_toml_brings_the_agent_down(key in "[a-z_.]{1,12}", value in "[0-9\\[\\]\"{}=, a-z]{0,12}") {
+            let _ = Fragment::parse(format!("{key} = {value}").as_bytes());
+        }
+    }
+}

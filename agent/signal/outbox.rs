@@ -1,0 +1,513 @@
+//! Signals that Heat does not have yet (design.md 4, Outbox): stored before the first try, kept until
+//! Heat takes them, Heat asks for something newer, or they are too old to mean anything.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::answer::{Answer, REFUSAL_SPAN, REFUSALS, Verdict, judge};
+use super::handle::Destination;
+use super::send::send;
+use crate::clock::{Clock, Timestamp};
+use crate::error::{Error, Kind, Result};
+use crate::files::{Attributes, Tree};
+use crate::http::Http;
+use crate::programs::key_of;
+use crate::report::{Code, Event, Phase, Report};
+
+const DIRECTORY: &str = "outbox";
+/// No signal is kept longer.
+const LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How many signals may wait.
+const BOUND: usize = 500;
+/// Pauses between tries grow from the first to the second.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
+/// Keystone's default limit for pre-signed URLs (`[credential] auth_ttl`).
+const URL_LIFE: Duration = Duration::from_secs(15 * 60);
+
+/// The deployment that a signal speaks of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// Its id.
+    pub id: String,
+    /// Its name, for messages.
+    pub name: String,
+    /// Stack and resource.
+    pub resource: Option<(String, String)>,
+    /// Whether this is the deployment's own result (and not a wait condition's signal).
+    pub result: bool,
+}
+
+/// A stored signal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Format of this file.
+    pub schema: u32,
+    /// What it is the signal of: the same key is stored once.
+    pub key: String,
+    /// The deployment behind it.
+    pub about: Option<About>,
+    /// Where it goes.
+    pub destination: Destination,
+    /// What is sent.
+    pub body: Value,
+    /// When it was stored.
+    pub created: Timestamp,
+    /// How often it was sent.
+    #[serde(default)]
+    pub tries: u32,
+    /// How often Heat refused it.
+    #[serde(default)]
+    pub refusals: u32,
+    /// When Heat refused it first.
+    #[serde(default)]
+    pub first_refusal: Option<Timestamp>,
+    /// When it was last sent.
+    #[serde(default)]
+    pub last_try: Option<Timestamp>,
+    /// Not before this.
+    #[serde(default)]
+    pub not_before: Timestamp,
+    /// What answered last.
+    #[serde(default)]
+    pub cause: Option<String>,
+}
+
+impl Entry {
+    /// A signal that has not been sent yet.
+    #[must_use]
+    pub fn new(key: String, about: Option<About>, destination: Destination, body: Value, now: Timestamp) -> Self {
+        Self {
+            schema: 1,
+            key,
+            about,
+            destination,
+            body,
+            created: now,
+            tries: 0,
+            refusals: 0,
+            first_refusal: None,
+            last_try: None,
+            not_before: Timestamp(0),
+            cause: None,
+        }
+    }
+
+    fn event(&self, code: Code, message: String) -> Event {
+        let event = Event::new(code, message).phase(Phase::Signal).attempt(self.tries);
+        match &self.about {
+            Some(about) => event.deployment(&about.id, &about.name),
+            None => event,
+        }
+    }
+}
+
+/// What the newest metadata says, as far as signals care.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// Ids of the listed deployments; `None`: no authoritative answer in this run of the agent.
+    pub listed: Option<BTreeSet<String>>,
+    /// The newest deployment id for each stack and resource.
+    pub newest: BTreeMap<(String, String), String>,
+    /// When an authoritative source last answered in this run of the agent.
+    pub answered: Option<Timestamp>,
+    /// Whether there is a source that could answer.
+    pub expected: bool,
+}
+
+/// What is to be done with an entry now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Send,
+    /// Not before this time.
+    Wait(Timestamp),
+    /// Not before the metadata was read afresh.
+    NeedPoll,
+    Superseded,
+    Expired,
+}
+
+/// How an entry left the outbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Heat took it.
+    Delivered,
+    /// Heat refused it for good.
+    Undeliverable(String),
+    /// Heat asks for something newer.
+    Superseded,
+    /// It grew too old.
+    Expired,
+}
+
+/// The queue. Shared by the loop and the sending side of one thread.
+#[derive(Debug)]
+pub struct Outbox {
+    state: Arc<Tree>,
+    http: Rc<Http>,
+    clock: Clock,
+    report: Report,
+    entries: RefCell<BTreeMap<String, Entry>>,
+    /// Stored by an earlier run of the agent: not sent before the metadata was read in this one.
+    restored: RefCell<BTreeSet<String>>,
+}
+
+impl Outbox {
+    /// Reads what is stored. A corrupt entry is put aside, never deleted, and said.
+    ///
+    /// # Errors
+    /// If the directory cannot be read or made.
+    pub fn open(state: Arc<Tree>, http: Rc<Http>, clock: Clock, report: Report) -> Result<Self> {
+        state.create_dir(Path::new(DIRECTORY), Attributes::mode(0o700))?;
+        let mut entries = BTreeMap::new();
+        for name in state.list(Path::new(DIRECTORY))? {
+            let path = Path::new(DIRECTORY).join(&name);
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            match state.read_json::<Entry>(&path) {
+                Ok(Some(entry)) => {
+                    entries.insert(entry.key.clone(), entry);
+                }
+                Ok(None) => {}
+                Err(error) if error.kind() == Kind::Permanent => {
+                    state.rename(&path, &path.with_extension("corrupt"))?;
+                    report.emit(Event::new(Code::OutboxEntryCorrupt, format!("the stored signal {} was put aside", path.display())).error(&error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let restored = entries.keys().cloned().collect();
+        Ok(Self { state, http, clock, report, entries: RefCell::new(entries), restored: RefCell::new(restored) })
+    }
+
+    /// Stores a signal, synced, before anything is sent. One of the same key that is stored already stays as it is.
+    ///
+    /// # Errors
+    /// If it cannot be written or the outbox is full.
+    pub fn put(&self, entry: Entry) -> Result<()> {
+        if self.entries.borrow().contains_key(&entry.key) {
+            return Ok(());
+        }
+        if self.entries.borrow().len() >= BOUND {
+            return Err(Error::transient(format!("{BOUND} signals are waiting already")).remedy("look why Heat takes none: heat-node-agent status"));
+        }
+        self.state.write_json(&path_of(&entry.key), &entry, Attributes::mode(0o600))?;
+        self.report.emit(entry.event(Code::SignalQueued, format!("a signal to {} is stored", entry.destination.shown())));
+        if let Some(age) = self.url_age(&entry)
+            && age > URL_LIFE
+        {
+            let note = format!("the signal URL was made {} ago", crate::report::text::duration(age));
+            self.report.emit(entry.event(Code::SignalUrlOld, note));
+        }
+        self.entries.borrow_mut().insert(entry.key.clone(), entry);
+        Ok(())
+    }
+
+    /// Whether a signal of this key waits.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.entries.borrow().contains_key(key)
+    }
+
+    /// The waiting signals, oldest first.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<Entry> {
+        let mut all: Vec<_> = self.entries.borrow().values().cloned().collect();
+        all.sort_by_key(|entry| (entry.created, entry.key.clone()));
+        all
+    }
+
+    /// When something may be sent next; `None` while nothing waits or only a poll can help.
+    #[must_use]
+    pub fn due(&self, view: &View) -> Option<Timestamp> {
+        let now = self.clock.now();
+        self.entries
+            .borrow()
+            .values()
+            .filter_map(|entry| match self.step(entry, view, now) {
+                Step::Wait(until) => Some(until),
+                Step::NeedPoll => None,
+                Step::Send | Step::Superseded | Step::Expired => Some(now),
+            })
+            .min()
+    }
+
+    /// Whether some signal waits for nothing but a fresh look at the metadata.
+    #[must_use]
+    pub fn needs_poll(&self, view: &View) -> bool {
+        let now = self.clock.now();
+        self.entries.borrow().values().any(|entry| self.step(entry, view, now) == Step::NeedPoll && entry.not_before <= now)
+    }
+
+    /// Sends what is due: one queue a place, side by side; a place that does not answer holds up only itself.
+    ///
+    /// Gives back what left the outbox.
+    ///
+    /// # Errors
+    /// If the outbox cannot be written.
+    pub async fn send_due(&self, view: &View) -> Result<Vec<(Entry, Fate)>> {
+        let mut places: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
+        for entry in self.waiting() {
+            places.entry(entry.destination.place()).or_default().push(entry);
+        }
+        let queues = places.into_values().map(|queue| self.send_queue(queue, view));
+        let mut gone = Vec::new();
+        for fates in futures_util::future::join_all(queues).await {
+            gone.extend(fates?);
+        }
+        Ok(gone)
+    }
+
+    async fn send_queue(&self, queue: Vec<Entry>, view: &View) -> Result<Vec<(Entry, Fate)>> {
+        let mut gone = Vec::new();
+        for mut entry in queue {
+            match self.step(&entry, view, self.clock.now()) {
+                Step::Wait(_) | Step::NeedPoll => {}
+                Step::Superseded => gone.push(self.leave(entry, Fate::Superseded)?),
+                Step::Expired => gone.push(self.leave(entry, Fate::Expired)?),
+                Step::Send => {
+                    let answer = send(&self.http, &entry.destination, &entry.body).await;
+                    let verdict = judge(&answer);
+                    if let Some(fate) = self.after(&mut entry, &answer, verdict) {
+                        gone.push(self.leave(entry, fate)?);
+                        continue;
+                    }
+                    self.restored.borrow_mut().remove(&entry.key);
+                    self.state.write_json(&path_of(&entry.key), &entry, Attributes::mode(0o600))?;
+                    self.say_retry(&entry);
+                    self.entries.borrow_mut().insert(entry.key.clone(), entry);
+                    if verdict != Verdict::Refused {
+                        // The place does not take anything now: those behind it keep their turn.
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(gone)
+    }
+
+    fn step(&self, entry: &Entry, view: &View, now: Timestamp) -> Step {
+        if now.since(entry.created) > LIFE {
+            return Step::Expired;
+        }
+        if let (Some(about), Some(listed)) = (&entry.about, &view.listed) {
+            let replaced = about.resource.as_ref().and_then(|resource| view.newest.get(resource)).is_some_and(|newest| *newest != about.id);
+            if replaced || !listed.contains(&about.id) {
+                return Step::Superseded;
+            }
+        }
+        if entry.not_before > now {
+            return Step::Wait(entry.not_before);
+        }
+        let sent_before = entry.last_try.or_else(|| self.restored.borrow().contains(&entry.key).then_some(Timestamp(0)));
+        let stale = sent_before.is_some_and(|last| view.answered.is_none_or(|answered| answered <= last));
+        if stale && view.expected && entry.about.is_some() {
+            return Step::NeedPoll;
+        }
+        Step::Send
+    }
+
+    /// Takes the answer into the entry; a fate where the entry is done with.
+    fn after(&self, entry: &mut Entry, answer: &Answer, verdict: Verdict) -> Option<Fate> {
+        let now = self.clock.now();
+        entry.tries += 1;
+        entry.last_try = Some(now);
+        entry.cause = Some(answer.cause());
+        let pause = match verdict {
+            Verdict::Delivered => return Some(Fate::Delivered),
+            Verdict::Refused => {
+                entry.refusals += 1;
+                let first = *entry.first_refusal.get_or_insert(now);
+                if entry.refusals >= REFUSALS && now.since(first) >= REFUSAL_SPAN {
+                    return Some(Fate::Undeliverable(answer.cause()));
+                }
+                REFUSAL_SPAN / (REFUSALS - 1)
+            }
+            Verdict::Retry(asked) => {
+                let doubled = PAUSES.0.saturating_mul(1 << entry.tries.min(16)).min(PAUSES.1);
+                jittered(doubled).max(asked.unwrap_or_default().min(PAUSES.1))
+            }
+        };
+        entry.not_before = now.after(pause);
+        None
+    }
+
+    fn leave(&self, entry: Entry, fate: Fate) -> Result<(Entry, Fate)> {
+        self.state.remove(&path_of(&entry.key))?;
+        self.entries.borrow_mut().remove(&entry.key);
+        self.restored.borrow_mut().remove(&entry.key);
+        let to = entry.destination.shown();
+        let event = match &fate {
+            Fate::Delivered => entry.event(Code::SignalDelivered, format!("{to} took the signal")),
+            Fate::Undeliverable(cause) => entry.event(Code::SignalUndeliverable, format!("{to} refused the signal for good")).cause(cause.clone()),
+            Fate::Superseded => entry.event(Code::SignalSuperseded, format!("the signal for {to} was dropped: Heat asks for something newer")),
+            Fate::Expired => entry.event(Code::SignalExpired, format!("the signal for {to} was dropped: it is older than 7 days")),
+        };
+        self.report.emit(event);
+        Ok((entry, fate))
+    }
+
+    fn say_retry(&self, entry: &Entry) {
+        let mut event = entry
+            .event(Code::SignalRetry, format!("{} did not take the signal", entry.destination.shown()))
+            .next_try(entry.not_before.since(self.clock.now()));
+        if let Some(cause) = &entry.cause {
+            event = event.cause(cause.clone());
+        }
+        if self.url_age(entry).is_some_and(|age| age > URL_LIFE) {
+            event = event.remedy(Code::SignalUrlOld.entry().remedy);
+        }
+        self.report.emit(event);
+    }
+
+    /// Time since a pre-signed URL was made, if it says so (R47).
+    fn url_age(&self, entry: &Entry) -> Option<Duration> {
+        let Destination::Url { url, .. } = &entry.destination else { return None };
+        let (_, query) = url.split_once('?')?;
+        let stamp = query.split('&').find_map(|pair| pair.strip_prefix("Timestamp="))?;
+        let made = Timestamp::parse_rfc3339(&stamp.replace("%3A", ":").replace("%3a", ":"))?;
+        Some(self.clock.now().since(made))
+    }
+}
+
+/// Between half and the whole of a pause, so that a fleet does not come back as one.
+fn jittered(pause: Duration) -> Duration {
+    use ring::rand::SecureRandom;
+    let mut byte = [0_u8; 1];
+    // Without randomness the pause is just not spread.
+    let spread = ring::rand::SystemRandom::new().fill(&mut byte).map_or(0, |()| byte.first().copied().unwrap_or(0));
+    pause / 2 + pause.mul_f64(f64::from(spread) / 510.0)
+}
+
+fn path_of(key: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{}.json", key_of(key)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::http::Tls;
+
+    fn outbox(dir: &Path, clock: &Clock, report: &Report) -> Outbox {
+        let state = Arc::new(Tree::open(dir).unwrap());
+        Outbox::open(state, Rc::new(Http::new(Tls::default(), Arc::new(Tree::open(Path::new("/")).unwrap()), clock.clone())), clock.clone(), report.clone()).unwrap()
+    }
+
+    fn about(id: &str) -> Option<About> {
+        Some(About { id: id.into(), name: "n".into(), resource: Some(("s/1".into(), "r".into())), result: true })
+    }
+
+    fn entry(id: &str, now: Timestamp) -> Entry {
+        // Port 9 (discard) of the loopback: nothing listens there.
+        let destination = Destination::Url { url: "http://127.0.0.1:9/v1/signal/a%3Ab?Timestamp=1970-01-01T00%3A00%3A01Z&Signature=x".into(), verb: "POST".into() };
+        Entry::new(format!("deployment {id}"), about(id), destination, json!({"deploy_status_code": 0}), now)
+    }
+
+    fn view(ids: &[&str], newest: &str, answered: u64) -> View {
+        View {
+            listed: Some(ids.iter().map(|id| (*id).to_owned()).collect()),
+            newest: [(("s/1".to_owned(), "r".to_owned()), newest.to_owned())].into(),
+            answered: Some(Timestamp(answered)),
+            expected: true,
+        }
+    }
+
+    fn refused(code: u16) -> Answer {
+        Answer::Status { code, retry_after: None, said: String::new() }
+    }
+
+    #[test]
+    fn a_first_try_is_free_a_retry_needs_a_fresh_poll_and_a_stale_result_is_never_sent() {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+        let outbox = outbox(dir.path(), &clock, &report);
+        let mut entry = entry("a", clock.now());
+        let none = View { expected: true, ..View::default() };
+        assert_eq!(outbox.step(&entry, &none, clock.now()), Step::Send);
+        assert_eq!(outbox.after(&mut entry, &Answer::None("refused".into()), Verdict::Retry(None)), None);
+        assert!(matches!(outbox.step(&entry, &none, clock.now()), Step::Wait(_)));
+        clock.advance(Duration::from_secs(600));
+        assert_eq!(outbox.step(&entry, &none, clock.now()), Step::NeedPoll);
+        assert_eq!(outbox.step(&entry, &view(&["a"], "a", 9_000), clock.now()), Step::NeedPoll);
+        assert_eq!(outbox.step(&entry, &view(&["a"], "a", 20_000), clock.now()), Step::Send);
+        assert_eq!(outbox.step(&entry, &view(&["b"], "b", 20_000), clock.now()), Step::Superseded);
+        assert_eq!(outbox.step(&entry, &view(&["a", "b"], "b", 20_000), clock.now()), Step::Superseded);
+        assert_eq!(outbox.step(&entry, &View::default(), clock.now()), Step::Send, "no source could ever answer");
+        clock.advance(LIFE);
+        assert_eq!(outbox.step(&entry, &none, clock.now()), Step::Expired);
+    }
+
+    #[test]
+    fn after_a_restart_nothing_is_sent_before_the_metadata_was_read() {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+        outbox(dir.path(), &clock, &report).put(entry("a", clock.now())).unwrap();
+        let outbox = outbox(dir.path(), &clock, &report);
+        let stored = outbox.waiting().remove(0);
+        let none = View { expected: true, ..View::default() };
+        assert_eq!(outbox.step(&stored, &none, clock.now()), Step::NeedPoll);
+        assert!(outbox.needs_poll(&none) && outbox.due(&none).is_none());
+        assert_eq!(outbox.step(&stored, &view(&["a"], "a", 10_001), clock.now()), Step::Send);
+    }
+
+    #[test]
+    fn three_refusals_over_a_quarter_of_an_hour_are_final_not_three_in_a_moment() {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+        let outbox = outbox(dir.path(), &clock, &report);
+        let mut entry = entry("a", clock.now());
+        for _ in 0..4 {
+            assert_eq!(outbox.after(&mut entry, &refused(403), Verdict::Refused), None);
+        }
+        clock.advance(REFUSAL_SPAN);
+        assert_eq!(outbox.after(&mut entry, &refused(404), Verdict::Refused), Some(Fate::Undeliverable("the answer was 404".into())));
+    }
+
+    #[test]
+    fn pauses_grow_with_jitter_and_honour_what_was_asked_for() {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+        let outbox = outbox(dir.path(), &clock, &report);
+        let mut entry = entry("a", clock.now());
+        let mut longest = Duration::ZERO;
+        for _ in 0..12 {
+            outbox.after(&mut entry, &refused(500), Verdict::Retry(None));
+            longest = longest.max(entry.not_before.since(clock.now()));
+        }
+        assert!(longest > PAUSES.1 / 3 && longest <= PAUSES.1, "{longest:?}");
+        outbox.after(&mut entry, &refused(503), Verdict::Retry(Some(Duration::from_secs(299))));
+        assert!(entry.not_before.since(clock.now()) >= Duration::from_secs(299));
+    }
+
+    #[tokio::test]
+    async fn an_unreachable_place_keeps_the_signal_and_says_why() {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000_000)), Report::kept());
+        let outbox = outbox(dir.path(), &clock, &report);
+        outbox.put(entry("a", clock.now())).unwrap();
+        outbox.put(entry("a", clock.now())).unwrap();
+        assert!(outbox.send_due(&view(&["a"], "a", 1)).await.unwrap().is_empty());
+        let waiting = outbox.waiting();
+        assert_eq!((waiting.len(), waiting[0].tries), (1, 1));
+        let codes: Vec<_> = report.events().iter().map(|event| event.code).collect();
+        assert_eq!(codes, [Code::SignalQueued, Code::SignalUrlOld, Code::SignalRetry]);
+        assert!(!format!("{:?}", report.events()).contains("Signature=x"));
+        assert_eq!(outbox.send_due(&view(&["b"], "b", 1)).await.unwrap()[0].1, Fate::Superseded);
+        assert!(outbox.waiting().is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
+    }
+
+    #[test]
+    fn a_corrupt_entry_is_put_aside_and_said() {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+        outbox(dir.path(), &clock, &report).put(entry("a", clock.now())).unwrap();
+        let file = dir.path().join(path_of("deployment a"));
+        std::fs::write(&file, "{").unwrap();
+        assert!(outbox(dir.path(), &clock, &report).waiting().is_empty());
+        assert!(file.with_extension("corrupt").exists());
+        assert_eq!(report.events().last().unwrap().code, Code::OutboxEntryCorrupt);
+    }
+}

@@ -1,0 +1,96 @@
+//! Which disk a Cinder id means.
+//!
+//! Cinder's id is the serial that Nova gives to the disk: whole where the bus has room for it, cut to 20 characters on
+//! virtio-blk and `NVMe` (magnum-node.md 1.4). A kernel name is never looked at.
+
+/// How many characters of the id the shortest serial holds.
+pub const CUT: usize = 20;
+
+/// The names that a whole disk has, all but its kernel name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// Serials that the disk itself tells: virtio-blk's and `NVMe`'s `serial`, SCSI's VPD pages 0x80 and 0x83.
+    pub serials: Vec<String>,
+    /// Names of the links in /dev/disk/by-id that lead to it.
+    pub links: Vec<String>,
+}
+
+/// The positions of the disks that carry the id: by their own serials, and by links only where no serial does, because
+/// a link is made by rules that somebody can change.
+#[must_use]
+pub fn matching(id: &str, disks: &[Names]) -> Vec<usize> {
+    let by = |names: fn(&Names) -> &[String]| -> Vec<usize> {
+        disks.iter().enumerate().filter(|(_, disk)| names(disk).iter().any(|name| carries(name, id))).map(|(at, _)| at).collect()
+    };
+    let by_serial = by(|disk| &disk.serials);
+    if by_serial.is_empty() { by(|disk| &disk.links) } else { by_serial }
+}
+
+/// Whether a name holds the id, whole or cut to its first 20 characters, between any prefix and suffix.
+#[must_use]
+pub fn carries(name: &str, id: &str) -> bool {
+    let (Some(cut), Some(rest)) = (id.get(..CUT), id.get(CUT..)) else { return false };
+    let partition =
+        name.rsplit_once("-part").is_some_and(|(_, digits)| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()));
+    !partition
+        && name.match_indices(cut).any(|(at, found)| {
+            let (before, after) = (name.get(..at).unwrap_or_default(), name.get(at + found.len()..).unwrap_or_default());
+            // A hexadecimal digit on either side means that this is the middle of another id.
+            let is_hex = |c: char| c.is_ascii_hexdigit();
+            let after = after.strip_prefix(rest).unwrap_or(after);
+            !before.ends_with(is_hex) && !after.starts_with(is_hex)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4";
+
+    #[test]
+    fn names_of_every_bus_are_told_apart() {
+        for (name, carried) in [
+            ("7c1f4d0e-93a2-4b86-8", true),
+            ("7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4", true),
+            ("virtio-7c1f4d0e-93a2-4b86-8", true),
+            ("scsi-0QEMU_QEMU_HARDDISK_7c1f4d0e-93a2-4b86-8", true),
+            ("scsi-0QEMU_QEMU_HARDDISK_7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4-lun-0", true),
+            ("QEMU    QEMU HARDDISK   7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4", true),
+            ("nvme-QEMU_NVMe_Ctrl_7c1f4d0e-93a2-4b86-8_1", true),
+            ("virtio-7c1f4d0e-93a2-4b86-8-part1", false),
+            ("7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e5", false),
+            ("7c1f4d0e-93a2-4b86-9", false),
+            ("7c1f4d0e-93a2-4b86", false),
+            ("7C1F4D0E-93A2-4B86-8", false),
+            ("virtio-a7c1f4d0e-93a2-4b86-8", false),
+            ("", false),
+        ] {
+            assert_eq!(carries(name, ID), carried, "{name}");
+        }
+        assert!(!carries("7c1f", "7c1f"));
+    }
+
+    #[test]
+    fn serials_come_before_links_and_two_disks_are_both_named() {
+        let serial = |text: &str| Names { serials: vec![text.into()], links: vec![] };
+        let link = |text: &str| Names { serials: vec![], links: vec![text.into()] };
+        let cut = "7c1f4d0e-93a2-4b86-8";
+        for (disks, found) in [
+            (vec![serial("other"), serial(cut)], vec![1]),
+            (vec![serial(cut), link("virtio-7c1f4d0e-93a2-4b86-8")], vec![0]),
+            (vec![Names::default(), link("virtio-7c1f4d0e-93a2-4b86-8")], vec![1]),
+            (vec![serial(cut), serial(ID)], vec![0, 1]),
+            (vec![link("x"), Names::default()], vec![]),
+        ] {
+            assert_eq!(matching(ID, &disks), found, "{disks:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_name_breaks_it(name in "\\PC*", id in "\\PC*") {
+            proptest::prop_assert!(!carries(&name, &id) || name.contains(id.get(..CUT).unwrap()));
+        }
+    }
+}

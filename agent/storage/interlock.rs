@@ -1,0 +1,280 @@
+//! The interlock: whether a volume may be formatted, used as it is, or must be left alone
+//! (design.md 6). One pure function over everything that was read; nothing else decides.
+//!
+//! Its order is its safety: first whose disk it is, then what lies at the mount point, then who
+//! uses the disk, then what is on it. Each refusal says what was found and the one command or
+//! parameter that overrides it.
+
+use super::marker::{Marker, Record, State};
+use super::signatures::Signature;
+use crate::desired::{FormatPolicy, Volume};
+
+/// Everything that was read of the machine for one volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// Device nodes of the disks that carry the Cinder id.
+    pub matches: Vec<String>,
+    /// The disk, where exactly one matches.
+    pub disk: DiskEvidence,
+    /// What lies at the mount point while the disk is not mounted there.
+    pub below: Below,
+    /// Our record of this volume, if there is one for its Cinder id.
+    pub record: Option<Record>,
+    /// The marker in the root of the file system.
+    pub marker: MarkerEvidence,
+    /// The file system holds the data directory of an etcd member.
+    pub etcd_member: bool,
+}
+
+/// What was read of the one disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own; any of them may be true beside any other")]
+pub struct DiskEvidence {
+    /// Serial as `VOLUME_ADOPT` names it: the first 20 characters of the Cinder id.
+    pub serial: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// The kernel refuses writes.
+    pub read_only: bool,
+    /// Names of its partitions.
+    pub partitions: Vec<String>,
+    /// Names of devices that are built on it (device mapper, MD).
+    pub holders: Vec<String>,
+    /// Where it is mounted.
+    pub mounts: Vec<String>,
+    /// It is used as swap.
+    pub swap: bool,
+    /// Somebody holds it exclusively.
+    pub busy: bool,
+    /// Why it could not be read.
+    pub unreadable: Option<String>,
+    /// What was recognised.
+    pub signatures: Vec<Signature>,
+    /// First and last MiB are zero.
+    pub blank: bool,
+}
+
+/// What lies at the mount point under the volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Below {
+    /// Nothing, or an empty directory.
+    #[default]
+    Empty,
+    /// A directory with something in it.
+    Store,
+    /// A unit that keeps its store there runs.
+    Running(String),
+    /// Something else is mounted.
+    OtherMount(String),
+}
+
+/// What is known of the marker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum MarkerEvidence {
+    /// Nobody looked yet.
+    #[default]
+    Unread,
+    /// There is none.
+    Absent,
+    /// The file system cannot be mounted or the marker cannot be understood.
+    Unreadable(String),
+    /// There is one.
+    Found(Marker),
+}
+
+/// What to do with a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Not there yet, or not ready: look again later.
+    Wait(String),
+    /// Make a file system. Forced only over the remains of our own torn mkfs.
+    Format {
+        /// Whether mkfs may overwrite what it recognises.
+        force: bool,
+    },
+    /// Mount read-only without replaying its log, read the marker, decide again.
+    ReadMarker,
+    /// Use the file system as it is.
+    Reuse,
+    /// Leave it alone.
+    Refuse {
+        /// What was found.
+        found: String,
+        /// Why that forbids it.
+        rule: String,
+        /// The one thing that overrides it.
+        remedy: String,
+    },
+}
+
+/// Decides.
+#[must_use]
+pub fn decide(volume: &Volume, evidence: &Evidence) -> Decision {
+    let device = match evidence.matches.as_slice() {
+        [] => return Decision::Wait(format!("no disk carries {} ({})", volume.cinder_id, volume.hint)),
+        [device] => device,
+        several => {
+            return refuse(
+                format!("{} disks carry {}: {}", several.len(), volume.cinder_id, several.join(", ")),
+                "exactly one disk must carry the id",
+                "`openstack server volume list`: detach the wrong one".to_owned(),
+            );
+        }
+    };
+    at_the_mount_point(volume, evidence, device)
+        .or_else(|| in_use(&evidence.disk, device))
+        .unwrap_or_else(|| by_content(volume, evidence, device))
+}
+
+/// Mounted in its place already, or in the way of something there.
+fn at_the_mount_point(volume: &Volume, evidence: &Evidence, device: &str) -> Option<Decision> {
+    let disk = &evidence.disk;
+    // Further mounts do not matter then: docker, for one, mounts parts of its store onto themselves.
+    if disk.mounts.contains(&volume.mount_point) {
+        return Some(by_marker(volume, evidence, device));
+    }
+    if let Some(place) = disk.mounts.first() {
+        return Some(refuse(format!("{device} is mounted at {place}"), "nobody else uses the disk", format!("`umount {place}`")));
+    }
+    let point = &volume.mount_point;
+    let (found, remedy) = match &evidence.below {
+        Below::Empty => return None,
+        Below::Store => (
+            format!("{point} is not empty"),
+            format!(
+                "`systemctl stop {}; mv {point} {point}.before`; build the image so that nothing fills it",
+                volume.users.join(" ")
+            ),
+        ),
+        Below::Running(unit) => {
+            (format!("{unit} runs with its store in {point} on another disk"), format!("`systemctl stop {unit}`"))
+        }
+        Below::OtherMount(source) => (format!("{source} is mounted at {point}"), format!("`umount {point}`")),
+    };
+    Some(refuse(found, "a volume is never mounted over a live store", remedy))
+}
+
+/// Whatever says that somebody else uses the disk, or that it cannot be used.
+fn in_use(disk: &DiskEvidence, device: &str) -> Option<Decision> {
+    if disk.size == 0 {
+        return Some(Decision::Wait(format!("{device} has no size yet")));
+    }
+    let (found, remedy) = if let Some(error) = &disk.unreadable {
+        (format!("{device} cannot be read: {error}"), "`journalctl -k`; then detach and attach the volume".to_owned())
+    } else if disk.read_only {
+        (format!("{device} is read-only"), "attach the volume for writing".to_owned())
+    } else if !disk.partitions.is_empty() {
+        (
+            format!("{device} has partitions: {}", disk.partitions.join(", ")),
+            format!("to lose them `sfdisk --delete {device} && blkdiscard --force --zeroout {device}`"),
+        )
+    } else if !disk.holders.is_empty() {
+        (format!("{device} is part of {}", disk.holders.join(", ")), format!("take {} apart", disk.holders.join(", ")))
+    } else if disk.swap {
+        (format!("{device} is used as swap"), format!("`swapoff {device}`"))
+    } else if disk.busy {
+        (format!("{device} is held exclusively by somebody"), format!("`fuser -v {device}`"))
+    } else {
+        return None;
+    };
+    Some(refuse(found, "a disk is only touched if it can be read and written and nobody uses it", remedy))
+}
+
+fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
+    let disk = &evidence.disk;
+    if let Some(record) = evidence.record.as_ref().filter(|record| record.state == State::Formatting)
+        && (disk.signatures.is_empty() || is_recorded(record, disk))
+        && volume.format != FormatPolicy::Never
+    {
+        // The record was made when every rule was met, so what is here since then is what our own mkfs left.
+        return Decision::Format { force: true };
+    }
+    match disk.signatures.as_slice() {
+        [] if volume.format == FormatPolicy::Never => refuse(
+            format!("{device} has no file system"),
+            &format!("{} is never", volume.format_parameter),
+            format!("{}=if-blank", volume.format_parameter),
+        ),
+        [] if disk.blank => Decision::Format { force: false },
+        [] if volume.format == FormatPolicy::IfNoSignature => Decision::Format { force: false },
+        [] => refuse(
+            format!("{device} holds data of no known kind"),
+            "only a volume whose first and last MiB are zero is formatted",
+            format!(
+                "{}=if-no-signature, if it is encrypted below this machine; or to lose it {}",
+                volume.format_parameter,
+                erase(device)
+            ),
+        ),
+        [one] if one.is_mountable() => by_marker(volume, evidence, device),
+        several => refuse(
+            format!("{device} holds {}", several.iter().map(Signature::description).collect::<Vec<_>>().join(" and ")),
+            "a volume with a signature of any kind is never formatted",
+            format!("to lose it {}", erase(device)),
+        ),
+    }
+}
+
+/// One file system that we can mount: is it ours?
+fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
+    let recorded = evidence.record.as_ref().is_some_and(|record| {
+        record.state != State::Formatting && record.cluster == volume.cluster && is_recorded(record, &evidence.disk)
+    });
+    if recorded {
+        return Decision::Reuse;
+    }
+    let adopted = volume.adopt.as_ref().is_some_and(|serial| names_disk(serial, volume, &evidence.disk));
+    let what = evidence.disk.signatures.first().map_or_else(|| "a file system".to_owned(), Signature::description);
+    let (found, foreign) = match &evidence.marker {
+        MarkerEvidence::Unread => return Decision::ReadMarker,
+        MarkerEvidence::Absent => (format!("{device} holds {what} without this agent's marker"), true),
+        MarkerEvidence::Unreadable(why) => (format!("{device} holds {what}, which cannot be looked into: {why}"), true),
+        MarkerEvidence::Found(marker) if marker.cluster != volume.cluster || marker.role != volume.role => {
+            (format!("{device} holds the {} store of cluster {}", marker.role, marker.cluster), true)
+        }
+        MarkerEvidence::Found(marker) if marker.volume != volume.cinder_id => {
+            (format!("{device} holds a copy of volume {}", marker.volume), false)
+        }
+        MarkerEvidence::Found(_) => return Decision::Reuse,
+    };
+    if foreign && evidence.etcd_member {
+        // Not even VOLUME_ADOPT: the member would join, or split, the cluster that it came from.
+        return refuse(
+            format!("{found}, with an etcd member in it"),
+            "a member of another etcd cluster is never started here",
+            format!(
+                "`mount {device} /mnt && mv /mnt/default.etcd /mnt/default.etcd.before; umount /mnt`, then VOLUME_ADOPT={}",
+                evidence.disk.serial
+            ),
+        );
+    }
+    let remedy = match &evidence.marker {
+        MarkerEvidence::Unreadable(_) => {
+            format!("look into it by hand: `mount -o ro {device} /mnt`; or to lose it {}", erase(device))
+        }
+        _ if adopted => return Decision::Reuse,
+        _ => format!("VOLUME_ADOPT={} to use it as it is, or to lose it {}", evidence.disk.serial, erase(device)),
+    };
+    refuse(found, "a file system is used only if it carries the marker of this cluster, role and volume", remedy)
+}
+
+/// Whether what is on the disk is the one file system of the record.
+fn is_recorded(record: &Record, disk: &DiskEvidence) -> bool {
+    matches!(disk.signatures.as_slice(), [one] if one.kind == record.fs_type && one.uuid.as_deref() == Some(record.fs_uuid.as_str()))
+}
+
+fn names_disk(serial: &str, volume: &Volume, disk: &DiskEvidence) -> bool {
+    serial == disk.serial || serial == volume.cinder_id
+}
+
+/// The one command after which a disk counts as blank.
+fn erase(device: &str) -> String {
+    format!("`blkdiscard --force --zeroout {device}`")
+}
+
+fn refuse(found: String, rule: &str, remedy: String) -> Decision {
+    Decision::Refuse { found, rule: rule.to_owned(), remedy }
+}
+
+#[cfg(test)]
+mod tests;

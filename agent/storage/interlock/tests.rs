@@ -1,0 +1,167 @@
+use super::*;
+use crate::clock::Timestamp;
+use crate::desired::VolumeRole;
+use crate::storage::mount_unit::tests::volume;
+
+const ID: &str = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4";
+const SERIAL: &str = "7c1f4d0e-93a2-4b86-8";
+
+fn evidence(change: fn(&mut Evidence)) -> Evidence {
+    let disk = DiskEvidence { serial: SERIAL.into(), size: 1 << 30, blank: true, ..DiskEvidence::default() };
+    let mut evidence = Evidence { matches: vec!["/dev/vdc".into()], disk, ..Evidence::default() };
+    change(&mut evidence);
+    evidence
+}
+
+fn holds(evidence: &mut Evidence, kinds: &[&'static str]) {
+    evidence.disk.blank = false;
+    let one = |kind: &&'static str| Signature { kind, label: None, uuid: Some("u1".into()) };
+    evidence.disk.signatures = kinds.iter().map(one).collect();
+}
+
+fn record(evidence: &mut Evidence, state: State, uuid: &str) {
+    evidence.record = Some(Record {
+        schema: 1,
+        role: VolumeRole::Etcd,
+        cluster: "c0ffee".into(),
+        volume: ID.into(),
+        fs_type: "xfs".into(),
+        fs_uuid: uuid.into(),
+        state,
+        at: Timestamp(0),
+    });
+}
+
+fn marker(evidence: &mut Evidence, cluster: &str, role: VolumeRole, volume: &str) {
+    let (cluster, volume) = (cluster.to_owned(), volume.to_owned());
+    evidence.marker =
+        MarkerEvidence::Found(Marker { schema: 1, cluster, role, volume, fs_uuid: "u1".into(), made_at: String::new() });
+}
+
+/// One word for a decision, so that a row of a table is one line.
+fn word(decision: &Decision) -> String {
+    match decision {
+        Decision::Wait(_) => "wait".to_owned(),
+        Decision::Format { force: false } => "format".to_owned(),
+        Decision::Format { force: true } => "format again".to_owned(),
+        Decision::ReadMarker => "read marker".to_owned(),
+        Decision::Reuse => "reuse".to_owned(),
+        Decision::Refuse { found, remedy, .. } => format!("{found} => {remedy}"),
+    }
+}
+
+/// Policy, whether `VOLUME_ADOPT` names the volume, evidence, expected decision (for refusals the beginning).
+type Row = (FormatPolicy, bool, fn(&mut Evidence), &'static str);
+
+#[rustfmt::skip] // One row, one line.
+#[test]
+fn the_whole_interlock() {
+    use FormatPolicy::{IfBlank, IfNoSignature, Never};
+    use State::{Formatted, Formatting, InPlace};
+    use VolumeRole::{Etcd, Runtime};
+    let rows: &[Row] = &[
+        // Which disk.
+        (IfBlank, false, |e| e.matches.clear(), "wait"),
+        (IfBlank, true, |e| e.matches.push("/dev/sda".into()), "2 disks carry 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4: /dev/vdc, /dev/sda => "),
+        // The mount point.
+        (IfBlank, false, |e| e.below = Below::Store, "/var/lib/etcd is not empty => `systemctl stop etcd.service; mv /var/lib/etcd /var/lib/etcd.before`"),
+        (IfBlank, false, |e| e.below = Below::Running("etcd.service".into()), "etcd.service runs with its store in /var/lib/etcd on another disk => `systemctl stop etcd.service`"),
+        (IfBlank, false, |e| e.below = Below::OtherMount("/dev/vdd".into()), "/dev/vdd is mounted at /var/lib/etcd => `umount /var/lib/etcd`"),
+        (IfBlank, true, |e| e.disk.mounts.push("/mnt".into()), "/dev/vdc is mounted at /mnt => `umount /mnt`"),
+        (IfBlank, false, |e| { e.disk.mounts = vec!["/var/lib/etcd".into(), "/var/lib/etcd/x".into()]; record(e, Formatted, "u1"); holds(e, &["xfs"]); }, "reuse"),
+        (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); record(e, InPlace, "u1"); e.disk.busy = true; e.below = Below::Store; }, "reuse"),
+        (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); }, "read marker"),
+        (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); }, "reuse"),
+        (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds xfs (UUID u1) without this agent's marker => VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use"),
+        // Who uses it.
+        (IfBlank, false, |e| e.disk.size = 0, "wait"),
+        (IfBlank, false, |e| e.disk.unreadable = Some("EIO".into()), "/dev/vdc cannot be read: EIO => "),
+        (IfBlank, false, |e| e.disk.read_only = true, "/dev/vdc is read-only => "),
+        (IfNoSignature, true, |e| e.disk.partitions.push("vdc1".into()), "/dev/vdc has partitions: vdc1 => to lose them `sfdisk --delete /dev/vdc && blkdiscard"),
+        (IfNoSignature, true, |e| e.disk.holders.push("dm-0".into()), "/dev/vdc is part of dm-0 => "),
+        (IfNoSignature, true, |e| e.disk.swap = true, "/dev/vdc is used as swap => `swapoff /dev/vdc`"),
+        (IfNoSignature, true, |e| e.disk.busy = true, "/dev/vdc is held exclusively by somebody => "),
+        // Nothing on it.
+        (IfBlank, false, |_| (), "format"),
+        (IfNoSignature, false, |_| (), "format"),
+        (Never, false, |_| (), "/dev/vdc has no file system => ETCD_VOLUME_FORMAT=if-blank"),
+        (IfBlank, true, |e| e.disk.blank = false, "/dev/vdc holds data of no known kind => ETCD_VOLUME_FORMAT=if-no-signature"),
+        (IfNoSignature, false, |e| e.disk.blank = false, "format"),
+        (Never, true, |e| e.disk.blank = false, "/dev/vdc has no file system => "),
+        // Something that is no store.
+        (IfNoSignature, true, |e| holds(e, &["LVM2_member"]), "/dev/vdc holds LVM2_member (UUID u1) => to lose it `blkdiscard --force --zeroout /dev/vdc`"),
+        (IfNoSignature, true, |e| holds(e, &["swap"]), "/dev/vdc holds swap"),
+        (IfNoSignature, true, |e| holds(e, &["xfs", "gpt"]), "/dev/vdc holds xfs (UUID u1) and gpt"),
+        (IfNoSignature, true, |e| { holds(e, &["gpt"]); record(e, InPlace, "u1"); }, "/dev/vdc holds gpt"),
+        // A torn mkfs of ours.
+        (IfBlank, false, |e| record(e, Formatting, "u1"), "format again"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "format again"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); }, "format again"),
+        (IfBlank, false, |e| { record(e, Formatting, "u2"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds xfs (UUID u1) without"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds ext4 (UUID u1) without"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs", "dos"]); }, "/dev/vdc holds xfs (UUID u1) and dos"),
+        (Never, false, |e| record(e, Formatting, "u1"), "/dev/vdc has no file system"),
+        // A file system of ours, known by the record.
+        (Never, false, |e| { record(e, InPlace, "u1"); holds(e, &["xfs"]); }, "reuse"),
+        (IfBlank, false, |e| { record(e, Formatted, "u1"); holds(e, &["xfs"]); }, "reuse"),
+        (IfBlank, false, |e| { record(e, InPlace, "u2"); holds(e, &["xfs"]); }, "read marker"),
+        (IfBlank, false, |e| record(e, InPlace, "u1"), "format"),
+        // A file system with a marker.
+        (IfNoSignature, true, |e| holds(e, &["ext4"]), "read marker"),
+        (Never, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); e.etcd_member = true; }, "reuse"),
+        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc holds the etcd store of cluster other => VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use it as it is, or to lose it `blkdiscard"),
+        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Runtime, ID); }, "/dev/vdc holds the runtime store of cluster c0ffee"),
+        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); }, "/dev/vdc holds a copy of volume v9 => VOLUME_ADOPT="),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); e.etcd_member = true; }, "reuse"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "reuse"),
+        // A file system without one.
+        (IfNoSignature, false, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds ext4 (UUID u1) without this agent's marker => VOLUME_ADOPT="),
+        (IfBlank, true, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "reuse"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("no".into()); }, "/dev/vdc holds xfs (UUID u1), which cannot be looked into: no"),
+        // Foreign etcd members, whatever the parameters say.
+        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc holds xfs (UUID u1) without this agent's marker, with an etcd member in it => `mount /dev/vdc /mnt && mv"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); e.etcd_member = true; }, "/dev/vdc holds the etcd store of cluster other, with an etcd member in it"),
+    ];
+    for (number, (policy, adopt, change, expected)) in rows.iter().enumerate() {
+        let volume = Volume { format: *policy, adopt: adopt.then(|| SERIAL.to_owned()), ..volume() };
+        let found = word(&decide(&volume, &evidence(*change)));
+        let good = if expected.contains(' ') && !expected.starts_with("format") && !expected.starts_with("read") {
+            found.starts_with(expected)
+        } else {
+            found == *expected
+        };
+        assert!(good, "row {number}: {found}\nexpected: {expected}");
+    }
+}
+
+#[test]
+fn another_serial_adopts_nothing() {
+    let volume = Volume { adopt: Some("e41b7f92-0c6d-4f0a-b".into()), ..volume() };
+    let found = evidence(|e| {
+        holds(e, &["xfs"]);
+        e.marker = MarkerEvidence::Absent;
+    });
+    assert!(matches!(decide(&volume, &found), Decision::Refuse { .. }));
+}
+
+proptest::proptest! {
+    /// Whatever else is true: nothing recognised is ever formatted, but the remains of our own mkfs.
+    #[test]
+    fn no_signature_is_ever_formatted_over(
+        blank: bool, read_only: bool, swap: bool, busy: bool, mounted in 0..3_usize, kinds in proptest::collection::vec(0..4_usize, 1..3),
+        policy in 0..3_usize, adopt: bool, recorded in 0..3_usize, read in 0..4_usize, member: bool,
+    ) {
+        let mut found = evidence(|_| ());
+        let known = ["xfs", "ext4", "gpt", "swap"];
+        holds(&mut found, &kinds.iter().map(|at| known[*at]).collect::<Vec<_>>());
+        found.disk = DiskEvidence { read_only, swap, busy, blank, ..found.disk };
+        found.disk.mounts = ["/var/lib/etcd", "/mnt"][..mounted].iter().map(|s| (*s).to_owned()).collect();
+        found.etcd_member = member;
+        match recorded { 0 => {}, 1 => record(&mut found, State::Formatting, "u2"), _ => record(&mut found, State::InPlace, "u2") }
+        match read { 0 => {}, 1 => found.marker = MarkerEvidence::Absent, 2 => marker(&mut found, "c0ffee", VolumeRole::Etcd, ID), _ => marker(&mut found, "x", VolumeRole::Etcd, ID) }
+        let format = [FormatPolicy::IfBlank, FormatPolicy::IfNoSignature, FormatPolicy::Never][policy];
+        let volume = Volume { format, adopt: adopt.then(|| SERIAL.to_owned()), ..volume() };
+        let formatted = matches!(decide(&volume, &found), Decision::Format { .. });
+        proptest::prop_assert!(!formatted);
+    }
+}

@@ -1,0 +1,352 @@
+//! The one reader of devices: sysfs, /dev, mount table, and the two ends of a disk. It never
+//! writes, and opens nothing but the disk that was asked for.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::identity::Names;
+use super::interlock::DiskEvidence;
+use super::signatures::{SPAN, find, is_zero};
+use crate::error::{Context, Result};
+
+/// Longest serial or page that is read, in bytes: VPD pages are at most 64 KiB, useful ones far smaller.
+const PAGE: u64 = 4096;
+
+/// Where the kernel tells of devices; a test gives a tree of its own.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    sys: PathBuf,
+    dev: PathBuf,
+    proc: PathBuf,
+}
+
+/// A whole disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// `major:minor`, the only name that the kernel never gives twice at one time.
+    pub number: String,
+    /// A node that leads to it.
+    pub node: PathBuf,
+    /// Directory in sysfs.
+    sys: PathBuf,
+    /// Its names.
+    pub names: Names,
+}
+
+/// A line of the mount table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// `major:minor`.
+    pub number: String,
+    /// Where.
+    pub point: String,
+    /// What, as mount(8) was told.
+    pub source: String,
+}
+
+impl Probe {
+    /// The machine's own.
+    #[must_use]
+    pub fn machine() -> Self {
+        Self::at(Path::new("/"))
+    }
+
+    /// Reads below `sys`, `dev` and `proc` of this directory.
+    #[must_use]
+    pub fn at(root: &Path) -> Self {
+        Self { sys: root.join("sys"), dev: root.join("dev"), proc: root.join("proc") }
+    }
+
+    /// Every whole disk with all its names.
+    ///
+    /// # Errors
+    /// If sysfs cannot be listed.
+    pub fn read_disks(&self) -> Result<Vec<Disk>> {
+        let class = self.sys.join("class/block");
+        let mut disks = Vec::new();
+        for entry in std::fs::read_dir(&class).context(|| format!("listing {}", class.display()))? {
+            let name = entry.context(|| format!("listing {}", class.display()))?.file_name();
+            let sys = class.join(&name);
+            // What vanished since the listing, and partitions: a store takes a whole disk.
+            let Some(number) = line(&sys.join("dev")).filter(|_| !sys.join("partition").exists()) else { continue };
+            let names = Names { serials: serials(&sys), links: Vec::new() };
+            disks.push(Disk { number, node: self.dev.join(&name), sys, names });
+        }
+        disks.sort_by(|one, other| one.sys.cmp(&other.sys));
+        self.add_links(&mut disks);
+        Ok(disks)
+    }
+
+    /// A link is matched by the device number of the node that it leads to: in a container nodes may lie under names
+    /// that sysfs does not know, and known names may be other disks.
+    fn add_links(&self, disks: &mut [Disk]) {
+        let directory = self.dev.join("disk/by-id");
+        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let (Ok(link), Ok(target)) = (entry.file_name().into_string(), entry.path().canonicalize()) else { continue };
+            let disk = match number(&target) {
+                Some(number) => disks.iter_mut().find(|disk| disk.number == number),
+                None => disks.iter_mut().find(|disk| disk.node.file_name() == target.file_name()),
+            };
+            let Some(disk) = disk else { continue };
+            if number(&disk.node).as_ref() != Some(&disk.number) {
+                disk.node = target;
+            }
+            disk.names.links.push(link);
+        }
+        for disk in disks {
+            disk.names.links.sort();
+        }
+    }
+
+    /// Everything that the interlock wants to know of one disk, but what lies in its file system.
+    ///
+    /// # Errors
+    /// If the mount table cannot be read.
+    pub fn read_evidence(&self, disk: &Disk, serial: &str) -> Result<DiskEvidence> {
+        let mounts = self.read_mounts()?;
+        let mut evidence = DiskEvidence {
+            serial: serial.to_owned(),
+            // sysfs counts 512-byte sectors, whatever the disk's own are.
+            size: line(&disk.sys.join("size")).and_then(|sectors| sectors.parse::<u64>().ok()).unwrap_or(0).saturating_mul(512),
+            read_only: line(&disk.sys.join("ro")).as_deref() == Some("1"),
+            partitions: children(&disk.sys, |path| path.join("partition").exists()),
+            holders: children(&disk.sys.join("holders"), |_| true),
+            mounts: mounts.into_iter().filter(|mount| mount.number == disk.number).map(|mount| mount.point).collect(),
+            swap: self.is_swap(disk),
+            ..DiskEvidence::default()
+        };
+        if evidence.size > 0
+            && let Err(error) = read_ends(disk, &mut evidence)
+        {
+            evidence.unreadable = Some(error.to_string());
+        }
+        Ok(evidence)
+    }
+
+    /// The mount table of this process.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn read_mounts(&self) -> Result<Vec<Mount>> {
+        let path = self.proc.join("self/mountinfo");
+        let text = std::fs::read(&path).context(|| format!("reading {}", path.display()))?;
+        Ok(String::from_utf8_lossy(&text).lines().filter_map(mount).collect())
+    }
+
+    fn is_swap(&self, disk: &Disk) -> bool {
+        let text = std::fs::read_to_string(self.proc.join("swaps")).unwrap_or_default();
+        text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).any(|path| {
+            let path = unescaped(path);
+            Path::new(&path) == disk.node || number(Path::new(&path)).as_ref() == Some(&disk.number)
+        })
+    }
+}
+
+fn read_ends(disk: &Disk, evidence: &mut DiskEvidence) -> io::Result<()> {
+    let file = open(disk, 0)?;
+    let span = usize::try_from(evidence.size).unwrap_or(SPAN).min(SPAN);
+    let (mut head, mut tail) = (vec![0; span], vec![0; span]);
+    file.read_exact_at(&mut head, 0)?;
+    file.read_exact_at(&mut tail, evidence.size - span as u64)?;
+    evidence.signatures = find(&head, &tail, evidence.size);
+    evidence.blank = is_zero(&head) && is_zero(&tail);
+    drop(file);
+    // O_EXCL without O_CREAT asks the kernel whether anybody (a mount, device mapper, MD) claims the disk (open(2)).
+    match open(disk, nix::libc::O_EXCL) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            evidence.busy = true;
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one reader of devices; it opens them read-only")]
+fn open(disk: &Disk, flags: i32) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(flags | nix::libc::O_NONBLOCK).open(&disk.node)?;
+    let meta = file.metadata()?;
+    // The node may have been given to another disk since it was looked up.
+    if meta.file_type().is_block_device() && number_of(meta.rdev()) != disk.number {
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is another disk now", disk.node.display())));
+    }
+    Ok(file)
+}
+
+/// What a disk tells of itself: virtio-blk has `serial`, `NVMe` the controller's, SCSI its VPD pages.
+fn serials(sys: &Path) -> Vec<String> {
+    let texts = ["serial", "device/serial"].into_iter().filter_map(|name| line(&sys.join(name)));
+    let pages = ["device/vpd_pg80", "device/vpd_pg83"].into_iter().flat_map(|name| runs(&bytes(&sys.join(name))));
+    let mut all: Vec<String> = texts.chain(pages).filter(|text| !text.is_empty()).collect();
+    all.dedup();
+    all
+}
+
+/// The runs of printable text in a binary page: designators of any kind, without believing their lengths.
+fn runs(page: &[u8]) -> Vec<String> {
+    let printable = page.split(|byte| !(b' '..=b'~').contains(byte));
+    printable.map(|run| String::from_utf8_lossy(run).trim().to_owned()).filter(|run| run.len() >= super::identity::CUT).collect()
+}
+
+fn bytes(path: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // A page that is not there or not readable tells nothing; the next name may.
+    if let Ok(file) = File::open(path) {
+        let _read = io::Read::read_to_end(&mut io::Read::take(file, PAGE), &mut bytes);
+    }
+    bytes
+}
+
+fn line(path: &Path) -> Option<String> {
+    let text = bytes(path);
+    (!text.is_empty()).then(|| String::from_utf8_lossy(&text).trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())
+}
+
+fn children(directory: &Path, wanted: impl Fn(&Path) -> bool) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        entries.filter(|entry| wanted(&entry.path())).filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// `major:minor` of a block device's node.
+fn number(path: &Path) -> Option<String> {
+    let meta = std::fs::metadata(path).ok()?;
+    meta.file_type().is_block_device().then(|| number_of(meta.rdev()))
+}
+
+fn number_of(device: u64) -> String {
+    format!("{}:{}", nix::sys::stat::major(device), nix::sys::stat::minor(device))
+}
+
+/// A line of mountinfo (`proc_pid_mountinfo(5))`: number, point and, after the separator, the source.
+fn mount(line: &str) -> Option<Mount> {
+    let (mount, rest) = line.split_once(" - ")?;
+    let mut fields = mount.split(' ').skip(2);
+    let (number, point) = (fields.next()?, fields.nth(1)?);
+    Some(Mount { number: number.to_owned(), point: unescaped(point), source: unescaped(rest.split(' ').nth(1)?) })
+}
+
+/// The kernel writes blanks, tabs, line ends and backslashes as three octal digits.
+fn unescaped(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let octal = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        if let Some(byte) = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            out.push(byte);
+            rest = after.get(3..).unwrap_or_default();
+        } else {
+            out.push(*first);
+            rest = after;
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::files::{Attributes, Tree};
+    use crate::storage::identity::matching;
+
+    const ID: &str = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4";
+
+    pub(crate) fn put(root: &Path, path: &str, bytes: &[u8]) {
+        let tree = Tree::open(root).unwrap();
+        let path = Path::new(path);
+        tree.create_dir_all(path.parent().unwrap(), Attributes::mode(0o755)).unwrap();
+        tree.write(path, bytes, Attributes::mode(0o644)).unwrap();
+    }
+
+    /// A machine with a mounted root disk vda and a blank virtio disk.
+    pub(crate) fn machine(root: &Path, content: &[u8]) {
+        for (name, number, serial) in [("vda", "252:0", "root"), ("vdb", "252:16", &ID[..20])] {
+            put(root, &format!("sys/class/block/{name}/dev"), format!("{number}\n").as_bytes());
+            put(root, &format!("sys/class/block/{name}/serial"), serial.as_bytes());
+            put(root, &format!("sys/class/block/{name}/size"), format!("{}\n", content.len() / 512).as_bytes());
+            put(root, &format!("sys/class/block/{name}/ro"), b"0\n");
+        }
+        put(root, "sys/class/block/vda1/dev", b"252:1\n");
+        put(root, "sys/class/block/vda1/partition", b"1\n");
+        put(root, "sys/class/block/vda/vda1/partition", b"1\n");
+        put(root, "dev/vdb", content);
+        put(root, "proc/self/mountinfo", b"22 1 252:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n");
+        put(root, "proc/swaps", b"Filename Type Size Used Priority\n");
+    }
+
+    #[test]
+    fn disks_are_listed_with_every_name() {
+        let dir = tempfile::tempdir().unwrap();
+        machine(dir.path(), &[0; 4096]);
+        let scsi = [&b"\0\x83\0\x30\x02\x01\0\x2c"[..], b"QEMU    QEMU HARDDISK   e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610"].concat();
+        put(dir.path(), "sys/class/block/sda/dev", b"8:0\n");
+        put(dir.path(), "sys/class/block/sda/device/vpd_pg83", &scsi);
+        put(dir.path(), "sys/class/block/loop3/dev", b"7:3\n");
+        put(dir.path(), "dev/loop3", b"");
+        put(dir.path(), "dev/disk/by-id/x", b"");
+        std::os::unix::fs::symlink("../../loop3", dir.path().join("dev/disk/by-id/virtio-3b8e6c52-7f10-4d2a-9")).unwrap();
+        std::os::unix::fs::symlink("../../gone", dir.path().join("dev/disk/by-id/virtio-gone")).unwrap();
+        let disks = Probe::at(dir.path()).read_disks().unwrap();
+        let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
+        let node =
+            |id: &str| matching(id, &names).iter().map(|at| disks[*at].node.file_name().unwrap().to_owned()).collect::<Vec<_>>();
+        assert_eq!(node(ID), ["vdb"]);
+        assert_eq!(node("e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610"), ["sda"]);
+        assert_eq!(node("3b8e6c52-7f10-4d2a-9c84-d06f1e2a5b97"), ["loop3"]);
+        assert!(node("11111111-7f10-4d2a-9c84-d06f1e2a5b97").is_empty());
+        assert_eq!(disks.len(), 4);
+    }
+
+    #[test]
+    fn a_disk_is_read_at_both_ends() {
+        let mut content = vec![0; 4 * SPAN];
+        for (change, blank, kinds) in [
+            (None, true, &[][..]),
+            (Some((2 * SPAN, &b"x"[..])), true, &[]),
+            (Some((4 * SPAN - 1, b"x")), false, &[]),
+            (Some((0, b"XFSB")), false, &["xfs"]),
+        ] {
+            if let Some((at, bytes)) = change {
+                content[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            let dir = tempfile::tempdir().unwrap();
+            machine(dir.path(), &content);
+            let probe = Probe::at(dir.path());
+            let disk = probe.read_disks().unwrap().into_iter().find(|disk| disk.node.ends_with("vdb")).unwrap();
+            let evidence = probe.read_evidence(&disk, &ID[..20]).unwrap();
+            let found: Vec<_> = evidence.signatures.iter().map(|one| one.kind).collect();
+            assert_eq!((evidence.blank, found.as_slice(), evidence.size), (blank, kinds, 4 * SPAN as u64), "{change:?}");
+            assert_eq!((evidence.busy, evidence.swap, evidence.unreadable), (false, false, None));
+        }
+    }
+
+    #[test]
+    fn use_by_others_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        machine(dir.path(), &[0; 8192]);
+        put(dir.path(), "sys/class/block/vdb/holders/dm-0", b"");
+        put(dir.path(), "sys/class/block/vdb/vdb1/partition", b"1\n");
+        put(dir.path(), "sys/class/block/vdb/ro", b"1\n");
+        put(dir.path(), "proc/self/mountinfo", b"30 22 252:16 / /mnt/a\\040b rw - xfs /dev/vdb rw\nodd\n");
+        let node = dir.path().join("dev/vdb");
+        put(dir.path(), "proc/swaps", format!("Filename\n{} partition 1 0 -2\n", node.display()).as_bytes());
+        let probe = Probe::at(dir.path());
+        let disk = probe.read_disks().unwrap().into_iter().find(|disk| disk.node == node).unwrap();
+        let evidence = probe.read_evidence(&disk, "").unwrap();
+        assert_eq!((evidence.partitions, evidence.holders), (vec!["vdb1".to_owned()], vec!["dm-0".to_owned()]));
+        assert_eq!((evidence.mounts, evidence.read_only, evidence.swap), (vec!["/mnt/a b".to_owned()], true, true));
+        put(dir.path(), "sys/class/block/vdb/size", b"1000\n");
+        assert!(probe.read_evidence(&disk, "").unwrap().unreadable.is_some());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_table_breaks_it(text in "\\PC*", page in proptest::collection::vec(0..=255_u8, 0..64)) {
+            let _ = (mount(&text), unescaped(&text), runs(&page));
+        }
+    }
+}

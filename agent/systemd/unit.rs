@@ -1,0 +1,202 @@
+//! What systemd says of a unit, as plain words: newer versions add words, and an unknown one must not cost the rest.
+
+use std::collections::HashMap;
+
+use zbus::zvariant::Value;
+
+/// A unit as systemd saw it at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnitState {
+    /// `etcd.service`.
+    pub name: String,
+    /// `loaded`, `not-found`, `masked`, `bad-setting`, …
+    pub load_state: String,
+    /// `active`, `activating`, `inactive`, `failed`, …
+    pub active_state: String,
+    /// `running`, `exited`, `auto-restart`, `mounted`, …
+    pub sub_state: String,
+    /// `enabled`, `disabled`, `static`, `alias`, …; empty where there is no unit file.
+    pub unit_file_state: String,
+    /// Result of a service or mount: `success`, `exit-code`, `timeout`, …; empty for other kinds.
+    pub result: String,
+    /// Exit status or signal of the main process.
+    pub exec_main_status: i32,
+    /// Where the unit file is; empty where there is none.
+    pub fragment_path: String,
+    /// Whether the unit's files are newer than what systemd read.
+    pub need_daemon_reload: bool,
+    /// The main process; 0 if none runs.
+    pub main_pid: u32,
+    /// How often systemd restarted it by itself (0 before systemd 235).
+    pub n_restarts: u32,
+}
+
+impl UnitState {
+    /// Whether no unit file of this name exists (and nothing else made the unit).
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.load_state == "not-found"
+    }
+
+    /// Whether it is up; one that reloads is.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        matches!(self.active_state.as_str(), "active" | "reloading" | "refreshing")
+    }
+
+    /// Whether it is on its way to another state.
+    #[must_use]
+    pub fn is_settling(&self) -> bool {
+        matches!(self.active_state.as_str(), "activating" | "reloading" | "refreshing" | "deactivating" | "maintenance")
+    }
+
+    /// Whether it failed and systemd does nothing more about it.
+    #[must_use]
+    pub fn is_failed(&self) -> bool {
+        self.active_state == "failed"
+    }
+
+    /// One line for a cause: `failed (exit-code, status 1)`.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        if self.load_state != "loaded" && !self.load_state.is_empty() {
+            return format!("{} ({})", self.active_state, self.load_state);
+        }
+        match self.result.as_str() {
+            "" | "success" => format!("{} ({})", self.active_state, self.sub_state),
+            "exit-code" => format!("{} ({}: exit-code, status {})", self.active_state, self.sub_state, self.exec_main_status),
+            result => format!("{} ({}: {result})", self.active_state, self.sub_state),
+        }
+    }
+}
+
+/// A unit's state with the job that is queued for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) state: UnitState,
+    /// Object path of the queued job.
+    pub(super) job: Option<String>,
+}
+
+impl Seen {
+    /// From `Properties.GetAll` over all interfaces of the unit.
+    pub(super) fn from_properties(name: &str, properties: &HashMap<&str, Value<'_>>) -> Self {
+        let text = |key: &str| match properties.get(key) {
+            Some(Value::Str(text)) => text.as_str().to_owned(),
+            _ => String::new(),
+        };
+        let count = |key: &str| match properties.get(key) {
+            Some(Value::U32(number)) => *number,
+            _ => 0,
+        };
+        let job = match properties.get("Job") {
+            Some(Value::Structure(job)) => match job.fields() {
+                [Value::U32(id), Value::ObjectPath(path)] if *id != 0 => Some(path.as_str().to_owned()),
+                _ => None,
+            },
+            _ => None,
+        };
+        let state = UnitState {
+            name: name.to_owned(),
+            load_state: text("LoadState"),
+            active_state: text("ActiveState"),
+            sub_state: text("SubState"),
+            unit_file_state: text("UnitFileState"),
+            result: text("Result"),
+            exec_main_status: match properties.get("ExecMainStatus") {
+                Some(Value::I32(status)) => *status,
+                _ => 0,
+            },
+            fragment_path: text("FragmentPath"),
+            need_daemon_reload: matches!(properties.get("NeedDaemonReload"), Some(Value::Bool(true))),
+            main_pid: count("MainPID"),
+            n_restarts: count("NRestarts"),
+        };
+        Self { state, job }
+    }
+
+    /// Nothing runs and nothing is about to.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.job.is_none() && matches!(self.state.active_state.as_str(), "inactive" | "failed" | "")
+    }
+}
+
+/// How a job ended, in systemd's word: `done`, `failed`, `canceled`, `timeout`, `dependency`, `skipped`, …
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobOutcome {
+    /// The word.
+    pub result: String,
+}
+
+impl JobOutcome {
+    /// An outcome by its word.
+    #[must_use]
+    pub fn new(result: impl Into<String>) -> Self {
+        Self { result: result.into() }
+    }
+
+    /// Whether the job did what it was for.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.result == "done"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zbus::zvariant::{ObjectPath, StructureBuilder};
+
+    use super::*;
+
+    fn state(active: &str) -> UnitState {
+        UnitState { active_state: active.into(), load_state: "loaded".into(), ..UnitState::default() }
+    }
+
+    #[test]
+    fn words_of_newer_systemds_are_kept_and_harmless() {
+        for (word, active, settling, failed) in [
+            ("active", true, false, false),
+            ("reloading", true, true, false),
+            ("refreshing", true, true, false),
+            ("activating", false, true, false),
+            ("deactivating", false, true, false),
+            ("inactive", false, false, false),
+            ("failed", false, false, true),
+            ("pondering", false, false, false),
+        ] {
+            let state = state(word);
+            assert_eq!((state.is_active(), state.is_settling(), state.is_failed()), (active, settling, failed), "{word}");
+        }
+    }
+
+    #[test]
+    fn properties_of_any_kind_of_unit_are_read() {
+        let job = |id: u32| {
+            let path = ObjectPath::try_from("/org/freedesktop/systemd1/job/7").unwrap();
+            Value::from(StructureBuilder::new().add_field(id).add_field(path).build().unwrap())
+        };
+        let mut properties = HashMap::from([
+            ("LoadState", Value::from("loaded")),
+            ("ActiveState", Value::from("inactive")),
+            ("Result", Value::from("exit-code")),
+            ("ExecMainStatus", Value::from(3_i32)),
+            ("NeedDaemonReload", Value::from(true)),
+            ("Job", job(7)),
+        ]);
+        let seen = Seen::from_properties("x.service", &properties);
+        assert_eq!(seen.job.as_deref(), Some("/org/freedesktop/systemd1/job/7"));
+        assert!(!seen.is_stopped() && seen.state.need_daemon_reload);
+        assert_eq!((seen.state.exec_main_status, seen.state.n_restarts), (3, 0));
+        properties.insert("Job", job(0));
+        assert!(Seen::from_properties("x.service", &properties).is_stopped());
+    }
+
+    #[test]
+    fn a_cause_says_the_state_and_why() {
+        let mut failed =
+            UnitState { sub_state: "failed".into(), result: "exit-code".into(), exec_main_status: 203, ..state("failed") };
+        assert_eq!(failed.describe(), "failed (failed: exit-code, status 203)");
+        failed.load_state = "masked".into();
+        assert_eq!(failed.describe(), "failed (masked)");
+    }
+}

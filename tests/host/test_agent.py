@@ -1,0 +1,241 @@
+"""The agent on a real systemd host; its metadata comes from a small server that speaks Heat's CFN API."""
+import json
+import re
+import time
+
+from lib.common import REPO, wait_for
+
+IP = "10.77.0.11"
+VDB = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4"
+VDC = "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610"
+UNIT = "heat-node-agent.service"
+NODE = {"ROLE": "master", "INSTANCE_NAME": "node-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": "5f1c3a52-8d0e-4c61-9b0e-2f6f6e1d7a10",
+        "TLS_DISABLED": "True", "DOCKER_VOLUME": VDB, "ETCD_VOLUME": VDC, "WAIT_TIMEOUT": 600}
+
+
+def start(host, server, settings: str = ""):
+    host.install_agent()
+    cfn = server.settings()["cfn"]
+    host.write("/etc/os-collect-config.conf", "[cfn]\n" + "".join(f"{k} = {v}\n" for k, v in cfn.items()), 0o600)
+    if settings:
+        host.sh("mkdir -p /etc/heat-node-agent")
+        host.write("/etc/heat-node-agent/agent.toml", settings)
+    host.exec("systemctl", "enable", "--now", UNIT)
+
+
+def signalled(server, name: str) -> dict:
+    """The one accepted result of a deployment."""
+    found = wait_for(lambda: server.signals(name, accepted=True), 120, f"signal of {name}")
+    assert len({s.body for s in found}) == 1
+    return found[0].json()
+
+
+def test_scripts_hooks_and_mistakes_are_all_answered(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    host.sh("mkdir -p /usr/libexec/heat-config/hooks")
+    host.write("/usr/libexec/heat-config/hooks/custom",
+               "#!/usr/bin/python3\nimport json, sys\nd = json.load(sys.stdin)\n"
+               "v = {i['name']: i['value'] for i in d['inputs']}\n"
+               "print(json.dumps({'deploy_stdout': d['config'], 'deploy_status_code': 0, 'sum': v['a'] + v['b']}))\n", 0o755)
+    host.write("/usr/libexec/heat-config/hooks/sloppy", "#!/bin/sh\necho container-id\n", 0o755)
+    broken = server.deployment("broken", outputs=[])
+    broken["outputs"] = "none"
+    server.deploy(
+        server.deployment("10-script", config="#!/bin/sh\necho $n; printf '%s' \"$deploy_action\" >$heat_outputs_path.o\nexit 3\n",
+                          inputs={"n": 5}, outputs=["o", {"name": "error", "error_output": True}]),
+        server.deployment("20-hook", group="custom", config="what", inputs={"a": 1, "b": 2}, outputs=["sum"]),
+        server.deployment("30-sloppy", group="sloppy"),
+        server.deployment("40-none", group="no-such-hook"),
+        server.deployment("50-slow", config="#!/bin/sh\nsleep 600 & sleep 600\n"),
+        server.deployment("60-noexec", config="echo no interpreter\n"),
+        server.deployment("70-forbidden", group="forbidden"),
+        server.deployment("80-quiet", config="#!/bin/sh\ntouch /run/quiet\n", signal="NO_SIGNAL"), broken)
+    start(host, server, "[deploy]\ntime_limit = 2\ngroups = ['script', 'custom', 'sloppy', 'no-such-hook']\n")
+    one = signalled(server, "10-script")
+    assert (one["deploy_status_code"], one["deploy_stdout"], one["o"], "error" in one) == (3, "5\n", "CREATE", False)
+    two = signalled(server, "20-hook")
+    assert (two["deploy_status_code"], two["sum"], two["deploy_stdout"]) == (0, 3, "what")
+    for name, words in (("30-sloppy", "not one JSON object"), ("40-none", "no hook for group"), ("50-slow", "time limit"),
+                        ("60-noexec", "could not be started"), ("70-forbidden", "not allowed"), ("broken", "outputs: not a list")):
+        assert words in str(signalled(server, name)["deploy_status_code"]), name
+    host.wait_for(lambda: host.exists("/run/quiet"))
+    # Byte for byte: a pre-signed URL may not change by a letter.
+    for name in ("10-script", "20-hook"):
+        assert server.signals(name)[0].target == server.signal_url(name).removeprefix(server.base)
+    heads = server.signals("10-script")[0]
+    assert heads.header("content-type") == "application/json" and int(heads.header("content-length")) == len(heads.body)
+    # The whole process group of the slow one is gone.
+    assert host.sh("pgrep -c -f 'sleep 600' || :").strip() == "0"
+    polls = server.polls()
+    assert all("ContentType=JSON" in p.target for p in polls)
+
+
+def test_a_script_outlives_a_restart_of_the_agent_and_is_answered_once(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    server.deploy(server.deployment("long", config="#!/bin/sh\necho begin >>/var/tmp/ran\nwhile [ ! -e /run/go ]; do sleep 0.1; done\necho end >>/var/tmp/ran\n"))
+    start(host, server)
+    host.wait_for(lambda: host.exists("/var/tmp/ran"))
+    host.exec("systemctl", "restart", UNIT)
+    host.wait_for(lambda: host.journal(HNA_EVENT="DeploymentReattached"))
+    host.exec("systemctl", "kill", "-s", "KILL", UNIT)
+    host.wait_for(lambda: len(host.journal(HNA_EVENT="DeploymentReattached")) == 2)
+    assert not server.signals("long")
+    host.write("/run/go", "")
+    assert signalled(server, "long")["deploy_status_code"] == 0
+    assert host.read("/var/tmp/ran") == "begin\nend\n"
+
+
+def test_a_power_cut_in_a_script_is_told_as_interrupted_and_it_does_not_run_again(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    server.deploy(server.deployment("cut", config="#!/bin/sh\necho ran >>/var/tmp/ran; sync\nsleep 600\n"))
+    start(host, server)
+    host.wait_for(lambda: host.exists("/var/tmp/ran"))
+    host.cut()
+    host.boot()
+    assert "interrupted" in str(signalled(server, "cut")["deploy_status_code"])
+    assert host.read("/var/tmp/ran") == "ran\n"
+
+
+def test_a_signal_is_sent_until_it_is_taken(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    server.answer(503, times=2, method="POST")
+    server.answer(close=True, times=1, method="POST")
+    server.deploy(server.deployment("d", config="#!/bin/sh\necho out\n"))
+    start(host, server)
+    assert signalled(server, "d")["deploy_stdout"] == "out\n"
+    tried = server.signals("d")
+    assert [t.status for t in tried] == [503, 503, 0, 200] and len({t.body for t in tried}) == 1
+    # Between two tries lies a look at the metadata.
+    polls = [p.time for p in server.polls()]
+    for before, after in zip(tried, tried[1:]):
+        assert any(before.time < at < after.time for at in polls)
+
+
+def test_a_node_comes_up_waits_for_late_volumes_and_repairs_itself_only_when_asked(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP, volumes={"vdc": ("1G", VDC)})
+    wait = {"WAIT_HANDLE": json.dumps({"alarm_url": server.signal_url("handle", kind="waitcondition")})}
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=NODE | wait, outputs=["node_name", "timings"]))
+    start(host, server)
+    host.wait_for(lambda: host.journal(HNA_EVENT="VolumeWaiting"))
+    # What does not depend on the absent volume goes on: etcd has its own.
+    host.wait_for(lambda: host.journal(HNA_EVENT="GateGreen", HNA_GATE="etcd"))
+    assert not server.signals()
+    host.attach("vdb", "2G", VDB)
+    assert signalled(server, "node")["deploy_status_code"] == 0
+    handle = signalled(server, "handle")
+    assert (handle["status"], handle["id"], handle["data"]["node_name"]) == ("SUCCESS", "node-1", "node-1")
+    assert server.signals("handle")[0].method == "PUT"
+    # journalctl -u etcd shows what the agent did to it; the console has a line a phase.
+    assert "GateGreen" in [e.get("HNA_EVENT") for e in host.journal(unit="etcd.service")]
+    console = host.console()
+    for phase in ("settings", "plan", "volume", "gates", "steady"):
+        assert f"heat-node-agent phase={phase} state=" in console, phase
+    # Every line of the agent has a MESSAGE_ID that the catalog knows.
+    known = set(re.findall(r"\b[0-9a-f]{32}\b", host.sh("journalctl --list-catalog")))
+    lines = [e for e in host.journal(**{"_SYSTEMD_UNIT": UNIT}) if e.get("SYSLOG_IDENTIFIER") == "heat-node-agent"]
+    assert lines and all(e.get("MESSAGE_ID") in known for e in lines), [e for e in lines if e.get("MESSAGE_ID") not in known]
+
+    # Somebody stops etcd: it is said, and with DRIFT=repair it comes back.
+    host.exec("systemctl", "stop", "etcd.service")
+    host.exec("systemctl", "kill", "-s", "HUP", UNIT)
+    host.wait_for(lambda: host.journal(HNA_EVENT="NodeDrift"), 90)
+    assert host.exec("heat-node-agent", "plan", check=False).returncode == 2
+    assert not host.is_active("etcd.service")
+    assert host.exec("heat-node-agent", "status", check=False).returncode == 2
+    server.document["deployments"] = [server.deployment("node", group="kubernetes-node", inputs=NODE | wait | {"DRIFT": "repair"}, action="UPDATE")]
+    server.publish()
+    host.wait_for(lambda: host.is_active("etcd.service"), 90)
+    host.exec("systemctl", "stop", "etcd.service")
+    host.exec("systemctl", "kill", "-s", "HUP", UNIT)
+    host.wait_for(lambda: host.is_active("etcd.service"), 90)
+
+
+def test_a_worker_comes_up_without_etcd(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    inputs = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "KUBE_MASTER_IP": "10.77.0.9", "CLUSTER_UUID": NODE["CLUSTER_UUID"]}
+    host.sh("mkdir -p /var/tmp/store && mount -t tmpfs tmpfs /var/lib/docker 2>/dev/null || :")
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=inputs))
+    start(host, server)
+    body = signalled(server, "node")
+    # On the host's overlay root docker cannot use overlay2: the gate says so, and nothing pretends otherwise.
+    assert not host.is_active("etcd.service") and host.exists("/etc/docker/daemon.json"), body
+
+
+def test_no_secret_leaves_its_place(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    canary = "c4n4ry-5ecret-value"
+    server.settings()  # the document is what the server gives
+    server.document["os-collect-config"]["cfn"]["secret_access_key"] = canary + "-key"
+    entry = server.deployment("d", config="#!/bin/sh\necho \"$deploy_password\" \"$deploy_signal_id\"\n", inputs={"deploy_password": canary + "-pw"})
+    node = server.deployment("node", group="kubernetes-node", inputs=NODE | {"TRUSTEE_PASSWORD": canary + "-trustee", "KUBE_NODE_IP": "no"})
+    server.deploy(entry, node)
+    server.publish()
+    start(host, server)
+    body = signalled(server, "d")
+    signalled(server, "node")
+    assert canary not in json.dumps(body) and "Signature=" not in json.dumps(body)
+    for what in (host.sh("journalctl -o export --no-pager | strings"), host.read("/run/heat-node-agent/status.json"),
+                 host.exec("heat-node-agent", "metadata").stdout, host.exec("heat-node-agent", "status", check=False).stdout,
+                 host.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' '"), host.sh("systemctl show 'heat-*'"), host.console()):
+        assert canary not in what and "02nEKWQfhXQfCvZ" not in what
+    assert canary in host.exec("heat-node-agent", "metadata", "--show-secrets").stdout
+    modes = host.sh("find /var/lib/heat-node-agent /var/lib/heat-config -type f -perm /077 -printf '%p %m\\n'")
+    assert modes == "", modes
+
+
+def test_the_unit_is_sandboxed_and_orders_without_a_cycle(hosts):
+    host = hosts("n1", ip=IP)
+    host.install_agent()
+    said = host.exec("systemd-analyze", "verify", UNIT, check=False)
+    assert said.stdout + said.stderr == "", said.stdout + said.stderr
+    host.exec("systemctl", "enable", "--now", UNIT)
+    score = host.exec("systemd-analyze", "security", "--no-pager", UNIT).stdout.strip().splitlines()[-1]
+    assert float(re.search(r"([\d.]+) ", score.split("exposure level for")[1].split(":")[1].strip() + " ")[1]) <= 2.7, score
+    # No source yet: it says so, stays up, and ends at once when told to.
+    host.wait_for(lambda: host.journal(HNA_EVENT="NoSource"))
+    assert host.show(UNIT, "ActiveState", "SubState") == {"ActiveState": "active", "SubState": "running"}
+    before = time.monotonic()
+    host.exec("systemctl", "stop", UNIT)
+    assert time.monotonic() - before < 10  # a net: TimeoutStopSec would be 90 s
+    assert "NOT RUNNING" in host.exec("heat-node-agent", "status", check=False).stdout
+
+
+def test_wrong_usage_and_wrong_settings_are_told_apart_from_failure(hosts):
+    host = hosts("n1", ip=IP)
+    host.install_agent()
+    assert host.exec("heat-node-agent", "no-such-command", check=False).returncode == 64
+    host.sh("mkdir -p /etc/heat-node-agent/agent.toml.d")
+    host.write("/etc/heat-node-agent/agent.toml.d/10-bad.toml", "polling_intervall = 5\n[deploy\n")
+    host.write("/etc/heat-node-agent/agent.toml.d/20-typo.toml", "polling_intervall = 5\n")
+    verify = host.exec("heat-node-agent", "verify", check=False)
+    assert verify.returncode == 1 and "10-bad.toml" in verify.stdout and "polling_interval" in verify.stdout, verify.stdout
+    host.exec("systemctl", "start", UNIT)
+    events = {e["HNA_EVENT"] for e in host.journal(unit=UNIT, extended=True)}
+    assert {"SettingsFileSkipped", "SettingsUnknownKey"} <= events
+    bad = host.exec("heat-node-agent", "run", "--once", "--settings", "/etc/heat-node-agent/agent.toml.d/10-bad.toml", check=False)
+    assert bad.returncode == 64, bad
+
+
+def test_examples_apply_and_plan_as_they_are_without_root(hosts):
+    host = hosts("n1", ip=IP)
+    host.install_agent()
+    for example in ("master", "minion"):
+        host.put({f"/var/tmp/{example}.json": (REPO / f"examples/{example}.json", 0o644)})
+        as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        host.sh(f"install -d -o 65534 /var/tmp/root-{example}")
+        metadata = ["--metadata", f"/var/tmp/{example}.json", "--root", f"/var/tmp/root-{example}"]
+        assert host.exec(*as_nobody, "heat-node-agent", "plan", *metadata, check=False).returncode == 2
+        host.exec(*as_nobody, "heat-node-agent", "apply", *metadata)
+        assert host.exists(f"/var/tmp/root-{example}/etc/docker/daemon.json")
+        times = host.sh(f"find /var/tmp/root-{example} -printf '%p %i %T@\\n' | sort")
+        host.exec(*as_nobody, "heat-node-agent", "apply", *metadata)
+        assert host.sh(f"find /var/tmp/root-{example} -printf '%p %i %T@\\n' | sort") == times
+        refused = host.exec("heat-node-agent", "apply", "--metadata", f"/var/tmp/{example}.json", "--root", "/", check=False)
+        assert refused.returncode == 1

@@ -1,0 +1,121 @@
+"""The agent is killed at every system call by which it changes something that outlives it: the deployments'
+journal, the outbox, the work directory of a job and the job's runner (hook-run).
+
+The calls are listed by a run under strace, then each is a case of its own: strace kills the process on entering
+that call (the kernel then does not carry it out), a fresh agent runs, and afterwards
+  * the script ran once at most, and exactly once unless Heat was told that it was interrupted,
+  * there is one result: every accepted signal has the same body,
+  * the signal was delivered, and nothing is left over.
+"""
+import collections
+import json
+import re
+
+from lib.hosts import Host
+from lib.signal_server import SignalServer
+
+IP = "10.77.0.11"
+STATE = ("/var/lib/heat-node-agent", "/var/lib/heat-config", "/run/heat-config")
+TRACE = "/var/tmp/ran"
+# By file: made, written, synced, named, removed, given a mode. By socket: what systemd, Heat and the journal are told.
+CALLS = "openat,mkdirat,write,fsync,fchmod,fchown,renameat,unlinkat,flock,sendmsg,sendto,writev,execve,clone,clone3,kill"
+SCRIPT = f"#!/bin/sh\necho ran >>{TRACE}\nsync {TRACE}\nprintf done >$heat_outputs_path.o\necho out\n"
+WRAPPER = "/usr/local/bin/hook-run-under-strace"
+
+
+def prepare(host: Host, server: SignalServer):
+    host.install_agent()
+    host.sh("mkdir -p /etc/systemd/system/heat-deployment-.service.d")
+    # The job's unit runs the agent's own executable; a drop-in for the prefix puts strace in front of it, once.
+    host.write(WRAPPER, "#!/bin/sh\nif [ -e /run/hook-strace ]; then args=$(cat /run/hook-strace); rm /run/hook-strace; "
+               "exec /usr/bin/strace $args /usr/bin/heat-node-agent hook-run \"$1\"; fi\nexec /usr/bin/heat-node-agent hook-run \"$1\"\n", 0o755)
+    host.write("/etc/systemd/system/heat-deployment-.service.d/strace.conf",
+               f"[Service]\nExecStart=\nExecStart={WRAPPER} /var/lib/heat-node-agent/work/deployment-%j\n")
+    host.exec("systemctl", "daemon-reload")
+    cfn = server.settings()["cfn"]
+    host.write("/etc/os-collect-config.conf", "[cfn]\n" + "".join(f"{k} = {v}\n" for k, v in cfn.items()), 0o600)
+
+
+def listed(text: str) -> collections.Counter:
+    """Calls of the traced process's first thread, the one that works: those that are no reads."""
+    counts = collections.Counter()
+    first = None
+    for line in text.splitlines():
+        match = re.match(r"(\d+) +(\w+)\((.*)", line)
+        if not match:
+            continue
+        first = first or match[1]
+        if match[1] == first:
+            counts[match[2]] += 1
+    return counts
+
+
+def wipe(host: Host):
+    host.sh("rm -rf " + " ".join(STATE) + f" {TRACE} /run/hook-strace")
+
+
+def agent(host: Host, *prefix: str) -> int:
+    return host.exec(*prefix, "/usr/bin/heat-node-agent", "run", "--once", check=False, timeout=60).returncode
+
+
+def verdict(host: Host, server: SignalServer, case: str) -> str | None:
+    """What is wrong after this case, or nothing."""
+    for _ in range(3):  # a pass may end with a retry pending
+        if agent(host) == 0 and not json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["signals"]:
+            break
+    ran = int(host.sh(f"wc -l <{TRACE} || echo 0", check=False).split()[0])
+    bodies = [s.body for s in server.signals("d", accepted=True)]
+    results = {(json.loads(b)["deploy_status_code"], json.loads(b).get("o")) for b in bodies}
+    if ran > 1:
+        return f"{case}: the script ran {ran} times"
+    if len(set(bodies)) != 1:
+        return f"{case}: {len(set(bodies))} different results: {results}"
+    (code, out), = results
+    if code == 0 and (ran, out) != (1, "done"):
+        return f"{case}: success was signalled, but the script ran {ran} times and left {out}"
+    if code != 0 and "interrupted" not in str(code):
+        return f"{case}: a failure that nobody explains: {code}"
+    left = host.sh("ls /var/lib/heat-node-agent/outbox")
+    return f"{case}: left in the outbox: {left}" if left else None
+
+
+def sweep(host: Host, server: SignalServer, where: str) -> tuple[list[str], collections.Counter]:
+    def fresh():
+        wipe(host)
+        server.forget()
+        server.document["deployments"] = [server.deployment("d", config=SCRIPT, outputs=["o"])]
+        server.publish()
+
+    def under(options: str) -> None:
+        if where == "agent":
+            agent(host, "strace", *options.split())
+        else:
+            host.write("/run/hook-strace", options)
+            agent(host)
+
+    fresh()
+    under(f"-f -qq -o /run/calls -e trace={CALLS}")
+    calls = listed(host.read("/run/calls"))
+    assert verdict(host, server, f"{where} without a kill") is None
+    wrong = []
+    for call, count in sorted(calls.items()):
+        for at in range(1, count + 1):
+            fresh()
+            under(f"-f -qq -o /dev/null -e trace=none -e inject={call}:signal=KILL:when={at}")
+            problem = verdict(host, server, f"{where} killed at {call} no. {at} of {count}")
+            if problem:
+                wrong.append(problem)
+    return wrong, calls
+
+
+def test_a_kill_at_any_call_loses_nothing_and_does_nothing_twice(hosts, signal_server, record_property):
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    prepare(host, server)
+    everything = []
+    for where in ("agent", "hook-run"):
+        wrong, calls = sweep(host, server, where)
+        print(f"{where}: " + ", ".join(f"{call} {count}" for call, count in sorted(calls.items())) + f"; {sum(calls.values())} kills")
+        assert calls["renameat"] and calls["fsync"], calls
+        everything += wrong
+    assert not everything, "\n".join(everything)
