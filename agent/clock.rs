@@ -5,9 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Wall-clock time in milliseconds since 1970-01-01T00:00:00Z. Survives a restart; may jump.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub u64);
 
@@ -111,9 +109,7 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::System => {
-                Timestamp(millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
-            }
+            Source::System => Timestamp(millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())),
             Source::Manual(now) => Timestamp(*now.lock().unwrap_or_else(PoisonError::into_inner)),
         }
     }

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::time::Duration;
 
 /// Everything that one generation of a node's parameters asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -217,6 +216,3 @@ pub enum Probe {
     /// Each kernel setting has at least this value, e.g. (`net/ipv4/ip_forward`, 1).
     Sysctl(Vec<(String, u64)>),
 }
-
-/// How long something may take before it is a failure of the node.
-pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(6000 - 60);

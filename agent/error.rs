@@ -56,13 +56,7 @@ impl Error {
     /// A failure of the given kind.
     #[must_use]
     pub fn new(kind: Kind, cause: impl fmt::Display) -> Self {
-        Self(Box::new(Inner {
-            kind,
-            doing: Vec::new(),
-            cause: cause.to_string(),
-            rule: None,
-            remedy: None,
-        }))
+        Self(Box::new(Inner { kind, doing: Vec::new(), cause: cause.to_string(), rule: None, remedy: None }))
     }
 
     /// Adds what was being done, to what: `"writing /etc/etcd/etcd.conf"`.

@@ -165,7 +165,7 @@ impl Tree {
             Ok(()) | Err(Errno::ENOENT) => {}
             Err(errno) => return Err(Error::from(errno).context(doing())),
         }
-        self.create_synced(&parent, &temporary, bytes, attributes).context(doing)?;
+        create_synced(&parent, &temporary, bytes, attributes).context(doing)?;
         renameat(&parent, temporary.as_os_str(), &parent, name.as_os_str()).context(doing)?;
         fsync(&parent).context(doing)
     }
@@ -187,7 +187,7 @@ impl Tree {
     /// If it cannot be made for another reason.
     pub fn create_new(&self, path: &Path, bytes: &[u8], attributes: Attributes) -> Result<bool> {
         let (parent, name) = self.parent(path)?;
-        match self.create_synced(&parent, &name, bytes, attributes) {
+        match create_synced(&parent, &name, bytes, attributes) {
             Ok(()) => fsync(&parent).context(|| self.doing("making", path)).map(|()| true),
             Err(Errno::EEXIST) => Ok(false),
             Err(errno) => Err(Error::from(errno).context(self.doing("making", path))),
@@ -386,19 +386,6 @@ impl Tree {
         }
     }
 
-    fn create_synced(&self, parent: &OwnedFd, name: &OsString, bytes: &[u8], attributes: Attributes) -> nix::Result<()> {
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        // Born 0600: nobody else can open it before owner and mode are final.
-        let fd = openat(parent, name.as_os_str(), flags, mode(0o600))?;
-        if let Some((user, group)) = attributes.owner {
-            fchown(&fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
-        }
-        fchmod(&fd, mode(attributes.mode))?;
-        let mut file = File::from(fd);
-        file.write_all(bytes).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32)))?;
-        fsync(&file)
-    }
-
     fn facts_followed(&self, path: &Path) -> Option<FileKind> {
         let fd = self.open_at(path, OFlag::O_PATH).ok()?;
         Some(facts_of(&fstat(&fd).ok()?).kind)
@@ -452,6 +439,19 @@ impl Tree {
     fn doing(&self, verb: &str, path: &Path) -> String {
         format!("{verb} {}", self.full(path).display())
     }
+}
+
+fn create_synced(parent: &OwnedFd, name: &OsString, bytes: &[u8], attributes: Attributes) -> nix::Result<()> {
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    // Born 0600: nobody else can open it before owner and mode are final.
+    let fd = openat(parent, name.as_os_str(), flags, mode(0o600))?;
+    if let Some((user, group)) = attributes.owner {
+        fchown(&fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+    }
+    fchmod(&fd, mode(attributes.mode))?;
+    let mut file = File::from(fd);
+    file.write_all(bytes).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32)))?;
+    fsync(&file)
 }
 
 fn mode(bits: u32) -> Mode {

@@ -21,7 +21,6 @@ pub mod files;
 pub mod http;
 pub mod kubernetes;
 pub mod metadata;
-pub mod network;
 pub mod openstack;
 pub mod programs;
 pub mod report;

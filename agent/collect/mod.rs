@@ -243,6 +243,7 @@ impl Collector {
         let sources = news.is_some();
         if let Some(event) = news {
             self.report.emit(event);
+            self.merge(false);
         }
         Change { sources, ..Change::default() }
     }

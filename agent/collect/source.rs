@@ -91,7 +91,7 @@ impl Source {
             flying: false,
             schedule: Schedule::new(settings.min_polling_interval, settings.polling_interval),
             since: clock.start(),
-            pause: first,
+            pause: whole_millis(first),
             raw: None,
             document: None,
             deployments: None,
@@ -285,9 +285,14 @@ impl Source {
 
     fn set_pause(&mut self, pause: Duration, clock: &Clock) {
         self.since = clock.start();
-        self.pause = pause;
+        self.pause = whole_millis(pause);
         self.state.next_try = Some(clock.now().after(pause));
     }
+}
+
+/// As the clock counts: of what is left over it could never be said that it has passed.
+fn whole_millis(pause: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// A random number in `0.0..1.0`.

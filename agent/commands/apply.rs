@@ -15,7 +15,8 @@ use crate::settings::Settings;
 pub fn run(options: &Options, settings: &Settings, root: &Path) -> Result<ExitCode> {
     let desired = plan::desired(options, settings)?;
     let done = offline::apply(&desired, root)?;
-    let lines: Vec<String> = done.done.iter().cloned().chain(done.omitted.iter().map(|what| format!("left to the node: {what}"))).collect();
+    let lines: Vec<String> =
+        done.done.iter().cloned().chain(done.omitted.iter().map(|what| format!("left to the node: {what}"))).collect();
     let text = if done.done.is_empty() { "nothing to write\n" } else { "" };
     print(&format!("{}\n{text}", lines.join("\n")))?;
     Ok(exit::OK)

@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 
 use super::Options;
 use crate::clock::Clock;
-use crate::collect::Collector;
+use crate::collect::{Collector, read_document};
 use crate::error::{Error, Result};
-use crate::files::{READ_LIMIT, Tree};
+use crate::files::Tree;
 use crate::http::Http;
 use crate::metadata::Deployment;
 use crate::report::Report;
@@ -21,7 +21,7 @@ use crate::settings::Settings;
 /// If the file is unreadable or no JSON object or list; if nothing was collected yet.
 pub(super) fn read(options: &Options, settings: &Settings) -> Result<Map<String, Value>> {
     if let Some(file) = &options.metadata {
-        return from_file(file);
+        return read_document(file);
     }
     let document = collected(settings)?.document();
     if document.is_empty() {
@@ -35,31 +35,14 @@ pub(super) fn read(options: &Options, settings: &Settings) -> Result<Map<String,
 /// What the daemon last collected, from its cache. Asks no source.
 fn collected(settings: &Settings) -> Result<crate::collect::Snapshot> {
     let root = Arc::new(Tree::open(Path::new("/"))?);
-    let state = Arc::new(Tree::open(&settings.state_dir).map_err(|error| {
-        error.remedy("run the command as root; the daemon makes the directory at its first start")
-    })?);
+    let state = Arc::new(
+        Tree::open(&settings.state_dir)
+            .map_err(|error| error.remedy("run the command as root; the daemon makes the directory at its first start"))?,
+    );
     let clock = Clock::system();
     let http = Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone());
     let collector = Collector::new(settings.clone(), root, state, http, clock, Report::kept(), None);
     Ok(collector.snapshot().clone())
-}
-
-fn from_file(file: &Path) -> Result<Map<String, Value>> {
-    let doing = || format!("reading {}", file.display());
-    let (parent, name) = (file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")), file.file_name());
-    let name = name.ok_or_else(|| Error::permanent("not a file").context(doing()))?;
-    let bytes = Tree::open(parent)?.read(Path::new(name), READ_LIMIT)?.ok_or_else(|| Error::permanent("there is no such file").context(doing()))?;
-    let value: Value = serde_json::from_slice(&bytes).map_err(|error| {
-        Error::permanent(error).context(doing()).rule("a metadata document is JSON").remedy("see the documents in examples/")
-    })?;
-    match value {
-        Value::Object(document) => Ok(document),
-        deployments @ Value::Array(_) => Ok([("deployments".to_owned(), deployments)].into_iter().collect()),
-        _ => Err(Error::permanent("neither an object nor a list of deployments")
-            .context(doing())
-            .rule("a server's metadata document, or a list of deployments")
-            .remedy("see the documents in examples/")),
-    }
 }
 
 /// Every entry of the document's list.
@@ -79,7 +62,9 @@ pub(super) fn node(document: &Map<String, Value>) -> Result<Deployment> {
         .collect();
     match (nodes.pop(), nodes.len()) {
         (Some(node), 0) => Ok(node),
-        (None, _) => Err(Error::permanent("no kubernetes-node deployment in the metadata").remedy("see the documents in examples/")),
+        (None, _) => {
+            Err(Error::permanent("no kubernetes-node deployment in the metadata").remedy("see the documents in examples/"))
+        }
         (Some(_), _) => Err(Error::refused("more than one kubernetes-node deployment").rule("one a server (design.md 5)")),
     }
 }

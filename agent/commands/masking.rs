@@ -8,8 +8,17 @@ use crate::kubernetes::is_secret_parameter;
 const MASK: &str = "******";
 
 /// Members whose values are secret wherever they stand, in lower case.
-const SECRET: [&str; 9] =
-    ["secret_access_key", "password", "deploy_password", "deploy_signal_id", "token", "user_token", "wait_handle", "curl_cli", "secret"];
+const SECRET: [&str; 9] = [
+    "secret_access_key",
+    "password",
+    "deploy_password",
+    "deploy_signal_id",
+    "token",
+    "user_token",
+    "wait_handle",
+    "curl_cli",
+    "secret",
+];
 
 /// The same document with secrets masked: by member name, and in `{name, value}` inputs by their name.
 pub(super) fn masked(value: &Value) -> Value {
@@ -21,7 +30,7 @@ pub(super) fn masked(value: &Value) -> Value {
 }
 
 fn masked_members(members: &Map<String, Value>) -> Map<String, Value> {
-    let named = members.get("name").and_then(Value::as_str).filter(|name| is_secret(name)).is_some();
+    let named = members.get("name").and_then(Value::as_str).is_some_and(is_secret);
     members
         .iter()
         .map(|(key, value)| {

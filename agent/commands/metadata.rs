@@ -51,7 +51,9 @@ mod tests {
     #[test]
     fn keys_walk_members_and_items() {
         let value = json!({"a": [{"b": 1}, {"b": 2}], "n": null});
-        for (key, found) in [("a.0.b", Some(json!(1))), ("a.-1.b", Some(json!(2))), ("a.2", None), ("n", None), ("a.x", None), ("a.-3", None)] {
+        for (key, found) in
+            [("a.0.b", Some(json!(1))), ("a.-1.b", Some(json!(2))), ("a.2", None), ("n", None), ("a.x", None), ("a.-3", None)]
+        {
             assert_eq!(lookup(&value, key).cloned(), found, "{key}");
         }
     }

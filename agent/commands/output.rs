@@ -11,7 +11,9 @@ use crate::error::{Error, Result};
 pub fn print(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::from(error).context("writing to standard output")),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::from(error).context("writing to standard output"))
+        }
         _ => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::{Options, document, exit, print};
-use crate::converge;
+use crate::converge::{self, offline};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::kubernetes;
@@ -17,14 +17,14 @@ use crate::systemd::Systemd;
 /// If the parameters are wrong, or the machine cannot be looked at.
 pub fn run(options: &Options, settings: &Settings, root: Option<&Path>) -> Result<ExitCode> {
     let desired = desired(options, settings)?;
-    let tree = Tree::open(root.unwrap_or(Path::new("/")))?;
-    let observed = if root.is_some() {
-        converge::observe_files(&desired, &tree)?
+    let plan = if let Some(root) = root {
+        offline::plan(&desired, root)?
     } else {
+        let tree = Tree::open(Path::new("/"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async { converge::observe(&desired, &tree, &Systemd::connect().await?).await })?
+        let observed = runtime.block_on(async { converge::observe(&desired, &tree, &Systemd::connect().await?).await })?;
+        converge::plan(&desired, &observed)
     };
-    let plan = converge::plan(&desired, &observed);
     print(&plan.render())?;
     Ok(if plan.is_empty() { exit::OK } else { exit::pending() })
 }

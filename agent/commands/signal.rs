@@ -47,7 +47,10 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
         status,
         id: wanted.id.clone().unwrap_or_else(|| "heat-node-agent".to_owned()),
         reason: wanted.reason.clone().unwrap_or_else(|| format!("{} by heat-node-agent signal", status.as_str())),
-        data: wanted.data.as_deref().map_or(Value::Null, |text| serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))),
+        data: wanted
+            .data
+            .as_deref()
+            .map_or(Value::Null, |text| serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))),
     };
     let clock = Clock::system();
     let http = Http::new(settings.tls.clone(), Arc::new(Tree::open(Path::new("/"))?), clock.clone());
@@ -93,9 +96,11 @@ fn handle_value(options: &Options, settings: &Settings, wanted: &Wanted) -> Resu
         Some(url) => Ok(Value::String(url.to_owned())),
         None => {
             let node = document::node(&document::read(options, settings)?)?;
-            let handle = node.inputs.iter().find(|input| input.name.eq_ignore_ascii_case("WAIT_HANDLE") && !input.value.is_null());
+            let handle =
+                node.inputs.iter().find(|input| input.name.eq_ignore_ascii_case("WAIT_HANDLE") && !input.value.is_null());
             handle.map(|input| input.value.clone()).ok_or_else(|| {
-                Error::permanent("the node's deployment has no WAIT_HANDLE").remedy("name the handle with --url, or with --url - on standard input")
+                Error::permanent("the node's deployment has no WAIT_HANDLE")
+                    .remedy("name the handle with --url, or with --url - on standard input")
             })
         }
     }

@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use super::{Options, document, exit, print};
+use super::{Options, document, exit, print, run};
 use crate::error::Result;
-use crate::kubernetes;
 use crate::metadata::Deployment;
 use crate::settings::Loaded;
 
@@ -34,8 +33,10 @@ pub fn run(options: &Options, loaded: &Loaded) -> Result<ExitCode> {
             })),
             Ok(Some(deployment)) if deployment.group == "kubernetes-node" => {
                 nodes += u32::from(matches!(deployment.action(), "CREATE" | "UPDATE" | ""));
-                if let Err(found) = kubernetes::node_of(&deployment) {
-                    mistakes.extend(found.iter().map(|mistake| format!("deployment {} ({}): {mistake}", deployment.name, deployment.id)));
+                if let Err(found) = run::understand(&deployment) {
+                    mistakes.extend(
+                        found.iter().map(|mistake| format!("deployment {} ({}): {mistake}", deployment.name, deployment.id)),
+                    );
                 }
             }
             Ok(Some(deployment)) => {
@@ -51,10 +52,15 @@ pub fn run(options: &Options, loaded: &Loaded) -> Result<ExitCode> {
         }
     }
     if nodes > 1 {
-        mistakes.push(format!("{nodes} kubernetes-node deployments; rule: one a server; remedy: keep one of them in the template"));
+        mistakes
+            .push(format!("{nodes} kubernetes-node deployments; rule: one a server; remedy: keep one of them in the template"));
     }
     if mistakes.is_empty() {
-        let what = if document.is_some() { format!("settings and {checked} deployments") } else { "settings (no metadata was collected yet)".to_owned() };
+        let what = if document.is_some() {
+            format!("settings and {checked} deployments")
+        } else {
+            "settings (no metadata was collected yet)".to_owned()
+        };
         print(&format!("{what}: no mistakes\n"))?;
         return Ok(exit::OK);
     }

@@ -16,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 use super::{Failure, Volumes};
 use crate::clock::Clock;
 use crate::desired::{Owner, Volume};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::{Code, Event, Phase, Report};
 use crate::storage::identity::{CUT, matching};
@@ -97,23 +97,27 @@ struct Found {
 
 impl<H: Hands> Volumes for VolumeKeeper<H> {
     async fn bring_up(&self, volume: &Volume, deadline: Duration) -> Outcome<bool> {
-        let record = self.record(volume).map_err(|error| failed("record", &error))?;
-        if self.is_in_place(volume, record.as_ref()).map_err(|error| failed("look", &error))? {
-            return Ok(false);
-        }
-        let outcome = self.put_in_place(volume, record, deadline).await;
+        let outcome = self.try_bring_up(volume, deadline).await;
         if let Err(failure) = &outcome {
-            let mut event =
-                event(failure.code, volume, format!("volume {} ({}): {}", volume.cinder_id, volume.role, failure.cause));
-            event = event.step(failure.step.clone()).cause(failure.cause.clone());
+            let message = format!("volume {} ({}): {}", volume.cinder_id, volume.role, failure.cause);
+            let mut event = event(failure.code, volume, message).step(failure.step.clone()).cause(failure.cause.clone());
             event = event.remedy(failure.remedy.clone());
             self.report.emit(event);
         }
-        outcome.map(|()| true)
+        // The engine tells of every failure but those of volumes, which it knows by this beginning.
+        outcome.map_err(|failure| Failure { step: format!("volume {}: {}", volume.role, failure.step), ..failure })
     }
 }
 
 impl<H: Hands> VolumeKeeper<H> {
+    async fn try_bring_up(&self, volume: &Volume, deadline: Duration) -> Outcome<bool> {
+        let record = self.record(volume).map_err(|error| failed("record", &error))?;
+        if self.is_in_place(volume, record.as_ref()).map_err(|error| failed("look", &error))? {
+            return Ok(false);
+        }
+        self.put_in_place(volume, record, deadline).await.map(|()| true)
+    }
+
     async fn put_in_place(&self, volume: &Volume, record: Option<Record>, deadline: Duration) -> Outcome<()> {
         let started = self.clock.start();
         // Left over if the agent was killed while it looked inside.
@@ -151,15 +155,8 @@ impl<H: Hands> VolumeKeeper<H> {
                     break Found { disk, fs_type: one.map_or(FS_TYPE, |one| one.kind).to_owned(), fs_uuid };
                 }
                 (Decision::Refuse { found, rule, remedy }, _) => {
-                    let step = "check".to_owned();
-                    return Err(Failure {
-                        code: Code::VolumeRefused,
-                        step,
-                        unit: None,
-                        cause: found,
-                        rule: Some(rule),
-                        remedy,
-                    });
+                    let code = Code::VolumeRefused;
+                    return Err(Failure { code, step: "check".to_owned(), unit: None, cause: found, rule: Some(rule), remedy });
                 }
                 (Decision::Wait(reason), _) => {
                     if started.elapsed() >= deadline {
@@ -379,9 +376,19 @@ impl<H: Hands> VolumeKeeper<H> {
         self.root.set_attributes(Path::new(&volume.mount_point), Attributes { mode: volume.root_mode, owner })
     }
 
-    /// The record of this volume; that of another one that had its role before says nothing.
+    /// The record of this volume; that of another one that had its role before says nothing, and neither does a damaged
+    /// one: without it less is allowed, never more.
     fn record(&self, volume: &Volume) -> Result<Option<Record>> {
-        let record: Option<Record> = self.state.read_json(&record_path(volume))?;
+        let path = record_path(volume);
+        let record: Option<Record> = match self.state.read_json(&path) {
+            Err(error) if error.kind() == Kind::Permanent => {
+                self.state.rename(&path, &path.with_extension("damaged"))?;
+                let message = format!("the record of the {} volume was put aside", volume.role);
+                self.report.emit(Event::new(Code::StatePutAside, message).phase(Phase::Volume).error(&error));
+                None
+            }
+            other => other?,
+        };
         Ok(record.filter(|record| record.schema == SCHEMA && record.role == volume.role && record.volume == volume.cinder_id))
     }
 

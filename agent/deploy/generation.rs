@@ -140,7 +140,7 @@ mod tests {
         generations.end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
         assert_eq!(open().current().unwrap().state, GenerationState::Rejected);
         assert_eq!(open().begin("two", "c", json!({})).unwrap(), 2);
-        std::fs::write(dir.path().join(FILE), "{").unwrap();
+        Tree::open(dir.path()).unwrap().write(Path::new(FILE), b"{", Attributes::mode(0o600)).unwrap();
         assert!(open().current().is_none());
         assert_eq!(report.events()[0].code, Code::StatePutAside);
     }

@@ -125,7 +125,9 @@ impl Journal {
                 Ok(None) => {}
                 Err(error) if error.kind() == Kind::Permanent => {
                     state.rename(&path, &path.with_extension("unreadable"))?;
-                    report.emit(Event::new(Code::StatePutAside, format!("the record {} was put aside", path.display())).error(&error));
+                    report.emit(
+                        Event::new(Code::StatePutAside, format!("the record {} was put aside", path.display())).error(&error),
+                    );
                 }
                 Err(error) => return Err(error),
             }
@@ -174,7 +176,14 @@ impl Journal {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn refuse(&mut self, id: &str, name: &str, target: SignalTarget, resource: Option<(String, String)>, outcome: Outcome) -> Result<()> {
+    pub fn refuse(
+        &mut self,
+        id: &str,
+        name: &str,
+        target: SignalTarget,
+        resource: Option<(String, String)>,
+        outcome: Outcome,
+    ) -> Result<()> {
         let mut record = self.records.get(id).cloned().unwrap_or_else(|| self.new_record(id, name, ""));
         record.target = target;
         record.resource = record.resource.or(resource);
@@ -287,7 +296,10 @@ fn path_of(id: &str) -> PathBuf {
 
 /// The replaced tools' file name of a deployment; `None` for an id that is no safe file name (R21).
 fn legacy_name(id: &str) -> Option<PathBuf> {
-    let safe = !id.is_empty() && id.len() <= 200 && !id.starts_with('.') && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    let safe = !id.is_empty()
+        && id.len() <= 200
+        && !id.starts_with('.')
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     safe.then(|| PathBuf::from(format!("{id}.json")))
 }
 
@@ -304,6 +316,10 @@ mod tests {
             Self(tempfile::tempdir().unwrap())
         }
 
+        fn write(&self, path: &str, text: &str) {
+            Tree::open(self.0.path()).unwrap().write(Path::new(path), text.as_bytes(), Attributes::mode(0o600)).unwrap();
+        }
+
         fn journal(&self, report: &Report) -> Journal {
             let state = Arc::new(Tree::open_or_create(&self.0.path().join("state"), 0o700).unwrap());
             Journal::open(state, Some(&self.0.path().join("deployed")), 2, Clock::manual(Timestamp(1000)), report).unwrap()
@@ -311,7 +327,9 @@ mod tests {
     }
 
     fn deployment(id: &str) -> Deployment {
-        Deployment::parse(&json!({"id": id, "name": "n", "group": "script", "config": "x", "outputs": [{"name": "o"}]})).unwrap().unwrap()
+        Deployment::parse(&json!({"id": id, "name": "n", "group": "script", "config": "x", "outputs": [{"name": "o"}]}))
+            .unwrap()
+            .unwrap()
     }
 
     #[test]
@@ -336,7 +354,7 @@ mod tests {
     fn what_the_replaced_tools_ran_is_not_run_again_even_if_their_file_is_empty() {
         let (place, report) = (Place::new(), Report::kept());
         let mut journal = place.journal(&report);
-        std::fs::write(place.0.path().join("deployed/a.json"), "").unwrap();
+        place.write("deployed/a.json", "");
         assert!(journal.see(&deployment("a")).unwrap().is_none());
         assert_eq!(journal.get("a").unwrap().state, State::Signalled);
         assert!(journal.see(&deployment("../../x")).unwrap().is_some());
@@ -346,8 +364,9 @@ mod tests {
     fn a_torn_record_is_put_aside_and_said() {
         let (place, report) = (Place::new(), Report::kept());
         place.journal(&report).see(&deployment("a")).unwrap();
-        let file = place.0.path().join("state").join(path_of("a"));
-        std::fs::write(&file, "{\"schema\": 1, \"id\"").unwrap();
+        let file = Path::new("state").join(path_of("a"));
+        place.write(file.to_str().unwrap(), "{\"schema\": 1, \"id\"");
+        let file = place.0.path().join(file);
         assert!(place.journal(&report).get("a").is_none());
         assert!(file.with_extension("unreadable").exists());
         assert_eq!(report.events()[0].code, Code::StatePutAside);

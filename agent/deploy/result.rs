@@ -74,12 +74,24 @@ impl Outcome {
         let told = match said.remove("deploy_status_code") {
             None | Some(Value::Null) => 0,
             Some(Value::Number(number)) => number.as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(1),
-            Some(Value::String(code)) => if code.is_empty() { 0 } else { code.parse().unwrap_or(1) },
+            Some(Value::String(code)) => {
+                if code.is_empty() {
+                    0
+                } else {
+                    code.parse().unwrap_or(1)
+                }
+            }
             Some(_) => 1,
         };
         let status = if ran.status == 0 { told } else { ran.status };
         let reason = ran.timed_out.then(|| "the time limit ended it".to_owned());
-        Self { status, stdout, stderr: if stderr.is_empty() { ran.stderr } else { stderr }, outputs: said.into_iter().collect(), reason }
+        Self {
+            status,
+            stdout,
+            stderr: if stderr.is_empty() { ran.stderr } else { stderr },
+            outputs: said.into_iter().collect(),
+            reason,
+        }
     }
 
     /// Whether Heat will take it as failure, declared error outputs aside.
@@ -143,7 +155,8 @@ fn trim_outputs(body: &mut Map<String, Value>, limit: usize) {
             other => other.to_string(),
         };
         let keep: String = text.chars().take(text.chars().count() / 2).collect();
-        *largest = Value::String(format!("{}[… cut by heat-node-agent …]", keep.trim_end_matches("[… cut by heat-node-agent …]")));
+        *largest =
+            Value::String(format!("{}[… cut by heat-node-agent …]", keep.trim_end_matches("[… cut by heat-node-agent …]")));
         if keep.chars().count() < 64 {
             return;
         }
@@ -252,7 +265,8 @@ mod tests {
 
     #[test]
     fn a_large_output_keeps_its_end_and_fits() {
-        let outcome = Outcome { stdout: "é".repeat(1_000_000) + "END", stderr: "x".repeat(100), status: 1, ..Outcome::default() };
+        let outcome =
+            Outcome { stdout: "é".repeat(1_000_000) + "END", stderr: "x".repeat(100), status: 1, ..Outcome::default() };
         let body = body(&outcome, &[], SIGNAL_LIMIT);
         assert!(body["deploy_stdout"].as_str().unwrap().ends_with("END"));
         assert!(escaped_size(&Value::Object(body)) <= SIGNAL_LIMIT);

@@ -124,8 +124,12 @@ mod tests {
     #[test]
     fn the_list_is_worked_in_its_order_and_ids_tell_equal_names_apart() {
         let entries = [
-            entry("a", "script", "CREATE"), entry("b", "ansible", "CREATE"), entry("c", "kubernetes-node", "CREATE"),
-            entry("d", "Heat::Ungrouped", "CREATE"), entry("a", "script", "CREATE"), json!({"id": 5, "name": "x"}),
+            entry("a", "script", "CREATE"),
+            entry("b", "ansible", "CREATE"),
+            entry("c", "kubernetes-node", "CREATE"),
+            entry("d", "Heat::Ungrouped", "CREATE"),
+            entry("a", "script", "CREATE"),
+            json!({"id": 5, "name": "x"}),
         ];
         assert_eq!(names(&todo(&entries, |_| None, &Policy::default())), ["a Script", "b Hook", "c Node", "None malformed"]);
     }
@@ -140,7 +144,10 @@ mod tests {
     #[test]
     fn two_nodes_are_none_but_the_end_of_an_old_one_may_stand_beside_a_new_one() {
         let node = |id, action| entry(id, "kubernetes-node", action);
-        assert_eq!(names(&todo(&[node("a", "CREATE"), node("b", "UPDATE")], |_| None, &Policy::default())), ["a twice", "b twice"]);
+        assert_eq!(
+            names(&todo(&[node("a", "CREATE"), node("b", "UPDATE")], |_| None, &Policy::default())),
+            ["a twice", "b twice"]
+        );
         assert_eq!(names(&todo(&[node("a", "DELETE"), node("b", "CREATE")], |_| None, &Policy::default())), ["a Node", "b Node"]);
     }
 }

@@ -21,7 +21,6 @@ pub use render::render;
 
 use crate::metadata::Deployment;
 
-
 /// What a deployment's parameters ask for.
 ///
 /// # Errors

@@ -71,7 +71,9 @@ impl Kind {
             Self::Version => "v1.MINOR or v1.MINOR.PATCH, perhaps with a suffix".to_owned(),
             Self::Pem => "PEM text of at most 64 KiB".to_owned(),
             Self::Options => "one line of at most 8192 characters".to_owned(),
-            Self::Handle => "the URL of the handle, the map of its attribute \"signal\", {endpoint, token}, or its curl_cli line".to_owned(),
+            Self::Handle => {
+                "the URL of the handle, the map of its attribute \"signal\", {endpoint, token}, or its curl_cli line".to_owned()
+            }
         }
     }
 

@@ -204,7 +204,9 @@ impl Deployment {
 
 fn text(entry: &Map<String, Value>, key: &str, mistakes: &mut Vec<String>) -> String {
     match entry.get(key) {
-        Some(Value::String(text)) if !text.is_empty() && text.chars().count() <= NAME_LIMIT && !text.contains('\0') => text.clone(),
+        Some(Value::String(text)) if !text.is_empty() && text.chars().count() <= NAME_LIMIT && !text.contains('\0') => {
+            text.clone()
+        }
         None | Some(Value::Null) => {
             mistakes.push(format!("{key}: missing"));
             String::new()
@@ -315,9 +317,13 @@ mod tests {
 
     #[test]
     fn null_empty_and_absent_are_the_same() {
-        let deployment = Deployment::parse(&json!({"id": "a", "inputs": null, "outputs": null, "options": null, "name": null})).unwrap().unwrap();
+        let deployment = Deployment::parse(&json!({"id": "a", "inputs": null, "outputs": null, "options": null, "name": null}))
+            .unwrap()
+            .unwrap();
         assert_eq!((deployment.group.as_str(), deployment.name.as_str()), ("Heat::Ungrouped", ""));
-        let with_nulls = entry(|entry| entry["inputs"] = json!([{"name": "deploy_signal_id", "value": ""}, {"name": "deploy_auth_url", "value": null}]));
+        let with_nulls = entry(|entry| {
+            entry["inputs"] = json!([{"name": "deploy_signal_id", "value": ""}, {"name": "deploy_auth_url", "value": null}]);
+        });
         assert_eq!(Deployment::parse(&with_nulls).unwrap().unwrap().signal_target(), SignalTarget::None);
     }
 
@@ -340,7 +346,8 @@ mod tests {
 
     #[test]
     fn hooks_read_strings_where_the_template_declared_strings() {
-        let deployment = Deployment::parse(&json!({"id": "a", "inputs": [{"name": "b", "type": "String", "value": true}]})).unwrap().unwrap();
+        let deployment =
+            Deployment::parse(&json!({"id": "a", "inputs": [{"name": "b", "type": "String", "value": true}]})).unwrap().unwrap();
         assert_eq!(deployment.to_hook_json()["inputs"][0]["value"], json!("True"));
     }
 }

@@ -49,7 +49,8 @@ fn python_repr(value: &Value) -> String {
         Value::String(text) => python_quoted(text),
         Value::Array(items) => format!("[{}]", items.iter().map(python_repr).collect::<Vec<_>>().join(", ")),
         Value::Object(members) => {
-            let inner: Vec<_> = members.iter().map(|(key, item)| format!("{}: {}", python_quoted(key), python_repr(item))).collect();
+            let inner: Vec<_> =
+                members.iter().map(|(key, item)| format!("{}: {}", python_quoted(key), python_repr(item))).collect();
             format!("{{{}}}", inner.join(", "))
         }
     }
@@ -82,8 +83,7 @@ fn json_text(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("[{}]", items.iter().map(json_text).collect::<Vec<_>>().join(", ")),
         Value::Object(members) => {
-            let inner: Vec<_> =
-                members.iter().map(|(key, item)| format!("{}: {}", ascii_json(key), json_text(item))).collect();
+            let inner: Vec<_> = members.iter().map(|(key, item)| format!("{}: {}", ascii_json(key), json_text(item))).collect();
             format!("{{{}}}", inner.join(", "))
         }
         Value::String(text) => ascii_json(text),

@@ -67,7 +67,13 @@ impl Log {
 }
 
 /// Reads one stream to its end, line by line: masked, to the file, to the journal, and head and tail kept.
-pub(super) fn drain(mut from: impl Read, to: &mut impl Write, log: &Arc<Mutex<Log>>, kept: &Arc<Mutex<HeadAndTail>>, secrets: &[String]) {
+pub(super) fn drain(
+    mut from: impl Read,
+    to: &mut impl Write,
+    log: &Arc<Mutex<Log>>,
+    kept: &Arc<Mutex<HeadAndTail>>,
+    secrets: &[String],
+) {
     let mut line = Vec::new();
     let mut buffer = [0_u8; 8192];
     loop {

@@ -250,8 +250,12 @@ impl Programs {
         let argv = [self.executable.as_os_str(), "hook-run".as_ref(), directory.as_os_str()];
         if let Some(systemd) = &self.systemd {
             let exec = argv.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
-            let service =
-                TransientService { name: Self::unit(key), description: format!("heat-node-agent job {key}"), exec, timeout: None };
+            let service = TransientService {
+                name: Self::unit(key),
+                description: format!("heat-node-agent job {key}"),
+                exec,
+                timeout: None,
+            };
             systemd.start_transient_service(&service).await?;
             return Ok(Watched::Unit);
         }

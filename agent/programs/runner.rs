@@ -33,7 +33,9 @@ const OUTPUT_FILE_LIMIT: u64 = 512 * 1024;
 /// If the job cannot be read or its result not be written. A program that fails is no error.
 pub fn run(directory: &Path, clock: &Clock) -> Result<()> {
     let tree = Tree::open(directory)?;
-    let job: Job = tree.read_json(Path::new("job.json"))?.ok_or_else(|| Error::permanent("there is no job.json").context(directory.display()))?;
+    let job: Job = tree
+        .read_json(Path::new("job.json"))?
+        .ok_or_else(|| Error::permanent("there is no job.json").context(directory.display()))?;
     // Held until the end: by it an agent without systemd knows that the job runs.
     let Some(_lock) = tree.lock(Path::new(LOCK))? else { return Ok(()) };
     if !tree.create_new(Path::new(STARTED), b"", Attributes::mode(0o600))? {
@@ -125,7 +127,10 @@ fn feed(child: &mut Child, text: String) {
 }
 
 fn keep(
-    stream: Option<impl Read + Send + 'static>, mut to: impl Write + Send + 'static, log: &Arc<Mutex<Log>>, secrets: &[String],
+    stream: Option<impl Read + Send + 'static>,
+    mut to: impl Write + Send + 'static,
+    log: &Arc<Mutex<Log>>,
+    secrets: &[String],
     done: &Sender<()>,
 ) -> Arc<Mutex<HeadAndTail>> {
     let kept = Arc::new(Mutex::new(HeadAndTail::default()));
@@ -143,7 +148,10 @@ fn keep(
 /// Waits for the program; at the time limit its whole process group gets SIGTERM, then SIGKILL.
 fn wait(mut child: Child, group: Pid, limit: Option<Duration>) -> Result<(ExitStatus, bool)> {
     let (ended, end) = channel();
-    std::thread::Builder::new().name("wait".to_owned()).spawn(move || drop(ended.send(child.wait()))).context(|| "waiting for the program")?;
+    std::thread::Builder::new()
+        .name("wait".to_owned())
+        .spawn(move || drop(ended.send(child.wait())))
+        .context(|| "waiting for the program")?;
     let lost = || Error::transient("the program's end was not seen");
     let Some(limit) = limit else { return Ok((end.recv().map_err(|_| lost())??, false)) };
     for (pause, signal) in [(limit, Signal::SIGTERM), (GRACE, Signal::SIGKILL)] {
@@ -253,8 +261,14 @@ mod tests {
         tree.write(Path::new("out.stale"), b"old", Attributes::mode(0o600)).unwrap();
         let job = Job {
             argv: vec![at("deep/script")],
-            files: vec![JobFile { path: at("deep/script"), content: format!("#!/bin/sh\nprintf '%s' s3cret-value > {}\n", at("out.new")), mode: 0o700 }],
-            outputs: [("new", at("out.new")), ("stale", at("out.stale")), ("none", at("out.none"))].map(|(name, path)| (name.to_owned(), path)).into(),
+            files: vec![JobFile {
+                path: at("deep/script"),
+                content: format!("#!/bin/sh\nprintf '%s' s3cret-value > {}\n", at("out.new")),
+                mode: 0o700,
+            }],
+            outputs: [("new", at("out.new")), ("stale", at("out.stale")), ("none", at("out.none"))]
+                .map(|(name, path)| (name.to_owned(), path))
+                .into(),
             secrets: vec!["s3cret-value".to_owned()],
             ..Job::default()
         };

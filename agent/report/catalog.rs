@@ -333,7 +333,10 @@ pub fn journal_catalog() -> String {
             text,
             "\n-- {}\nSubject: {} [{}]\nDefined-By: heat-node-agent\nSupport: man:heat-node-agent(8)\nDocumentation: man:heat-node-agent-messages(7)\n\n\
              {}\n\nWhat to do: {remedy}\n",
-            entry.message_id, entry.subject, entry.code, wrap(entry.body)
+            entry.message_id,
+            entry.subject,
+            entry.code,
+            wrap(entry.body)
         );
     }
     text

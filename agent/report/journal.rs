@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use tracing_subscriber::prelude::*;
 
+use super::Code;
 use super::catalog::Priority;
 use super::console::Console;
 use super::event::Event;
 use super::fold::Folder;
 use super::text::escaped;
-use super::Code;
 
 /// Messages that may wait for the journal.
 const QUEUE: usize = 1024;
@@ -39,7 +39,8 @@ impl Writer {
     /// Starts the thread.
     pub(super) fn start() -> Self {
         let (queue, items) = sync_channel(QUEUE);
-        let started = std::thread::Builder::new().name("journal".to_owned()).stack_size(256 * 1024).spawn(move || write_all(&items));
+        let started =
+            std::thread::Builder::new().name("journal".to_owned()).stack_size(256 * 1024).spawn(move || write_all(&items));
         Self { queue: started.is_ok().then_some(queue), lost: AtomicU64::new(0) }
     }
 

@@ -121,7 +121,8 @@ impl Status {
     pub fn page(&self, running: bool) -> String {
         use super::text::escaped;
         let mut lines = Vec::new();
-        let state = if running { format!("running, pid {}", self.agent.pid) } else { "NOT RUNNING (last known state below)".to_owned() };
+        let state =
+            if running { format!("running, pid {}", self.agent.pid) } else { "NOT RUNNING (last known state below)".to_owned() };
         lines.push(format!("heat-node-agent {} ({state}, since {})", self.agent.version, self.agent.started));
         lines.push(format!("phase: {} - {}", self.phase.as_str(), escaped(&self.summary)));
         lines.push("sources:".to_owned());
@@ -129,7 +130,12 @@ impl Status {
             let good = source.last_good.as_deref().unwrap_or("never");
             match &source.cause {
                 Some(cause) if source.failures > 0 => {
-                    lines.push(format!("  {:<12} FAILING ({} times), last good {good}: {}", source.name, source.failures, escaped(cause)));
+                    lines.push(format!(
+                        "  {:<12} FAILING ({} times), last good {good}: {}",
+                        source.name,
+                        source.failures,
+                        escaped(cause)
+                    ));
                     lines.extend(source.remedy.iter().map(|remedy| format!("  {:<12} remedy: {}", "", escaped(remedy))));
                 }
                 _ => lines.push(format!("  {:<12} ok, last good {good}", source.name)),
@@ -150,7 +156,14 @@ impl Status {
         lines.push("deployments:".to_owned());
         for one in &self.deployments {
             let code = one.status_code.map(|code| format!(" status {code}")).unwrap_or_default();
-            lines.push(format!("  {:<9} {:<16} {:<8} {} ({}){code}", one.state, escaped(&one.group), one.action, escaped(&one.name), escaped(&one.id)));
+            lines.push(format!(
+                "  {:<9} {:<16} {:<8} {} ({}){code}",
+                one.state,
+                escaped(&one.group),
+                one.action,
+                escaped(&one.name),
+                escaped(&one.id)
+            ));
             lines.extend(one.reason.iter().chain(&one.note).map(|text| format!("            {}", escaped(text))));
         }
         if self.deployments.is_empty() {

@@ -32,7 +32,7 @@ pub enum Verdict {
 /// So many refusals …
 pub(super) const REFUSALS: u32 = 3;
 /// … over this time make a signal undeliverable: a stack may be suspended or not yet created.
-pub(super) const REFUSAL_SPAN: Duration = Duration::from_secs(15 * 60);
+pub(super) const REFUSAL_SPAN: Duration = Duration::from_mins(15);
 
 /// Judges an answer.
 #[must_use]
@@ -65,9 +65,18 @@ mod tests {
     #[test]
     fn answers_mean_what_the_design_says() {
         for (code, verdict) in [
-            (200, Verdict::Delivered), (201, Verdict::Delivered), (204, Verdict::Delivered), (400, Verdict::Refused),
-            (401, Verdict::Refused), (403, Verdict::Refused), (404, Verdict::Refused), (409, Verdict::Retry(None)),
-            (429, Verdict::Retry(None)), (500, Verdict::Retry(None)), (503, Verdict::Retry(None)), (302, Verdict::Retry(None)),
+            (200, Verdict::Delivered),
+            (201, Verdict::Delivered),
+            (204, Verdict::Delivered),
+            (400, Verdict::Refused),
+            (401, Verdict::Refused),
+            (403, Verdict::Refused),
+            (404, Verdict::Refused),
+            (409, Verdict::Retry(None)),
+            (429, Verdict::Retry(None)),
+            (500, Verdict::Retry(None)),
+            (503, Verdict::Retry(None)),
+            (302, Verdict::Retry(None)),
         ] {
             assert_eq!(judge(&Answer::Status { code, retry_after: None, said: String::new() }), verdict, "{code}");
         }

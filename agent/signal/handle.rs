@@ -106,7 +106,8 @@ impl Handle {
 
     fn parse_text(text: &str) -> Result<Self> {
         if text.starts_with('{') {
-            let value: Value = serde_json::from_str(text).map_err(|error| not_understood().context(format!("reading it as JSON: {error}")))?;
+            let value: Value =
+                serde_json::from_str(text).map_err(|error| not_understood().context(format!("reading it as JSON: {error}")))?;
             return value.as_object().ok_or_else(not_understood).and_then(Self::parse_map);
         }
         if text.starts_with("curl ") {
@@ -204,7 +205,9 @@ fn shell_words(line: &str) -> Vec<String> {
 }
 
 fn is_url(text: &str) -> bool {
-    (text.starts_with("http://") || text.starts_with("https://")) && !text.contains(char::is_whitespace) && !text.contains(char::is_control)
+    (text.starts_with("http://") || text.starts_with("https://"))
+        && !text.contains(char::is_whitespace)
+        && !text.contains(char::is_control)
 }
 
 fn check_url(text: &str) -> Result<()> {
@@ -230,16 +233,24 @@ mod tests {
     #[test]
     fn every_form_that_heat_hands_out_is_understood() {
         let wait = "http://10.0.0.1:8000/v1/waitcondition/arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/h?Signature=x%3D";
-        let token = Destination::Token { endpoint: "http://10.0.0.1:8004/v1/p/stacks/s/u/resources/h/signal".into(), token: "gAAA_-".into() };
+        let token = Destination::Token {
+            endpoint: "http://10.0.0.1:8004/v1/p/stacks/s/u/resources/h/signal".into(),
+            token: "gAAA_-".into(),
+        };
         for (given, handle) in [
             (json!(wait), Handle::Aws(url(wait))),
             (json!({"url": wait}), Handle::Aws(url(wait))),
             (json!(format!("{{\"alarm_url\": \"{wait}\"}}")), Handle::Heat(url(wait))),
             (json!({"alarm_url": wait}), Handle::Heat(url(wait))),
-            (json!({"endpoint": "http://10.0.0.1:8004/v1/p/stacks/s/u/resources/h/signal", "token": "gAAA_-"}), Handle::Heat(token.clone())),
             (
-                json!("curl --insecure -i -X POST -H 'X-Auth-Token: gAAA_-' -H 'Content-Type: application/json' -H 'Accept: application/json' \
-                       http://10.0.0.1:8004/v1/p/stacks/s/u/resources/h/signal"),
+                json!({"endpoint": "http://10.0.0.1:8004/v1/p/stacks/s/u/resources/h/signal", "token": "gAAA_-"}),
+                Handle::Heat(token.clone()),
+            ),
+            (
+                json!(
+                    "curl --insecure -i -X POST -H 'X-Auth-Token: gAAA_-' -H 'Content-Type: application/json' -H 'Accept: application/json' \
+                       http://10.0.0.1:8004/v1/p/stacks/s/u/resources/h/signal"
+                ),
                 Handle::Heat(token),
             ),
         ] {
@@ -249,7 +260,15 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_with_what_is_accepted() {
-        for bad in [json!("ftp://x"), json!({}), json!(7), json!("curl -X POST http://x"), json!({"url": "http://a b"}), json!("{\"a\""), json!("")] {
+        for bad in [
+            json!("ftp://x"),
+            json!({}),
+            json!(7),
+            json!("curl -X POST http://x"),
+            json!({"url": "http://a b"}),
+            json!("{\"a\""),
+            json!(""),
+        ] {
             let error = Handle::parse(&bad).unwrap_err();
             assert!(error.suggested_remedy().unwrap().contains("WAIT_HANDLE"), "{bad}");
         }

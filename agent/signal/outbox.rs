@@ -23,13 +23,13 @@ use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "outbox";
 /// No signal is kept longer.
-const LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
+const LIFE: Duration = Duration::from_hours(7 * 24);
 /// How many signals may wait.
 const BOUND: usize = 500;
 /// Pauses between tries grow from the first to the second.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
+const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(5));
 /// Keystone's default limit for pre-signed URLs (`[credential] auth_ttl`).
-const URL_LIFE: Duration = Duration::from_secs(15 * 60);
+const URL_LIFE: Duration = Duration::from_mins(15);
 
 /// The deployment that a signal speaks of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,7 +178,10 @@ impl Outbox {
                 Ok(None) => {}
                 Err(error) if error.kind() == Kind::Permanent => {
                     state.rename(&path, &path.with_extension("corrupt"))?;
-                    report.emit(Event::new(Code::OutboxEntryCorrupt, format!("the stored signal {} was put aside", path.display())).error(&error));
+                    report.emit(
+                        Event::new(Code::OutboxEntryCorrupt, format!("the stored signal {} was put aside", path.display()))
+                            .error(&error),
+                    );
                 }
                 Err(error) => return Err(error),
             }
@@ -196,7 +199,8 @@ impl Outbox {
             return Ok(());
         }
         if self.entries.borrow().len() >= BOUND {
-            return Err(Error::transient(format!("{BOUND} signals are waiting already")).remedy("look why Heat takes none: heat-node-agent status"));
+            return Err(Error::transient(format!("{BOUND} signals are waiting already"))
+                .remedy("look why Heat takes none: heat-node-agent status"));
         }
         self.state.write_json(&path_of(&entry.key), &entry, Attributes::mode(0o600))?;
         self.report.emit(entry.event(Code::SignalQueued, format!("a signal to {} is stored", entry.destination.shown())));
@@ -298,7 +302,8 @@ impl Outbox {
             return Step::Expired;
         }
         if let (Some(about), Some(listed)) = (&entry.about, &view.listed) {
-            let replaced = about.resource.as_ref().and_then(|resource| view.newest.get(resource)).is_some_and(|newest| *newest != about.id);
+            let replaced =
+                about.resource.as_ref().and_then(|resource| view.newest.get(resource)).is_some_and(|newest| *newest != about.id);
             if replaced || !listed.contains(&about.id) {
                 return Step::Superseded;
             }
@@ -346,9 +351,15 @@ impl Outbox {
         let to = entry.destination.shown();
         let event = match &fate {
             Fate::Delivered => entry.event(Code::SignalDelivered, format!("{to} took the signal")),
-            Fate::Undeliverable(cause) => entry.event(Code::SignalUndeliverable, format!("{to} refused the signal for good")).cause(cause.clone()),
-            Fate::Superseded => entry.event(Code::SignalSuperseded, format!("the signal for {to} was dropped: Heat asks for something newer")),
-            Fate::Expired => entry.event(Code::SignalExpired, format!("the signal for {to} was dropped: it is older than 7 days")),
+            Fate::Undeliverable(cause) => {
+                entry.event(Code::SignalUndeliverable, format!("{to} refused the signal for good")).cause(cause.clone())
+            }
+            Fate::Superseded => {
+                entry.event(Code::SignalSuperseded, format!("the signal for {to} was dropped: Heat asks for something newer"))
+            }
+            Fate::Expired => {
+                entry.event(Code::SignalExpired, format!("the signal for {to} was dropped: it is older than 7 days"))
+            }
         };
         self.report.emit(event);
         Ok((entry, fate))
@@ -399,17 +410,26 @@ mod tests {
 
     fn outbox(dir: &Path, clock: &Clock, report: &Report) -> Outbox {
         let state = Arc::new(Tree::open(dir).unwrap());
-        Outbox::open(state, Rc::new(Http::new(Tls::default(), Arc::new(Tree::open(Path::new("/")).unwrap()), clock.clone())), clock.clone(), report.clone()).unwrap()
+        Outbox::open(
+            state,
+            Rc::new(Http::new(Tls::default(), Arc::new(Tree::open(Path::new("/")).unwrap()), clock.clone())),
+            clock.clone(),
+            report.clone(),
+        )
+        .unwrap()
     }
 
-    fn about(id: &str) -> Option<About> {
-        Some(About { id: id.into(), name: "n".into(), resource: Some(("s/1".into(), "r".into())), result: true })
+    fn about(id: &str) -> About {
+        About { id: id.into(), name: "n".into(), resource: Some(("s/1".into(), "r".into())), result: true }
     }
 
     fn entry(id: &str, now: Timestamp) -> Entry {
         // Port 9 (discard) of the loopback: nothing listens there.
-        let destination = Destination::Url { url: "http://127.0.0.1:9/v1/signal/a%3Ab?Timestamp=1970-01-01T00%3A00%3A01Z&Signature=x".into(), verb: "POST".into() };
-        Entry::new(format!("deployment {id}"), about(id), destination, json!({"deploy_status_code": 0}), now)
+        let destination = Destination::Url {
+            url: "http://127.0.0.1:9/v1/signal/a%3Ab?Timestamp=1970-01-01T00%3A00%3A01Z&Signature=x".into(),
+            verb: "POST".into(),
+        };
+        Entry::new(format!("deployment {id}"), Some(about(id)), destination, json!({"deploy_status_code": 0}), now)
     }
 
     fn view(ids: &[&str], newest: &str, answered: u64) -> View {
@@ -434,7 +454,7 @@ mod tests {
         assert_eq!(outbox.step(&entry, &none, clock.now()), Step::Send);
         assert_eq!(outbox.after(&mut entry, &Answer::None("refused".into()), Verdict::Retry(None)), None);
         assert!(matches!(outbox.step(&entry, &none, clock.now()), Step::Wait(_)));
-        clock.advance(Duration::from_secs(600));
+        clock.advance(Duration::from_mins(10));
         assert_eq!(outbox.step(&entry, &none, clock.now()), Step::NeedPoll);
         assert_eq!(outbox.step(&entry, &view(&["a"], "a", 9_000), clock.now()), Step::NeedPoll);
         assert_eq!(outbox.step(&entry, &view(&["a"], "a", 20_000), clock.now()), Step::Send);
@@ -466,7 +486,10 @@ mod tests {
             assert_eq!(outbox.after(&mut entry, &refused(403), Verdict::Refused), None);
         }
         clock.advance(REFUSAL_SPAN);
-        assert_eq!(outbox.after(&mut entry, &refused(404), Verdict::Refused), Some(Fate::Undeliverable("the answer was 404".into())));
+        assert_eq!(
+            outbox.after(&mut entry, &refused(404), Verdict::Refused),
+            Some(Fate::Undeliverable("the answer was 404".into()))
+        );
     }
 
     #[test]
@@ -505,7 +528,7 @@ mod tests {
         let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
         outbox(dir.path(), &clock, &report).put(entry("a", clock.now())).unwrap();
         let file = dir.path().join(path_of("deployment a"));
-        std::fs::write(&file, "{").unwrap();
+        Tree::open(dir.path()).unwrap().write(&path_of("deployment a"), b"{", Attributes::mode(0o600)).unwrap();
         assert!(outbox(dir.path(), &clock, &report).waiting().is_empty());
         assert!(file.with_extension("corrupt").exists());
         assert_eq!(report.events().last().unwrap().code, Code::OutboxEntryCorrupt);

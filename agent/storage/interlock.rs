@@ -107,6 +107,9 @@ pub enum Decision {
     },
 }
 
+/// What a store may lie on.
+const KINDS: &str = "a store lies on one xfs, ext4 or ext3 file system and nothing else";
+
 /// Decides.
 #[must_use]
 pub fn decide(volume: &Volume, evidence: &Evidence) -> Decision {
@@ -131,7 +134,17 @@ fn at_the_mount_point(volume: &Volume, evidence: &Evidence, device: &str) -> Opt
     let disk = &evidence.disk;
     // Further mounts do not matter then: docker, for one, mounts parts of its store onto themselves.
     if disk.mounts.contains(&volume.mount_point) {
-        return Some(by_marker(volume, evidence, device));
+        return Some(match disk.signatures.as_slice() {
+            [one] if one.is_mountable() => by_marker(volume, evidence, device),
+            [] => {
+                refuse(format!("{device} is mounted at {} but cannot be understood", volume.mount_point), KINDS, umount(volume))
+            }
+            several => refuse(
+                format!("{device} is mounted at {} but holds {}", volume.mount_point, describe(several)),
+                KINDS,
+                umount(volume),
+            ),
+        });
     }
     if let Some(place) = disk.mounts.first() {
         return Some(refuse(format!("{device} is mounted at {place}"), "nobody else uses the disk", format!("`umount {place}`")));
@@ -149,7 +162,7 @@ fn at_the_mount_point(volume: &Volume, evidence: &Evidence, device: &str) -> Opt
         Below::Running(unit) => {
             (format!("{unit} runs with its store in {point} on another disk"), format!("`systemctl stop {unit}`"))
         }
-        Below::OtherMount(source) => (format!("{source} is mounted at {point}"), format!("`umount {point}`")),
+        Below::OtherMount(source) => (format!("{source} is mounted at {point}"), umount(volume)),
     };
     Some(refuse(found, "a volume is never mounted over a live store", remedy))
 }
@@ -208,7 +221,7 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         ),
         [one] if one.is_mountable() => by_marker(volume, evidence, device),
         several => refuse(
-            format!("{device} holds {}", several.iter().map(Signature::description).collect::<Vec<_>>().join(" and ")),
+            format!("{device} holds {}", describe(several)),
             "a volume with a signature of any kind is never formatted",
             format!("to lose it {}", erase(device)),
         ),
@@ -265,6 +278,14 @@ fn is_recorded(record: &Record, disk: &DiskEvidence) -> bool {
 
 fn names_disk(serial: &str, volume: &Volume, disk: &DiskEvidence) -> bool {
     serial == disk.serial || serial == volume.cinder_id
+}
+
+fn describe(signatures: &[Signature]) -> String {
+    signatures.iter().map(Signature::description).collect::<Vec<_>>().join(" and ")
+}
+
+fn umount(volume: &Volume) -> String {
+    format!("`umount {}`", volume.mount_point)
 }
 
 /// The one command after which a disk counts as blank.

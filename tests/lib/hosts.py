@@ -204,7 +204,7 @@ class Host:
         files: dict[str, tuple[bytes | Path, int]] = {"/usr/bin/heat-node-agent": (path, 0o755)}
         files |= {dst: (src, 0o644) for dst, src in unit_files().items()}
         self.put(files)
-        self.sh("systemd-sysusers; systemd-tmpfiles --create --prefix=/run --prefix=/var/lib || :; journalctl --update-catalog; systemctl daemon-reload")
+        self.sh("systemd-sysusers; [ ! -e /usr/lib/tmpfiles.d/heat-node-agent.conf ] || systemd-tmpfiles --create heat-node-agent.conf; journalctl --update-catalog; systemctl daemon-reload")
 
     def save_failure(self, folder: Path) -> str:
         """Journal, console and units of a failed test into a folder; the end of the journal as text."""

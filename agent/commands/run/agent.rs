@@ -24,7 +24,9 @@ use super::page;
 use crate::clock::{Clock, Timestamp};
 use crate::collect::{Change, Collector, Snapshot};
 use crate::commands::exit;
-use crate::deploy::{self, GenerationState, Generations, Journal, Outcome, Policy, Record, SIGNAL_LIMIT, State, Todo, Work, hooks, todo};
+use crate::deploy::{
+    self, GenerationState, Generations, Journal, Outcome, Policy, Record, SIGNAL_LIMIT, State, Todo, Work, hooks, todo,
+};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
@@ -38,8 +40,8 @@ use crate::systemd::Systemd;
 
 /// Pause after something of ours failed that should not (a full disk, a bus that is gone).
 const AFTER_TROUBLE: Duration = Duration::from_secs(5);
-/// An entry for which the state could not be written is said once in this many ends of the loop.
-const PASS_LIMIT: Duration = Duration::from_secs(24 * 3600);
+/// A pass that has not ended after this is given up: no wait condition lives longer.
+const PASS_LIMIT: Duration = Duration::from_hours(24);
 
 type Lane<T> = Option<LocalBoxFuture<'static, T>>;
 
@@ -77,19 +79,33 @@ pub(super) struct Agent {
 
 impl Agent {
     pub(super) fn open(
-        settings: Settings, root: Arc<Tree>, state: Arc<Tree>, systemd: Option<Systemd>, metadata: Option<PathBuf>, clock: Clock, report: Report,
+        settings: Settings,
+        root: Arc<Tree>,
+        state: &Arc<Tree>,
+        systemd: Option<Systemd>,
+        metadata: Option<PathBuf>,
+        clock: Clock,
+        report: Report,
     ) -> Result<Self> {
         let settings = Rc::new(settings);
         let http = Rc::new(Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone()));
-        let journal = Journal::open(Arc::clone(&state), Some(&settings.deploy.deployed_dir), settings.deploy.keep, clock.clone(), &report)?;
-        let generations = Generations::open(Arc::clone(&state), &report)?;
-        let outbox = Rc::new(Outbox::open(Arc::clone(&state), Rc::clone(&http), clock.clone(), report.clone())?);
-        let collector =
-            Collector::new((*settings).clone(), Arc::clone(&root), Arc::clone(&state), (*http).clone(), clock.clone(), report.clone(), metadata);
-        let programs = Rc::new(Programs::new(Arc::clone(&state), systemd.clone(), clock.clone())?);
+        let journal =
+            Journal::open(Arc::clone(state), Some(&settings.deploy.deployed_dir), settings.deploy.keep, clock.clone(), &report)?;
+        let generations = Generations::open(Arc::clone(state), &report)?;
+        let outbox = Rc::new(Outbox::open(Arc::clone(state), Rc::clone(&http), clock.clone(), report.clone())?);
+        let collector = Collector::new(
+            (*settings).clone(),
+            Arc::clone(&root),
+            Arc::clone(state),
+            (*http).clone(),
+            clock.clone(),
+            report.clone(),
+            metadata,
+        );
+        let programs = Rc::new(Programs::new(Arc::clone(state), systemd.clone(), clock.clone())?);
         let node = Rc::new(Node {
             root: Arc::clone(&root),
-            state: Arc::clone(&state),
+            state: Arc::clone(state),
             systemd,
             http,
             programs: Rc::clone(&programs),
@@ -103,7 +119,10 @@ impl Agent {
                 None
             }
         };
-        report.emit(Event::new(Code::AgentStarted, format!("heat-node-agent {} started", env!("CARGO_PKG_VERSION"))).phase(Phase::Settings));
+        report.emit(
+            Event::new(Code::AgentStarted, format!("heat-node-agent {} started", env!("CARGO_PKG_VERSION")))
+                .phase(Phase::Settings),
+        );
         Ok(Self {
             settings,
             started: clock.now(),
@@ -197,7 +216,7 @@ impl Agent {
         let now = self.clock.now();
         let wake = [self.outbox.due(&view).filter(|_| self.sending.is_none()), self.trouble].into_iter().flatten().min();
         let watchdog = Notify::interval();
-        let pause = [wake.map(|at| at.since(now)), watchdog].into_iter().flatten().min().unwrap_or(Duration::from_secs(3600));
+        let pause = [wake.map(|at| at.since(now)), watchdog].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
         tokio::select! {
             change = self.collector.changed() => self.polled(change),
             (id, ran) = lane(&mut self.hook) => {
@@ -225,7 +244,8 @@ impl Agent {
 
     /// After a start: results without a signal get theirs stored.
     fn take_up(&mut self) {
-        let finished: Vec<Record> = self.journal.all().into_iter().filter(|record| record.state == State::Finished).cloned().collect();
+        let finished: Vec<Record> =
+            self.journal.all().into_iter().filter(|record| record.state == State::Finished).cloned().collect();
         for record in finished {
             if let Err(error) = self.store_signal(&record) {
                 self.trouble("storing a signal", &error);
@@ -338,7 +358,7 @@ impl Agent {
             Ok(plan) => plan,
             Err(mistakes) => {
                 let error = node::bad_parameters(&mistakes);
-                self.store_wait(&deployment, &node::wait_failure(&deployment, Code::NodeParametersBad, &error))?;
+                self.store_wait(&deployment, node::wait_failure(&deployment, Code::NodeParametersBad, &error).as_ref())?;
                 return self.refuse(&deployment, Code::NodeParametersBad, &error);
             }
         };
@@ -373,7 +393,10 @@ impl Agent {
         }
         let new = self.journal.see(deployment)?.is_some();
         let event = if new {
-            Event::new(Code::DeploymentSeen, format!("deployment {} ({}, {}) is new", deployment.name, deployment.group, deployment.action()))
+            Event::new(
+                Code::DeploymentSeen,
+                format!("deployment {} ({}, {}) is new", deployment.name, deployment.group, deployment.action()),
+            )
         } else {
             Event::new(Code::DeploymentKnown, format!("deployment {} was run by the replaced tools", deployment.name))
         };
@@ -388,7 +411,9 @@ impl Agent {
         let Some(id) = &malformed.id else {
             // Without an id it can be neither run nor remembered: said once for each text of it.
             if self.said.insert(crate::programs::key_of(&entry.to_string())) {
-                self.report.emit(Event::new(Code::DeploymentMalformed, format!("a deployment {} is malformed", malformed.name)).error(&error));
+                self.report.emit(
+                    Event::new(Code::DeploymentMalformed, format!("a deployment {} is malformed", malformed.name)).error(&error),
+                );
             }
             return Ok(());
         };
@@ -418,7 +443,9 @@ impl Agent {
     fn hook_ended(&mut self, id: &str, ran: Result<Option<Ran>>) {
         let Some(record) = self.journal.get(id).cloned() else { return };
         let unit = Programs::unit(&record.job());
-        let event = |code, message: String| Event::new(code, message).phase(Phase::Deploy).deployment(&record.id, &record.name).foreign_unit(&unit);
+        let event = |code, message: String| {
+            Event::new(code, message).phase(Phase::Deploy).deployment(&record.id, &record.name).foreign_unit(&unit)
+        };
         let outcome = match ran {
             Err(error) => {
                 self.trouble(&format!("running deployment {}", record.name), &error);
@@ -427,7 +454,9 @@ impl Agent {
             Ok(None) => {
                 let error = Error::permanent("interrupted: its unit ended without a result, and a script is never run twice")
                     .remedy("see how far it came, then update the stack to run it anew");
-                self.report.emit(event(Code::DeploymentInterrupted, format!("deployment {} was interrupted", record.name)).error(&error));
+                self.report.emit(
+                    event(Code::DeploymentInterrupted, format!("deployment {} was interrupted", record.name)).error(&error),
+                );
                 Outcome::refused(node::sentence(Code::DeploymentInterrupted, &error))
             }
             Ok(Some(ran)) => {
@@ -438,7 +467,8 @@ impl Agent {
                     (true, true) => Code::DeploymentTimedOut,
                     (true, false) => Code::DeploymentFailed,
                 };
-                let mut told = event(code, format!("deployment {} ended with status {}", record.name, outcome.status)).duration(duration);
+                let mut told =
+                    event(code, format!("deployment {} ended with status {}", record.name, outcome.status)).duration(duration);
                 if let Some(reason) = &outcome.reason {
                     told = told.cause(reason.clone());
                 }
@@ -502,7 +532,8 @@ impl Agent {
                 self.journal.signalled(&record.id, Some(error.to_string()))
             }
             SignalTarget::Url { url, verb } => {
-                let about = About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: true };
+                let about =
+                    About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: true };
                 let body = Value::Object(deploy::body(outcome, &record.outputs, SIGNAL_LIMIT));
                 let destination = Destination::Url { url: url.clone(), verb: verb.clone() };
                 self.outbox.put(Entry::new(format!("result {}", record.id), Some(about), destination, body, self.clock.now()))
@@ -510,7 +541,7 @@ impl Agent {
         }
     }
 
-    fn store_wait(&mut self, deployment: &Deployment, wait: &Option<node::Wait>) -> Result<()> {
+    fn store_wait(&mut self, deployment: &Deployment, wait: Option<&node::Wait>) -> Result<()> {
         let Some(wait) = wait else { return Ok(()) };
         self.see(deployment, self.journal.get(&deployment.id).map(|record| record.state))?;
         self.store_wait_of(&deployment.id, wait)
@@ -565,7 +596,9 @@ impl Agent {
     /// Compares a node in place with its parameters; cheap when nothing changed.
     fn look_after_node(&mut self) {
         let idle = self.bring_up.is_none() && self.watch.is_none();
-        let Some(current) = self.generations.current().filter(|current| idle && current.state == GenerationState::Applied) else { return };
+        let Some(current) = self.generations.current().filter(|current| idle && current.state == GenerationState::Applied) else {
+            return;
+        };
         let (node, entry, number) = (Rc::clone(&self.node), current.entry.clone(), current.number);
         self.watch = Some(Box::pin(async move { node.look(&entry, number).await }));
     }
@@ -583,7 +616,9 @@ impl Agent {
     }
 
     fn trouble(&mut self, doing: &str, error: &Error) {
-        self.report.emit(Event::new(Code::StateWriteFailed, format!("trouble while {doing}")).step(doing).error(error).next_try(AFTER_TROUBLE));
+        self.report.emit(
+            Event::new(Code::StateWriteFailed, format!("trouble while {doing}")).step(doing).error(error).next_try(AFTER_TROUBLE),
+        );
         self.trouble = Some(self.clock.now().after(AFTER_TROUBLE));
     }
 
@@ -598,7 +633,8 @@ impl Agent {
         if let Some(run_dir) = &self.run_dir
             && let Err(error) = page::write(run_dir, &page)
         {
-            self.report.emit(Event::new(Code::StateWriteFailed, "the status file cannot be written").step("status").error(&error));
+            self.report
+                .emit(Event::new(Code::StateWriteFailed, "the status file cannot be written").step("status").error(&error));
         }
         self.page = Some(page);
     }

@@ -26,7 +26,9 @@ fn done(what: &str, outcome: &JobOutcome) -> Result<()> {
     if outcome.is_done() {
         return Ok(());
     }
-    Err(Error::transient(format!("systemd says {}", outcome.result)).context(what).remedy(format!("journalctl -u {what} says why")))
+    Err(Error::transient(format!("systemd says {}", outcome.result))
+        .context(what)
+        .remedy(format!("journalctl -u {what} says why")))
 }
 
 impl volumes::Hands for Hands {

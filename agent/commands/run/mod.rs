@@ -17,6 +17,7 @@ use crate::settings::{Loaded, Warning};
 use crate::systemd::Systemd;
 
 use agent::Agent;
+pub(super) use node::understand;
 
 /// Runs until SIGTERM, or one full pass with `once`.
 ///
@@ -49,7 +50,7 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
         return Ok(exit::FAILED);
     };
     let systemd = connect(report).await;
-    let agent = Agent::open(settings, root, state, systemd, options.metadata.clone(), clock, report.clone())?;
+    let agent = Agent::open(settings, root, &state, systemd, options.metadata.clone(), clock, report.clone())?;
     if once { agent.run_once().await } else { agent.run().await }
 }
 

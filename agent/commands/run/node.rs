@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::clock::Clock;
 use super::hands::Hands;
+use crate::clock::Clock;
 use crate::converge::volumes::VolumeKeeper;
 use crate::converge::{self, Context, Failure};
 use crate::deploy::Outcome;
@@ -21,8 +21,8 @@ use crate::metadata::Deployment;
 use crate::programs::{Programs, key_of};
 use crate::report::text::shortened;
 use crate::report::{Code, Event, Phase, Report};
-use crate::storage::probe::Probe;
 use crate::signal::{Handle, Status, WaitSignal};
+use crate::storage::probe::Probe;
 use crate::systemd::{Systemd, UnitState};
 
 /// A reason stays readable in Heat's resource list and below the size of its column.
@@ -42,7 +42,7 @@ pub(super) struct Node {
 
 /// A deployment whose parameters are right.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(in crate::commands) struct Plan {
     pub(super) spec: NodeSpec,
     pub(super) desired: Desired,
     pub(super) digest: String,
@@ -71,7 +71,7 @@ pub(super) struct Look {
 }
 
 /// Checks parameters and wait handle.
-pub(super) fn understand(deployment: &Deployment) -> std::result::Result<Plan, Vec<Mistake>> {
+pub(in crate::commands) fn understand(deployment: &Deployment) -> std::result::Result<Plan, Vec<Mistake>> {
     let spec = kubernetes::node_of(deployment)?;
     let wait = match &spec.wait_handle {
         None => None,
@@ -117,7 +117,8 @@ pub(super) fn wait_failure(deployment: &Deployment, code: Code, error: &Error) -
     let handle = Handle::parse(&value("WAIT_HANDLE")?).ok()?;
     let name = ["WAIT_ID", "INSTANCE_NAME"].iter().find_map(|name| value(name)?.as_str().map(str::to_owned));
     let id = wait_id(name.as_deref(), deployment);
-    let signal = WaitSignal { status: Status::Failure, id, reason: sentence(code, error), data: json!({"code": code.entry().code}) };
+    let signal =
+        WaitSignal { status: Status::Failure, id, reason: sentence(code, error), data: json!({"code": code.entry().code}) };
     Some(Wait { handle, signal })
 }
 
@@ -141,18 +142,18 @@ impl Node {
             Ok(converged) => {
                 let code = if converged.changed { Code::NodeConverged } else { Code::NodeUnchanged };
                 let line = format!("node {name} is as generation {generation} asks");
-                self.report.emit(self.event(code, line, generation, &deployment).phase(Phase::Steady).duration(watch.elapsed()));
+                self.report.emit(event(code, line, generation, &deployment).phase(Phase::Steady).duration(watch.elapsed()));
                 let mut timings = converged.timings;
                 timings.push(("total".to_owned(), watch.millis()));
                 let outputs = outputs(&name, &address, plan.spec.kube_version.as_deref(), generation, &timings);
                 (Outcome { outputs, ..Outcome::default() }, timings, Status::Success, format!("node {name} is healthy"))
             }
             Err(failure) => {
-                self.report.emit(failure.event().phase(phase_of(&failure)).generation(generation).deployment(&deployment.id, &deployment.name));
+                // What exactly failed was told where it happened; this line ties it to the deployment.
                 let error = error_of(&failure);
                 self.report.emit(
-                    self.event(Code::NodeFailed, format!("node {name} could not be brought up"), generation, &deployment)
-                        .phase(Phase::Gates)
+                    event(Code::NodeFailed, format!("node {name} could not be brought up"), generation, &deployment)
+                        .phase(phase_of(&failure))
                         .step(&failure.step)
                         .error(&error),
                 );
@@ -186,11 +187,8 @@ impl Node {
             Event::new(Code::NodeDrift, "the node differs from its parameters").generation(generation).step("drift").cause(found),
         );
         if spec.repair {
-            if let Err(failure) = self.converge(&desired, spec.deadline, generation).await {
-                self.report.emit(failure.event().generation(generation));
-                return Ok(Look { drifted: true });
-            }
-            return Ok(Look { drifted: false });
+            let repaired = self.converge(&desired, spec.deadline, generation).await.is_ok();
+            return Ok(Look { drifted: !repaired });
         }
         Ok(Look { drifted: true })
     }
@@ -220,17 +218,18 @@ impl Node {
             deadline,
             generation,
         };
-        converge::converge(desired, &context).await
-    }
-
-    fn event(&self, code: Code, message: String, generation: u64, deployment: &Deployment) -> Event {
-        Event::new(code, message).generation(generation).deployment(&deployment.id, &deployment.name)
+        // A large future: on the heap once, not in every state above.
+        Box::pin(converge::converge(desired, &context)).await
     }
 
     fn hostname(&self) -> String {
         let bytes = self.root.read(Path::new("/proc/sys/kernel/hostname"), READ_LIMIT).ok().flatten().unwrap_or_default();
         String::from_utf8_lossy(&bytes).trim().to_owned()
     }
+}
+
+fn event(code: Code, message: String, generation: u64, deployment: &Deployment) -> Event {
+    Event::new(code, message).generation(generation).deployment(&deployment.id, &deployment.name)
 }
 
 /// What a plan would do, in one line.
@@ -264,7 +263,13 @@ fn phase_of(failure: &Failure) -> Phase {
     }
 }
 
-fn outputs(name: &str, address: &str, version: Option<&str>, generation: u64, timings: &[(String, u64)]) -> std::collections::BTreeMap<String, Value> {
+fn outputs(
+    name: &str,
+    address: &str,
+    version: Option<&str>,
+    generation: u64,
+    timings: &[(String, u64)],
+) -> std::collections::BTreeMap<String, Value> {
     [
         ("node_name", Value::from(name)),
         ("node_address", Value::from(address)),

@@ -101,7 +101,10 @@ fn summary(agent: &Agent) -> String {
         (Phase::Metadata, None) => "waiting for metadata".to_owned(),
         (Phase::Signal, None) => format!("{} signals are waiting for Heat", agent.outbox.waiting().len()),
         (_, None) if agent.drifted => "the node differs from its parameters".to_owned(),
-        (_, None) => format!("watching; {} deployments done", agent.journal.all().iter().filter(|record| record.state == State::Signalled).count()),
+        (_, None) => format!(
+            "watching; {} deployments done",
+            agent.journal.all().iter().filter(|record| record.state == State::Signalled).count()
+        ),
     }
 }
 

@@ -26,9 +26,12 @@ pub fn external(deployment: &Deployment, root: &Tree, first: &[PathBuf], limit_m
             continue;
         }
         if facts.kind == FileKind::File && (facts.mode & 0o022 != 0 || facts.owner.0 != 0) {
-            return Err(Error::refused(format!("{path} can be changed by others than root (mode {:04o}, owner {})", facts.mode, facts.owner.0))
-                .rule("hooks run as root, so only root may write them (heat-protocol.md R56)")
-                .remedy(format!("chown root {path} && chmod go-w {path} in the image")));
+            return Err(Error::refused(format!(
+                "{path} can be changed by others than root (mode {:04o}, owner {})",
+                facts.mode, facts.owner.0
+            ))
+            .rule("hooks run as root, so only root may write them (heat-protocol.md R56)")
+            .remedy(format!("chown root {path} && chmod go-w {path} in the image")));
         }
         return Ok(Job {
             argv: vec![path],
@@ -55,18 +58,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::files::Attributes;
 
     #[test]
     fn a_hook_is_found_by_the_harmless_letters_of_its_group_and_must_be_roots() {
         let dir = tempfile::tempdir().unwrap();
         let hooks = dir.path().join("usr/libexec/heat-config/hooks");
-        std::fs::create_dir_all(&hooks).unwrap();
         let at = [PathBuf::from("/usr/libexec/heat-config/hooks")];
         let hook = hooks.join("ansible");
-        std::fs::write(&hook, "#!/bin/sh\n").unwrap();
         let tree = Tree::open(dir.path()).unwrap();
+        tree.create_dir_all(Path::new("/usr/libexec/heat-config/hooks"), Attributes::mode(0o755)).unwrap();
+        tree.write(Path::new("/usr/libexec/heat-config/hooks/ansible"), b"#!/bin/sh\n", Attributes::mode(0o755)).unwrap();
         let deployment = |group: &str| {
-            Deployment::parse(&json!({"id": "a", "group": group, "inputs": [{"name": "deploy_password", "value": "s3cret!"}]})).unwrap().unwrap()
+            Deployment::parse(&json!({"id": "a", "group": group, "inputs": [{"name": "deploy_password", "value": "s3cret!"}]}))
+                .unwrap()
+                .unwrap()
         };
         let mode = |mode| std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(mode)).unwrap();
         mode(0o755);
@@ -74,7 +80,9 @@ mod tests {
         assert_eq!((job.argv[0].as_str(), job.secrets), ("/usr/libexec/heat-config/hooks/ansible", vec!["s3cret!".to_owned()]));
         mode(0o775);
         assert!(external(&deployment("ansible"), &tree, &at, None).unwrap_err().to_string().contains("can be changed by others"));
-        assert!(external(&deployment("puppet"), &tree, &at, None).unwrap_err().to_string().contains("no hook for group \"puppet\""));
+        assert!(
+            external(&deployment("puppet"), &tree, &at, None).unwrap_err().to_string().contains("no hook for group \"puppet\"")
+        );
         assert!(external(&deployment("../.."), &tree, &at, None).is_err());
     }
 }

@@ -73,6 +73,8 @@ fn the_whole_interlock() {
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); }, "read marker"),
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); }, "reuse"),
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds xfs (UUID u1) without this agent's marker => VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use"),
+        (IfBlank, true, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["btrfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc is mounted at /var/lib/etcd but holds btrfs (UUID u1) => `umount /var/lib/etcd`"),
+        (IfBlank, true, |e| { e.disk.mounts.push("/var/lib/etcd".into()); e.disk.unreadable = Some("EIO".into()); }, "/dev/vdc is mounted at /var/lib/etcd but cannot be understood"),
         // Who uses it.
         (IfBlank, false, |e| e.disk.size = 0, "wait"),
         (IfBlank, false, |e| e.disk.unreadable = Some("EIO".into()), "/dev/vdc cannot be read: EIO => "),

@@ -1,0 +1,294 @@
+use std::sync::Mutex;
+
+use super::*;
+use crate::clock::Timestamp;
+use crate::desired::VolumeRole;
+use crate::storage::mount_unit::tests::volume;
+use crate::storage::probe::tests::{machine, put};
+
+const NODE: &str = "dev/vdb";
+const TABLE: &str = "proc/self/mountinfo";
+const SIZE: usize = 4 << 20;
+
+/// A machine whose mounts are lines in a table, and whose file system content is `inside`.
+#[derive(Debug)]
+struct Machine {
+    root: PathBuf,
+    log: Mutex<Vec<String>>,
+    inside: Vec<(&'static str, String)>,
+    running: Vec<&'static str>,
+    mkfs: &'static str,
+    refuses_mounts: bool,
+}
+
+impl Machine {
+    fn say(&self, line: String) {
+        self.log.lock().unwrap().push(line);
+    }
+
+    fn table(&self) -> String {
+        std::fs::read_to_string(self.root.join(TABLE)).unwrap()
+    }
+
+    fn mount_at(&self, place: &str) -> Result<()> {
+        if self.refuses_mounts {
+            return Err(Error::permanent("job failed"));
+        }
+        for (name, content) in &self.inside {
+            put(&self.root, &format!("{place}/{name}"), content.as_bytes());
+        }
+        Tree::open(&self.root).unwrap().create_dir_all(Path::new(place), Attributes::mode(0o755)).unwrap();
+        put(&self.root, TABLE, format!("{}9 1 252:16 / {place} rw - xfs /dev/vdb rw\n", self.table()).as_bytes());
+        Ok(())
+    }
+}
+
+impl Hands for Machine {
+    async fn reload(&self) -> Result<()> {
+        self.say("reload".into());
+        Ok(())
+    }
+    async fn start(&self, unit: &str) -> Result<()> {
+        self.say(format!("start {unit}"));
+        assert_eq!(unit, "var-lib-etcd.mount");
+        self.mount_at("/var/lib/etcd")
+    }
+    async fn stop(&self, unit: &str) -> Result<()> {
+        self.say(format!("stop {unit}"));
+        let place = format!(" /{} ", unit.trim_end_matches(".mount").replace("\\x2d", "@").replace('-', "/").replace('@', "-"));
+        let rest = self.table().split_inclusive('\n').filter(|line| !line.contains(&place)).collect::<String>();
+        put(&self.root, TABLE, rest.as_bytes());
+        Ok(())
+    }
+    async fn is_active(&self, unit: &str) -> Result<bool> {
+        Ok(self.running.contains(&unit))
+    }
+    async fn mount(&self, _what: &str, place: &str, fs_type: &str, options: &str) -> Result<()> {
+        self.say(format!("inspect {fs_type} {options}"));
+        self.mount_at(place)
+    }
+    async fn run(&self, argv: Vec<String>) -> Result<Ran> {
+        self.say(
+            argv.iter()
+                .map(|arg| {
+                    if arg.starts_with("uuid=") {
+                        "uuid=U"
+                    } else if arg.starts_with('/') {
+                        "NODE"
+                    } else {
+                        arg
+                    }
+                })
+                .collect::<Vec<_>>()
+                .join(" "),
+        );
+        let record: Record =
+            Tree::open(&self.root.join("state")).unwrap().read_json(Path::new("volumes/etcd.json")).unwrap().unwrap();
+        assert_eq!(
+            (record.state, argv.contains(&format!("uuid={}", record.fs_uuid))),
+            (State::Formatting, true),
+            "the record comes first"
+        );
+        match self.mkfs {
+            "good" => put(&self.root, NODE, &xfs(&record.fs_uuid)),
+            "lies" => {}
+            words => return Ok(Ran { status: 1, stdout: String::new(), stderr: format!("\n{words}\n") }),
+        }
+        Ok(Ran::default())
+    }
+    fn ids(&self, owner: &Owner) -> Result<(u32, u32)> {
+        assert_eq!(owner.user, "etcd");
+        let meta = nix::sys::stat::stat(&self.root).unwrap();
+        Ok((meta.st_uid, meta.st_gid))
+    }
+}
+
+fn xfs(uuid: &str) -> Vec<u8> {
+    let mut disk = vec![0; SIZE];
+    disk[..4].copy_from_slice(b"XFSB");
+    disk[32..48].copy_from_slice(&u128::from_str_radix(&uuid.replace('-', ""), 16).unwrap().to_be_bytes());
+    disk
+}
+
+const UUID: &str = "0b7e1122-3344-4566-b788-99aabbccddee";
+
+fn keeper(root: &Path, content: &[u8]) -> VolumeKeeper<Machine> {
+    machine(root, content);
+    let root_tree = Tree::open(root).unwrap();
+    root_tree.create_dir_all(Path::new("etc/systemd/system"), Attributes::mode(0o755)).unwrap();
+    root_tree.create_dir_all(Path::new("state"), Attributes::mode(0o700)).unwrap();
+    let hands = Machine {
+        root: root.to_owned(),
+        log: Mutex::default(),
+        inside: vec![],
+        running: vec![],
+        mkfs: "good",
+        refuses_mounts: false,
+    };
+    VolumeKeeper {
+        hands,
+        probe: Probe::at(root),
+        state: Arc::new(root_tree.subtree(Path::new("state")).unwrap()),
+        root: Arc::new(root_tree),
+        clock: Clock::manual(Timestamp(1_772_366_399_000)),
+        report: Report::kept(),
+    }
+}
+
+fn codes(keeper: &VolumeKeeper<Machine>) -> Vec<Code> {
+    keeper.report.events().iter().map(|event| event.code).collect()
+}
+
+fn log(keeper: &VolumeKeeper<Machine>) -> Vec<String> {
+    std::mem::take(&mut *keeper.hands.log.lock().unwrap())
+}
+
+fn marker_of(volume: &str) -> String {
+    let marker = Marker {
+        schema: 1,
+        cluster: "c0ffee".into(),
+        role: VolumeRole::Etcd,
+        volume: volume.into(),
+        fs_uuid: UUID.into(),
+        made_at: "then".into(),
+    };
+    serde_json::to_string(&marker).unwrap()
+}
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+#[tokio::test]
+async fn a_blank_volume_is_recorded_formatted_mounted_marked_and_then_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(dir.path(), &vec![0; SIZE]);
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    assert_eq!(log(&keeper), ["mkfs.xfs -q -m uuid=U -L hna-etcd NODE", "reload", "start var-lib-etcd.mount"]);
+    assert_eq!(codes(&keeper), [Code::VolumeFound, Code::VolumeFormatting, Code::VolumeFormatted, Code::VolumeMounted]);
+    let marker: Marker = keeper.root.read_json(Path::new("var/lib/etcd/.heat-node-agent")).unwrap().unwrap();
+    let record = keeper.record(&volume()).unwrap().unwrap();
+    assert_eq!((marker.cluster.as_str(), marker.volume, marker.fs_uuid), ("c0ffee", volume().cinder_id, record.fs_uuid));
+    assert_eq!(record.state, State::InPlace);
+    assert_eq!(keeper.root.facts(Path::new("var/lib/etcd")).unwrap().unwrap().mode, 0o700);
+
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(false));
+    assert!(log(&keeper).is_empty() && codes(&keeper).len() == 4);
+    // After a reboot that lost the mount: mounted again, never formatted again.
+    keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
+    keeper.root.remove(Path::new("var/lib/etcd/.heat-node-agent")).unwrap();
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    assert_eq!(log(&keeper), ["stop var-lib-etcd.mount", "start var-lib-etcd.mount"]);
+}
+
+#[tokio::test]
+async fn a_torn_mkfs_is_made_again_and_a_failing_one_keeps_its_record() {
+    for (mkfs, cause) in [("cannot write", "status 1: cannot write"), ("lies", "does not hold the file system")] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
+        keeper.hands.mkfs = mkfs;
+        let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+        assert!(failure.cause.contains(cause) && failure.code == Code::VolumeFailed, "{failure:?}");
+        keeper.hands.mkfs = "good";
+        log(&keeper);
+        put(dir.path(), NODE, &[b"torn".to_vec(), vec![0; SIZE - 4]].concat());
+        assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+        assert_eq!(log(&keeper)[0], "mkfs.xfs -q -f -m uuid=U -L hna-etcd NODE");
+    }
+}
+
+#[tokio::test]
+async fn a_marked_volume_is_looked_into_and_used_without_a_byte_changed() {
+    for (name, marker, member, outcome) in [
+        ("ours", Some(marker_of(&volume().cinder_id)), true, "reuse"),
+        ("a copy", Some(marker_of("other")), true, "holds a copy of volume other"),
+        ("none", None, false, "without this agent's marker"),
+        ("a member", None, true, "with an etcd member in it"),
+        ("damaged", Some("{".into()), false, "its marker is damaged"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(dir.path(), &xfs(UUID));
+        keeper.hands.inside.extend(marker.map(|marker| (FILE, marker)));
+        keeper.hands.inside.extend(member.then(|| ("default.etcd/member/snap/db", String::new())));
+        let before = std::fs::read(dir.path().join(NODE)).unwrap();
+        let found = keeper.bring_up(&volume(), MINUTE).await;
+        assert_eq!(std::fs::read(dir.path().join(NODE)).unwrap(), before);
+        let inspect =
+            ["inspect xfs ro,nosuid,nodev,noexec,norecovery,nouuid", "stop run-heat\\x2dnode\\x2dagent-inspect-etcd.mount"];
+        let log = log(&keeper);
+        assert_eq!(log[..2], inspect, "{name}");
+        if outcome == "reuse" {
+            assert_eq!(
+                (found, log.len(), codes(&keeper)),
+                (Ok(true), 4, vec![Code::VolumeFound, Code::VolumeReused, Code::VolumeMounted]),
+                "{name}"
+            );
+            let marker: Marker = keeper.root.read_json(Path::new("var/lib/etcd/.heat-node-agent")).unwrap().unwrap();
+            assert_eq!(marker.made_at, "then");
+        } else {
+            let failure = found.unwrap_err();
+            assert!(failure.cause.contains(outcome) && !failure.remedy.is_empty(), "{name}: {failure:?}");
+            assert_eq!((log.len(), codes(&keeper)), (2, vec![Code::VolumeFound, Code::VolumeRefused]), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_live_store_is_never_mounted_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
+    keeper.hands.running.push("etcd.service");
+    let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+    assert!(failure.cause.contains("etcd.service runs"), "{failure:?}");
+    keeper.hands.running.clear();
+    put(dir.path(), "var/lib/etcd/default/member", b"");
+    let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+    assert!(failure.cause.contains("/var/lib/etcd is not empty"), "{failure:?}");
+    assert!(log(&keeper).is_empty());
+}
+
+#[tokio::test]
+async fn a_missing_disk_is_waited_for_until_the_deadline_and_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(dir.path(), &vec![0; SIZE]);
+    put(dir.path(), "sys/class/block/vdb/serial", b"another");
+    let failure = keeper.bring_up(&volume(), Duration::from_secs(5)).await.unwrap_err();
+    assert_eq!(failure.code, Code::VolumeMissing);
+    assert!(
+        failure.cause.contains("no disk carries 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4 (/dev/vdc) after 5 s"),
+        "{}",
+        failure.cause
+    );
+    assert_eq!(codes(&keeper), [Code::VolumeWaiting, Code::VolumeMissing]);
+}
+
+#[tokio::test]
+async fn a_damaged_record_is_put_aside_and_allows_nothing_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(dir.path(), &xfs(UUID));
+    put(dir.path(), "state/volumes/etcd.json", b"{\"schema\": 1,");
+    let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+    assert!(failure.cause.contains("without this agent's marker"), "{failure:?}");
+    assert_eq!(codes(&keeper), [Code::StatePutAside, Code::VolumeFound, Code::VolumeRefused]);
+    assert!(dir.path().join("state/volumes/etcd.damaged").exists());
+}
+
+#[tokio::test]
+async fn a_mount_that_fails_names_its_unit() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
+    keeper.hands.refuses_mounts = true;
+    let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+    assert_eq!((failure.step.as_str(), failure.unit.as_deref()), ("volume etcd: mount", Some("var-lib-etcd.mount")));
+    // The next try goes on behind the mkfs.
+    keeper.hands.refuses_mounts = false;
+    log(&keeper);
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    assert_eq!(log(&keeper), ["start var-lib-etcd.mount"]);
+}
+
+#[test]
+fn uuids_are_random_and_of_version_4() {
+    let (one, other) = (random_uuid().unwrap(), random_uuid().unwrap());
+    assert_ne!(one, other);
+    assert!(crate::kubernetes::value_kinds::Kind::Uuid.normalised(&one).is_some(), "{one}");
+    assert!(one.get(14..15) == Some("4") && one.get(19..20).is_some_and(|digit| "89ab".contains(digit)), "{one}");
+}

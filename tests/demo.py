@@ -1,0 +1,175 @@
+"""The main job on one throw-away host; started by tests/demo."""
+import json
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+# Hosts and a network of its own: it may run beside tests.
+os.environ.update(HNA_TEST_SET="demo", HB_LAB="demo", HB_IP="10.78.0.1")
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from lib.common import GATEWAY, REPO, Failed  # noqa: E402
+from lib.hosts import Host, lab_down, lab_up  # noqa: E402
+from lib.signal_server import SignalServer  # noqa: E402
+
+NAME, ADDRESS = "demo-master", "10.78.0.11"
+PATIENCE = 300
+SCRIPT = """#!/bin/sh
+echo "hello $who, this is $(hostname)"
+printf 'hello %s' "$who" >"$heat_outputs_path.greeting"
+"""
+
+
+def master() -> tuple[dict, list]:
+    """Parameters and outputs of the example's master."""
+    [example] = json.loads((REPO / "examples/master.json").read_text())["deployments"]
+    inputs = {i["name"]: i["value"] for i in example["inputs"] if not i["name"].startswith("deploy_")}
+    return inputs | {"INSTANCE_NAME": NAME, "KUBE_NODE_IP": ADDRESS}, example["outputs"]
+
+
+class Heat(SignalServer):
+    """With URLs that were signed just now."""
+
+    def signal_url(self, *args, **options) -> str:
+        now = time.strftime("%Y-%m-%dT%H%%3A%M%%3A%SZ", time.gmtime())
+        return re.sub(r"Timestamp=[^&]*", f"Timestamp={now}", super().signal_url(*args, **options))
+
+
+def say(text: str):
+    print(f"{time.strftime('%T')} {text}", flush=True)
+
+
+def heading(text: str):
+    print(f"\n{'=' * 100}\n{text}\n{'=' * 100}", flush=True)
+
+
+def follow(host: Host, server: Heat, expected: list[str]) -> bool:
+    """Until Heat has a signal of every resource; says what the agent says meanwhile."""
+    end, last = time.monotonic() + PATIENCE, None
+    while time.monotonic() < end:
+        done = host.exec("heat-node-agent", "status", "--json", check=False)
+        try:
+            status = json.loads(done.stdout)
+            line = f"{status['phase']}: {status['summary']}"
+        except (ValueError, KeyError):
+            line = "the agent has not said anything yet"
+        if line != last:
+            say(f"  {line}")
+            last = line
+        if all(server.signals(name, accepted=True) for name in expected):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def settled(host: Host) -> int:
+    """Exit code of `status` once the agent knows that Heat has everything."""
+    code = 2
+    for _ in range(50):
+        code = host.exec("heat-node-agent", "status", check=False).returncode
+        if code == 0:
+            break
+        time.sleep(0.2)
+    return code
+
+
+def verdicts(server: Heat, expected: list[str]) -> list[str]:
+    """What is not as it should be."""
+    wrong = []
+    for name in expected:
+        signals = server.signals(name, accepted=True)
+        if len(signals) != 1:
+            wrong.append(f"{name}: {len(signals)} signals, not one")
+        for one in signals:
+            body = one.json()
+            good = body.get("status") == "SUCCESS" if "status" in body else str(body.get("deploy_status_code")) == "0"
+            if not good:
+                wrong.append(f"{name}: not a success: {json.dumps(body)[:300]}")
+    return wrong
+
+
+def work(host: Host, server: Heat, folder: Path) -> int:
+    parameters, outputs = master()
+    say("a network, a stand-in for heat-api-cfn, a host with two blank volumes (vdb, vdc)")
+    lab_up("demo", f"{GATEWAY}/24")
+    server.start()
+    handle = json.dumps({"alarm_url": server.signal_url("wait_handle", "waitcondition")})
+    server.deploy(
+        server.deployment("hello", config=SCRIPT, inputs={"who": "Heat"}, outputs=["greeting"]),
+        server.deployment("configure-master", group="kubernetes-node", inputs=parameters | {"WAIT_HANDLE": handle}, outputs=outputs),
+    )
+    expected = ["hello", "configure-master", "wait_handle"]
+    host.up(base="node", ip=ADDRESS, lab="demo",
+            volumes={"vdb": ("4G", parameters["DOCKER_VOLUME"]), "vdc": ("2G", parameters["ETCD_VOLUME"])})
+    # What cloud-init leaves of Heat's user data: the only thing that the agent is told.
+    host.write("/var/lib/heat-cfntools/cfn-init-data", json.dumps({"deployments": [], "os-collect-config": server.settings()}), 0o600)
+    host.install_agent()
+    # as a package does
+    host.sh("systemd-tmpfiles --create heat-node-agent.conf; systemctl preset -q heat-node-agent.service")
+    say("the agent starts")
+    host.sh("systemctl start heat-node-agent.service")
+    heard = follow(host, server, expected)
+    code = settled(host)
+    host.exec("journalctl", "--sync")
+
+    heading("# heat-node-agent status")
+    print(host.exec("heat-node-agent", "status", check=False).stdout, flush=True)
+    heading("# journalctl -x -u heat-node-agent")
+    print(host.exec("journalctl", "-x", "-q", "--no-pager", "--no-hostname", "-u", "heat-node-agent").stdout, flush=True)
+    heading("what Heat got")
+    for one in server.signals():
+        print(f"{one.method} {urlsplit(one.target).path}\n  answered {one.status}; {one.header('content-type') or 'no content type'}")
+        try:
+            print("  " + json.dumps(one.json(), indent=2, ensure_ascii=False).replace("\n", "\n  ") + "\n", flush=True)
+        except ValueError:
+            print(f"  {one.body!r}\n", flush=True)
+    wrong = verdicts(server, expected)
+    if not heard:
+        wrong.insert(0, f"Heat did not hear everything within {PATIENCE} s")
+    if code:
+        wrong.append(f"heat-node-agent status ended with {code}")
+    if not wrong:
+        say("well: Heat heard SUCCESS for the script, the master and the wait condition")
+        return 0
+    host.save_failure(folder)
+    say(f"FAILED (journal and console of the host are in {folder.relative_to(REPO)}):")
+    print("\n".join(f"  {one}" for one in wrong), flush=True)
+    return 1
+
+
+def main() -> int:
+    def end(*_):
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGTERM, end)
+    keep = "--keep" in sys.argv[1:]
+    folder = REPO / "target/demo"
+    host = Host(NAME)
+    server = Heat(folder / "heat", ip=GATEWAY, port=8000, lab="demo")
+    Host.down_all()  # of an earlier run that was killed
+    server.forget()
+    try:
+        code = work(host, server, folder)
+    except (Failed, AssertionError, OSError) as error:
+        print(error, file=sys.stderr)
+        code = 1
+    except KeyboardInterrupt:
+        code, keep = 130, False
+    finally:
+        if keep:
+            say(f"the host is up: HNA_TEST_SET=demo tests/host/host.sh exec {NAME} bash; Ctrl-C takes it down")
+            try:
+                signal.pause()
+            except KeyboardInterrupt:
+                pass
+        server.stop()
+        Host.down_all()
+        lab_down("demo")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
