@@ -26,7 +26,38 @@ use crate::metadata::Deployment;
 /// # Errors
 /// Every mistake at once.
 pub fn node_of(deployment: &Deployment) -> Result<NodeSpec, Vec<Mistake>> {
-    NodeSpec::from_parameters(&Parameters::from_deployment(deployment)?)
+    let (parameters, mut mistakes) = Parameters::read(deployment);
+    let named: Vec<String> = mistakes.iter().map(|mistake| mistake.parameter.clone()).collect();
+    match NodeSpec::from_parameters(&parameters) {
+        Ok(spec) if mistakes.is_empty() => Ok(spec),
+        Ok(_) => Err(mistakes),
+        Err(more) => {
+            // What follows from a value that was refused above is no mistake of its own; with an unknown role anything may be.
+            let role_known = !named.iter().any(|name| name == "ROLE" || name == "NODEGROUP_ROLE");
+            mistakes.extend(more.into_iter().filter(|mistake| role_known && !named.contains(&mistake.parameter)));
+            Err(mistakes)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn mistakes_of_values_and_between_values_come_together_but_no_consequences() {
+        let mistakes = |config| {
+            let deployment =
+                Deployment::parse(&json!({"id": "i", "group": "kubernetes-node", "config": config})).unwrap().unwrap();
+            node_of(&deployment).unwrap_err().into_iter().map(|mistake| mistake.parameter).collect::<Vec<_>>()
+        };
+        let bad_address = json!({"KUBE_NODE_IP": "10.77.0.999", "TLS_DISABLED": "True", "DOCKER_STORAGE_DRIVER": "floppy"});
+        assert_eq!(mistakes(bad_address), ["KUBE_NODE_IP", "DOCKER_STORAGE_DRIVER"]);
+        let bad_role = json!({"ROLE": "manager\n", "ETCD_VOLUME": "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4"});
+        assert_eq!(mistakes(bad_role), ["ROLE"]);
+    }
 }
 
 /// Whether a name, in any letter case, is that of a parameter whose value must not be shown.

@@ -80,6 +80,12 @@ impl Parameters {
     /// # Errors
     /// Every mistake at once.
     pub fn from_deployment(deployment: &Deployment) -> Result<Self, Vec<Mistake>> {
+        let (parameters, mistakes) = Self::read(deployment);
+        if mistakes.is_empty() { Ok(parameters) } else { Err(mistakes) }
+    }
+
+    /// What can be read, and every mistake: so that those between parameters are found along with those of values.
+    pub(super) fn read(deployment: &Deployment) -> (Self, Vec<Mistake>) {
         let mut mistakes = Vec::new();
         let config = match config_map(&deployment.config) {
             Ok(map) => map,
@@ -94,7 +100,7 @@ impl Parameters {
         collect(inputs.map(|input| (input.name.as_str(), &input.value)), "the inputs", &mut given, &mut mistakes);
         // `name/id`: the id alone stays the same when a stack is looked up by another name.
         let stack = deployment.resource().and_then(|(stack, _)| stack.rsplit('/').next().map(str::to_owned));
-        if mistakes.is_empty() { Ok(Self { given, stack: stack.filter(|id| !id.is_empty()) }) } else { Err(mistakes) }
+        (Self { given, stack: stack.filter(|id| !id.is_empty()) }, mistakes)
     }
 
     /// The value, or the table's default; nothing where neither is there.

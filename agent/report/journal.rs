@@ -154,8 +154,8 @@ fn write_plain(event: &Event) {
 /// Message and cause in one line, safe to show.
 fn line(event: &Event) -> String {
     match &event.cause {
-        Some(cause) => escaped(&format!("{}: {cause}", event.message)),
-        None => escaped(&event.message),
+        Some(cause) if !event.message.contains(cause.as_str()) => escaped(&format!("{}: {cause}", event.message)),
+        _ => escaped(&event.message),
     }
 }
 

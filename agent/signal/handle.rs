@@ -27,13 +27,14 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// Scheme, host and path: what may be shown.
+    /// Scheme, host and resource: what may be shown, and short enough to be read.
     #[must_use]
     pub fn shown(&self) -> String {
-        match self {
-            Self::Url { url, .. } => redacted(url),
-            Self::Token { endpoint, .. } => redacted(endpoint),
-        }
+        let (Self::Url { url, .. } | Self::Token { endpoint: url, .. }) = self;
+        let whole = redacted(url);
+        let Some((before, resource)) = whole.split_once("/resources/") else { return whole };
+        let authority_end = before.find("://").and_then(|at| before.get(at + 3..)?.find('/').map(|end| at + 3 + end));
+        format!("{}/…/resources/{resource}", before.get(..authority_end.unwrap_or(before.len())).unwrap_or_default())
     }
 
     /// Host and port: signals for one place wait for each other, those for different places do not.
@@ -294,6 +295,8 @@ mod tests {
         let destination = url("http://user:pw@Heat.example:8000/v1/x?Signature=secret");
         assert_eq!(destination.place(), "heat.example:8000");
         assert!(!destination.shown().contains("secret") && !destination.shown().contains("pw"));
+        let signal = url("http://10.0.0.1:8000/v1/signal/arn%3Aopenstack%3Astacks/s/u/resources/node?Signature=secret");
+        assert_eq!(signal.shown(), "http://10.0.0.1:8000/…/resources/node?…");
     }
 
     proptest! {

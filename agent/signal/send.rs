@@ -7,8 +7,9 @@ use super::handle::Destination;
 use crate::http::{Http, Request};
 use crate::report::text::{escaped, shortened};
 
-/// Time for one signal, from the connection to the end of the answer. Heat itself takes up to a second or two.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// Time for one signal, from the connection to the end of the answer. Heat itself takes up to a second or two. Short,
+/// because a request that hangs in a broken network arrives when the metadata that allowed it may be out of date.
+const DEADLINE: Duration = Duration::from_secs(10);
 /// An answer to a signal is short; more is not read.
 const ANSWER_LIMIT: usize = 64 * 1024;
 
@@ -26,7 +27,7 @@ pub async fn send(http: &Http, destination: &Destination, body: &serde_json::Val
     }
     match http.request(request).await {
         Ok(response) => Answer::Status { code: response.status, retry_after: response.retry_after(), said: said(&response.body) },
-        Err(error) => Answer::None(error.to_string()),
+        Err(error) => Answer::None(error.cause().to_owned()),
     }
 }
 
