@@ -20,6 +20,7 @@ mod pending;
 pub mod plan;
 mod prober;
 mod render;
+mod unified;
 mod units;
 pub mod volumes;
 mod write;

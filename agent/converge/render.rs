@@ -1,8 +1,7 @@
 //! A plan for people: what the command `plan` prints. Pure.
 
-use similar::TextDiff;
-
 use super::plan::{AttributeChange, FileChange, Plan};
+use super::unified;
 use crate::report::text::escaped;
 
 /// Larger files are told of by size only: nobody reads such a diff, and comparing takes long.
@@ -52,9 +51,8 @@ fn file(out: &mut String, change: &FileChange) {
     } else if before.len().max(change.after.len()) > DIFF_LIMIT {
         line(out, format_args!("    ({} bytes before, {} bytes after: too large to show)", before.len(), change.after.len()));
     } else {
-        let diff = TextDiff::from_lines(before, &change.after);
         let old = if change.before.is_some() { path.as_str() } else { "/dev/null" };
-        let text = diff.unified_diff().context_radius(3).header(old, &path).to_string();
+        let text = format!("--- {old}\n+++ {path}\n{}", unified::hunks(before, &change.after));
         for row in text.lines() {
             // The file that is there may hold anything: it must not move the cursor.
             let row: Vec<String> = row.split('\t').map(escaped).collect();

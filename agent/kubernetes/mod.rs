@@ -40,6 +40,12 @@ pub fn node_of(deployment: &Deployment) -> Result<NodeSpec, Vec<Mistake>> {
     }
 }
 
+/// Whether a name, in any letter case, is that of a parameter whose value must not be shown.
+#[must_use]
+pub fn is_secret_parameter(name: &str) -> bool {
+    parameter_table::find(name).is_some_and(|parameter| parameter.secret)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -58,10 +64,4 @@ mod tests {
         let bad_role = json!({"ROLE": "manager\n", "ETCD_VOLUME": "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4"});
         assert_eq!(mistakes(bad_role), ["ROLE"]);
     }
-}
-
-/// Whether a name, in any letter case, is that of a parameter whose value must not be shown.
-#[must_use]
-pub fn is_secret_parameter(name: &str) -> bool {
-    parameter_table::find(name).is_some_and(|parameter| parameter.secret)
 }

@@ -172,7 +172,7 @@ messages! {
         "Nothing needs to be done.";
     DeploymentStarted = "HNA-0402", Info, "50924fa3850a469587994ccb89c286ca",
         "A deployment runs",
-        "Its unit is in UNIT; `heat-node-agent logs` or `journalctl -u` show its output.",
+        "HNA_UNIT is its unit: `journalctl -u` of it shows the output.",
         "Nothing needs to be done.";
     DeploymentSucceeded = "HNA-0403", Info, "b7094472af9e48438a205450b901d9d5",
         "A deployment succeeded",
@@ -317,7 +317,7 @@ messages! {
     SignalUrlOld = "HNA-0808", Warning, "89a8d035fd0a4a328f51c4b3b53c3287",
         "A signal URL is older than Keystone accepts by default",
         "Keystone refuses pre-signed URLs 15 minutes after they were made ([credential] auth_ttl). It is tried all the same.",
-        "Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL for long deployments.";
+        "Use signal_transport TEMP_URL_SIGNAL for long deployments, or let Keystone accept older ones ([credential] auth_ttl).";
 }
 
 /// The journal catalog in the format of systemd's catalog files.

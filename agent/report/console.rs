@@ -1,10 +1,16 @@
 //! One line on the console for each phase: what `openstack console log show` gives when nothing else answers.
 
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+
+use nix::fcntl::OFlag;
 
 use super::catalog::Priority;
 use super::event::{Event, Phase};
 use super::text::{escaped, shortened};
+
+/// The console must neither become our controlling terminal nor make us wait.
+const NO_TERMINAL: i32 = OFlag::O_NOCTTY.bits() | OFlag::O_NONBLOCK.bits();
 
 /// Writes to the console where phase or state changes.
 #[derive(Debug)]
@@ -17,7 +23,7 @@ impl Console {
     /// The machine's console; stays silent where it cannot be opened.
     #[expect(clippy::disallowed_methods, reason = "a device, not a file: nothing to write whole or sync")]
     pub(super) fn open() -> Self {
-        let device = std::fs::OpenOptions::new().write(true).open("/dev/console").ok();
+        let device = std::fs::OpenOptions::new().write(true).custom_flags(NO_TERMINAL).open("/dev/console").ok();
         Self { device, last: None }
     }
 

@@ -8,9 +8,9 @@ use super::{Code, catalog::Priority};
 /// How many different messages are remembered; a flood of different ones starts afresh.
 const REMEMBERED: usize = 256;
 
-/// What has been said, how often.
+/// What has been said of what, in which words, how often.
 #[derive(Debug, Default)]
-pub(super) struct Folder(HashMap<(Code, String), u64>);
+pub(super) struct Folder(HashMap<(Code, String, String), u64>);
 
 impl Folder {
     /// The event as it is to be written, or nothing where it is folded away.
@@ -18,13 +18,13 @@ impl Folder {
         let subject = subject(&event);
         if event.code.entry().priority > Priority::Notice {
             // A normal message about a thing ends the series of complaints about it.
-            self.0.retain(|(_, of), _| *of != subject);
+            self.0.retain(|(_, of, _), _| *of != subject);
             return Some(event);
         }
         if self.0.len() >= REMEMBERED {
             self.0.clear();
         }
-        let count = self.0.entry((event.code, subject)).or_default();
+        let count = self.0.entry((event.code, subject, event.message.clone())).or_default();
         *count += 1;
         if !count.is_power_of_two() {
             return None;
@@ -57,6 +57,7 @@ mod tests {
         assert_eq!(written.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 2, 4, 8]);
         assert_eq!(written[3].1, "no answer (said 8 times)");
         assert!(folder.pass(Event::new(Code::SourceFailed, "x").source("other")).is_some());
+        assert!(folder.pass(Event::new(Code::SourceFailed, "another answer").source("cfn")).is_some());
         assert!(folder.pass(Event::new(Code::SourceRecovered, "back").source("cfn")).is_some());
         assert_eq!(folder.pass(failed()).unwrap().message, "no answer");
     }
