@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use sysinfo::{Disks, MemoryRefreshKind, RefreshKind, System};
+use sysinfo::Disks;
 
 use super::{exit, print};
 use crate::error::{Error, Result};
@@ -39,26 +39,19 @@ pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
     Ok(if status.is_degraded() || !running { exit::pending() } else { exit::OK })
 }
 
-/// Memory and disks of the machine, asked for now: the first things to look at when a node is sick.
+/// Room on the machine's disks, asked for now: the first thing to look at when a node is sick.
 fn machine() -> String {
-    let memory = System::new_with_specifics(RefreshKind::nothing().with_memory(MemoryRefreshKind::everything()));
     let mib = |bytes: u64| bytes / (1024 * 1024);
-    let mut text = match &memory {
-        Ok(system) => {
-            format!("machine: {} of {} MiB memory available", mib(system.available_memory()), mib(system.total_memory()))
-        }
-        Err(_) => "machine:".to_owned(),
-    };
+    let mut room = Vec::new();
     let mut seen = Vec::new();
     for disk in Disks::new_with_refreshed_list().iter().flatten() {
         let point = disk.mount_point().display().to_string();
         if ["/", "/var", "/var/lib/docker", "/var/lib/etcd"].contains(&point.as_str()) && !seen.contains(&point) {
-            text.push_str(&format!(", {point} {} of {} MiB free", mib(disk.available_space()), mib(disk.total_space())));
+            room.push(format!("{point} {} of {} MiB", mib(disk.available_space()), mib(disk.total_space())));
             seen.push(point);
         }
     }
-    text.push('\n');
-    text
+    if room.is_empty() { String::new() } else { format!("free: {}\n", room.join(", ")) }
 }
 
 /// Whether the process that wrote the status is still there, and still an agent.
