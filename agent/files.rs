@@ -218,7 +218,7 @@ impl Tree {
                 self.set_attributes(path, attributes)?;
                 fsync(&parent).context(|| self.doing("making directory", path))
             }
-            Err(Errno::EEXIST) => match self.facts_followed(path) {
+            Err(Errno::EEXIST) => match self.facts_followed(path)?.map(|facts| facts.kind) {
                 Some(FileKind::Directory) => Ok(()),
                 _ => Err(Error::permanent("something that is no directory is in its place")
                     .context(self.doing("making directory", path))),
@@ -270,6 +270,18 @@ impl Tree {
         match fstatat(&parent, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(facts_of(&stat))),
             Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(Error::from(errno).context(self.doing("looking at", path))),
+        }
+    }
+
+    /// What a path leads to, links followed inside the tree; `None` if nothing.
+    ///
+    /// # Errors
+    /// If the path cannot be looked at.
+    pub fn facts_followed(&self, path: &Path) -> Result<Option<Facts>> {
+        match self.open_at(path, OFlag::O_PATH) {
+            Ok(fd) => Ok(Some(facts_of(&fstat(&fd).context(|| self.doing("looking at", path))?))),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
             Err(errno) => Err(Error::from(errno).context(self.doing("looking at", path))),
         }
     }
@@ -384,11 +396,6 @@ impl Tree {
             Err((_, Errno::EWOULDBLOCK)) => Ok(None),
             Err((_, errno)) => Err(Error::from(errno).context(self.doing("locking", path))),
         }
-    }
-
-    fn facts_followed(&self, path: &Path) -> Option<FileKind> {
-        let fd = self.open_at(path, OFlag::O_PATH).ok()?;
-        Some(facts_of(&fstat(&fd).ok()?).kind)
     }
 
     fn parent(&self, path: &Path) -> Result<(OwnedFd, OsString)> {

@@ -96,7 +96,8 @@ impl Collector {
         metadata_file: Option<PathBuf>,
     ) -> Self {
         let mut sources = Vec::new();
-        for name in settings.sources.order.iter().copied().filter(|name| *name != SourceName::File || metadata_file.is_some()) {
+        // `--metadata FILE` stands in place of the sources.
+        for name in settings.sources.order.iter().copied().filter(|name| (*name == SourceName::File) == metadata_file.is_some()) {
             let splay = if name == SourceName::Cfn { settings.splay.mul_f64(source::random()) } else { Duration::ZERO };
             let mut source = Source::new(name, &settings, &clock, splay);
             if name == SourceName::Cfn
@@ -135,6 +136,13 @@ impl Collector {
     /// Polls fast for a while: something is expected to change, or somebody waits for a fresh answer.
     pub fn nudge(&mut self) {
         for source in &mut self.sources {
+            source.hurry(&self.clock);
+        }
+    }
+
+    /// The same for the sources that answer. One that fails keeps its growing pause, which its server may have asked for.
+    pub fn hasten(&mut self) {
+        for source in self.sources.iter_mut().filter(|source| source.state.failures == 0) {
             source.hurry(&self.clock);
         }
     }

@@ -45,7 +45,7 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
     let status = if wanted.success { Status::Success } else { Status::Failure };
     let signal = WaitSignal {
         status,
-        id: wanted.id.clone().unwrap_or_else(|| "heat-node-agent".to_owned()),
+        id: wanted.id.clone().unwrap_or_else(host_name),
         reason: wanted.reason.clone().unwrap_or_else(|| format!("{} by heat-node-agent signal", status.as_str())),
         data: wanted
             .data
@@ -83,6 +83,12 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
             .context(format!("signalling {shown}"))
             .remedy("an expired token or URL cannot be renewed from here: update the stack for a new handle")),
     }
+}
+
+/// The signals of several nodes to one condition must not overwrite each other.
+fn host_name() -> String {
+    let name = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    format!("node-{}", name.split('.').next().unwrap_or_default())
 }
 
 fn handle_value(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Value> {

@@ -88,7 +88,7 @@ impl Record {
     /// Whether it ended with failure.
     #[must_use]
     pub fn failed(&self) -> bool {
-        self.outcome.as_ref().is_some_and(Outcome::is_failure)
+        self.outcome.as_ref().is_some_and(|outcome| outcome.fails(&self.outputs))
     }
 }
 
@@ -238,7 +238,8 @@ impl Journal {
         })
     }
 
-    /// Forgets the oldest ended records of deployments that are gone from the metadata, beyond those to keep.
+    /// Forgets the oldest ended records of deployments that are gone from the metadata, beyond those to keep; gives back
+    /// their ids. What the replaced tools read stays as an empty file: it is enough for them not to run it again.
     ///
     /// # Errors
     /// If a file cannot be removed.
@@ -253,7 +254,11 @@ impl Journal {
         for id in ended.iter().take(ended.len().saturating_sub(self.keep)) {
             self.state.remove(&path_of(id))?;
             self.records.remove(id);
-            gone.push(format!("deployment-{}", key_of(id)));
+            if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
+                legacy.remove(&name.with_extension("notify.json"))?;
+                legacy.write(&name, b"", Attributes::mode(0o600))?;
+            }
+            gone.push(id.clone());
         }
         Ok(gone)
     }
@@ -383,7 +388,8 @@ mod tests {
             }
         }
         let gone = journal.prune(|id| id == "a").unwrap();
-        assert_eq!(gone, [format!("deployment-{}", key_of("b"))]);
+        assert_eq!(gone, ["b"]);
+        assert_eq!(std::fs::read(place.0.path().join("deployed/b.json")).unwrap(), b"");
         assert!(journal.get("a").is_some() && journal.get("e").is_some() && journal.get("b").is_none());
     }
 }

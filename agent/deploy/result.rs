@@ -40,13 +40,15 @@ impl Outcome {
     /// What a script left: output files become outputs.
     #[must_use]
     pub fn of_script(ran: Ran) -> Self {
+        // A program that ends well at SIGTERM did not do its work all the same.
+        let status = if ran.timed_out && ran.status == 0 { 124 } else { ran.status };
         let reason = if ran.timed_out {
             Some("the time limit ended it".to_owned())
         } else {
             ran.not_started.map(|why| format!("it could not be started: {why}"))
         };
         let outputs = ran.outputs.into_iter().map(|(name, text)| (name, Value::String(text))).collect();
-        Self { status: ran.status, stdout: ran.stdout, stderr: ran.stderr, outputs, reason }
+        Self { status, stdout: ran.stdout, stderr: ran.stderr, outputs, reason }
     }
 
     /// What an external hook said (heat-protocol.md 4.2 g, R34): its JSON on standard output, but the exit status wins:
@@ -83,7 +85,11 @@ impl Outcome {
             }
             Some(_) => 1,
         };
-        let status = if ran.status == 0 { told } else { ran.status };
+        let status = match (ran.status, ran.timed_out, told) {
+            (0, true, 0) => 124,
+            (0, _, told) => told,
+            (status, _, _) => status,
+        };
         let reason = ran.timed_out.then(|| "the time limit ended it".to_owned());
         Self {
             status,
@@ -94,10 +100,18 @@ impl Outcome {
         }
     }
 
-    /// Whether Heat will take it as failure, declared error outputs aside.
+    /// Whether the program or the agent says that it failed.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         self.status != 0
+    }
+
+    /// Whether Heat will take it as failure: by its status, or by a declared error output that is there (heat-protocol.md
+    /// 7.0).
+    #[must_use]
+    pub fn fails(&self, declared: &[(String, bool)]) -> bool {
+        let given = |name: &String| self.outputs.get(name).is_some_and(|value| !is_blank(value));
+        self.is_failure() || declared.iter().any(|(name, error_output)| *error_output && given(name))
     }
 }
 
@@ -113,8 +127,7 @@ pub fn body(outcome: &Outcome, declared: &[(String, bool)], limit: usize) -> Map
     for (name, error_output) in declared {
         if let Some(value) = outcome.outputs.get(name) {
             // R50: an empty error output would fail a deployment that succeeded.
-            let empty = value.as_str().is_some_and(|text| text.trim().is_empty()) || value.is_null();
-            if !(*error_output && empty) {
+            if !(*error_output && is_blank(value)) {
                 body.insert(name.clone(), value.clone());
             }
         }
@@ -143,6 +156,10 @@ pub fn body(outcome: &Outcome, declared: &[(String, bool)], limit: usize) -> Map
     body.insert("deploy_stdout".to_owned(), Value::String(tail(&outcome.stdout, for_out)));
     body.insert("deploy_stderr".to_owned(), Value::String(tail(&outcome.stderr, for_err)));
     body
+}
+
+fn is_blank(value: &Value) -> bool {
+    value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty())
 }
 
 /// Outputs that fill the whole signal are cut at their end, the largest first, and say so.

@@ -40,6 +40,12 @@ pub fn node_of(deployment: &Deployment) -> Result<NodeSpec, Vec<Mistake>> {
     }
 }
 
+/// The parameters of a deployment as far as they can be read, whatever is wrong with the others.
+#[must_use]
+pub fn readable_parameters(deployment: &Deployment) -> Parameters {
+    Parameters::read(deployment).0
+}
+
 /// Whether a name, in any letter case, is that of a parameter whose value must not be shown.
 #[must_use]
 pub fn is_secret_parameter(name: &str) -> bool {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::parameters::{Mistake, Parameters};
 use crate::desired::FormatPolicy;
@@ -139,7 +139,7 @@ impl NodeSpec {
             cgroup_driver: text("CGROUP_DRIVER"),
             insecure_registry: text("INSECURE_REGISTRY_URL"),
             proxy: proxy(parameters),
-            wait_handle: wait_handle(parameters),
+            wait_handle: parameters.wait_handle(),
             wait_id: text("WAIT_ID"),
             // A very short timeout keeps half of itself rather than nothing.
             deadline: timeout.saturating_sub(MARGIN).max(timeout / 2),
@@ -225,13 +225,6 @@ fn names(serial: &str, id: &str) -> bool {
     serial.len() >= SERIAL && id.starts_with(serial)
 }
 
-/// WAIT_HANDLE as it was given, a map where it is one; `signal` understands it. An empty map is NO_SIGNAL: Heat counts polls.
-fn wait_handle(parameters: &Parameters) -> Option<Value> {
-    let handle = parameters.get("WAIT_HANDLE")?;
-    let value = if handle.starts_with('{') { serde_json::from_str(handle).ok() } else { None };
-    value.or_else(|| Some(Value::from(handle))).filter(|value| !value.as_object().is_some_and(Map::is_empty))
-}
-
 fn address(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> Option<IpAddr> {
     let address: Option<IpAddr> = parameters.get("KUBE_NODE_IP").and_then(|text| text.parse().ok());
     let reason = "the node's own fixed address, which others reach it by";
@@ -313,7 +306,7 @@ fn proxy(parameters: &Parameters) -> Option<Proxy> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     use super::*;
     use crate::metadata::Deployment;

@@ -117,6 +117,15 @@ impl Parameters {
         self.given.get(name).map(String::as_str)
     }
 
+    /// WAIT_HANDLE as it was given, a map where it is one; `signal` understands it. An empty map is NO_SIGNAL: Heat counts
+    /// polls.
+    #[must_use]
+    pub fn wait_handle(&self) -> Option<Value> {
+        let handle = self.get("WAIT_HANDLE")?;
+        let value = if handle.starts_with('{') { serde_json::from_str(handle).ok() } else { None };
+        value.or_else(|| Some(Value::from(handle))).filter(|value| !value.as_object().is_some_and(Map::is_empty))
+    }
+
     /// A boolean parameter; absent without a default is false.
     #[must_use]
     pub fn is_true(&self, name: &str) -> bool {

@@ -209,7 +209,7 @@ impl Programs {
         match self.look(key).await? {
             Found::Ended(ran) => Ok(Some(ran)),
             Found::Lost => Ok(None),
-            Found::NotStarted => Err(Error::transient(format!("{} ended before it started the program", Self::unit(key)))
+            Found::NotStarted => Err(Error::permanent(format!("{} ended before it started the program", Self::unit(key)))
                 .context(format!("running {key}"))
                 .remedy(format!("journalctl -u {} says why", Self::unit(key)))),
             Found::Running => Err(Error::transient("it still runs").context(format!("running {key}"))),

@@ -70,7 +70,7 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
         status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)),
         stdout: text(&stdout),
         stderr: text(&stderr),
-        outputs: outputs(&root, job)?,
+        outputs: outputs(&root, job),
         timed_out,
         not_started: None,
         duration_ms: 0,
@@ -173,18 +173,18 @@ fn wait_for_streams(drained: &Receiver<()>) {
     let _ = drained.recv_timeout(STRAGGLERS);
 }
 
-fn outputs(root: &Tree, job: &Job) -> Result<std::collections::BTreeMap<String, String>> {
+/// What went wrong with one output stands in its place: the program has run, and its result must not be lost for it.
+fn outputs(root: &Tree, job: &Job) -> std::collections::BTreeMap<String, String> {
     let mut found = std::collections::BTreeMap::new();
     for (name, path) in &job.outputs {
-        match root.read(Path::new(path), OUTPUT_FILE_LIMIT) {
-            Ok(Some(bytes)) => {
-                found.insert(name.clone(), String::from_utf8_lossy(&mask(&bytes, &job.secrets)).into_owned());
-            }
-            Ok(None) => {}
-            Err(error) => return Err(error.context(format!("reading output {name}"))),
-        }
+        let text = match root.read(Path::new(path), OUTPUT_FILE_LIMIT) {
+            Ok(Some(bytes)) => String::from_utf8_lossy(&mask(&bytes, &job.secrets)).into_owned(),
+            Ok(None) => continue,
+            Err(error) => format!("[heat-node-agent could not take this output: {error}]"),
+        };
+        found.insert(name.clone(), text);
     }
-    Ok(found)
+    found
 }
 
 #[cfg(test)]

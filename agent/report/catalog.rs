@@ -102,10 +102,6 @@ messages! {
         "Another agent holds the state directory",
         "Two agents must not work on one machine.",
         "Stop the other one, or use another --state directory.";
-    LoopStalled = "HNA-0111", Error, "a3cd26d4b25b4ddc8a4d5b2d3df09b32",
-        "The agent made no progress",
-        "The watchdog is not fed any more, so that systemd restarts the agent.",
-        "If it happens again, keep the journal and report it.";
     SourceLearnt = "HNA-0201", Info, "ffd5bc7866684207863ee5a400d9d2d6",
         "A metadata source is used",
         "The source was found in the files that cloud-init, Heat or the image left, or in the settings.",

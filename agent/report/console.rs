@@ -27,6 +27,11 @@ impl Console {
         Self { device, last: None }
     }
 
+    /// Says nothing.
+    pub(super) fn none() -> Self {
+        Self { device: None, last: None }
+    }
+
     /// Tells the console of an event, if it changes the picture.
     pub(super) fn tell(&mut self, event: &Event) {
         let Some(line) = self.line(event) else { return };

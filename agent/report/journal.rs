@@ -37,10 +37,12 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Starts the thread.
-    pub(super) fn start() -> Self {
+    pub(super) fn start(console: bool) -> Self {
         let (queue, items) = sync_channel(QUEUE);
-        let started =
-            std::thread::Builder::new().name("journal".to_owned()).stack_size(256 * 1024).spawn(move || write_all(&items));
+        let started = std::thread::Builder::new()
+            .name("journal".to_owned())
+            .stack_size(256 * 1024)
+            .spawn(move || write_all(&items, console));
         Self { queue: started.is_ok().then_some(queue), lost: AtomicU64::new(0) }
     }
 
@@ -70,13 +72,13 @@ impl Writer {
     }
 }
 
-fn write_all(items: &Receiver<Item>) {
+fn write_all(items: &Receiver<Item>, console: bool) {
     let journald = tracing_journald::layer()
         .map(|layer| layer.with_field_prefix(None).with_syslog_identifier("heat-node-agent".to_owned()))
         .ok();
     let to_journal = journald.is_some();
     let subscriber = tracing_subscriber::registry().with(journald);
-    let mut console = Console::open();
+    let mut console = if console { Console::open() } else { Console::none() };
     let mut folder = Folder::default();
     tracing::subscriber::with_default(subscriber, || {
         while let Ok(item) = items.recv() {

@@ -31,10 +31,10 @@ enum Sink {
 }
 
 impl Report {
-    /// To the journal; to standard error with `<priority>` prefixes where no journal runs.
+    /// To the journal; to standard error with `<priority>` prefixes where no journal runs. `console`: a line a phase there.
     #[must_use]
-    pub fn to_journal() -> Self {
-        Self(Arc::new(Sink::Journal(journal::Writer::start())))
+    pub fn to_journal(console: bool) -> Self {
+        Self(Arc::new(Sink::Journal(journal::Writer::start(console))))
     }
 
     /// Keeps every event for [`Report::events`].

@@ -75,6 +75,10 @@ pub struct DeploymentStatus {
     pub reason: Option<String>,
     /// Why Heat was not told, where it was not.
     pub note: Option<String>,
+    /// Whether the metadata still asks for it.
+    pub listed: bool,
+    /// Whether Heat takes it as failed.
+    pub failed: bool,
 }
 
 /// The node.
@@ -109,9 +113,8 @@ impl Status {
     /// Whether something failed or is waiting to be said: the exit code 2 of `status`.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
-        let failed = |deployment: &DeploymentStatus| deployment.status_code.is_some_and(|code| code != 0);
         self.sources.iter().any(|source| source.failures > 0)
-            || self.deployments.iter().any(failed)
+            || self.deployments.iter().any(|deployment| deployment.listed && deployment.failed)
             || self.node.as_ref().is_some_and(|node| node.state != "applied" || node.drifted)
             || !self.signals.is_empty()
     }

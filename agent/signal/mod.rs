@@ -11,5 +11,5 @@ mod send;
 
 pub use answer::{Answer, Verdict, judge};
 pub use handle::{Destination, Handle, Status, WaitSignal};
-pub use outbox::{About, Entry, Fate, Outbox, View};
+pub use outbox::{About, Entry, Fate, Outbox, Sent, View};
 pub use send::send;

@@ -154,9 +154,10 @@ pub struct Outbox {
     clock: Clock,
     report: Report,
     entries: RefCell<BTreeMap<String, Entry>>,
-    /// Stored by an earlier run of the agent: not sent before the metadata was read in this one.
-    restored: RefCell<BTreeSet<String>>,
 }
+
+/// What left the outbox, and whether all of it could be kept on disk.
+pub type Sent = (Vec<(Entry, Fate)>, Result<()>);
 
 impl Outbox {
     /// Reads what is stored. A corrupt entry is put aside, never deleted, and said.
@@ -186,8 +187,7 @@ impl Outbox {
                 Err(error) => return Err(error),
             }
         }
-        let restored = entries.keys().cloned().collect();
-        Ok(Self { state, http, clock, report, entries: RefCell::new(entries), restored: RefCell::new(restored) })
+        Ok(Self { state, http, clock, report, entries: RefCell::new(entries) })
     }
 
     /// Stores a signal, synced, before anything is sent. One of the same key that is stored already stays as it is.
@@ -235,7 +235,7 @@ impl Outbox {
         self.entries
             .borrow()
             .values()
-            .filter_map(|entry| match self.step(entry, view, now) {
+            .filter_map(|entry| match Self::step(entry, view, now) {
                 Step::Wait(until) => Some(until),
                 Step::NeedPoll => None,
                 Step::Send | Step::Superseded | Step::Expired => Some(now),
@@ -247,7 +247,7 @@ impl Outbox {
     #[must_use]
     pub fn needs_poll(&self, view: &View) -> bool {
         let now = self.clock.now();
-        self.entries.borrow().values().any(|entry| self.step(entry, view, now) == Step::NeedPoll && entry.not_before <= now)
+        self.entries.borrow().values().any(|entry| Self::step(entry, view, now) == Step::NeedPoll && entry.not_before <= now)
     }
 
     /// Sends what is due: one queue a place, side by side; a place that does not answer holds up only itself.
@@ -256,48 +256,44 @@ impl Outbox {
     ///
     /// # Errors
     /// If the outbox cannot be written.
-    pub async fn send_due(&self, view: &View) -> Result<Vec<(Entry, Fate)>> {
+    pub async fn send_due(&self, view: &View) -> Sent {
         let mut places: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
         for entry in self.waiting() {
             places.entry(entry.destination.place()).or_default().push(entry);
         }
-        let queues = places.into_values().map(|queue| self.send_queue(queue, view));
-        let mut gone = Vec::new();
-        for fates in futures_util::future::join_all(queues).await {
-            gone.extend(fates?);
-        }
-        Ok(gone)
+        let gone = RefCell::new(Vec::new());
+        let queues = places.into_values().map(|queue| self.send_queue(queue, view, &gone));
+        // What left the outbox has left it, whatever happened to the rest.
+        let all: Result<()> = futures_util::future::join_all(queues).await.into_iter().collect();
+        (gone.into_inner(), all)
     }
 
-    async fn send_queue(&self, queue: Vec<Entry>, view: &View) -> Result<Vec<(Entry, Fate)>> {
-        let mut gone = Vec::new();
+    async fn send_queue(&self, queue: Vec<Entry>, view: &View, gone: &RefCell<Vec<(Entry, Fate)>>) -> Result<()> {
         for mut entry in queue {
-            match self.step(&entry, view, self.clock.now()) {
+            match Self::step(&entry, view, self.clock.now()) {
                 Step::Wait(_) | Step::NeedPoll => {}
-                Step::Superseded => gone.push(self.leave(entry, Fate::Superseded)?),
-                Step::Expired => gone.push(self.leave(entry, Fate::Expired)?),
+                Step::Superseded => self.leave(entry, Fate::Superseded, gone)?,
+                Step::Expired => self.leave(entry, Fate::Expired, gone)?,
                 Step::Send => {
                     let answer = send(&self.http, &entry.destination, &entry.body).await;
                     let verdict = judge(&answer);
                     if let Some(fate) = self.after(&mut entry, &answer, verdict) {
-                        gone.push(self.leave(entry, fate)?);
-                        continue;
+                        self.leave(entry, fate, gone)?;
+                    } else {
+                        self.say_retry(&entry);
+                        // In memory first: on a full disk too the next try keeps its pause and asks for a fresh poll.
+                        self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
+                        self.state.write_json(&path_of(&entry.key), &entry, Attributes::mode(0o600))?;
                     }
-                    self.restored.borrow_mut().remove(&entry.key);
-                    self.state.write_json(&path_of(&entry.key), &entry, Attributes::mode(0o600))?;
-                    self.say_retry(&entry);
-                    self.entries.borrow_mut().insert(entry.key.clone(), entry);
-                    if verdict != Verdict::Refused {
-                        // The place does not take anything now: those behind it keep their turn.
-                        break;
-                    }
+                    // One a place and view: by the next one the metadata may say something newer.
+                    break;
                 }
             }
         }
-        Ok(gone)
+        Ok(())
     }
 
-    fn step(&self, entry: &Entry, view: &View, now: Timestamp) -> Step {
+    fn step(entry: &Entry, view: &View, now: Timestamp) -> Step {
         if now.since(entry.created) > LIFE {
             return Step::Expired;
         }
@@ -308,11 +304,14 @@ impl Outbox {
                 return Step::Superseded;
             }
         }
-        if entry.not_before > now {
+        // No pause is longer; a longer one is left by a clock that was set back.
+        if entry.not_before > now && entry.not_before.since(now) <= REFUSAL_SPAN {
             return Step::Wait(entry.not_before);
         }
-        let sent_before = entry.last_try.or_else(|| self.restored.borrow().contains(&entry.key).then_some(Timestamp(0)));
-        let stale = sent_before.is_some_and(|last| view.answered.is_none_or(|answered| answered <= last));
+        // A first try too needs one answer in this run: what it speaks of may be of an earlier run, the list of a cache.
+        // A last try in the future is one before the clock was set back.
+        let last = entry.last_try.filter(|last| *last <= now).unwrap_or_default();
+        let stale = view.answered.is_none_or(|answered| answered <= last);
         if stale && view.expected && entry.about.is_some() {
             return Step::NeedPoll;
         }
@@ -344,10 +343,10 @@ impl Outbox {
         None
     }
 
-    fn leave(&self, entry: Entry, fate: Fate) -> Result<(Entry, Fate)> {
-        self.state.remove(&path_of(&entry.key))?;
+    fn leave(&self, entry: Entry, fate: Fate, gone: &RefCell<Vec<(Entry, Fate)>>) -> Result<()> {
+        // Out of memory first: a file that cannot be removed is sent again by the next run of the agent, not by this one.
         self.entries.borrow_mut().remove(&entry.key);
-        self.restored.borrow_mut().remove(&entry.key);
+        let removed = self.state.remove(&path_of(&entry.key)).map(drop);
         let to = entry.destination.shown();
         let event = match &fate {
             Fate::Delivered => entry.event(Code::SignalDelivered, format!("{to} took the signal")),
@@ -362,7 +361,8 @@ impl Outbox {
             }
         };
         self.report.emit(event);
-        Ok((entry, fate))
+        gone.borrow_mut().push((entry, fate));
+        removed
     }
 
     fn say_retry(&self, entry: &Entry) {
@@ -451,18 +451,19 @@ mod tests {
         let outbox = outbox(dir.path(), &clock, &report);
         let mut entry = entry("a", clock.now());
         let none = View { expected: true, ..View::default() };
-        assert_eq!(outbox.step(&entry, &none, clock.now()), Step::Send);
+        assert_eq!(Outbox::step(&entry, &none, clock.now()), Step::NeedPoll, "nobody answered in this run");
+        assert_eq!(Outbox::step(&entry, &view(&["a"], "a", 9_000), clock.now()), Step::Send);
         assert_eq!(outbox.after(&mut entry, &Answer::None("refused".into()), Verdict::Retry(None)), None);
-        assert!(matches!(outbox.step(&entry, &none, clock.now()), Step::Wait(_)));
+        assert!(matches!(Outbox::step(&entry, &none, clock.now()), Step::Wait(_)));
         clock.advance(Duration::from_mins(10));
-        assert_eq!(outbox.step(&entry, &none, clock.now()), Step::NeedPoll);
-        assert_eq!(outbox.step(&entry, &view(&["a"], "a", 9_000), clock.now()), Step::NeedPoll);
-        assert_eq!(outbox.step(&entry, &view(&["a"], "a", 20_000), clock.now()), Step::Send);
-        assert_eq!(outbox.step(&entry, &view(&["b"], "b", 20_000), clock.now()), Step::Superseded);
-        assert_eq!(outbox.step(&entry, &view(&["a", "b"], "b", 20_000), clock.now()), Step::Superseded);
-        assert_eq!(outbox.step(&entry, &View::default(), clock.now()), Step::Send, "no source could ever answer");
+        assert_eq!(Outbox::step(&entry, &none, clock.now()), Step::NeedPoll);
+        assert_eq!(Outbox::step(&entry, &view(&["a"], "a", 9_000), clock.now()), Step::NeedPoll);
+        assert_eq!(Outbox::step(&entry, &view(&["a"], "a", 20_000), clock.now()), Step::Send);
+        assert_eq!(Outbox::step(&entry, &view(&["b"], "b", 20_000), clock.now()), Step::Superseded);
+        assert_eq!(Outbox::step(&entry, &view(&["a", "b"], "b", 20_000), clock.now()), Step::Superseded);
+        assert_eq!(Outbox::step(&entry, &View::default(), clock.now()), Step::Send, "no source could ever answer");
         clock.advance(LIFE);
-        assert_eq!(outbox.step(&entry, &none, clock.now()), Step::Expired);
+        assert_eq!(Outbox::step(&entry, &none, clock.now()), Step::Expired);
     }
 
     #[test]
@@ -472,9 +473,9 @@ mod tests {
         let outbox = outbox(dir.path(), &clock, &report);
         let stored = outbox.waiting().remove(0);
         let none = View { expected: true, ..View::default() };
-        assert_eq!(outbox.step(&stored, &none, clock.now()), Step::NeedPoll);
+        assert_eq!(Outbox::step(&stored, &none, clock.now()), Step::NeedPoll);
         assert!(outbox.needs_poll(&none) && outbox.due(&none).is_none());
-        assert_eq!(outbox.step(&stored, &view(&["a"], "a", 10_001), clock.now()), Step::Send);
+        assert_eq!(Outbox::step(&stored, &view(&["a"], "a", 10_001), clock.now()), Step::Send);
     }
 
     #[test]
@@ -513,13 +514,13 @@ mod tests {
         let outbox = outbox(dir.path(), &clock, &report);
         outbox.put(entry("a", clock.now())).unwrap();
         outbox.put(entry("a", clock.now())).unwrap();
-        assert!(outbox.send_due(&view(&["a"], "a", 1)).await.unwrap().is_empty());
+        assert!(outbox.send_due(&view(&["a"], "a", 1)).await.0.is_empty());
         let waiting = outbox.waiting();
         assert_eq!((waiting.len(), waiting[0].tries), (1, 1));
         let codes: Vec<_> = report.events().iter().map(|event| event.code).collect();
         assert_eq!(codes, [Code::SignalQueued, Code::SignalUrlOld, Code::SignalRetry]);
         assert!(!format!("{:?}", report.events()).contains("Signature=x"));
-        assert_eq!(outbox.send_due(&view(&["b"], "b", 1)).await.unwrap()[0].1, Fate::Superseded);
+        assert_eq!(outbox.send_due(&view(&["b"], "b", 1)).await.0[0].1, Fate::Superseded);
         assert!(outbox.waiting().is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
     }
 

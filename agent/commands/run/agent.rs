@@ -21,27 +21,35 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::node::{self, Node};
 use super::page;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::collect::{Change, Collector, Snapshot};
 use crate::commands::exit;
 use crate::deploy::{
     self, GenerationState, Generations, Journal, Outcome, Policy, Record, SIGNAL_LIMIT, State, Todo, Work, hooks, todo,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::files::Tree;
 use crate::http::Http;
+use crate::kubernetes;
 use crate::metadata::{Deployment, Malformed, SignalTarget};
 use crate::programs::{Programs, Ran};
 use crate::report::notify::Notify;
 use crate::report::{Code, Event, Phase, Report};
-use crate::settings::{Settings, SourceName};
-use crate::signal::{About, Destination, Entry, Fate, Outbox, View};
+use crate::settings::{NodeSource, Settings, SourceName};
+use crate::signal::{About, Destination, Entry, Fate, Outbox, Sent, View};
 use crate::systemd::Systemd;
 
 /// Pause after something of ours failed that should not (a full disk, a bus that is gone).
 const AFTER_TROUBLE: Duration = Duration::from_secs(5);
 /// A pass that has not ended after this is given up: no wait condition lives longer.
 const PASS_LIMIT: Duration = Duration::from_hours(24);
+
+/// How many malformed entries without an id are remembered as said.
+const SAID_LIMIT: usize = 256;
+/// A single pass gives up after this many failures of our own; the daemon never does.
+const TROUBLE_LIMIT: u32 = 3;
+/// A job that ends before its program is started this often is reported as failed.
+const FALSE_START_LIMIT: u32 = 5;
 
 type Lane<T> = Option<LocalBoxFuture<'static, T>>;
 
@@ -69,11 +77,14 @@ pub(super) struct Agent {
     /// The node that is being compared with its parameters.
     watch: Lane<Result<node::Look>>,
     /// Signals on their way.
-    sending: Lane<Result<Vec<(Entry, Fate)>>>,
+    sending: Lane<Sent>,
     pub(super) drifted: bool,
     pub(super) phase: Phase,
     page: Option<crate::report::status::Status>,
-    trouble: Option<Timestamp>,
+    trouble: Option<Stopwatch>,
+    troubles: u32,
+    /// How often a job ended before its program was started, by deployment.
+    false_starts: BTreeMap<String, u32>,
     said: BTreeSet<String>,
 }
 
@@ -119,6 +130,7 @@ impl Agent {
                 None
             }
         };
+        warn_of_settings(&settings, &report);
         report.emit(
             Event::new(Code::AgentStarted, format!("heat-node-agent {} started", env!("CARGO_PKG_VERSION")))
                 .phase(Phase::Settings),
@@ -147,6 +159,8 @@ impl Agent {
             phase: Phase::Metadata,
             page: None,
             trouble: None,
+            troubles: 0,
+            false_starts: BTreeMap::new(),
             said: BTreeSet::new(),
         })
     }
@@ -157,7 +171,6 @@ impl Agent {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut reload = signal(SignalKind::hangup())?;
-        self.take_up();
         self.look_after_node();
         loop {
             self.step();
@@ -177,11 +190,10 @@ impl Agent {
     /// One full pass: every source once, every deployment that it lists, every signal that can be sent.
     pub(super) async fn run_once(mut self) -> Result<ExitCode> {
         let since = self.clock.start();
-        self.take_up();
         self.collector.poll_once().await;
         while since.elapsed() < PASS_LIMIT {
             self.step();
-            if self.is_idle() {
+            if self.is_idle() || self.troubles >= TROUBLE_LIMIT {
                 break;
             }
             self.turn().await;
@@ -190,7 +202,10 @@ impl Agent {
         let listed = ids(self.collector.snapshot());
         let failed = self.journal.all().iter().any(|record| record.failed() && listed.contains(&record.id));
         let waiting = !self.outbox.waiting().is_empty();
-        Ok(if failed || waiting { exit::FAILED } else { exit::OK })
+        let snapshot = self.collector.snapshot();
+        let unheard = snapshot.authority.is_none() && snapshot.sources.values().any(|source| source.failures > 0);
+        let troubled = self.troubles >= TROUBLE_LIMIT || !self.said.is_empty();
+        Ok(if failed || waiting || unheard || troubled { exit::FAILED } else { exit::OK })
     }
 
     /// Nothing runs, and nothing can be started or sent without a poll.
@@ -201,7 +216,7 @@ impl Agent {
     }
 
     fn step(&mut self) {
-        if self.trouble.is_none_or(|until| until <= self.clock.now()) {
+        if self.trouble.as_ref().is_none_or(|since| since.elapsed() >= AFTER_TROUBLE) {
             self.trouble = None;
             if let Err(error) = self.decide() {
                 self.trouble("going on with the deployments", &error);
@@ -214,9 +229,11 @@ impl Agent {
     async fn turn(&mut self) {
         let view = self.view();
         let now = self.clock.now();
-        let wake = [self.outbox.due(&view).filter(|_| self.sending.is_none()), self.trouble].into_iter().flatten().min();
+        // In trouble nothing is begun or sent before its end: what is due would only spin.
+        let due = self.outbox.due(&view).filter(|_| self.sending.is_none()).map(|at| at.since(now));
+        let wake = self.trouble.as_ref().map(|since| AFTER_TROUBLE.saturating_sub(since.elapsed())).or(due);
         let watchdog = Notify::interval();
-        let pause = [wake.map(|at| at.since(now)), watchdog].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
+        let pause = [wake, watchdog].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
         tokio::select! {
             change = self.collector.changed() => self.polled(change),
             (id, ran) = lane(&mut self.hook) => {
@@ -242,27 +259,31 @@ impl Agent {
         self.notify.alive();
     }
 
-    /// After a start: results without a signal get theirs stored.
-    fn take_up(&mut self) {
-        let finished: Vec<Record> =
-            self.journal.all().into_iter().filter(|record| record.state == State::Finished).cloned().collect();
-        for record in finished {
-            if let Err(error) = self.store_signal(&record) {
-                self.trouble("storing a signal", &error);
-            }
+    /// Results without a signal get theirs stored: after a start, and after a disk was full. Not while one is on its way,
+    /// which has left the outbox but not been recorded yet.
+    fn take_up(&mut self) -> Result<()> {
+        if self.sending.is_some() {
+            return Ok(());
         }
+        let bare = |record: &&Record| record.state == State::Finished && !self.outbox.has(&result_key(&record.id));
+        let finished: Vec<Record> = self.journal.all().into_iter().filter(bare).cloned().collect();
+        finished.iter().try_for_each(|record| self.store_signal(record))
     }
 
     fn polled(&mut self, change: Change) {
         self.look_after_node();
-        if !change.metadata {
+        let snapshot = self.collector.snapshot();
+        if !change.metadata || snapshot.authority.is_none() || snapshot.deployments.is_none() {
             return;
         }
         let listed = ids(self.collector.snapshot());
+        self.let_go_of_unlisted(&listed);
         match self.journal.prune(|id| listed.contains(id)) {
             Ok(gone) => {
-                for job in gone {
-                    if let Err(error) = self.programs.forget(&job) {
+                for id in gone {
+                    let job = format!("deployment-{}", crate::programs::key_of(&id));
+                    let removed = self.programs.forget(&job).and_then(|()| hooks::script::forget(&self.root, &id));
+                    if let Err(error) = removed {
                         self.trouble("forgetting an old job", &error);
                     }
                 }
@@ -271,12 +292,34 @@ impl Agent {
         }
     }
 
+    /// Work of an earlier run of the agent whose deployment is gone: nobody waits for its result any more.
+    fn let_go_of_unlisted(&mut self, listed: &BTreeSet<String>) {
+        let in_lane = |id: &String| self.hook_id.as_ref() == Some(id) || self.bring_up_id.as_ref() == Some(id);
+        let orphaned = |record: &&Record| record.state <= State::Running && !listed.contains(&record.id) && !in_lane(&record.id);
+        let orphans: Vec<String> = self.journal.all().into_iter().filter(orphaned).map(|record| record.id.clone()).collect();
+        for id in orphans {
+            if let Err(error) = self.journal.signalled(&id, Some("gone from the metadata before it ended".to_owned())) {
+                self.trouble("letting go of a deployment", &error);
+            }
+        }
+    }
+
     /// Looks at the whole list afresh and starts what may be started: one script or hook at a time, in the order of the
     /// list, and the node beside those that come after it.
     fn decide(&mut self) -> Result<()> {
+        // Signals go out even where nothing new can be begun, e.g. on a full disk.
+        let begun = self.take_up().and_then(|()| self.begin());
+        self.start_sending();
+        begun
+    }
+
+    fn begin(&mut self) -> Result<()> {
         let policy = Policy { groups: self.settings.deploy.groups.clone() };
         let entries = self.collector.snapshot().deployments.clone().unwrap_or_default();
+        self.drop_superseded_bring_up()?;
         let list = todo(entries.as_slice(), |id| self.journal.get(id), &policy);
+        // Once a script waits for its turn, those behind it wait too; what is wrong with them is said at once all the same.
+        let mut busy = false;
         for item in list {
             match item {
                 Todo::Malformed(malformed, entry) => self.refuse_malformed(&malformed, &entry)?,
@@ -296,19 +339,29 @@ impl Agent {
                     }
                 }
                 Todo::Do { deployment, work: Work::Node, state } => {
-                    if self.bring_up.is_none() {
+                    if self.bring_up.is_none() && (!busy || node::understand(&deployment).is_err()) {
                         self.start_node(*deployment, state)?;
                     }
                 }
                 Todo::Do { deployment, work, state } => {
-                    if self.hook.is_some() || !self.start_hook(*deployment, &work, state)? {
-                        break;
-                    }
+                    busy = busy || self.hook.is_some() || !self.start_hook(*deployment, &work, state)?;
                 }
             }
         }
-        self.start_sending();
         Ok(())
+    }
+
+    /// A bring-up that Heat replaced by something newer is left where it is: the newer one goes on from there.
+    fn drop_superseded_bring_up(&mut self) -> Result<()> {
+        let Some(id) = self.bring_up_id.clone() else { return Ok(()) };
+        let snapshot = self.collector.snapshot();
+        if snapshot.authority.is_none() || snapshot.deployments.is_none() || snapshot.lists(&id) {
+            return Ok(());
+        }
+        self.bring_up = None;
+        self.bring_up_id = None;
+        self.generations.end(GenerationState::Rejected, Some("superseded while it was put in place".to_owned()), Vec::new())?;
+        self.journal.signalled(&id, Some("superseded while it ran".to_owned()))
     }
 
     /// `true` if the next one may be looked at.
@@ -322,7 +375,12 @@ impl Agent {
             _ => hooks::external(&deployment, &self.root, &self.settings.deploy.hook_dirs, limit),
         };
         let job = match job {
-            Ok(job) => job,
+            Ok(mut job) => {
+                // A script of Magnum's may print what only its parameters' names tell to be secret.
+                let secret = deployment.inputs.iter().filter(|input| kubernetes::is_secret_parameter(&input.name));
+                job.secrets.extend(secret.filter_map(|input| input.value.as_str()).map(str::to_owned));
+                job
+            }
             Err(error) => {
                 let code = if *work == Work::Script { Code::DeploymentMalformed } else { Code::DeploymentNoHook };
                 self.refuse(&deployment, code, &error)?;
@@ -354,19 +412,18 @@ impl Agent {
             return Ok(());
         }
         let entry = deployment.to_hook_json();
-        let plan = match node::understand(&deployment) {
-            Ok(plan) => plan,
-            Err(mistakes) => {
-                let error = node::bad_parameters(&mistakes);
-                self.store_wait(&deployment, node::wait_failure(&deployment, Code::NodeParametersBad, &error).as_ref())?;
-                return self.refuse(&deployment, Code::NodeParametersBad, &error);
-            }
-        };
         if !matches!(deployment.action(), "CREATE" | "UPDATE" | "") {
             // The node stays as it is; Heat only wants to know that this was heard.
             self.journal.start(&deployment.id, &entry)?;
             return self.end(&deployment.id, Outcome::default());
         }
+        let plan = match node::understand(&deployment) {
+            Ok(plan) => plan,
+            Err(mistakes) => {
+                let error = node::bad_parameters(&mistakes);
+                return self.refuse(&deployment, Code::NodeParametersBad, &error);
+            }
+        };
         self.journal.start(&deployment.id, &entry)?;
         let generation = self.generations.begin(&plan.digest, &deployment.id, entry)?;
         self.report.emit(
@@ -410,6 +467,9 @@ impl Agent {
             .remedy("correct the template");
         let Some(id) = &malformed.id else {
             // Without an id it can be neither run nor remembered: said once for each text of it.
+            if self.said.len() >= SAID_LIMIT {
+                self.said.clear();
+            }
             if self.said.insert(crate::programs::key_of(&entry.to_string())) {
                 self.report.emit(
                     Event::new(Code::DeploymentMalformed, format!("a deployment {} is malformed", malformed.name)).error(&error),
@@ -430,6 +490,9 @@ impl Agent {
 
     /// A deployment that is not begun: Heat hears why at once.
     fn refuse(&mut self, deployment: &Deployment, code: Code, error: &Error) -> Result<()> {
+        if deployment.group == "kubernetes-node" {
+            self.store_wait(deployment, self.node.wait_failure(deployment, code, error).as_ref())?;
+        }
         self.see(deployment, self.journal.get(&deployment.id).map(|record| record.state))?;
         self.report.emit(
             Event::new(code, format!("deployment {} is refused", deployment.name))
@@ -447,6 +510,12 @@ impl Agent {
             Event::new(code, message).phase(Phase::Deploy).deployment(&record.id, &record.name).foreign_unit(&unit)
         };
         let outcome = match ran {
+            Err(error) if error.kind() == Kind::Permanent && self.false_start(id) => {
+                self.report.emit(
+                    event(Code::DeploymentFailed, format!("deployment {} could not be started", record.name)).error(&error),
+                );
+                Outcome::refused(node::sentence(Code::DeploymentFailed, &error))
+            }
             Err(error) => {
                 self.trouble(&format!("running deployment {}", record.name), &error);
                 return;
@@ -462,7 +531,7 @@ impl Agent {
             Ok(Some(ran)) => {
                 let (timed_out, duration) = (ran.timed_out, Duration::from_millis(ran.duration_ms));
                 let outcome = if record.group == "script" { Outcome::of_script(ran) } else { Outcome::of_hook(ran) };
-                let code = match (outcome.is_failure(), timed_out) {
+                let code = match (outcome.fails(&record.outputs), timed_out) {
                     (false, _) => Code::DeploymentSucceeded,
                     (true, true) => Code::DeploymentTimedOut,
                     (true, false) => Code::DeploymentFailed,
@@ -479,6 +548,13 @@ impl Agent {
         if let Err(error) = self.end(id, outcome) {
             self.trouble("recording a result", &error);
         }
+    }
+
+    /// Counts a job that ended before its program was started; `true` when that is no accident any more.
+    fn false_start(&mut self, id: &str) -> bool {
+        let count = self.false_starts.entry(id.to_owned()).or_default();
+        *count += 1;
+        *count >= FALSE_START_LIMIT
     }
 
     fn node_ended(&mut self, id: &str, done: node::Done) {
@@ -536,7 +612,7 @@ impl Agent {
                     About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: true };
                 let body = Value::Object(deploy::body(outcome, &record.outputs, SIGNAL_LIMIT));
                 let destination = Destination::Url { url: url.clone(), verb: verb.clone() };
-                self.outbox.put(Entry::new(format!("result {}", record.id), Some(about), destination, body, self.clock.now()))
+                self.outbox.put(Entry::new(result_key(&record.id), Some(about), destination, body, self.clock.now()))
             }
         }
     }
@@ -561,7 +637,7 @@ impl Agent {
             return;
         }
         if self.outbox.needs_poll(&view) {
-            self.collector.nudge();
+            self.collector.hasten();
         }
         if self.outbox.due(&view).is_none_or(|due| due > self.clock.now()) {
             return;
@@ -570,11 +646,10 @@ impl Agent {
         self.sending = Some(Box::pin(async move { outbox.send_due(&view).await }));
     }
 
-    fn sent(&mut self, fates: Result<Vec<(Entry, Fate)>>) {
-        let fates = match fates {
-            Ok(fates) => fates,
-            Err(error) => return self.trouble("keeping the outbox", &error),
-        };
+    fn sent(&mut self, (fates, kept): Sent) {
+        if let Err(error) = kept {
+            self.trouble("keeping the outbox", &error);
+        }
         for (entry, fate) in fates {
             if fate == Fate::Delivered {
                 // What depends on this deployment comes into the metadata next.
@@ -619,7 +694,8 @@ impl Agent {
         self.report.emit(
             Event::new(Code::StateWriteFailed, format!("trouble while {doing}")).step(doing).error(error).next_try(AFTER_TROUBLE),
         );
-        self.trouble = Some(self.clock.now().after(AFTER_TROUBLE));
+        self.trouble = Some(self.clock.start());
+        self.troubles += 1;
     }
 
     /// The status file and systemd's line, where they changed.
@@ -665,6 +741,23 @@ impl std::fmt::Debug for Agent {
     }
 }
 
+/// What is allowed, or asked for and not done, is said at each start.
+fn warn_of_settings(settings: &Settings, report: &Report) {
+    if settings.tls.allow_insecure {
+        let line = "[tls] allow_insecure lets parameters turn the verification of certificates off";
+        report.emit(Event::new(Code::InsecureTls, line).step("tls"));
+    }
+    if settings.node_source == NodeSource::HeatParams {
+        let line = "[node] source = \"heat-params\" is not in this version: only deployments of the group kubernetes-node drive the node";
+        report.emit(Event::new(Code::SettingsUnknownKey, line).step("node.source"));
+    }
+}
+
+/// The outbox' key of a deployment's result.
+fn result_key(id: &str) -> String {
+    format!("result {id}")
+}
+
 /// Ids of the listed deployments.
 fn ids(snapshot: &Snapshot) -> BTreeSet<String> {
     let list = snapshot.deployments.iter().flat_map(|list| list.iter());
@@ -682,8 +775,14 @@ async fn lane<T>(lane: &mut Lane<T>) -> T {
 /// What the outbox needs of a snapshot.
 fn view(snapshot: &Snapshot) -> View {
     // The boot copy never changes: whoever has nothing else cannot be waited for.
-    let expected = snapshot.sources.keys().any(|name| *name != SourceName::HeatLocal.as_str());
+    let boot_copy_only =
+        !snapshot.sources.is_empty() && snapshot.sources.keys().all(|name| *name == SourceName::HeatLocal.as_str());
+    let expected = !boot_copy_only;
     let Some(authority) = &snapshot.authority else { return View { expected, ..View::default() } };
+    // No list is not an empty list (heat-protocol.md R12).
+    if snapshot.deployments.is_none() {
+        return View { expected, answered: Some(authority.fetched_at), ..View::default() };
+    }
     let mut newest: BTreeMap<(String, String), (String, String)> = BTreeMap::new();
     let mut listed = BTreeSet::new();
     for entry in snapshot.deployments.iter().flat_map(|list| list.iter()) {

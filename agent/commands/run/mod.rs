@@ -25,7 +25,7 @@ pub(super) use node::understand;
 /// If the state directory cannot be used. Bad input from outside is never an error.
 pub fn run(options: &Options, loaded: Loaded, once: bool) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let report = Report::to_journal();
+    let report = Report::to_journal(loaded.settings.console && !once);
     let local = tokio::task::LocalSet::new();
     let code = local.block_on(&runtime, serve(options, loaded, once, &report));
     if let Err(error) = &code {
@@ -49,7 +49,7 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
         report.emit(Event::new(Code::StateLocked, format!("another agent holds {}", settings.state_dir.display())));
         return Ok(exit::FAILED);
     };
-    let systemd = connect(report).await;
+    let systemd = connect(report).await?;
     let agent = Agent::open(settings, root, &state, systemd, options.metadata.clone(), clock, report.clone())?;
     if once { agent.run_once().await } else { agent.run().await }
 }
@@ -60,17 +60,12 @@ fn event(warning: &Warning) -> Event {
     Event::new(code, format!("settings file {file}")).step(format!("{file} {}", warning.key)).cause(warning.message.clone())
 }
 
-/// The system bus; `None` where no systemd runs. A bus that is only late is waited for by the calls that need it.
-async fn connect(report: &Report) -> Option<Systemd> {
+/// The system bus; `None` where no systemd runs. A bus that does not answer where systemd runs is an error: as children
+/// inside the sandbox scripts would fail, and end with us. systemd starts us again.
+async fn connect(report: &Report) -> Result<Option<Systemd>> {
     if !sd_notify::booted().unwrap_or(false) {
         report.emit(Event::new(Code::NoSystemd, "no systemd runs here: scripts run as children of the agent"));
-        return None;
+        return Ok(None);
     }
-    match Systemd::connect().await {
-        Ok(systemd) => Some(systemd),
-        Err(error) => {
-            report.emit(Event::new(Code::NoSystemd, "the system bus does not answer").error(&error));
-            None
-        }
-    }
+    Systemd::connect().await.map(Some)
 }

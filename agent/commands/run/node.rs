@@ -28,6 +28,9 @@ use crate::systemd::{Systemd, UnitState};
 /// A reason stays readable in Heat's resource list and below the size of its column.
 const REASON_LIMIT: usize = 2000;
 
+/// The shortest time for bringing a node up, where the wait condition's timeout allows it.
+const LEAST: Duration = Duration::from_mins(1);
+
 /// What the lane works with.
 #[derive(Debug)]
 pub(super) struct Node {
@@ -108,18 +111,9 @@ pub(super) fn sentence(code: Code, error: &Error) -> String {
     shortened(&text, REASON_LIMIT)
 }
 
-/// The FAILURE of a node whose parameters are wrong, if its wait handle at least can be read.
-pub(super) fn wait_failure(deployment: &Deployment, code: Code, error: &Error) -> Option<Wait> {
-    let value = |name: &str| {
-        let input = deployment.inputs.iter().find(|input| input.name.eq_ignore_ascii_case(name))?;
-        Some(input.value.clone()).filter(|value| !value.is_null())
-    };
-    let handle = Handle::parse(&value("WAIT_HANDLE")?).ok()?;
-    let name = ["WAIT_ID", "INSTANCE_NAME"].iter().find_map(|name| value(name)?.as_str().map(str::to_owned));
-    let id = wait_id(name.as_deref(), deployment);
-    let signal =
-        WaitSignal { status: Status::Failure, id, reason: sentence(code, error), data: json!({"code": code.entry().code}) };
-    Some(Wait { handle, signal })
+/// A host name as a node's name: without the domain that a DHCP server appended.
+fn short(hostname: &str) -> String {
+    hostname.split('.').next().unwrap_or_default().to_ascii_lowercase()
 }
 
 /// A stable id that is no number: Heat numbers signals without one (heat-protocol.md 7.6).
@@ -132,12 +126,24 @@ fn wait_id(given: Option<&str>, deployment: &Deployment) -> String {
 }
 
 impl Node {
+    /// The FAILURE of a node that is not begun, if its wait handle at least can be read.
+    pub(super) fn wait_failure(&self, deployment: &Deployment, code: Code, error: &Error) -> Option<Wait> {
+        let given = kubernetes::readable_parameters(deployment);
+        let handle = Handle::parse(&given.wait_handle()?).ok()?;
+        let name = given.get("WAIT_ID").or(given.get("INSTANCE_NAME")).map_or_else(|| short(&self.hostname()), str::to_owned);
+        let id = wait_id(Some(&name), deployment);
+        let data = json!({"code": code.entry().code});
+        Some(Wait { handle, signal: WaitSignal { status: Status::Failure, id, reason: sentence(code, error), data } })
+    }
+
     /// Brings the node up as planned. `since`: how long ago the deployment was first seen.
     pub(super) async fn bring_up(&self, deployment: Deployment, plan: Plan, generation: u64, since: Duration) -> Done {
         let watch = self.clock.start();
         let name = plan.spec.node_name(&self.hostname());
         let address = plan.spec.address.map(|address| address.to_string()).unwrap_or_default();
-        let result = self.converge(&plan.desired, plan.spec.deadline.saturating_sub(since), generation).await;
+        // However long ago it was first seen, by a clock that may have jumped: a minute is left.
+        let deadline = plan.spec.deadline.saturating_sub(since).max(plan.spec.deadline.min(LEAST));
+        let result = self.converge(&plan.desired, deadline, generation).await;
         let (outcome, timings, status, reason) = match result {
             Ok(converged) => {
                 let code = if converged.changed { Code::NodeConverged } else { Code::NodeUnchanged };

@@ -40,6 +40,8 @@ pub(super) fn of(agent: &Agent) -> Status {
             status_code: record.outcome.as_ref().map(|outcome| outcome.status),
             reason: record.outcome.as_ref().and_then(|outcome| outcome.reason.clone()),
             note: record.note.clone(),
+            listed: snapshot.lists(&record.id),
+            failed: record.failed(),
         })
         .collect();
     let node = agent.generations.current().map(|current| NodeStatus {

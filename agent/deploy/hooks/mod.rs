@@ -21,11 +21,13 @@ pub fn external(deployment: &Deployment, root: &Tree, first: &[PathBuf], limit_m
     let searched: Vec<String> = first.iter().map(|path| path.display().to_string()).collect();
     for directory in &searched {
         let path = format!("{directory}/{name}");
-        let Some(facts) = root.facts(Path::new(&path))? else { continue };
+        // A link is as good as what it leads to; whoever may write the directory may put another one there.
+        let Some(facts) = root.facts_followed(Path::new(&path))? else { continue };
         if name.is_empty() || facts.kind == FileKind::Directory {
             continue;
         }
-        if facts.kind == FileKind::File && (facts.mode & 0o022 != 0 || facts.owner.0 != 0) {
+        for (path, facts) in [(&path, Some(facts)), (directory, root.facts_followed(Path::new(directory))?)] {
+            let Some(facts) = facts.filter(|facts| facts.mode & 0o022 != 0 || facts.owner.0 != 0) else { continue };
             return Err(Error::refused(format!(
                 "{path} can be changed by others than root (mode {:04o}, owner {})",
                 facts.mode, facts.owner.0

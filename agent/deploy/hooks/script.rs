@@ -1,8 +1,10 @@
 //! Group `script` (heat-protocol.md 5): inputs are environment variables, outputs are files.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::files::Tree;
 use crate::metadata::Deployment;
 use crate::programs::{Job, JobFile, key_of};
 
@@ -10,6 +12,8 @@ use crate::programs::{Job, JobFile, key_of};
 pub const WORKING: &str = "/var/lib/heat-config/heat-config-script";
 /// Where scripts leave their outputs, as `ID.NAME`.
 pub const OUTPUTS: &str = "/var/run/heat-config/heat-config-script";
+/// Where `OUTPUTS` is on every machine with systemd.
+const REAL_OUTPUTS: &str = "/run/heat-config/heat-config-script";
 
 /// The job that a script deployment is.
 ///
@@ -24,6 +28,8 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>) -> Result<Job> {
     let name = safe(&deployment.id);
     let path = format!("{WORKING}/{name}");
     let outputs_path = format!("{OUTPUTS}/{name}");
+    // The same place without the link /var/run, which a kernel before 5.6 keeps us from following (files.rs).
+    let real_path = format!("{REAL_OUTPUTS}/{name}");
     let mut environment: BTreeMap<String, String> =
         deployment.inputs.iter().map(|input| (input.name.clone(), input.environment_text())).collect();
     environment.insert("heat_outputs_path".to_owned(), outputs_path.clone());
@@ -31,7 +37,7 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>) -> Result<Job> {
         .outputs
         .iter()
         .filter(|output| !output.name.contains(['/', '\0']))
-        .map(|output| (output.name.clone(), format!("{outputs_path}.{}", output.name)))
+        .map(|output| (output.name.clone(), format!("{real_path}.{}", output.name)))
         .collect();
     Ok(Job {
         argv: vec![path.clone()],
@@ -40,10 +46,26 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>) -> Result<Job> {
         files: vec![JobFile { path, content: script.to_owned(), mode: 0o700 }],
         stdin: String::new(),
         outputs,
-        directories: vec![OUTPUTS.to_owned()],
+        directories: vec![REAL_OUTPUTS.to_owned()],
         time_limit_ms: limit_ms,
         secrets: super::secrets(deployment),
     })
+}
+
+/// Removes what a script deployment left, once its record is forgotten (R39).
+///
+/// # Errors
+/// If something cannot be removed.
+pub fn forget(root: &Tree, id: &str) -> Result<()> {
+    let name = safe(id);
+    root.remove(&Path::new(WORKING).join(&name))?;
+    let prefix = format!("{name}.");
+    for entry in root.list(Path::new(REAL_OUTPUTS))? {
+        if entry.to_str().is_some_and(|entry| entry.starts_with(&prefix)) {
+            root.remove(&Path::new(REAL_OUTPUTS).join(entry))?;
+        }
+    }
+    Ok(())
 }
 
 /// The id where it is a safe file name, as always with Heat; else its key (R21).
@@ -68,7 +90,7 @@ mod tests {
         assert_eq!(job.environment["count"], "3");
         assert_eq!(job.environment["flag"], "True");
         assert_eq!(job.environment["heat_outputs_path"], "/var/run/heat-config/heat-config-script/b1a6-02");
-        let expected = "/var/run/heat-config/heat-config-script/b1a6-02.result".to_owned();
+        let expected = "/run/heat-config/heat-config-script/b1a6-02.result".to_owned();
         assert_eq!(job.outputs, [("result".to_owned(), expected)].into());
         assert_eq!((job.files[0].mode, job.time_limit_ms), (0o700, Some(5000)));
     }
@@ -78,5 +100,20 @@ mod tests {
         let entry = |id: &str| json!({"id": id, "group": "script", "config": {"a": 1}});
         assert!(job(&Deployment::parse(&entry("a")).unwrap().unwrap(), None).unwrap_err().to_string().contains("not a text"));
         assert_eq!(safe("../../x"), key_of("../../x"));
+    }
+
+    #[test]
+    fn what_a_script_left_goes_with_its_record_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let file = |path: String| {
+            tree.create_dir_all(Path::new(&path).parent().unwrap(), crate::files::Attributes::mode(0o700)).unwrap();
+            tree.write(Path::new(&path), b"", crate::files::Attributes::mode(0o600)).unwrap();
+            dir.path().join(&path[1..])
+        };
+        let gone = [file(format!("{WORKING}/a1")), file(format!("{REAL_OUTPUTS}/a1.x"))];
+        let kept = [file(format!("{WORKING}/a11")), file(format!("{REAL_OUTPUTS}/a11.x"))];
+        forget(&tree, "a1").unwrap();
+        assert!(gone.iter().all(|path| !path.exists()) && kept.iter().all(|path| path.exists()));
     }
 }
