@@ -115,6 +115,71 @@ def test_a_signal_is_sent_until_it_is_taken(hosts, signal_server):
         assert any(before.time < at < after.time for at in polls)
 
 
+def test_a_result_of_before_a_restart_is_not_sent_for_something_newer(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    old = server.deployment("d", config="#!/bin/sh\nwhile [ ! -e /run/go ]; do sleep 0.1; done\necho old\n")
+    server.deploy(old)
+    start(host, server)
+    host.wait_for(lambda: host.journal(HNA_EVENT="DeploymentStarted"))
+    # The agent is away while the script ends and Heat asks for something newer of the same resource.
+    host.exec("systemctl", "stop", UNIT)
+    host.write("/run/go", "")
+    host.wait_for(lambda: host.sh("ls /var/lib/heat-node-agent/work/*/result.json", check=False))
+    server.document["deployments"] = [server.deployment("d", config="#!/bin/sh\necho new\n", action="UPDATE")]
+    server.publish()
+    host.exec("systemctl", "start", UNIT)
+    assert signalled(server, "d")["deploy_stdout"] == "new\n"
+    assert {s.json()["deploy_stdout"] for s in server.signals("d")} == {"new\n"}
+
+
+def test_mistakes_are_told_while_a_long_script_runs(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    wait = {"WAIT_HANDLE": json.dumps({"alarm_url": server.signal_url("handle", kind="waitcondition")})}
+    server.deploy(server.deployment("10-long", config="#!/bin/sh\nwhile [ ! -e /run/go ]; do sleep 0.1; done\n"),
+                  server.deployment("20-node", group="kubernetes-node", inputs=wait | {"KUBE_NODE_IP": "nowhere"}),
+                  server.deployment("30-after", config="#!/bin/sh\ntouch /run/after\n"))
+    start(host, server)
+    assert "KUBE_NODE_IP" in str(signalled(server, "20-node")["deploy_status_code"])
+    handle = signalled(server, "handle")
+    assert handle["status"] == "FAILURE" and "KUBE_NODE_IP" in handle["reason"]
+    # What is not wrong keeps its turn.
+    assert not server.signals("10-long") and not host.exists("/run/after")
+    host.write("/run/go", "")
+    assert signalled(server, "30-after")["deploy_status_code"] == 0
+
+
+def test_an_update_during_a_bring_up_is_taken_at_once(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP, volumes={"vdb": ("2G", VDB), "vdc": ("1G", VDC)})
+    wrong = NODE | {"ETCD_VOLUME": "00000000-1111-4222-8333-444455556666"}
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=wrong))
+    start(host, server)
+    host.wait_for(lambda: host.journal(HNA_EVENT="VolumeWaiting"))
+    server.document["deployments"] = [server.deployment("node", group="kubernetes-node", inputs=NODE, action="UPDATE")]
+    server.publish()
+    assert signalled(server, "node")["deploy_status_code"] == 0
+    assert host.sh("findmnt -no SOURCE /var/lib/etcd").strip()
+
+
+def test_a_full_disk_loses_nothing(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    # A state directory of its own, small, filled while the script runs.
+    host.sh("mkdir -p /var/lib/heat-node-agent && mount -t tmpfs -o size=1m,mode=700 tmpfs /var/lib/heat-node-agent")
+    server.deploy(server.deployment("d", config="#!/bin/sh\nwhile [ ! -e /run/go ]; do sleep 0.1; done\nhead -c 100000 /dev/zero | tr '\\0' x\n"))
+    start(host, server)
+    host.wait_for(lambda: host.journal(HNA_EVENT="DeploymentStarted"))
+    host.sh("head -c 900000 /dev/zero >/var/lib/heat-node-agent/ballast || :")
+    host.write("/run/go", "")
+    host.wait_for(lambda: not host.sh("systemctl list-units --no-legend 'heat-deployment-*'").strip())
+    host.sh("rm /var/lib/heat-node-agent/ballast")
+    body = signalled(server, "d")
+    # The result itself may have found no room: then Heat is told so, and the script did not run twice.
+    assert body["deploy_status_code"] == 0 or "interrupted" in str(body["deploy_status_code"])
+
+
 def test_a_node_comes_up_waits_for_late_volumes_and_repairs_itself_only_when_asked(hosts, signal_server):
     server = signal_server()
     host = hosts("n1", ip=IP, volumes={"vdc": ("1G", VDC)})
@@ -159,14 +224,25 @@ def test_a_node_comes_up_waits_for_late_volumes_and_repairs_itself_only_when_ask
 
 def test_a_worker_comes_up_without_etcd(hosts, signal_server):
     server = signal_server()
-    host = hosts("n1", ip=IP)
-    inputs = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "KUBE_MASTER_IP": "10.77.0.9", "CLUSTER_UUID": NODE["CLUSTER_UUID"]}
-    host.sh("mkdir -p /var/tmp/store && mount -t tmpfs tmpfs /var/lib/docker 2>/dev/null || :")
-    server.deploy(server.deployment("node", group="kubernetes-node", inputs=inputs))
+    host = hosts("n1", ip=IP, volumes={"vdb": ("2G", VDB)})
+    inputs = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "KUBE_MASTER_IP": "10.77.0.9", "DOCKER_VOLUME": VDB,
+              "CLUSTER_UUID": NODE["CLUSTER_UUID"]}
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=inputs, outputs=["node_name"]))
     start(host, server)
     body = signalled(server, "node")
-    # On the host's overlay root docker cannot use overlay2: the gate says so, and nothing pretends otherwise.
-    assert not host.is_active("etcd.service") and host.exists("/etc/docker/daemon.json"), body
+    assert (body["deploy_status_code"], body["node_name"]) == (0, "w-1")
+    assert host.is_active("docker.service") and not host.is_active("etcd.service") and not host.exists("/etc/etcd/etcd.conf")
+
+
+def test_without_room_for_overlay2_the_gate_says_so_at_its_deadline(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    # Without a volume docker's store is on the host's own overlay, where it silently falls back to vfs.
+    inputs = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": NODE["CLUSTER_UUID"], "WAIT_TIMEOUT": 90}
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=inputs))
+    start(host, server)
+    reason = str(signalled(server, "node")["deploy_status_code"])
+    assert "HNA-0" in reason and "docker" in reason, reason
 
 
 def test_no_secret_leaves_its_place(hosts, signal_server):

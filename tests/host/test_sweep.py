@@ -79,6 +79,20 @@ def verdict(host: Host, server: SignalServer, case: str) -> str | None:
     return f"{case}: left in the outbox: {left}" if left else None
 
 
+def verdict_of_newer(host: Host, server: SignalServer, case: str) -> str | None:
+    """Heat asks for something newer before the next agent runs: what was not accepted before is never sent after."""
+    before = len(server.signals("d", accepted=True))
+    newer = "#!/bin/sh\nprintf newer >$heat_outputs_path.o\n"
+    server.document["deployments"] = [server.deployment("d", config=newer, outputs=["o"], action="UPDATE")]
+    server.publish()
+    for _ in range(3):
+        if agent(host) == 0 and not json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["signals"]:
+            break
+    after = [s.json() for s in server.signals("d", accepted=True)][before:]
+    stale = [b for b in after if b.get("o") != "newer"]
+    return f"{case}: sent for the newer one: {stale or after}" if stale or len(after) != 1 else None
+
+
 def sweep(host: Host, server: SignalServer, where: str) -> tuple[list[str], collections.Counter]:
     def fresh():
         wipe(host)
@@ -105,6 +119,13 @@ def sweep(host: Host, server: SignalServer, where: str) -> tuple[list[str], coll
             problem = verdict(host, server, f"{where} killed at {call} no. {at} of {count}")
             if problem:
                 wrong.append(problem)
+            # The steps that a result passes through, once more, with a newer list before the next agent.
+            if where == "agent" and call in ("renameat", "unlinkat", "sendmsg", "sendto"):
+                fresh()
+                under(f"-f -qq -o /dev/null -e trace=none -e inject={call}:signal=KILL:when={at}")
+                problem = verdict_of_newer(host, server, f"{where} killed at {call} no. {at}, then newer")
+                if problem:
+                    wrong.append(problem)
     return wrong, calls
 
 
