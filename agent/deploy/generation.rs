@@ -1,7 +1,7 @@
 //! The generation of the node that is in place: `node.json`.
 //!
 //! New parameters make a new generation; the same parameters again are the same one. A generation that
-//! was rejected is remembered: only new parameters try again (design.md 5).
+//! was rejected is remembered and not tried again by itself; a new deployment of Heat's is a new try (design.md 5).
 
 use std::path::Path;
 use std::sync::Arc;
