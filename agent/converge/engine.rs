@@ -16,10 +16,13 @@ use super::plan::{self, AttributeChange, DirectoryChange, FileChange, Plan, need
 use super::units::Starter;
 use super::{Converged, Failure, Outcome, Owners, Prober, Units, Volumes, pending, write};
 use crate::clock::{Clock, Stopwatch};
-use crate::desired::{Desired, Need, Unit};
+use crate::desired::{Desired, Need, Unit, Volume};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::report::{Code, Event, Phase, Report};
+
+/// How long after the deadline a volume may still say itself what it waited for.
+const VOLUME_GRACE: Duration = Duration::from_secs(5);
 
 /// What a run works with.
 #[derive(Debug)]
@@ -247,7 +250,13 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
             let taken = context.clock.start();
             let result = match step {
                 Step::Volume(index) => match desired.volumes.get(index) {
-                    Some(volume) => context.volumes.bring_up(volume, starter.left()).await,
+                    Some(volume) => {
+                        let left = starter.left();
+                        match context.clock.limit(left + VOLUME_GRACE, context.volumes.bring_up(volume, left)).await {
+                            Some(result) => result,
+                            None => Err(late_volume(volume, context.report, context.generation)),
+                        }
+                    }
                     None => Ok(false),
                 },
                 Step::Unit(index) => match desired.units.get(index) {
@@ -386,6 +395,14 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
     fn tell(&self, phase: Phase, event: Event) {
         self.context.report.emit(event.phase(phase).generation(self.context.generation));
     }
+}
+
+/// A volume on which something hangs (a disk that does not answer, a program that does not end).
+fn late_volume(volume: &Volume, report: &Report, generation: u64) -> Failure {
+    let failure = Failure::new(Code::VolumeFailed, format!("volume {}: deadline", volume.role), "not done at the deadline");
+    // It was dropped in the middle and cannot tell of itself.
+    report.emit(failure.event().phase(Phase::Volume).generation(generation));
+    failure
 }
 
 /// Paths whose owner does not exist yet.

@@ -31,6 +31,8 @@ struct Fake {
     volume: Mutex<VecDeque<std::result::Result<bool, Failure>>>,
     /// Errors that the next calls give, as a bus that is away.
     away: Mutex<u32>,
+    /// Volumes never get done.
+    hangs: bool,
 }
 
 fn state(name: &str, active: &str) -> UnitState {
@@ -54,6 +56,7 @@ impl Fake {
             clock: clock.clone(),
             volume: Mutex::default(),
             away: Mutex::default(),
+            hangs: false,
         }
     }
 
@@ -134,6 +137,9 @@ impl Units for Fake {
 impl Volumes for Fake {
     async fn bring_up(&self, volume: &Volume, _deadline: Duration) -> std::result::Result<bool, Failure> {
         self.log(format!("volume {}", volume.role));
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
         let next = self.volume.lock().unwrap().pop_front();
         next.unwrap_or(Ok(false))
     }
@@ -476,6 +482,27 @@ async fn a_gate_does_not_wait_for_a_unit_that_failed_for_good() {
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
     assert_eq!((failure.code, failure.unit.as_deref()), (Code::UnitFailed, Some("x.service")));
     assert_eq!(failure.cause, "x.service is failed (); gate g: connection refused");
+}
+
+#[tokio::test]
+async fn a_good_answer_counts_only_while_the_units_own_process_is_up() {
+    let machine = Machine::new(manual());
+    let desired = Desired { gates: vec![gate("g", Some("x.service"), 1, &[])], ..Desired::default() };
+    let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]);
+    let failure = machine.converge(&desired, &fake).await.unwrap_err();
+    assert_eq!((failure.code, failure.cause.as_str()), (Code::GateRed, "the answer is good, but x.service is inactive ()"));
+    fake.set(state("x.service", "active"));
+    machine.converge(&desired, &fake).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_hangs_is_told_at_the_deadline() {
+    let machine = Machine::new(manual());
+    let desired = Desired { volumes: vec![volume(VolumeRole::Etcd, "/var/lib/etcd")], ..Desired::default() };
+    let fake = Fake { hangs: true, ..Fake::new(&machine.clock, &[]) };
+    let failure = machine.converge(&desired, &fake).await.unwrap_err();
+    assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeFailed, "volume etcd: deadline"));
+    assert_eq!(machine.codes(), [Code::VolumeFailed], "told once");
 }
 
 #[tokio::test]

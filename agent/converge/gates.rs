@@ -53,9 +53,8 @@ impl<U: Units, P: Prober> Measure<'_, U, P> {
         let mut process = None;
         loop {
             attempt += 1;
-            let cause = match self.clock.limit(ANSWER_LIMIT, self.measure(&gate.probe)).await {
-                Some(Ok(())) => {
-                    let now = self.process_of(gate).await;
+            let cause = match self.clock.limit(ANSWER_LIMIT, self.measure(gate)).await {
+                Some(Ok(now)) => {
                     good = if now == process { good + 1 } else { 1 };
                     process = now;
                     if good >= u32::from(gate.consecutive.max(1)) {
@@ -127,12 +126,6 @@ impl<U: Units, P: Prober> Measure<'_, U, P> {
         }
     }
 
-    /// Main process and number of restarts: good answers count together only while these stay.
-    async fn process_of(&self, gate: &Gate) -> Option<(u32, u32)> {
-        let state = self.units.unit(gate.unit.as_deref()?).await.ok()?;
-        Some((state.main_pid, state.n_restarts))
-    }
-
     /// A unit that failed and that systemd does not start again: waiting longer is of no use.
     async fn failed_unit(&self, gate: &Gate, cause: &str) -> Option<Failure> {
         let unit = gate.unit.as_deref()?;
@@ -152,8 +145,20 @@ impl<U: Units, P: Prober> Measure<'_, U, P> {
         });
     }
 
-    /// One measurement; the cause in words if it is bad.
-    async fn measure(&self, probe: &Probe) -> Result<(), String> {
+    /// One measurement, good: main process and number of restarts of the gate's unit, because good answers count together
+    /// only while these stay. Bad: the cause in words.
+    async fn measure(&self, gate: &Gate) -> Result<Option<(u32, u32)>, String> {
+        self.ask(&gate.probe).await?;
+        let Some(unit) = &gate.unit else { return Ok(None) };
+        let state = self.units.unit(unit).await.map_err(|error| error.to_string())?;
+        // Somebody else may answer in its place. A unit that applied settings has done its work and may be down.
+        if !matches!(gate.probe, Probe::Sysctl(_)) && !state.is_active() {
+            return Err(format!("the answer is good, but {unit} is {}", state.describe()));
+        }
+        Ok(Some((state.main_pid, state.n_restarts)))
+    }
+
+    async fn ask(&self, probe: &Probe) -> Result<(), String> {
         match probe {
             Probe::HttpJson { url, key, value } => {
                 let answer = self.prober.get_json(url).await.map_err(|error| error.to_string())?;

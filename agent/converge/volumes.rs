@@ -14,13 +14,13 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio::io::unix::AsyncFd;
 
 use super::{Failure, Volumes};
-use crate::clock::Clock;
+use crate::clock::{Clock, Stopwatch};
 use crate::desired::{Owner, Volume};
 use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::{Code, Event, Phase, Report};
 use crate::storage::identity::{CUT, matching};
-use crate::storage::interlock::{Below, Decision, DiskEvidence, Evidence, MarkerEvidence, decide};
+use crate::storage::interlock::{Below, Decision, DiskEvidence, Evidence, MarkerEvidence, decide, erase, over_store};
 use crate::storage::marker::{FILE, Marker, Record, SCHEMA, State};
 use crate::storage::mount_unit;
 use crate::storage::probe::{Disk, Probe};
@@ -28,8 +28,9 @@ use crate::storage::probe::{Disk, Probe};
 /// The net under the events of udev: how often the disks are looked at while one is missing.
 const POLL: Duration = Duration::from_secs(1);
 
-/// How often a disk that somebody holds is looked at again: the kernel claims a new disk while it looks for partitions.
-const BUSY_LOOKS: u8 = 3;
+/// How often a disk that somebody holds or that cannot be read is looked at again: the kernel claims a new disk while it
+/// looks for partitions, and its node may come a moment after it.
+const FLEETING_LOOKS: u8 = 3;
 
 /// How long a disk may take to be read at both ends.
 const READ_LIMIT: Duration = Duration::from_mins(1);
@@ -40,7 +41,27 @@ const MARKER_LIMIT: u64 = 64 * 1024;
 /// The kind of file system that is made.
 const FS_TYPE: &str = "xfs";
 
-type Outcome<T> = std::result::Result<T, Failure>;
+/// What a step ends with.
+type Outcome<T> = std::result::Result<T, Stopped>;
+
+/// A failure, and whether it may pass by itself.
+#[derive(Debug)]
+struct Stopped {
+    failure: Failure,
+    passing: bool,
+}
+
+/// Most failures stay until somebody changes something.
+impl From<Failure> for Stopped {
+    fn from(failure: Failure) -> Self {
+        Self { failure, passing: false }
+    }
+}
+
+/// The failure of a look or of a question to systemd: one that may pass is tried again.
+fn passing(step: &str, error: &Error) -> Stopped {
+    Stopped { failure: failed(step, error), passing: error.kind() == Kind::Transient }
+}
 
 /// Output of an external program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,12 +82,15 @@ pub trait Hands {
     fn start(&self, unit: &str) -> impl Future<Output = Result<()>>;
     /// Stops a unit and waits.
     fn stop(&self, unit: &str) -> impl Future<Output = Result<()>>;
-    /// Whether a unit is active.
-    fn is_active(&self, unit: &str) -> impl Future<Output = Result<bool>>;
+    /// Whether something of a unit runs: it is active, or on its way there or back.
+    fn may_run(&self, unit: &str) -> impl Future<Output = Result<bool>>;
     /// Mounts by a transient unit and waits.
     fn mount(&self, what: &str, place: &str, fs_type: &str, options: &str) -> impl Future<Output = Result<()>>;
-    /// Runs an external program as a transient unit.
-    fn run(&self, argv: Vec<String>) -> impl Future<Output = Result<Ran>>;
+    /// Runs an external program as a transient unit, which goes on under its key when the agent ends. That the program
+    /// could not be started or vanished is a permanent error.
+    fn run(&self, key: &str, argv: Vec<String>) -> impl Future<Output = Result<Ran>>;
+    /// Waits until nothing runs of the program that an earlier agent started under this key, and forgets it.
+    fn wait_stopped(&self, key: &str) -> impl Future<Output = Result<()>>;
     /// Numbers of an owner by the machine's passwd and group files.
     fn ids(&self, owner: &Owner) -> Result<(u32, u32)>;
 }
@@ -95,9 +119,58 @@ struct Found {
     fs_uuid: String,
 }
 
+/// One call of `bring_up`, over all of its tries.
+struct Course {
+    started: Stopwatch,
+    deadline: Duration,
+    /// What was told and is not told again.
+    found: bool,
+    waiting: bool,
+}
+
+impl Course {
+    fn left(&self) -> Duration {
+        self.deadline.saturating_sub(self.started.elapsed())
+    }
+}
+
+/// Whether the disk that carries the volume's id is the one that is mounted in its place. Costs a look at sysfs and the
+/// mount table.
+///
+/// # Errors
+/// If one of them cannot be read.
+pub fn is_mounted_from_its_disk(probe: &Probe, volume: &Volume) -> Result<bool> {
+    let (_, disk) = find(probe, volume)?;
+    disk.map_or(Ok(false), |disk| is_mounted(probe, volume, &disk))
+}
+
+fn is_mounted(probe: &Probe, volume: &Volume, disk: &Disk) -> Result<bool> {
+    Ok(probe.read_mounts()?.iter().any(|mount| mount.number == disk.number && mount.point == volume.mount_point))
+}
+
+/// The nodes of all disks that carry the id, and the disk if it is one.
+fn find(probe: &Probe, volume: &Volume) -> Result<(Vec<String>, Option<Disk>)> {
+    let mut disks = probe.read_disks()?;
+    let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
+    let positions = matching(&volume.cinder_id, &names);
+    let nodes = positions.iter().filter_map(|at| disks.get(*at)).map(|disk| disk.node.display().to_string()).collect();
+    let only = if let [at] = positions.as_slice() { Some(disks.swap_remove(*at)) } else { None };
+    Ok((nodes, only))
+}
+
 impl<H: Hands> Volumes for VolumeKeeper<H> {
-    async fn bring_up(&self, volume: &Volume, deadline: Duration) -> Outcome<bool> {
-        let outcome = self.try_bring_up(volume, deadline).await;
+    async fn bring_up(&self, volume: &Volume, deadline: Duration) -> std::result::Result<bool, Failure> {
+        let mut course = Course { started: self.clock.start(), deadline, found: false, waiting: false };
+        let outcome = loop {
+            match self.try_bring_up(volume, &mut course).await {
+                // systemd or the bus is away for a moment. What was done is on record, and the next try goes on there.
+                Err(stopped) if stopped.passing && !course.left().is_zero() => {
+                    self.tell_waiting(volume, &mut course, stopped.failure.cause);
+                    self.clock.wait(POLL.min(course.left())).await;
+                }
+                outcome => break outcome.map_err(|stopped| stopped.failure),
+            }
+        };
         if let Err(failure) = &outcome {
             let message = format!("volume {} ({}): {}", volume.cinder_id, volume.role, failure.cause);
             let mut event = event(failure.code, volume, message).step(failure.step.clone()).cause(failure.cause.clone());
@@ -110,77 +183,93 @@ impl<H: Hands> Volumes for VolumeKeeper<H> {
 }
 
 impl<H: Hands> VolumeKeeper<H> {
-    async fn try_bring_up(&self, volume: &Volume, deadline: Duration) -> Outcome<bool> {
+    async fn try_bring_up(&self, volume: &Volume, course: &mut Course) -> Outcome<bool> {
         let record = self.record(volume).map_err(|error| failed("record", &error))?;
-        if self.is_in_place(volume, record.as_ref()).map_err(|error| failed("look", &error))? {
+        if self.is_in_place(volume, record.as_ref()).map_err(|error| passing("look", &error))? {
             return Ok(false);
         }
-        self.put_in_place(volume, record, deadline).await.map(|()| true)
+        self.put_in_place(volume, record, course).await.map(|()| true)
     }
 
-    async fn put_in_place(&self, volume: &Volume, record: Option<Record>, deadline: Duration) -> Outcome<()> {
-        let started = self.clock.start();
-        // Left over if the agent was killed while it looked inside.
-        let inspection = mount_unit::name(&inspection(volume));
-        if self.hands.is_active(&inspection).await.unwrap_or(false) {
-            self.hands.stop(&inspection).await.map_err(|error| failed("inspect", &error))?;
-        }
+    async fn put_in_place(&self, volume: &Volume, record: Option<Record>, course: &mut Course) -> Outcome<()> {
+        self.clear_up(volume, record.as_ref(), course).await?;
         let watch = Watch::open();
-        let (mut waiting, mut seen, mut busy_looks) = (false, false, 0);
+        let mut fleeting_looks = 0;
         let found = loop {
             watch.renew();
             let (mut evidence, disk) =
-                self.read_evidence(volume, record.clone()).await.map_err(|error| failed("look", &error))?;
-            if let Some(disk) = disk.as_ref().filter(|_| !seen) {
-                seen = true;
+                self.read_evidence(volume, record.clone()).await.map_err(|error| passing("look", &error))?;
+            if let Some(disk) = disk.as_ref().filter(|_| !course.found) {
+                course.found = true;
                 let message = format!("volume {} is {}", volume.cinder_id, disk.node.display());
-                self.report.emit(event(Code::VolumeFound, volume, message).duration(started.elapsed()));
+                self.report.emit(event(Code::VolumeFound, volume, message).duration(course.started.elapsed()));
             }
             let mut decision = decide(volume, &evidence);
             if let (Decision::ReadMarker, Some(disk)) = (&decision, &disk) {
-                self.look_inside(volume, disk, &mut evidence).await;
+                self.look_inside(volume, disk, &mut evidence).await?;
                 decision = decide(volume, &evidence);
             }
-            if evidence.disk.busy && matches!(decision, Decision::Refuse { .. }) && busy_looks < BUSY_LOOKS {
-                busy_looks += 1;
-                self.next_look(&watch).await;
+            if let Decision::Refuse { found, .. } = &decision
+                && is_fleeting(&evidence, fleeting_looks, course)
+            {
+                if fleeting_looks >= FLEETING_LOOKS {
+                    self.tell_waiting(volume, course, found.clone());
+                }
+                fleeting_looks = fleeting_looks.saturating_add(1);
+                self.next_look(&watch, course).await;
                 continue;
             }
             match (decision, disk) {
-                (Decision::Format { force }, Some(disk)) => break self.format(volume, disk, force).await?,
+                (Decision::Format { force }, Some(disk)) => break self.format(volume, disk, force, record.as_ref()).await?,
                 (Decision::Reuse, Some(disk)) => {
                     let one = evidence.disk.signatures.first();
                     let fs_uuid = one.and_then(|one| one.uuid.clone()).unwrap_or_default();
                     self.report.emit(event(Code::VolumeReused, volume, format!("volume {} is used as it is", volume.cinder_id)));
                     break Found { disk, fs_type: one.map_or(FS_TYPE, |one| one.kind).to_owned(), fs_uuid };
                 }
-                (Decision::Refuse { found, rule, remedy }, _) => {
-                    let code = Code::VolumeRefused;
-                    return Err(Failure { code, step: "check".to_owned(), unit: None, cause: found, rule: Some(rule), remedy });
-                }
+                (refusal @ Decision::Refuse { .. }, _) => return Err(refused(refusal).into()),
                 (Decision::Wait(reason), _) => {
-                    if started.elapsed() >= deadline {
-                        return Err(missing(volume, &reason, deadline));
+                    if course.left().is_zero() {
+                        return Err(missing(volume, &reason, course.deadline).into());
                     }
-                    if !waiting {
-                        waiting = true;
-                        self.report.emit(event(Code::VolumeWaiting, volume, reason));
-                    }
-                    self.next_look(&watch).await;
+                    self.tell_waiting(volume, course, reason);
+                    self.next_look(&watch, course).await;
                 }
                 // A decision about a disk that is gone, or a marker that stayed unread: look again.
-                (_, _) if started.elapsed() < deadline => self.next_look(&watch).await,
-                (_, _) => return Err(missing(volume, "the disk came and went", deadline)),
+                (_, _) if !course.left().is_zero() => self.next_look(&watch, course).await,
+                (_, _) => return Err(missing(volume, "the disk came and went", course.deadline).into()),
             }
         };
-        self.mount(volume, &found).await?;
+        let what = self.mount(volume, &found, course).await?;
         self.mark(volume, &found).map_err(|error| failed("mark", &error))?;
-        self.write_record(volume, &found.fs_type, &found.fs_uuid, State::InPlace)?;
+        self.write_record(volume, &found.fs_type, &found.fs_uuid, State::InPlace, Some(what))?;
         let message = format!("volume {} is mounted at {}", volume.cinder_id, volume.mount_point);
-        self.report.emit(
-            event(Code::VolumeMounted, volume, message).unit(mount_unit::name(&volume.mount_point)).duration(started.elapsed()),
-        );
+        let unit = mount_unit::name(&volume.mount_point);
+        self.report.emit(event(Code::VolumeMounted, volume, message).unit(unit).duration(course.started.elapsed()));
         Ok(())
+    }
+
+    /// What an agent left that was ended in the middle: its mkfs, which goes on, and its look into the file system.
+    async fn clear_up(&self, volume: &Volume, record: Option<&Record>, course: &Course) -> Outcome<()> {
+        if record.is_some_and(|record| record.state == State::Formatting) {
+            let unfinished = || Error::permanent("a mkfs that was started earlier still runs at the deadline");
+            match self.clock.limit(course.left(), self.hands.wait_stopped(&mkfs_key(volume))).await {
+                Some(waited) => waited.map_err(|error| passing("mkfs", &error))?,
+                None => return Err(failed("mkfs", &unfinished()).into()),
+            }
+        }
+        let inspection = mount_unit::name(&inspection(volume));
+        if self.hands.may_run(&inspection).await.map_err(|error| passing("inspect", &error))? {
+            self.hands.stop(&inspection).await.map_err(|error| passing("inspect", &error))?;
+        }
+        Ok(())
+    }
+
+    fn tell_waiting(&self, volume: &Volume, course: &mut Course, reason: String) {
+        if !course.waiting {
+            course.waiting = true;
+            self.report.emit(event(Code::VolumeWaiting, volume, reason));
+        }
     }
 
     /// Recorded as ours, mounted from the right disk, its unit as it should be.
@@ -188,28 +277,14 @@ impl<H: Hands> VolumeKeeper<H> {
         let Some(record) = record.filter(|record| record.state == State::InPlace && record.cluster == volume.cluster) else {
             return Ok(false);
         };
-        let text = mount_unit::text(volume, &record.fs_type, &record.fs_uuid);
+        let Some(what) = &record.what else { return Ok(false) };
+        let text = mount_unit::text(volume, &record.fs_type, what);
         let unit = self.root.read(Path::new(&mount_unit::path(&volume.mount_point)), MARKER_LIMIT)?;
-        if unit.as_deref() != Some(text.as_bytes()) {
-            return Ok(false);
-        }
-        let (_, disk) = self.find(volume)?;
-        let mounts = self.probe.read_mounts()?;
-        Ok(disk.is_some_and(|disk| mounts.iter().any(|mount| mount.number == disk.number && mount.point == volume.mount_point)))
-    }
-
-    /// The nodes of all disks that carry the id, and the disk if it is one.
-    fn find(&self, volume: &Volume) -> Result<(Vec<String>, Option<Disk>)> {
-        let mut disks = self.probe.read_disks()?;
-        let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
-        let positions = matching(&volume.cinder_id, &names);
-        let nodes = positions.iter().filter_map(|at| disks.get(*at)).map(|disk| disk.node.display().to_string()).collect();
-        let only = if let [at] = positions.as_slice() { Some(disks.swap_remove(*at)) } else { None };
-        Ok((nodes, only))
+        Ok(unit.as_deref() == Some(text.as_bytes()) && is_mounted_from_its_disk(&self.probe, volume)?)
     }
 
     async fn read_evidence(&self, volume: &Volume, record: Option<Record>) -> Result<(Evidence, Option<Disk>)> {
-        let (matches, disk) = self.find(volume)?;
+        let (matches, disk) = find(&self.probe, volume)?;
         let mut evidence = Evidence { matches, record, ..Evidence::default() };
         let Some(disk) = disk else { return Ok((evidence, None)) };
         let serial = volume.cinder_id.get(..CUT).unwrap_or(&volume.cinder_id);
@@ -220,13 +295,22 @@ impl<H: Hands> VolumeKeeper<H> {
         Ok((evidence, Some(disk)))
     }
 
-    /// Off the loop and bounded: a disk whose storage is gone may never answer a read.
     async fn read_disk(&self, disk: &Disk, serial: &str) -> Result<DiskEvidence> {
-        let (probe, disk, serial) = (self.probe.clone(), disk.clone(), serial.to_owned());
+        let serial = serial.to_owned();
+        self.beside_the_loop(disk, move |probe, disk| probe.read_evidence(disk, &serial)).await
+    }
+
+    /// Off the loop and bounded: a disk whose storage is gone may never answer.
+    async fn beside_the_loop<T: Send + 'static>(
+        &self,
+        disk: &Disk,
+        work: impl FnOnce(&Probe, &Disk) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let node = disk.node.display().to_string();
-        let reading = tokio::task::spawn_blocking(move || probe.read_evidence(&disk, &serial));
-        let silent = || Error::transient(format!("{node} does not answer reads within {} s", READ_LIMIT.as_secs()));
-        self.clock.limit(READ_LIMIT, reading).await.ok_or_else(silent)?.map_err(Error::transient)?
+        let (probe, disk) = (self.probe.clone(), disk.clone());
+        let working = tokio::task::spawn_blocking(move || work(&probe, &disk));
+        let silent = || Error::transient(format!("{node} does not answer within {} s", READ_LIMIT.as_secs()));
+        self.clock.limit(READ_LIMIT, working).await.ok_or_else(silent)?.map_err(Error::transient)?
     }
 
     async fn read_below(&self, volume: &Volume) -> Result<Below> {
@@ -234,7 +318,7 @@ impl<H: Hands> VolumeKeeper<H> {
             return Ok(Below::OtherMount(other.source));
         }
         for unit in &volume.users {
-            if self.hands.is_active(unit).await? {
+            if self.hands.may_run(unit).await? {
                 return Ok(Below::Running(unit.clone()));
             }
         }
@@ -242,10 +326,10 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     /// Reads the marker, where the file system is mounted or by a mount that changes no byte of it.
-    async fn look_inside(&self, volume: &Volume, disk: &Disk, evidence: &mut Evidence) {
+    async fn look_inside(&self, volume: &Volume, disk: &Disk, evidence: &mut Evidence) -> Outcome<()> {
         if evidence.disk.mounts.contains(&volume.mount_point) {
             (evidence.marker, evidence.etcd_member) = self.read_marker(&volume.mount_point);
-            return;
+            return Ok(());
         }
         let fs_type = evidence.disk.signatures.first().map_or(FS_TYPE, |one| one.kind);
         // Even a read-only mount replays the log unless told not to; nouuid: the original of a copy may be mounted.
@@ -253,21 +337,24 @@ impl<H: Hands> VolumeKeeper<H> {
         let place = inspection(volume);
         let options = format!("ro,nosuid,nodev,noexec,{log}");
         if let Err(error) = self.hands.mount(&disk.node.display().to_string(), &place, fs_type, &options).await {
+            if error.kind() == Kind::Transient {
+                return Err(passing("inspect", &error));
+            }
             evidence.marker = MarkerEvidence::Unreadable(error.to_string());
-            return;
+            return Ok(());
         }
         (evidence.marker, evidence.etcd_member) = self.read_marker(&place);
-        if let Err(error) = self.hands.stop(&mount_unit::name(&place)).await {
-            evidence.marker = MarkerEvidence::Unreadable(error.to_string());
-        }
+        self.hands.stop(&mount_unit::name(&place)).await.map_err(|error| passing("inspect", &error))
     }
 
     fn read_marker(&self, place: &str) -> (MarkerEvidence, bool) {
         let read = || -> Result<(Option<Vec<u8>>, bool)> {
             let tree = self.root.subtree(Path::new(place))?;
-            let member = ["default.etcd/member", "default/member", "member"]
-                .iter()
-                .any(|path| tree.facts(Path::new(path)).is_ok_and(|at| at.is_some()));
+            let mut member = false;
+            for path in ["default.etcd/member", "default/member", "member"] {
+                // What cannot be looked at may be one.
+                member |= tree.facts(Path::new(path))?.is_some();
+            }
             Ok((tree.read(Path::new(FILE), MARKER_LIMIT)?, member))
         };
         match read() {
@@ -283,11 +370,22 @@ impl<H: Hands> VolumeKeeper<H> {
         }
     }
 
-    async fn format(&self, volume: &Volume, disk: Disk, force: bool) -> Outcome<Found> {
+    async fn format(&self, volume: &Volume, disk: Disk, force: bool, record: Option<&Record>) -> Outcome<Found> {
         let device = disk.node.display().to_string();
         let started = self.clock.start();
-        let fs_uuid = random_uuid().map_err(|error| failed("mkfs", &error))?;
-        self.write_record(volume, FS_TYPE, &fs_uuid, State::Formatting)?;
+        // mkfs is told a kernel name: while the disk is held open, that name is given to no other one. What was decided
+        // on is looked at again behind it.
+        let hold = self.beside_the_loop(&disk, Probe::hold).await.map_err(|error| passing("look", &error))?;
+        let (before, again) = self.read_evidence(volume, record.cloned()).await.map_err(|error| passing("look", &error))?;
+        let same = again.is_some_and(|again| again.number == disk.number && again.node == disk.node);
+        if !same || decide(volume, &before) != (Decision::Format { force }) {
+            return Err(passing("look", &Error::transient(format!("{device} changed while it was looked at"))));
+        }
+        let fs_uuid = match record.filter(|_| force) {
+            Some(record) => record.fs_uuid.clone(),
+            None => random_uuid().map_err(|error| passing("mkfs", &error))?,
+        };
+        self.write_record(volume, FS_TYPE, &fs_uuid, State::Formatting, None)?;
         self.report.emit(
             event(Code::VolumeFormatting, volume, format!("{device} is formatted for volume {}", volume.cinder_id)).step("mkfs"),
         );
@@ -302,52 +400,92 @@ impl<H: Hands> VolumeKeeper<H> {
             format!("hna-{}", volume.role),
             device.clone(),
         ]);
-        let ran = self.hands.run(argv).await.map_err(|error| failed("mkfs", &error))?;
+        let ran = self.hands.run(&mkfs_key(volume), argv).await.map_err(|error| passing("mkfs", &error))?;
         if ran.status != 0 {
-            let words = ran.stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing").to_owned();
-            return Err(failed(
-                "mkfs",
-                &Error::permanent(format!("mkfs.xfs {device} ended with status {}: {words}", ran.status)),
-            ));
+            let words = ran.stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing");
+            return Err(self.mkfs_failed(volume, &disk, force, &before.disk, &format!("status {}: {words}", ran.status)).await);
         }
         // What counts is on the disk, not what mkfs says.
-        let evidence = self.read_disk(&disk, "").await.map_err(|error| failed("mkfs", &error))?;
+        let evidence = self.read_disk(&disk, "").await.map_err(|error| passing("mkfs", &error))?;
+        drop(hold);
         if !matches!(evidence.signatures.as_slice(), [one] if one.kind == FS_TYPE && one.uuid.as_deref() == Some(fs_uuid.as_str()))
         {
-            return Err(failed(
-                "mkfs",
-                &Error::permanent(format!("{device} does not hold the file system that mkfs.xfs was to make")),
-            ));
+            let error = Error::permanent(format!("{device} does not hold the file system that mkfs.xfs was to make"));
+            return Err(failed("mkfs", &error).into());
         }
-        self.write_record(volume, FS_TYPE, &fs_uuid, State::Formatted)?;
+        self.write_record(volume, FS_TYPE, &fs_uuid, State::Formatted, None)?;
         let message = format!("{device} was formatted for volume {}", volume.cinder_id);
         self.report.emit(event(Code::VolumeFormatted, volume, message).step("mkfs").duration(started.elapsed()));
         Ok(Found { disk, fs_type: FS_TYPE.to_owned(), fs_uuid })
     }
 
-    async fn mount(&self, volume: &Volume, found: &Found) -> Outcome<()> {
+    /// A mkfs that wrote nothing refused the disk: it sees something that we do not know, and nothing of ours is on it.
+    async fn mkfs_failed(&self, volume: &Volume, disk: &Disk, force: bool, before: &DiskEvidence, words: &str) -> Stopped {
+        let device = disk.node.display();
+        let error = Error::permanent(format!("mkfs.xfs {device} ended with {words}"));
+        let is_untouched = |after: &DiskEvidence| after.digest.is_some() && after.digest == before.digest;
+        if force || !self.read_disk(disk, "").await.is_ok_and(|after| is_untouched(&after)) {
+            return failed("mkfs", &error).into();
+        }
+        if let Err(error) = self.state.remove(&record_path(volume)) {
+            return Failure { code: Code::StateWriteFailed, ..failed("record", &error) }.into();
+        }
+        Failure::from_error(Code::VolumeRefused, "mkfs", &error)
+            .rule("what mkfs itself does not take is never formatted")
+            .remedy(format!("`wipefs {device}` shows what is on it; to lose it {}", erase(&device.to_string())))
+            .into()
+    }
+
+    /// Mounts; what the unit mounts is given back for the record.
+    async fn mount(&self, volume: &Volume, found: &Found, course: &Course) -> Outcome<String> {
         let unit = mount_unit::name(&volume.mount_point);
-        let of_unit = |error: &Error| Failure { unit: Some(unit.clone()), ..failed("mount", error) };
-        let (path, text) = (mount_unit::path(&volume.mount_point), mount_unit::text(volume, &found.fs_type, &found.fs_uuid));
-        let there = self.root.read(Path::new(&path), MARKER_LIMIT).map_err(|error| of_unit(&error))?;
+        let stopped = |error: &Error| {
+            let stopped = passing("mount", error);
+            Stopped { failure: stopped.failure.unit(&unit), ..stopped }
+        };
+        let of_file = |error: &Error| Failure { unit: Some(unit.clone()), ..failed("mount", error) };
+        let what = mount_unit::source(volume, &found.disk.names, &found.fs_uuid);
+        let path = mount_unit::path(&volume.mount_point);
+        let text = mount_unit::text(volume, &found.fs_type, &what);
+        // Before the unit is there: whatever needs the mount point would start it at the next boot.
+        self.wait_for_link(&what, found, course).await.map_err(|error| stopped(&error))?;
+        let there = self.root.read(Path::new(&path), MARKER_LIMIT).map_err(|error| of_file(&error))?;
         if there.as_deref() != Some(text.as_bytes()) {
             self.root
                 .write(Path::new(&path), text.as_bytes(), Attributes { mode: 0o644, owner: None })
-                .map_err(|error| of_unit(&error))?;
-            self.hands.reload().await.map_err(|error| of_unit(&error))?;
+                .map_err(|error| of_file(&error))?;
         }
-        self.hands.start(&unit).await.map_err(|error| of_unit(&error))?;
-        let mounts = self.probe.read_mounts().map_err(|error| of_unit(&error))?;
-        if mounts.iter().any(|mount| mount.number == found.disk.number && mount.point == volume.mount_point) {
-            return Ok(());
+        // Even if nothing was written now: an agent may have been ended between its write and its reload.
+        self.hands.reload().await.map_err(|error| stopped(&error))?;
+        // All this took its time, in which a store may have come up below or a link been turned.
+        if !is_mounted(&self.probe, volume, &found.disk).map_err(|error| stopped(&error))? {
+            let below = self.read_below(volume).await.map_err(|error| stopped(&error))?;
+            if let Some(refusal) = over_store(volume, &below) {
+                return Err(refused(refusal).into());
+            }
+            self.wait_for_link(&what, found, course).await.map_err(|error| stopped(&error))?;
         }
-        // The unit names a UUID: a copy of the volume may have been taken for it.
-        self.hands.stop(&unit).await.map_err(|error| of_unit(&error))?;
-        let remedy = format!("`blkid --match-token UUID={}`: detach the copy of the volume", found.fs_uuid);
-        Err(of_unit(
-            &Error::refused(format!("another disk than {} came up at {}", found.disk.node.display(), volume.mount_point))
-                .remedy(remedy),
-        ))
+        self.hands.start(&unit).await.map_err(|error| stopped(&error))?;
+        if is_mounted(&self.probe, volume, &found.disk).map_err(|error| stopped(&error))? {
+            return Ok(what);
+        }
+        self.hands.stop(&unit).await.map_err(|error| stopped(&error))?;
+        Err(stopped(&another_disk(&what, found)))
+    }
+
+    /// Waits for the link that the mount unit names (udev makes one by UUID only after a mkfs), and requires that it leads
+    /// to the disk that was checked.
+    async fn wait_for_link(&self, what: &str, found: &Found, course: &Course) -> Result<()> {
+        loop {
+            match self.probe.leads_to(what, &found.disk) {
+                Some(true) => return Ok(()),
+                Some(false) => return Err(another_disk(what, found)),
+                None if course.left().is_zero() => {
+                    return Err(Error::permanent(format!("udev made no link {what}")).remedy("`udevadm trigger; udevadm settle`"));
+                }
+                None => self.clock.wait(POLL.min(course.left())).await,
+            }
+        }
     }
 
     fn mark(&self, volume: &Volume, found: &Found) -> Result<()> {
@@ -392,7 +530,7 @@ impl<H: Hands> VolumeKeeper<H> {
         Ok(record.filter(|record| record.schema == SCHEMA && record.role == volume.role && record.volume == volume.cinder_id))
     }
 
-    fn write_record(&self, volume: &Volume, fs_type: &str, fs_uuid: &str, state: State) -> Outcome<()> {
+    fn write_record(&self, volume: &Volume, fs_type: &str, fs_uuid: &str, state: State, what: Option<String>) -> Outcome<()> {
         let record = Record {
             schema: SCHEMA,
             role: volume.role,
@@ -401,19 +539,22 @@ impl<H: Hands> VolumeKeeper<H> {
             fs_type: fs_type.to_owned(),
             fs_uuid: fs_uuid.to_owned(),
             state,
+            what,
             at: self.clock.now(),
         };
         let write = || {
             self.state.create_dir(Path::new("volumes"), Attributes::mode(0o700))?;
             self.state.write_json(&record_path(volume), &record, Attributes::mode(0o600))
         };
-        write().map_err(|error| Failure { code: Code::StateWriteFailed, ..failed("record", &error) })
+        write().map_err(|error| Failure { code: Code::StateWriteFailed, ..failed("record", &error) }.into())
     }
 
-    async fn next_look(&self, watch: &Watch) {
+    async fn next_look(&self, watch: &Watch, course: &Course) {
+        // A disk that is held is given its few looks even at the deadline.
+        let pause = if course.left().is_zero() { POLL } else { POLL.min(course.left()) };
         tokio::select! {
             () = watch.changed() => {}
-            () = self.clock.wait(POLL) => {}
+            () = self.clock.wait(pause) => {}
         }
     }
 }
@@ -424,6 +565,11 @@ fn event(code: Code, volume: &Volume, message: String) -> Event {
 
 fn record_path(volume: &Volume) -> PathBuf {
     PathBuf::from(format!("volumes/{}.json", volume.role))
+}
+
+/// The same for every mkfs of a volume, so that the next agent finds one that still runs.
+fn mkfs_key(volume: &Volume) -> String {
+    format!("program-mkfs-{}", volume.role)
 }
 
 fn inspection(volume: &Volume) -> String {
@@ -439,6 +585,30 @@ fn missing(volume: &Volume, reason: &str, deadline: Duration) -> Failure {
         rule: Some(format!("the {} store lies on Cinder volume {}", volume.role, volume.cinder_id)),
         remedy: format!("attach volume {} to this server: `openstack server add volume`", volume.cinder_id),
     }
+}
+
+/// Whether what speaks against a disk may be gone at the next look.
+fn is_fleeting(evidence: &Evidence, looks: u8, course: &Course) -> bool {
+    let disk = &evidence.disk;
+    let is_formatting = evidence.record.as_ref().is_some_and(|record| record.state == State::Formatting);
+    // Nobody but our own mkfs is likely to hold a disk that we were about to format.
+    let is_ours = disk.busy && is_formatting && disk.mounts.is_empty() && !course.left().is_zero();
+    is_ours || ((disk.busy || disk.unreadable.is_some()) && looks < FLEETING_LOOKS)
+}
+
+/// The failure that a refusal of the interlock is.
+fn refused(decision: Decision) -> Failure {
+    let (found, rule, remedy) = match decision {
+        Decision::Refuse { found, rule, remedy } => (found, Some(rule), remedy),
+        other => (format!("{other:?}"), None, String::new()),
+    };
+    Failure { code: Code::VolumeRefused, step: "check".to_owned(), unit: None, cause: found, rule, remedy }
+}
+
+/// The link leads to a copy of the volume, or to whatever somebody turned it to.
+fn another_disk(what: &str, found: &Found) -> Error {
+    Error::refused(format!("{what} leads to another disk than {}: one that carries the same UUID", found.disk.node.display()))
+        .remedy(format!("`blkid --match-token UUID={}`: detach the copy of the volume", found.fs_uuid))
 }
 
 fn failed(step: &str, error: &Error) -> Failure {

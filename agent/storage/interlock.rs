@@ -52,6 +52,8 @@ pub struct DiskEvidence {
     pub signatures: Vec<Signature>,
     /// First and last MiB are zero.
     pub blank: bool,
+    /// SHA-256 of both ends: tells later whether anybody wrote there. `None` where they could not be read.
+    pub digest: Option<[u8; 32]>,
 }
 
 /// What lies at the mount point under the volume.
@@ -149,8 +151,14 @@ fn at_the_mount_point(volume: &Volume, evidence: &Evidence, device: &str) -> Opt
     if let Some(place) = disk.mounts.first() {
         return Some(refuse(format!("{device} is mounted at {place}"), "nobody else uses the disk", format!("`umount {place}`")));
     }
+    over_store(volume, &evidence.below)
+}
+
+/// The refusal to mount over something that is in use or kept below; `None` if nothing is there.
+#[must_use]
+pub fn over_store(volume: &Volume, below: &Below) -> Option<Decision> {
     let point = &volume.mount_point;
-    let (found, remedy) = match &evidence.below {
+    let (found, remedy) = match below {
         Below::Empty => return None,
         Below::Store => (
             format!("{point} is not empty"),
@@ -196,10 +204,11 @@ fn in_use(disk: &DiskEvidence, device: &str) -> Option<Decision> {
 fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
     let disk = &evidence.disk;
     if let Some(record) = evidence.record.as_ref().filter(|record| record.state == State::Formatting)
-        && (disk.signatures.is_empty() || is_recorded(record, disk))
+        && is_recorded(record, disk)
         && volume.format != FormatPolicy::Never
     {
-        // The record was made when every rule was met, so what is here since then is what our own mkfs left.
+        // Only our own mkfs can have written the UUID that was drawn for it. The record alone proves nothing: mkfs may
+        // have refused the disk, for what it sees and we do not.
         return Decision::Format { force: true };
     }
     match disk.signatures.as_slice() {
@@ -289,7 +298,8 @@ fn umount(volume: &Volume) -> String {
 }
 
 /// The one command after which a disk counts as blank.
-fn erase(device: &str) -> String {
+#[must_use]
+pub fn erase(device: &str) -> String {
     format!("`blkdiscard --force --zeroout {device}`")
 }
 

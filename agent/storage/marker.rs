@@ -44,6 +44,9 @@ pub struct Record {
     pub fs_uuid: String,
     /// How far.
     pub state: State,
+    /// What the mount unit mounts, once the volume is in its place: udev may know another name for the disk at each look.
+    #[serde(default)]
+    pub what: Option<String>,
     /// When the record was made.
     pub at: Timestamp,
 }

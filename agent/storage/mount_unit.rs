@@ -1,5 +1,6 @@
 //! The mount unit that keeps a volume in its place at every boot.
 
+use super::identity::{Names, carries};
 use crate::desired::{Volume, VolumeRole};
 
 /// Where the unit's file lies.
@@ -28,12 +29,24 @@ pub fn name(mount_point: &str) -> String {
     if out.is_empty() { "-.mount".to_owned() } else { out + ".mount" }
 }
 
+/// What the unit mounts: the link that carries the Cinder id, so that a copy with the same UUID is never taken for the
+/// volume; by the UUID only where udev makes no such link.
+#[must_use]
+pub fn source(volume: &Volume, names: &Names, fs_uuid: &str) -> String {
+    // Anything else may mean something in a unit file (`%`, a blank); udev makes no such names for these disks.
+    let is_plain = |link: &&String| link.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:+=@".contains(&byte));
+    match names.links.iter().filter(is_plain).find(|link| carries(link, &volume.cinder_id)) {
+        Some(link) => format!("/dev/disk/by-id/{link}"),
+        None => format!("/dev/disk/by-uuid/{fs_uuid}"),
+    }
+}
+
 /// The unit's text.
 ///
 /// It has no default dependencies, because these would put it before local-fs.target: a volume that is not attached at
 /// a boot would then hold up the whole machine, where only the units above it (`RequiresMountsFor`=) have to wait.
 #[must_use]
-pub fn text(volume: &Volume, fs_type: &str, fs_uuid: &str) -> String {
+pub fn text(volume: &Volume, fs_type: &str, source: &str) -> String {
     let what = match volume.role {
         VolumeRole::Runtime => "Container runtime's store",
         VolumeRole::Etcd => "etcd's store",
@@ -49,7 +62,7 @@ Conflicts=umount.target
 Before=umount.target
 
 [Mount]
-What=/dev/disk/by-uuid/{fs_uuid}
+What={source}
 Where={mount_point}
 Type={fs_type}
 Options=defaults
@@ -95,9 +108,23 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_volume_is_mounted_by_its_own_id_where_there_is_a_link() {
+        let own = "virtio-7c1f4d0e-93a2-4b86-8";
+        for (links, expected) in [
+            (vec![], "/dev/disk/by-uuid/0b7e"),
+            (vec!["virtio-other"], "/dev/disk/by-uuid/0b7e"),
+            (vec!["a", own], "/dev/disk/by-id/virtio-7c1f4d0e-93a2-4b86-8"),
+            (vec!["odd%x-7c1f4d0e-93a2-4b86-8"], "/dev/disk/by-uuid/0b7e"),
+        ] {
+            let names = Names { serials: vec![], links: links.into_iter().map(str::to_owned).collect() };
+            assert_eq!(source(&volume(), &names, "0b7e"), expected, "{names:?}");
+        }
+    }
+
+    #[test]
     fn a_missing_volume_holds_up_its_users_only() {
-        let text = text(&volume(), "xfs", "0b7e");
-        assert!(text.contains("What=/dev/disk/by-uuid/0b7e\nWhere=/var/lib/etcd\nType=xfs\n"));
+        let text = text(&volume(), "xfs", "/dev/disk/by-id/virtio-x");
+        assert!(text.contains("What=/dev/disk/by-id/virtio-x\nWhere=/var/lib/etcd\nType=xfs\n"));
         assert!(text.contains("DefaultDependencies=no\n") && !text.contains("local-fs.target") && !text.contains("[Install]"));
     }
 }

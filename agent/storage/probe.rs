@@ -135,6 +135,25 @@ impl Probe {
         Ok(String::from_utf8_lossy(&text).lines().filter_map(mount).collect())
     }
 
+    /// Whether a path below /dev leads to this disk; `None` if it leads nowhere.
+    #[must_use]
+    pub fn leads_to(&self, path: &str, disk: &Disk) -> Option<bool> {
+        let target = self.dev.join(path.trim_start_matches("/dev/")).canonicalize().ok()?;
+        Some(match number(&target) {
+            Some(number) => number == disk.number,
+            None => disk.node.canonicalize().is_ok_and(|node| node == target),
+        })
+    }
+
+    /// Keeps a disk's node and number from being given to another one for as long as the file is open. It is no claim:
+    /// mkfs can still ask for the disk alone.
+    ///
+    /// # Errors
+    /// If the node does not lead to this disk any more.
+    pub fn hold(&self, disk: &Disk) -> Result<File> {
+        open(disk, 0).context(|| format!("opening {}", disk.node.display()))
+    }
+
     fn is_swap(&self, disk: &Disk) -> bool {
         let text = std::fs::read_to_string(self.proc.join("swaps")).unwrap_or_default();
         text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).any(|path| {
@@ -152,6 +171,10 @@ fn read_ends(disk: &Disk, evidence: &mut DiskEvidence) -> io::Result<()> {
     file.read_exact_at(&mut tail, evidence.size - span as u64)?;
     evidence.signatures = find(&head, &tail, evidence.size);
     evidence.blank = is_zero(&head) && is_zero(&tail);
+    let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
+    digest.update(&head);
+    digest.update(&tail);
+    evidence.digest = digest.finish().as_ref().try_into().ok();
     drop(file);
     // O_EXCL without O_CREAT asks the kernel whether anybody (a mount, device mapper, MD) claims the disk (open(2)).
     match open(disk, nix::libc::O_EXCL) {
@@ -321,6 +344,23 @@ pub(crate) mod tests {
             let found: Vec<_> = evidence.signatures.iter().map(|one| one.kind).collect();
             assert_eq!((evidence.blank, found.as_slice(), evidence.size), (blank, kinds, 4 * SPAN as u64), "{change:?}");
             assert_eq!((evidence.busy, evidence.swap, evidence.unreadable), (false, false, None));
+            assert!(evidence.digest.is_some());
+        }
+    }
+
+    #[test]
+    fn a_link_is_followed_to_its_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        machine(dir.path(), &[0; 4096]);
+        put(dir.path(), "dev/vdc", b"");
+        put(dir.path(), "dev/disk/by-uuid/x", b"");
+        for (link, target) in [("own", "../../vdb"), ("copy", "../../vdc"), ("gone", "../../vdd")] {
+            std::os::unix::fs::symlink(target, dir.path().join("dev/disk/by-uuid").join(link)).unwrap();
+        }
+        let probe = Probe::at(dir.path());
+        let disk = probe.read_disks().unwrap().into_iter().find(|disk| disk.node.ends_with("vdb")).unwrap();
+        for (link, leads) in [("own", Some(true)), ("copy", Some(false)), ("gone", None), ("none", None)] {
+            assert_eq!(probe.leads_to(&format!("/dev/disk/by-uuid/{link}"), &disk), leads, "{link}");
         }
     }
 

@@ -34,6 +34,8 @@ pub use transient::{TransientService, TransientStart};
 use unit::Seen;
 pub use unit::{JobOutcome, UnitState};
 
+/// The D-Bus name of the error that a unit of this name is loaded already.
+const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 /// How often a unit is looked at where no signal came.
 const POLL: Duration = Duration::from_secs(2);
 /// How many looks in a row may fail before a wait is given up: a bus that restarts is back long before.
@@ -187,7 +189,7 @@ impl Systemd {
             match fault.name() {
                 // Before 236: "Cannot set property CollectMode, or unknown property."
                 Some("org.freedesktop.DBus.Error.PropertyReadOnly") if dialect == Dialect::Full => dialect = Dialect::Old,
-                Some("org.freedesktop.systemd1.UnitExists") if !reset => {
+                Some(UNIT_EXISTS) if !reset => {
                     if !self.look(name).await?.is_stopped() {
                         return Ok(TransientStart::AlreadyThere);
                     }
@@ -208,9 +210,19 @@ impl Systemd {
         let name = mount_unit(where_);
         let events = self.events().await?;
         let properties = transient::mount_properties(what, fstype, options);
-        let job =
-            self.run_transient(&name, Mode::Replace, &properties).await.context(|| format!("mounting {what} on {where_}"))?;
-        self.end_of_job(&name, Verb::Start, &job, events).await
+        let mut started = self.run_transient(&name, Mode::Replace, &properties).await;
+        if started.as_ref().is_err_and(|fault| fault.name() == Some(UNIT_EXISTS)) && self.look(&name).await?.is_stopped() {
+            // The failed remains of an earlier mount.
+            self.reset_failed(&name).await?;
+            started = self.run_transient(&name, Mode::Replace, &properties).await;
+        }
+        let job = started.context(|| format!("mounting {what} on {where_}"))?;
+        let outcome = self.end_of_job(&name, Verb::Start, &job, events).await?;
+        if !outcome.is_done() {
+            // systemd would keep the failed unit, and with it its name. What it says of the mount is in the journal.
+            drop(self.reset_failed(&name).await);
+        }
+        Ok(outcome)
     }
 
     /// Waits until nothing of a unit runs and no job is queued for it; at once if it is not loaded.

@@ -29,6 +29,8 @@ pub struct UnitState {
     pub main_pid: u32,
     /// How often systemd restarted it by itself (0 before systemd 235).
     pub n_restarts: u32,
+    /// Whether a job waits for it: at a boot it may be down only because its turn has not come.
+    pub job_queued: bool,
 }
 
 impl UnitState {
@@ -44,10 +46,17 @@ impl UnitState {
         matches!(self.active_state.as_str(), "active" | "reloading" | "refreshing")
     }
 
-    /// Whether it is on its way to another state.
+    /// Whether something of it may run; also in states that only newer versions know.
+    #[must_use]
+    pub fn may_run(&self) -> bool {
+        !matches!(self.active_state.as_str(), "inactive" | "failed" | "")
+    }
+
+    /// Whether it is on its way to another state, or waits for its turn.
     #[must_use]
     pub fn is_settling(&self) -> bool {
-        matches!(self.active_state.as_str(), "activating" | "reloading" | "refreshing" | "deactivating" | "maintenance")
+        self.job_queued
+            || matches!(self.active_state.as_str(), "activating" | "reloading" | "refreshing" | "deactivating" | "maintenance")
     }
 
     /// Whether it failed and systemd does nothing more about it.
@@ -111,6 +120,7 @@ impl Seen {
             need_daemon_reload: matches!(properties.get("NeedDaemonReload"), Some(Value::Bool(true))),
             main_pid: count("MainPID"),
             n_restarts: count("NRestarts"),
+            job_queued: job.is_some(),
         };
         Self { state, job }
     }
@@ -166,6 +176,7 @@ mod tests {
         ] {
             let state = state(word);
             assert_eq!((state.is_active(), state.is_settling(), state.is_failed()), (active, settling, failed), "{word}");
+            assert_eq!(state.may_run(), !matches!(word, "inactive" | "failed"), "{word}");
         }
     }
 
@@ -185,10 +196,11 @@ mod tests {
         ]);
         let seen = Seen::from_properties("x.service", &properties);
         assert_eq!(seen.job.as_deref(), Some("/org/freedesktop/systemd1/job/7"));
-        assert!(!seen.is_stopped() && seen.state.need_daemon_reload);
+        assert!(!seen.is_stopped() && seen.state.need_daemon_reload && seen.state.is_settling());
         assert_eq!((seen.state.exec_main_status, seen.state.n_restarts), (3, 0));
         properties.insert("Job", job(0));
-        assert!(Seen::from_properties("x.service", &properties).is_stopped());
+        let seen = Seen::from_properties("x.service", &properties);
+        assert!(seen.is_stopped() && !seen.state.is_settling());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::hands::Hands;
 use crate::clock::Clock;
-use crate::converge::volumes::VolumeKeeper;
+use crate::converge::volumes::{VolumeKeeper, is_mounted_from_its_disk};
 use crate::converge::{self, Context, Failure};
 use crate::deploy::Outcome;
 use crate::desired::Desired;
@@ -183,12 +183,22 @@ impl Node {
         };
         let desired = kubernetes::render(&spec);
         let observed = converge::observe(&desired, &self.root, systemd).await?;
-        let plan = converge::plan(&desired, &observed);
         // Right after a boot the units are still on their way.
-        if plan.is_empty() || observed.units.values().any(UnitState::is_settling) {
+        if observed.units.values().any(UnitState::is_settling) {
             return Ok(Look { drifted: false });
         }
-        let found = summary(&plan);
+        let probe = Probe::machine();
+        let mut found = summary(&converge::plan(&desired, &observed));
+        for volume in desired.volumes.iter().filter(|volume| observed.mounted.contains(&volume.role)) {
+            if !is_mounted_from_its_disk(&probe, volume)? {
+                let wrong = format!("another disk than volume {} is mounted at {}", volume.cinder_id, volume.mount_point);
+                found = [found, wrong].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ");
+            }
+        }
+        // What is left of a plan then (unit files that systemd is to read again) changes nothing that runs.
+        if found.is_empty() {
+            return Ok(Look { drifted: false });
+        }
         self.report.emit(
             Event::new(Code::NodeDrift, "the node differs from its parameters").generation(generation).step("drift").cause(found),
         );
@@ -244,8 +254,11 @@ fn summary(plan: &converge::Plan) -> String {
     let directories = plan.directories.iter().map(|directory| format!("{} differs", directory.path));
     let enable = plan.enable.iter().map(|unit| format!("{unit} is not enabled"));
     let start = plan.start.iter().map(|unit| format!("{unit} is not running"));
+    let restart = plan.restart.iter().map(|unit| format!("{unit} has not read its files"));
+    let helpers = plan.helpers.iter().map(|unit| format!("{unit} has not applied its files"));
     let volumes = plan.volumes.iter().cloned();
-    let all: Vec<String> = files.chain(directories).chain(enable).chain(start).chain(volumes).collect();
+    let units = enable.chain(start).chain(restart).chain(helpers);
+    let all: Vec<String> = files.chain(directories).chain(units).chain(volumes).collect();
     shortened(&all.join(", "), REASON_LIMIT)
 }
 

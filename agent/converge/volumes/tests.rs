@@ -19,11 +19,22 @@ struct Machine {
     running: Vec<&'static str>,
     mkfs: &'static str,
     refuses_mounts: bool,
+    /// How many calls fail before the bus is back.
+    away: Mutex<u32>,
 }
 
 impl Machine {
     fn say(&self, line: String) {
         self.log.lock().unwrap().push(line);
+    }
+
+    fn bus(&self) -> Result<()> {
+        let mut away = self.away.lock().unwrap();
+        if *away > 0 {
+            *away -= 1;
+            return Err(Error::transient("the bus is away"));
+        }
+        Ok(())
     }
 
     fn table(&self) -> String {
@@ -45,6 +56,7 @@ impl Machine {
 
 impl Hands for Machine {
     async fn reload(&self) -> Result<()> {
+        self.bus()?;
         self.say("reload".into());
         Ok(())
     }
@@ -60,14 +72,21 @@ impl Hands for Machine {
         put(&self.root, TABLE, rest.as_bytes());
         Ok(())
     }
-    async fn is_active(&self, unit: &str) -> Result<bool> {
+    async fn may_run(&self, unit: &str) -> Result<bool> {
+        self.bus()?;
         Ok(self.running.contains(&unit))
     }
     async fn mount(&self, _what: &str, place: &str, fs_type: &str, options: &str) -> Result<()> {
         self.say(format!("inspect {fs_type} {options}"));
         self.mount_at(place)
     }
-    async fn run(&self, argv: Vec<String>) -> Result<Ran> {
+    async fn wait_stopped(&self, key: &str) -> Result<()> {
+        self.bus()?;
+        self.say(format!("wait {key}"));
+        Ok(())
+    }
+    async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
+        assert_eq!(key, "program-mkfs-etcd");
         self.say(
             argv.iter()
                 .map(|arg| {
@@ -92,6 +111,10 @@ impl Hands for Machine {
         match self.mkfs {
             "good" => put(&self.root, NODE, &xfs(&record.fs_uuid)),
             "lies" => {}
+            "breaks" => {
+                put(&self.root, NODE, &[b"torn".to_vec(), vec![0; SIZE - 4]].concat());
+                return Ok(Ran { status: 1, stdout: String::new(), stderr: "I/O error\n".into() });
+            }
             words => return Ok(Ran { status: 1, stdout: String::new(), stderr: format!("\n{words}\n") }),
         }
         Ok(Ran::default())
@@ -112,8 +135,11 @@ fn xfs(uuid: &str) -> Vec<u8> {
 
 const UUID: &str = "0b7e1122-3344-4566-b788-99aabbccddee";
 
+const LINK: &str = "dev/disk/by-id/virtio-7c1f4d0e-93a2-4b86-8";
+
 fn keeper(root: &Path, content: &[u8]) -> VolumeKeeper<Machine> {
     machine(root, content);
+    link(root, LINK, "../../vdb");
     let root_tree = Tree::open(root).unwrap();
     root_tree.create_dir_all(Path::new("etc/systemd/system"), Attributes::mode(0o755)).unwrap();
     root_tree.create_dir_all(Path::new("state"), Attributes::mode(0o700)).unwrap();
@@ -124,6 +150,7 @@ fn keeper(root: &Path, content: &[u8]) -> VolumeKeeper<Machine> {
         running: vec![],
         mkfs: "good",
         refuses_mounts: false,
+        away: Mutex::default(),
     };
     VolumeKeeper {
         hands,
@@ -133,6 +160,16 @@ fn keeper(root: &Path, content: &[u8]) -> VolumeKeeper<Machine> {
         clock: Clock::manual(Timestamp(1_772_366_399_000)),
         report: Report::kept(),
     }
+}
+
+fn link(root: &Path, path: &str, target: &str) {
+    put(root, path, b"");
+    Tree::open(root).unwrap().remove(Path::new(path)).unwrap();
+    std::os::unix::fs::symlink(target, root.join(path)).unwrap();
+}
+
+fn recorded(keeper: &VolumeKeeper<Machine>, state: State) {
+    keeper.write_record(&volume(), "xfs", UUID, state, None).unwrap();
 }
 
 fn codes(keeper: &VolumeKeeper<Machine>) -> Vec<Code> {
@@ -176,22 +213,121 @@ async fn a_blank_volume_is_recorded_formatted_mounted_marked_and_then_left_alone
     keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
     keeper.root.remove(Path::new("var/lib/etcd/.heat-node-agent")).unwrap();
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
-    assert_eq!(log(&keeper), ["stop var-lib-etcd.mount", "start var-lib-etcd.mount"]);
+    assert_eq!(log(&keeper), ["stop var-lib-etcd.mount", "reload", "start var-lib-etcd.mount"]);
 }
 
 #[tokio::test]
-async fn a_torn_mkfs_is_made_again_and_a_failing_one_keeps_its_record() {
-    for (mkfs, cause) in [("cannot write", "status 1: cannot write"), ("lies", "does not hold the file system")] {
+async fn a_disk_that_mkfs_refuses_is_never_forced() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
+    keeper.hands.mkfs = "vdb appears to contain something";
+    for _ in 0..2 {
+        let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+        assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeRefused, "volume etcd: mkfs"));
+        assert!(failure.cause.ends_with("ended with status 1: vdb appears to contain something"), "{failure:?}");
+        assert!(failure.remedy.contains("wipefs") && failure.remedy.contains("blkdiscard"), "{failure:?}");
+        assert_eq!(keeper.record(&volume()), Ok(None), "nothing of ours is on the disk");
+        assert_eq!(log(&keeper), ["mkfs.xfs -q -m uuid=U -L hna-etcd NODE"]);
+    }
+}
+
+#[tokio::test]
+async fn what_a_broken_mkfs_left_is_forced_only_if_it_carries_the_recorded_uuid() {
+    for (mkfs, cause) in [("breaks", "status 1: I/O error"), ("lies", "does not hold the file system")] {
         let dir = tempfile::tempdir().unwrap();
         let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
         keeper.hands.mkfs = mkfs;
         let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
         assert!(failure.cause.contains(cause) && failure.code == Code::VolumeFailed, "{failure:?}");
+        let record = keeper.record(&volume()).unwrap().unwrap();
+        assert_eq!(record.state, State::Formatting);
         keeper.hands.mkfs = "good";
         log(&keeper);
         put(dir.path(), NODE, &[b"torn".to_vec(), vec![0; SIZE - 4]].concat());
+        let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+        assert!(failure.cause.contains("data of no known kind") && failure.remedy.contains("blkdiscard"), "{failure:?}");
+        assert_eq!(log(&keeper), ["wait program-mkfs-etcd"]);
+        put(dir.path(), NODE, &xfs(&record.fs_uuid));
         assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
-        assert_eq!(log(&keeper)[0], "mkfs.xfs -q -f -m uuid=U -L hna-etcd NODE");
+        assert_eq!(log(&keeper)[..2], ["wait program-mkfs-etcd", "mkfs.xfs -q -f -m uuid=U -L hna-etcd NODE"]);
+        assert_eq!(keeper.record(&volume()).unwrap().unwrap().fs_uuid, record.fs_uuid, "a retry draws no other UUID");
+    }
+}
+
+#[tokio::test]
+async fn a_blank_disk_after_a_crash_before_mkfs_takes_the_ordinary_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(dir.path(), &vec![0; SIZE]);
+    recorded(&keeper, State::Formatting);
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    assert_eq!(log(&keeper)[..2], ["wait program-mkfs-etcd", "mkfs.xfs -q -m uuid=U -L hna-etcd NODE"]);
+}
+
+#[tokio::test]
+async fn a_bus_that_is_away_costs_time_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(dir.path(), &vec![0; SIZE]);
+    *keeper.hands.away.lock().unwrap() = 3;
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    assert_eq!(log(&keeper).iter().filter(|line| line.starts_with("mkfs")).count(), 1);
+    keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
+    keeper.root.remove(Path::new("var/lib/etcd/.heat-node-agent")).unwrap();
+    *keeper.hands.away.lock().unwrap() = 999;
+    let failure = keeper.bring_up(&volume(), Duration::from_secs(5)).await.unwrap_err();
+    assert_eq!((failure.code, failure.cause.as_str()), (Code::VolumeFailed, "the bus is away"));
+}
+
+#[tokio::test]
+async fn a_link_to_another_disk_is_never_mounted() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(dir.path(), &xfs(UUID));
+    recorded(&keeper, State::Formatted);
+    keeper.root.remove(Path::new(LINK)).unwrap();
+    put(dir.path(), "dev/vdc", b"");
+    let by_uuid = format!("dev/disk/by-uuid/{UUID}");
+    link(dir.path(), &by_uuid, "../../vdc");
+    let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+    assert!(failure.cause.contains("carries the same UUID") && failure.remedy.contains("blkid"), "{failure:?}");
+    assert!(log(&keeper).is_empty() && !dir.path().join("etc/systemd/system/var-lib-etcd.mount").exists());
+    keeper.root.remove(Path::new(&by_uuid)).unwrap();
+    let failure = keeper.bring_up(&volume(), Duration::from_secs(3)).await.unwrap_err();
+    assert!(failure.cause.contains("udev made no link"), "{failure:?}");
+    link(dir.path(), &by_uuid, "../../vdb");
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    // What is recorded counts, not the name that udev prefers by now.
+    link(dir.path(), LINK, "../../vdb");
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(false));
+    assert_eq!(is_mounted_from_its_disk(&keeper.probe, &volume()), Ok(true));
+    put(dir.path(), "sys/class/block/vdb/dev", b"252:32\n");
+    assert_eq!(is_mounted_from_its_disk(&keeper.probe, &volume()), Ok(false));
+}
+
+#[test]
+fn what_may_pass_is_looked_at_again() {
+    let clock = Clock::manual(Timestamp(0));
+    let course = |deadline| Course { started: clock.start(), deadline, found: false, waiting: false };
+    let record: Record = serde_json::from_value(serde_json::json!({
+        "schema": 1, "role": "etcd", "cluster": "c", "volume": "v", "fs_type": "xfs", "fs_uuid": UUID, "state": "formatting", "at": 0
+    }))
+    .unwrap();
+    for (busy, unreadable, formatting, mounted, looks, left, fleeting) in [
+        (false, false, true, false, 0, MINUTE, false),
+        (true, false, false, false, 2, MINUTE, true),
+        (true, false, false, false, 3, MINUTE, false),
+        (false, true, false, false, 0, MINUTE, true),
+        (false, true, false, false, 3, MINUTE, false),
+        (true, false, true, false, 3, MINUTE, true),
+        (true, false, true, false, 3, Duration::ZERO, false),
+        (true, false, true, true, 3, MINUTE, false),
+    ] {
+        let disk = DiskEvidence {
+            busy,
+            unreadable: unreadable.then(|| "ENXIO".to_owned()),
+            mounts: mounted.then(|| "/mnt".to_owned()).into_iter().collect(),
+            ..DiskEvidence::default()
+        };
+        let evidence = Evidence { disk, record: formatting.then(|| record.clone()), ..Evidence::default() };
+        assert_eq!(is_fleeting(&evidence, looks, &course(left)), fleeting, "{evidence:?}");
     }
 }
 
@@ -250,6 +386,7 @@ async fn a_missing_disk_is_waited_for_until_the_deadline_and_told_once() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path(), &vec![0; SIZE]);
     put(dir.path(), "sys/class/block/vdb/serial", b"another");
+    keeper.root.remove(Path::new(LINK)).unwrap();
     let failure = keeper.bring_up(&volume(), Duration::from_secs(5)).await.unwrap_err();
     assert_eq!(failure.code, Code::VolumeMissing);
     assert!(
@@ -282,7 +419,7 @@ async fn a_mount_that_fails_names_its_unit() {
     keeper.hands.refuses_mounts = false;
     log(&keeper);
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
-    assert_eq!(log(&keeper), ["start var-lib-etcd.mount"]);
+    assert_eq!(log(&keeper), ["reload", "start var-lib-etcd.mount"]);
 }
 
 #[test]

@@ -28,6 +28,7 @@ fn record(evidence: &mut Evidence, state: State, uuid: &str) {
         fs_type: "xfs".into(),
         fs_uuid: uuid.into(),
         state,
+        what: None,
         at: Timestamp(0),
     });
 }
@@ -96,8 +97,10 @@ fn the_whole_interlock() {
         (IfNoSignature, true, |e| holds(e, &["xfs", "gpt"]), "/dev/vdc holds xfs (UUID u1) and gpt"),
         (IfNoSignature, true, |e| { holds(e, &["gpt"]); record(e, InPlace, "u1"); }, "/dev/vdc holds gpt"),
         // A torn mkfs of ours.
-        (IfBlank, false, |e| record(e, Formatting, "u1"), "format again"),
-        (IfBlank, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "format again"),
+        (IfBlank, false, |e| record(e, Formatting, "u1"), "format"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "/dev/vdc holds data of no known kind => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted below this machine; or to lose it `blkdiscard"),
+        (IfNoSignature, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "format"),
+        (Never, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds xfs (UUID u1) without"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); }, "format again"),
         (IfBlank, false, |e| { record(e, Formatting, "u2"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds xfs (UUID u1) without"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds ext4 (UUID u1) without"),
@@ -165,5 +168,26 @@ proptest::proptest! {
         let volume = Volume { format, adopt: adopt.then(|| SERIAL.to_owned()), ..volume() };
         let formatted = matches!(decide(&volume, &found), Decision::Format { .. });
         proptest::prop_assert!(!formatted);
+    }
+
+    /// mkfs is told to overwrite only what carries the UUID that was drawn for it.
+    #[test]
+    fn force_means_that_the_disk_holds_what_is_recorded(
+        blank: bool, kinds in proptest::collection::vec(0..4_usize, 0..3), policy in 0..3_usize, adopt: bool,
+        recorded in 0..4_usize, same: bool, read in 0..3_usize,
+    ) {
+        let mut found = evidence(|_| ());
+        let known = ["xfs", "ext4", "gpt", "swap"];
+        holds(&mut found, &kinds.iter().map(|at| known[*at]).collect::<Vec<_>>());
+        found.disk.blank = blank;
+        let uuid = if same { "u1" } else { "u2" };
+        match recorded { 0 => {}, 1 => record(&mut found, State::Formatting, uuid), 2 => record(&mut found, State::Formatted, uuid), _ => record(&mut found, State::InPlace, uuid) }
+        match read { 0 => {}, 1 => found.marker = MarkerEvidence::Absent, _ => marker(&mut found, "c0ffee", VolumeRole::Etcd, ID) }
+        let format = [FormatPolicy::IfBlank, FormatPolicy::IfNoSignature, FormatPolicy::Never][policy];
+        let volume = Volume { format, adopt: adopt.then(|| SERIAL.to_owned()), ..volume() };
+        if decide(&volume, &found) == (Decision::Format { force: true }) {
+            proptest::prop_assert!(format != FormatPolicy::Never);
+            proptest::prop_assert!(found.record.is_some_and(|record| record.state == State::Formatting && is_recorded(&record, &found.disk)));
+        }
     }
 }
