@@ -3,31 +3,8 @@ import json
 import re
 import time
 
-from lib.common import REPO, wait_for
-
-IP = "10.77.0.11"
-VDB = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4"
-VDC = "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610"
-UNIT = "heat-node-agent.service"
-NODE = {"ROLE": "master", "INSTANCE_NAME": "node-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": "5f1c3a52-8d0e-4c61-9b0e-2f6f6e1d7a10",
-        "TLS_DISABLED": "True", "DOCKER_VOLUME": VDB, "ETCD_VOLUME": VDC, "WAIT_TIMEOUT": 600}
-
-
-def start(host, server, settings: str = ""):
-    host.install_agent()
-    cfn = server.settings()["cfn"]
-    host.write("/etc/os-collect-config.conf", "[cfn]\n" + "".join(f"{k} = {v}\n" for k, v in cfn.items()), 0o600)
-    if settings:
-        host.sh("mkdir -p /etc/heat-node-agent")
-        host.write("/etc/heat-node-agent/agent.toml", settings)
-    host.exec("systemctl", "enable", "--now", UNIT)
-
-
-def signalled(server, name: str) -> dict:
-    """The one accepted result of a deployment."""
-    found = wait_for(lambda: server.signals(name, accepted=True), 120, f"signal of {name}")
-    assert len({s.body for s in found}) == 1
-    return found[0].json()
+from lib.common import REPO
+from lib.node import IP, NODE, UNIT, VDB, VDC, signalled, start
 
 
 def test_scripts_hooks_and_mistakes_are_all_answered(hosts, signal_server):

@@ -1,0 +1,26 @@
+"""A node as the host tests want it: its parameters, and the agent started with the signal server as its only source."""
+from lib.common import wait_for
+
+IP = "10.77.0.11"
+VDB = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4"
+VDC = "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610"
+UNIT = "heat-node-agent.service"
+NODE = {"ROLE": "master", "INSTANCE_NAME": "node-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": "5f1c3a52-8d0e-4c61-9b0e-2f6f6e1d7a10",
+        "TLS_DISABLED": "True", "DOCKER_VOLUME": VDB, "ETCD_VOLUME": VDC, "WAIT_TIMEOUT": 600}
+
+
+def start(host, server, settings: str = ""):
+    host.install_agent()
+    cfn = server.settings()["cfn"]
+    host.write("/etc/os-collect-config.conf", "[cfn]\n" + "".join(f"{k} = {v}\n" for k, v in cfn.items()), 0o600)
+    if settings:
+        host.sh("mkdir -p /etc/heat-node-agent")
+        host.write("/etc/heat-node-agent/agent.toml", settings)
+    host.exec("systemctl", "enable", "--now", UNIT)
+
+
+def signalled(server, name: str) -> dict:
+    """The one accepted result of a deployment."""
+    found = wait_for(lambda: server.signals(name, accepted=True), 120, f"signal of {name}")
+    assert len({s.body for s in found}) == 1
+    return found[0].json()
