@@ -6,11 +6,12 @@ WORKER = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "CLUSTER
           "WAIT_TIMEOUT": 600}
 
 
-def again(server, **inputs):
+def again(host, server, **inputs):
     """A new deployment, as any stack update makes one."""
     server.forget()
     server.document["deployments"] = [server.deployment("node", group="kubernetes-node", inputs=WORKER | inputs, action="UPDATE")]
     server.publish()
+    host.exec("systemctl", "kill", "-s", "HUP", UNIT, check=False)
     return signalled(server, "node")
 
 
@@ -24,7 +25,7 @@ def test_what_is_refused_stays_as_it_is_however_often_it_is_asked(hosts, signal_
     server.deploy(server.deployment("node", group="kubernetes-node", inputs=WORKER))
     start(host, server)
     assert "HNA-0306" in str(signalled(server, "node")["deploy_status_code"])
-    assert "HNA-0306" in str(again(server)["deploy_status_code"])
+    assert "HNA-0306" in str(again(host, server)["deploy_status_code"])
     assert host.sh("sha256sum /dev/vdb") == before
     # LVM's label, swap, another file system: each refused by name, each untouched.
     for made, words in (("printf LABELONE | dd of=/dev/vdb bs=1 seek=512 conv=notrunc status=none; "
@@ -32,7 +33,7 @@ def test_what_is_refused_stays_as_it_is_however_often_it_is_asked(hosts, signal_
                         ("mkfs.ext4 -q -L old /dev/vdb", "ext4")):
         host.sh(f"wipefs -qa /dev/vdb; blkdiscard -fz /dev/vdb; {made} >/dev/null; sync")
         before = host.sh("sha256sum /dev/vdb")
-        reason = str(again(server, DOCKER_VOLUME_FORMAT="if-no-signature")["deploy_status_code"])
+        reason = str(again(host, server, DOCKER_VOLUME_FORMAT="if-no-signature")["deploy_status_code"])
         assert "HNA-0306" in reason and words.lower() in reason.lower(), reason
         assert host.sh("sha256sum /dev/vdb") == before, words
 
@@ -54,7 +55,7 @@ def test_a_rebuilt_server_finds_its_volume_by_the_marker_and_another_cluster_doe
     reason = str(signalled(server, "node")["deploy_status_code"])
     assert "HNA-0306" in reason and "VOLUME_ADOPT" in reason, reason
     assert not rebuilt.sh("findmnt -n /var/lib/docker || :")
-    assert again(server)["deploy_status_code"] == 0
+    assert again(rebuilt, server)["deploy_status_code"] == 0
     assert rebuilt.read("/var/lib/docker/kept") == "kept\n"
     assert rebuilt.journal(HNA_EVENT="VolumeReused")
 
@@ -104,6 +105,6 @@ def test_a_copy_of_the_volume_is_neither_mounted_nor_changed(hosts, signal_serve
     host.sh("dd if=/dev/vdb of=/dev/vdd bs=4M status=none; sync; udevadm trigger; udevadm settle")
     before = host.sh("sha256sum /dev/vdd")
     host.exec("systemctl", "start", UNIT)
-    assert again(server)["deploy_status_code"] == 0
+    assert again(host, server)["deploy_status_code"] == 0
     assert host.sh("readlink -f /dev/vdb").strip() == host.sh("findmnt -no SOURCE /var/lib/docker").strip()
     assert host.sh("sha256sum /dev/vdd") == before
