@@ -25,7 +25,7 @@ pub enum Verdict {
     Delivered,
     /// It may go better later, at the earliest after this time.
     Retry(Option<Duration>),
-    /// Heat refuses it: final after [`REFUSALS`] of these over [`REFUSAL_SPAN`].
+    /// Heat refuses it: final after 3 of these over 15 minutes (design.md 4, Outbox).
     Refused,
 }
 

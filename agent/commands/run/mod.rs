@@ -1,4 +1,4 @@
-//! `run [--once]`: the daemon. Wires the rooms together; what it does stands in [`agent`].
+//! `run [--once]`: the daemon. Wires the rooms together; what it does stands in `agent.rs` beside this.
 
 mod agent;
 mod hands;
