@@ -22,7 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::node::{self, Node};
 use super::page;
 use crate::clock::{Clock, Stopwatch, Timestamp};
-use crate::collect::{Change, Collector, Snapshot};
+use crate::collect::{Authority, Change, Collector, Snapshot};
 use crate::commands::exit;
 use crate::deploy::{
     self, GenerationState, Generations, Journal, Outcome, Policy, Record, SIGNAL_LIMIT, State, Todo, Work, hooks, todo,
@@ -273,7 +273,7 @@ impl Agent {
     fn polled(&mut self, change: Change) {
         self.look_after_node();
         let snapshot = self.collector.snapshot();
-        if !change.metadata || snapshot.authority.is_none() || snapshot.deployments.is_none() {
+        if !change.metadata || !lists_all(snapshot) {
             return;
         }
         let listed = ids(self.collector.snapshot());
@@ -355,7 +355,7 @@ impl Agent {
     fn drop_superseded_bring_up(&mut self) -> Result<()> {
         let Some(id) = self.bring_up_id.clone() else { return Ok(()) };
         let snapshot = self.collector.snapshot();
-        if snapshot.authority.is_none() || snapshot.deployments.is_none() || snapshot.lists(&id) {
+        if !lists_all(snapshot) || snapshot.lists(&id) {
             return Ok(());
         }
         self.bring_up = None;
@@ -758,6 +758,13 @@ fn result_key(id: &str) -> String {
     format!("result {id}")
 }
 
+/// Whether what is not in the list is gone for Heat. No list is not an empty list (heat-protocol.md R12), and a file of
+/// `--metadata` does not speak for what Heat asked for before.
+fn lists_all(snapshot: &Snapshot) -> bool {
+    let heat = |authority: &Authority| authority.source != SourceName::File.as_str();
+    snapshot.deployments.is_some() && snapshot.authority.as_ref().is_some_and(heat)
+}
+
 /// Ids of the listed deployments.
 fn ids(snapshot: &Snapshot) -> BTreeSet<String> {
     let list = snapshot.deployments.iter().flat_map(|list| list.iter());
@@ -779,8 +786,7 @@ fn view(snapshot: &Snapshot) -> View {
         !snapshot.sources.is_empty() && snapshot.sources.keys().all(|name| *name == SourceName::HeatLocal.as_str());
     let expected = !boot_copy_only;
     let Some(authority) = &snapshot.authority else { return View { expected, ..View::default() } };
-    // No list is not an empty list (heat-protocol.md R12).
-    if snapshot.deployments.is_none() {
+    if !lists_all(snapshot) {
         return View { expected, answered: Some(authority.fetched_at), ..View::default() };
     }
     let mut newest: BTreeMap<(String, String), (String, String)> = BTreeMap::new();
@@ -803,4 +809,59 @@ fn view(snapshot: &Snapshot) -> View {
     }
     let newest = newest.into_iter().map(|(resource, (_, id))| (resource, id)).collect();
     View { listed: Some(listed), newest, answered: Some(authority.fetched_at), expected: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::collect::SourceState;
+
+    fn snapshot(source: Option<&'static str>, entries: Option<&[(&str, &str)]>) -> Snapshot {
+        let entry = |(id, made): &(&str, &str)| {
+            json!({"id": id, "creation_time": made, "inputs": [
+                {"name": "deploy_stack_id", "value": "s/1"}, {"name": "deploy_resource_name", "value": "r"}]})
+        };
+        Snapshot {
+            deployments: entries.map(|entries| Arc::new(entries.iter().map(entry).collect())),
+            sources: [("cfn", SourceState::default())].into(),
+            authority: source.map(|source| Authority { source, fetched_at: Timestamp(7) }),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn only_a_list_of_heats_own_says_that_something_is_gone() {
+        for (source, entries, lists) in [
+            (Some("cfn"), Some(&[("a", "1")][..]), true),
+            (Some("cfn"), None, false),
+            (Some("file"), Some(&[]), false),
+            (None, Some(&[]), false),
+        ] {
+            let view = view(&snapshot(source, entries));
+            assert_eq!(view.listed.is_some(), lists, "{source:?} {entries:?}");
+            assert_eq!((view.answered.is_some(), view.expected), (source.is_some(), true));
+        }
+    }
+
+    #[test]
+    fn of_two_entries_of_a_resource_the_later_one_counts() {
+        let resource = ("s/1".to_owned(), "r".to_owned());
+        for order in [
+            [("old", "2026-03-01T12:00:00Z"), ("new", "2026-03-01T12:00:01Z")],
+            [("new", "2026-03-01T12:00:01Z"), ("old", "2026-03-01T12:00:00Z")],
+        ] {
+            assert_eq!(view(&snapshot(Some("cfn"), Some(&order))).newest[&resource], "new");
+        }
+    }
+
+    #[test]
+    fn whoever_has_only_the_boot_copy_is_not_waited_for() {
+        let mut boot = snapshot(None, None);
+        boot.sources = [("heat_local", SourceState::default())].into();
+        assert!(!view(&boot).expected);
+        boot.sources.clear();
+        assert!(view(&boot).expected, "nothing is known yet");
+    }
 }
