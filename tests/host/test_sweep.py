@@ -10,6 +10,7 @@ that call (the kernel then does not carry it out), a fresh agent runs, and after
 import collections
 import json
 import re
+import time
 
 from lib.hosts import Host
 from lib.signal_server import SignalServer
@@ -81,14 +82,15 @@ def verdict(host: Host, server: SignalServer, case: str) -> str | None:
 
 def verdict_of_newer(host: Host, server: SignalServer, case: str) -> str | None:
     """Heat asks for something newer before the next agent runs: what was not accepted before is never sent after."""
-    before = len(server.signals("d", accepted=True))
     newer = "#!/bin/sh\nprintf newer >$heat_outputs_path.o\n"
     server.document["deployments"] = [server.deployment("d", config=newer, outputs=["o"], action="UPDATE")]
     server.publish()
+    # By the time of their arrival: what the killed one had sent may be answered a moment after its end.
+    published = time.time()
     for _ in range(3):
         if agent(host) == 0 and not json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["signals"]:
             break
-    after = [s.json() for s in server.signals("d", accepted=True)][before:]
+    after = [s.json() for s in server.signals("d", accepted=True) if s.time > published]
     stale = [b for b in after if b.get("o") != "newer"]
     return f"{case}: sent for the newer one: {stale or after}" if stale or len(after) != 1 else None
 
