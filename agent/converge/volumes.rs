@@ -139,9 +139,27 @@ impl Course {
 ///
 /// # Errors
 /// If one of them cannot be read.
-pub fn is_mounted_from_its_disk(probe: &Probe, volume: &Volume) -> Result<bool> {
+fn is_mounted_from_its_disk(probe: &Probe, volume: &Volume) -> Result<bool> {
     let (_, disk) = find(probe, volume)?;
     disk.map_or(Ok(false), |disk| is_mounted(probe, volume, &disk))
+}
+
+/// Those of the volumes at whose place another disk than their own is mounted; the machine is read once for all.
+///
+/// # Errors
+/// If the disks or the mount table cannot be read.
+pub fn misplaced<'a>(probe: &Probe, volumes: &[&'a Volume]) -> Result<Vec<&'a Volume>> {
+    if volumes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (disks, mounts) = (probe.read_disks()?, probe.read_mounts()?);
+    let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
+    let in_place = |volume: &Volume| {
+        let [at] = matching(&volume.cinder_id, &names)[..] else { return false };
+        let number = disks.get(at).map(|disk| &disk.number);
+        mounts.iter().any(|mount| Some(&mount.number) == number && mount.point == volume.mount_point)
+    };
+    Ok(volumes.iter().copied().filter(|volume| !in_place(volume)).collect())
 }
 
 fn is_mounted(probe: &Probe, volume: &Volume, disk: &Disk) -> Result<bool> {

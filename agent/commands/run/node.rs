@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::hands::Hands;
 use crate::clock::Clock;
-use crate::converge::volumes::{VolumeKeeper, is_mounted_from_its_disk};
+use crate::converge::volumes::{VolumeKeeper, misplaced};
 use crate::converge::{self, Context, Failure};
 use crate::deploy::Outcome;
 use crate::desired::Desired;
@@ -189,11 +189,10 @@ impl Node {
         }
         let probe = Probe::machine();
         let mut found = summary(&converge::plan(&desired, &observed));
-        for volume in desired.volumes.iter().filter(|volume| observed.mounted.contains(&volume.role)) {
-            if !is_mounted_from_its_disk(&probe, volume)? {
-                let wrong = format!("another disk than volume {} is mounted at {}", volume.cinder_id, volume.mount_point);
-                found = [found, wrong].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ");
-            }
+        let mounted: Vec<_> = desired.volumes.iter().filter(|volume| observed.mounted.contains(&volume.role)).collect();
+        for volume in misplaced(&probe, &mounted)? {
+            let wrong = format!("another disk than volume {} is mounted at {}", volume.cinder_id, volume.mount_point);
+            found = [found, wrong].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ");
         }
         // What is left of a plan then (unit files that systemd is to read again) changes nothing that runs.
         if found.is_empty() {
