@@ -23,7 +23,7 @@ use crate::storage::identity::{CUT, matching};
 use crate::storage::interlock::{Below, Decision, DiskEvidence, Evidence, MarkerEvidence, decide, erase, over_store};
 use crate::storage::marker::{FILE, Marker, Record, SCHEMA, State};
 use crate::storage::mount_unit;
-use crate::storage::probe::{Disk, Probe};
+use crate::storage::probe::{Disk, Mount, Probe};
 
 /// The net under the events of udev: how often the disks are looked at while one is missing.
 const POLL: Duration = Duration::from_secs(1);
@@ -136,12 +136,8 @@ impl Course {
 
 /// Whether the disk that carries the volume's id is the one that is mounted in its place. Costs a look at sysfs and the
 /// mount table.
-///
-/// # Errors
-/// If one of them cannot be read.
 fn is_mounted_from_its_disk(probe: &Probe, volume: &Volume) -> Result<bool> {
-    let (_, disk) = find(probe, volume)?;
-    disk.map_or(Ok(false), |disk| is_mounted(probe, volume, &disk))
+    Ok(misplaced(probe, &[volume])?.is_empty())
 }
 
 /// Those of the volumes at whose place another disk than their own is mounted; the machine is read once for all.
@@ -153,26 +149,29 @@ pub fn misplaced<'a>(probe: &Probe, volumes: &[&'a Volume]) -> Result<Vec<&'a Vo
         return Ok(Vec::new());
     }
     let (disks, mounts) = (probe.read_disks()?, probe.read_mounts()?);
-    let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
-    let in_place = |volume: &Volume| {
-        let [at] = matching(&volume.cinder_id, &names)[..] else { return false };
-        let number = disks.get(at).map(|disk| &disk.number);
-        mounts.iter().any(|mount| Some(&mount.number) == number && mount.point == volume.mount_point)
+    let in_place = |volume: &Volume| match carriers(&disks, volume)[..] {
+        [disk] => is_mounted(&mounts, volume, disk),
+        _ => false,
     };
     Ok(volumes.iter().copied().filter(|volume| !in_place(volume)).collect())
 }
 
-fn is_mounted(probe: &Probe, volume: &Volume, disk: &Disk) -> Result<bool> {
-    Ok(probe.read_mounts()?.iter().any(|mount| mount.number == disk.number && mount.point == volume.mount_point))
+fn is_mounted(mounts: &[Mount], volume: &Volume, disk: &Disk) -> bool {
+    mounts.iter().any(|mount| mount.number == disk.number && mount.point == volume.mount_point)
+}
+
+/// The disks that carry the volume's id.
+fn carriers<'a>(disks: &'a [Disk], volume: &Volume) -> Vec<&'a Disk> {
+    let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
+    matching(&volume.cinder_id, &names).into_iter().filter_map(|at| disks.get(at)).collect()
 }
 
 /// The nodes of all disks that carry the id, and the disk if it is one.
 fn find(probe: &Probe, volume: &Volume) -> Result<(Vec<String>, Option<Disk>)> {
-    let mut disks = probe.read_disks()?;
-    let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
-    let positions = matching(&volume.cinder_id, &names);
-    let nodes = positions.iter().filter_map(|at| disks.get(*at)).map(|disk| disk.node.display().to_string()).collect();
-    let only = if let [at] = positions.as_slice() { Some(disks.swap_remove(*at)) } else { None };
+    let disks = probe.read_disks()?;
+    let found = carriers(&disks, volume);
+    let nodes = found.iter().map(|disk| disk.node.display().to_string()).collect();
+    let only = if let [disk] = found[..] { Some(disk.clone()) } else { None };
     Ok((nodes, only))
 }
 
@@ -476,7 +475,7 @@ impl<H: Hands> VolumeKeeper<H> {
         // Even if nothing was written now: an agent may have been ended between its write and its reload.
         self.hands.reload().await.map_err(|error| stopped(&error))?;
         // All this took its time, in which a store may have come up below or a link been turned.
-        if !is_mounted(&self.probe, volume, &found.disk).map_err(|error| stopped(&error))? {
+        if !is_mounted(&self.probe.read_mounts().map_err(|error| stopped(&error))?, volume, &found.disk) {
             let below = self.read_below(volume).await.map_err(|error| stopped(&error))?;
             if let Some(refusal) = over_store(volume, &below) {
                 return Err(refused(refusal).into());
@@ -484,7 +483,7 @@ impl<H: Hands> VolumeKeeper<H> {
             self.wait_for_link(&what, found, course).await.map_err(|error| stopped(&error))?;
         }
         self.hands.start(&unit).await.map_err(|error| stopped(&error))?;
-        if is_mounted(&self.probe, volume, &found.disk).map_err(|error| stopped(&error))? {
+        if is_mounted(&self.probe.read_mounts().map_err(|error| stopped(&error))?, volume, &found.disk) {
             return Ok(what);
         }
         self.hands.stop(&unit).await.map_err(|error| stopped(&error))?;

@@ -216,23 +216,6 @@ impl Programs {
         }
     }
 
-    /// Prepares and runs a job that may be repeated (mkfs, a version question): earlier traces are removed.
-    ///
-    /// # Errors
-    /// If it cannot be run, or vanished without a result.
-    pub async fn run_again(&self, key: &str, job: &Job) -> Result<Ran> {
-        match self.look(key).await? {
-            Found::Running => {}
-            Found::Ended(_) | Found::NotStarted | Found::Lost => {
-                self.forget(key)?;
-                self.prepare(key, job)?;
-            }
-        }
-        let ran = self.run(key).await?.ok_or_else(|| Error::transient(format!("{} ended without a result", Self::unit(key))))?;
-        self.forget(key)?;
-        Ok(ran)
-    }
-
     /// Removes everything of a job.
     ///
     /// # Errors
