@@ -1,6 +1,7 @@
 //! The commands: a file each. Nobody imports this room.
 
 pub mod apply;
+pub mod command_line;
 pub mod hook_run;
 pub mod metadata;
 pub mod plan;

@@ -1,0 +1,106 @@
+//! The command line. The manual page and the shell completions are made from it.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Takes an OpenStack instance from first boot to a healthy Kubernetes node that Heat knows about.
+#[derive(Debug, Parser)]
+#[command(name = "heat-node-agent", version, max_term_width = 100)]
+pub struct Cli {
+    /// Settings file in place of those of the system
+    #[arg(long, global = true, value_name = "FILE")]
+    pub settings: Option<PathBuf>,
+    /// State directory in place of /var/lib/heat-node-agent
+    #[arg(long, global = true, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// The daemon
+    Run {
+        /// One full pass, then end: 1 if a deployment failed
+        #[arg(long)]
+        once: bool,
+        /// A metadata document in place of the sources
+        #[arg(long, value_name = "FILE")]
+        metadata: Option<PathBuf>,
+    },
+    /// Phase, sources, deployments, node and signals; works when the daemon is down
+    Status {
+        /// The whole document
+        #[arg(long)]
+        json: bool,
+    },
+    /// What would change: a diff of each file, a list of unit and volume actions; 2 if anything
+    Plan {
+        /// A metadata document in place of what was collected
+        #[arg(long, value_name = "FILE")]
+        metadata: Option<PathBuf>,
+        /// A directory tree in place of this machine
+        #[arg(long, value_name = "DIR")]
+        root: Option<PathBuf>,
+    },
+    /// Writes the same files and unit enablement into a directory tree, offline
+    Apply {
+        /// The directory tree; never `/`
+        #[arg(long, value_name = "DIR")]
+        root: PathBuf,
+        /// A metadata document in place of what was collected
+        #[arg(long, value_name = "FILE")]
+        metadata: Option<PathBuf>,
+    },
+    /// Every mistake of settings, metadata and parameters at once
+    Verify {
+        /// A metadata document in place of what was collected
+        #[arg(long, value_name = "FILE")]
+        metadata: Option<PathBuf>,
+    },
+    /// What was collected, secrets masked
+    Metadata {
+        /// One value, by its dotted key
+        #[arg(long)]
+        key: Option<String>,
+        /// Show secrets too
+        #[arg(long)]
+        show_secrets: bool,
+        /// A metadata document in place of what was collected
+        #[arg(long, value_name = "FILE")]
+        metadata: Option<PathBuf>,
+    },
+    /// Tells a wait condition
+    Signal {
+        /// SUCCESS or FAILURE
+        #[arg(value_parser = ["SUCCESS", "FAILURE"])]
+        status: String,
+        /// One sentence
+        #[arg(long)]
+        reason: Option<String>,
+        /// JSON or text
+        #[arg(long)]
+        data: Option<String>,
+        /// The id under which it is counted; the same id overwrites
+        #[arg(long)]
+        id: Option<String>,
+        /// The handle: URL, JSON of its signal attribute or its curl line; `-` reads it from standard input
+        #[arg(long, value_name = "HANDLE")]
+        url: Option<String>,
+        /// A metadata document in place of what was collected
+        #[arg(long, value_name = "FILE")]
+        metadata: Option<PathBuf>,
+    },
+    /// Runs a recorded job, at most once
+    #[command(hide = true)]
+    HookRun {
+        /// The job's directory
+        directory: PathBuf,
+    },
+    /// Prints the journal catalog
+    #[command(hide = true)]
+    Catalog,
+}

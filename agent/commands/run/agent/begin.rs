@@ -1,0 +1,216 @@
+//! What may be started now: looked at afresh whenever something moved.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::view::lists_all;
+use super::{Agent, SAID_LIMIT, node};
+use crate::deploy::{GenerationState, Outcome, Policy, State, Todo, Work, hooks, todo};
+use crate::error::{Error, Result};
+use crate::kubernetes;
+use crate::metadata::{Deployment, Malformed};
+use crate::programs::Programs;
+use crate::report::{Code, Event, Phase};
+
+impl Agent {
+    /// Looks at the whole list afresh and starts what may be started: one script or hook at a time, in the order of the
+    /// list, and the node beside those that come after it.
+    pub(super) fn decide(&mut self) -> Result<()> {
+        // Signals go out even where nothing new can be begun, e.g. on a full disk.
+        let begun = self.take_up().and_then(|()| self.begin());
+        self.start_sending();
+        begun
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        let policy = Policy { groups: self.settings.deploy.groups.clone() };
+        let entries = self.collector.snapshot().deployments.clone().unwrap_or_default();
+        self.drop_superseded_bring_up()?;
+        let list = todo(entries.as_slice(), |id| self.journal.get(id), &policy);
+        // Once a script waits for its turn, those behind it wait too; what is wrong with them is said at once all the same.
+        let mut busy = false;
+        for item in list {
+            match item {
+                Todo::Malformed(malformed, entry) => self.refuse_malformed(&malformed, &entry)?,
+                Todo::Forbidden(deployment) => {
+                    let rule = self.settings.deploy.groups.clone().unwrap_or_default().join(", ");
+                    let error = Error::refused(format!("group {:?} is not allowed on this image", deployment.group))
+                        .rule(format!("[deploy] groups in agent.toml allows: {rule}"))
+                        .remedy("use an allowed group, or have the image allow it");
+                    self.refuse(&deployment, Code::DeploymentForbidden, &error)?;
+                }
+                Todo::Twice(deployment) => {
+                    if self.bring_up_id.as_ref() != Some(&deployment.id) {
+                        let error = Error::refused("more than one kubernetes-node deployment for this server")
+                            .rule("one kubernetes-node deployment a server (design.md 5)")
+                            .remedy("keep one of them in the template");
+                        self.refuse(&deployment, Code::NodeTwice, &error)?;
+                    }
+                }
+                Todo::Do { deployment, work: Work::Node, state } => {
+                    if self.bring_up.is_none() && (!busy || node::understand(&deployment).is_err()) {
+                        self.start_node(*deployment, state)?;
+                    }
+                }
+                Todo::Do { deployment, work, state } => {
+                    busy = busy || self.hook.is_some() || !self.start_hook(*deployment, &work, state)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A bring-up that Heat replaced by something newer is left where it is: the newer one goes on from there.
+    fn drop_superseded_bring_up(&mut self) -> Result<()> {
+        let Some(id) = self.bring_up_id.clone() else { return Ok(()) };
+        let snapshot = self.collector.snapshot();
+        if !lists_all(snapshot) || snapshot.lists(&id) {
+            return Ok(());
+        }
+        self.bring_up = None;
+        self.bring_up_id = None;
+        self.generations.end(GenerationState::Rejected, Some("superseded while it was put in place".to_owned()), Vec::new())?;
+        self.journal.signalled(&id, Some("superseded while it ran".to_owned()))
+    }
+
+    /// `true` if the next one may be looked at.
+    fn start_hook(&mut self, deployment: Deployment, work: &Work, state: Option<State>) -> Result<bool> {
+        if !self.see(&deployment, state)? {
+            return Ok(true);
+        }
+        let limit = self.settings.deploy.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+        let job = match work {
+            Work::Script => hooks::script::job(&deployment, limit),
+            _ => hooks::external(&deployment, &self.root, &self.settings.deploy.hook_dirs, limit),
+        };
+        let job = match job {
+            Ok(mut job) => {
+                // A script of Magnum's may print what only its parameters' names tell to be secret.
+                let secret = deployment.inputs.iter().filter(|input| kubernetes::is_secret_parameter(&input.name));
+                job.secrets.extend(secret.filter_map(|input| input.value.as_str()).map(str::to_owned));
+                job
+            }
+            Err(error) => {
+                let code = if *work == Work::Script { Code::DeploymentMalformed } else { Code::DeploymentNoHook };
+                self.refuse(&deployment, code, &error)?;
+                return Ok(true);
+            }
+        };
+        let Some(record) = self.journal.get(&deployment.id) else { return Ok(true) };
+        let key = record.job();
+        let unit = Programs::unit(&key);
+        self.programs.prepare(&key, &job)?;
+        let event = if state == Some(State::Running) {
+            Event::new(Code::DeploymentReattached, format!("deployment {} is taken up again", deployment.name))
+        } else {
+            self.journal.start(&deployment.id, &deployment.to_hook_json())?;
+            Event::new(Code::DeploymentStarted, format!("deployment {} ({}) starts", deployment.name, deployment.group))
+        };
+        self.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name).foreign_unit(unit));
+        let (programs, id) = (Rc::clone(&self.programs), deployment.id.clone());
+        self.hook_id = Some(deployment.id);
+        self.hook = Some(Box::pin(async move {
+            let ran = programs.run(&key).await;
+            (id, ran)
+        }));
+        Ok(false)
+    }
+
+    fn start_node(&mut self, deployment: Deployment, state: Option<State>) -> Result<()> {
+        if !self.see(&deployment, state)? {
+            return Ok(());
+        }
+        let entry = deployment.to_hook_json();
+        if !matches!(deployment.action(), "CREATE" | "UPDATE" | "") {
+            // The node stays as it is; Heat only wants to know that this was heard.
+            self.journal.start(&deployment.id, &entry)?;
+            return self.end(&deployment.id, Outcome::default());
+        }
+        let plan = match node::understand(&deployment) {
+            Ok(plan) => plan,
+            Err(mistakes) => {
+                let error = node::bad_parameters(&mistakes);
+                return self.refuse(&deployment, Code::NodeParametersBad, &error);
+            }
+        };
+        self.journal.start(&deployment.id, &entry)?;
+        let generation = self.generations.begin(&plan.digest, &deployment.id, entry)?;
+        self.report.emit(
+            Event::new(Code::NodePlanned, format!("generation {generation} of the node is put in place"))
+                .phase(Phase::Plan)
+                .generation(generation)
+                .deployment(&deployment.id, &deployment.name),
+        );
+        let since = self.journal.get(&deployment.id).map_or(Duration::ZERO, |record| self.clock.now().since(record.seen));
+        let (node, id) = (Rc::clone(&self.node), deployment.id.clone());
+        self.bring_up_id = Some(deployment.id.clone());
+        self.watch = None;
+        self.bring_up = Some(Box::pin(async move {
+            let done = node.bring_up(deployment, plan, generation, since).await;
+            (id, done)
+        }));
+        Ok(())
+    }
+
+    /// Records a new deployment. `false` if the replaced tools ran it before us.
+    pub(super) fn see(&mut self, deployment: &Deployment, state: Option<State>) -> Result<bool> {
+        if state.is_some() {
+            return Ok(true);
+        }
+        let new = self.journal.see(deployment)?.is_some();
+        let event = if new {
+            Event::new(
+                Code::DeploymentSeen,
+                format!("deployment {} ({}, {}) is new", deployment.name, deployment.group, deployment.action()),
+            )
+        } else {
+            Event::new(Code::DeploymentKnown, format!("deployment {} was run by the replaced tools", deployment.name))
+        };
+        self.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name));
+        Ok(new)
+    }
+
+    fn refuse_malformed(&mut self, malformed: &Malformed, entry: &Value) -> Result<()> {
+        let error = Error::permanent(malformed.mistakes.join("; "))
+            .rule("a deployment is an object with id, group, inputs, outputs, options (heat-protocol.md 3.2)")
+            .remedy("correct the template");
+        let Some(id) = &malformed.id else {
+            // Without an id it can be neither run nor remembered: said once for each text of it.
+            if self.said.len() >= SAID_LIMIT {
+                self.said.clear();
+            }
+            if self.said.insert(crate::programs::key_of(&entry.to_string())) {
+                self.report.emit(
+                    Event::new(Code::DeploymentMalformed, format!("a deployment {} is malformed", malformed.name)).error(&error),
+                );
+            }
+            return Ok(());
+        };
+        self.report.emit(
+            Event::new(Code::DeploymentMalformed, format!("deployment {} is malformed", malformed.name))
+                .phase(Phase::Deploy)
+                .deployment(id, &malformed.name)
+                .error(&error),
+        );
+        let outcome = Outcome::refused(node::sentence(Code::DeploymentMalformed, &error));
+        self.journal.refuse(id, &malformed.name, malformed.target.clone(), None, outcome)?;
+        self.store_signal_of(id)
+    }
+
+    /// A deployment that is not begun: Heat hears why at once.
+    fn refuse(&mut self, deployment: &Deployment, code: Code, error: &Error) -> Result<()> {
+        if deployment.group == "kubernetes-node" {
+            self.store_wait(deployment, self.node.wait_failure(deployment, code, error).as_ref())?;
+        }
+        self.see(deployment, self.journal.get(&deployment.id).map(|record| record.state))?;
+        self.report.emit(
+            Event::new(code, format!("deployment {} is refused", deployment.name))
+                .phase(Phase::Deploy)
+                .deployment(&deployment.id, &deployment.name)
+                .error(error),
+        );
+        self.end(&deployment.id, Outcome::refused(node::sentence(code, error)))
+    }
+}

@@ -1,0 +1,229 @@
+//! What moved is taken in: polls, ended scripts, the node, answers to signals.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::view::{ids, lists_all, result_key};
+use super::{Agent, FALSE_START_LIMIT, node};
+use crate::collect::Change;
+use crate::deploy::{self, GenerationState, Outcome, Record, SIGNAL_LIMIT, State, hooks};
+use crate::error::{Error, Kind, Result};
+use crate::metadata::{Deployment, SignalTarget};
+use crate::programs::{Programs, Ran};
+use crate::report::{Code, Event, Phase};
+use crate::signal::{About, Destination, Entry, Fate, Sent};
+
+impl Agent {
+    /// Results without a signal get theirs stored: after a start, and after a disk was full. Not while one is on its way,
+    /// which has left the outbox but not been recorded yet.
+    pub(super) fn take_up(&mut self) -> Result<()> {
+        if self.sending.is_some() {
+            return Ok(());
+        }
+        let bare = |record: &&Record| record.state == State::Finished && !self.outbox.has(&result_key(&record.id));
+        let finished: Vec<Record> = self.journal.all().into_iter().filter(bare).cloned().collect();
+        finished.iter().try_for_each(|record| self.store_signal(record))
+    }
+
+    pub(super) fn polled(&mut self, change: Change) {
+        self.look_after_node();
+        let snapshot = self.collector.snapshot();
+        if !change.metadata || !lists_all(snapshot) {
+            return;
+        }
+        let listed = ids(self.collector.snapshot());
+        self.let_go_of_unlisted(&listed);
+        match self.journal.prune(|id| listed.contains(id)) {
+            Ok(gone) => {
+                for id in gone {
+                    let job = format!("deployment-{}", crate::programs::key_of(&id));
+                    let removed = self.programs.forget(&job).and_then(|()| hooks::script::forget(&self.root, &id));
+                    if let Err(error) = removed {
+                        self.trouble("forgetting an old job", &error);
+                    }
+                }
+            }
+            Err(error) => self.trouble("forgetting old records", &error),
+        }
+    }
+
+    /// Work of an earlier run of the agent whose deployment is gone: nobody waits for its result any more.
+    fn let_go_of_unlisted(&mut self, listed: &BTreeSet<String>) {
+        let in_lane = |id: &String| self.hook_id.as_ref() == Some(id) || self.bring_up_id.as_ref() == Some(id);
+        let orphaned = |record: &&Record| record.state <= State::Running && !listed.contains(&record.id) && !in_lane(&record.id);
+        let orphans: Vec<String> = self.journal.all().into_iter().filter(orphaned).map(|record| record.id.clone()).collect();
+        for id in orphans {
+            if let Err(error) = self.journal.signalled(&id, Some("gone from the metadata before it ended".to_owned())) {
+                self.trouble("letting go of a deployment", &error);
+            }
+        }
+    }
+
+    pub(super) fn hook_ended(&mut self, id: &str, ran: Result<Option<Ran>>) {
+        let Some(record) = self.journal.get(id).cloned() else { return };
+        let unit = Programs::unit(&record.job());
+        let event = |code, message: String| {
+            Event::new(code, message).phase(Phase::Deploy).deployment(&record.id, &record.name).foreign_unit(&unit)
+        };
+        let outcome = match ran {
+            Err(error) if error.kind() == Kind::Permanent && self.false_start(id) => {
+                self.report.emit(
+                    event(Code::DeploymentFailed, format!("deployment {} could not be started", record.name)).error(&error),
+                );
+                Outcome::refused(node::sentence(Code::DeploymentFailed, &error))
+            }
+            Err(error) => {
+                self.trouble(&format!("running deployment {}", record.name), &error);
+                return;
+            }
+            Ok(None) => {
+                let error = Error::permanent("interrupted: its unit ended without a result, and a script is never run twice")
+                    .remedy("see how far it came, then update the stack to run it anew");
+                self.report.emit(
+                    event(Code::DeploymentInterrupted, format!("deployment {} was interrupted", record.name)).error(&error),
+                );
+                Outcome::refused(node::sentence(Code::DeploymentInterrupted, &error))
+            }
+            Ok(Some(ran)) => {
+                let (timed_out, duration) = (ran.timed_out, Duration::from_millis(ran.duration_ms));
+                let outcome = if record.group == "script" { Outcome::of_script(ran) } else { Outcome::of_hook(ran) };
+                let code = match (outcome.fails(&record.outputs), timed_out) {
+                    (false, _) => Code::DeploymentSucceeded,
+                    (true, true) => Code::DeploymentTimedOut,
+                    (true, false) => Code::DeploymentFailed,
+                };
+                let mut told =
+                    event(code, format!("deployment {} ended with status {}", record.name, outcome.status)).duration(duration);
+                if let Some(reason) = &outcome.reason {
+                    told = told.cause(reason.clone());
+                }
+                self.report.emit(told);
+                outcome
+            }
+        };
+        if let Err(error) = self.end(id, outcome) {
+            self.trouble("recording a result", &error);
+        }
+    }
+
+    /// Counts a job that ended before its program was started; `true` when that is no accident any more.
+    fn false_start(&mut self, id: &str) -> bool {
+        let count = self.false_starts.entry(id.to_owned()).or_default();
+        *count += 1;
+        *count >= FALSE_START_LIMIT
+    }
+
+    pub(super) fn node_ended(&mut self, id: &str, done: node::Done) {
+        self.drifted = false;
+        let recorded = self.record_node(id, done);
+        if let Err(error) = recorded {
+            self.trouble("recording the node's result", &error);
+        }
+    }
+
+    fn record_node(&mut self, id: &str, done: node::Done) -> Result<()> {
+        let (state, reason) = match &done.outcome.reason {
+            None => (GenerationState::Applied, None),
+            Some(reason) => (GenerationState::Rejected, Some(reason.clone())),
+        };
+        self.generations.end(state, reason, done.timings)?;
+        // The wait condition's signal is stored before the deployment counts as finished: a crash between the two
+        // brings the node up once more, which changes nothing, and stores the same key again.
+        if let Some(wait) = done.wait {
+            self.store_wait_of(id, &wait)?;
+        }
+        self.end(id, done.outcome)
+    }
+
+    pub(super) fn end(&mut self, id: &str, outcome: Outcome) -> Result<()> {
+        self.journal.finish(id, outcome)?;
+        self.store_signal_of(id)
+    }
+
+    pub(super) fn store_signal_of(&mut self, id: &str) -> Result<()> {
+        match self.journal.get(id).cloned() {
+            Some(record) if record.state == State::Finished => self.store_signal(&record),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts a finished deployment's result into the outbox, or records that nobody waits for it.
+    fn store_signal(&mut self, record: &Record) -> Result<()> {
+        let Some(outcome) = &record.outcome else { return Ok(()) };
+        match &record.target {
+            SignalTarget::None => self.journal.signalled(&record.id, Some("no signal wanted".to_owned())),
+            SignalTarget::Unsupported { name } => {
+                let error = Error::permanent(format!("{name} is not supported by this version"))
+                    .remedy("set signal_transport: CFN_SIGNAL on the deployment");
+                self.report.emit(
+                    Event::new(Code::SignalUndeliverable, "the result cannot be sent")
+                        .phase(Phase::Signal)
+                        .deployment(&record.id, &record.name)
+                        .error(&error),
+                );
+                self.journal.signalled(&record.id, Some(error.to_string()))
+            }
+            SignalTarget::Url { url, verb } => {
+                let about =
+                    About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: true };
+                let body = Value::Object(deploy::body(outcome, &record.outputs, SIGNAL_LIMIT));
+                let destination = Destination::Url { url: url.clone(), verb: verb.clone() };
+                self.outbox.put(Entry::new(result_key(&record.id), Some(about), destination, body, self.clock.now()))
+            }
+        }
+    }
+
+    pub(super) fn store_wait(&mut self, deployment: &Deployment, wait: Option<&node::Wait>) -> Result<()> {
+        let Some(wait) = wait else { return Ok(()) };
+        self.see(deployment, self.journal.get(&deployment.id).map(|record| record.state))?;
+        self.store_wait_of(&deployment.id, wait)
+    }
+
+    fn store_wait_of(&mut self, id: &str, wait: &node::Wait) -> Result<()> {
+        let Some(record) = self.journal.get(id) else { return Ok(()) };
+        let about = About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: false };
+        let body = wait.handle.body(&wait.signal);
+        let key = format!("wait {} {}", record.id, wait.signal.id);
+        self.outbox.put(Entry::new(key, Some(about), wait.handle.destination().clone(), body, self.clock.now()))
+    }
+
+    pub(super) fn start_sending(&mut self) {
+        let view = self.view();
+        if self.sending.is_some() || self.outbox.waiting().is_empty() {
+            return;
+        }
+        if self.outbox.needs_poll(&view) {
+            self.collector.hasten();
+        }
+        if self.outbox.due(&view).is_none_or(|due| due > self.clock.now()) {
+            return;
+        }
+        let outbox = Rc::clone(&self.outbox);
+        self.sending = Some(Box::pin(async move { outbox.send_due(&view).await }));
+    }
+
+    pub(super) fn sent(&mut self, (fates, kept): Sent) {
+        if let Err(error) = kept {
+            self.trouble("keeping the outbox", &error);
+        }
+        for (entry, fate) in fates {
+            if fate == Fate::Delivered {
+                // What depends on this deployment comes into the metadata next.
+                self.collector.nudge();
+            }
+            let Some(about) = entry.about.filter(|about| about.result) else { continue };
+            let note = match fate {
+                Fate::Delivered => None,
+                Fate::Undeliverable(cause) => Some(format!("Heat refused the signal: {cause}")),
+                Fate::Superseded => Some("superseded before Heat could be told".to_owned()),
+                Fate::Expired => Some("Heat could not be told for 7 days".to_owned()),
+            };
+            if let Err(error) = self.journal.signalled(&about.id, note) {
+                self.trouble("recording a signal", &error);
+            }
+        }
+    }
+}

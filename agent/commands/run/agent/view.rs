@@ -1,0 +1,117 @@
+//! What the newest metadata says of a deployment: listed, superseded, gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::collect::{Authority, Snapshot};
+use crate::settings::SourceName;
+use crate::signal::View;
+
+/// The outbox' key of a deployment's result.
+pub(super) fn result_key(id: &str) -> String {
+    format!("result {id}")
+}
+
+/// Whether what is not in the list is gone for Heat. No list is not an empty list (heat-protocol.md R12), and a file of
+/// `--metadata` does not speak for what Heat asked for before.
+pub(super) fn lists_all(snapshot: &Snapshot) -> bool {
+    let heat = |authority: &Authority| authority.source != SourceName::File.as_str();
+    snapshot.deployments.is_some() && snapshot.authority.as_ref().is_some_and(heat)
+}
+
+/// Ids of the listed deployments.
+pub(super) fn ids(snapshot: &Snapshot) -> BTreeSet<String> {
+    let list = snapshot.deployments.iter().flat_map(|list| list.iter());
+    list.filter_map(|entry| entry.get("id")?.as_str()).map(str::to_owned).collect()
+}
+
+/// What the outbox needs of a snapshot.
+pub(super) fn view(snapshot: &Snapshot) -> View {
+    // The boot copy never changes: whoever has nothing else cannot be waited for.
+    let boot_copy_only =
+        !snapshot.sources.is_empty() && snapshot.sources.keys().all(|name| *name == SourceName::HeatLocal.as_str());
+    let expected = !boot_copy_only;
+    let Some(authority) = &snapshot.authority else { return View { expected, ..View::default() } };
+    if !lists_all(snapshot) {
+        return View { expected, answered: Some(authority.fetched_at), ..View::default() };
+    }
+    let mut newest: BTreeMap<(String, String), (String, String)> = BTreeMap::new();
+    let mut listed = BTreeSet::new();
+    for entry in snapshot.deployments.iter().flat_map(|list| list.iter()) {
+        let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (id, made) = (text("id"), text("creation_time"));
+        listed.insert(id.clone());
+        let input = |name: &str| {
+            let inputs = entry.get("inputs").and_then(Value::as_array)?;
+            let input = inputs.iter().find(|input| input.get("name").and_then(Value::as_str) == Some(name))?;
+            input.get("value").and_then(Value::as_str).map(str::to_owned)
+        };
+        if let (Some(stack), Some(resource)) = (input("deploy_stack_id"), input("deploy_resource_name")) {
+            let slot = newest.entry((stack, resource)).or_insert_with(|| (made.clone(), id.clone()));
+            if slot.0 < made {
+                *slot = (made, id);
+            }
+        }
+    }
+    let newest = newest.into_iter().map(|(resource, (_, id))| (resource, id)).collect();
+    View { listed: Some(listed), newest, answered: Some(authority.fetched_at), expected: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::collect::SourceState;
+
+    fn snapshot(source: Option<&'static str>, entries: Option<&[(&str, &str)]>) -> Snapshot {
+        let entry = |(id, made): &(&str, &str)| {
+            json!({"id": id, "creation_time": made, "inputs": [
+                {"name": "deploy_stack_id", "value": "s/1"}, {"name": "deploy_resource_name", "value": "r"}]})
+        };
+        Snapshot {
+            deployments: entries.map(|entries| Arc::new(entries.iter().map(entry).collect())),
+            sources: [("cfn", SourceState::default())].into(),
+            authority: source.map(|source| Authority { source, fetched_at: Timestamp(7) }),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn only_a_list_of_heats_own_says_that_something_is_gone() {
+        for (source, entries, lists) in [
+            (Some("cfn"), Some(&[("a", "1")][..]), true),
+            (Some("cfn"), None, false),
+            (Some("file"), Some(&[]), false),
+            (None, Some(&[]), false),
+        ] {
+            let view = view(&snapshot(source, entries));
+            assert_eq!(view.listed.is_some(), lists, "{source:?} {entries:?}");
+            assert_eq!((view.answered.is_some(), view.expected), (source.is_some(), true));
+        }
+    }
+
+    #[test]
+    fn of_two_entries_of_a_resource_the_later_one_counts() {
+        let resource = ("s/1".to_owned(), "r".to_owned());
+        for order in [
+            [("old", "2026-03-01T12:00:00Z"), ("new", "2026-03-01T12:00:01Z")],
+            [("new", "2026-03-01T12:00:01Z"), ("old", "2026-03-01T12:00:00Z")],
+        ] {
+            assert_eq!(view(&snapshot(Some("cfn"), Some(&order))).newest[&resource], "new");
+        }
+    }
+
+    #[test]
+    fn whoever_has_only_the_boot_copy_is_not_waited_for() {
+        let mut boot = snapshot(None, None);
+        boot.sources = [("heat_local", SourceState::default())].into();
+        assert!(!view(&boot).expected);
+        boot.sources.clear();
+        assert!(view(&boot).expected, "nothing is known yet");
+    }
+}
