@@ -5,6 +5,7 @@
 //! with [`Error::context`]; `main` prints the chain, one line each.
 
 use std::fmt;
+use std::time::Duration;
 
 /// Whether trying the same thing again can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,7 @@ struct Inner {
     cause: String,
     rule: Option<String>,
     remedy: Option<String>,
+    retry_after: Option<Duration>,
 }
 
 impl Error {
@@ -56,7 +58,7 @@ impl Error {
     /// A failure of the given kind.
     #[must_use]
     pub fn new(kind: Kind, cause: impl fmt::Display) -> Self {
-        Self(Box::new(Inner { kind, doing: Vec::new(), cause: cause.to_string(), rule: None, remedy: None }))
+        Self(Box::new(Inner { kind, doing: Vec::new(), cause: cause.to_string(), rule: None, remedy: None, retry_after: None }))
     }
 
     /// Adds what was being done, to what: `"writing /etc/etcd/etcd.conf"`.
@@ -77,6 +79,13 @@ impl Error {
     #[must_use]
     pub fn remedy(mut self, remedy: impl fmt::Display) -> Self {
         self.0.remedy = Some(remedy.to_string());
+        self
+    }
+
+    /// Keeps the pause that the server asked for, if it did (Retry-After).
+    #[must_use]
+    pub fn retry_after(mut self, pause: Option<Duration>) -> Self {
+        self.0.retry_after = pause;
         self
     }
 
@@ -102,6 +111,12 @@ impl Error {
     #[must_use]
     pub fn suggested_remedy(&self) -> Option<&str> {
         self.0.remedy.as_deref()
+    }
+
+    /// How long the server asked us to wait before the next try.
+    #[must_use]
+    pub fn asked_pause(&self) -> Option<Duration> {
+        self.0.retry_after
     }
 
     /// The chain for a terminal: outermost context first, then cause, rule and remedy.

@@ -103,7 +103,8 @@ async fn play(stream: &mut TcpStream, act: Act) -> bool {
         Act::Answer(line, headers, body) => {
             let headers: String = headers.iter().flat_map(|header| [header.as_str(), "\r\n"]).collect();
             let head = format!("HTTP/1.1 {line}\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
-            stream.write_all(head.as_bytes()).await.is_ok() && stream.write_all(&body).await.is_ok()
+            // In one piece: two would wait for each other's acknowledgement.
+            stream.write_all(&[head.as_bytes(), &body].concat()).await.is_ok()
         }
         Act::Cut(promised, body) => {
             let _gone = stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {promised}\r\n\r\n").as_bytes()).await;

@@ -1,0 +1,326 @@
+//! Keystone's tokens: one for a user and project, used for its whole life (heat-protocol.md 7.5, R15).
+//!
+//! In: the credentials of a stack user, as Heat's metadata gives them. Out: a [`Session`] with a token
+//! and the public endpoints of the catalog, or the answer to a request that carried that token.
+//! Never: version discovery, or any other link that Keystone advertises (R25); a password or a token in
+//! an error or in Debug output; a look at this node's wall clock, which may be wrong.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::clock::{Clock, Stopwatch, Timestamp};
+use crate::error::{Context, Error, Kind, Result};
+use crate::http::{self, Http, Request, Response};
+use crate::report::text::{escaped, shortened};
+
+/// How many tokens are kept. Each HEAT_SIGNAL deployment has a user of its own, and needs it once or twice.
+const KEPT: usize = 64;
+
+/// A new token is asked for so long before the old one ends, or a tenth of its life if that is less.
+const MARGIN: Duration = Duration::from_mins(2);
+
+/// Taken for the life of a token whose answer does not say: Keystone's default. A 401 corrects it.
+const USUAL_LIFE: Duration = Duration::from_hours(1);
+
+/// Largest answer, in bytes; the catalog of a large cloud has some hundred thousand.
+const ANSWER_LIMIT: usize = 2 * 1024 * 1024;
+
+/// A stack user, as `os-collect-config` metadata or the inputs of a deployment name it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Credentials {
+    /// `https://keystone:5000/v3`; `/v2.0` or no version are taken for it.
+    pub auth_url: String,
+    /// The user's id, not its name.
+    pub user_id: String,
+    /// Verbatim.
+    pub password: String,
+    /// The stack's own project.
+    pub project_id: String,
+    /// Region of the endpoints; `None` takes the first.
+    pub region: Option<String>,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Credentials");
+        shown.field("auth_url", &http::redacted(&self.auth_url)).field("user_id", &self.user_id);
+        shown.field("project_id", &self.project_id).field("region", &self.region).finish_non_exhaustive()
+    }
+}
+
+impl Credentials {
+    /// Where tokens are made. The configured scheme, host and path are kept; only the version is set.
+    fn tokens_url(&self) -> String {
+        let mut base = self.auth_url.trim_end_matches('/');
+        for version in ["/v3", "/v2.0"] {
+            base = base.strip_suffix(version).unwrap_or(base).trim_end_matches('/');
+        }
+        format!("{base}/v3/auth/tokens")
+    }
+}
+
+/// A token and where it leads.
+#[derive(Clone)]
+pub struct Session {
+    /// For `X-Auth-Token`; a secret.
+    pub token: String,
+    endpoints: Arc<Vec<Endpoint>>,
+    /// Runs since before the token was asked for.
+    age: Stopwatch,
+    life: Duration,
+}
+
+/// A public endpoint of the catalog.
+#[derive(Debug)]
+struct Endpoint {
+    service_type: String,
+    /// `region_id` and its older name.
+    regions: [String; 2],
+    url: String,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("endpoints", &self.endpoints).field("life", &self.life).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// The public endpoint of a service, without a slash at its end. No region, or an empty one, takes the first.
+    ///
+    /// # Errors
+    /// Permanent, if the catalog has none, or none in this region.
+    pub fn endpoint(&self, service_type: &str, region: Option<&str>) -> Result<String> {
+        let offered = || self.endpoints.iter().filter(|endpoint| endpoint.service_type == service_type);
+        let region = region.filter(|region| !region.is_empty());
+        let found = offered().find(|endpoint| region.is_none_or(|region| endpoint.regions.iter().any(|one| one == region)));
+        if let Some(endpoint) = found {
+            return Ok(endpoint.url.trim_end_matches('/').to_owned());
+        }
+        let mut regions: Vec<_> = offered().flat_map(|endpoint| &endpoint.regions).map(String::as_str).collect();
+        regions.retain(|region| !region.is_empty());
+        regions.dedup();
+        let error = match region {
+            Some(region) if !regions.is_empty() => Error::permanent(format!(
+                "Keystone's catalog has no {service_type} endpoint in region {}; there is one in {}",
+                tidy(region),
+                tidy(&regions.join(", "))
+            ))
+            .remedy("correct region_name: [heat] in os-collect-config.conf, or region_name_for_services in heat.conf"),
+            _ => Error::permanent(format!("Keystone's catalog has no public {service_type} endpoint"))
+                .remedy("register it: openstack endpoint create, interface public"),
+        };
+        Err(error.rule("heat-protocol.md 7.5: type, interface public, region"))
+    }
+
+    fn is_usable(&self) -> bool {
+        self.age.elapsed() + MARGIN.min(self.life / 10) < self.life
+    }
+}
+
+/// The tokens of this process. Cheap to clone; clones share them.
+#[derive(Clone)]
+pub struct Keystone {
+    clock: Clock,
+    /// The one used last at the end.
+    slots: Arc<Mutex<Vec<Arc<Slot>>>>,
+}
+
+/// The token of one user.
+#[derive(Default)]
+struct Slot {
+    /// [`Credentials::tokens_url`], user and project.
+    key: [String; 3],
+    /// Held while a token is asked for: whoever comes meanwhile waits for the same answer.
+    asking: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    session: Option<Session>,
+    /// How often a token was asked for.
+    tries: u64,
+    /// How the last try failed.
+    failed: Option<Error>,
+}
+
+impl Slot {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Keystone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keystone").finish_non_exhaustive()
+    }
+}
+
+impl Keystone {
+    /// Without any token yet.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, slots: Arc::default() }
+    }
+
+    /// The token of a user: the one that is there while it lasts, else a new one. Simultaneous callers
+    /// share one request and its outcome.
+    ///
+    /// # Errors
+    /// Keystone is not reachable or does not give a token; [`Error::asked_pause`] is what it asks us to wait.
+    pub async fn session(&self, http: &Http, credentials: &Credentials, deadline: Duration) -> Result<Session> {
+        let slot = self.slot(credentials);
+        let seen = {
+            let state = slot.state();
+            if let Some(session) = state.session.as_ref().filter(|session| session.is_usable()) {
+                return Ok(session.clone());
+            }
+            state.tries
+        };
+        let _asking = slot.asking.lock().await;
+        {
+            let state = slot.state();
+            if let Some(session) = state.session.as_ref().filter(|session| session.is_usable()) {
+                return Ok(session.clone());
+            }
+            if let Some(error) = state.failed.as_ref().filter(|_| state.tries != seen) {
+                return Err(error.clone());
+            }
+        }
+        let answer = self.authenticate(http, credentials, deadline).await;
+        let mut state = slot.state();
+        state.tries += 1;
+        state.session = answer.as_ref().ok().cloned();
+        state.failed = answer.as_ref().err().cloned();
+        answer
+    }
+
+    /// Forgets a token that a service answered with 401, unless a newer one is there already.
+    pub fn refused(&self, credentials: &Credentials, session: &Session) {
+        let slot = self.slot(credentials);
+        let mut state = slot.state();
+        if state.session.as_ref().is_some_and(|kept| kept.token == session.token) {
+            state.session = None;
+        }
+    }
+
+    /// Sends a request with a token, and after a 401 once more with a new one. A URL that begins with
+    /// `/` is below the public endpoint of `service_type`. All of it together has the request's deadline.
+    ///
+    /// # Errors
+    /// As [`Keystone::session`], [`Session::endpoint`] and [`Http::request`].
+    pub async fn request(
+        &self,
+        http: &Http,
+        credentials: &Credentials,
+        service_type: &str,
+        request: Request<'_>,
+    ) -> Result<Response> {
+        let started = self.clock.start();
+        let mut again = true;
+        loop {
+            let left = || request.deadline.saturating_sub(started.elapsed());
+            let session = self.session(http, credentials, left()).await?;
+            let below = request.url.starts_with('/');
+            let base = if below { session.endpoint(service_type, credentials.region.as_deref())? } else { String::new() };
+            let url = format!("{base}{}", request.url);
+            let mut whole = Request { url: &url, deadline: left(), ..request.clone() };
+            whole = whole.header("x-auth-token", session.token.as_str()).header("accept", "application/json");
+            let response = http.request(whole).await?;
+            if response.status != 401 || !again {
+                return Ok(response);
+            }
+            again = false;
+            self.refused(credentials, &session);
+        }
+    }
+
+    fn slot(&self, credentials: &Credentials) -> Arc<Slot> {
+        let key = [credentials.tokens_url(), credentials.user_id.clone(), credentials.project_id.clone()];
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = slots.iter().position(|slot| slot.key == key);
+        let slot = known.map_or_else(|| Arc::new(Slot { key, ..Slot::default() }), |at| slots.remove(at));
+        if slots.len() >= KEPT {
+            slots.remove(0);
+        }
+        slots.push(Arc::clone(&slot));
+        slot
+    }
+
+    async fn authenticate(&self, http: &Http, credentials: &Credentials, deadline: Duration) -> Result<Session> {
+        let body = json!({"auth": {
+            "identity": {"methods": ["password"],
+                "password": {"user": {"id": credentials.user_id, "password": credentials.password}}},
+            "scope": {"project": {"id": credentials.project_id}},
+        }});
+        let url = credentials.tokens_url();
+        let mut request = Request::new("POST", &url, deadline).json(body.to_string().into_bytes());
+        request.body_limit = ANSWER_LIMIT;
+        // From before the request: the answer may come late.
+        let age = self.clock.start();
+        let doing = || format!("asking Keystone for a token of user {}", tidy(&credentials.user_id));
+        let response = http.request(request.header("accept", "application/json")).await.context(doing)?;
+        if !response.is_success() {
+            return Err(refusal(&response, credentials).context(doing()));
+        }
+        session(&response, age).context(doing)
+    }
+}
+
+fn session(response: &Response, age: Stopwatch) -> Result<Session> {
+    let unlike = |why: &str| {
+        Error::permanent(format!("the answer {why}"))
+            .rule("heat-protocol.md 7.5: POST /v3/auth/tokens")
+            .remedy("check that auth_url leads to Keystone itself and that no proxy answers in its place")
+    };
+    let token = response.header("x-subject-token").filter(|token| !token.is_empty());
+    let token = token.ok_or_else(|| unlike("holds no token"))?.to_owned();
+    // The parser's words could show parts of the answer.
+    let body: Value = serde_json::from_slice(&response.body).map_err(|_| unlike("is no JSON"))?;
+    let time = |name: &str| Timestamp::parse_rfc3339(body.pointer(name)?.as_str()?);
+    let life = time("/token/issued_at").zip(time("/token/expires_at")).map(|(from, until)| until.since(from));
+    let life = life.filter(|life| !life.is_zero()).unwrap_or(USUAL_LIFE);
+    let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut endpoints = Vec::new();
+    for service in list(body.pointer("/token/catalog")) {
+        for endpoint in list(service.get("endpoints")) {
+            let text = |from: &Value, key| from.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+            if text(&endpoint, "interface") == "public" {
+                let regions = [text(&endpoint, "region_id"), text(&endpoint, "region")];
+                endpoints.push(Endpoint { service_type: text(&service, "type"), regions, url: text(&endpoint, "url") });
+            }
+        }
+    }
+    Ok(Session { token, endpoints: Arc::new(endpoints), age, life })
+}
+
+fn refusal(response: &Response, credentials: &Credentials) -> Error {
+    let status = response.status;
+    let said = serde_json::from_slice::<Value>(&response.body).ok();
+    let said = said.as_ref().and_then(|body| body.pointer("/error/message")?.as_str()).unwrap_or("nothing more");
+    // Keystone repeats what it was sent where that does not fit its schema.
+    let said = if said.contains(&credentials.password) { "nothing that can be shown".to_owned() } else { tidy(said) };
+    let (kind, remedy) = match status {
+        401 => (
+            Kind::Permanent,
+            "Heat disables the user while the stack is suspended and removes it with the stack: resume the stack, or update it so that \
+             the server gets new credentials; check `openstack stack show`",
+        ),
+        404 => (Kind::Permanent, "auth_url does not lead to Keystone's v3 API (http://HOST:5000/v3): correct it"),
+        408 | 429 | 500.. => (Kind::Transient, "Keystone or the balancer before it is overloaded or down; it is tried again"),
+        _ => (Kind::Permanent, "check that auth_url leads to Keystone, and user_id and project_id"),
+    };
+    Error::new(kind, format!("Keystone answered {status}: {said}")).remedy(remedy).retry_after(response.retry_after())
+}
+
+fn tidy(text: &str) -> String {
+    escaped(&shortened(text.lines().next().unwrap_or_default(), 200))
+}
+
+#[cfg(test)]
+mod tests;

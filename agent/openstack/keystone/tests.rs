@@ -1,0 +1,233 @@
+//! Tokens against a scripted Keystone.
+
+use futures_util::future::join_all;
+
+use super::*;
+use crate::files::Tree;
+use crate::http::Tls;
+use crate::http::fake::{Act, Fake, ok, status};
+
+const DEADLINE: Duration = Duration::from_millis(500);
+
+/// An answer as Keystone 27 gives it, cut down to what matters.
+fn token(name: &str, issued: &str, expires: &str, catalog: &Value) -> Act {
+    let body = json!({"token": {"methods": ["password"], "issued_at": issued, "expires_at": expires, "catalog": catalog}});
+    Act::Answer("201 CREATED", vec![format!("X-Subject-Token: {name}")], body.to_string().into_bytes())
+}
+
+/// One that lasts four hours, with Heat at `base`.
+fn good(name: &str, base: &str) -> Act {
+    let heat = json!({"type": "orchestration", "endpoints": [
+        {"interface": "admin", "region": "RegionOne", "region_id": "RegionOne", "url": "http://admin.example"},
+        {"interface": "public", "region": "RegionOne", "region_id": "RegionOne", "url": format!("{base}/v1/p/")},
+        {"interface": "public", "region": "Two", "region_id": null, "url": format!("{base}/two/p")},
+    ]});
+    token(name, "2026-11-21T09:03:26.000000Z", "2026-11-21T13:03:26.000000Z", &json!([{"type": "key-manager"}, heat]))
+}
+
+fn refused() -> Act {
+    status("401 UNAUTHORIZED", r#"{"error":{"code":401,"message":"The request you have made requires authentication."}}"#)
+}
+
+fn user(base: &str, id: &str) -> Credentials {
+    let (auth_url, user_id) = (format!("{base}/v3/"), id.to_owned());
+    Credentials { auth_url, user_id, password: "hush".to_owned(), project_id: "p".to_owned(), region: None }
+}
+
+/// A node whose clock stands at 1970.
+struct Node {
+    _dir: tempfile::TempDir,
+    clock: Clock,
+    http: Http,
+    keystone: Keystone,
+}
+
+impl Node {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Clock::manual(Timestamp(0));
+        let http = Http::new(Tls::default(), Arc::new(Tree::open(dir.path()).unwrap()), clock.clone());
+        Self { _dir: dir, keystone: Keystone::new(clock.clone()), http, clock }
+    }
+
+    async fn token(&self, credentials: &Credentials) -> String {
+        self.keystone.session(&self.http, credentials, DEADLINE).await.unwrap().token
+    }
+
+    async fn error(&self, credentials: &Credentials) -> Error {
+        self.keystone.session(&self.http, credentials, DEADLINE).await.unwrap_err()
+    }
+
+    async fn get(&self, credentials: &Credentials, url: &str) -> Result<Response> {
+        self.keystone.request(&self.http, credentials, "orchestration", Request::new("GET", url, DEADLINE)).await
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_used_until_shortly_before_its_end_whatever_the_wall_clock_says() {
+    let keystone = Fake::start(vec![good("one", "http://h"), good("two", "http://h")]).await;
+    let node = Node::new();
+    let credentials = user(&keystone.base, "u");
+    assert_eq!(node.token(&credentials).await, "one");
+    let request = keystone.requests().remove(0);
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("POST /v3/auth/tokens HTTP/1.1\r\n"), "{head}");
+    assert!(head.to_lowercase().contains("content-type: application/json"));
+    assert_eq!(
+        body,
+        r#"{"auth":{"identity":{"methods":["password"],"password":{"user":{"id":"u","password":"hush"}}},"scope":{"project":{"id":"p"}}}}"#
+    );
+    node.clock.advance(Duration::from_secs(4 * 3600 - 121));
+    assert_eq!(node.token(&credentials).await, "one");
+    assert_eq!(keystone.requests().len(), 1);
+    node.clock.advance(Duration::from_secs(1));
+    assert_eq!(node.token(&credentials).await, "two");
+    // Clones share it; another project or another Keystone does not.
+    let other = Credentials { project_id: "q".to_owned(), ..credentials.clone() };
+    assert_eq!(node.keystone.clone().session(&node.http, &credentials, DEADLINE).await.unwrap().token, "two");
+    node.token(&other).await;
+    assert_eq!(keystone.requests().len(), 3);
+}
+
+#[tokio::test]
+async fn a_short_or_unknown_life_neither_asks_at_each_poll_nor_for_ever() {
+    for (issued, expires, life) in [
+        ("2026-11-21T09:00:00.000000Z", "2026-11-21T09:01:00.000000Z", 60),
+        ("2026-11-21T09:00:00.000000Z", "2026-11-21T08:00:00.000000Z", 3600),
+        ("now", "2026-11-21T08:00:00.000000Z", 3600),
+    ] {
+        let keystone = Fake::start(vec![token("t", issued, expires, &json!([]))]).await;
+        let node = Node::new();
+        let credentials = user(&keystone.base, "u");
+        for (seconds, requests) in [(0, 1), (life / 2, 1), (life / 2, 2)] {
+            node.clock.advance(Duration::from_secs(seconds));
+            node.token(&credentials).await;
+            assert_eq!(keystone.requests().len(), requests, "{issued} {expires}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_spelling_of_auth_url_leads_to_version_3_without_discovery() {
+    for path in ["", "/", "/v3", "/v3/", "/v2.0", "/v2.0/", "/identity", "/identity/v3", "/v3//"] {
+        let keystone = Fake::start(vec![good("t", "http://h")]).await;
+        let credentials = Credentials { auth_url: format!("{}{path}", keystone.base), ..user("", "u") };
+        Node::new().token(&credentials).await;
+        let prefix = if path.starts_with("/identity") { "/identity" } else { "" };
+        assert_eq!(keystone.requests().len(), 1);
+        assert!(keystone.requests()[0].starts_with(&format!("POST {prefix}/v3/auth/tokens ")), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn simultaneous_callers_share_one_request_and_its_failure() {
+    let slow = |act| Act::Slow(Duration::from_millis(100), Box::new(act));
+    let keystone =
+        Fake::start(vec![slow(status("503 Service Unavailable", "")), slow(good("one", "http://h")), good("two", "http://h")])
+            .await;
+    let node = Node::new();
+    let credentials = user(&keystone.base, "u");
+    let all = || join_all((0..5).map(|_| node.keystone.session(&node.http, &credentials, DEADLINE)));
+    assert!(all().await.iter().all(|answer| answer.as_ref().unwrap_err().cause().contains("503")));
+    assert_eq!(keystone.requests().len(), 1);
+    let sessions: Vec<_> = all().await.into_iter().map(Result::unwrap).collect();
+    assert!(sessions.iter().all(|session| session.token == "one"));
+    assert_eq!(keystone.requests().len(), 2);
+    // Two find out that the token is dead; the second one comes when the new one is there.
+    node.keystone.refused(&credentials, &sessions[0]);
+    assert_eq!(node.token(&credentials).await, "two");
+    node.keystone.refused(&credentials, &sessions[1]);
+    assert_eq!(node.token(&credentials).await, "two");
+    assert_eq!(keystone.requests().len(), 3);
+}
+
+#[tokio::test]
+async fn a_caller_that_gives_up_leaves_no_lock_behind() {
+    let keystone = Fake::start(vec![Act::Slow(Duration::from_secs(9), Box::new(Act::Close)), good("one", "http://h")]).await;
+    let node = Node::new();
+    let credentials = user(&keystone.base, "u");
+    let first = node.keystone.session(&node.http, &credentials, DEADLINE);
+    assert!(Clock::system().limit(Duration::from_millis(50), first).await.is_none());
+    assert_eq!(node.token(&credentials).await, "one");
+}
+
+#[tokio::test]
+async fn the_number_of_tokens_is_bounded_and_the_one_in_use_stays() {
+    let keystone = Fake::start(vec![good("t", "http://h")]).await;
+    let node = Node::new();
+    let polled = user(&keystone.base, "server");
+    for n in 0..200 {
+        node.token(&polled).await;
+        node.token(&user(&keystone.base, &format!("deployment{n}"))).await;
+    }
+    assert_eq!(keystone.requests().len(), 201);
+    assert_eq!(node.keystone.slots.lock().unwrap().len(), KEPT);
+}
+
+#[tokio::test]
+async fn the_endpoint_is_public_and_of_the_region() {
+    let keystone = Fake::start(vec![good("t", "http://heat")]).await;
+    let node = Node::new();
+    let session = node.keystone.session(&node.http, &user(&keystone.base, "u"), DEADLINE).await.unwrap();
+    let url = |region| session.endpoint("orchestration", region).unwrap();
+    assert_eq!((url(None), url(Some("")), url(Some("Two"))), ("http://heat/v1/p".into(), url(None), "http://heat/two/p".into()));
+    let error = session.endpoint("orchestration", Some("Three")).unwrap_err();
+    assert!(error.cause().contains("in region Three; there is one in RegionOne, Two"), "{error}");
+    assert!(error.suggested_remedy().unwrap().contains("region_name"));
+    for region in [None, Some("RegionOne")] {
+        let error = session.endpoint("messaging", region).unwrap_err();
+        assert!(error.cause().contains("no public messaging endpoint"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn what_keystone_refuses_is_said_without_a_secret() {
+    let page = status("404 Not Found", "<html>");
+    let busy = Act::Answer("429 Too Many Requests", vec!["Retry-After: 77".to_owned()], Vec::new());
+    let echo = status("400 Bad Request", r#"{"error":{"message":"Invalid input for field 'identity/password': hush"}}"#);
+    let bare = |body: &str| Act::Answer("201 Created", vec!["X-Subject-Token: geheim".to_owned()], body.as_bytes().to_vec());
+    for (act, kind, words, remedy, pause) in [
+        (refused(), Kind::Permanent, "token of user u: Keystone answered 401: The request you", "suspended", None),
+        (page, Kind::Permanent, "Keystone answered 404: nothing more", "correct it", None),
+        (echo, Kind::Permanent, "Keystone answered 400: nothing that can be shown", "user_id", None),
+        (busy, Kind::Transient, "Keystone answered 429", "tried again", Some(77)),
+        (status("503 Service Unavailable", ""), Kind::Transient, "Keystone answered 503", "tried again", None),
+        (ok("{}"), Kind::Permanent, "the answer holds no token", "Keystone itself", None),
+        (bare("hush"), Kind::Permanent, "the answer is no JSON", "Keystone itself", None),
+        (Act::Cut(900, b"{\"token\":".to_vec()), Kind::Transient, "closed the connection", "", None),
+    ] {
+        let keystone = Fake::start(vec![act]).await;
+        let error = Node::new().error(&user(&keystone.base, "u")).await;
+        assert_eq!((error.kind(), error.asked_pause()), (kind, pause.map(Duration::from_secs)), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+        assert!(error.suggested_remedy().unwrap_or_default().contains(remedy), "{error}: {:?}", error.suggested_remedy());
+        let all = format!("{error:?}");
+        assert!(!all.contains("hush") && !all.contains("geheim"), "{all}");
+    }
+    let node = Node::new();
+    let keystone = Fake::start(vec![good("geheim", "http://h")]).await;
+    let credentials = user(&keystone.base, "u");
+    let session = node.keystone.session(&node.http, &credentials, DEADLINE).await.unwrap();
+    let shown = format!("{:?} {credentials:?} {session:?}", node.keystone);
+    assert!(!shown.contains("hush") && !shown.contains("geheim"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_request_carries_the_token_and_a_revoked_one_is_replaced_once() {
+    let heat = Fake::start(vec![ok("1"), refused(), ok("2"), refused(), refused()]).await;
+    let keystone = Fake::start(vec![good("one", &heat.base), good("two", &heat.base), good("three", &heat.base)]).await;
+    let node = Node::new();
+    let credentials = user(&keystone.base, "u");
+    assert_eq!(node.get(&credentials, "/stacks/s/1").await.unwrap().body, b"1");
+    assert!(heat.requests()[0].starts_with("GET /v1/p/stacks/s/1 ") && heat.requests()[0].contains("x-auth-token: one\r\n"));
+    let absolute = format!("{}/elsewhere", heat.base);
+    assert_eq!(node.get(&credentials, &absolute).await.unwrap().body, b"2");
+    assert!(heat.requests()[2].starts_with("GET /elsewhere ") && heat.requests()[2].contains("x-auth-token: two\r\n"));
+    assert_eq!(keystone.requests().len(), 2);
+    // A service that refuses every token gets two requests, not more.
+    assert_eq!(node.get(&credentials, "/x").await.unwrap().status, 401);
+    assert_eq!((heat.requests().len(), keystone.requests().len()), (5, 3));
+    let elsewhere = Credentials { region: Some("Three".to_owned()), ..credentials };
+    assert!(node.get(&elsewhere, "/x").await.unwrap_err().cause().contains("Three"));
+    assert_eq!((heat.requests().len(), keystone.requests().len()), (5, 3), "the token is good for every region");
+}
