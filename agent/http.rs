@@ -65,13 +65,15 @@ pub struct Request<'a> {
     pub body_limit: usize,
     /// Whether this endpoint's parameters ask not to verify its certificate; [`Tls::allow_insecure`] must allow it.
     pub insecure: bool,
+    /// Whether a redirect within the host is followed, or is the answer.
+    pub follow: bool,
 }
 
 impl<'a> Request<'a> {
     /// A request without headers and body.
     #[must_use]
     pub fn new(method: &'a str, url: &'a str, deadline: Duration) -> Self {
-        Self { method, url, headers: Vec::new(), body: None, deadline, body_limit: BODY_LIMIT, insecure: false }
+        Self { method, url, headers: Vec::new(), body: None, deadline, body_limit: BODY_LIMIT, insecure: false, follow: true }
     }
 
     /// Adds a header.
@@ -167,6 +169,9 @@ impl Http {
         let exchange = async {
             for _ in 0..=REDIRECTS {
                 let response = self.exchange(&method, &target, &request).await?;
+                if !request.follow {
+                    return Ok(response);
+                }
                 match redirect(&method, &target, &response)? {
                     Some(next) => target = next,
                     None => return Ok(response),

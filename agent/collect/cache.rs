@@ -63,6 +63,11 @@ pub(super) fn store(state: &Tree, source: SourceName, cached: &Cached) -> Result
     state.write_json(&path, cached, Attributes::mode(0o600))
 }
 
+/// Removes what was kept.
+pub(super) fn remove(state: &Tree, source: SourceName) -> Result<()> {
+    state.remove(&path(source)).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;

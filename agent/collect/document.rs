@@ -51,17 +51,11 @@ pub(super) fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// A text that is there and says something: null, empty and absent are the same (heat-protocol.md R5).
-pub(super) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
-    value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
-}
-
 /// Parts of a document that are of the wrong kind: places for `MetadataOdd`.
-pub(super) fn oddities(document: &Map<String, Value>) -> Vec<String> {
+pub(super) fn oddities(document: &Map<String, Value>, deployment_keys: &[String]) -> Vec<String> {
+    let lists = deployment_keys.iter().map(|key| (key.as_str(), Value::is_array as fn(&Value) -> bool, "a list"));
     let mut odd = Vec::new();
-    for (key, good, wanted) in
-        [("deployments", Value::is_array as fn(&Value) -> bool, "a list"), ("os-collect-config", Value::is_object, "an object")]
-    {
+    for (key, good, wanted) in lists.chain([("os-collect-config", Value::is_object as fn(&Value) -> bool, "an object")]) {
         if let Some(value) = document.get(key).filter(|value| !value.is_null() && !good(value)) {
             odd.push(format!("{key} is {}, wanted {wanted}; it is ignored", kind(value)));
         }

@@ -8,7 +8,11 @@
 mod cache;
 mod cfn;
 mod document;
+mod endpoint;
+mod heat;
+mod learnt;
 mod local;
+mod request;
 mod schedule;
 mod snapshot;
 mod source;
@@ -16,7 +20,7 @@ mod source;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,9 +29,11 @@ use tokio::task::JoinSet;
 use crate::clock::Clock;
 use crate::files::Tree;
 use crate::http::Http;
+use crate::openstack::keystone::Keystone;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{Settings, SourceName};
-use cfn::{Endpoint, Learnt};
+use endpoint::{Endpoint, Memory, Tools};
+use learnt::Learnt;
 use local::LocalFiles;
 pub use local::read_document;
 pub use snapshot::{Authority, Snapshot, SourceState};
@@ -60,12 +66,12 @@ impl Change {
 }
 
 /// Polls the sources.
-#[derive(Debug)]
 pub struct Collector {
     settings: Settings,
     root: Arc<Tree>,
     state: Arc<Tree>,
     http: Http,
+    keystone: Keystone,
     clock: Clock,
     report: Report,
     metadata_file: Option<PathBuf>,
@@ -74,12 +80,21 @@ pub struct Collector {
     sources: Vec<Source>,
     /// Requests under way. They go on while nobody waits in [`Collector::changed`].
     flying: JoinSet<Polled>,
-    /// The client for the endpoint's own authority, kept so that its connections stay open.
-    cfn_http: Option<(PathBuf, Http)>,
-    /// Digest of the local settings of cfn at the last poll.
+    /// The clients for endpoints with an authority of their own, kept so that their connections stay open.
+    own_http: BTreeMap<SourceName, (PathBuf, Http)>,
+    /// Digest of what the files said of the sources at the last poll.
     basis: String,
+    /// How many answers there were.
+    turns: u64,
     snapshot: Snapshot,
     nothing_known: bool,
+}
+
+impl std::fmt::Debug for Collector {
+    /// Without documents and settings, which hold passwords.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Collector").field("snapshot", &self.snapshot).finish_non_exhaustive()
+    }
 }
 
 impl Collector {
@@ -98,9 +113,9 @@ impl Collector {
         let mut sources = Vec::new();
         // `--metadata FILE` stands in place of the sources.
         for name in settings.sources.order.iter().copied().filter(|name| (*name == SourceName::File) == metadata_file.is_some()) {
-            let splay = if name == SourceName::Cfn { settings.splay.mul_f64(source::random()) } else { Duration::ZERO };
+            let splay = if name.is_remote() { settings.splay.mul_f64(source::random()) } else { Duration::ZERO };
             let mut source = Source::new(name, &settings, &clock, splay);
-            if name == SourceName::Cfn
+            if name.is_remote()
                 && let Some(cached) = cache::load(&state, name, &report)
             {
                 source.remember(cached);
@@ -112,14 +127,16 @@ impl Collector {
             root,
             state,
             http,
+            keystone: Keystone::new(clock.clone()),
             clock,
             report,
             metadata_file,
             files: LocalFiles::default(),
             sources,
             flying: JoinSet::new(),
-            cfn_http: None,
+            own_http: BTreeMap::new(),
             basis: String::new(),
+            turns: 0,
             snapshot: Snapshot::default(),
             nothing_known: false,
         };
@@ -195,58 +212,76 @@ impl Collector {
         let root = Arc::clone(&self.root);
         let odd = self.files.refresh(&root, &self.settings.sources);
         self.tell_odd("os-collect-config.conf", &odd);
-        // Files first: where cfn is asked is learnt from them.
+        // Files first: where the others are asked is learnt from them.
         for name in [SourceName::HeatLocal, SourceName::File].into_iter().filter(|name| due.contains(name)) {
             change.absorb(self.poll_file(name));
         }
-        let key = self.learn().digest();
-        let cfn = self.sources.iter().find(|source| source.name == SourceName::Cfn && !source.flying);
-        if cfn.is_some_and(|cfn| due.contains(&cfn.name) || cfn.was_asked_otherwise(&key)) {
-            change.absorb(self.start_cfn());
+        let learnt = self.learn();
+        for name in SourceName::REMOTE {
+            change.absorb(self.start_remote(name, &learnt, due.contains(&name)));
         }
-        self.tell_nothing_known();
+        self.tell_nothing_known(&learnt);
         change
     }
 
     fn poll_file(&mut self, name: SourceName) -> Change {
         let Some(source) = self.sources.iter().find(|source| source.name == name) else { return Change::default() };
         let started = self.clock.now();
+        let mut memory = source.memory.clone();
         let given = self.metadata_file.as_ref().filter(|_| name == SourceName::File);
         let (place, outcome) = if let Some(path) = given {
-            (path.display().to_string(), source.read_file(path))
+            (path.display().to_string(), Source::read_file(path, &mut memory))
         } else {
             let paths: Vec<_> = self.settings.sources.cfn_init_data.iter().map(|path| path.display().to_string()).collect();
-            (paths.join(" "), source.take_boot(self.files.boot.as_ref()))
+            (paths.join(" "), Source::take_boot(self.files.boot.as_ref(), &mut memory))
         };
-        self.settle(Polled { source: name, started, place, key: String::new(), basis: String::new(), outcome })
+        let (key, basis, deployment_keys) = (String::new(), String::new(), vec![source::DEPLOYMENTS.to_owned()]);
+        self.settle(Polled { source: name, started, place, key, basis, memory, deployment_keys, outcome })
     }
 
-    fn start_cfn(&mut self) -> Change {
-        let started = self.clock.now();
-        let learnt = self.learn();
-        let (key, basis, deadline) = (learnt.digest(), self.basis.clone(), self.settings.sources.timeout);
-        let polled = move |place, key, basis, outcome| Polled { source: SourceName::Cfn, started, place, key, basis, outcome };
-        let endpoint = match learnt.endpoint() {
-            Ok(Some(endpoint)) => endpoint,
-            Ok(None) => return self.settle(polled(String::new(), key, basis, Outcome::Absent)),
-            Err(error) => {
-                return self.settle(polled("incomplete settings".to_owned(), key, basis, Outcome::Failed(error.into())));
-            }
-        };
-        let (http, place) = (self.http_for(&endpoint), endpoint.place());
-        let Some(source) = self.sources.iter_mut().find(|source| source.name == SourceName::Cfn) else {
+    /// Asks a source over the network, if it is due or the settings say something new of it.
+    fn start_remote(&mut self, name: SourceName, learnt: &Learnt, due: bool) -> Change {
+        let wanted = learnt.wants(name, &self.settings.sources.order);
+        let key = if wanted { learnt.key(name) } else { String::new() };
+        let Some(source) = self.sources.iter_mut().find(|source| source.name == name && !source.flying) else {
             return Change::default();
         };
+        if !due && !source.was_asked_otherwise(&key) {
+            return Change::default();
+        }
+        // What one endpoint answered is nothing to another one.
+        let memory = if source.key == key { source.memory.clone() } else { Memory::default() };
+        let mut polled = Polled {
+            source: name,
+            started: self.clock.now(),
+            place: String::new(),
+            key,
+            basis: self.basis.clone(),
+            memory,
+            deployment_keys: learnt.deployment_keys(name),
+            outcome: Outcome::Absent,
+        };
+        let endpoint = match if wanted { learnt.endpoint(name) } else { Ok(None) } {
+            Ok(Some(endpoint)) => endpoint,
+            Ok(None) => return self.settle(polled),
+            Err(error) => {
+                "incomplete settings".clone_into(&mut polled.place);
+                polled.outcome = Outcome::Failed(error);
+                return self.settle(polled);
+            }
+        };
+        polled.place = endpoint.place();
         source.flying = true;
-        let news = source.learn(&place, &key);
-        let known = source.raw.clone();
+        let news = source.learn(&polled.place, &polled.key);
+        let http = self.http_for(name, &endpoint);
+        let tools = Tools { http, keystone: self.keystone.clone(), deadline: self.settings.sources.timeout };
         self.flying.spawn(async move {
-            let outcome = match endpoint.fetch(&http, deadline, known.as_deref()).await {
-                Ok(Some(fetched)) => Outcome::Document { raw: fetched.raw, document: fetched.document, odd: Vec::new() },
+            polled.outcome = match endpoint.fetch(&tools, &mut polled.memory).await {
+                Ok(Some(document)) => Outcome::Document { document, odd: Vec::new() },
                 Ok(None) => Outcome::Same,
-                Err(failure) => Outcome::Failed(failure),
+                Err(error) => Outcome::Failed(error),
             };
-            polled(place, key, basis, outcome)
+            polled
         });
         let sources = news.is_some();
         if let Some(event) = news {
@@ -256,31 +291,31 @@ impl Collector {
         Change { sources, ..Change::default() }
     }
 
-    /// The settings of cfn: what the files say, and stronger, what its own newest answer says of itself,
-    /// so that a new key pair is followed without a restart.
+    /// The settings of the sources: what the files say, and stronger, what the answers say of their own and of each
+    /// other's, so that new keys and another transport are followed without a restart. The newest answer is the strongest.
     ///
     /// An answer that was fetched under other local settings says nothing about these: somebody has
     /// pointed the server to another stack. Only where the files no longer say enough does it count.
     fn learn(&mut self) -> Learnt {
         let mut learnt = Learnt::from_files(&self.files);
         self.basis = learnt.digest();
-        let complete = matches!(learnt.endpoint(), Ok(Some(_)));
-        if let Some(source) = self.sources.iter().find(|source| source.name == SourceName::Cfn)
-            && let Some(document) = &source.document
-            && (source.basis == self.basis || !complete)
-        {
+        let complete = learnt.is_complete();
+        let said = |source: &&Source| source.name.is_remote() && (source.basis == self.basis || !complete);
+        let mut said: Vec<_> = self.sources.iter().filter(said).collect();
+        said.sort_by_key(|source| (source.turn, source.state.last_good));
+        for document in said.iter().filter_map(|source| source.document.as_ref()) {
             learnt.overlay_document(document);
         }
         learnt
     }
 
-    fn http_for(&mut self, endpoint: &Endpoint) -> Http {
-        let Some(ca) = &endpoint.ca else { return self.http.clone() };
-        match &self.cfn_http {
+    fn http_for(&mut self, name: SourceName, endpoint: &Endpoint) -> Http {
+        let Some(ca) = endpoint.ca().map(Path::new) else { return self.http.clone() };
+        match self.own_http.get(&name) {
             Some((known, http)) if known == ca => http.clone(),
             _ => {
                 let http = self.http.with_endpoint_ca(ca);
-                self.cfn_http = Some((ca.clone(), http.clone()));
+                self.own_http.insert(name, (ca.to_owned(), http.clone()));
                 http
             }
         }
@@ -301,14 +336,19 @@ impl Collector {
     fn settle(&mut self, polled: Polled) -> Change {
         let nothing_known = self.sources.iter().all(|source| !source.configured);
         let Some(source) = self.sources.iter_mut().find(|source| source.name == polled.source) else { return Change::default() };
-        let settled = source.settle(polled, &self.clock);
+        let mut settled = source.settle(polled, &self.clock);
         if nothing_known && !source.configured {
             source.at_most(LOOKING, &self.clock);
         }
-        if source.name == SourceName::Cfn {
-            source.keep(&self.state, &self.report);
-        }
         let name = source.name.as_str();
+        if source.name.is_remote() {
+            source.keep(&self.state, &self.report);
+            if settled.answered {
+                self.turns += 1;
+                source.turn = self.turns;
+                settled.reshaped |= self.forget_retired();
+            }
+        }
         for event in settled.events {
             self.report.emit(event);
         }
@@ -323,6 +363,15 @@ impl Collector {
             self.report.emit(Event::new(Code::MetadataChanged, message).phase(Phase::Metadata).source(name));
         }
         Change { metadata, answered: settled.answered && name != SourceName::HeatLocal.as_str(), sources: settled.sources }
+    }
+
+    /// Drops what sources said that are not asked any more. Whoever takes their place has just answered.
+    fn forget_retired(&mut self) -> bool {
+        // Not one whose first poll is still to come.
+        let judged = |source: &Source| source.name.is_remote() && source.state.last_try.is_some();
+        let gone = |source: &&mut Source| judged(source) && !source.configured && source.document.is_some();
+        let retired = self.sources.iter_mut().filter(gone).map(|source| source.forget(&self.state, &self.report));
+        retired.count() > 0
     }
 
     /// Makes the snapshot anew: wholly where a document or the standing of a source changed.
@@ -346,21 +395,17 @@ impl Collector {
     }
 
     /// Says once, each time it comes to that, that there is nowhere to read metadata from.
-    fn tell_nothing_known(&mut self) {
-        let nothing = self.sources.iter().all(|source| !source.configured && source.document.is_none());
+    fn tell_nothing_known(&mut self, learnt: &Learnt) {
+        // The boot copy alone does not help where Heat wants the server to look elsewhere.
+        let unsupported = learnt.asks_for("zaqar");
+        let helps = |source: &Source| source.name != SourceName::HeatLocal || !unsupported;
+        let nothing = !self.sources.iter().any(|source| (source.configured || source.document.is_some()) && helps(source));
         if nothing && !self.nothing_known {
-            let unsupported: Vec<_> = self
-                .files
-                .config
-                .collectors()
-                .into_iter()
-                .filter(|name| matches!(name.as_str(), "heat" | "request" | "zaqar"))
-                .collect();
             let mut event = Event::new(Code::NoSource, "no source of metadata is known").phase(Phase::Metadata);
-            if !unsupported.is_empty() {
+            if unsupported {
                 event = event
-                    .cause(format!("os-collect-config asks for {}, which this version cannot poll", unsupported.join(", ")))
-                    .remedy("set software_config_transport: POLL_SERVER_CFN for this server");
+                    .cause("os-collect-config asks for zaqar, which this version cannot poll")
+                    .remedy("set software_config_transport of this server to POLL_SERVER_CFN, POLL_SERVER_HEAT or POLL_TEMP_URL");
             }
             self.report.emit(event);
         }

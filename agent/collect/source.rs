@@ -8,19 +8,21 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value};
 
 use super::cache::{self, Cached};
-use super::cfn::Failure;
 use super::document::{digest_of, oddities};
+use super::endpoint::Memory;
 use super::local::{self, Boot};
 use super::schedule::{After, Schedule};
 use super::snapshot::{Layer, SourceState};
 use crate::clock::{Clock, Stopwatch, Timestamp};
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{Settings, SourceName};
 
+/// The key of the list of deployments, unless the settings name others.
+pub(super) const DEPLOYMENTS: &str = "deployments";
+
 /// What one poll brought.
-#[derive(Debug)]
 pub(super) struct Polled {
     pub(super) source: SourceName,
     pub(super) started: Timestamp,
@@ -28,22 +30,25 @@ pub(super) struct Polled {
     pub(super) place: String,
     /// Tells the settings by which it was asked from others.
     pub(super) key: String,
-    /// Digest of the local part of those settings.
+    /// Digest of what the files say of all sources.
     pub(super) basis: String,
+    /// What the next poll can use.
+    pub(super) memory: Memory,
+    /// Top-level keys whose entries are deployments.
+    pub(super) deployment_keys: Vec<String>,
     pub(super) outcome: Outcome,
 }
 
 /// How a poll ended.
-#[derive(Debug)]
 pub(super) enum Outcome {
     /// The source is not configured: silence (heat-protocol.md R24).
     Absent,
     /// Byte for byte what it said before.
     Same,
     /// Something else.
-    Document { raw: String, document: Map<String, Value>, odd: Vec<String> },
+    Document { document: Map<String, Value>, odd: Vec<String> },
     /// Nothing; what it said before stays.
-    Failed(Failure),
+    Failed(Error),
 }
 
 /// What follows from a poll.
@@ -60,7 +65,6 @@ pub(super) struct Settled {
 }
 
 /// A source.
-#[derive(Debug)]
 pub(super) struct Source {
     pub(super) name: SourceName,
     /// Whether there is anything to ask.
@@ -70,16 +74,20 @@ pub(super) struct Source {
     schedule: Schedule,
     since: Stopwatch,
     pause: Duration,
-    /// Digest of the bytes that `document` was parsed from.
-    pub(super) raw: Option<String>,
+    /// What the last answer left for the next poll.
+    pub(super) memory: Memory,
     /// Without `deployments`.
     pub(super) document: Option<Arc<Map<String, Value>>>,
     deployments: Option<Arc<Vec<Value>>>,
+    /// The keys that they stood under.
+    deployment_keys: Vec<String>,
     pub(super) basis: String,
     /// Whether document and basis are as in the cache.
     kept: bool,
     answered: Option<Timestamp>,
-    key: String,
+    /// The how manieth answer of all sources its last one was; 0 before the first in this process.
+    pub(super) turn: u64,
+    pub(super) key: String,
     pub(super) state: SourceState,
 }
 
@@ -92,12 +100,14 @@ impl Source {
             schedule: Schedule::new(settings.min_polling_interval, settings.polling_interval),
             since: clock.start(),
             pause: whole_millis(first),
-            raw: None,
+            memory: Memory::default(),
             document: None,
             deployments: None,
+            deployment_keys: vec![DEPLOYMENTS.to_owned()],
             basis: String::new(),
             kept: true,
             answered: None,
+            turn: 0,
             key: String::new(),
             state: SourceState::default(),
         }
@@ -110,12 +120,25 @@ impl Source {
         self.take(cached.document);
     }
 
+    /// Drops what it said: another source speaks in its place now.
+    pub(super) fn forget(&mut self, state: &Tree, report: &Report) {
+        self.document = None;
+        self.deployments = None;
+        self.answered = None;
+        self.memory = Memory::default();
+        self.state = SourceState { last_try: self.state.last_try, next_try: self.state.next_try, ..SourceState::default() };
+        if let Err(error) = cache::remove(state, self.name) {
+            let message = format!("what {} said cannot be removed", self.name.as_str());
+            report.emit(Event::new(Code::StateWriteFailed, message).source(self.name.as_str()).error(&error));
+        }
+    }
+
     /// Stores document and basis where they are not stored yet; tried again at each poll.
     pub(super) fn keep(&mut self, state: &Tree, report: &Report) {
         let (Some(document), false) = (&self.document, self.kept) else { return };
         let mut whole = (**document).clone();
         if let Some(deployments) = &self.deployments {
-            whole.insert("deployments".to_owned(), Value::Array(deployments.to_vec()));
+            whole.insert(DEPLOYMENTS.to_owned(), Value::Array(deployments.to_vec()));
         }
         let cached = Cached::new(self.state.last_good.unwrap_or_default(), self.basis.clone(), whole);
         match cache::store(state, self.name, &cached) {
@@ -128,26 +151,30 @@ impl Source {
     }
 
     /// Reads the file of `--metadata`.
-    pub(super) fn read_file(&self, path: &Path) -> Outcome {
-        let read = || -> Result<Outcome> {
+    pub(super) fn read_file(path: &Path, memory: &mut Memory) -> Outcome {
+        let mut read = || -> Result<Outcome> {
             let bytes = local::read_file(path)?;
-            let raw = digest_of(&bytes);
-            if self.raw.as_ref() == Some(&raw) {
+            let raw = Some(digest_of(&bytes));
+            if memory.raw == raw {
                 return Ok(Outcome::Same);
             }
             let document = local::parse_document(&bytes).context(|| format!("reading {}", path.display()))?;
-            Ok(Outcome::Document { raw, document, odd: Vec::new() })
+            memory.raw = raw;
+            Ok(Outcome::Document { document, odd: Vec::new() })
         };
-        read().unwrap_or_else(|error| Outcome::Failed(error.into()))
+        read().unwrap_or_else(Outcome::Failed)
     }
 
     /// Takes the boot copies as they were just read.
-    pub(super) fn take_boot(&self, boot: Option<&Result<Boot>>) -> Outcome {
+    pub(super) fn take_boot(boot: Option<&Result<Boot>>, memory: &mut Memory) -> Outcome {
         match boot {
             None => Outcome::Absent,
-            Some(Err(error)) => Outcome::Failed(error.clone().into()),
-            Some(Ok(boot)) if self.raw.as_ref() == Some(&boot.raw) => Outcome::Same,
-            Some(Ok(boot)) => Outcome::Document { raw: boot.raw.clone(), document: boot.document.clone(), odd: boot.odd.clone() },
+            Some(Err(error)) => Outcome::Failed(error.clone()),
+            Some(Ok(boot)) if memory.raw.as_ref() == Some(&boot.raw) => Outcome::Same,
+            Some(Ok(boot)) => {
+                memory.raw = Some(boot.raw.clone());
+                Outcome::Document { document: boot.document.clone(), odd: boot.odd.clone() }
+            }
         }
     }
 
@@ -172,28 +199,39 @@ impl Source {
     pub(super) fn settle(&mut self, polled: Polled, clock: &Clock) -> Settled {
         self.flying = false;
         self.state.last_try = Some(polled.started);
+        self.memory = polled.memory;
         let mut settled = Settled::default();
         if !matches!(polled.outcome, Outcome::Absent) {
             settled.events.extend(self.learn(&polled.place, &polled.key));
         }
         let after = match polled.outcome {
             Outcome::Absent => {
-                self.configured = false;
+                if std::mem::take(&mut self.configured) {
+                    let message = format!("metadata source {} is not asked any more", self.name.as_str());
+                    settled
+                        .events
+                        .push(Event::new(Code::SourceRetired, message).phase(Phase::Metadata).source(self.name.as_str()));
+                }
+                // What it said stays in force until the one that takes its place answers, and is nobody's failure.
+                self.state.failures = 0;
+                self.state.cause = None;
+                self.state.remedy = None;
                 self.key = polled.key;
                 After::Steady
             }
-            Outcome::Failed(failure) => self.failed(&failure, &mut settled),
+            Outcome::Failed(error) => self.failed(&error, &mut settled),
             Outcome::Same => {
                 self.answer(polled.started, polled.basis, &mut settled);
                 After::Steady
             }
-            Outcome::Document { raw, document, odd } => {
-                self.raw = Some(raw);
+            Outcome::Document { document, odd } => {
                 let before = self.state.digest.clone();
                 settled.odd = odd;
-                settled.odd.extend(oddities(&document));
+                settled.odd.extend(oddities(&document, &polled.deployment_keys));
+                let other_keys = self.deployment_keys != polled.deployment_keys;
+                self.deployment_keys = polled.deployment_keys;
                 self.take(document);
-                let changed = self.state.digest != before;
+                let changed = other_keys || self.state.digest != before;
                 self.kept &= !changed;
                 settled.reshaped = changed;
                 self.answer(polled.started, polled.basis, &mut settled);
@@ -211,8 +249,7 @@ impl Source {
         settled
     }
 
-    fn failed(&mut self, failure: &Failure, settled: &mut Settled) -> After {
-        let error = &failure.error;
+    fn failed(&mut self, error: &Error, settled: &mut Settled) -> After {
         settled.reshaped = self.state.failures == 0;
         self.state.failures = self.state.failures.saturating_add(1);
         self.state.cause = Some(error.to_string());
@@ -220,7 +257,7 @@ impl Source {
         let message = format!("metadata source {} cannot be read: {error}", self.name.as_str());
         let event = Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(self.name.as_str());
         settled.events.push(event.error(error).attempt(self.state.failures));
-        After::Failed(failure.retry_after)
+        After::Failed(error.asked_pause())
     }
 
     fn answer(&mut self, started: Timestamp, basis: String, settled: &mut Settled) {
@@ -241,12 +278,16 @@ impl Source {
         self.state.remedy = None;
     }
 
+    /// Takes over a document. Entries of several lists of deployments are put together in the order of their keys.
     fn take(&mut self, mut document: Map<String, Value>) {
         self.state.digest = Some(digest_of(&serde_json::to_vec(&document).unwrap_or_default()));
-        self.deployments = match document.shift_remove("deployments") {
-            Some(Value::Array(list)) => Some(Arc::new(list)),
-            _ => None,
-        };
+        let mut deployments = None;
+        for key in &self.deployment_keys {
+            if let Some(Value::Array(list)) = document.shift_remove(key) {
+                deployments.get_or_insert_with(Vec::new).extend(list);
+            }
+        }
+        self.deployments = deployments.map(Arc::new);
         self.document = Some(Arc::new(document));
     }
 

@@ -1,5 +1,7 @@
 //! The collector against a scripted Heat.
 
+mod transports;
+
 use std::path::Path;
 
 use serde_json::{Value, json};

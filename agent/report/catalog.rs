@@ -126,6 +126,10 @@ messages! {
         "A part of the metadata cannot be understood",
         "The part is ignored; everything else is used.",
         "HNA_CAUSE names the place. It is usually a mistake in the Heat template.";
+    SourceRetired = "HNA-0207", Info, "aab25c785d1e40c9943a7583d96d371a",
+        "A metadata source is not asked any more",
+        "Heat or os-collect-config.conf names other sources, or its settings are gone. What it said stays in force until another one answers.",
+        "Nothing needs to be done after a change of software_config_transport. Otherwise look at os-collect-config.conf and cfn-init-data.";
     VolumeFound = "HNA-0301", Info, "11ba224dd2da49cb84bc8fe6578b2262",
         "A volume was found",
         "The disk that carries the Cinder id is attached.",

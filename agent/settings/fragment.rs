@@ -57,7 +57,7 @@ pub const KEYS: &[Key] = &[
     key(
         "sources.order",
         Rule::Sources,
-        "[\"heat_local\", \"cfn\", \"file\"]",
+        "[\"heat_local\", \"cfn\", \"heat\", \"request\", \"file\"]",
         "Sources in use; a later one overrides an earlier one.",
     ),
     key(
@@ -379,11 +379,11 @@ mod tests {
             ("[deploy]\ngroups = [\"script\", 1]", "deploy.groups: this array is not a list of texts that are not empty"),
             (
                 "[sources]\norder = [\"cfn\", \"cfn\"]",
-                "sources.order: this array is not a list of one or more of heat_local, cfn, file, each once",
+                "sources.order: this array is not a list of one or more of heat_local, cfn, heat, request, file, each once",
             ),
             (
                 "[sources]\norder = [\"ec2\"]",
-                "sources.order: this array is not a list of one or more of heat_local, cfn, file, each once",
+                "sources.order: this array is not a list of one or more of heat_local, cfn, heat, request, file, each once",
             ),
             ("[node]\nsource = \"magnum\"", "node.source: this string is not one of deployment, heat-params"),
             ("deploy = 1", "deploy: is a section: [deploy]"),

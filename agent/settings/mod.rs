@@ -70,13 +70,20 @@ pub enum SourceName {
     HeatLocal,
     /// heat-api-cfn.
     Cfn,
+    /// heat-api, with a token of Keystone.
+    Heat,
+    /// An object in Swift behind a signed URL.
+    Request,
     /// The file given by `--metadata`.
     File,
 }
 
 impl SourceName {
     /// All, weakest first.
-    pub const ALL: [Self; 3] = [Self::HeatLocal, Self::Cfn, Self::File];
+    pub const ALL: [Self; 5] = [Self::HeatLocal, Self::Cfn, Self::Heat, Self::Request, Self::File];
+
+    /// Those that are asked over the network.
+    pub const REMOTE: [Self; 3] = [Self::Cfn, Self::Heat, Self::Request];
 
     /// The word in settings, journal and file names.
     #[must_use]
@@ -84,8 +91,16 @@ impl SourceName {
         match self {
             Self::HeatLocal => "heat_local",
             Self::Cfn => "cfn",
+            Self::Heat => "heat",
+            Self::Request => "request",
             Self::File => "file",
         }
+    }
+
+    /// Whether it is asked over the network.
+    #[must_use]
+    pub fn is_remote(self) -> bool {
+        Self::REMOTE.contains(&self)
     }
 
     /// The source of this name.
