@@ -34,6 +34,7 @@ struct Inner {
     rule: Option<String>,
     remedy: Option<String>,
     retry_after: Option<Duration>,
+    answered: Option<u16>,
 }
 
 impl Error {
@@ -58,7 +59,15 @@ impl Error {
     /// A failure of the given kind.
     #[must_use]
     pub fn new(kind: Kind, cause: impl fmt::Display) -> Self {
-        Self(Box::new(Inner { kind, doing: Vec::new(), cause: cause.to_string(), rule: None, remedy: None, retry_after: None }))
+        Self(Box::new(Inner {
+            kind,
+            doing: Vec::new(),
+            cause: cause.to_string(),
+            rule: None,
+            remedy: None,
+            retry_after: None,
+            answered: None,
+        }))
     }
 
     /// Adds what was being done, to what: `"writing /etc/etcd/etcd.conf"`.
@@ -86,6 +95,13 @@ impl Error {
     #[must_use]
     pub fn retry_after(mut self, pause: Option<Duration>) -> Self {
         self.0.retry_after = pause;
+        self
+    }
+
+    /// Keeps the HTTP status with which a server refused.
+    #[must_use]
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.0.answered = Some(status);
         self
     }
 
@@ -117,6 +133,12 @@ impl Error {
     #[must_use]
     pub fn asked_pause(&self) -> Option<Duration> {
         self.0.retry_after
+    }
+
+    /// The HTTP status with which a server refused; none where the failure is another.
+    #[must_use]
+    pub fn answered(&self) -> Option<u16> {
+        self.0.answered
     }
 
     /// The chain for a terminal: outermost context first, then cause, rule and remedy.

@@ -315,7 +315,10 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
         408 | 429 | 500.. => (Kind::Transient, "Keystone or the balancer before it is overloaded or down; it is tried again"),
         _ => (Kind::Permanent, "check that auth_url leads to Keystone, and user_id and project_id"),
     };
-    Error::new(kind, format!("Keystone answered {status}: {said}")).remedy(remedy).retry_after(response.retry_after())
+    Error::new(kind, format!("Keystone answered {status}: {said}"))
+        .remedy(remedy)
+        .retry_after(response.retry_after())
+        .with_status(status)
 }
 
 fn tidy(text: &str) -> String {
