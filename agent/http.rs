@@ -138,6 +138,12 @@ impl Http {
         self.derived(None, Some(socket.to_owned()))
     }
 
+    /// Whether a request may ask for an unverified connection at all: the settings alone decide.
+    #[must_use]
+    pub fn may_skip_verification(&self) -> bool {
+        self.0.tls.allow_insecure
+    }
+
     fn derived(&self, endpoint_ca: Option<PathBuf>, socket: Option<PathBuf>) -> Self {
         let Inner { tls, root, clock, .. } = &*self.0;
         let (tls, root, clock) = (tls.clone(), Arc::clone(root), clock.clone());

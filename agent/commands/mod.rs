@@ -13,6 +13,7 @@ pub mod verify;
 mod document;
 mod masking;
 mod output;
+mod own;
 
 use std::path::PathBuf;
 

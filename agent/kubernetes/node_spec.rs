@@ -72,8 +72,6 @@ pub struct NodeSpec {
     pub proxy: Option<Proxy>,
     /// The wait condition to signal.
     pub wait_handle: Option<Value>,
-    /// WAIT_ID; else the node's name is used.
-    pub wait_id: Option<String>,
     /// How long the node may take.
     pub deadline: Duration,
     /// Whether differences are put right by themselves.
@@ -140,7 +138,6 @@ impl NodeSpec {
             insecure_registry: text("INSECURE_REGISTRY_URL"),
             proxy: proxy(parameters),
             wait_handle: parameters.wait_handle(),
-            wait_id: text("WAIT_ID"),
             // A very short timeout keeps half of itself rather than nothing.
             deadline: timeout.saturating_sub(MARGIN).max(timeout / 2),
             repair: parameters.get("DRIFT") == Some("repair"),
@@ -409,8 +406,7 @@ mod tests {
         let url = "http://192.0.2.9:8000/v1/waitcondition/a?b=c";
         let alarm = r#"{"alarm_url": "http://192.0.2.9/waitcondition/a"}"#;
         for (handle, value) in [(url, json!(url)), (alarm, json!({"alarm_url": "http://192.0.2.9/waitcondition/a"}))] {
-            let spec = spec(&[("WAIT_HANDLE", handle), ("WAIT_ID", "m0")]).unwrap();
-            assert_eq!((spec.wait_handle, spec.wait_id.as_deref()), (Some(value), Some("m0")));
+            assert_eq!(spec(&[("WAIT_HANDLE", handle)]).unwrap().wait_handle, Some(value));
         }
         assert_eq!(spec(&[("WAIT_HANDLE", "{}")]).unwrap().wait_handle, None);
     }

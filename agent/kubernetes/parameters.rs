@@ -117,11 +117,11 @@ impl Parameters {
         self.given.get(name).map(String::as_str)
     }
 
-    /// WAIT_HANDLE as it was given, a map where it is one; `signal` understands it. An empty map is NO_SIGNAL: Heat counts
-    /// polls.
+    /// WAIT_HANDLE, or Magnum's WAIT_CURL, as it was given, a map where it is one; `signal` understands it. An empty map is
+    /// NO_SIGNAL: Heat counts polls.
     #[must_use]
     pub fn wait_handle(&self) -> Option<Value> {
-        let handle = self.get("WAIT_HANDLE")?;
+        let handle = self.get("WAIT_HANDLE").or_else(|| self.get("WAIT_CURL"))?;
         let value = if handle.starts_with('{') { serde_json::from_str(handle).ok() } else { None };
         value.or_else(|| Some(Value::from(handle))).filter(|value| !value.as_object().is_some_and(Map::is_empty))
     }

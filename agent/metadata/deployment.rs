@@ -1,11 +1,22 @@
 //! One entry of the `deployments` list (heat-protocol.md 3.2).
 
+use std::fmt;
+
 use serde_json::{Map, Value};
 
 use super::input::Input;
+use crate::http::redacted;
+use crate::openstack::keystone::Credentials;
 
 /// Longest id, name, group or output name that is accepted, in characters.
 const NAME_LIMIT: usize = 1024;
+
+/// A transport that is not supported.
+const ZAQAR_SIGNAL: &str = "ZAQAR_SIGNAL";
+
+/// What HEAT_SIGNAL needs beside `deploy_auth_url`.
+const HEAT_SIGNAL: [&str; 5] =
+    ["deploy_user_id", "deploy_password", "deploy_project_id", "deploy_stack_id", "deploy_resource_name"];
 
 /// A declared output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,8 +48,8 @@ pub struct Deployment {
     pub creation_time: String,
 }
 
-/// How Heat wants to hear of the result (heat-protocol.md 3.4).
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+/// How Heat wants to hear of the result (heat-protocol.md 3.4). Its Debug output holds no secret.
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(tag = "transport", rename_all = "snake_case")]
 pub enum SignalTarget {
     /// CFN_SIGNAL and TEMP_URL_SIGNAL: a URL to be called verbatim.
@@ -48,13 +59,33 @@ pub enum SignalTarget {
         /// `POST` or `PUT`.
         verb: String,
     },
+    /// HEAT_SIGNAL: Heat's native API, with a token of the deployment's own user.
+    Heat {
+        /// Whose token.
+        credentials: Credentials,
+        /// `NAME/ID` of the stack, each part quoted.
+        stack: String,
+        /// The deployment resource, not quoted.
+        resource: String,
+    },
     /// NO_SIGNAL.
     None,
-    /// A transport that this version cannot send: HEAT_SIGNAL or ZAQAR_SIGNAL.
+    /// One that cannot be sent: ZAQAR_SIGNAL, or HEAT_SIGNAL with parts missing.
     Unsupported {
-        /// Its name in Heat.
+        /// What it is.
         name: String,
     },
+}
+
+impl fmt::Debug for SignalTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url { url, verb } => write!(f, "Url({verb} {})", redacted(url)),
+            Self::Heat { credentials, stack, resource } => write!(f, "Heat({credentials:?} {stack} {resource})"),
+            Self::None => f.write_str("None"),
+            Self::Unsupported { name } => write!(f, "Unsupported({name})"),
+        }
+    }
 }
 
 /// An entry that cannot be run, with whatever is needed to tell Heat.
@@ -112,10 +143,15 @@ impl Deployment {
         if deployment.group == "component" && !deployment.select_component(&mut mistakes) && mistakes.is_empty() {
             return Ok(None);
         }
+        let target = deployment.signal_target();
+        if let SignalTarget::Unsupported { name } = &target
+            && name != ZAQAR_SIGNAL
+        {
+            mistakes.push(format!("inputs: {name} (heat-protocol.md 3.4)"));
+        }
         if mistakes.is_empty() {
             return Ok(Some(deployment));
         }
-        let target = deployment.signal_target();
         let id = (!deployment.id.is_empty()).then_some(deployment.id);
         Err(Box::new(Malformed { id, name: deployment.name, mistakes, target }))
     }
@@ -151,12 +187,19 @@ impl Deployment {
             let verb = self.text_input("deploy_signal_verb").unwrap_or("POST").to_owned();
             return SignalTarget::Url { url: url.to_owned(), verb };
         }
-        for (presence, name) in [("deploy_queue_id", "ZAQAR_SIGNAL"), ("deploy_auth_url", "HEAT_SIGNAL")] {
-            if self.text_input(presence).is_some() {
-                return SignalTarget::Unsupported { name: name.to_owned() };
-            }
+        if self.text_input("deploy_queue_id").is_some() {
+            return SignalTarget::Unsupported { name: ZAQAR_SIGNAL.to_owned() };
         }
-        SignalTarget::None
+        let Some(auth_url) = self.text_input("deploy_auth_url") else { return SignalTarget::None };
+        let [Some(user_id), Some(password), Some(project_id), Some(stack), Some(resource)] =
+            HEAT_SIGNAL.map(|name| self.text_input(name).map(str::to_owned))
+        else {
+            let lacking: Vec<_> = HEAT_SIGNAL.into_iter().filter(|name| self.text_input(name).is_none()).collect();
+            return SignalTarget::Unsupported { name: format!("HEAT_SIGNAL without {}", lacking.join(", ")) };
+        };
+        let region = self.text_input("deploy_region_name").map(str::to_owned);
+        let credentials = Credentials { auth_url: auth_url.to_owned(), user_id, password, project_id, region };
+        SignalTarget::Heat { credentials, stack, resource }
     }
 
     /// The entry as a hook reads it on standard input (heat-protocol.md 4.3).
@@ -325,6 +368,47 @@ mod tests {
             entry["inputs"] = json!([{"name": "deploy_signal_id", "value": ""}, {"name": "deploy_auth_url", "value": null}]);
         });
         assert_eq!(Deployment::parse(&with_nulls).unwrap().unwrap().signal_target(), SignalTarget::None);
+    }
+
+    #[test]
+    fn heat_signal_is_taken_whole_or_named_with_what_it_lacks() {
+        let heat = |leave_out: &[&str], more: &[(&str, &str)]| {
+            entry(|entry| {
+                let inputs = entry["inputs"].as_array_mut().unwrap();
+                inputs.retain(|input| !input["name"].as_str().unwrap().starts_with("deploy_signal"));
+                let all = [
+                    ("deploy_auth_url", "https://k:5000/v3"),
+                    ("deploy_username", "n"),
+                    ("deploy_user_id", "u"),
+                    ("deploy_password", "hush"),
+                    ("deploy_project_id", "p"),
+                    ("deploy_region_name", ""),
+                ];
+                inputs
+                    .extend(all.iter().chain(more).map(|(name, value)| json!({"name": name, "type": "String", "value": value})));
+                inputs.retain(|input| !leave_out.contains(&input["name"].as_str().unwrap()));
+            })
+        };
+        let credentials = Credentials {
+            auth_url: "https://k:5000/v3".into(),
+            user_id: "u".into(),
+            password: "hush".into(),
+            project_id: "p".into(),
+            region: None,
+        };
+        let target = Deployment::parse(&heat(&[], &[])).unwrap().unwrap().signal_target();
+        assert_eq!(target, SignalTarget::Heat { credentials, stack: "s/1".into(), resource: "r".into() });
+        assert!(!format!("{target:?}").contains("hush"));
+        let malformed = Deployment::parse(&heat(&["deploy_password", "deploy_resource_name"], &[])).unwrap_err();
+        assert_eq!(
+            malformed.mistakes,
+            ["inputs: HEAT_SIGNAL without deploy_password, deploy_resource_name (heat-protocol.md 3.4)"]
+        );
+        assert!(matches!(malformed.target, SignalTarget::Unsupported { .. }));
+        let zaqar = Deployment::parse(&heat(&[], &[("deploy_queue_id", "q")])).unwrap().unwrap().signal_target();
+        assert_eq!(zaqar, SignalTarget::Unsupported { name: "ZAQAR_SIGNAL".into() });
+        let url = SignalTarget::Url { url: "http://h/v1/signal/a?Signature=hush".into(), verb: "POST".into() };
+        assert_eq!(format!("{url:?}"), "Url(POST http://h/v1/signal/a?…)");
     }
 
     #[test]

@@ -301,7 +301,7 @@ messages! {
     SignalUndeliverable = "HNA-0804", Error, "0c251b5062904f198650d91532b2361d",
         "A signal cannot be delivered",
         "Heat refused it several times over a quarter of an hour; it is given up.",
-        "The stack was deleted or suspended, or the signal URL expired (Keystone refuses pre-signed URLs after 15 minutes): update the stack.";
+        "HNA_CAUSE says why. The stack was deleted or suspended, or URL, token or user of the signal expired: update the stack, or have the stack's owner send it (openstack stack resource signal).";
     SignalSuperseded = "HNA-0805", Notice, "09878907237f4fca8024eb80cff05f30",
         "A result was dropped because Heat asks for something newer",
         "The deployment is no longer in the metadata or was replaced; its late result would complete the wrong one.",
@@ -316,8 +316,12 @@ messages! {
         "Look at the disk below /var/lib/heat-node-agent. Send the signal by hand with `heat-node-agent signal` if Heat still waits.";
     SignalUrlOld = "HNA-0808", Warning, "89a8d035fd0a4a328f51c4b3b53c3287",
         "A signal URL is older than Keystone accepts by default",
-        "Keystone refuses pre-signed URLs 15 minutes after they were made ([credential] auth_ttl). It is tried all the same.",
-        "Use signal_transport TEMP_URL_SIGNAL for long deployments, or let Keystone accept older ones ([credential] auth_ttl).";
+        "Keystone refuses pre-signed URLs 15 minutes after they were made ([credential] auth_ttl). The agent signs it afresh with the server's own keys, or sends the signal with a token of the server's own user, where it has one of them.",
+        "If the signal is refused: use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL for long deployments, or raise [credential] auth_ttl in keystone.conf.";
+    SignalOtherWay = "HNA-0809", Notice, "ad237794ecf4bf9153dd9bb7c0dad2f2",
+        "A signal went another way than Heat gave",
+        "Its URL or token was expired or refused. The same signal was sent with the server's own keys or user, which Heat takes for any resource of the stack.",
+        "Nothing needs to be done. signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL avoids it for long deployments.";
 }
 
 /// The journal catalog in the format of systemd's catalog files.

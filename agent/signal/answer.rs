@@ -2,20 +2,19 @@
 
 use std::time::Duration;
 
+use crate::error::Error;
+
 /// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// An HTTP answer.
-    Status {
-        /// Its code.
-        code: u16,
-        /// Retry-After.
-        retry_after: Option<Duration>,
-        /// What it said, shortened.
-        said: String,
-    },
-    /// No answer: refused, timed out, TLS.
-    None(String),
+pub struct Answer {
+    /// The HTTP status, of Heat or of Keystone before it; none where nobody answered: refused, timed out, TLS.
+    pub code: Option<u16>,
+    /// Retry-After.
+    pub retry_after: Option<Duration>,
+    /// In the operator's words.
+    pub cause: String,
+    /// What to do, where it is known.
+    pub remedy: Option<String>,
 }
 
 /// What follows.
@@ -37,24 +36,27 @@ pub(super) const REFUSAL_SPAN: Duration = Duration::from_mins(15);
 /// Judges an answer.
 #[must_use]
 pub fn judge(answer: &Answer) -> Verdict {
-    match answer {
-        Answer::Status { code: 200..=299, .. } => Verdict::Delivered,
-        // 401: the token of a handle cannot be renewed by us, but Keystone itself may answer so while it restarts.
-        Answer::Status { code: 400 | 401 | 403 | 404 | 405 | 410 | 413, .. } => Verdict::Refused,
-        Answer::Status { retry_after, .. } => Verdict::Retry(*retry_after),
-        Answer::None(_) => Verdict::Retry(None),
+    match answer.code {
+        Some(200..=299) => Verdict::Delivered,
+        // 401: what can be renewed was renewed before it came to this; but Keystone itself may answer so while it restarts.
+        Some(400 | 401 | 403 | 404 | 405 | 410 | 413) => Verdict::Refused,
+        _ => Verdict::Retry(answer.retry_after),
     }
 }
 
 impl Answer {
-    /// In the operator's words.
+    /// An HTTP answer with what it said.
     #[must_use]
-    pub fn cause(&self) -> String {
-        match self {
-            Self::Status { code, said, .. } if said.is_empty() => format!("the answer was {code}"),
-            Self::Status { code, said, .. } => format!("the answer was {code}: {said}"),
-            Self::None(cause) => cause.clone(),
-        }
+    pub fn status(code: u16, retry_after: Option<Duration>, said: &str) -> Self {
+        let cause = if said.is_empty() { format!("the answer was {code}") } else { format!("the answer was {code}: {said}") };
+        Self { code: Some(code), retry_after, cause, remedy: None }
+    }
+
+    /// A request that got no answer of Heat.
+    #[must_use]
+    pub fn none(error: &Error, cause: impl Into<String>) -> Self {
+        let remedy = error.suggested_remedy().map(str::to_owned);
+        Self { code: error.answered(), retry_after: error.asked_pause(), cause: cause.into(), remedy }
     }
 }
 
@@ -78,10 +80,13 @@ mod tests {
             (503, Verdict::Retry(None)),
             (302, Verdict::Retry(None)),
         ] {
-            assert_eq!(judge(&Answer::Status { code, retry_after: None, said: String::new() }), verdict, "{code}");
+            assert_eq!(judge(&Answer::status(code, None, "")), verdict, "{code}");
         }
         let later = Some(Duration::from_secs(7));
-        assert_eq!(judge(&Answer::Status { code: 503, retry_after: later, said: String::new() }), Verdict::Retry(later));
-        assert_eq!(judge(&Answer::None("refused".into())), Verdict::Retry(None));
+        assert_eq!(judge(&Answer::status(503, later, "")), Verdict::Retry(later));
+        let unreachable = Error::transient("refused");
+        assert_eq!(judge(&Answer::none(&unreachable, "refused")), Verdict::Retry(None));
+        let untrusted = Error::permanent("the certificate is signed by an authority that this node does not know");
+        assert_eq!(judge(&Answer::none(&untrusted, "TLS")), Verdict::Retry(None), "certificates are renewed");
     }
 }

@@ -1,51 +1,12 @@
-//! Where a signal goes and what its body looks like (heat-protocol.md 7.1, 7.6, 7.7).
+//! What a wait condition's handle is and what its signals' bodies look like (heat-protocol.md 7.6-7.8).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::curl_line::CurlLine;
+use super::destination::Destination;
 use crate::error::{Error, Result};
-use crate::http::redacted;
-
-/// An address that takes signals.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Destination {
-    /// A URL that carries its own authority (CFN_SIGNAL, TEMP_URL_SIGNAL): called byte for byte.
-    Url {
-        /// The URL.
-        url: String,
-        /// `POST` or `PUT`.
-        verb: String,
-    },
-    /// A token of the handle (TOKEN_SIGNAL).
-    Token {
-        /// The resource's signal URL.
-        endpoint: String,
-        /// X-Auth-Token.
-        token: String,
-    },
-}
-
-impl Destination {
-    /// Scheme, host and resource: what may be shown, and short enough to be read.
-    #[must_use]
-    pub fn shown(&self) -> String {
-        let (Self::Url { url, .. } | Self::Token { endpoint: url, .. }) = self;
-        let whole = redacted(url);
-        let Some((before, resource)) = whole.split_once("/resources/") else { return whole };
-        let authority_end = before.find("://").and_then(|at| before.get(at + 3..)?.find('/').map(|end| at + 3 + end));
-        format!("{}/…/resources/{resource}", before.get(..authority_end.unwrap_or(before.len())).unwrap_or_default())
-    }
-
-    /// Host and port: signals for one place wait for each other, those for different places do not.
-    #[must_use]
-    pub fn place(&self) -> String {
-        let (Self::Url { url, .. } | Self::Token { endpoint: url, .. }) = self;
-        let after_scheme = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
-        let authority = after_scheme.split(['/', '?', '#']).next().unwrap_or_default();
-        authority.rsplit('@').next().unwrap_or_default().to_ascii_lowercase()
-    }
-}
+use crate::openstack::keystone::Credentials;
 
 /// SUCCESS or FAILURE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,12 +52,12 @@ pub struct WaitSignal {
 }
 
 impl Handle {
-    /// Understands WAIT_HANDLE: the URL that `{get_resource: aws_handle}` gives, the JSON that `{get_attr: [handle,
-    /// signal]}` gives (as text or map), a map `{endpoint, token}`, or the `curl_cli` line of a token handle, parsed and
-    /// never run.
+    /// Understands WAIT_HANDLE: the URL that `{get_resource: handle}` or `{get_attr: [swift_handle, endpoint]}` gives, the
+    /// JSON of `{get_attr: [handle, signal]}` (as text or map), a map `{endpoint, token}`, or a curl line (`curl_cli`,
+    /// WAIT_CURL), which is read and never run.
     ///
     /// # Errors
-    /// If it is none of these, with what is accepted.
+    /// If it is none of these, with what is accepted. Refused: a handle that takes no signal, or only by Zaqar.
     pub fn parse(value: &Value) -> Result<Self> {
         match value {
             Value::String(text) => Self::parse_text(text.trim()),
@@ -107,45 +68,87 @@ impl Handle {
 
     fn parse_text(text: &str) -> Result<Self> {
         if text.starts_with('{') {
-            let value: Value =
-                serde_json::from_str(text).map_err(|error| not_understood().context(format!("reading it as JSON: {error}")))?;
+            // The parser's words could show parts of the handle.
+            let value: Value = serde_json::from_str(text)
+                .map_err(|error| not_understood().context(format!("reading it as JSON, column {}", error.column())))?;
             return value.as_object().ok_or_else(not_understood).and_then(Self::parse_map);
         }
-        if text.starts_with("curl ") {
-            return parse_curl(text).map(Self::Heat);
+        if CurlLine::is_meant(text) {
+            return Self::parse_curl(text);
         }
-        if !is_url(text) {
-            return Err(not_understood());
-        }
-        let url = Destination::Url { url: text.to_owned(), verb: "PUT".to_owned() };
-        // A pre-signed wait condition URL given as such is what AWS handles resolve to; those of OS::Heat handles
-        // come inside the `signal` attribute.
-        Ok(if text.contains("/waitcondition/") { Self::Aws(url) } else { Self::Heat(url) })
+        Self::from_url(text, false)
     }
 
     fn parse_map(map: &Map<String, Value>) -> Result<Self> {
         let text = |key: &str| map.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        if map.is_empty() {
+            return Err(Error::refused("the handle is NO_SIGNAL")
+                .rule("Heat counts its own polls of such a handle and takes no signal (heat-protocol.md 7.6)")
+                .remedy("set another signal_transport on the OS::Heat::WaitConditionHandle"));
+        }
+        if text("queue_id").is_some() {
+            return Err(Error::refused("the handle asks for ZAQAR_SIGNAL, which is not supported")
+                .rule("signals go by token, CFN URL, temporary URL or HEAT_SIGNAL")
+                .remedy("set signal_transport: HEAT_SIGNAL on the OS::Heat::WaitConditionHandle"));
+        }
         if let (Some(endpoint), Some(token)) = (text("endpoint"), text("token")) {
-            check_url(endpoint)?;
-            return Ok(Self::Heat(Destination::Token { endpoint: endpoint.to_owned(), token: token.to_owned() }));
+            return Self::from_token(endpoint, token, false);
         }
         if let Some(curl) = text("curl_cli") {
-            return parse_curl(curl).map(Self::Heat);
+            return Self::parse_curl(curl);
         }
-        if text("auth_url").is_some() {
-            return Err(Error::permanent("WAIT_HANDLE asks for HEAT_SIGNAL or ZAQAR_SIGNAL")
-                .rule("this version signals wait conditions by token, CFN URL or temporary URL")
-                .remedy("set signal_transport: CFN_SIGNAL or TOKEN_SIGNAL on the OS::Heat::WaitConditionHandle"));
+        if let Some(auth_url) = text("auth_url") {
+            let wanted = ["alarm_url", "user_id", "password", "project_id"];
+            let [Some(to), Some(user_id), Some(password), Some(project_id)] = wanted.map(text) else {
+                let missing: Vec<_> = wanted.into_iter().filter(|key| text(key).is_none()).collect();
+                return Err(not_understood().context(format!("it asks for HEAT_SIGNAL but lacks {}", missing.join(", "))));
+            };
+            check_url(to)?;
+            check_url(auth_url)?;
+            let credentials = Credentials {
+                auth_url: auth_url.to_owned(),
+                user_id: user_id.to_owned(),
+                password: password.to_owned(),
+                project_id: project_id.to_owned(),
+                region: text("region_name").map(str::to_owned),
+            };
+            return Ok(Self::Heat(Destination::User { credentials, to: to.to_owned() }));
         }
         if let Some(url) = text("alarm_url") {
             check_url(url)?;
-            return Ok(Self::Heat(Destination::Url { url: url.to_owned(), verb: "PUT".to_owned() }));
+            // Inside the attribute `signal` a CFN URL is that of an OS::Heat handle.
+            return Ok(Self::Heat(Destination::Url { url: url.to_owned(), verb: "PUT".to_owned(), insecure: false }));
         }
-        if let Some(url) = text("url") {
-            check_url(url)?;
-            return Ok(Self::Aws(Destination::Url { url: url.to_owned(), verb: "PUT".to_owned() }));
+        text("url").or_else(|| text("endpoint")).ok_or_else(not_understood).and_then(|url| Self::from_url(url, false))
+    }
+
+    fn parse_curl(line: &str) -> Result<Self> {
+        let CurlLine { url, token, insecure } =
+            CurlLine::parse(line).ok_or_else(|| not_understood().context("reading it as a curl command line"))?;
+        match token {
+            Some(token) => Self::from_token(&url, &token, insecure),
+            None => Self::from_url(&url, insecure),
         }
-        Err(not_understood())
+    }
+
+    fn from_token(endpoint: &str, token: &str, insecure: bool) -> Result<Self> {
+        check_url(endpoint)?;
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$') {
+            return Err(not_understood().context("reading its token"));
+        }
+        Ok(Self::Heat(Destination::Token { endpoint: endpoint.to_owned(), token: token.to_owned(), insecure }))
+    }
+
+    fn from_url(url: &str, insecure: bool) -> Result<Self> {
+        check_url(url)?;
+        let query = url.split_once('?').map_or("", |(_, query)| query);
+        if url.ends_with("/signal") && query.is_empty() {
+            return Err(not_understood().context("this URL takes signals only with a token"));
+        }
+        let destination = Destination::Url { url: url.to_owned(), verb: "PUT".to_owned(), insecure };
+        // A pre-signed wait condition URL given as such is what AWS handles resolve to; those of OS::Heat handles
+        // come inside the `signal` attribute.
+        Ok(if url.contains("/waitcondition/") { Self::Aws(destination) } else { Self::Heat(destination) })
     }
 
     /// Where it goes.
@@ -166,45 +169,6 @@ impl Handle {
     }
 }
 
-/// Splits the handle's `curl_cli` line: the X-Auth-Token header and the URL are all that is in it.
-fn parse_curl(line: &str) -> Result<Destination> {
-    let words = shell_words(line);
-    let token = words.iter().find_map(|word| {
-        let (name, value) = word.split_once(':')?;
-        name.trim().eq_ignore_ascii_case("x-auth-token").then(|| value.trim().to_owned())
-    });
-    let endpoint = words.iter().find(|word| is_url(word));
-    match (token, endpoint) {
-        (Some(token), Some(endpoint)) if !token.is_empty() => Ok(Destination::Token { endpoint: endpoint.clone(), token }),
-        _ => Err(not_understood().context("reading it as a curl command line")),
-    }
-}
-
-/// Words of a command line with single and double quotes; nothing is expanded.
-fn shell_words(line: &str) -> Vec<String> {
-    let (mut words, mut word, mut quote, mut open) = (Vec::new(), String::new(), None, false);
-    for c in line.chars() {
-        match (quote, c) {
-            (None, '\'' | '"') => {
-                quote = Some(c);
-                open = true;
-            }
-            (Some(q), c) if q == c => quote = None,
-            (None, c) if c.is_whitespace() => {
-                if open || !word.is_empty() {
-                    words.push(std::mem::take(&mut word));
-                }
-                open = false;
-            }
-            (_, c) => word.push(c),
-        }
-    }
-    if open || !word.is_empty() {
-        words.push(word);
-    }
-    words
-}
-
 fn is_url(text: &str) -> bool {
     (text.starts_with("http://") || text.starts_with("https://"))
         && !text.contains(char::is_whitespace)
@@ -217,8 +181,11 @@ fn check_url(text: &str) -> Result<()> {
 
 fn not_understood() -> Error {
     Error::permanent("the wait condition handle cannot be understood")
-        .rule("a URL, the JSON of the handle's signal attribute, {endpoint, token}, or its curl_cli line (heat-protocol.md 7.6)")
-        .remedy("use WAIT_HANDLE: {get_attr: [handle, signal]}, or {endpoint: {get_attr: [handle, endpoint]}, token: {get_attr: [handle, token]}}")
+        .rule("a URL, the JSON of the handle's signal attribute, {endpoint, token}, or a curl line (heat-protocol.md 7.6)")
+        .remedy(
+            "use WAIT_HANDLE: {get_attr: [handle, signal]}; for a TOKEN_SIGNAL handle {endpoint: {get_attr: [handle, endpoint]}, \
+             token: {get_attr: [handle, token]}}, or {get_attr: [handle, curl_cli]}",
+        )
 }
 
 #[cfg(test)]
@@ -228,32 +195,44 @@ mod tests {
     use super::*;
 
     fn url(url: &str) -> Destination {
-        Destination::Url { url: url.into(), verb: "PUT".into() }
+        Destination::Url { url: url.into(), verb: "PUT".into(), insecure: false }
     }
 
     #[test]
     fn every_form_that_heat_hands_out_is_understood() {
         let wait = "http://10.0.0.1:8000/v1/waitcondition/arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/h?Signature=x%3D";
-        let token = Destination::Token {
-            endpoint: "http://10.0.0.1:8004/v1/p/stacks/s/u/resources/h/signal".into(),
-            token: "gAAA_-".into(),
+        let swift = "https://swift/v1/AUTH_1/s/h?temp_url_sig=x&temp_url_expires=2147483587";
+        let native = "http://10.0.0.1:8004/v1/p/stacks/s/u/resources/h/signal";
+        let token = |insecure| Handle::Heat(Destination::Token { endpoint: native.into(), token: "gAAA_-".into(), insecure });
+        let heat = json!({"auth_url": "http://k:5000/v3", "username": "n", "user_id": "u", "password": "p w'\"", "project_id": "j",
+            "domain_id": "d", "region_name": null, "alarm_url": native});
+        let credentials = Credentials {
+            auth_url: "http://k:5000/v3".into(),
+            user_id: "u".into(),
+            password: "p w'\"".into(),
+            project_id: "j".into(),
+            region: None,
         };
+        let user = Handle::Heat(Destination::User { credentials, to: native.into() });
         for (given, handle) in [
             (json!(wait), Handle::Aws(url(wait))),
+            (json!(format!("  {wait}\n")), Handle::Aws(url(wait))),
             (json!({"url": wait}), Handle::Aws(url(wait))),
             (json!(format!("{{\"alarm_url\": \"{wait}\"}}")), Handle::Heat(url(wait))),
             (json!({"alarm_url": wait}), Handle::Heat(url(wait))),
+            (json!({"alarm_url": swift}), Handle::Heat(url(swift))),
+            (json!(swift), Handle::Heat(url(swift))),
+            (json!({"endpoint": swift, "token": ""}), Handle::Heat(url(swift))),
+            (json!(format!("curl -i -X PUT '{swift}'")), Handle::Heat(url(swift))),
+            (json!(format!("curl -X PUT -H 'Content-Type:' --data-binary '{{}}' \"{wait}\"")), Handle::Aws(url(wait))),
+            (json!({"endpoint": native, "token": "gAAA_-"}), token(false)),
             (
-                json!({"endpoint": "http://10.0.0.1:8004/v1/p/stacks/s/u/resources/h/signal", "token": "gAAA_-"}),
-                Handle::Heat(token.clone()),
+                json!(format!("curl --insecure -i -X POST -H 'X-Auth-Token: gAAA_-' -H 'Accept: application/json' {native}")),
+                token(true),
             ),
-            (
-                json!(
-                    "curl --insecure -i -X POST -H 'X-Auth-Token: gAAA_-' -H 'Content-Type: application/json' -H 'Accept: application/json' \
-                       http://10.0.0.1:8004/v1/p/stacks/s/u/resources/h/signal"
-                ),
-                Handle::Heat(token),
-            ),
+            (json!({"curl_cli": format!("curl -i -X POST -H 'X-Auth-Token: gAAA_-' {native}")}), token(false)),
+            (json!(heat.to_string()), user.clone()),
+            (heat, user),
         ] {
             assert_eq!(Handle::parse(&given).unwrap(), handle, "{given}");
         }
@@ -263,18 +242,27 @@ mod tests {
     fn anything_else_is_refused_with_what_is_accepted() {
         for bad in [
             json!("ftp://x"),
-            json!({}),
             json!(7),
-            json!("curl -X POST http://x"),
+            json!("curl -X POST"),
+            json!("curl -X POST http://h/v1/p/stacks/s/u/resources/r/signal"),
+            json!("curl -H 'X-Auth-Token: $TOKEN' http://h/v1/p/stacks/s/u/resources/r/signal"),
+            json!("http://h/v1/p/stacks/s/u/resources/r/signal"),
             json!({"url": "http://a b"}),
-            json!("{\"a\""),
+            json!({"token": "hush"}),
+            json!({"auth_url": "http://k", "alarm_url": "http://h", "password": "hush"}),
+            json!("{\"password\": \"hush\""),
             json!(""),
         ] {
             let error = Handle::parse(&bad).unwrap_err();
             assert!(error.suggested_remedy().unwrap().contains("WAIT_HANDLE"), "{bad}");
+            assert!(!error.lines().join(" ").contains("hush"), "{bad}");
         }
-        let error = Handle::parse(&json!({"auth_url": "http://k", "alarm_url": "http://h"})).unwrap_err();
-        assert!(error.suggested_remedy().unwrap().contains("TOKEN_SIGNAL"));
+        let missing = Handle::parse(&json!({"auth_url": "http://k", "alarm_url": "http://h"})).unwrap_err();
+        assert!(missing.to_string().contains("lacks user_id, password, project_id"), "{missing}");
+        for (given, words) in [(json!({}), "NO_SIGNAL"), (json!({"auth_url": "http://k", "queue_id": "q"}), "ZAQAR_SIGNAL")] {
+            let error = Handle::parse(&given).unwrap_err();
+            assert!(error.cause().contains(words) && error.suggested_remedy().unwrap().contains("signal_transport"), "{error}");
+        }
     }
 
     #[test]
@@ -288,15 +276,6 @@ mod tests {
             Handle::Aws(url("http://h")).body(&signal),
             json!({"Status": "FAILURE", "Reason": "why", "Data": {"a": 1}, "UniqueId": "node-1"})
         );
-    }
-
-    #[test]
-    fn places_are_hosts_with_ports_and_nothing_secret_is_shown() {
-        let destination = url("http://user:pw@Heat.example:8000/v1/x?Signature=secret");
-        assert_eq!(destination.place(), "heat.example:8000");
-        assert!(!destination.shown().contains("secret") && !destination.shown().contains("pw"));
-        let signal = url("http://10.0.0.1:8000/v1/signal/arn%3Aopenstack%3Astacks/s/u/resources/node?Signature=secret");
-        assert_eq!(signal.shown(), "http://10.0.0.1:8000/…/resources/node?…");
     }
 
     proptest! {

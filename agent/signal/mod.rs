@@ -5,11 +5,15 @@
 //! handle and id.
 
 mod answer;
+mod cfn_url;
+mod curl_line;
+mod destination;
 mod handle;
 mod outbox;
 mod send;
 
 pub use answer::{Answer, Verdict, judge};
-pub use handle::{Destination, Handle, Status, WaitSignal};
+pub use destination::Destination;
+pub use handle::{Handle, Status, WaitSignal};
 pub use outbox::{About, Entry, Fate, Outbox, Sent, View};
-pub use send::send;
+pub use send::{Own, Sender, Way};

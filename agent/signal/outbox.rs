@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +11,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::answer::{Answer, REFUSAL_SPAN, REFUSALS, Verdict, judge};
-use super::handle::Destination;
-use super::send::send;
-use crate::clock::{Clock, Timestamp};
+use super::destination::Destination;
+use super::send::{Own, Sender, Way};
+use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, Tree};
-use crate::http::Http;
 use crate::programs::key_of;
 use crate::report::{Code, Event, Phase, Report};
 
@@ -28,8 +26,6 @@ const LIFE: Duration = Duration::from_hours(7 * 24);
 const BOUND: usize = 500;
 /// Pauses between tries grow from the first to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(5));
-/// Keystone's default limit for pre-signed URLs (`[credential] auth_ttl`).
-const URL_LIFE: Duration = Duration::from_mins(15);
 
 /// The deployment that a signal speaks of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,9 +61,15 @@ pub struct Entry {
     /// How often Heat refused it.
     #[serde(default)]
     pub refusals: u32,
-    /// When Heat refused it first.
+    /// Its age when Heat refused it first.
     #[serde(default)]
-    pub first_refusal: Option<Timestamp>,
+    pub first_refusal_ms: Option<u64>,
+    /// How long the agent has had it, running, when this was written. A clock that is set does not make it older.
+    #[serde(default)]
+    pub age_ms: u64,
+    /// When by the outbox' own watch that was.
+    #[serde(skip)]
+    aged_at_ms: u64,
     /// When it was last sent.
     #[serde(default)]
     pub last_try: Option<Timestamp>,
@@ -92,7 +94,9 @@ impl Entry {
             created: now,
             tries: 0,
             refusals: 0,
-            first_refusal: None,
+            first_refusal_ms: None,
+            age_ms: 0,
+            aged_at_ms: 0,
             last_try: None,
             not_before: Timestamp(0),
             cause: None,
@@ -119,6 +123,8 @@ pub struct View {
     pub answered: Option<Timestamp>,
     /// Whether there is a source that could answer.
     pub expected: bool,
+    /// What the server itself may speak to Heat with.
+    pub own: Own,
 }
 
 /// What is to be done with an entry now.
@@ -150,10 +156,12 @@ pub enum Fate {
 #[derive(Debug)]
 pub struct Outbox {
     state: Arc<Tree>,
-    http: Rc<Http>,
+    sender: Sender,
     clock: Clock,
     report: Report,
     entries: RefCell<BTreeMap<String, Entry>>,
+    /// Runs since the outbox was opened.
+    watch: Stopwatch,
 }
 
 /// What left the outbox, and whether all of it could be kept on disk.
@@ -164,7 +172,7 @@ impl Outbox {
     ///
     /// # Errors
     /// If the directory cannot be read or made.
-    pub fn open(state: Arc<Tree>, http: Rc<Http>, clock: Clock, report: Report) -> Result<Self> {
+    pub fn open(state: Arc<Tree>, sender: Sender, clock: Clock, report: Report) -> Result<Self> {
         state.create_dir(Path::new(DIRECTORY), Attributes::mode(0o700))?;
         let mut entries = BTreeMap::new();
         for name in state.list(Path::new(DIRECTORY))? {
@@ -187,14 +195,15 @@ impl Outbox {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self { state, http, clock, report, entries: RefCell::new(entries) })
+        let watch = clock.start();
+        Ok(Self { state, sender, clock, report, entries: RefCell::new(entries), watch })
     }
 
     /// Stores a signal, synced, before anything is sent. One of the same key that is stored already stays as it is.
     ///
     /// # Errors
     /// If it cannot be written or the outbox is full.
-    pub fn put(&self, entry: Entry) -> Result<()> {
+    pub fn put(&self, mut entry: Entry) -> Result<()> {
         if self.entries.borrow().contains_key(&entry.key) {
             return Ok(());
         }
@@ -202,11 +211,10 @@ impl Outbox {
             return Err(Error::transient(format!("{BOUND} signals are waiting already"))
                 .remedy("look why Heat takes none: heat-node-agent status"));
         }
+        entry.aged_at_ms = self.watch.millis();
         self.state.write_json(&path_of(&entry.key), &entry, Attributes::mode(0o600))?;
         self.report.emit(entry.event(Code::SignalQueued, format!("a signal to {} is stored", entry.destination.shown())));
-        if let Some(age) = self.url_age(&entry)
-            && age > URL_LIFE
-        {
+        if let Some(age) = self.sender.age(&entry.destination).filter(|_| self.sender.is_old(&entry.destination)) {
             let note = format!("the signal URL was made {} ago", crate::report::text::duration(age));
             self.report.emit(entry.event(Code::SignalUrlOld, note));
         }
@@ -235,7 +243,7 @@ impl Outbox {
         self.entries
             .borrow()
             .values()
-            .filter_map(|entry| match Self::step(entry, view, now) {
+            .filter_map(|entry| match self.step(entry, view, now) {
                 Step::Wait(until) => Some(until),
                 Step::NeedPoll => None,
                 Step::Send | Step::Superseded | Step::Expired => Some(now),
@@ -247,7 +255,7 @@ impl Outbox {
     #[must_use]
     pub fn needs_poll(&self, view: &View) -> bool {
         let now = self.clock.now();
-        self.entries.borrow().values().any(|entry| Self::step(entry, view, now) == Step::NeedPoll && entry.not_before <= now)
+        self.entries.borrow().values().any(|entry| self.step(entry, view, now) == Step::NeedPoll && entry.not_before <= now)
     }
 
     /// Sends what is due: one queue a place, side by side; a place that does not answer holds up only itself.
@@ -270,17 +278,21 @@ impl Outbox {
 
     async fn send_queue(&self, queue: Vec<Entry>, view: &View, gone: &RefCell<Vec<(Entry, Fate)>>) -> Result<()> {
         for mut entry in queue {
-            match Self::step(&entry, view, self.clock.now()) {
+            match self.step(&entry, view, self.clock.now()) {
                 Step::Wait(_) | Step::NeedPoll => {}
                 Step::Superseded => self.leave(entry, Fate::Superseded, gone)?,
                 Step::Expired => self.leave(entry, Fate::Expired, gone)?,
                 Step::Send => {
-                    let answer = send(&self.http, &entry.destination, &entry.body).await;
-                    let verdict = judge(&answer);
-                    if let Some(fate) = self.after(&mut entry, &answer, verdict) {
+                    let (answer, way) = self.sender.send(&entry.destination, &entry.body, &view.own).await;
+                    let fate = self.after(&mut entry, &answer, judge(&answer));
+                    if way != Way::AsGiven && fate == Some(Fate::Delivered) {
+                        let note = format!("the signal for {} went {}", entry.destination.shown(), way.shown());
+                        self.report.emit(entry.event(Code::SignalOtherWay, note));
+                    }
+                    if let Some(fate) = fate {
                         self.leave(entry, fate, gone)?;
                     } else {
-                        self.say_retry(&entry);
+                        self.say_retry(&entry, answer.remedy);
                         // In memory first: on a full disk too the next try keeps its pause and asks for a fresh poll.
                         self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
                         self.state.write_json(&path_of(&entry.key), &entry, Attributes::mode(0o600))?;
@@ -293,8 +305,13 @@ impl Outbox {
         Ok(())
     }
 
-    fn step(entry: &Entry, view: &View, now: Timestamp) -> Step {
-        if now.since(entry.created) > LIFE {
+    /// How long the agent has had it, running.
+    fn age(&self, entry: &Entry) -> Duration {
+        Duration::from_millis(entry.age_ms + self.watch.millis().saturating_sub(entry.aged_at_ms))
+    }
+
+    fn step(&self, entry: &Entry, view: &View, now: Timestamp) -> Step {
+        if self.age(entry) > LIFE {
             return Step::Expired;
         }
         if let (Some(about), Some(listed)) = (&entry.about, &view.listed) {
@@ -320,17 +337,19 @@ impl Outbox {
 
     /// Takes the answer into the entry; a fate where the entry is done with.
     fn after(&self, entry: &mut Entry, answer: &Answer, verdict: Verdict) -> Option<Fate> {
-        let now = self.clock.now();
+        let (now, age) = (self.clock.now(), self.age(entry));
+        entry.age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        entry.aged_at_ms = self.watch.millis();
         entry.tries += 1;
         entry.last_try = Some(now);
-        entry.cause = Some(answer.cause());
+        entry.cause = Some(answer.cause.clone());
         let pause = match verdict {
             Verdict::Delivered => return Some(Fate::Delivered),
             Verdict::Refused => {
                 entry.refusals += 1;
-                let first = *entry.first_refusal.get_or_insert(now);
-                if entry.refusals >= REFUSALS && now.since(first) >= REFUSAL_SPAN {
-                    return Some(Fate::Undeliverable(answer.cause()));
+                let first = Duration::from_millis(*entry.first_refusal_ms.get_or_insert(entry.age_ms));
+                if entry.refusals >= REFUSALS && age.saturating_sub(first) >= REFUSAL_SPAN {
+                    return Some(Fate::Undeliverable(answer.cause.clone()));
                 }
                 REFUSAL_SPAN / (REFUSALS - 1)
             }
@@ -365,26 +384,17 @@ impl Outbox {
         removed
     }
 
-    fn say_retry(&self, entry: &Entry) {
+    fn say_retry(&self, entry: &Entry, remedy: Option<String>) {
         let mut event = entry
             .event(Code::SignalRetry, format!("{} did not take the signal", entry.destination.shown()))
             .next_try(entry.not_before.since(self.clock.now()));
         if let Some(cause) = &entry.cause {
             event = event.cause(cause.clone());
         }
-        if self.url_age(entry).is_some_and(|age| age > URL_LIFE) {
-            event = event.remedy(Code::SignalUrlOld.entry().remedy);
+        if let Some(remedy) = remedy {
+            event = event.remedy(remedy);
         }
         self.report.emit(event);
-    }
-
-    /// Time since a pre-signed URL was made, if it says so (R47).
-    fn url_age(&self, entry: &Entry) -> Option<Duration> {
-        let Destination::Url { url, .. } = &entry.destination else { return None };
-        let (_, query) = url.split_once('?')?;
-        let stamp = query.split('&').find_map(|pair| pair.strip_prefix("Timestamp="))?;
-        let made = Timestamp::parse_rfc3339(&stamp.replace("%3A", ":").replace("%3a", ":"))?;
-        Some(self.clock.now().since(made))
     }
 }
 
@@ -406,17 +416,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::http::Tls;
+    use crate::http::fake::{Fake, ok, status};
+    use crate::http::{Http, Tls};
+    use crate::openstack::aws_signature::Keys;
+    use crate::openstack::keystone::{Credentials, Keystone};
 
     fn outbox(dir: &Path, clock: &Clock, report: &Report) -> Outbox {
         let state = Arc::new(Tree::open(dir).unwrap());
-        Outbox::open(
-            state,
-            Rc::new(Http::new(Tls::default(), Arc::new(Tree::open(Path::new("/")).unwrap()), clock.clone())),
-            clock.clone(),
-            report.clone(),
-        )
-        .unwrap()
+        let http = Http::new(Tls::default(), Arc::new(Tree::open(Path::new("/")).unwrap()), clock.clone());
+        let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
+        Outbox::open(state, sender, clock.clone(), report.clone()).unwrap()
     }
 
     fn about(id: &str) -> About {
@@ -428,6 +437,7 @@ mod tests {
         let destination = Destination::Url {
             url: "http://127.0.0.1:9/v1/signal/a%3Ab?Timestamp=1970-01-01T00%3A00%3A01Z&Signature=x".into(),
             verb: "POST".into(),
+            insecure: false,
         };
         Entry::new(format!("deployment {id}"), Some(about(id)), destination, json!({"deploy_status_code": 0}), now)
     }
@@ -438,11 +448,12 @@ mod tests {
             newest: [(("s/1".to_owned(), "r".to_owned()), newest.to_owned())].into(),
             answered: Some(Timestamp(answered)),
             expected: true,
+            own: Own::default(),
         }
     }
 
     fn refused(code: u16) -> Answer {
-        Answer::Status { code, retry_after: None, said: String::new() }
+        Answer::status(code, None, "")
     }
 
     #[test]
@@ -451,19 +462,19 @@ mod tests {
         let outbox = outbox(dir.path(), &clock, &report);
         let mut entry = entry("a", clock.now());
         let none = View { expected: true, ..View::default() };
-        assert_eq!(Outbox::step(&entry, &none, clock.now()), Step::NeedPoll, "nobody answered in this run");
-        assert_eq!(Outbox::step(&entry, &view(&["a"], "a", 9_000), clock.now()), Step::Send);
-        assert_eq!(outbox.after(&mut entry, &Answer::None("refused".into()), Verdict::Retry(None)), None);
-        assert!(matches!(Outbox::step(&entry, &none, clock.now()), Step::Wait(_)));
+        assert_eq!(outbox.step(&entry, &none, clock.now()), Step::NeedPoll, "nobody answered in this run");
+        assert_eq!(outbox.step(&entry, &view(&["a"], "a", 9_000), clock.now()), Step::Send);
+        assert_eq!(outbox.after(&mut entry, &Answer::none(&Error::transient("refused"), "refused"), Verdict::Retry(None)), None);
+        assert!(matches!(outbox.step(&entry, &none, clock.now()), Step::Wait(_)));
         clock.advance(Duration::from_mins(10));
-        assert_eq!(Outbox::step(&entry, &none, clock.now()), Step::NeedPoll);
-        assert_eq!(Outbox::step(&entry, &view(&["a"], "a", 9_000), clock.now()), Step::NeedPoll);
-        assert_eq!(Outbox::step(&entry, &view(&["a"], "a", 20_000), clock.now()), Step::Send);
-        assert_eq!(Outbox::step(&entry, &view(&["b"], "b", 20_000), clock.now()), Step::Superseded);
-        assert_eq!(Outbox::step(&entry, &view(&["a", "b"], "b", 20_000), clock.now()), Step::Superseded);
-        assert_eq!(Outbox::step(&entry, &View::default(), clock.now()), Step::Send, "no source could ever answer");
+        assert_eq!(outbox.step(&entry, &none, clock.now()), Step::NeedPoll);
+        assert_eq!(outbox.step(&entry, &view(&["a"], "a", 9_000), clock.now()), Step::NeedPoll);
+        assert_eq!(outbox.step(&entry, &view(&["a"], "a", 20_000), clock.now()), Step::Send);
+        assert_eq!(outbox.step(&entry, &view(&["b"], "b", 20_000), clock.now()), Step::Superseded);
+        assert_eq!(outbox.step(&entry, &view(&["a", "b"], "b", 20_000), clock.now()), Step::Superseded);
+        assert_eq!(outbox.step(&entry, &View::default(), clock.now()), Step::Send, "no source could ever answer");
         clock.advance(LIFE);
-        assert_eq!(Outbox::step(&entry, &none, clock.now()), Step::Expired);
+        assert_eq!(outbox.step(&entry, &none, clock.now()), Step::Expired);
     }
 
     #[test]
@@ -473,9 +484,9 @@ mod tests {
         let outbox = outbox(dir.path(), &clock, &report);
         let stored = outbox.waiting().remove(0);
         let none = View { expected: true, ..View::default() };
-        assert_eq!(Outbox::step(&stored, &none, clock.now()), Step::NeedPoll);
+        assert_eq!(outbox.step(&stored, &none, clock.now()), Step::NeedPoll);
         assert!(outbox.needs_poll(&none) && outbox.due(&none).is_none());
-        assert_eq!(Outbox::step(&stored, &view(&["a"], "a", 10_001), clock.now()), Step::Send);
+        assert_eq!(outbox.step(&stored, &view(&["a"], "a", 10_001), clock.now()), Step::Send);
     }
 
     #[test]
@@ -522,6 +533,88 @@ mod tests {
         assert!(!format!("{:?}", report.events()).contains("Signature=x"));
         assert_eq!(outbox.send_due(&view(&["b"], "b", 1)).await.0[0].1, Fate::Superseded);
         assert!(outbox.waiting().is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
+    }
+
+    #[test]
+    fn a_clock_that_is_set_makes_no_signal_older_but_time_with_the_agent_does() {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(5_000)), Report::kept());
+        let first = outbox(dir.path(), &clock, &report);
+        first.put(entry("a", clock.now())).unwrap();
+        let mut stored = first.waiting().remove(0);
+        clock.advance(LIFE / 2);
+        first.after(&mut stored, &refused(500), Verdict::Retry(None));
+        first.state.write_json(&path_of(&stored.key), &stored, Attributes::mode(0o600)).unwrap();
+        // Rebooted, and the clock was set from 1970 to now.
+        let clock = Clock::manual(Timestamp::parse_rfc3339("2026-03-01T12:00:00Z").unwrap());
+        let second = outbox(dir.path(), &clock, &report);
+        let stored = second.waiting().remove(0);
+        let fresh = view(&["a"], "a", clock.now().0);
+        assert_eq!((stored.created, second.step(&stored, &fresh, clock.now())), (Timestamp(5_000), Step::Send));
+        clock.advance(LIFE / 2);
+        assert_eq!(second.step(&stored, &fresh, clock.now()), Step::Send);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(second.step(&stored, &fresh, clock.now()), Step::Expired);
+    }
+
+    #[tokio::test]
+    async fn an_expired_url_goes_another_way_once_and_by_the_rules_of_the_outbox() {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+        let (outbox, heat) = (outbox(dir.path(), &clock, &report), Fake::start(vec![status("403 Forbidden", "")]).await);
+        let keys = Keys { access: "AK1".into(), secret: "hush".into() };
+        let own = Own { cfn: Some((format!("{}/v1/", heat.base), keys)), user: None };
+        let view = |ids: &[&str], newest, answered| View { own: own.clone(), ..view(ids, newest, answered) };
+        let mut entry = entry("a", clock.now());
+        let arn = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/r";
+        let url = format!("{}/v1/signal/{arn}?Timestamp=1970-01-01T00%3A00%3A01Z&Signature=hush", heat.base);
+        entry.destination = Destination::Url { url, verb: "POST".into(), insecure: false };
+        outbox.put(entry.clone()).unwrap();
+        assert!(outbox.send_due(&view(&["a"], "a", 9_000)).await.0.is_empty());
+        assert_eq!(heat.requests().len(), 2, "the URL, and once another way");
+        // Refused by both: the next try has to wait for its pause and for a fresh look at the metadata.
+        for _ in 0..3 {
+            assert!(outbox.send_due(&view(&["a"], "a", 9_000)).await.0.is_empty());
+            clock.advance(REFUSAL_SPAN / 2);
+        }
+        assert!(outbox.needs_poll(&view(&["a"], "a", 9_000)));
+        assert_eq!(heat.requests().len(), 2);
+        // Heat asks for something newer meanwhile: nothing is sent any way.
+        let fates = outbox.send_due(&view(&["b"], "b", clock.now().0)).await.0;
+        assert_eq!((fates[0].1.clone(), heat.requests().len()), (Fate::Superseded, 2));
+        // The same with keys that fit; the URL is old by now.
+        outbox.put(entry).unwrap();
+        heat.play(vec![ok("")]);
+        let fates = outbox.send_due(&view(&["a"], "a", clock.now().0)).await.0;
+        assert_eq!((fates[0].1.clone(), heat.requests().len()), (Fate::Delivered, 3));
+        let codes: Vec<_> = report.events().iter().map(|event| event.code).collect();
+        let (first, second) = (
+            [Code::SignalQueued, Code::SignalRetry, Code::SignalSuperseded],
+            [Code::SignalQueued, Code::SignalUrlOld, Code::SignalOtherWay, Code::SignalDelivered],
+        );
+        assert_eq!(codes, [&first[..], &second[..]].concat());
+        assert!(!format!("{:?}", report.events()).contains("hush"));
+    }
+
+    #[tokio::test]
+    async fn a_users_password_is_stored_for_root_alone_and_never_said() {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+        let outbox = outbox(dir.path(), &clock, &report);
+        let credentials = Credentials {
+            auth_url: "http://user:hush@127.0.0.1:9/v3".into(),
+            user_id: "u".into(),
+            password: "hush".into(),
+            project_id: "p".into(),
+            region: None,
+        };
+        let mut entry = entry("a", clock.now());
+        entry.destination = Destination::User { credentials, to: "/stacks/s/u/resources/r/signal".into() };
+        outbox.put(entry.clone()).unwrap();
+        assert!(outbox.send_due(&view(&["a"], "a", 9_000)).await.0.is_empty());
+        let file = dir.path().join(path_of(&entry.key));
+        assert!(std::fs::read_to_string(&file).unwrap().contains("hush"), "a later run needs it");
+        let facts = Tree::open(dir.path()).unwrap().facts(&path_of(&entry.key)).unwrap().unwrap();
+        assert_eq!(facts.mode & 0o7777, 0o600);
+        let said = format!("{:?} {:?} {outbox:?}", report.events(), outbox.waiting());
+        assert!(said.contains("asking Keystone") && !said.contains("hush"), "{said}");
     }
 
     #[test]

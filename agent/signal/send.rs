@@ -1,11 +1,18 @@
-//! One signal as one HTTP request.
+//! One signal as one HTTP request, and the other ways to Heat where its own address is refused.
 
 use std::time::Duration;
 
-use super::answer::Answer;
-use super::handle::Destination;
+use serde_json::Value;
+
+use super::answer::{Answer, Verdict, judge};
+use super::cfn_url::{URL_LIFE, afresh, made, native_path};
+use super::destination::Destination;
+use crate::clock::Clock;
 use crate::http::{Http, Request};
-use crate::report::text::{escaped, shortened};
+use crate::openstack::aws_signature::Keys;
+use crate::openstack::keystone::{Credentials, Keystone};
+use crate::report::Code;
+use crate::report::text::{duration, escaped, shortened};
 
 /// Time for one signal, from the connection to the end of the answer. Heat itself takes up to a second or two. Short,
 /// because a request that hangs in a broken network arrives when the metadata that allowed it may be out of date.
@@ -13,21 +20,173 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// An answer to a signal is short; more is not read.
 const ANSWER_LIMIT: usize = 64 * 1024;
 
-/// Sends a body. It always starts with `{`, has a Content-Length and the type JSON: else Heat takes it as success
-/// without details (heat-protocol.md 7.0, R46).
-pub async fn send(http: &Http, destination: &Destination, body: &serde_json::Value) -> Answer {
-    let (verb, url, token) = match destination {
-        Destination::Url { url, verb } => (verb.as_str(), url.as_str(), None),
-        Destination::Token { endpoint, token } => ("POST", endpoint.as_str(), Some(token)),
-    };
-    let mut request = Request::new(verb, url, DEADLINE).header("accept", "application/json").json(body.to_string().into_bytes());
-    request.body_limit = ANSWER_LIMIT;
-    if let Some(token) = token {
-        request = request.header("x-auth-token", token.clone());
+/// In the operator's words.
+const KEYSTONES_LIMIT: &str =
+    "by default Keystone refuses pre-signed URLs 15 minutes after their Timestamp ([credential] auth_ttl)";
+
+/// What the server itself may speak to Heat with, as its sources know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Own {
+    /// Base URL of heat-api-cfn and the server's key pair.
+    pub cfn: Option<(String, Keys)>,
+    /// The server's stack user.
+    pub user: Option<Credentials>,
+}
+
+/// How a signal is addressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// As Heat gave it.
+    AsGiven,
+    /// By the same URL, signed afresh with the server's own keys.
+    SignedAfresh,
+    /// By Heat's native API, with a token of the server's own user.
+    OwnToken,
+}
+
+impl Way {
+    /// For people.
+    #[must_use]
+    pub fn shown(self) -> &'static str {
+        match self {
+            Self::AsGiven => "as Heat gave it",
+            Self::SignedAfresh => "signed afresh with the server's own keys",
+            Self::OwnToken => "with a token of the server's own user",
+        }
     }
-    match http.request(request).await {
-        Ok(response) => Answer::Status { code: response.status, retry_after: response.retry_after(), said: said(&response.body) },
-        Err(error) => Answer::None(error.cause().to_owned()),
+}
+
+impl Own {
+    /// Other ways to the same resource. Heat checks that the server is of the stack, not whose handle it is.
+    ///
+    /// The URL decides only which resource is meant: a signature is made only for the host of the server's own settings,
+    /// a token is sent only to the endpoint in Keystone's catalog.
+    fn ways(&self, destination: &Destination) -> Vec<(Way, Destination)> {
+        let mut ways = Vec::new();
+        if let (Some((base, keys)), Destination::Url { url, verb, insecure }) = (&self.cfn, destination)
+            && let Some(url) = afresh(url, verb, base, keys)
+        {
+            ways.push((Way::SignedAfresh, Destination::Url { url, verb: verb.clone(), insecure: *insecure }));
+        }
+        if let (Some(credentials), Destination::Url { url, .. } | Destination::Token { endpoint: url, .. }) =
+            (&self.user, destination)
+            && let Some(to) = native_path(url)
+        {
+            ways.push((Way::OwnToken, Destination::User { credentials: credentials.clone(), to }));
+        }
+        ways
+    }
+}
+
+/// What sends: the HTTP client and the tokens.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    http: Http,
+    keystone: Keystone,
+    clock: Clock,
+}
+
+impl Sender {
+    /// With tokens that may be shared with the sources.
+    #[must_use]
+    pub fn new(http: Http, keystone: Keystone, clock: Clock) -> Self {
+        Self { http, keystone, clock }
+    }
+
+    /// Sends a body, and says by which way it came to the answer. It always starts with `{`, has a Content-Length and the
+    /// type JSON: else Heat takes it as success without details (heat-protocol.md 7.0, R46).
+    ///
+    /// What Keystone does not accept any more is sent once more at once, another way: nothing of a refused request was
+    /// done. A URL that is too old by this node's clock is tried last: it would cost Heat and Keystone a request for
+    /// nothing, but clock and limit may be others than is thought.
+    pub async fn send(&self, destination: &Destination, body: &Value, own: &Own) -> (Answer, Way) {
+        let started = self.clock.start();
+        let mut ways = own.ways(destination);
+        let at = if self.is_old(destination) { ways.len() } else { 0 };
+        ways.insert(at, (Way::AsGiven, destination.clone()));
+        let (mut refusal, mut others) = (None, String::new());
+        for (way, to) in ways {
+            let mut answer = self.once(&to, body, DEADLINE.saturating_sub(started.elapsed())).await;
+            if judge(&answer) != Verdict::Refused {
+                return (answer, way);
+            }
+            if way != Way::AsGiven {
+                others = format!("{others}; {}: {}", way.shown(), answer.cause);
+                continue;
+            }
+            let Some((why, remedy)) = self.unaccepted(&to, &answer) else { return (answer, way) };
+            answer.cause = format!("{}; {why}", answer.cause);
+            answer.remedy = Some(remedy.to_owned());
+            refusal = Some(answer);
+        }
+        // As Heat gave it is always among the ways, so that there is a refusal.
+        let mut answer = refusal.unwrap_or_else(|| Answer::status(403, None, ""));
+        answer.cause.push_str(&others);
+        (answer, Way::AsGiven)
+    }
+
+    /// Time since a pre-signed URL was made, if it says so.
+    pub(super) fn age(&self, destination: &Destination) -> Option<Duration> {
+        let Destination::Url { url, .. } = destination else { return None };
+        Some(self.clock.now().since(made(url)?))
+    }
+
+    /// Whether Keystone refuses the URL by its defaults and this node's clock.
+    pub(super) fn is_old(&self, destination: &Destination) -> bool {
+        self.age(destination).is_some_and(|age| age > URL_LIFE)
+    }
+
+    /// Why an address is not accepted any more, and what to do: where it is that and not the signal that was refused.
+    fn unaccepted(&self, destination: &Destination, answer: &Answer) -> Option<(String, &'static str)> {
+        let handle = "update the stack for a new handle; for long waits set signal_transport: HEAT_SIGNAL on it";
+        let (why, remedy) = match (destination, answer.code?) {
+            (Destination::Url { url, .. }, 403) if native_path(url).is_some() => {
+                let remedy = Code::SignalUrlOld.entry().remedy;
+                let Some(age) = self.age(destination) else {
+                    return Some(("the signal URL is revoked, or its signature does not fit".to_owned(), remedy));
+                };
+                let age = duration(age);
+                return Some((
+                    format!("the signal URL is expired or revoked: it was made {age} ago, and {KEYSTONES_LIMIT}"),
+                    remedy,
+                ));
+            }
+            (Destination::Url { .. }, 401 | 403) => {
+                ("the temporary URL is expired, or the key that signed it was changed", handle)
+            }
+            (Destination::Token { .. }, 401) => {
+                ("the token of the handle is expired or revoked; it was made with the handle", handle)
+            }
+            _ => return None,
+        };
+        Some((why.to_owned(), remedy))
+    }
+
+    async fn once(&self, destination: &Destination, body: &Value, deadline: Duration) -> Answer {
+        let (verb, url, insecure) = match destination {
+            Destination::Url { url, verb, insecure } => (verb.as_str(), url, *insecure),
+            Destination::Token { endpoint, insecure, .. } => ("POST", endpoint, *insecure),
+            Destination::User { to, .. } => ("POST", to, false),
+        };
+        let mut request = Request::new(verb, url, deadline).json(body.to_string().into_bytes());
+        request.body_limit = ANSWER_LIMIT;
+        // A curl line alone turns nothing off (design.md 7).
+        request.insecure = insecure && self.http.may_skip_verification();
+        let answer = match destination {
+            Destination::User { credentials, .. } => {
+                Box::pin(self.keystone.request(&self.http, credentials, "orchestration", request)).await
+            }
+            Destination::Token { token, .. } => {
+                self.http.request(request.header("accept", "application/json").header("x-auth-token", token.clone())).await
+            }
+            Destination::Url { .. } => self.http.request(request.header("accept", "application/json")).await,
+        };
+        match answer {
+            Ok(response) => Answer::status(response.status, response.retry_after(), &said(&response.body)),
+            // With Keystone in between it matters who did not answer.
+            Err(error) if matches!(destination, Destination::User { .. }) => Answer::none(&error, error.to_string()),
+            Err(error) => Answer::none(&error, error.cause()),
+        }
     }
 }
 
@@ -40,7 +199,7 @@ fn said(body: &[u8]) -> String {
         text.get(start..end).map(str::to_owned)
     };
     let message = between("<Message>", "</Message>").or_else(|| {
-        let value: serde_json::Value = serde_json::from_str(&text).ok()?;
+        let value: Value = serde_json::from_str(&text).ok()?;
         value.get("error").and_then(|error| error.get("message")).and_then(|message| message.as_str()).map(str::to_owned)
     });
     // Heat appends a traceback after the first line.
@@ -48,15 +207,5 @@ fn said(body: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_line_of_heats_own_words_is_taken() {
-        let xml = b"<ErrorResponse><Error><Type>Sender</Type><Code>X</Code><Message>The Stack (s) could not be found.\nTraceback</Message></Error></ErrorResponse>";
-        assert_eq!(said(xml), "The Stack (s) could not be found.");
-        assert_eq!(said(br#"{"code": 404, "error": {"message": "gone", "type": "EntityNotFound"}}"#), "gone");
-        assert_eq!(said(b"<html>"), "");
-        assert_eq!(said(&[0xff, 0xfe]), "");
-    }
-}
+#[path = "send_tests.rs"]
+mod tests;

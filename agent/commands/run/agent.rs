@@ -31,11 +31,12 @@ use crate::deploy::{GenerationState, Generations, Journal, Record};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
+use crate::openstack::keystone::Keystone;
 use crate::programs::{Programs, Ran};
 use crate::report::notify::Notify;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{NodeSource, Settings};
-use crate::signal::{Outbox, Sent, View};
+use crate::signal::{Outbox, Sender, Sent, View};
 use crate::systemd::Systemd;
 use view::{ids, view};
 
@@ -103,7 +104,8 @@ impl Agent {
         let journal =
             Journal::open(Arc::clone(state), Some(&settings.deploy.deployed_dir), settings.deploy.keep, clock.clone(), &report)?;
         let generations = Generations::open(Arc::clone(state), &report)?;
-        let outbox = Rc::new(Outbox::open(Arc::clone(state), Rc::clone(&http), clock.clone(), report.clone())?);
+        let sender = Sender::new((*http).clone(), Keystone::new(clock.clone()), clock.clone());
+        let outbox = Rc::new(Outbox::open(Arc::clone(state), sender, clock.clone(), report.clone())?);
         let collector = Collector::new(
             (*settings).clone(),
             Arc::clone(&root),

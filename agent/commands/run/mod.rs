@@ -17,7 +17,7 @@ use crate::settings::{Loaded, Warning};
 use crate::systemd::Systemd;
 
 use agent::Agent;
-pub(super) use node::understand;
+pub(super) use node::{understand, wait_id};
 
 /// Runs until SIGTERM, or one full pass with `once`.
 ///

@@ -49,7 +49,7 @@ pub(in crate::commands) struct Plan {
     pub(super) spec: NodeSpec,
     pub(super) desired: Desired,
     pub(super) digest: String,
-    pub(super) wait: Option<(Handle, Option<String>)>,
+    pub(super) wait: Option<Handle>,
 }
 
 /// A wait condition and what it is to be told.
@@ -79,11 +79,11 @@ pub(in crate::commands) fn understand(deployment: &Deployment) -> std::result::R
     let wait = match &spec.wait_handle {
         None => None,
         Some(value) => match Handle::parse(value) {
-            Ok(handle) => Some((handle, spec.wait_id.clone())),
+            Ok(handle) => Some(handle),
             Err(error) => {
                 let rule = error.broken_rule().unwrap_or_default().to_owned();
                 let remedy = error.suggested_remedy().unwrap_or_default().to_owned();
-                return Err(vec![Mistake::general("WAIT_HANDLE", error.cause(), rule, remedy)]);
+                return Err(vec![Mistake::general("WAIT_HANDLE or WAIT_CURL", error.to_string(), rule, remedy)]);
             }
         },
     };
@@ -116,22 +116,22 @@ fn short(hostname: &str) -> String {
     hostname.split('.').next().unwrap_or_default().to_ascii_lowercase()
 }
 
-/// A stable id that is no number: Heat numbers signals without one (heat-protocol.md 7.6).
-fn wait_id(given: Option<&str>, deployment: &Deployment) -> String {
-    match given.filter(|id| !id.is_empty()) {
-        Some(id) if !id.bytes().all(|byte| byte.is_ascii_digit()) => id.to_owned(),
-        Some(number) => format!("node-{number}"),
-        None => format!("node-{}", deployment.text_input("deploy_server_id").unwrap_or(&deployment.id)),
+/// An id of this server's own that is no number, and the same at every try and boot: Heat counts ids, and numbers signals
+/// without one (heat-protocol.md 7.6). A host name may be that of another server too, or change with a lease.
+pub(in crate::commands) fn wait_id(deployment: &Deployment, hostname: &str) -> String {
+    let given = kubernetes::readable_parameters(deployment);
+    match given.get("WAIT_ID").or(given.get("INSTANCE_NAME")) {
+        Some(number) if number.bytes().all(|byte| byte.is_ascii_digit()) => format!("node-{number}"),
+        Some(id) => id.to_owned(),
+        None => format!("node-{}", deployment.text_input("deploy_server_id").map_or_else(|| short(hostname), str::to_owned)),
     }
 }
 
 impl Node {
     /// The FAILURE of a node that is not begun, if its wait handle at least can be read.
     pub(super) fn wait_failure(&self, deployment: &Deployment, code: Code, error: &Error) -> Option<Wait> {
-        let given = kubernetes::readable_parameters(deployment);
-        let handle = Handle::parse(&given.wait_handle()?).ok()?;
-        let name = given.get("WAIT_ID").or(given.get("INSTANCE_NAME")).map_or_else(|| short(&self.hostname()), str::to_owned);
-        let id = wait_id(Some(&name), deployment);
+        let handle = Handle::parse(&kubernetes::readable_parameters(deployment).wait_handle()?).ok()?;
+        let id = wait_id(deployment, &self.hostname());
         let data = json!({"code": code.entry().code});
         Some(Wait { handle, signal: WaitSignal { status: Status::Failure, id, reason: sentence(code, error), data } })
     }
@@ -167,9 +167,9 @@ impl Node {
                 (Outcome::refused(reason.clone()), Vec::new(), Status::Failure, reason)
             }
         };
-        let id = wait_id(plan.wait.as_ref().and_then(|(_, id)| id.as_deref()).or(Some(&name)), &deployment);
+        let id = wait_id(&deployment, &self.hostname());
         let data = wait_data(&name, &address, generation, &timings);
-        let wait = plan.wait.map(|(handle, _)| Wait { handle, signal: WaitSignal { status, id, reason, data } });
+        let wait = plan.wait.map(|handle| Wait { handle, signal: WaitSignal { status, id, reason, data } });
         Done { outcome, timings, wait }
     }
 
@@ -303,4 +303,47 @@ fn outputs(
 fn wait_data(name: &str, address: &str, generation: u64, timings: &[(String, u64)]) -> Value {
     let steps: Map<String, Value> = timings.iter().map(|(step, ms)| (step.clone(), Value::from(*ms))).collect();
     json!({"node_name": name, "node_address": address, "generation": generation, "timings_ms": steps})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signal::Destination;
+
+    #[test]
+    fn the_id_of_a_wait_condition_is_the_servers_own_and_no_number() {
+        let server = ("deploy_server_id", "0e2c4c34");
+        for (inputs, id) in [
+            (vec![("WAIT_ID", "m0"), ("INSTANCE_NAME", "n"), server], "m0"),
+            (vec![("wait_id", "7"), server], "node-7"),
+            (vec![("INSTANCE_NAME", "master-0"), server], "master-0"),
+            (vec![("INSTANCE_NAME", "12"), server], "node-12"),
+            (vec![("WAIT_ID", ""), server], "node-0e2c4c34"),
+            (vec![server], "node-0e2c4c34"),
+            (vec![], "node-localhost"),
+        ] {
+            let inputs: Vec<Value> = inputs.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+            let entry = json!({"id": "new at every update", "group": "kubernetes-node", "inputs": inputs});
+            let deployment = Deployment::parse(&entry).unwrap().unwrap();
+            assert_eq!(wait_id(&deployment, "Localhost.localdomain"), id, "{inputs:?}");
+        }
+    }
+
+    #[test]
+    fn magnums_curl_line_is_a_wait_handle_too_and_a_bad_one_is_named() {
+        let understood = |curl: &str| {
+            let inputs = json!([{"name": "WAIT_CURL", "value": curl}]);
+            let config =
+                json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+            let entry = json!({"id": "i", "group": "kubernetes-node", "config": config, "inputs": inputs});
+            understand(&Deployment::parse(&entry).unwrap().unwrap())
+        };
+        let line = "curl -i -X POST -H 'X-Auth-Token: 5f0e' -H 'Accept: application/json' https://h:8004/v1/p/stacks/s/u/resources/r/signal";
+        let endpoint = "https://h:8004/v1/p/stacks/s/u/resources/r/signal".to_owned();
+        let token = Destination::Token { endpoint, token: "5f0e".into(), insecure: false };
+        assert_eq!(understood(line).unwrap().wait, Some(Handle::Heat(token)));
+        assert_eq!(understood("").unwrap().wait, None, "Magnum leaves it empty where Heat maps nothing to it");
+        let mistakes = understood("curl -X POST").unwrap_err();
+        assert!(mistakes[0].to_string().starts_with("WAIT_HANDLE or WAIT_CURL: "), "{}", mistakes[0]);
+    }
 }

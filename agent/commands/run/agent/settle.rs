@@ -153,27 +153,24 @@ impl Agent {
     /// Puts a finished deployment's result into the outbox, or records that nobody waits for it.
     fn store_signal(&mut self, record: &Record) -> Result<()> {
         let Some(outcome) = &record.outcome else { return Ok(()) };
-        match &record.target {
-            SignalTarget::None => self.journal.signalled(&record.id, Some("no signal wanted".to_owned())),
-            SignalTarget::Unsupported { name } => {
-                let error = Error::permanent(format!("{name} is not supported by this version"))
-                    .remedy("set signal_transport: CFN_SIGNAL on the deployment");
-                self.report.emit(
-                    Event::new(Code::SignalUndeliverable, "the result cannot be sent")
-                        .phase(Phase::Signal)
-                        .deployment(&record.id, &record.name)
-                        .error(&error),
-                );
-                self.journal.signalled(&record.id, Some(error.to_string()))
-            }
-            SignalTarget::Url { url, verb } => {
-                let about =
-                    About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: true };
-                let body = Value::Object(deploy::body(outcome, &record.outputs, SIGNAL_LIMIT));
-                let destination = Destination::Url { url: url.clone(), verb: verb.clone() };
-                self.outbox.put(Entry::new(result_key(&record.id), Some(about), destination, body, self.clock.now()))
-            }
+        if let Some(destination) = Destination::of(&record.target) {
+            let about =
+                About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: true };
+            let body = Value::Object(deploy::body(outcome, &record.outputs, SIGNAL_LIMIT));
+            return self.outbox.put(Entry::new(result_key(&record.id), Some(about), destination, body, self.clock.now()));
         }
+        let SignalTarget::Unsupported { name } = &record.target else {
+            return self.journal.signalled(&record.id, Some("no signal wanted".to_owned()));
+        };
+        let error = Error::permanent(format!("{name} cannot be sent"))
+            .remedy("set signal_transport: CFN_SIGNAL, HEAT_SIGNAL or TEMP_URL_SIGNAL on the deployment");
+        self.report.emit(
+            Event::new(Code::SignalUndeliverable, "the result cannot be sent")
+                .phase(Phase::Signal)
+                .deployment(&record.id, &record.name)
+                .error(&error),
+        );
+        self.journal.signalled(&record.id, Some(error.to_string()))
     }
 
     pub(super) fn store_wait(&mut self, deployment: &Deployment, wait: Option<&node::Wait>) -> Result<()> {

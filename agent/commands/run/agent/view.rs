@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::collect::{Authority, Snapshot};
+use crate::commands::own::own;
 use crate::settings::SourceName;
 use crate::signal::View;
 
@@ -32,9 +33,10 @@ pub(super) fn view(snapshot: &Snapshot) -> View {
     let boot_copy_only =
         !snapshot.sources.is_empty() && snapshot.sources.keys().all(|name| *name == SourceName::HeatLocal.as_str());
     let expected = !boot_copy_only;
-    let Some(authority) = &snapshot.authority else { return View { expected, ..View::default() } };
+    let own = own(&snapshot.metadata);
+    let Some(authority) = &snapshot.authority else { return View { expected, own, ..View::default() } };
     if !lists_all(snapshot) {
-        return View { expected, answered: Some(authority.fetched_at), ..View::default() };
+        return View { expected, answered: Some(authority.fetched_at), own, ..View::default() };
     }
     let mut newest: BTreeMap<(String, String), (String, String)> = BTreeMap::new();
     let mut listed = BTreeSet::new();
@@ -55,7 +57,7 @@ pub(super) fn view(snapshot: &Snapshot) -> View {
         }
     }
     let newest = newest.into_iter().map(|(resource, (_, id))| (resource, id)).collect();
-    View { listed: Some(listed), newest, answered: Some(authority.fetched_at), expected: true }
+    View { listed: Some(listed), newest, answered: Some(authority.fetched_at), expected: true, own }
 }
 
 #[cfg(test)]

@@ -1,0 +1,221 @@
+//! Signals against a scripted Heat and Keystone.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::*;
+use crate::clock::Timestamp;
+use crate::files::Tree;
+use crate::http::Tls;
+use crate::http::fake::{Act, Fake, ok, status};
+
+const HANDLE: &str = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/r";
+
+/// Keystone's answer, with Heat at `base`.
+fn token(name: &str, base: &str) -> Act {
+    let catalog = json!([{"type": "orchestration", "endpoints": [
+        {"interface": "public", "region": "One", "region_id": "One", "url": format!("{base}/v1/p")}]}]);
+    let times = ("2026-11-21T09:03:26.000000Z", "2026-11-21T13:03:26.000000Z");
+    let body = json!({"token": {"issued_at": times.0, "expires_at": times.1, "catalog": catalog}});
+    Act::Answer("201 CREATED", vec![format!("X-Subject-Token: {name}")], body.to_string().into_bytes())
+}
+
+fn forbidden() -> Act {
+    let body = "<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>User is not authorized to perform action</Message></Error></ErrorResponse>";
+    status("403 Forbidden", body)
+}
+
+fn unauthorized() -> Act {
+    status("401 Unauthorized", r#"{"error": {"code": 401, "message": "The request you have made requires authentication."}}"#)
+}
+
+fn user(base: &str) -> Credentials {
+    let (auth_url, user_id) = (format!("{base}/v3"), "u1".to_owned());
+    Credentials { auth_url, user_id, password: "hush".to_owned(), project_id: "p".to_owned(), region: None }
+}
+
+fn keys(base: &str) -> Own {
+    Own { cfn: Some((format!("{base}/v1/"), Keys { access: "AK1".to_owned(), secret: "hush".to_owned() })), user: None }
+}
+
+/// A URL of 2026-03-01T11:59:58Z.
+fn url(base: &str) -> Destination {
+    let url = format!("{base}/v1/signal/{HANDLE}?Timestamp=2026-03-01T11%3A59%3A58Z&Signature=hush%3D");
+    Destination::Url { url, verb: "POST".to_owned(), insecure: false }
+}
+
+fn sender(now: &str) -> Sender {
+    let clock = Clock::manual(Timestamp::parse_rfc3339(now).unwrap());
+    let http = Http::new(Tls::default(), Arc::new(Tree::open(Path::new("/")).unwrap()), clock.clone());
+    Sender::new(http, Keystone::new(clock.clone()), clock)
+}
+
+/// Method and target of each request, and its token.
+fn seen(fake: &Fake) -> Vec<String> {
+    let line = |request: &String| {
+        let head = request.split("\r\n\r\n").next().unwrap();
+        let token = head.lines().find_map(|line| line.strip_prefix("x-auth-token: ")).map(|token| format!(" {token}"));
+        let target: Vec<_> = head.split(' ').take(2).collect();
+        format!("{}{}", target.join(" ").split('?').next().unwrap(), token.unwrap_or_default())
+    };
+    fake.requests().iter().map(line).collect()
+}
+
+fn body() -> Value {
+    json!({"deploy_status_code": 0})
+}
+
+#[tokio::test]
+async fn heat_signal_asks_for_one_token_and_uses_it_for_every_deployment_of_its_user() {
+    let fake = Fake::start(vec![ok("")]).await;
+    fake.play(vec![token("one", &fake.base), ok("null")]);
+    let sender = sender("1970-01-01T00:00:07Z");
+    for resource in 0..10 {
+        let to = format!("/stacks/my%20stack/0a1b/resources/r{resource}/signal");
+        let destination = Destination::User { credentials: user(&fake.base), to };
+        let (answer, way) = sender.send(&destination, &body(), &Own::default()).await;
+        assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::AsGiven), "{answer:?}");
+    }
+    let seen = seen(&fake);
+    assert_eq!(seen.len(), 11);
+    assert_eq!(seen[0], "POST /v3/auth/tokens");
+    assert_eq!(seen[1], "POST /v1/p/stacks/my%20stack/0a1b/resources/r0/signal one");
+    assert_eq!(seen[10], "POST /v1/p/stacks/my%20stack/0a1b/resources/r9/signal one");
+    let request = fake.requests().remove(1);
+    let lower = request.to_lowercase();
+    assert!(lower.contains("content-type: application/json\r\n") && lower.contains("content-length: 24\r\n"), "{request}");
+    assert!(request.ends_with("\r\n\r\n{\"deploy_status_code\":0}"), "{request}");
+}
+
+#[tokio::test]
+async fn a_dead_token_costs_one_new_one_and_then_heat_is_believed() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let native = format!("{}/v1/p/stacks/s/u/resources/h/signal", fake.base);
+    fake.play(vec![token("one", &fake.base), ok("null"), unauthorized(), token("two", &fake.base), ok("null"), unauthorized()]);
+    let sender = sender("2026-11-21T09:03:26Z");
+    let destination = Destination::User { credentials: user(&fake.base), to: native };
+    for verdict in [Verdict::Delivered, Verdict::Delivered] {
+        assert_eq!(judge(&sender.send(&destination, &body(), &Own::default()).await.0), verdict);
+    }
+    let path = "POST /v1/p/stacks/s/u/resources/h/signal";
+    let expected =
+        ["POST /v3/auth/tokens", &format!("{path} one"), &format!("{path} one"), "POST /v3/auth/tokens", &format!("{path} two")];
+    assert_eq!(seen(&fake), expected);
+    // From here on Heat and Keystone answer 401 to everything: the user is disabled.
+    let (answer, _) = sender.send(&destination, &body(), &Own::default()).await;
+    assert_eq!(judge(&answer), Verdict::Refused, "{answer:?}");
+    assert!(answer.cause.contains("Keystone answered 401") && answer.remedy.is_some(), "{answer:?}");
+    assert_eq!(fake.requests().len(), 7, "one try with the old token, one for a new one");
+}
+
+#[tokio::test]
+async fn keystone_that_is_down_or_busy_is_waited_for() {
+    let fake = Fake::start(vec![Act::Answer("503 Busy", vec!["Retry-After: 9".to_owned()], Vec::new())]).await;
+    let sender = sender("2026-11-21T09:03:26Z");
+    let to = |base: &str| Destination::User { credentials: user(base), to: "/stacks/s/u/resources/r/signal".to_owned() };
+    let (answer, _) = sender.send(&to(&fake.base), &body(), &Own::default()).await;
+    assert_eq!(judge(&answer), Verdict::Retry(Some(Duration::from_secs(9))));
+    // Port 9 (discard): nothing listens there.
+    let (answer, _) = sender.send(&to("http://127.0.0.1:9"), &body(), &Own::default()).await;
+    assert_eq!(judge(&answer), Verdict::Retry(None));
+    assert!(answer.cause.contains("asking Keystone") && !format!("{answer:?}").contains("hush"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_refused_url_is_signed_afresh_at_once_with_the_servers_own_keys() {
+    // Two minutes old by this clock, and refused all the same.
+    let fake = Fake::start(vec![forbidden(), ok("")]).await;
+    let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &keys(&fake.base)).await;
+    assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::SignedAfresh));
+    let requests = fake.requests();
+    assert!(
+        requests[0].contains("Signature=hush%3D") && requests[0].starts_with(&format!("POST /v1/signal/{HANDLE}?Timestamp="))
+    );
+    assert!(requests[1].starts_with(&format!("POST /v1/signal/{HANDLE}?AWSAccessKeyId=AK1&")), "{}", requests[1]);
+    assert!(!requests[1].contains("Timestamp") && requests[1].ends_with("{\"deploy_status_code\":0}"));
+    assert_eq!(requests.len(), 2);
+}
+
+#[tokio::test]
+async fn a_url_that_is_too_old_is_not_tried_first_but_tried() {
+    let now = "2026-03-01T12:20:00Z";
+    let fake = Fake::start(vec![ok("")]).await;
+    assert_eq!(sender(now).send(&url(&fake.base), &body(), &keys(&fake.base)).await.1, Way::SignedAfresh);
+    assert_eq!(fake.requests().len(), 1, "one request did it");
+    // The server's keys are of another stack, and Keystone takes URLs for a day.
+    let fake = Fake::start(vec![status("400 Bad Request", ""), ok("")]).await;
+    let (answer, way) = sender(now).send(&url(&fake.base), &body(), &keys(&fake.base)).await;
+    assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::AsGiven));
+    // Without keys of its own it is just sent.
+    let fake = Fake::start(vec![ok("")]).await;
+    assert_eq!(sender(now).send(&url(&fake.base), &body(), &Own::default()).await.1, Way::AsGiven);
+}
+
+#[tokio::test]
+async fn a_server_that_polls_heat_itself_sends_by_its_own_user() {
+    let fake = Fake::start(vec![ok("")]).await;
+    fake.play(vec![forbidden(), token("one", &fake.base), ok("null")]);
+    let own = Own { cfn: None, user: Some(user(&fake.base)) };
+    let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &own).await;
+    assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::OwnToken));
+    assert_eq!(
+        seen(&fake),
+        [format!("POST /v1/signal/{HANDLE}").as_str(), "POST /v3/auth/tokens", "POST /v1/p/stacks/s/u/resources/r/signal one"]
+    );
+    // A handle's token that ended.
+    fake.play(vec![unauthorized(), ok("null")]);
+    let endpoint = "http://heat.invalid:8004/v1/x/stacks/s/u/resources/h/signal".replace("http://heat.invalid:8004", &fake.base);
+    let handle = Destination::Token { endpoint, token: "old".to_owned(), insecure: false };
+    assert_eq!(sender("2026-03-01T12:02:00Z").send(&handle, &body(), &Own::default()).await.1, Way::AsGiven);
+    fake.play(vec![unauthorized(), token("two", &fake.base), ok("null")]);
+    let (answer, way) = sender("2026-03-01T12:02:00Z").send(&handle, &body(), &own).await;
+    assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::OwnToken), "{answer:?}");
+}
+
+#[tokio::test]
+async fn where_no_way_is_open_the_cause_names_them_all_and_no_secret() {
+    let fake = Fake::start(vec![forbidden()]).await;
+    let (answer, way) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &keys(&fake.base)).await;
+    assert_eq!((judge(&answer), way), (Verdict::Refused, Way::AsGiven));
+    assert_eq!(
+        answer.cause,
+        "the answer was 403: User is not authorized to perform action; the signal URL is expired or revoked: it was made 20m02s ago, and by \
+         default Keystone refuses pre-signed URLs 15 minutes after their Timestamp ([credential] auth_ttl); signed afresh with the server's own \
+         keys: the answer was 403: User is not authorized to perform action"
+    );
+    assert!(answer.remedy.as_ref().unwrap().contains("auth_ttl"), "{answer:?}");
+    assert!(!format!("{answer:?} {:?}", keys(&fake.base)).contains("hush"));
+    assert_eq!(fake.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn what_heat_says_of_the_signal_itself_is_not_sent_another_way() {
+    for line in ["400 Bad Request", "404 Not Found", "500 Oops", "409 Conflict"] {
+        let fake = Fake::start(vec![status(line, "")]).await;
+        let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &keys(&fake.base)).await;
+        assert_eq!((way, fake.requests().len()), (Way::AsGiven, 1), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_temporary_url_is_put_and_nothing_else_gets_the_servers_keys() {
+    let fake = Fake::start(vec![unauthorized()]).await;
+    let swift = format!("{}/v1/AUTH_1/stacks/o?temp_url_sig=hush&temp_url_expires=1", fake.base);
+    let destination = Destination::Url { url: swift, verb: "PUT".to_owned(), insecure: false };
+    let own = Own { user: Some(user(&fake.base)), ..keys(&fake.base) };
+    let (answer, _) = sender("2026-03-01T12:02:00Z").send(&destination, &body(), &own).await;
+    assert_eq!((judge(&answer), fake.requests().len()), (Verdict::Refused, 1));
+    assert!(answer.cause.contains("temporary URL is expired"), "{answer:?}");
+    assert!(fake.requests()[0].starts_with("PUT /v1/AUTH_1/stacks/o?temp_url_sig=hush&"));
+}
+
+#[test]
+fn the_first_line_of_heats_own_words_is_taken() {
+    let xml = b"<ErrorResponse><Error><Type>Sender</Type><Code>X</Code><Message>The Stack (s) could not be found.\nTraceback</Message></Error></ErrorResponse>";
+    assert_eq!(said(xml), "The Stack (s) could not be found.");
+    assert_eq!(said(br#"{"code": 404, "error": {"message": "gone", "type": "EntityNotFound"}}"#), "gone");
+    assert_eq!(said(b"<html>"), "");
+    assert_eq!(said(&[0xff, 0xfe]), "");
+}
