@@ -26,6 +26,9 @@ const TRIES: u32 = 6;
 /// Longest handle that is read from standard input, in bytes.
 const HANDLE_LIMIT: u64 = 64 * 1024;
 
+/// What to do where the node's own handle is not known.
+const NAME_IT: &str = "name the handle with --url, or with --url - on standard input";
+
 /// What the command line says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
@@ -55,7 +58,7 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
             let id = format!("node-{}", host_name().split('.').next().unwrap_or_default());
             (Handle::parse(&Value::String(given(url)?))?, id)
         }
-        None => of_node(&document::node(&collected?)?)?,
+        None => of_node(&document::node(&collected?).map_err(|error| error.remedy(NAME_IT))?)?,
     };
     let status = if wanted.success { Status::Success } else { Status::Failure };
     let signal = WaitSignal {
@@ -118,8 +121,58 @@ fn given(url: &str) -> Result<String> {
 /// The handle of the node's deployment, and the id by which the agent itself signals it: the same one overwrites.
 fn of_node(node: &Deployment) -> Result<(Handle, String)> {
     let handle = kubernetes::readable_parameters(node).wait_handle().ok_or_else(|| {
-        Error::permanent("the node's deployment has no WAIT_HANDLE or WAIT_CURL that takes a signal")
-            .remedy("name the handle with --url, or with --url - on standard input")
+        Error::permanent("the node's deployment has no WAIT_HANDLE or WAIT_CURL that takes a signal").remedy(NAME_IT)
     })?;
     Ok((Handle::parse(&handle)?, wait_id(node, &host_name())))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::http::Tls;
+    use crate::http::fake::{Act, Fake, ok, status};
+
+    async fn told(script: Vec<Act>) -> (Result<Way>, Vec<String>) {
+        let fake = Fake::start(script).await;
+        let clock = Clock::manual(Timestamp(0));
+        let http = Http::new(Tls::default(), Arc::new(Tree::open(Path::new("/")).unwrap()), clock.clone());
+        let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
+        let endpoint = format!("{}/v1/p/stacks/s/u/resources/h/signal", fake.base);
+        let handle = Handle::parse(&json!({"endpoint": endpoint, "token": "hush"})).unwrap();
+        let signal = WaitSignal { status: Status::Success, id: "n".into(), reason: "r".into(), data: Value::Null };
+        let way = deliver(&sender, &clock, &handle, &signal, &Own::default()).await;
+        (way, fake.requests())
+    }
+
+    #[tokio::test]
+    async fn what_is_busy_is_tried_again_and_what_refuses_is_not() {
+        let (way, requests) = told(vec![status("503 Busy", ""), Act::Close, ok("null")]).await;
+        assert_eq!((way, requests.len()), (Ok(Way::AsGiven), 3));
+        assert!(requests[2].ends_with(r#"{"status":"SUCCESS","reason":"r","data":null,"id":"n"}"#), "{}", requests[2]);
+        let (way, requests) = told(vec![status("503 Busy", "")]).await;
+        assert_eq!((way.unwrap_err().kind(), requests.len()), (Kind::Transient, 6));
+        let (way, requests) = told(vec![status("401 Unauthorized", "")]).await;
+        let error = way.unwrap_err();
+        assert_eq!((error.kind(), requests.len()), (Kind::Permanent, 1));
+        assert!(error.cause().contains("the token of the handle is expired or revoked"), "{error}");
+        assert!(error.suggested_remedy().is_some() && !error.lines().join(" ").contains("hush"), "{error}");
+    }
+
+    #[test]
+    fn the_nodes_own_handle_is_signalled_under_its_own_id() {
+        let node = |inputs: Value| {
+            let entry = json!({"id": "i", "group": "kubernetes-node", "inputs": inputs});
+            of_node(&Deployment::parse(&entry).unwrap().unwrap())
+        };
+        let server = json!({"name": "deploy_server_id", "value": "0e2c"});
+        let swift = "https://swift/v1/AUTH_1/s/h?temp_url_sig=x&temp_url_expires=2";
+        let (handle, id) = node(json!([server, {"name": "WAIT_HANDLE", "value": {"alarm_url": swift}}])).unwrap();
+        assert_eq!((handle, id), (Handle::parse(&json!(swift)).unwrap(), "node-0e2c".to_owned()));
+        for without in [json!([server]), json!([server, {"name": "WAIT_HANDLE", "value": {}}])] {
+            assert_eq!(node(without).unwrap_err().suggested_remedy(), Some(NAME_IT));
+        }
+    }
 }

@@ -317,7 +317,7 @@ messages! {
     SignalUrlOld = "HNA-0808", Warning, "89a8d035fd0a4a328f51c4b3b53c3287",
         "A signal URL is older than Keystone accepts by default",
         "Keystone refuses pre-signed URLs 15 minutes after they were made ([credential] auth_ttl). The agent signs it afresh with the server's own keys, or sends the signal with a token of the server's own user, where it has one of them.",
-        "If the signal is refused: use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL for long deployments, or raise [credential] auth_ttl in keystone.conf.";
+        "Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL for long deployments, or raise [credential] auth_ttl in keystone.conf. The stack's owner can send a refused signal: openstack stack resource signal.";
     SignalOtherWay = "HNA-0809", Notice, "ad237794ecf4bf9153dd9bb7c0dad2f2",
         "A signal went another way than Heat gave",
         "Its URL or token was expired or refused. The same signal was sent with the server's own keys or user, which Heat takes for any resource of the stack.",

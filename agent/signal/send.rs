@@ -104,24 +104,33 @@ impl Sender {
         let mut ways = own.ways(destination);
         let at = if self.is_old(destination) { ways.len() } else { 0 };
         ways.insert(at, (Way::AsGiven, destination.clone()));
-        let (mut refusal, mut others) = (None, String::new());
+        let (mut refusal, mut told) = (None, Vec::new());
         for (way, to) in ways {
             let mut answer = self.once(&to, body, DEADLINE.saturating_sub(started.elapsed())).await;
-            if judge(&answer) != Verdict::Refused {
+            let verdict = judge(&answer);
+            let mut goes_on = verdict == Verdict::Refused;
+            if way != Way::AsGiven {
+                answer.cause = format!("{}: {}", way.shown(), answer.cause);
+            } else if goes_on {
+                if let Some((why, remedy)) = self.unaccepted(&to, &answer) {
+                    answer.cause = format!("{}; {why}", answer.cause);
+                    answer.remedy = Some(remedy.to_owned());
+                } else {
+                    goes_on = false;
+                }
+            }
+            told.push(std::mem::take(&mut answer.cause));
+            if !goes_on {
+                answer.cause = told.join("; ");
                 return (answer, way);
             }
-            if way != Way::AsGiven {
-                others = format!("{others}; {}: {}", way.shown(), answer.cause);
-                continue;
+            // What Heat's own address says counts, where all are refused.
+            if way == Way::AsGiven || refusal.is_none() {
+                refusal = Some(answer);
             }
-            let Some((why, remedy)) = self.unaccepted(&to, &answer) else { return (answer, way) };
-            answer.cause = format!("{}; {why}", answer.cause);
-            answer.remedy = Some(remedy.to_owned());
-            refusal = Some(answer);
         }
-        // As Heat gave it is always among the ways, so that there is a refusal.
         let mut answer = refusal.unwrap_or_else(|| Answer::status(403, None, ""));
-        answer.cause.push_str(&others);
+        answer.cause = told.join("; ");
         (answer, Way::AsGiven)
     }
 

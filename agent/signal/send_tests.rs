@@ -181,13 +181,27 @@ async fn where_no_way_is_open_the_cause_names_them_all_and_no_secret() {
     assert_eq!((judge(&answer), way), (Verdict::Refused, Way::AsGiven));
     assert_eq!(
         answer.cause,
-        "the answer was 403: User is not authorized to perform action; the signal URL is expired or revoked: it was made 20m02s ago, and by \
-         default Keystone refuses pre-signed URLs 15 minutes after their Timestamp ([credential] auth_ttl); signed afresh with the server's own \
-         keys: the answer was 403: User is not authorized to perform action"
+        "signed afresh with the server's own keys: the answer was 403: User is not authorized to perform action; the answer was 403: User is \
+         not authorized to perform action; the signal URL is expired or revoked: it was made 20m02s ago, and by default Keystone refuses \
+         pre-signed URLs 15 minutes after their Timestamp ([credential] auth_ttl)"
     );
     assert!(answer.remedy.as_ref().unwrap().contains("auth_ttl"), "{answer:?}");
     assert!(!format!("{answer:?} {:?}", keys(&fake.base)).contains("hush"));
     assert_eq!(fake.requests().len(), 2);
+    // Keys that were deleted: heat-api-cfn answers 500 to them.
+    let fake = Fake::start(vec![forbidden(), status("500 Internal Server Error", "")]).await;
+    let (answer, _) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &keys(&fake.base)).await;
+    assert_eq!(judge(&answer), Verdict::Retry(None));
+    assert!(answer.cause.contains("expired or revoked") && answer.cause.ends_with("own keys: the answer was 500"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_curl_line_turns_no_verification_off_by_itself() {
+    // Port 9 (discard): nothing listens there. Had it been sent unverified, the settings would have forbidden it.
+    let endpoint = "https://127.0.0.1:9/v1/p/stacks/s/u/resources/h/signal".to_owned();
+    let destination = Destination::Token { endpoint, token: "hush".to_owned(), insecure: true };
+    let (answer, _) = sender("2026-03-01T12:02:00Z").send(&destination, &body(), &Own::default()).await;
+    assert!(answer.cause.contains("connection refused"), "{answer:?}");
 }
 
 #[tokio::test]
