@@ -608,11 +608,12 @@ mod tests {
         let mut entry = entry("a", clock.now());
         entry.destination = Destination::User { credentials, to: "/stacks/s/u/resources/r/signal".into() };
         outbox.put(entry.clone()).unwrap();
+        let mode = || Tree::open(dir.path()).unwrap().facts(&path_of(&entry.key)).unwrap().unwrap().mode & 0o7777;
+        assert_eq!(mode(), 0o600);
         assert!(outbox.send_due(&view(&["a"], "a", 9_000)).await.0.is_empty());
+        assert_eq!(mode(), 0o600, "written again after a try");
         let file = dir.path().join(path_of(&entry.key));
         assert!(std::fs::read_to_string(&file).unwrap().contains("hush"), "a later run needs it");
-        let facts = Tree::open(dir.path()).unwrap().facts(&path_of(&entry.key)).unwrap().unwrap();
-        assert_eq!(facts.mode & 0o7777, 0o600);
         let said = format!("{:?} {:?} {outbox:?}", report.events(), outbox.waiting());
         assert!(said.contains("asking Keystone") && !said.contains("hush"), "{said}");
     }

@@ -46,6 +46,8 @@ class SignalServer:
         from lib.common import GATEWAY, LAB
         self.folder, self.ip, self.port, self.stack, self.lab = Path(folder), ip or GATEWAY, port, stack, lab or LAB
         self.base = f"http://{self.ip}:{self.port}"
+        # As Heat does: signed when the deployment is made. An older URL is not tried first.
+        self.signed = time.strftime("%Y-%m-%dT%H%%3A%M%%3A%SZ", time.gmtime())
         self.process: subprocess.Popen | None = None
         self.document: dict = {"deployments": [], "os-collect-config": self.settings()}
 
@@ -99,7 +101,7 @@ class SignalServer:
         """As heat makes it: an escaped arn, a query whose order and escapes must stay as they are."""
         return (f"{self.base}/v1/{kind}/arn%3Aopenstack%3Aheat%3A%3A{'7' * 32}%3Astacks/{self.stack}/{uuid.UUID(int=1)}/resources/{resource}"
                 "?SignatureMethod=HmacSHA256&SignatureVersion=2&AWSAccessKeyId=" + "1" * 32 +
-                "&Timestamp=2026-01-02T03%3A04%3A05Z&Signature=02nEKWQfhXQfCvZ%2F%2BwcIDUUvMm4PdTkuDn9Tz4QXYQw%3D")
+                f"&Timestamp={self.signed}&Signature=02nEKWQfhXQfCvZ%2F%2BwcIDUUvMm4PdTkuDn9Tz4QXYQw%3D")
 
     def deployment(self, name: str, group: str = "script", config: object = "", inputs: dict | None = None, outputs: list | None = None,
                    action: str = "CREATE", signal: str = "CFN_SIGNAL", id: str | None = None, options: dict | None = None) -> dict:

@@ -224,3 +224,7 @@ impl Agent {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "settle_tests.rs"]
+mod tests;

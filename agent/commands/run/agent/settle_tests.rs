@@ -1,0 +1,91 @@
+//! Results on their way to a scripted Keystone and Heat. The group is forbidden, so that every deployment has its result at once.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::clock::Clock;
+use crate::files::{Attributes, Tree};
+use crate::http::fake::{Act, Fake, ok, status};
+use crate::report::Report;
+use crate::settings::Settings;
+
+/// One full pass with these deployments; the state it leaves, what it said, and the records by id.
+async fn pass(document: &Value) -> (tempfile::TempDir, Vec<Event>, Vec<Record>) {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = Arc::new(Tree::open(dir.path()).unwrap());
+    tree.write(Path::new("document.json"), document.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();
+    let state = Arc::new(Tree::open_or_create(&dir.path().join("state"), 0o700).unwrap());
+    let mut settings = Settings { state_dir: dir.path().join("state"), run_dir: dir.path().join("run"), ..Settings::default() };
+    settings.deploy.deployed_dir = dir.path().join("deployed");
+    settings.deploy.groups = Some(Vec::new());
+    let (clock, report, metadata) = (Clock::system(), Report::kept(), Some(dir.path().join("document.json")));
+    let agent = Agent::open(settings.clone(), tree, &state, None, metadata, clock.clone(), report.clone()).unwrap();
+    Box::pin(agent.run_once()).await.unwrap();
+    let keep = settings.deploy.keep;
+    let journal = deploy::Journal::open(state, Some(&settings.deploy.deployed_dir), keep, clock, &report).unwrap();
+    (dir, report.events(), journal.all().into_iter().cloned().collect())
+}
+
+fn deployment(name: &str, inputs: &[(&str, &str)]) -> Value {
+    let all = [("deploy_action", "CREATE"), ("deploy_stack_id", "s/0a1b"), ("deploy_resource_name", name)];
+    let inputs: Vec<_> =
+        all.iter().chain(inputs).map(|(name, value)| json!({"name": name, "type": "String", "value": value})).collect();
+    json!({"id": format!("id-{name}"), "name": name, "group": "none", "creation_time": "2026-03-01T12:00:00Z", "inputs": inputs})
+}
+
+#[tokio::test]
+async fn every_transport_gets_its_result_or_is_told_once_as_impossible() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let catalog = json!([{"type": "orchestration", "endpoints": [{"interface": "public", "region": "R", "url": format!("{}/v1/p", fake.base)}]}]);
+    let body = json!({"token": {"catalog": catalog}}).to_string().into_bytes();
+    fake.play(vec![Act::Answer("201 CREATED", vec!["X-Subject-Token: tok".to_owned()], body), ok("null")]);
+    let auth_url = format!("{}/v3", fake.base);
+    let user = [
+        ("deploy_auth_url", auth_url.as_str()),
+        ("deploy_user_id", "u"),
+        ("deploy_password", "hush"),
+        ("deploy_project_id", "p"),
+    ];
+    let mut deployments: Vec<_> = (0..10).map(|n| deployment(&format!("heat{n}"), &user)).collect();
+    deployments.push(deployment("half", &user[..2]));
+    deployments.push(deployment("zaqar", &[&user[..], &[("deploy_queue_id", "q")]].concat()));
+    deployments.push(deployment("none", &[]));
+    let (dir, events, records) = pass(&json!({ "deployments": deployments })).await;
+    let requests = fake.requests();
+    let tokens = requests.iter().filter(|request| request.starts_with("POST /v3/auth/tokens ")).count();
+    assert_eq!((tokens, requests.len()), (1, 11), "one token for ten results");
+    assert!(requests[10].starts_with("POST /v1/p/stacks/s/0a1b/resources/heat9/signal "), "{}", requests[10]);
+    for record in &records {
+        let note = match record.name.as_str() {
+            "half" => Some("HEAT_SIGNAL without deploy_password, deploy_project_id cannot be sent"),
+            "zaqar" => Some("ZAQAR_SIGNAL cannot be sent"),
+            "none" => Some("no signal wanted"),
+            _ => None,
+        };
+        assert_eq!((record.state, record.note.as_deref()), (State::Signalled, note), "{}", record.name);
+    }
+    let impossible: Vec<_> = events.iter().filter(|event| event.code == Code::SignalUndeliverable).collect();
+    assert_eq!(impossible.len(), 2);
+    assert!(impossible.iter().all(|event| event.remedy.as_ref().unwrap().contains("signal_transport")));
+    assert!(!format!("{events:?} {records:?}").contains("hush"));
+    let status = Tree::open(dir.path()).unwrap().read(Path::new("run/status.json"), 1 << 20).unwrap().unwrap();
+    assert!(!String::from_utf8_lossy(&status).contains("hush"));
+}
+
+#[tokio::test]
+async fn an_expired_url_is_signed_with_the_keys_of_the_metadata() {
+    let forbidden = status("403 Forbidden", "<Message>User is not authorized to perform action</Message>");
+    let fake = Fake::start(vec![forbidden, ok("")]).await;
+    let arn = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/0a1b/resources/late";
+    let cfn = json!({"metadata_url": format!("{}/v1/", fake.base), "access_key_id": "AK", "secret_access_key": "hush"});
+    let url = format!("{}/v1/signal/{arn}?Signature=hush", fake.base);
+    let deployments = [deployment("late", &[("deploy_signal_id", &url), ("deploy_signal_verb", "POST")])];
+    let (_dir, events, records) = pass(&json!({"os-collect-config": {"cfn": cfn}, "deployments": deployments})).await;
+    assert!(fake.requests()[1].starts_with(&format!("POST /v1/signal/{arn}?AWSAccessKeyId=AK&")));
+    assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
+    assert!(events.iter().any(|event| event.code == Code::SignalOtherWay));
+    assert!(!format!("{events:?}").contains("hush"));
+}
