@@ -150,6 +150,12 @@ impl Collector {
         &self.snapshot
     }
 
+    /// The tokens that the sources use: signals by the same user need no other one.
+    #[must_use]
+    pub fn keystone(&self) -> &Keystone {
+        &self.keystone
+    }
+
     /// Polls fast for a while: something is expected to change, or somebody waits for a fresh answer.
     pub fn nudge(&mut self) {
         for source in &mut self.sources {

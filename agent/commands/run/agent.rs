@@ -31,7 +31,6 @@ use crate::deploy::{GenerationState, Generations, Journal, Record};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
-use crate::openstack::keystone::Keystone;
 use crate::programs::{Programs, Ran};
 use crate::report::notify::Notify;
 use crate::report::{Code, Event, Phase, Report};
@@ -104,8 +103,6 @@ impl Agent {
         let journal =
             Journal::open(Arc::clone(state), Some(&settings.deploy.deployed_dir), settings.deploy.keep, clock.clone(), &report)?;
         let generations = Generations::open(Arc::clone(state), &report)?;
-        let sender = Sender::new((*http).clone(), Keystone::new(clock.clone()), clock.clone());
-        let outbox = Rc::new(Outbox::open(Arc::clone(state), sender, clock.clone(), report.clone())?);
         let collector = Collector::new(
             (*settings).clone(),
             Arc::clone(&root),
@@ -115,6 +112,8 @@ impl Agent {
             report.clone(),
             metadata,
         );
+        let sender = Sender::new((*http).clone(), collector.keystone().clone(), clock.clone());
+        let outbox = Rc::new(Outbox::open(Arc::clone(state), sender, clock.clone(), report.clone())?);
         let programs = Rc::new(Programs::new(Arc::clone(state), systemd.clone(), clock.clone())?);
         let node = Rc::new(Node {
             root: Arc::clone(&root),

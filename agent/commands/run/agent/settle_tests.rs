@@ -12,21 +12,33 @@ use crate::http::fake::{Act, Fake, ok, status};
 use crate::report::Report;
 use crate::settings::Settings;
 
-/// One full pass with these deployments; the state it leaves, what it said, and the records by id.
-async fn pass(document: &Value) -> (tempfile::TempDir, Vec<Event>, Vec<Record>) {
+/// Where a pass reads its document: what `--metadata` names, or what cloud-init left.
+const GIVEN: &str = "document.json";
+const BOOT: &str = "var/lib/heat-cfntools/cfn-init-data";
+
+/// One full pass with this document; the state it leaves, what it said, and the records.
+async fn pass(place: &str, document: &Value) -> (tempfile::TempDir, Vec<Event>, Vec<Record>) {
     let dir = tempfile::tempdir().unwrap();
     let tree = Arc::new(Tree::open(dir.path()).unwrap());
-    tree.write(Path::new("document.json"), document.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();
+    tree.create_dir_all(Path::new("var/lib/heat-cfntools"), Attributes::mode(0o755)).unwrap();
+    tree.write(Path::new(place), document.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();
     let state = Arc::new(Tree::open_or_create(&dir.path().join("state"), 0o700).unwrap());
     let mut settings = Settings { state_dir: dir.path().join("state"), run_dir: dir.path().join("run"), ..Settings::default() };
     settings.deploy.deployed_dir = dir.path().join("deployed");
     settings.deploy.groups = Some(Vec::new());
-    let (clock, report, metadata) = (Clock::system(), Report::kept(), Some(dir.path().join("document.json")));
+    let (clock, report, metadata) = (Clock::system(), Report::kept(), (place == GIVEN).then(|| dir.path().join(GIVEN)));
     let agent = Agent::open(settings.clone(), tree, &state, None, metadata, clock.clone(), report.clone()).unwrap();
     Box::pin(agent.run_once()).await.unwrap();
     let keep = settings.deploy.keep;
     let journal = deploy::Journal::open(state, Some(&settings.deploy.deployed_dir), keep, clock, &report).unwrap();
     (dir, report.events(), journal.all().into_iter().cloned().collect())
+}
+
+/// Keystone's answer, with Heat at `base`.
+fn token(base: &str) -> Act {
+    let endpoint = json!({"interface": "public", "region": "R", "url": format!("{base}/v1/p")});
+    let body = json!({"token": {"catalog": [{"type": "orchestration", "endpoints": [endpoint]}]}}).to_string();
+    Act::Answer("201 CREATED", vec!["X-Subject-Token: tok".to_owned()], body.into_bytes())
 }
 
 fn deployment(name: &str, inputs: &[(&str, &str)]) -> Value {
@@ -39,9 +51,7 @@ fn deployment(name: &str, inputs: &[(&str, &str)]) -> Value {
 #[tokio::test]
 async fn every_transport_gets_its_result_or_is_told_once_as_impossible() {
     let fake = Fake::start(vec![ok("")]).await;
-    let catalog = json!([{"type": "orchestration", "endpoints": [{"interface": "public", "region": "R", "url": format!("{}/v1/p", fake.base)}]}]);
-    let body = json!({"token": {"catalog": catalog}}).to_string().into_bytes();
-    fake.play(vec![Act::Answer("201 CREATED", vec!["X-Subject-Token: tok".to_owned()], body), ok("null")]);
+    fake.play(vec![token(&fake.base), ok("null")]);
     let auth_url = format!("{}/v3", fake.base);
     let user = [
         ("deploy_auth_url", auth_url.as_str()),
@@ -53,7 +63,7 @@ async fn every_transport_gets_its_result_or_is_told_once_as_impossible() {
     deployments.push(deployment("half", &user[..2]));
     deployments.push(deployment("zaqar", &[&user[..], &[("deploy_queue_id", "q")]].concat()));
     deployments.push(deployment("none", &[]));
-    let (dir, events, records) = pass(&json!({ "deployments": deployments })).await;
+    let (dir, events, records) = pass(GIVEN, &json!({ "deployments": deployments })).await;
     let requests = fake.requests();
     let tokens = requests.iter().filter(|request| request.starts_with("POST /v3/auth/tokens ")).count();
     assert_eq!((tokens, requests.len()), (1, 11), "one token for ten results");
@@ -83,9 +93,35 @@ async fn an_expired_url_is_signed_with_the_keys_of_the_metadata() {
     let cfn = json!({"metadata_url": format!("{}/v1/", fake.base), "access_key_id": "AK", "secret_access_key": "hush"});
     let url = format!("{}/v1/signal/{arn}?Signature=hush", fake.base);
     let deployments = [deployment("late", &[("deploy_signal_id", &url), ("deploy_signal_verb", "POST")])];
-    let (_dir, events, records) = pass(&json!({"os-collect-config": {"cfn": cfn}, "deployments": deployments})).await;
+    let (_dir, events, records) = pass(GIVEN, &json!({"os-collect-config": {"cfn": cfn}, "deployments": deployments})).await;
     assert!(fake.requests()[1].starts_with(&format!("POST /v1/signal/{arn}?AWSAccessKeyId=AK&")));
     assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
     assert!(events.iter().any(|event| event.code == Code::SignalOtherWay));
     assert!(!format!("{events:?}").contains("hush"));
+}
+
+#[tokio::test]
+async fn a_server_that_polls_heat_with_a_token_signals_with_the_same_one() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let heat = json!({"auth_url": format!("{}/v3", fake.base), "user_id": "u", "password": "hush", "project_id": "p", "stack_id": "s/0a1b",
+        "resource_name": "server", "region_name": null});
+    let boot = json!({"os-collect-config": {"collectors": ["heat"], "heat": heat}, "deployments": []});
+    let url = format!("{}/v1/signal/arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/0a1b/resources/late?Signature=hush", fake.base);
+    let mut newest = boot.clone();
+    newest["deployments"] = json!([deployment("late", &[("deploy_signal_id", &url), ("deploy_signal_verb", "POST")])]);
+    let metadata = json!({ "metadata": newest }).to_string();
+    fake.play(vec![token(&fake.base), ok(metadata), status("403 Forbidden", ""), ok("null")]);
+    let (_dir, events, records) = pass(BOOT, &boot).await;
+    let seen: Vec<String> =
+        fake.requests().iter().map(|request| request.split(['?', '\r']).next().unwrap().replace(" HTTP/1.1", "")).collect();
+    let expected = [
+        "POST /v3/auth/tokens",
+        "GET /v1/p/stacks/s/0a1b/resources/server/metadata",
+        "POST /v1/signal/arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/0a1b/resources/late",
+        "POST /v1/p/stacks/s/0a1b/resources/late/signal",
+    ];
+    assert_eq!(seen, expected);
+    assert!(fake.requests()[3].contains("x-auth-token: tok\r\n"));
+    assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
+    assert!(events.iter().any(|event| event.code == Code::SignalOtherWay));
 }
