@@ -28,3 +28,4 @@ pub mod settings;
 pub mod signal;
 pub mod storage;
 pub mod systemd;
+pub mod watch;

@@ -4,14 +4,11 @@
 //! needs, carries it out, and records each step before the next, so that a crash at any point is
 //! taken up where it happened. A volume that is in place costs one look at sysfs and the mount table.
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use ring::rand::{SecureRandom, SystemRandom};
-use tokio::io::unix::AsyncFd;
 
 use super::{Failure, Volumes};
 use crate::clock::{Clock, Stopwatch};
@@ -24,6 +21,7 @@ use crate::storage::interlock::{Below, Decision, DiskEvidence, Evidence, MarkerE
 use crate::storage::marker::{FILE, Marker, Record, SCHEMA, State};
 use crate::storage::mount_unit;
 use crate::storage::probe::{Disk, Mount, Probe};
+use crate::watch::AsyncWatch;
 
 /// The net under the events of udev: how often the disks are looked at while one is missing.
 const POLL: Duration = Duration::from_secs(1);
@@ -210,10 +208,10 @@ impl<H: Hands> VolumeKeeper<H> {
 
     async fn put_in_place(&self, volume: &Volume, record: Option<Record>, course: &mut Course) -> Outcome<()> {
         self.clear_up(volume, record.as_ref(), course).await?;
-        let watch = Watch::open();
+        let watch = AsyncWatch::open();
         let mut fleeting_looks = 0;
         let found = loop {
-            watch.renew();
+            renew(&watch);
             let (mut evidence, disk) =
                 self.read_evidence(volume, record.clone()).await.map_err(|error| passing("look", &error))?;
             if let Some(disk) = disk.as_ref().filter(|_| !course.found) {
@@ -566,7 +564,7 @@ impl<H: Hands> VolumeKeeper<H> {
         write().map_err(|error| Failure { code: Code::StateWriteFailed, ..failed("record", &error) }.into())
     }
 
-    async fn next_look(&self, watch: &Watch, course: &Course) {
+    async fn next_look(&self, watch: &AsyncWatch, course: &Course) {
         // A disk that is held is given its few looks even at the deadline.
         let pause = if course.left().is_zero() { POLL } else { POLL.min(course.left()) };
         tokio::select! {
@@ -642,44 +640,10 @@ fn random_uuid() -> Result<String> {
     Ok(parts.join("-"))
 }
 
-/// Tells when a node or link appears in /dev.
-struct Watch(Option<AsyncFd<Notifier>>);
-
-struct Notifier(Inotify);
-
-impl AsRawFd for Notifier {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
-impl Watch {
-    /// Without inotify the poll alone has to do.
-    #[expect(
-        deprecated,
-        reason = "what replaces it is unsafe to call; a Notifier keeps its descriptor open for as long as it lives"
-    )]
-    fn open() -> Self {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).ok();
-        Self(inotify.and_then(|inotify| AsyncFd::new(Notifier(inotify)).ok()))
-    }
-
-    /// Watches again: udev makes its directories with the first link in them.
-    fn renew(&self) {
-        let Some(fd) = &self.0 else { return };
-        for path in ["/dev", "/dev/disk", "/dev/disk/by-id"] {
-            // A directory that is not there cannot be watched yet; the one above it can.
-            let _added =
-                fd.get_ref().0.add_watch(path, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ATTRIB);
-        }
-    }
-
-    async fn changed(&self) {
-        let Some(fd) = &self.0 else { return std::future::pending().await };
-        let Ok(mut ready) = fd.readable().await else { return std::future::pending().await };
-        // What exactly appeared does not matter: all is looked at again.
-        let _events = fd.get_ref().0.read_events();
-        ready.clear_ready();
+/// udev makes its directories with the first link in them: one that was not there is watched at the next look.
+fn renew(watch: &AsyncWatch) {
+    for path in ["/dev", "/dev/disk", "/dev/disk/by-id"] {
+        watch.add(Path::new(path));
     }
 }
 
