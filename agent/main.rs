@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use heat_node_agent::commands::command_line::{Cli, Command};
-use heat_node_agent::commands::{self, Options, exit, print_error};
+use heat_node_agent::commands::{self, Options, Order, exit, print_error};
 use heat_node_agent::error::Result;
 use heat_node_agent::files::Tree;
 use heat_node_agent::report::catalog::journal_catalog;
@@ -61,6 +61,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let wanted = commands::signal::Wanted { success: status == "SUCCESS", reason, data, id, url };
             commands::signal::run(&with(metadata), &loaded.settings, &wanted)
         }
+        Command::Rerun { deployment } => commands::order::run(&loaded.settings, Order::Rerun, &deployment),
+        Command::Forget { deployment } => commands::order::run(&loaded.settings, Order::Forget, &deployment),
         Command::HookRun { .. } | Command::Catalog => Ok(exit::OK),
     }
 }

@@ -62,7 +62,10 @@ pub struct AsyncWatch(Option<AsyncFd<Watch>>);
 impl AsyncWatch {
     /// Watches nothing yet. Within a runtime only.
     #[must_use]
-    #[expect(deprecated, reason = "what replaces it is unsafe to call; a Watch keeps its descriptor open for as long as it lives")]
+    #[expect(
+        deprecated,
+        reason = "what replaces it is unsafe to call; a Watch keeps its descriptor open for as long as it lives"
+    )]
     pub fn open() -> Self {
         let watch = Watch::open();
         Self(if watch.0.is_some() { AsyncFd::new(watch).ok() } else { None })

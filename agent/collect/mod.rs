@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 
 use crate::clock::Clock;
@@ -378,6 +379,23 @@ impl Collector {
         let gone = |source: &&mut Source| judged(source) && !source.configured && source.document.is_some();
         let retired = self.sources.iter_mut().filter(gone).map(|source| source.forget(&self.state, &self.report));
         retired.count() > 0
+    }
+
+    /// Reads what cloud-init left on this machine, which no cache holds. Asks nobody over the network.
+    pub fn read_boot_copy(&mut self) {
+        self.files.refresh(&self.root, &self.settings.sources);
+        self.poll_file(SourceName::HeatLocal);
+    }
+
+    /// What one source said last, `deployments` included; `None` where it is not in use or said nothing yet.
+    #[must_use]
+    pub fn said(&self, source: SourceName) -> Option<Map<String, Value>> {
+        let layer = self.sources.iter().find(|one| one.name == source)?.layer()?;
+        let mut document = (*layer.document).clone();
+        if let Some(deployments) = layer.deployments {
+            document.insert("deployments".to_owned(), Value::Array(deployments.to_vec()));
+        }
+        Some(document)
     }
 
     /// Makes the snapshot anew: wholly where a document or the standing of a source changed.

@@ -94,6 +94,26 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         metadata: Option<PathBuf>,
     },
+    /// Runs a deployment that ended once more
+    ///
+    /// A script is never repeated by itself; this is the explicit order to do so. A node whose generation was rejected is
+    /// tried again. The earlier output and a result that Heat does not have yet are dropped; the new result is signalled,
+    /// and Heat takes it only while the resource still waits for one (IN_PROGRESS). Refused while the deployment runs, or
+    /// if the metadata does not list it any more. Without a daemon it runs when the daemon starts.
+    Rerun {
+        /// Id, the beginning of one, or a name that only one deployment has
+        #[arg(value_name = "ID")]
+        deployment: String,
+    },
+    /// Removes the record of a deployment, as if it had never been seen
+    ///
+    /// One that the metadata lists runs again as a new one at the next pass; any other is gone for good. Its output, a
+    /// result that Heat does not have yet, and the replaced tools' record of it go too. Refused while it runs.
+    Forget {
+        /// Id, the beginning of one, or a name that only one deployment has
+        #[arg(value_name = "ID")]
+        deployment: String,
+    },
     /// Runs a recorded job, at most once
     #[command(hide = true)]
     HookRun {

@@ -23,7 +23,7 @@ pub(super) fn read(options: &Options, settings: &Settings) -> Result<Map<String,
     if let Some(file) = &options.metadata {
         return read_document(file);
     }
-    let document = collected(settings)?.document();
+    let document = collected(settings)?.snapshot().document();
     if document.is_empty() {
         return Err(Error::permanent("nothing was collected yet")
             .context("reading the collected metadata")
@@ -32,17 +32,27 @@ pub(super) fn read(options: &Options, settings: &Settings) -> Result<Map<String,
     Ok(document)
 }
 
-/// What the daemon last collected, from its cache. Asks no source.
-fn collected(settings: &Settings) -> Result<crate::collect::Snapshot> {
+/// The state directory, for commands that look into it or give orders.
+pub(super) fn open_state(settings: &Settings) -> Result<Tree> {
+    let shown = settings.state_dir.display();
+    Tree::open(&settings.state_dir).map_err(|error| {
+        if nix::unistd::geteuid().is_root() {
+            error.remedy("the daemon makes the directory at its first start: systemctl start heat-node-agent")
+        } else {
+            Error::permanent(format!("{shown} is root's alone: run this command as root"))
+        }
+    })
+}
+
+/// What the daemon last collected, from its cache, and the boot copy of this machine. Asks nobody over the network.
+pub(super) fn collected(settings: &Settings) -> Result<Collector> {
     let root = Arc::new(Tree::open(Path::new("/"))?);
-    let state = Arc::new(
-        Tree::open(&settings.state_dir)
-            .map_err(|error| error.remedy("run the command as root; the daemon makes the directory at its first start"))?,
-    );
+    let state = Arc::new(open_state(settings)?);
     let clock = Clock::system();
     let http = Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone());
-    let collector = Collector::new(settings.clone(), root, state, http, clock, Report::kept(), None);
-    Ok(collector.snapshot().clone())
+    let mut collector = Collector::new(settings.clone(), root, state, http, clock, Report::kept(), None);
+    collector.read_boot_copy();
+    Ok(collector)
 }
 
 /// Every entry of the document's list.

@@ -4,6 +4,7 @@ pub mod apply;
 pub mod command_line;
 pub mod hook_run;
 pub mod metadata;
+pub mod order;
 pub mod plan;
 pub mod run;
 pub mod signal;
@@ -14,10 +15,12 @@ mod document;
 mod masking;
 mod output;
 mod own;
+mod requests;
 
 use std::path::PathBuf;
 
 pub use output::{print, print_error};
+pub use requests::Order;
 
 /// Options that every command understands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -13,13 +13,15 @@ use serde_json::Value;
 
 use super::result::Outcome;
 use crate::clock::{Clock, Timestamp};
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
 use crate::programs::key_of;
 use crate::report::{Code, Event, Report};
 
 const DIRECTORY: &str = "deployments";
+/// How many ids are offered where several match.
+const SUGGESTED: usize = 8;
 
 /// How far a deployment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -70,6 +72,12 @@ pub struct Record {
     /// Why there was no signal, where there was none.
     #[serde(default)]
     pub note: Option<String>,
+    /// Whether Heat was to hear of the result and never will.
+    #[serde(default)]
+    pub undelivered: bool,
+    /// The operator's order by which it was last run again: each is carried out once.
+    #[serde(default)]
+    pub order: Option<String>,
 }
 
 impl Record {
@@ -134,6 +142,21 @@ impl Journal {
         }
         let legacy = legacy.map(|path| Tree::open_or_create(path, 0o700)).transpose()?;
         Ok(Self { state, legacy, records, keep, clock })
+    }
+
+    /// What is recorded, oldest first, for who only looks and holds no lock. An unreadable record is left out.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn look(state: &Tree) -> Result<Vec<Record>> {
+        let names = state.list(Path::new(DIRECTORY))?;
+        let paths = names
+            .iter()
+            .map(|name| Path::new(DIRECTORY).join(name))
+            .filter(|path| path.extension().is_some_and(|end| end == "json"));
+        let mut records: Vec<Record> = paths.filter_map(|path| state.read_json(&path).ok().flatten()).collect();
+        records.sort_by(|one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
+        Ok(records)
     }
 
     /// The record of a deployment.
@@ -238,6 +261,52 @@ impl Journal {
         })
     }
 
+    /// Records why Heat, which was to hear of the result, never will.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn undelivered(&mut self, id: &str, note: String) -> Result<()> {
+        self.change(id, |record| {
+            record.state = State::Signalled;
+            record.note = Some(note);
+            record.undelivered = true;
+        })
+    }
+
+    /// Has a deployment that ended run once more, as if it had just been seen. `order` names the order to do so: the same
+    /// one again changes nothing. Whatever is left of the earlier run must be gone before.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn rerun(&mut self, id: &str, order: &str) -> Result<()> {
+        let now = self.clock.now();
+        self.change(id, |record| {
+            if record.order.as_deref() == Some(order) {
+                return;
+            }
+            record.state = State::Seen;
+            record.seen = now;
+            (record.started, record.finished, record.outcome, record.note) = (None, None, None, None);
+            record.undelivered = false;
+            record.order = Some(order.to_owned());
+        })
+    }
+
+    /// Removes a record, and that of the replaced tools: nobody knows of the deployment any more.
+    ///
+    /// # Errors
+    /// If a file cannot be removed.
+    pub fn forget(&mut self, id: &str) -> Result<()> {
+        if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
+            legacy.remove(&name.with_extension("notify.json"))?;
+            legacy.remove(&name)?;
+        }
+        // The last: while it is there the order is known not to be carried out.
+        self.state.remove(&path_of(id))?;
+        self.records.remove(id);
+        Ok(())
+    }
+
     /// Forgets the oldest ended records of deployments that are gone from the metadata, beyond those to keep; gives back
     /// their ids. What the replaced tools read stays as an empty file: it is enough for them not to run it again.
     ///
@@ -279,6 +348,8 @@ impl Journal {
             finished: None,
             outcome: None,
             note: None,
+            undelivered: false,
+            order: None,
         }
     }
 
@@ -292,6 +363,31 @@ impl Journal {
         self.state.write_json(&path_of(&record.id), &record, Attributes::mode(0o600))?;
         self.records.insert(record.id.clone(), record);
         Ok(())
+    }
+}
+
+/// The one record that an operator means: by its id, by its name, or by the beginning of its id.
+///
+/// # Errors
+/// If there is none, or more than one; names are not unique, ids are.
+pub fn choose<'a>(records: &[&'a Record], wanted: &str) -> Result<&'a Record> {
+    if let Some(record) = records.iter().find(|record| record.id == wanted) {
+        return Ok(record);
+    }
+    let named: Vec<_> = records.iter().filter(|record| record.name == wanted).collect();
+    let begun: Vec<_> = records.iter().filter(|record| !wanted.is_empty() && record.id.starts_with(wanted)).collect();
+    let found = if named.is_empty() { begun } else { named };
+    match found[..] {
+        [record] => Ok(record),
+        [] => Err(Error::permanent(format!("no deployment {wanted:?} is recorded"))
+            .rule("an id, the beginning of one, or a name")
+            .remedy("`heat-node-agent logs` lists them")),
+        _ => {
+            let ids: Vec<_> = found.iter().rev().take(SUGGESTED).map(|record| record.id.as_str()).collect();
+            Err(Error::permanent(format!("{} deployments match {wanted:?}", found.len()))
+                .rule("names and beginnings of ids must be unique")
+                .remedy(format!("name one by its id, newest first: {}", ids.join(", "))))
+        }
     }
 }
 
@@ -375,6 +471,66 @@ mod tests {
         assert!(place.journal(&report).get("a").is_none());
         assert!(file.with_extension("unreadable").exists());
         assert_eq!(report.events()[0].code, Code::StatePutAside);
+    }
+
+    #[test]
+    fn one_order_runs_a_deployment_again_once() {
+        let (place, report) = (Place::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        journal.see(&deployment("a")).unwrap();
+        journal.start("a", &json!({"id": "a"})).unwrap();
+        journal.finish("a", Outcome::refused("no")).unwrap();
+        journal.undelivered("a", "Heat is gone".into()).unwrap();
+        assert!(place.journal(&report).get("a").unwrap().undelivered);
+        journal.rerun("a", "1").unwrap();
+        let again = place.journal(&report).get("a").unwrap().clone();
+        assert_eq!(
+            (again.state, again.started, again.outcome, again.note, again.undelivered),
+            (State::Seen, None, None, None, false)
+        );
+        journal.finish("a", Outcome::default()).unwrap();
+        journal.rerun("a", "1").unwrap();
+        assert_eq!(journal.get("a").unwrap().state, State::Finished);
+        journal.rerun("a", "2").unwrap();
+        assert_eq!(journal.get("a").unwrap().state, State::Seen);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_forgotten_for_the_replaced_tools_too() {
+        let (place, report) = (Place::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        place.write("deployed/a.json", "");
+        assert!(journal.see(&deployment("a")).unwrap().is_none());
+        journal.forget("a").unwrap();
+        journal.forget("never there").unwrap();
+        assert!(place.journal(&report).see(&deployment("a")).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_deployment_is_meant_by_id_name_or_the_beginning_of_its_id() {
+        let (place, report) = (Place::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        for (id, name) in [("b1a6-1", "setup"), ("b1a6-2", "setup"), ("c0", "b1a6-1"), ("d0", "c")] {
+            journal.see(&Deployment::parse(&json!({"id": id, "name": name, "group": "script"})).unwrap().unwrap()).unwrap();
+        }
+        assert_eq!(Journal::look(&journal.state).unwrap().len(), 4);
+        let all = journal.all();
+        for (wanted, found) in [
+            ("b1a6-1", Ok("b1a6-1")),
+            ("c", Ok("d0")),
+            ("c0", Ok("c0")),
+            ("d", Ok("d0")),
+            ("setup", Err("2 deployments match \"setup\"")),
+            ("b1", Err("2 deployments match")),
+            ("", Err("no deployment")),
+            ("x", Err("no deployment \"x\" is recorded")),
+        ] {
+            match (choose(&all, wanted), found) {
+                (Ok(record), Ok(id)) => assert_eq!(record.id, id, "{wanted}"),
+                (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{wanted}: {error}"),
+                (got, _) => panic!("{wanted}: {got:?}"),
+            }
+        }
     }
 
     #[test]

@@ -172,8 +172,7 @@ impl Programs {
                 return Ok(Found::Running);
             }
         }
-        let lock = directory.join(LOCK);
-        if self.state.facts(&lock)?.is_some() && self.state.lock(&lock)?.is_none() {
+        if self.is_locked(key)? {
             return Ok(Found::Running);
         }
         // It may have ended between the two looks.
@@ -214,6 +213,15 @@ impl Programs {
                 .remedy(format!("journalctl -u {} says why", Self::unit(key)))),
             Found::Running => Err(Error::transient("it still runs").context(format!("running {key}"))),
         }
+    }
+
+    /// Whether a runner is at the job now. Asks nobody but the disk.
+    ///
+    /// # Errors
+    /// If its directory cannot be looked at.
+    pub fn is_locked(&self, key: &str) -> Result<bool> {
+        let lock = Path::new("work").join(key).join(LOCK);
+        Ok(self.state.facts(&lock)?.is_some() && self.state.lock(&lock)?.is_none())
     }
 
     /// Removes everything of a job.

@@ -102,6 +102,14 @@ messages! {
         "Another agent holds the state directory",
         "Two agents must not work on one machine.",
         "Stop the other one, or use another --state directory.";
+    RequestUnreadable = "HNA-0116", Warning, "02118c5c9fe34a69a1b9cafc251e3ac7",
+        "An order in the directory of requests cannot be understood and was put aside",
+        "It was renamed, not deleted, and nothing was done. Orders are written by `heat-node-agent rerun` and `forget` of the same version.",
+        "Give the order again by its command, then remove the file that HNA_CAUSE names.";
+    RequestRefused = "HNA-0117", Notice, "74d07ea15f7542fb8cb9d126ca3a7d3e",
+        "An order of the operator was refused",
+        "Nothing was changed. The command that gave the order says why, too.",
+        "HNA_CAUSE says what stands against it.";
     SourceLearnt = "HNA-0201", Info, "ffd5bc7866684207863ee5a400d9d2d6",
         "A metadata source is used",
         "The source was found in the files that cloud-init, Heat or the image left, or in the settings.",
@@ -210,6 +218,14 @@ messages! {
         "A deployment was already run by the replaced tools",
         "Their record under /var/lib/heat-config/deployed names it; it is not run again.",
         "Nothing needs to be done. Remove the record to run it anew.";
+    DeploymentRerun = "HNA-0412", Notice, "6354824346b845a69bb53726e3a6dea2",
+        "A deployment is run again by order of the operator",
+        "Its earlier result and output are gone; it runs once more and signals once more. Heat takes the result only while its resource is in progress.",
+        "Nothing needs to be done. `heat-node-agent status --wait` waits for its end.";
+    DeploymentForgotten = "HNA-0413", Notice, "47b649c8409f4860a7380347512421b9",
+        "A deployment was forgotten by order of the operator",
+        "Its record, its output and a result that Heat did not have yet are gone. If the metadata lists it, it runs as if it were new.",
+        "Nothing needs to be done.";
     NodePlanned = "HNA-0501", Info, "a3dc45b57c254d8b85f5fee1c9352062",
         "A generation of the node is planned",
         "The parameters were valid; files, units and volumes are brought to what they ask for.",

@@ -222,6 +222,19 @@ impl Outbox {
         Ok(())
     }
 
+    /// Drops what waits about a deployment that is to run again or to be forgotten. Not while signals are on their way.
+    ///
+    /// # Errors
+    /// If a file cannot be removed.
+    pub fn withdraw(&self, deployment: &str) -> Result<()> {
+        let speaks_of = |entry: &Entry| entry.about.as_ref().is_some_and(|about| about.id == deployment);
+        for entry in self.waiting().into_iter().filter(speaks_of) {
+            self.state.remove(&path_of(&entry.key))?;
+            self.entries.borrow_mut().remove(&entry.key);
+        }
+        Ok(())
+    }
+
     /// Whether a signal of this key waits.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {

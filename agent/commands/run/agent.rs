@@ -9,6 +9,7 @@
 //! be started. All that must not be lost is on disk before the next step begins.
 
 mod begin;
+mod orders;
 mod settle;
 mod view;
 
@@ -37,6 +38,7 @@ use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{NodeSource, Settings};
 use crate::signal::{Outbox, Sender, Sent, View};
 use crate::systemd::Systemd;
+use crate::watch::AsyncWatch;
 use view::{ids, view};
 
 /// Pause after something of ours failed that should not (a full disk, a bus that is gone).
@@ -86,6 +88,9 @@ pub(super) struct Agent {
     /// How often a job ended before its program was started, by deployment.
     false_starts: BTreeMap<String, u32>,
     said: BTreeSet<String>,
+    state: Arc<Tree>,
+    /// Tells when an order of the operator comes.
+    orders: AsyncWatch,
 }
 
 impl Agent {
@@ -124,6 +129,7 @@ impl Agent {
             clock: clock.clone(),
             report: report.clone(),
         });
+        let orders = orders::watch(state)?;
         let run_dir = match Tree::open_or_create(&settings.run_dir, 0o755) {
             Ok(tree) => Some(tree),
             Err(error) => {
@@ -163,6 +169,8 @@ impl Agent {
             troubles: 0,
             false_starts: BTreeMap::new(),
             said: BTreeSet::new(),
+            state: Arc::clone(state),
+            orders,
         })
     }
 
@@ -219,6 +227,8 @@ impl Agent {
     fn step(&mut self) {
         if self.trouble.as_ref().is_none_or(|since| since.elapsed() >= AFTER_TROUBLE) {
             self.trouble = None;
+            // Before anything else: an order that was cut off must not meet what it was to change in another shape.
+            self.serve_orders();
             if let Err(error) = self.decide() {
                 self.trouble("going on with the deployments", &error);
             }
@@ -255,6 +265,7 @@ impl Agent {
                 self.sending = None;
                 self.sent(fates);
             }
+            () = self.orders.changed() => {}
             () = self.clock.wait(pause) => {}
         }
         self.notify.alive();

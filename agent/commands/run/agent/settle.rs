@@ -170,7 +170,7 @@ impl Agent {
                 .deployment(&record.id, &record.name)
                 .error(&error),
         );
-        self.journal.signalled(&record.id, Some(error.to_string()))
+        self.journal.undelivered(&record.id, error.to_string())
     }
 
     pub(super) fn store_wait(&mut self, deployment: &Deployment, wait: Option<&node::Wait>) -> Result<()> {
@@ -212,13 +212,13 @@ impl Agent {
                 self.collector.nudge();
             }
             let Some(about) = entry.about.filter(|about| about.result) else { continue };
-            let note = match fate {
-                Fate::Delivered => None,
-                Fate::Undeliverable(cause) => Some(format!("Heat refused the signal: {cause}")),
-                Fate::Superseded => Some("superseded before Heat could be told".to_owned()),
-                Fate::Expired => Some("Heat could not be told for 7 days".to_owned()),
+            let recorded = match fate {
+                Fate::Delivered => self.journal.signalled(&about.id, None),
+                Fate::Undeliverable(cause) => self.journal.undelivered(&about.id, format!("Heat refused the signal: {cause}")),
+                Fate::Superseded => self.journal.signalled(&about.id, Some("superseded before Heat could be told".to_owned())),
+                Fate::Expired => self.journal.undelivered(&about.id, "Heat could not be told for 7 days".to_owned()),
             };
-            if let Err(error) = self.journal.signalled(&about.id, note) {
+            if let Err(error) = recorded {
                 self.trouble("recording a signal", &error);
             }
         }

@@ -1,0 +1,90 @@
+//! `rerun ID`, `forget ID`: orders to the daemon; without one they are carried out here.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::requests::{Answer, DIRECTORY, Desk, Order, Request, answer_to, make_directory};
+use super::{document, exit, print};
+use crate::clock::Clock;
+use crate::deploy::Journal;
+use crate::error::{Error, Result};
+use crate::files::{Attributes, Tree};
+use crate::http::Http;
+use crate::programs::Programs;
+use crate::report::Report;
+use crate::settings::Settings;
+use crate::signal::Outbox;
+use crate::watch::Watch;
+
+/// How long the daemon may take to answer: it answers at once unless a signal is just on its way.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The net under inotify, and how often it is looked whether the daemon is still there.
+const POLL: Duration = Duration::from_millis(500);
+
+/// Gives the order and prints what became of it.
+///
+/// # Errors
+/// If the state directory cannot be used, or nobody answers.
+pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCode> {
+    let state = Arc::new(document::open_state(settings)?);
+    let clock = Clock::system();
+    make_directory(&state)?;
+    let path = Path::new(DIRECTORY).join(format!("{:013}-{}.json", clock.now().0, std::process::id()));
+    state.write_json(&path, &Request::new(order, deployment), Attributes::mode(0o600))?;
+    let watch = Watch::open();
+    watch.add(&settings.state_dir.join(DIRECTORY));
+    let since = clock.start();
+    while since.elapsed() < PATIENCE {
+        if let Some(answer) = state.read_json::<Answer>(&answer_to(&path))? {
+            state.remove(&answer_to(&path))?;
+            return show(&answer);
+        }
+        // Whoever ends while it holds the lock leaves the order to us, or to the next daemon.
+        match state.lock(Path::new("lock"))? {
+            Some(_held) => serve_here(settings, &state, &clock)?,
+            None => watch.wait(POLL),
+        }
+    }
+    Err(Error::transient(format!("the daemon has not answered within {} s", PATIENCE.as_secs()))
+        .context(format!("waiting for the answer to {}", settings.state_dir.join(&path).display()))
+        .remedy("the order stays there until the daemon gets to it; `heat-node-agent explain` says what it does"))
+}
+
+/// Success, or the refusal as the error that it is.
+fn show(answer: &Answer) -> Result<ExitCode> {
+    if answer.done {
+        print(&format!("{}\n", answer.lines.join("\n")))?;
+        return Ok(exit::OK);
+    }
+    let mut lines = answer.lines.iter().rev();
+    let last = Error::refused(lines.next().map_or("refused", String::as_str));
+    Err(lines.fold(last, Error::context))
+}
+
+/// Carries out all orders that wait, as the daemon would.
+fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<()> {
+    let report = Report::to_journal(false);
+    let root = Arc::new(Tree::open(Path::new("/"))?);
+    let deploy = &settings.deploy;
+    let http = Rc::new(Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone()));
+    let mut journal = Journal::open(Arc::clone(state), Some(&deploy.deployed_dir), deploy.keep, clock.clone(), &report)?;
+    let outbox = Outbox::open(Arc::clone(state), http, clock.clone(), report.clone())?;
+    let programs = Programs::new(Arc::clone(state), None, clock.clone())?;
+    let snapshot = document::collected(settings)?.snapshot().clone();
+    let mut desk = Desk {
+        state,
+        root: &root,
+        journal: &mut journal,
+        outbox: &outbox,
+        programs: &programs,
+        report: &report,
+        listed: &|id| snapshot.deployments.is_some().then(|| snapshot.lists(id)),
+        daemon: false,
+    };
+    let served = desk.serve().map(drop);
+    report.flush();
+    served.map_err(|error| error.context("carrying out an order, which stays in requests/ until it is done"))
+}

@@ -1,0 +1,427 @@
+//! Orders of the operator (`rerun`, `forget`), as files in `requests/` of the state directory.
+//!
+//! A command writes an order and waits for its answer; whoever holds the state directory carries it out: the daemon, or
+//! without one the command itself. An order is done once or not at all, wherever it is cut off: what is meant is written
+//! into it before anything is changed, each change can be made twice without harm, the last one tells that it is done,
+//! and orders come before anything else at a start.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::deploy::{Journal, Record, State, choose, hooks};
+use crate::error::{Error, Kind, Result};
+use crate::files::{Attributes, Tree};
+use crate::programs::Programs;
+use crate::report::{Code, Event, Report};
+use crate::signal::Outbox;
+
+/// The directory, below the state directory.
+pub(super) const DIRECTORY: &str = "requests";
+/// Largest order, in bytes.
+const LIMIT: u64 = 16 * 1024;
+/// Orders that are looked at in one go.
+const AT_ONCE: usize = 64;
+/// Answers that nobody took, and orders that were put aside, of which so many are kept.
+const KEPT: usize = 32;
+
+/// What is to be done with a deployment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// It ended, and is run once more.
+    Rerun,
+    /// Its record goes, as if it had never been seen.
+    Forget,
+}
+
+/// An order.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Request {
+    schema: u32,
+    order: Order,
+    /// As the operator wrote it.
+    deployment: String,
+    /// The id that it meant, once that was looked up.
+    #[serde(default)]
+    resolved: Option<String>,
+}
+
+impl Request {
+    pub(super) fn new(order: Order, deployment: &str) -> Self {
+        Self { schema: 1, order, deployment: deployment.to_owned(), resolved: None }
+    }
+}
+
+/// What became of an order, for the operator.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Answer {
+    /// Whether it was carried out.
+    pub(super) done: bool,
+    /// What to print.
+    pub(super) lines: Vec<String>,
+}
+
+/// Where the answer to an order is.
+pub(super) fn answer_to(request: &Path) -> PathBuf {
+    request.with_extension("answer")
+}
+
+/// Makes the directory where it is not there.
+pub(super) fn make_directory(state: &Tree) -> Result<()> {
+    state.create_dir(Path::new(DIRECTORY), Attributes::mode(0o700))
+}
+
+/// Everything that orders change. Only for who holds the lock of the state directory, and while no signal is on its way.
+pub(super) struct Desk<'a> {
+    pub(super) state: &'a Tree,
+    pub(super) root: &'a Tree,
+    pub(super) journal: &'a mut Journal,
+    pub(super) outbox: &'a Outbox,
+    pub(super) programs: &'a Programs,
+    pub(super) report: &'a Report,
+    /// Whether the metadata lists a deployment; `None`: there is no list.
+    pub(super) listed: &'a dyn Fn(&str) -> Option<bool>,
+    /// Whether the daemon itself is at work.
+    pub(super) daemon: bool,
+}
+
+impl Desk<'_> {
+    /// Carries out what lies there, oldest first. Gives back the ids of the deployments that it was about.
+    ///
+    /// # Errors
+    /// If something cannot be read or written; the order stays and is taken up again.
+    pub(super) fn serve(&mut self) -> Result<Vec<String>> {
+        let mut about = Vec::new();
+        let names = self.state.list(Path::new(DIRECTORY))?;
+        let paths: Vec<PathBuf> = names.iter().map(|name| Path::new(DIRECTORY).join(name)).collect();
+        let is = |path: &&PathBuf, end: &str| path.extension().is_some_and(|extension| extension == end);
+        let done = |path: &&PathBuf| is(path, "answer") || is(path, "unreadable");
+        // What begins with a dot is on its way to being written.
+        let hidden = |path: &&PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        for path in paths.iter().filter(|path| !hidden(path) && !done(path)).take(AT_ONCE) {
+            match self.read(path) {
+                Ok(Some(request)) => about.extend(self.answer(path, request)?),
+                Ok(None) => {}
+                Err(error) if error.kind() == Kind::Permanent => {
+                    self.report
+                        .emit(Event::new(Code::RequestUnreadable, format!("{} was put aside", path.display())).error(&error));
+                    self.state.rename(path, &path.with_extension("unreadable"))?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let old: Vec<_> = paths.iter().filter(done).collect();
+        for path in old.iter().take(old.len().saturating_sub(KEPT)) {
+            self.state.remove(path)?;
+        }
+        Ok(about)
+    }
+
+    fn read(&self, path: &Path) -> Result<Option<Request>> {
+        if path.extension().is_none_or(|end| end != "json") {
+            return Err(Error::permanent("its name does not end in .json").context(format!("reading {}", path.display())));
+        }
+        let Some(bytes) = self.state.read(path, LIMIT)? else { return Ok(None) };
+        let request: Request = serde_json::from_slice(&bytes)
+            .map_err(|error| Error::permanent(error).context(format!("reading {}", path.display())))?;
+        if request.schema != 1 {
+            return Err(
+                Error::permanent(format!("schema {} is not 1", request.schema)).context(format!("reading {}", path.display()))
+            );
+        }
+        Ok(Some(request))
+    }
+
+    fn answer(&mut self, path: &Path, mut request: Request) -> Result<Option<String>> {
+        let (answer, id) = match self.carry_out(path, &mut request) {
+            Ok((id, lines)) => (Answer { done: true, lines }, Some(id)),
+            Err(error) if error.kind() == Kind::Transient => return Err(error),
+            Err(error) => {
+                let line = format!("the order to {:?} {} was refused", request.order, request.deployment).to_lowercase();
+                self.report.emit(Event::new(Code::RequestRefused, line).error(&error));
+                (Answer { done: false, lines: error.lines() }, None)
+            }
+        };
+        self.state.write_json(&answer_to(path), &answer, Attributes::mode(0o600))?;
+        self.state.remove(path)?;
+        Ok(id)
+    }
+
+    fn carry_out(&mut self, path: &Path, request: &mut Request) -> Result<(String, Vec<String>)> {
+        let id = if let Some(id) = &request.resolved {
+            id.clone()
+        } else {
+            let id = choose(&self.journal.all(), &request.deployment)?.id.clone();
+            request.resolved = Some(id.clone());
+            self.state.write_json(path, request, Attributes::mode(0o600))?;
+            id
+        };
+        let Some(record) = self.journal.get(&id).cloned() else {
+            return match request.order {
+                Order::Forget => Ok((id.clone(), vec![format!("deployment {id} is forgotten")])),
+                Order::Rerun => Err(Error::permanent(format!("deployment {id} is no longer recorded"))),
+            };
+        };
+        let lines = match request.order {
+            Order::Rerun => self.rerun(path, &record)?,
+            Order::Forget => self.forget(&record)?,
+        };
+        Ok((id, lines))
+    }
+
+    fn rerun(&mut self, path: &Path, record: &Record) -> Result<Vec<String>> {
+        let order = path.to_string_lossy();
+        let Record { id, name, group, .. } = record;
+        if record.order.as_deref() != Some(&*order) {
+            self.refuse_running(record)?;
+            if record.state == State::Seen {
+                return Err(Error::refused(format!("deployment {name} ({id}) has not run yet: it waits for its turn"))
+                    .remedy("`heat-node-agent explain` says what it waits for"));
+            }
+            if (self.listed)(id) == Some(false) {
+                return Err(Error::refused(format!("deployment {name} ({id}) is not in the metadata any more"))
+                    .rule("what is run comes from the metadata")
+                    .remedy("update the stack to have Heat ask for it anew"));
+            }
+            self.outbox.withdraw(id)?;
+            self.programs.forget(&record.job())?;
+            self.journal.rerun(id, &order)?;
+            let message = format!("deployment {name} ({group}) is run again by order of the operator");
+            self.report.emit(Event::new(Code::DeploymentRerun, message).deployment(id, name));
+        }
+        let mut lines = vec![format!("deployment {name} ({id}, {group}) is run again"), self.when()];
+        lines.push("Heat takes its new result only while the resource still waits for one (IN_PROGRESS)".to_owned());
+        Ok(lines)
+    }
+
+    fn forget(&mut self, record: &Record) -> Result<Vec<String>> {
+        let Record { id, name, .. } = record;
+        self.refuse_running(record)?;
+        self.outbox.withdraw(id)?;
+        self.programs.forget(&record.job())?;
+        hooks::script::forget(self.root, id)?;
+        self.journal.forget(id)?;
+        let message = format!("deployment {name} was forgotten by order of the operator");
+        self.report.emit(Event::new(Code::DeploymentForgotten, message).deployment(id, name));
+        let listed = match (self.listed)(id) {
+            Some(false) => "the metadata does not list it: it is gone for good".to_owned(),
+            _ => format!("if the metadata lists it, it runs as a new one; {}", self.when()),
+        };
+        Ok(vec![format!("deployment {name} ({id}) is forgotten"), listed])
+    }
+
+    fn refuse_running(&self, record: &Record) -> Result<()> {
+        if record.state == State::Running || self.programs.is_locked(&record.job())? {
+            let Record { id, name, .. } = record;
+            return Err(Error::refused(format!("deployment {name} ({id}) runs now"))
+                .rule("a deployment never runs twice at a time")
+                .remedy("wait for its end: heat-node-agent status --wait"));
+        }
+        Ok(())
+    }
+
+    fn when(&self) -> String {
+        if self.daemon {
+            "it starts when those before it have ended; `heat-node-agent status --wait` waits for it".to_owned()
+        } else {
+            "the daemon is down: it starts when the daemon does (systemctl start heat-node-agent)".to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::clock::{Clock, Timestamp};
+    use crate::deploy::Outcome;
+    use crate::http::{Http, Tls};
+    use crate::metadata::Deployment;
+    use crate::signal::{About, Destination, Entry};
+
+    /// A state directory as a daemon leaves it, reopened for every order as after a crash.
+    struct Place {
+        dir: tempfile::TempDir,
+        report: Report,
+    }
+
+    struct Opened {
+        state: Arc<Tree>,
+        root: Arc<Tree>,
+        journal: Journal,
+        outbox: Outbox,
+        programs: Programs,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let place = Self { dir: tempfile::tempdir().unwrap(), report: Report::kept() };
+            make_directory(&place.open().state).unwrap();
+            place
+        }
+
+        fn open(&self) -> Opened {
+            let clock = Clock::manual(Timestamp(1000));
+            let root = Arc::new(Tree::open(self.dir.path()).unwrap());
+            let state = Arc::new(Tree::open_or_create(&self.dir.path().join("state"), 0o700).unwrap());
+            let http = Rc::new(Http::new(Tls::default(), Arc::clone(&root), clock.clone()));
+            Opened {
+                journal: Journal::open(
+                    Arc::clone(&state),
+                    Some(&self.dir.path().join("deployed")),
+                    9,
+                    clock.clone(),
+                    &self.report,
+                )
+                .unwrap(),
+                outbox: Outbox::open(Arc::clone(&state), http, clock.clone(), self.report.clone()).unwrap(),
+                programs: Programs::new(Arc::clone(&state), None, clock).unwrap(),
+                state,
+                root,
+            }
+        }
+
+        fn order(&self, name: &str, order: &Value) {
+            let path = Path::new(DIRECTORY).join(name);
+            self.open().state.write_json(&path, order, Attributes::mode(0o600)).unwrap();
+        }
+
+        fn serve(&self, listed: Option<bool>) -> Vec<String> {
+            let mut opened = self.open();
+            let mut desk = Desk {
+                state: &opened.state,
+                root: &opened.root,
+                journal: &mut opened.journal,
+                outbox: &opened.outbox,
+                programs: &opened.programs,
+                report: &self.report,
+                listed: &|_| listed,
+                daemon: true,
+            };
+            desk.serve().unwrap()
+        }
+
+        fn answer(&self, name: &str) -> Option<(bool, String)> {
+            let answer: Option<Answer> = self.open().state.read_json(&answer_to(&Path::new(DIRECTORY).join(name))).unwrap();
+            answer.map(|answer| (answer.done, answer.lines.join("; ")))
+        }
+
+        /// A deployment that ended, with a result that Heat does not have and output on the disk.
+        fn ended(&self, id: &str) {
+            let mut opened = self.open();
+            let deployment =
+                Deployment::parse(&json!({"id": id, "name": "setup", "group": "script", "config": "x"})).unwrap().unwrap();
+            opened.journal.see(&deployment).unwrap();
+            opened.journal.start(id, &json!({})).unwrap();
+            opened.journal.finish(id, Outcome::refused("no")).unwrap();
+            let job = opened.journal.get(id).unwrap().job();
+            opened.programs.prepare(&job, &crate::programs::Job::default()).unwrap();
+            let about = About { id: id.into(), name: "setup".into(), resource: None, result: true };
+            let destination = Destination::Url { url: "http://192.0.2.1/".into(), verb: "POST".into() };
+            opened.outbox.put(Entry::new(format!("result {id}"), Some(about), destination, json!({}), Timestamp(1))).unwrap();
+        }
+
+        fn state_of(&self, id: &str) -> Option<State> {
+            self.open().journal.get(id).map(|record| record.state)
+        }
+    }
+
+    #[test]
+    fn a_rerun_clears_what_the_earlier_run_left_and_is_done_once() {
+        let place = Place::new();
+        place.ended("a1");
+        place.order("1.json", &json!({"schema": 1, "order": "rerun", "deployment": "setup"}));
+        assert_eq!(place.serve(Some(true)), ["a1"]);
+        let (done, text) = place.answer("1.json").unwrap();
+        assert!(done && text.contains("setup (a1, script) is run again"), "{text}");
+        let mut opened = place.open();
+        assert_eq!(opened.journal.get("a1").unwrap().state, State::Seen);
+        assert!(opened.outbox.waiting().is_empty());
+        assert!(!opened.programs.directory(&opened.journal.get("a1").unwrap().job()).exists());
+        assert!(opened.state.list(Path::new(DIRECTORY)).unwrap().iter().all(|name| name != "1.json"));
+        // Cut off before the order was removed, and the new run has ended since: it is not run a third time.
+        opened.journal.finish("a1", Outcome::default()).unwrap();
+        place.order("1.json", &json!({"schema": 1, "order": "rerun", "deployment": "setup", "resolved": "a1"}));
+        place.serve(Some(true));
+        assert_eq!(place.state_of("a1"), Some(State::Finished));
+        assert!(place.answer("1.json").unwrap().0);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_gone_and_a_second_look_at_the_order_finds_it_done() {
+        let place = Place::new();
+        place.ended("a1");
+        for _ in 0..2 {
+            place.order("1.json", &json!({"schema": 1, "order": "forget", "deployment": "a", "resolved": "a1"}));
+            place.serve(Some(true));
+            assert!(place.answer("1.json").unwrap().0);
+            assert_eq!(place.state_of("a1"), None);
+        }
+        assert!(!place.dir.path().join("deployed/a1.json").exists());
+        assert!(place.open().outbox.waiting().is_empty());
+    }
+
+    #[test]
+    fn what_must_not_be_is_refused_with_its_reason() {
+        let place = Place::new();
+        place.ended("a1");
+        place.ended("b2");
+        place.open().journal.start("b2", &json!({})).unwrap();
+        for (name, order, listed, words) in [
+            ("1.json", json!({"schema": 1, "order": "rerun", "deployment": "a1"}), Some(false), "not in the metadata"),
+            ("2.json", json!({"schema": 1, "order": "rerun", "deployment": "b2"}), Some(true), "runs now"),
+            ("3.json", json!({"schema": 1, "order": "forget", "deployment": "b"}), Some(true), "runs now"),
+            ("4.json", json!({"schema": 1, "order": "rerun", "deployment": "setup"}), None, "2 deployments match"),
+            ("5.json", json!({"schema": 1, "order": "forget", "deployment": "zz"}), None, "no deployment"),
+        ] {
+            place.order(name, &order);
+            place.serve(listed);
+            let (done, text) = place.answer(name).unwrap();
+            assert!(!done && text.contains(words), "{name}: {text}");
+        }
+        assert_eq!((place.state_of("a1"), place.state_of("b2")), (Some(State::Finished), Some(State::Running)));
+        assert_eq!(place.open().outbox.waiting().len(), 2);
+        assert!(place.report.events().iter().all(|event| event.code != Code::DeploymentRerun));
+    }
+
+    #[test]
+    fn a_job_that_is_locked_is_left_alone_whatever_the_record_says() {
+        let place = Place::new();
+        place.ended("a1");
+        let opened = place.open();
+        let lock = Path::new("work").join(opened.journal.get("a1").unwrap().job()).join("lock");
+        let _held = opened.state.lock(&lock).unwrap().unwrap();
+        place.order("1.json", &json!({"schema": 1, "order": "forget", "deployment": "a1"}));
+        place.serve(None);
+        assert!(!place.answer("1.json").unwrap().0);
+    }
+
+    #[test]
+    fn what_is_no_order_is_put_aside_and_said_and_leftovers_are_bounded() {
+        let place = Place::new();
+        place.ended("a1");
+        for (name, order) in [
+            ("1.json", json!({"schema": 1, "order": "reboot", "deployment": "a1"})),
+            ("2.json", json!({"schema": 1, "order": "rerun", "deployment": "a1", "force": true})),
+            ("3.json", json!({"schema": 2, "order": "rerun", "deployment": "a1"})),
+            ("4.txt", json!("rerun a1")),
+        ] {
+            place.order(name, &order);
+            place.serve(None);
+            assert!(place.dir.path().join("state/requests").join(name).with_extension("unreadable").exists(), "{name}");
+        }
+        assert_eq!(place.report.events().iter().filter(|event| event.code == Code::RequestUnreadable).count(), 4);
+        assert_eq!(place.state_of("a1"), Some(State::Finished));
+        for number in 0..40 {
+            place.order(&format!("{number:03}.answer"), &json!({}));
+        }
+        place.serve(None);
+        assert_eq!(place.open().state.list(Path::new(DIRECTORY)).unwrap().len(), KEPT);
+    }
+}

@@ -1,0 +1,43 @@
+//! Orders of the operator beside the running daemon.
+
+use super::Agent;
+use crate::commands::requests::{DIRECTORY, Desk, make_directory};
+use crate::error::Result;
+use crate::files::Tree;
+use crate::watch::AsyncWatch;
+
+/// Makes the directory of orders and watches it.
+pub(super) fn watch(state: &Tree) -> Result<AsyncWatch> {
+    make_directory(state)?;
+    let watch = AsyncWatch::open();
+    watch.add(&state.base().join(DIRECTORY));
+    Ok(watch)
+}
+
+impl Agent {
+    /// Carries out what was ordered. A signal on its way has left the outbox but not been recorded yet: orders wait for it.
+    pub(super) fn serve_orders(&mut self) {
+        if self.sending.is_some() {
+            return;
+        }
+        let snapshot = self.collector.snapshot();
+        let mut desk = Desk {
+            state: &self.state,
+            root: &self.root,
+            journal: &mut self.journal,
+            outbox: &self.outbox,
+            programs: &self.programs,
+            report: &self.report,
+            listed: &|id| snapshot.deployments.is_some().then(|| snapshot.lists(id)),
+            daemon: true,
+        };
+        match desk.serve() {
+            Ok(about) => {
+                for id in about {
+                    self.false_starts.remove(&id);
+                }
+            }
+            Err(error) => self.trouble("carrying out an order", &error),
+        }
+    }
+}
