@@ -40,6 +40,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
     let loaded = match settings(&options) {
         Ok(loaded) => loaded,
         Err(error) => {
+            if let Command::Explain { json } = cli.command {
+                return commands::status::explain_settings(&error, json);
+            }
             print_error(&error);
             return Ok(exit::usage());
         }
@@ -50,7 +53,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
     };
     match cli.command {
         Command::Run { once, metadata } => commands::run::run(&with(metadata), loaded, once),
-        Command::Status { json } => commands::status::run(&loaded.settings, json),
+        Command::Status { json, wait, watch } => {
+            commands::status::run(&loaded.settings, commands::status::Wanted { json, wait, watch })
+        }
+        Command::Explain { json } => commands::status::explain(&loaded.settings, json),
         Command::Plan { metadata, root } => commands::plan::run(&with(metadata), &loaded.settings, root.as_deref()),
         Command::Apply { root, metadata } => commands::apply::run(&with(metadata), &loaded.settings, &root),
         Command::Verify { metadata } => commands::verify::run(&with(metadata), &loaded),

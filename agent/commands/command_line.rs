@@ -32,8 +32,27 @@ pub enum Command {
         metadata: Option<PathBuf>,
     },
     /// Phase, sources, deployments, node and signals; works when the daemon is down
+    ///
+    /// Ends with 0 if all is well and 2 if something is degraded or the daemon is down. With --wait it ends with 0 once
+    /// everything that Heat asks for is done and Heat knows, 1 as soon as a deployment failed, 75 when the time is up.
     Status {
-        /// The whole document
+        /// The whole document (docs/schemas/status.json)
+        #[arg(long)]
+        json: bool,
+        /// Until all is well or something failed, for so many seconds at most; without a number for ever
+        #[arg(long, value_name = "SECONDS", require_equals = true)]
+        wait: Option<Option<u64>>,
+        /// Again at every change, until it is interrupted
+        #[arg(long, conflicts_with = "wait")]
+        watch: bool,
+    },
+    /// Why the node is not ready: every condition from source to signal, and the first that fails
+    ///
+    /// Each condition is ok, waiting, FAILED or pending (it waits for those before it). The one marked => is the first that
+    /// failed, or if none did the first that is waited for: since when, what was tried how often, when next, why, and what
+    /// to do. Works when the daemon is down. Ends with 1 if a condition failed.
+    Explain {
+        /// The tree as a document (docs/schemas/explain.json)
         #[arg(long)]
         json: bool,
     },

@@ -48,6 +48,12 @@ pub mod exit {
         ExitCode::from(2)
     }
 
+    /// Only `status --wait`: the time is up (EX_TEMPFAIL).
+    #[must_use]
+    pub fn timed_out() -> ExitCode {
+        ExitCode::from(75)
+    }
+
     /// Usage, or settings that cannot be read (EX_USAGE of sysexits.h): systemd does not restart into them.
     #[must_use]
     pub fn usage() -> ExitCode {

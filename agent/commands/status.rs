@@ -1,42 +1,176 @@
-//! `status [--json]`: what the daemon last said of itself; works when it is down.
+//! `status [--json] [--wait[=SECONDS]] [--watch]`, `explain [--json]`: what the daemon last said of itself; they work when
+//! it is down.
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
+use serde_json::json;
 use sysinfo::Disks;
 
-use super::{exit, print};
+use super::{document, exit, print, run};
+use crate::clock::Clock;
+use crate::deploy::{Generations, Journal};
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
-use crate::report::status::Status;
+use crate::report::explain::{headline, page, tree};
+use crate::report::status::{Condition, ConditionState, SCHEMA_VERSION, Status, Verdict};
 use crate::settings::Settings;
+use crate::signal::Outbox;
+use crate::watch::Watch;
 
 /// Name of the status file in the run directory.
 pub(super) const FILE: &str = "status.json";
 
-/// Prints the page, or the document.
+/// The net under inotify: a daemon that ends writes nothing.
+const POLL: Duration = Duration::from_secs(1);
+
+/// What the command line of `status` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The document in place of the page.
+    pub json: bool,
+    /// Until all is well, or has failed, or so many seconds have passed, if that is limited.
+    pub wait: Option<Option<u64>>,
+    /// At every change.
+    pub watch: bool,
+}
+
+/// Prints the page, or the document: once, when the wait is over, or at every change.
 ///
 /// # Errors
-/// If there is no status file yet, or it cannot be read.
-pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
-    let never = || {
-        Error::permanent("the daemon has not run since boot: there is no status file")
-            .context(format!("reading {}", settings.run_dir.join(FILE).display()))
-            .remedy("systemctl start heat-node-agent; journalctl -u heat-node-agent says why it does not")
-    };
-    let tree = Tree::open(&settings.run_dir).map_err(|_| never())?;
-    let status: Status = tree.read_json(Path::new(FILE))?.ok_or_else(never)?;
-    let running = is_running(status.agent.pid);
-    if json {
-        let mut value = serde_json::to_value(&status).map_err(Error::permanent)?;
-        if let Some(agent) = value.get_mut("agent").and_then(|agent| agent.as_object_mut()) {
-            agent.insert("running".to_owned(), running.into());
-        }
-        print(&format!("{value:#}\n"))?;
-    } else {
-        print(&format!("{}{}", status.page(running), machine()))?;
+/// If nothing is known of the agent on this machine, or it cannot be read.
+pub fn run(settings: &Settings, wanted: Wanted) -> Result<ExitCode> {
+    if let Some(seconds) = wanted.wait {
+        return wait(settings, seconds.map_or(Duration::MAX, Duration::from_secs), wanted.json);
     }
-    Ok(if status.is_degraded() || !running { exit::pending() } else { exit::OK })
+    let watch = watch(settings);
+    let mut shown = None;
+    loop {
+        match read(settings) {
+            Ok((status, running)) => {
+                if shown.as_ref() != Some(&(status.clone(), running)) {
+                    show(&status, running, wanted.json)?;
+                }
+                if !wanted.watch {
+                    return Ok(if status.is_degraded() || !running { exit::pending() } else { exit::OK });
+                }
+                shown = Some((status, running));
+            }
+            Err(error) if !wanted.watch => return Err(error),
+            // It may start yet.
+            Err(_) => {}
+        }
+        watch.wait(POLL);
+    }
+}
+
+/// Until well (0) or failed (1), or until the time is up (75). A daemon that is down is waited for too: it may be starting.
+fn wait(settings: &Settings, limit: Duration, json: bool) -> Result<ExitCode> {
+    let since = Clock::system().start();
+    let watch = watch(settings);
+    loop {
+        let known = read(settings);
+        let verdict = known.as_ref().map_or(Verdict::Waiting, |(status, running)| status.verdict(*running));
+        let left = limit.saturating_sub(since.elapsed());
+        if verdict == Verdict::Waiting && !left.is_zero() {
+            watch.wait(POLL.min(left));
+            continue;
+        }
+        match &known {
+            Ok((status, running)) if json => show(status, *running, true)?,
+            Ok((status, running)) => print(&format!("{}\n", headline(&tree(status, *running))))?,
+            Err(error) => super::print_error(error),
+        }
+        return Ok(match verdict {
+            Verdict::Well => exit::OK,
+            Verdict::Failed => exit::FAILED,
+            Verdict::Waiting => exit::timed_out(),
+        });
+    }
+}
+
+fn watch(settings: &Settings) -> Watch {
+    let watch = Watch::open();
+    watch.add(&settings.run_dir);
+    watch
+}
+
+fn show(status: &Status, running: bool, json: bool) -> Result<()> {
+    if !json {
+        return print(&format!("{}{}", status.page(running), machine()));
+    }
+    let mut value = serde_json::to_value(status).map_err(Error::permanent)?;
+    if let Some(agent) = value.get_mut("agent").and_then(|agent| agent.as_object_mut()) {
+        agent.insert("running".to_owned(), running.into());
+    }
+    print(&format!("{value:#}\n"))
+}
+
+/// Prints the tree of conditions; 1 if one of them failed.
+///
+/// # Errors
+/// If nothing is known of the agent on this machine, or it cannot be read.
+pub fn explain(settings: &Settings, json: bool) -> Result<ExitCode> {
+    let (status, running) = read(settings)?;
+    show_tree(&tree(&status, running), json)
+}
+
+/// The tree of a machine whose settings cannot be read: its first condition.
+///
+/// # Errors
+/// If standard output takes no more.
+pub fn explain_settings(error: &Error, json: bool) -> Result<ExitCode> {
+    let settings = Condition {
+        name: "settings".to_owned(),
+        state: ConditionState::Failed,
+        first: true,
+        cause: Some(error.to_string()),
+        remedy: error.suggested_remedy().map(str::to_owned),
+        ..Condition::default()
+    };
+    show_tree(&[settings], json).map(|_| exit::usage())
+}
+
+fn show_tree(tree: &[Condition], json: bool) -> Result<ExitCode> {
+    let failed = tree.iter().any(|condition| condition.state == ConditionState::Failed);
+    if json {
+        let document = json!({"schema_version": SCHEMA_VERSION, "summary": headline(tree), "failed": failed, "conditions": tree});
+        print(&format!("{document:#}\n"))?;
+    } else {
+        print(&page(tree, Clock::system().now()))?;
+    }
+    Ok(if failed { exit::FAILED } else { exit::OK })
+}
+
+/// What is known, and whether the daemon runs: its status file, or without one what it left on disk.
+fn read(settings: &Settings) -> Result<(Status, bool)> {
+    let said: Option<Status> = match Tree::open(&settings.run_dir) {
+        Ok(tree) => tree.read_json(Path::new(FILE))?,
+        Err(_) => None,
+    };
+    match said {
+        Some(status) => {
+            let running = is_running(status.agent.pid);
+            Ok((status, running))
+        }
+        None => Ok((of_state(settings)?, false)),
+    }
+}
+
+/// Reads the state directory as it is, without the daemon's lock.
+fn of_state(settings: &Settings) -> Result<Status> {
+    let never = |error: Error| {
+        error
+            .context("the daemon has not run since boot, so that only root can see what it left")
+            .remedy("systemctl start heat-node-agent; journalctl -u heat-node-agent says why it does not run")
+    };
+    let state = Arc::new(document::open_state(settings).map_err(never)?);
+    let collector = document::collected(settings)?;
+    let generations = Generations::look(&state);
+    let waiting = Outbox::look(&state)?;
+    Ok(run::of_state(collector.snapshot(), &Journal::look(&state)?, generations.as_ref(), &waiting))
 }
 
 /// Room on the machine's disks, asked for now: the first thing to look at when a node is sick.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
 use super::gates::Measure;
-use super::graph::{self, Graph, Step};
+use super::graph::{self, FILES, Graph, Step};
 use super::observed::{self, Observed, look, observe_files};
 use super::plan::{self, AttributeChange, DirectoryChange, FileChange, Plan, needs_of_file};
 use super::units::Starter;
@@ -19,6 +19,7 @@ use crate::clock::{Clock, Stopwatch};
 use crate::desired::{Desired, Need, Unit, Volume};
 use crate::error::{Error, Result};
 use crate::files::Tree;
+use crate::report::status::ConditionState;
 use crate::report::{Code, Event, Phase, Report};
 
 /// How long after the deadline a volume may still say itself what it waited for.
@@ -72,6 +73,7 @@ pub async fn converge<U: Units, V: Volumes, P: Prober>(desired: &Desired, contex
     match result {
         Ok(()) => Ok(run.outcome),
         Err(failure) => {
+            context.report.step_failed(&failure.step, context.clock.now(), &failure.cause, &failure.remedy);
             // Volumes tell of their own failures.
             if !failure.step.starts_with("volume ") {
                 context.report.emit(failure.event().generation(context.generation));
@@ -107,6 +109,9 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
             Failure::new(Code::NodeFailed, "order of steps", cause).remedy("This is a bug of heat-node-agent: please report it.")
         })?;
 
+        self.context.report.expect_steps(graph::names(self.desired));
+        self.at(FILES, ConditionState::Waiting);
+
         let taken = self.context.clock.start();
         let mut observed =
             observe_files(self.desired, self.context.root).map_err(|error| file_failure("reading files", &error))?;
@@ -126,6 +131,7 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
         let unowned = self.write_early(&plan)?;
         self.enable_and_reload(&plan).await?;
         self.find_units(&plan, &observed).await?;
+        self.at(FILES, ConditionState::Ok);
         for unit in first_helpers {
             let taken = self.context.clock.start();
             if self.starter.help(unit, self.owed.contains(&unit.name)).await? {
@@ -133,6 +139,7 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
                 self.paid(&unit.name)?;
                 self.time(&format!("unit {}", unit.name), &taken);
             }
+            self.at(&format!("unit {}", unit.name), ConditionState::Ok);
         }
         self.write_unowned(&unowned, &mut observed)?;
         self.walk(graph, &mut observed).await
@@ -248,6 +255,7 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
         };
         let perform = async |step: Step, owed: bool| {
             let taken = context.clock.start();
+            context.report.step(&graph::name(desired, step), ConditionState::Waiting, context.clock.now());
             let result = match step {
                 Step::Volume(index) => match desired.volumes.get(index) {
                     Some(volume) => {
@@ -294,7 +302,9 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
             }
             let Some(ended) = running_steps.next().await else { return Ok(()) };
             self.outcome.changed |= ended.result?;
-            self.outcome.timings.push((graph::name(self.desired, ended.step), ended.millis));
+            let name = graph::name(self.desired, ended.step);
+            self.at(&name, ConditionState::Ok);
+            self.outcome.timings.push((name, ended.millis));
             if let Some(unit) = self.unit_of(ended.step) {
                 let name = unit.name.clone();
                 self.paid(&name)?;
@@ -390,6 +400,10 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
 
     fn time(&mut self, step: &str, taken: &Stopwatch) {
         self.outcome.timings.push((step.to_owned(), taken.millis()));
+    }
+
+    fn at(&self, step: &str, state: ConditionState) {
+        self.context.report.step(step, state, self.context.clock.now());
     }
 
     fn tell(&self, phase: Phase, event: Event) {

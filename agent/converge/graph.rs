@@ -111,6 +111,18 @@ impl Graph {
     }
 }
 
+/// The step that directories, files, enablement and the daemon-reload are together, for people.
+pub(super) const FILES: &str = "files";
+
+/// Every step that is shown, in the order of the `Desired`.
+pub(super) fn names(desired: &Desired) -> Vec<String> {
+    let volumes = (0..desired.volumes.len()).map(Step::Volume);
+    let units = (0..desired.units.len()).map(Step::Unit);
+    let gates = (0..desired.gates.len()).map(Step::Gate);
+    let named = volumes.chain(units).chain(gates).map(|step| name(desired, step));
+    std::iter::once(FILES.to_owned()).chain(named).collect()
+}
+
 /// `unit etcd.service`: the step in journal, timings and failures.
 pub(super) fn name(desired: &Desired, step: Step) -> String {
     match step {

@@ -76,6 +76,12 @@ impl Generations {
         Ok(Self { state, current })
     }
 
+    /// What is in place, for who only looks and holds no lock; nothing where it cannot be read.
+    #[must_use]
+    pub fn look(state: &Tree) -> Option<Generation> {
+        state.read_json(Path::new(FILE)).ok().flatten()
+    }
+
     /// The newest generation.
     #[must_use]
     pub fn current(&self) -> Option<&Generation> {

@@ -7,20 +7,32 @@
 pub mod catalog;
 mod console;
 pub mod event;
+pub mod explain;
 mod fold;
 mod journal;
 pub mod notify;
 pub mod status;
+mod steps;
 pub mod text;
 
 use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::clock::Timestamp;
+use status::{Condition, ConditionState};
+use steps::Steps;
 
 pub use catalog::Code;
 pub use event::{Event, Phase};
 
 /// The handle by which every room tells what happened. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Report(Arc<Sink>);
+pub struct Report(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    sink: Sink,
+    steps: Steps,
+}
 
 #[derive(Debug)]
 enum Sink {
@@ -34,18 +46,23 @@ impl Report {
     /// To the journal; to standard error with `<priority>` prefixes where no journal runs. `console`: a line a phase there.
     #[must_use]
     pub fn to_journal(console: bool) -> Self {
-        Self(Arc::new(Sink::Journal(journal::Writer::start(console))))
+        Self::of(Sink::Journal(journal::Writer::start(console)))
     }
 
     /// Keeps every event for [`Report::events`].
     #[must_use]
     pub fn kept() -> Self {
-        Self(Arc::new(Sink::Kept(Mutex::new(Vec::new()))))
+        Self::of(Sink::Kept(Mutex::new(Vec::new())))
+    }
+
+    fn of(sink: Sink) -> Self {
+        Self(Arc::new(Inner { sink, steps: Steps::default() }))
     }
 
     /// Says that something happened.
     pub fn emit(&self, event: Event) {
-        match &*self.0 {
+        self.0.steps.hear(&event);
+        match &self.0.sink {
             Sink::Journal(writer) => writer.send(event),
             Sink::Kept(events) => events.lock().unwrap_or_else(PoisonError::into_inner).push(event),
         }
@@ -54,15 +71,41 @@ impl Report {
     /// The events that a [`Report::kept`] report got so far; empty for others.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
-        match &*self.0 {
+        match &self.0.sink {
             Sink::Journal(_) => Vec::new(),
             Sink::Kept(events) => events.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 
+    /// Bringing the node up begins: these are its steps, in their order.
+    pub fn expect_steps(&self, names: Vec<String>) {
+        self.0.steps.expect(names);
+    }
+
+    /// A step begins, or is done.
+    pub fn step(&self, name: &str, state: ConditionState, now: Timestamp) {
+        self.0.steps.set(name, state, now, None, None);
+    }
+
+    /// A step failed.
+    pub fn step_failed(&self, step: &str, now: Timestamp, cause: &str, remedy: &str) {
+        self.0.steps.fail(step, now, cause, remedy);
+    }
+
+    /// The steps of the newest run, as far as they are.
+    #[must_use]
+    pub fn steps(&self) -> Vec<Condition> {
+        self.0.steps.all()
+    }
+
+    /// Waits until a step moved. Safe to drop.
+    pub async fn steps_changed(&self) {
+        self.0.steps.changed().await;
+    }
+
     /// Waits, for a moment at most, until what was said is written.
     pub fn flush(&self) {
-        if let Sink::Journal(writer) = &*self.0 {
+        if let Sink::Journal(writer) = &self.0.sink {
             writer.flush();
         }
     }

@@ -28,6 +28,75 @@ pub struct Status {
     pub node: Option<NodeStatus>,
     /// Signals that Heat does not have yet.
     pub signals: Vec<SignalStatus>,
+    /// What has to be there before any metadata counts: settings, bus, identity.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+    /// Who speaks for Heat now.
+    #[serde(default)]
+    pub metadata: MetadataStatus,
+}
+
+/// How far a condition is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConditionState {
+    /// It is met.
+    Ok,
+    /// It is worked on, or tried again.
+    Waiting,
+    /// It is not met, and somebody has to look.
+    Failed,
+    /// It waits for those before it.
+    #[default]
+    Pending,
+}
+
+/// One condition on the way from source to signal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Condition {
+    /// `gate etcd`.
+    pub name: String,
+    /// Id of the deployment that it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// How far it is.
+    pub state: ConditionState,
+    /// The first that fails, else the first that is waited for.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub first: bool,
+    /// What there is to know of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// Since when it is in this state (RFC 3339).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// How often it was tried in this state; 0 where that is not counted.
+    pub attempt: u32,
+    /// When it is tried again (RFC 3339).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_try: Option<String>,
+    /// Why it is not met.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+    /// What it consists of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Self>,
+}
+
+/// Who speaks for Heat now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MetadataStatus {
+    /// The authoritative source that answered since the agent started.
+    pub source: Option<String>,
+    /// Whether there is one that could answer, so that it is waited for.
+    pub expected: bool,
+    /// How many deployments it lists; nothing where no source has a list.
+    pub listed: Option<usize>,
 }
 
 /// The process.
@@ -54,6 +123,9 @@ pub struct SourceStatus {
     pub cause: Option<String>,
     /// What to do about it.
     pub remedy: Option<String>,
+    /// When it is read again (RFC 3339).
+    #[serde(default)]
+    pub next_try: Option<String>,
 }
 
 /// A deployment.
@@ -79,6 +151,12 @@ pub struct DeploymentStatus {
     pub listed: bool,
     /// Whether Heat takes it as failed.
     pub failed: bool,
+    /// When its state was entered: seen, running, or ended (RFC 3339).
+    #[serde(default)]
+    pub since: Option<String>,
+    /// Whether Heat was to hear of the result and never will.
+    #[serde(default)]
+    pub undelivered: bool,
 }
 
 /// The node.
@@ -94,6 +172,9 @@ pub struct NodeStatus {
     pub timings: Vec<(String, u64)>,
     /// Whether the machine differs from the parameters.
     pub drifted: bool,
+    /// The steps of bringing it up, in the newest run of the agent that did.
+    #[serde(default)]
+    pub steps: Vec<Condition>,
 }
 
 /// A waiting signal.
@@ -107,9 +188,39 @@ pub struct SignalStatus {
     pub tries: u32,
     /// What answered last.
     pub cause: Option<String>,
+    /// When it was stored (RFC 3339).
+    #[serde(default)]
+    pub since: Option<String>,
+    /// Not sent again before this (RFC 3339).
+    #[serde(default)]
+    pub next_try: Option<String>,
+}
+
+/// What `status --wait` waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Everything that Heat asks for is done, and Heat knows.
+    Well,
+    /// Something is on its way, or is tried again.
+    Waiting,
+    /// Something ended badly that does not come right by itself.
+    Failed,
 }
 
 impl Status {
+    /// How things stand, for who waits.
+    #[must_use]
+    pub fn verdict(&self, running: bool) -> Verdict {
+        let mut listed = self.deployments.iter().filter(|deployment| deployment.listed);
+        let unfinished = listed.clone().any(|deployment| deployment.state != "signalled");
+        let rejected = self.node.as_ref().is_some_and(|node| node.state == "rejected");
+        if listed.any(|deployment| deployment.failed) || (rejected && !unfinished) {
+            return Verdict::Failed;
+        }
+        let unheard = self.metadata.listed.is_none() || (self.metadata.expected && self.metadata.source.is_none());
+        if !running || unheard || unfinished || self.is_degraded() { Verdict::Waiting } else { Verdict::Well }
+    }
+
     /// Whether something failed or is waiting to be said: the exit code 2 of `status`.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
@@ -194,10 +305,19 @@ mod tests {
             agent: AgentStatus { version: "1".into(), pid: 7, started: "2026-03-01T12:00:00Z".into() },
             phase: Phase::Steady,
             summary: "well".into(),
-            sources: vec![SourceStatus { name: "cfn".into(), last_good: None, failures: 0, cause: None, remedy: None }],
+            sources: vec![SourceStatus {
+                name: "cfn".into(),
+                last_good: None,
+                failures: 0,
+                cause: None,
+                remedy: None,
+                next_try: None,
+            }],
             deployments: vec![],
             node: None,
             signals: vec![],
+            conditions: vec![],
+            metadata: MetadataStatus::default(),
         };
         assert!(!status.is_degraded());
         status.sources[0].failures = 3;

@@ -199,6 +199,18 @@ impl Outbox {
         Ok(Self { state, sender, clock, report, entries: RefCell::new(entries), watch })
     }
 
+    /// The waiting signals, oldest first, for who only looks and holds no lock. An unreadable one is left out.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn look(state: &Tree) -> Result<Vec<Entry>> {
+        let names = state.list(Path::new(DIRECTORY))?;
+        let mut entries: Vec<Entry> =
+            names.iter().filter_map(|name| state.read_json(&Path::new(DIRECTORY).join(name)).ok().flatten()).collect();
+        entries.sort_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
+        Ok(entries)
+    }
+
     /// Stores a signal, synced, before anything is sent. One of the same key that is stored already stays as it is.
     ///
     /// # Errors

@@ -11,7 +11,7 @@
 mod begin;
 mod orders;
 mod settle;
-mod view;
+pub(super) mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -34,6 +34,7 @@ use crate::files::Tree;
 use crate::http::Http;
 use crate::programs::{Programs, Ran};
 use crate::report::notify::Notify;
+use crate::report::status::Condition;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{NodeSource, Settings};
 use crate::signal::{Outbox, Sender, Sent, View};
@@ -89,6 +90,8 @@ pub(super) struct Agent {
     false_starts: BTreeMap<String, u32>,
     said: BTreeSet<String>,
     state: Arc<Tree>,
+    /// What was found before the loop began.
+    pub(super) conditions: Vec<Condition>,
     /// Tells when an order of the operator comes.
     orders: AsyncWatch,
 }
@@ -170,6 +173,7 @@ impl Agent {
             false_starts: BTreeMap::new(),
             said: BTreeSet::new(),
             state: Arc::clone(state),
+            conditions: Vec::new(),
             orders,
         })
     }
@@ -266,6 +270,8 @@ impl Agent {
                 self.sent(fates);
             }
             () = self.orders.changed() => {}
+            // The page is made anew at the end of the turn.
+            () = self.report.steps_changed() => {}
             () = self.clock.wait(pause) => {}
         }
         self.notify.alive();

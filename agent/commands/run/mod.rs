@@ -18,6 +18,7 @@ use crate::systemd::Systemd;
 
 use agent::Agent;
 pub(super) use node::{understand, wait_id};
+pub(super) use page::of_state;
 
 /// Runs until SIGTERM, or one full pass with `once`.
 ///
@@ -50,7 +51,9 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
         return Ok(exit::FAILED);
     };
     let systemd = connect(report).await?;
-    let agent = Agent::open(settings, root, &state, systemd, options.metadata.clone(), clock, report.clone())?;
+    let conditions = page::conditions(&loaded.warnings, systemd.is_some(), clock.now());
+    let mut agent = Agent::open(settings, root, &state, systemd, options.metadata.clone(), clock, report.clone())?;
+    agent.conditions = conditions;
     if once { agent.run_once().await } else { agent.run().await }
 }
 

@@ -3,12 +3,20 @@
 use std::path::Path;
 
 use super::agent::Agent;
+use super::agent::view::is_expected;
+use crate::clock::Timestamp;
+use crate::collect::{Snapshot, SourceState};
 use crate::commands::status::FILE;
-use crate::deploy::{GenerationState, State};
+use crate::deploy::{Generation, GenerationState, Record, State};
 use crate::error::Result;
 use crate::files::{Attributes, Tree};
-use crate::report::Phase;
-use crate::report::status::{AgentStatus, DeploymentStatus, NodeStatus, SCHEMA_VERSION, SignalStatus, SourceStatus, Status};
+use crate::report::status::{
+    AgentStatus, Condition, ConditionState, DeploymentStatus, MetadataStatus, NodeStatus, SCHEMA_VERSION, SignalStatus,
+    SourceStatus, Status,
+};
+use crate::report::{Code, Phase};
+use crate::settings::Warning;
+use crate::signal::Entry;
 
 /// Deployments shown; older ones are in the journal.
 const SHOWN: usize = 50;
@@ -16,57 +24,6 @@ const SHOWN: usize = 50;
 /// What there is to show.
 pub(super) fn of(agent: &Agent) -> Status {
     let snapshot = agent.collector.snapshot();
-    let sources = snapshot
-        .sources
-        .iter()
-        .map(|(name, source)| SourceStatus {
-            name: (*name).to_owned(),
-            last_good: source.last_good.map(crate::clock::Timestamp::rfc3339),
-            failures: source.failures,
-            cause: source.cause.clone(),
-            remedy: source.remedy.clone(),
-        })
-        .collect();
-    let records = agent.journal.all();
-    let deployments = records
-        .iter()
-        .skip(records.len().saturating_sub(SHOWN))
-        .map(|record| DeploymentStatus {
-            id: record.id.clone(),
-            name: record.name.clone(),
-            group: record.group.clone(),
-            action: record.action.clone(),
-            state: word(record.state).to_owned(),
-            status_code: record.outcome.as_ref().map(|outcome| outcome.status),
-            reason: record.outcome.as_ref().and_then(|outcome| outcome.reason.clone()),
-            note: record.note.clone(),
-            listed: snapshot.lists(&record.id),
-            failed: record.failed(),
-        })
-        .collect();
-    let node = agent.generations.current().map(|current| NodeStatus {
-        generation: current.number,
-        state: match current.state {
-            GenerationState::Applying => "applying",
-            GenerationState::Applied => "applied",
-            GenerationState::Rejected => "rejected",
-        }
-        .to_owned(),
-        reason: current.reason.clone(),
-        timings: current.timings.clone(),
-        drifted: agent.drifted,
-    });
-    let signals = agent
-        .outbox
-        .waiting()
-        .into_iter()
-        .map(|entry| SignalStatus {
-            to: entry.destination.shown(),
-            deployment: entry.about.map(|about| about.id),
-            tries: entry.tries,
-            cause: entry.cause,
-        })
-        .collect();
     Status {
         schema_version: SCHEMA_VERSION,
         agent: AgentStatus {
@@ -76,11 +33,117 @@ pub(super) fn of(agent: &Agent) -> Status {
         },
         phase: agent.phase,
         summary: summary(agent),
-        sources,
-        deployments,
-        node,
-        signals,
+        sources: sources(snapshot),
+        deployments: deployments(&agent.journal.all(), snapshot),
+        node: agent.generations.current().map(|current| NodeStatus {
+            drifted: agent.drifted,
+            steps: agent.report.steps(),
+            ..node(current)
+        }),
+        signals: signals(&agent.outbox.waiting()),
+        conditions: agent.conditions.clone(),
+        metadata: MetadataStatus {
+            source: snapshot.authority.as_ref().map(|authority| authority.source.to_owned()),
+            expected: is_expected(snapshot),
+            listed: snapshot.deployments.as_ref().map(|list| list.len()),
+        },
     }
+}
+
+/// What is known on disk where no daemon has run since the boot: the same page, without a process.
+pub(in crate::commands) fn of_state(
+    snapshot: &Snapshot,
+    records: &[Record],
+    generation: Option<&Generation>,
+    waiting: &[Entry],
+) -> Status {
+    Status {
+        schema_version: SCHEMA_VERSION,
+        agent: AgentStatus { version: env!("CARGO_PKG_VERSION").to_owned(), pid: 0, started: "never since boot".to_owned() },
+        phase: Phase::Settings,
+        summary: "the daemon has not run since boot".to_owned(),
+        sources: sources(snapshot),
+        deployments: deployments(&records.iter().collect::<Vec<_>>(), snapshot),
+        node: generation.map(node),
+        signals: signals(waiting),
+        conditions: Vec::new(),
+        metadata: MetadataStatus { source: None, expected: true, listed: snapshot.deployments.as_ref().map(|list| list.len()) },
+    }
+}
+
+fn sources(snapshot: &Snapshot) -> Vec<SourceStatus> {
+    let source = |(name, source): (&&str, &SourceState)| SourceStatus {
+        name: (*name).to_owned(),
+        last_good: source.last_good.map(Timestamp::rfc3339),
+        failures: source.failures,
+        cause: source.cause.clone(),
+        remedy: source.remedy.clone(),
+        // Of a source that answers it would be news at each poll, and nobody's.
+        next_try: source.next_try.filter(|_| source.failures > 0).map(Timestamp::rfc3339),
+    };
+    snapshot.sources.iter().map(source).collect()
+}
+
+fn deployments(records: &[&Record], snapshot: &Snapshot) -> Vec<DeploymentStatus> {
+    let deployment = |record: &&Record| DeploymentStatus {
+        id: record.id.clone(),
+        name: record.name.clone(),
+        group: record.group.clone(),
+        action: record.action.clone(),
+        state: word(record.state).to_owned(),
+        status_code: record.outcome.as_ref().map(|outcome| outcome.status),
+        reason: record.outcome.as_ref().and_then(|outcome| outcome.reason.clone()),
+        note: record.note.clone(),
+        listed: snapshot.lists(&record.id),
+        failed: record.failed(),
+        since: Some(record.finished.or(record.started).unwrap_or(record.seen).rfc3339()),
+        undelivered: record.undelivered,
+    };
+    records.iter().skip(records.len().saturating_sub(SHOWN)).map(deployment).collect()
+}
+
+fn node(current: &Generation) -> NodeStatus {
+    let state = match current.state {
+        GenerationState::Applying => "applying",
+        GenerationState::Applied => "applied",
+        GenerationState::Rejected => "rejected",
+    };
+    NodeStatus {
+        generation: current.number,
+        state: state.to_owned(),
+        reason: current.reason.clone(),
+        timings: current.timings.clone(),
+        drifted: false,
+        steps: Vec::new(),
+    }
+}
+
+fn signals(waiting: &[Entry]) -> Vec<SignalStatus> {
+    let signal = |entry: &Entry| SignalStatus {
+        to: entry.destination.shown(),
+        deployment: entry.about.as_ref().map(|about| about.id.clone()),
+        tries: entry.tries,
+        cause: entry.cause.clone(),
+        since: Some(entry.created.rfc3339()),
+        next_try: (entry.tries > 0).then(|| entry.not_before.rfc3339()),
+    };
+    waiting.iter().map(signal).collect()
+}
+
+/// What was found before the loop began.
+pub(super) fn conditions(warnings: &[Warning], systemd: bool, now: Timestamp) -> Vec<Condition> {
+    let condition = |name: &str, failed: Option<(String, &str)>| Condition {
+        name: name.to_owned(),
+        state: if failed.is_some() { ConditionState::Failed } else { ConditionState::Ok },
+        since: Some(now.rfc3339()),
+        remedy: failed.as_ref().map(|(_, remedy)| (*remedy).to_owned()),
+        cause: failed.map(|(cause, _)| cause),
+        ..Condition::default()
+    };
+    let skipped = warnings.iter().find(|warning| warning.skipped);
+    let skipped = skipped.map(|warning| format!("{} is skipped: {} {}", warning.file.display(), warning.key, warning.message));
+    let bus = (!systemd).then(|| Code::NoSystemd.entry()).map(|entry| (entry.subject.to_owned(), entry.remedy));
+    vec![condition("settings", skipped.map(|cause| (cause, Code::SettingsFileSkipped.entry().remedy))), condition("bus", bus)]
 }
 
 /// Writes the document where everybody may read it.

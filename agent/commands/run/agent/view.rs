@@ -27,12 +27,14 @@ pub(super) fn ids(snapshot: &Snapshot) -> BTreeSet<String> {
     list.filter_map(|entry| entry.get("id")?.as_str()).map(str::to_owned).collect()
 }
 
+/// Whether there is a source that could answer: the boot copy never changes, and whoever has nothing else cannot be waited for.
+pub(in crate::commands::run) fn is_expected(snapshot: &Snapshot) -> bool {
+    snapshot.sources.is_empty() || snapshot.sources.keys().any(|name| *name != SourceName::HeatLocal.as_str())
+}
+
 /// What the outbox needs of a snapshot.
 pub(super) fn view(snapshot: &Snapshot) -> View {
-    // The boot copy never changes: whoever has nothing else cannot be waited for.
-    let boot_copy_only =
-        !snapshot.sources.is_empty() && snapshot.sources.keys().all(|name| *name == SourceName::HeatLocal.as_str());
-    let expected = !boot_copy_only;
+    let expected = is_expected(snapshot);
     let own = own(&snapshot.metadata);
     let Some(authority) = &snapshot.authority else { return View { expected, own, ..View::default() } };
     if !lists_all(snapshot) {

@@ -1,0 +1,487 @@
+//! The tree of conditions from source to signal, as `explain` shows it. Pure: a status and the time in, conditions or
+//! a page for people out.
+
+use super::catalog::Code;
+use super::status::{Condition, ConditionState, DeploymentStatus, NodeStatus, Status};
+use super::text::{duration, escaped, shortened};
+use crate::clock::Timestamp;
+
+use ConditionState::{Failed, Ok, Pending, Waiting};
+
+/// Parts of one condition that are shown each on their own; the rest is counted.
+const SHOWN: usize = 4;
+/// Longest cause or remedy on the page, in characters.
+const LINE: usize = 400;
+
+/// Every condition, in the order in which a node needs them, with the one marked that everything else waits for.
+#[must_use]
+pub fn tree(status: &Status, running: bool) -> Vec<Condition> {
+    let (settings, early): (Vec<_>, Vec<_>) = status.conditions.iter().cloned().partition(|one| one.name == "settings");
+    let mut all = settings;
+    all.push(daemon(status, running));
+    all.extend(early);
+    all.push(sources(status));
+    let mut deployments = deployments(status);
+    // The steps of a node that is on its way, or failed, belong to the deployment that asked for them.
+    let node = status.node.as_ref().map(node).and_then(|node| nest(node, status, &mut deployments));
+    all.push(deployments);
+    all.extend(node);
+    all.push(signals(status));
+    // What failed says more than what is still waited for, wherever it stands.
+    let _marked = [Failed, Waiting].into_iter().any(|state| mark(&mut all, state));
+    all
+}
+
+/// Puts the node below the deployment that it is the work of; gives it back where there is none.
+fn nest(node: Condition, status: &Status, deployments: &mut Condition) -> Option<Condition> {
+    let state = status.node.as_ref().map(|node| node.state.as_str());
+    let asks = |one: &DeploymentStatus| {
+        one.group == "kubernetes-node"
+            && ((one.state == "running" && state == Some("applying")) || (one.failed && state == Some("rejected")))
+    };
+    let id = status.deployments.iter().rev().find(|one| asks(one)).map(|one| one.id.as_str());
+    let part = deployments.parts.iter_mut().find(|part| id.is_some() && part.id.as_deref() == id);
+    let Some(part) = part else { return Some(node) };
+    (part.cause, part.remedy) = (None, None);
+    part.parts.push(node);
+    None
+}
+
+/// The first condition of this state that is no sum of others.
+fn mark(conditions: &mut [Condition], state: ConditionState) -> bool {
+    conditions.iter_mut().any(|condition| {
+        if condition.state != state {
+            return false;
+        }
+        condition.first = !mark(&mut condition.parts, state);
+        true
+    })
+}
+
+fn condition(name: &str, state: ConditionState) -> Condition {
+    Condition { name: name.to_owned(), state, ..Condition::default() }
+}
+
+/// As bad as the worst of its parts.
+fn sum(name: &str, parts: Vec<Condition>) -> Condition {
+    let any = |state| parts.iter().any(|part: &Condition| part.state == state);
+    let state = if any(Failed) {
+        Failed
+    } else if any(Waiting) || any(Pending) {
+        Waiting
+    } else {
+        Ok
+    };
+    Condition { parts, ..condition(name, state) }
+}
+
+fn daemon(status: &Status, running: bool) -> Condition {
+    if running {
+        let detail = Some(format!("version {}, pid {}", status.agent.version, status.agent.pid));
+        return Condition { detail, since: Some(status.agent.started.clone()), ..condition("daemon", Ok) };
+    }
+    Condition {
+        cause: Some("it is not running; everything below is what it knew last".to_owned()),
+        remedy: Some("systemctl start heat-node-agent; `journalctl -u heat-node-agent -n 50` says why it ended".to_owned()),
+        ..condition("daemon", Failed)
+    }
+}
+
+fn sources(status: &Status) -> Condition {
+    let parts: Vec<_> = status
+        .sources
+        .iter()
+        .map(|source| {
+            let state = match (source.failures, &source.last_good) {
+                (0, Some(_)) => Ok,
+                (0, None) => Waiting,
+                _ => Failed,
+            };
+            Condition {
+                detail: Some(source.last_good.as_ref().map_or("never read".to_owned(), |at| format!("last good {at}"))),
+                attempt: source.failures,
+                next_try: source.next_try.clone(),
+                cause: source.cause.clone(),
+                remedy: source.remedy.clone(),
+                ..condition(&source.name, state)
+            }
+        })
+        .collect();
+    let mut all = sum("sources", parts);
+    let no_answer = status.metadata.expected && status.metadata.source.is_none();
+    if status.sources.is_empty() {
+        let entry = Code::NoSource.entry();
+        all = Condition {
+            cause: Some(entry.subject.to_owned()),
+            remedy: Some(entry.remedy.to_owned()),
+            ..condition("sources", Waiting)
+        };
+    } else if all.state == Ok && no_answer {
+        all.state = Waiting;
+        all.cause = Some("none that speaks for Heat has answered since the agent started".to_owned());
+    }
+    all
+}
+
+fn deployments(status: &Status) -> Condition {
+    let Some(listed) = status.metadata.listed else {
+        return Condition {
+            cause: Some("no source has given a list of deployments yet".to_owned()),
+            ..condition("deployments", Waiting)
+        };
+    };
+    let relevant = |one: &&DeploymentStatus| one.listed || one.state == "running";
+    let mut all = sum("deployments", status.deployments.iter().filter(relevant).map(deployment).collect());
+    let done = all.parts.iter().filter(|part| part.state == Ok).count();
+    all.detail = Some(format!("{listed} listed, {done} done well"));
+    all
+}
+
+fn deployment(one: &DeploymentStatus) -> Condition {
+    let ended = one.state == "finished" || one.state == "signalled";
+    let (state, cause, remedy) = match one.state.as_str() {
+        _ if ended && one.failed => {
+            let code = one.status_code.unwrap_or(1);
+            let cause = one.reason.clone().unwrap_or_else(|| format!("it ended with status {code}"));
+            let remedy = format!("heat-node-agent logs {}; correct the template and update the stack", one.id);
+            (Failed, Some(cause), Some(remedy))
+        }
+        _ if ended => (Ok, None, None),
+        "running" => (Waiting, Some("it runs".to_owned()), Some(format!("heat-node-agent logs {} --follow", one.id))),
+        _ => (Waiting, Some("it waits for its turn".to_owned()), None),
+    };
+    let detail = Some(format!("{} {} {}", one.group, one.action, one.id));
+    Condition { id: Some(one.id.clone()), detail, since: one.since.clone(), cause, remedy, ..condition(&one.name, state) }
+}
+
+fn node(node: &NodeStatus) -> Condition {
+    let mut all = sum("node", node.steps.clone());
+    all.detail = Some(format!("generation {} {}", node.generation, node.state));
+    match node.state.as_str() {
+        "applied" if node.drifted => {
+            all.state = Failed;
+            all.cause = Some("it differs from its parameters".to_owned());
+            all.remedy = Some("`heat-node-agent plan` shows how; DRIFT=repair has it put back".to_owned());
+        }
+        "applied" => all.state = Ok,
+        "rejected" => {
+            all.state = Failed;
+            // The step that failed says the same in its own words.
+            if !all.parts.iter().any(|step| step.state == Failed) {
+                all.cause.clone_from(&node.reason);
+            }
+        }
+        _ => all.state = Waiting,
+    }
+    all
+}
+
+fn signals(status: &Status) -> Condition {
+    let waiting = status.signals.iter().map(|signal| Condition {
+        attempt: signal.tries,
+        since: signal.since.clone(),
+        next_try: signal.next_try.clone(),
+        cause: Some(signal.cause.clone().unwrap_or_else(|| "it was not sent yet".to_owned())),
+        remedy: signal.cause.is_some().then(|| Code::SignalRetry.entry().remedy.to_owned()),
+        ..condition(&signal.to, Waiting)
+    });
+    let lost = status.deployments.iter().filter(|one| one.listed && one.undelivered).map(|one| Condition {
+        since: one.since.clone(),
+        cause: one.note.clone(),
+        remedy: Some(Code::SignalUndeliverable.entry().remedy.to_owned()),
+        ..condition(&format!("result of {} ({})", one.name, one.id), Failed)
+    });
+    sum("signals", lost.chain(waiting).collect())
+}
+
+/// The page: a line a condition; what is not well with its cause and remedy.
+#[must_use]
+pub fn page(tree: &[Condition], now: Timestamp) -> String {
+    let mut out = vec![headline(tree)];
+    for condition in tree {
+        lines(condition, 0, now, &mut out);
+    }
+    out.join("\n") + "\n"
+}
+
+/// Where everything stands, in one line.
+#[must_use]
+pub fn headline(tree: &[Condition]) -> String {
+    let Some(path) = path(tree) else { return "well: every condition is met".to_owned() };
+    let names: Vec<_> = path.iter().map(|one| one.name.as_str()).collect();
+    let Some(first) = path.last() else { return String::new() };
+    let verb = if first.state == Failed { "FAILED at" } else { "waiting for" };
+    escaped(&format!("{verb} {}", names.join(" > ")))
+}
+
+/// From the root to the one that is marked.
+fn path(tree: &[Condition]) -> Option<Vec<&Condition>> {
+    tree.iter().find_map(|condition| {
+        if condition.first {
+            return Some(vec![condition]);
+        }
+        let mut below = path(&condition.parts)?;
+        below.insert(0, condition);
+        Some(below)
+    })
+}
+
+fn lines(condition: &Condition, depth: usize, now: Timestamp, out: &mut Vec<String>) {
+    let marker = if condition.first { "=>" } else { "" };
+    let indent = "  ".repeat(depth);
+    let mut line = format!("{marker:<3}{:<8} {indent}{}", word(condition.state), escaped(&condition.name));
+    if let Some(detail) = &condition.detail {
+        line.push_str(&format!(": {}", escaped(detail)));
+    }
+    line.push_str(&times(condition, now));
+    out.push(line);
+    if condition.state != Ok {
+        for (label, text) in [("why:   ", &condition.cause), ("remedy:", &condition.remedy)] {
+            let text = text.iter().map(|text| shortened(&escaped(text), LINE));
+            out.extend(text.map(|text| format!("{:<12}{indent}  {label} {text}", "")));
+        }
+    }
+    let open = |part: &&Condition| matches!(part.state, Failed | Waiting);
+    let (mut shown, mut more) = (0, 0);
+    for part in condition.parts.iter().filter(open) {
+        if shown < SHOWN || part.first {
+            lines(part, depth + 1, now, out);
+            shown += 1;
+        } else {
+            more += 1;
+        }
+    }
+    if more > 0 {
+        out.push(format!("{:<12}{indent}  and {more} more that are not well: see --json", ""));
+    }
+    for state in [Ok, Pending] {
+        let names: Vec<_> = condition.parts.iter().filter(|part| part.state == state).map(|part| escaped(&part.name)).collect();
+        if !names.is_empty() {
+            let names = shortened(&names.join(", "), LINE / 2);
+            out.push(format!("   {:<8} {indent}  {names}", word(state)));
+        }
+    }
+}
+
+/// `, since 2026-… (4m05s), tried 31 times, next in 12s`.
+fn times(condition: &Condition, now: Timestamp) -> String {
+    let mut text = String::new();
+    if let Some(since) = &condition.since {
+        text.push_str(&format!(", since {}", escaped(since)));
+        if condition.state != Ok
+            && let Some(at) = Timestamp::parse_rfc3339(since)
+        {
+            text.push_str(&format!(" ({})", duration(now.since(at))));
+        }
+    }
+    if condition.attempt > 0 {
+        text.push_str(&format!(", tried {} times", condition.attempt));
+    }
+    if let Some(at) = condition.next_try.as_deref().and_then(Timestamp::parse_rfc3339) {
+        let wait = at.since(now);
+        text.push_str(&if wait.is_zero() { ", next try now".to_owned() } else { format!(", next try in {}", duration(wait)) });
+    }
+    text
+}
+
+fn word(state: ConditionState) -> &'static str {
+    match state {
+        Ok => "ok",
+        Waiting => "waiting",
+        Failed => "FAILED",
+        Pending => "pending",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Phase;
+    use crate::report::status::{AgentStatus, MetadataStatus, SCHEMA_VERSION, SignalStatus, SourceStatus, Verdict};
+
+    const AT: &str = "2026-03-01T12:00:00Z";
+
+    fn source(failures: u32) -> SourceStatus {
+        SourceStatus {
+            name: "cfn".into(),
+            last_good: Some(AT.into()),
+            failures,
+            cause: (failures > 0).then(|| "connection refused".into()),
+            remedy: (failures > 0).then(|| "look at heat-api-cfn".into()),
+            next_try: (failures > 0).then(|| "2026-03-01T12:05:00Z".into()),
+        }
+    }
+
+    fn deployment(id: &str, group: &str, state: &str, failed: bool) -> DeploymentStatus {
+        DeploymentStatus {
+            id: id.into(),
+            name: format!("name-{id}"),
+            group: group.into(),
+            action: "CREATE".into(),
+            state: state.into(),
+            status_code: Some(i32::from(failed) * 3),
+            reason: None,
+            note: None,
+            listed: true,
+            failed,
+            since: Some(AT.into()),
+            undelivered: false,
+        }
+    }
+
+    fn step(name: &str, state: ConditionState) -> Condition {
+        Condition { since: Some(AT.into()), ..condition(name, state) }
+    }
+
+    fn node(state: &str, steps: Vec<Condition>) -> NodeStatus {
+        NodeStatus {
+            generation: 2,
+            state: state.into(),
+            reason: Some("HNA-0703 the whole reason".into()),
+            timings: vec![],
+            drifted: false,
+            steps,
+        }
+    }
+
+    fn signal() -> SignalStatus {
+        SignalStatus {
+            to: "http://heat/signal".into(),
+            deployment: None,
+            tries: 3,
+            cause: Some("503".into()),
+            since: Some(AT.into()),
+            next_try: None,
+        }
+    }
+
+    fn well() -> Status {
+        Status {
+            schema_version: SCHEMA_VERSION,
+            agent: AgentStatus { version: "1".into(), pid: 7, started: AT.into() },
+            phase: Phase::Steady,
+            summary: String::new(),
+            sources: vec![source(0)],
+            deployments: vec![
+                deployment("a", "script", "signalled", false),
+                deployment("n", "kubernetes-node", "signalled", false),
+            ],
+            node: Some(node("applied", vec![step("files", Ok), step("gate etcd", Ok)])),
+            signals: vec![],
+            conditions: vec![condition("settings", Ok), condition("bus", Ok)],
+            metadata: MetadataStatus { source: Some("cfn".into()), expected: true, listed: Some(2) },
+        }
+    }
+
+    fn changed(change: impl FnOnce(&mut Status)) -> Status {
+        let mut status = well();
+        change(&mut status);
+        status
+    }
+
+    #[test]
+    fn the_first_that_fails_is_named_and_else_the_first_that_is_waited_for() {
+        use Verdict::{Failed as Bad, Waiting as Wait, Well};
+        let failing_gate = || node("rejected", vec![step("files", Ok), step("gate etcd", Failed), step("gate docker", Pending)]);
+        let applying = |steps| changed(|s| (s.node, s.deployments[1].state) = (Some(node("applying", steps)), "running".into()));
+        for (case, status, running, headline_, verdict) in [
+            ("well", well(), true, "well: every condition is met", Well),
+            ("no daemon", well(), false, "FAILED at daemon", Wait),
+            ("a skipped drop-in", changed(|s| s.conditions[0].state = Failed), true, "FAILED at settings", Well),
+            ("no systemd", changed(|s| s.conditions[1].state = Failed), true, "FAILED at bus", Well),
+            ("a source fails", changed(|s| s.sources = vec![source(3)]), true, "FAILED at sources > cfn", Wait),
+            ("no source", changed(|s| s.sources.clear()), true, "waiting for sources", Well),
+            ("no answer yet", changed(|s| s.metadata.source = None), true, "waiting for sources", Wait),
+            (
+                "only the boot copy",
+                changed(|s| s.metadata = MetadataStatus { source: None, expected: false, listed: Some(0) }),
+                true,
+                "well: every condition is met",
+                Well,
+            ),
+            ("no list", changed(|s| s.metadata.listed = None), true, "waiting for deployments", Wait),
+            (
+                "a script runs",
+                changed(|s| s.deployments[0].state = "running".into()),
+                true,
+                "waiting for deployments > name-a",
+                Wait,
+            ),
+            ("one waits", changed(|s| s.deployments[0].state = "seen".into()), true, "waiting for deployments > name-a", Wait),
+            ("one failed", changed(|s| s.deployments[0].failed = true), true, "FAILED at deployments > name-a", Bad),
+            (
+                "one that nobody asks for any more failed",
+                changed(|s| (s.deployments[0].failed, s.deployments[0].listed) = (true, false)),
+                true,
+                "well: every condition is met",
+                Well,
+            ),
+            (
+                "a step is waited for",
+                applying(vec![step("files", Ok), step("volume etcd", Waiting), step("gate etcd", Pending)]),
+                true,
+                "waiting for deployments > name-n > node > volume etcd",
+                Wait,
+            ),
+            ("a gate is red", changed(|s| s.node = Some(failing_gate())), true, "FAILED at node > gate etcd", Bad),
+            (
+                "a red gate, as its deployment has it",
+                changed(|s| (s.node, s.deployments[1].failed) = (Some(failing_gate()), true)),
+                true,
+                "FAILED at deployments > name-n > node > gate etcd",
+                Bad,
+            ),
+            (
+                "bad parameters leave the node as it was",
+                changed(|s| (s.deployments[1].failed, s.deployments[1].reason) = (true, Some("HNA-0502".into()))),
+                true,
+                "FAILED at deployments > name-n",
+                Bad,
+            ),
+            ("rejected before a restart", changed(|s| s.node = Some(node("rejected", vec![]))), true, "FAILED at node", Bad),
+            ("drift", changed(|s| s.node.as_mut().unwrap().drifted = true), true, "FAILED at node", Wait),
+            ("a signal waits", changed(|s| s.signals = vec![signal()]), true, "waiting for signals > http://heat/signal", Wait),
+            (
+                "a signal was refused for good",
+                changed(|s| s.deployments[0].undelivered = true),
+                true,
+                "FAILED at signals > result of name-a (a)",
+                Well,
+            ),
+            (
+                "what failed says more than what is waited for before it",
+                changed(|s| (s.metadata.source, s.node) = (None, Some(failing_gate()))),
+                true,
+                "FAILED at node > gate etcd",
+                Bad,
+            ),
+        ] {
+            let tree = tree(&status, running);
+            assert_eq!(headline(&tree), headline_, "{case}");
+            assert_eq!(status.verdict(running), verdict, "{case}");
+            let text = page(&tree, Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap());
+            assert!((5..=25).contains(&text.lines().count()), "{case}:\n{text}");
+            assert_eq!(text.matches("=>").count(), usize::from(!headline_.starts_with("well")), "{case}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_page_says_since_when_how_often_when_next_why_and_what_to_do() {
+        let mut status = changed(|s| s.sources = vec![source(3)]);
+        status.sources[0].cause = Some("refused\x1b[2J".into());
+        status.deployments.extend((0..40).map(|n| deployment(&format!("x{n}"), "script", "seen", false)));
+        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap());
+        for part in [
+            "FAILED at sources > cfn",
+            "=> FAILED     cfn: last good 2026-03-01T12:00:00Z, tried 3 times, next try in 55.0s",
+            "why:    refused\\u{1b}[2J",
+            "remedy: look at heat-api-cfn",
+            "waiting    name-x0: script CREATE x0, since 2026-03-01T12:00:00Z (4m05s)",
+            "and 36 more that are not well",
+            "ok         name-a, name-n",
+            "ok       daemon: version 1, pid 7",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+    }
+}
