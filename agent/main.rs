@@ -9,7 +9,7 @@ use heat_node_agent::commands::{self, Options, Order, exit, print_error};
 use heat_node_agent::error::Result;
 use heat_node_agent::files::Tree;
 use heat_node_agent::report::catalog::journal_catalog;
-use heat_node_agent::settings::{Loaded, load};
+use heat_node_agent::settings::{Loaded, check, load};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -37,6 +37,12 @@ fn run(cli: Cli) -> Result<ExitCode> {
     if let Command::Catalog = &cli.command {
         return commands::print(&journal_catalog()).map(|()| exit::OK);
     }
+    if let Command::Verify { json, metadata } = cli.command {
+        options.metadata = metadata;
+        // Settings that the agent could not run with are mistakes among others.
+        let loaded = check(&Tree::open(Path::new("/"))?, options.settings.as_deref())?;
+        return commands::verify::run(&options, &with_state(loaded, &options), json);
+    }
     let loaded = match settings(&options) {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -59,24 +65,28 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Explain { json } => commands::status::explain(&loaded.settings, json),
         Command::Plan { metadata, root } => commands::plan::run(&with(metadata), &loaded.settings, root.as_deref()),
         Command::Apply { root, metadata } => commands::apply::run(&with(metadata), &loaded.settings, &root),
-        Command::Verify { metadata } => commands::verify::run(&with(metadata), &loaded),
-        Command::Metadata { key, show_secrets, metadata } => {
-            commands::metadata::run(&with(metadata), &loaded.settings, key.as_deref(), show_secrets)
+        Command::Metadata { key, source, json, show_secrets, metadata } => {
+            let wanted = commands::metadata::Wanted { key, source, show_secrets, json };
+            commands::metadata::run(&with(metadata), &loaded.settings, &wanted)
         }
+        Command::Logs { name, follow } => commands::logs::run(&loaded.settings, name.as_deref(), follow),
         Command::Signal { status, reason, data, id, url, metadata } => {
             let wanted = commands::signal::Wanted { success: status == "SUCCESS", reason, data, id, url };
             commands::signal::run(&with(metadata), &loaded.settings, &wanted)
         }
         Command::Rerun { deployment } => commands::order::run(&loaded.settings, Order::Rerun, &deployment),
         Command::Forget { deployment } => commands::order::run(&loaded.settings, Order::Forget, &deployment),
-        Command::HookRun { .. } | Command::Catalog => Ok(exit::OK),
+        Command::HookRun { .. } | Command::Catalog | Command::Verify { .. } => Ok(exit::OK),
     }
 }
 
 fn settings(options: &Options) -> Result<Loaded> {
-    let mut loaded = load(&Tree::open(Path::new("/"))?, options.settings.as_deref())?;
+    Ok(with_state(load(&Tree::open(Path::new("/"))?, options.settings.as_deref())?, options))
+}
+
+fn with_state(mut loaded: Loaded, options: &Options) -> Loaded {
     if let Some(state) = &options.state {
         loaded.settings.state_dir.clone_from(state);
     }
-    Ok(loaded)
+    loaded
 }

@@ -383,7 +383,8 @@ impl Collector {
 
     /// Reads what cloud-init left on this machine, which no cache holds. Asks nobody over the network.
     pub fn read_boot_copy(&mut self) {
-        self.files.refresh(&self.root, &self.settings.sources);
+        let odd = self.files.refresh(&self.root, &self.settings.sources);
+        self.tell_odd("os-collect-config.conf", &odd);
         self.poll_file(SourceName::HeatLocal);
     }
 

@@ -75,16 +75,28 @@ pub enum Command {
         metadata: Option<PathBuf>,
     },
     /// Every mistake of settings, metadata and parameters at once
+    ///
+    /// Each with its place, key, rule and remedy. Ends with 1 if there is any, also one that the agent itself only warns of:
+    /// an unknown key, a drop-in that it skips.
     Verify {
+        /// The list as a document (docs/schemas/verify.json)
+        #[arg(long)]
+        json: bool,
         /// A metadata document in place of what was collected
         #[arg(long, value_name = "FILE")]
         metadata: Option<PathBuf>,
     },
     /// What was collected, secrets masked
     Metadata {
-        /// One value, by its dotted key
-        #[arg(long)]
+        /// One value, by its dotted key; items of a list by their number, from the end with a minus
+        #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
         key: Option<String>,
+        /// What one source said last, in place of all merged
+        #[arg(long, value_name = "SOURCE", conflicts_with = "metadata")]
+        source: Option<String>,
+        /// The value with where it is from, as a document (docs/schemas/metadata.json)
+        #[arg(long)]
+        json: bool,
         /// Show secrets too
         #[arg(long)]
         show_secrets: bool,
@@ -132,6 +144,17 @@ pub enum Command {
         /// Id, the beginning of one, or a name that only one deployment has
         #[arg(value_name = "ID")]
         deployment: String,
+    },
+    /// The output of a deployment, known secrets masked; without a name the list of what there is
+    ///
+    /// Of several deployments of one name it is the newest. For a component of the node the command that shows its journal
+    /// is printed.
+    Logs {
+        /// Id, the beginning of one, or a name
+        name: Option<String>,
+        /// Goes on until the deployment ends
+        #[arg(long, short)]
+        follow: bool,
     },
     /// Runs a recorded job, at most once
     #[command(hide = true)]

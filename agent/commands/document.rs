@@ -13,7 +13,7 @@ use crate::files::Tree;
 use crate::http::Http;
 use crate::metadata::Deployment;
 use crate::report::Report;
-use crate::settings::Settings;
+use crate::settings::{Settings, SourceName};
 
 /// The merged metadata with its deployments.
 ///
@@ -23,13 +23,26 @@ pub(super) fn read(options: &Options, settings: &Settings) -> Result<Map<String,
     if let Some(file) = &options.metadata {
         return read_document(file);
     }
-    let document = collected(settings)?.snapshot().document();
-    if document.is_empty() {
-        return Err(Error::permanent("nothing was collected yet")
-            .context("reading the collected metadata")
-            .remedy("start heat-node-agent.service, or name a document with --metadata"));
-    }
-    Ok(document)
+    let document = collected(settings, &Report::kept())?.snapshot().document();
+    if document.is_empty() { Err(nothing_collected()) } else { Ok(document) }
+}
+
+/// What one source said last.
+///
+/// # Errors
+/// If it said nothing yet, or there is no such source.
+pub(super) fn of_source(settings: &Settings, source: &str) -> Result<Map<String, Value>> {
+    let Some(name) = SourceName::from_word(source) else {
+        let known = settings.sources.order.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(Error::permanent(format!("there is no source {source:?}")).rule(format!("in use are {known}")));
+    };
+    collected(settings, &Report::kept())?
+        .said(name)
+        .ok_or_else(|| nothing_collected().context(format!("reading what source {source} said last")))
+}
+
+fn nothing_collected() -> Error {
+    Error::permanent("nothing was collected yet").remedy("start heat-node-agent.service, or name a document with --metadata")
 }
 
 /// The state directory, for commands that look into it or give orders.
@@ -45,12 +58,12 @@ pub(super) fn open_state(settings: &Settings) -> Result<Tree> {
 }
 
 /// What the daemon last collected, from its cache, and the boot copy of this machine. Asks nobody over the network.
-pub(super) fn collected(settings: &Settings) -> Result<Collector> {
+pub(super) fn collected(settings: &Settings, report: &Report) -> Result<Collector> {
     let root = Arc::new(Tree::open(Path::new("/"))?);
     let state = Arc::new(open_state(settings)?);
     let clock = Clock::system();
     let http = Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone());
-    let mut collector = Collector::new(settings.clone(), root, state, http, clock, Report::kept(), None);
+    let mut collector = Collector::new(settings.clone(), root, state, http, clock, report.clone(), None);
     collector.read_boot_copy();
     Ok(collector)
 }

@@ -73,7 +73,7 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
     let mut journal = Journal::open(Arc::clone(state), Some(&deploy.deployed_dir), deploy.keep, clock.clone(), &report)?;
     let outbox = Outbox::open(Arc::clone(state), http, clock.clone(), report.clone())?;
     let programs = Programs::new(Arc::clone(state), None, clock.clone())?;
-    let snapshot = document::collected(settings)?.snapshot().clone();
+    let snapshot = document::collected(settings, &report)?.snapshot().clone();
     let mut desk = Desk {
         state,
         root: &root,

@@ -3,17 +3,19 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
+use nix::unistd::geteuid;
 use serde_json::json;
 use sysinfo::Disks;
 
 use super::{document, exit, print, run};
 use crate::clock::Clock;
+use crate::collect::Snapshot;
 use crate::deploy::{Generations, Journal};
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
+use crate::report::Report;
 use crate::report::explain::{headline, page, tree};
 use crate::report::status::{Condition, ConditionState, SCHEMA_VERSION, Status, Verdict};
 use crate::settings::Settings;
@@ -161,16 +163,15 @@ fn read(settings: &Settings) -> Result<(Status, bool)> {
 
 /// Reads the state directory as it is, without the daemon's lock.
 fn of_state(settings: &Settings) -> Result<Status> {
-    let never = |error: Error| {
-        error
-            .context("the daemon has not run since boot, so that only root can see what it left")
-            .remedy("systemctl start heat-node-agent; journalctl -u heat-node-agent says why it does not run")
+    let state = match document::open_state(settings) {
+        Ok(state) => state,
+        // Where the daemon never ran, there is nothing to know of it but that.
+        Err(_) if geteuid().is_root() => return Ok(run::of_state(&Snapshot::default(), &[], None, &[])),
+        Err(error) => return Err(Error::permanent(format!("the daemon has not run since boot, and {}", error.cause()))),
     };
-    let state = Arc::new(document::open_state(settings).map_err(never)?);
-    let collector = document::collected(settings)?;
-    let generations = Generations::look(&state);
-    let waiting = Outbox::look(&state)?;
-    Ok(run::of_state(collector.snapshot(), &Journal::look(&state)?, generations.as_ref(), &waiting))
+    let collector = document::collected(settings, &Report::kept())?;
+    let (records, generation, waiting) = (Journal::look(&state)?, Generations::look(&state), Outbox::look(&state)?);
+    Ok(run::of_state(collector.snapshot(), &records, generation.as_ref(), &waiting))
 }
 
 /// Room on the machine's disks, asked for now: the first thing to look at when a node is sick.

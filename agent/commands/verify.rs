@@ -1,69 +1,251 @@
-//! `verify`: every mistake of settings, metadata and parameters at once.
+//! `verify [--json]`: every mistake of settings, metadata and parameters at once.
 
+use std::path::Path;
 use std::process::ExitCode;
 
+use serde_json::{Map, Value, json};
+
 use super::{Options, document, exit, print, run};
-use crate::error::Result;
+use crate::deploy::hooks;
+use crate::error::{Error, Result};
+use crate::files::Tree;
 use crate::metadata::Deployment;
-use crate::settings::Loaded;
+use crate::report::text::escaped;
+use crate::report::{Code, Report};
+use crate::settings::{KEYS, Loaded, Warning};
+
+/// One thing that is wrong.
+#[derive(Debug, Default)]
+struct Finding {
+    /// File, source or deployment.
+    place: String,
+    /// Key or parameter; empty where the whole place is meant.
+    key: String,
+    problem: String,
+    rule: String,
+    remedy: String,
+}
 
 /// Prints every mistake with key, rule and remedy.
 ///
 /// # Errors
-/// If the metadata that was asked for cannot be read at all.
-pub fn run(options: &Options, loaded: &Loaded) -> Result<ExitCode> {
-    let mut mistakes: Vec<String> = loaded
-        .warnings
-        .iter()
-        .map(|warning| format!("{}: {}: {}", warning.file.display(), warning.key, warning.message))
-        .collect();
-    let mut checked = 0;
+/// If standard output takes no more.
+pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode> {
+    let mut findings: Vec<Finding> = loaded.warnings.iter().map(of_setting).collect();
     // Without --metadata the settings alone can be checked before anything was ever collected.
     let document = match document::read(options, &loaded.settings) {
         Ok(document) => Some(document),
-        Err(error) if options.metadata.is_some() => return Err(error),
-        Err(_) => None,
+        Err(error) => {
+            if let Some(file) = &options.metadata {
+                findings.push(of_error(&file.display().to_string(), "", &error));
+            }
+            None
+        }
     };
+    if options.metadata.is_none() {
+        findings.extend(sources(loaded));
+    }
+    let entries = document.as_ref().map_or(&[][..], document::entries);
+    // Hooks are this machine's: a document from elsewhere is not measured by them.
+    let root = if options.metadata.is_none() { Some(Tree::open(Path::new("/"))?) } else { None };
+    findings.extend(deployments(entries, loaded, root.as_ref()));
+    if let Some(Value::Object(_) | Value::String(_) | Value::Number(_) | Value::Bool(_)) =
+        document.as_ref().and_then(|document: &Map<String, Value>| document.get("deployments"))
+    {
+        findings.push(Finding {
+            place: "the metadata".to_owned(),
+            key: "deployments".to_owned(),
+            problem: "not a list".to_owned(),
+            rule: "deployments is a list of objects (heat-protocol.md 3.1)".to_owned(),
+            remedy: "correct the document".to_owned(),
+        });
+    }
+    let checked = match &document {
+        Some(_) => format!("settings and {} deployments", entries.len()),
+        None if options.metadata.is_some() => "settings".to_owned(),
+        None => "settings (no metadata was collected yet, or only root can read it)".to_owned(),
+    };
+    print(&if as_json { document_of(&findings, &checked) } else { page(&findings, &checked) })?;
+    Ok(if findings.is_empty() { exit::OK } else { exit::FAILED })
+}
+
+fn page(findings: &[Finding], checked: &str) -> String {
+    let mut lines: Vec<String> = findings
+        .iter()
+        .map(|one| {
+            let parts =
+                [(&one.place, ""), (&one.key, ": "), (&one.problem, ": "), (&one.rule, "; rule: "), (&one.remedy, "; remedy: ")];
+            let parts = parts.iter().filter(|(text, _)| !text.is_empty());
+            parts.map(|(text, before)| format!("{before}{}", escaped(text))).collect()
+        })
+        .collect();
+    lines.push(match findings.len() {
+        0 => format!("{checked}: no mistakes"),
+        1 => format!("{checked}: 1 mistake"),
+        count => format!("{checked}: {count} mistakes"),
+    });
+    lines.join("\n") + "\n"
+}
+
+fn document_of(findings: &[Finding], checked: &str) -> String {
+    let mistakes: Vec<Value> = findings
+        .iter()
+        .map(|one| json!({"place": one.place, "key": one.key, "problem": one.problem, "rule": one.rule, "remedy": one.remedy}))
+        .collect();
+    format!("{:#}\n", json!({"schema_version": 1, "checked": checked, "mistakes": mistakes}))
+}
+
+fn of_setting(warning: &Warning) -> Finding {
+    let default = KEYS.iter().find(|key| key.path == warning.key).map(|key| key.default);
+    let remedy = match default {
+        Some("") => "correct the value, or leave the key out".to_owned(),
+        Some(default) => format!("correct the value, or leave the key out: it is then {default}"),
+        None if warning.skipped => "correct the file".to_owned(),
+        None => "correct or remove the key".to_owned(),
+    };
+    let value = warning.message.strip_suffix(&format!(" is not {}", warning.rule));
+    Finding {
+        place: warning.file.display().to_string(),
+        key: warning.key.clone(),
+        problem: value.map_or_else(|| warning.message.clone(), |value| format!("{value} is not allowed")),
+        rule: warning.rule.clone(),
+        remedy,
+    }
+}
+
+fn of_error(place: &str, key: &str, error: &Error) -> Finding {
+    let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+    Finding {
+        place: place.to_owned(),
+        key: key.to_owned(),
+        problem: error.to_string(),
+        rule: text(error.broken_rule()),
+        remedy: text(error.suggested_remedy()),
+    }
+}
+
+/// What the files that sources are learnt from have wrong.
+fn sources(loaded: &Loaded) -> Vec<Finding> {
+    let report = Report::kept();
+    if document::collected(&loaded.settings, &report).is_err() {
+        return Vec::new();
+    }
+    let told = report.events().into_iter().filter(|event| matches!(event.code, Code::MetadataOdd | Code::SourceFailed));
+    told.map(|event| Finding {
+        place: format!("source {}", event.source.unwrap_or_default()),
+        problem: event.cause.unwrap_or(event.message),
+        remedy: event.remedy.unwrap_or_else(|| event.code.entry().remedy.to_owned()),
+        ..Finding::default()
+    })
+    .collect()
+}
+
+fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<Finding> {
+    let mut findings = Vec::new();
     let mut nodes = 0;
-    for entry in document.as_ref().map_or(&[][..], document::entries) {
-        checked += 1;
-        match Deployment::parse(entry) {
-            Err(malformed) => mistakes.extend(malformed.mistakes.iter().map(|mistake| {
-                format!("deployment {} ({}): {mistake}", malformed.name, malformed.id.as_deref().unwrap_or("no id"))
-            })),
-            Ok(Some(deployment)) if deployment.group == "kubernetes-node" => {
+    for (at, entry) in entries.iter().enumerate() {
+        let deployment = match Deployment::parse(entry) {
+            Ok(Some(deployment)) => deployment,
+            Ok(None) => continue,
+            Err(malformed) => {
+                let id = malformed.id.as_deref().unwrap_or("no id");
+                let place = format!("deployments.{at}: deployment {} ({id})", malformed.name);
+                findings.extend(malformed.mistakes.iter().map(|mistake| {
+                    let (key, problem) = mistake.split_once(": ").unwrap_or(("", mistake));
+                    Finding {
+                        place: place.clone(),
+                        key: key.to_owned(),
+                        problem: problem.to_owned(),
+                        rule: "a deployment is an object with id, group, inputs, outputs, options (heat-protocol.md 3.2)"
+                            .to_owned(),
+                        remedy: "correct the template".to_owned(),
+                    }
+                }));
+                continue;
+            }
+        };
+        let place = format!("deployments.{at}: deployment {} ({})", deployment.name, deployment.id);
+        let settings = &loaded.settings.deploy;
+        if let Some(groups) = settings.groups.as_ref().filter(|groups| !groups.contains(&deployment.group)) {
+            findings.push(Finding {
+                place: place.clone(),
+                key: "group".to_owned(),
+                problem: format!("{:?} is not allowed on this image", deployment.group),
+                rule: format!("[deploy] groups in agent.toml allows: {}", groups.join(", ")),
+                remedy: "use an allowed group, or have the image allow it".to_owned(),
+            });
+        }
+        match deployment.group.as_str() {
+            "kubernetes-node" => {
                 nodes += u32::from(matches!(deployment.action(), "CREATE" | "UPDATE" | ""));
-                if let Err(found) = run::understand(&deployment) {
-                    mistakes.extend(
-                        found.iter().map(|mistake| format!("deployment {} ({}): {mistake}", deployment.name, deployment.id)),
-                    );
-                }
+                let mistakes = run::understand(&deployment).err().unwrap_or_default();
+                findings.extend(mistakes.into_iter().map(|mistake| Finding {
+                    place: place.clone(),
+                    key: mistake.parameter,
+                    problem: mistake.value.map_or(mistake.problem.clone(), |value| format!("{value:?} {}", mistake.problem)),
+                    rule: mistake.rule,
+                    remedy: mistake.remedy,
+                }));
             }
-            Ok(Some(deployment)) => {
-                let allowed = loaded.settings.deploy.groups.as_ref().is_none_or(|groups| groups.contains(&deployment.group));
-                if !allowed {
-                    mistakes.push(format!(
-                        "deployment {} ({}): group {:?} is not allowed; rule: [deploy] groups in agent.toml; remedy: allow it in the image",
-                        deployment.name, deployment.id, deployment.group
-                    ));
-                }
+            "script" => findings.extend(hooks::script::job(&deployment, None).err().map(|error| of_error(&place, "", &error))),
+            "Heat::Ungrouped" | "os-apply-config" => {}
+            _ => {
+                let hook = root.map(|root| hooks::external(&deployment, root, &settings.hook_dirs, None));
+                findings.extend(hook.and_then(Result::err).map(|error| of_error(&place, "group", &error)));
             }
-            Ok(None) => {}
         }
     }
     if nodes > 1 {
-        mistakes
-            .push(format!("{nodes} kubernetes-node deployments; rule: one a server; remedy: keep one of them in the template"));
+        findings.push(Finding {
+            place: "the metadata".to_owned(),
+            key: "deployments".to_owned(),
+            problem: format!("{nodes} kubernetes-node deployments"),
+            rule: "one a server (design.md 5)".to_owned(),
+            remedy: "keep one of them in the template".to_owned(),
+        });
     }
-    if mistakes.is_empty() {
-        let what = if document.is_some() {
-            format!("settings and {checked} deployments")
-        } else {
-            "settings (no metadata was collected yet)".to_owned()
-        };
-        print(&format!("{what}: no mistakes\n"))?;
-        return Ok(exit::OK);
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    #[test]
+    fn all_mistakes_come_at_once_each_with_its_place() {
+        let (volume, other) = ("7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4", "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d61");
+        let entries = [
+            json!({"id": "a", "name": "bad", "group": "script", "outputs": "none", "inputs": 3}),
+            json!({"id": "b", "name": "node", "group": "kubernetes-node", "config": {"ROLE": "master", "TLS_DISABLED": "True",
+                "KUBE_NODE_IP": "nowhere", "WAIT_TIMEOUT": "soon", "DOCKER_VOLUME": volume, "ETCD_VOLUME": other, "KUBE_TAGG": "v1",
+                "CLUSTER_UUID": "5f1c3a52-8d0e-4c61-9b0e-2f6f6e1d7a10", "WAIT_HANDLE": "ftp://nowhere"}}),
+            json!({"id": "c", "name": "object", "group": "script", "config": {}}),
+            json!({"id": "d", "name": "puppet", "group": "puppet"}),
+            json!({"id": "e", "name": "fine", "group": "script", "config": "#!/bin/sh"}),
+        ];
+        let mut loaded = Loaded { settings: Settings::default(), warnings: Vec::new() };
+        loaded.settings.deploy.groups = Some(["script", "kubernetes-node"].map(str::to_owned).to_vec());
+        let dir = tempfile::tempdir().unwrap();
+        let findings = deployments(&entries, &loaded, Some(&Tree::open(dir.path()).unwrap()));
+        let found: Vec<_> = findings.iter().map(|one| format!("{} {}", one.place.split(": ").next().unwrap(), one.key)).collect();
+        assert_eq!(
+            found,
+            [
+                "deployments.0 inputs",
+                "deployments.0 outputs",
+                "deployments.1 KUBE_NODE_IP",
+                "deployments.1 WAIT_TIMEOUT",
+                "deployments.1 ETCD_VOLUME",
+                "deployments.1 KUBE_TAGG",
+                "deployments.1 WAIT_HANDLE",
+                "deployments.2 ",
+                "deployments.3 group",
+                "deployments.3 group",
+            ],
+            "{}",
+            page(&findings, "x")
+        );
+        assert!(findings.iter().all(|one| !one.rule.is_empty() && !one.remedy.is_empty()), "{findings:?}");
     }
-    print(&format!("{}\n{} mistakes\n", mistakes.join("\n"), mistakes.len()))?;
-    Ok(exit::FAILED)
 }

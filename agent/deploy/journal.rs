@@ -37,6 +37,19 @@ pub enum State {
     Signalled,
 }
 
+impl State {
+    /// The word in status and files.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Seen => "seen",
+            Self::Running => "running",
+            Self::Finished => "finished",
+            Self::Signalled => "signalled",
+        }
+    }
+}
+
 /// Everything that is remembered of a deployment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {

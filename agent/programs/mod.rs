@@ -28,7 +28,8 @@ use crate::systemd::{Systemd, TransientService};
 
 const JOB: &str = "job.json";
 const STARTED: &str = "started";
-const RESULT: &str = "result.json";
+/// Written as the last act of a job: while it is not there, the job may go on.
+pub const RESULT: &str = "result.json";
 const LOCK: &str = "lock";
 /// The live output, kept beside the job.
 pub const OUTPUT: &str = "output.log";

@@ -170,6 +170,8 @@ pub(super) struct Mistake {
     /// Key path; empty for the whole file.
     pub(super) key: String,
     pub(super) message: String,
+    /// What the value must be; empty where no value is at fault.
+    pub(super) rule: String,
     /// The rest of the file can be used: an unknown key.
     pub(super) harmless: bool,
 }
@@ -183,7 +185,9 @@ impl fmt::Display for Mistake {
 impl Fragment {
     /// Parses and checks a file; every mistake at once. The fragment counts only if none is harmful.
     pub(super) fn parse(bytes: &[u8]) -> (Self, Vec<Mistake>) {
-        let whole = |message: String| (Self::default(), vec![Mistake { key: String::new(), message, harmless: false }]);
+        let whole = |message: String| {
+            (Self::default(), vec![Mistake { key: String::new(), message, rule: String::new(), harmless: false }])
+        };
         let Ok(text) = std::str::from_utf8(bytes) else { return whole("the file is not UTF-8".to_owned()) };
         let table: toml::Table = match text.parse() {
             Ok(table) => table,
@@ -241,17 +245,23 @@ fn check_table(table: &toml::Table, prefix: &str, mistakes: &mut Vec<Mistake>) {
         if let Some(key) = KEYS.iter().find(|key| key.path == path) {
             if let Err(rule) = key.rule.check(value) {
                 let message = format!("{} is not {rule}", shown(value));
-                mistakes.push(Mistake { key: path, message, harmless: false });
+                mistakes.push(Mistake { key: path, message, rule, harmless: false });
             }
             continue;
         }
         let is_section = KEYS.iter().any(|key| key.path.split_once('.').is_some_and(|(section, _)| section == path));
         match value {
             toml::Value::Table(inner) if is_section => check_table(inner, &path, mistakes),
-            _ if is_section => mistakes.push(Mistake { message: format!("is a section: [{path}]"), key: path, harmless: false }),
+            _ if is_section => mistakes.push(Mistake {
+                message: format!("is a section: [{path}]"),
+                key: path,
+                rule: "a section holds keys".to_owned(),
+                harmless: false,
+            }),
             _ => {
                 let hint = nearest(&path).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-                mistakes.push(Mistake { key: path, message: format!("unknown key, ignored{hint}"), harmless: true });
+                let message = format!("unknown key, ignored{hint}");
+                mistakes.push(Mistake { key: path, message, rule: "only known keys count".to_owned(), harmless: true });
             }
         }
     }
@@ -313,7 +323,8 @@ fn nearest(written: &str) -> Option<&'static str> {
 }
 
 /// How many letters must be changed, added or removed (Levenshtein).
-fn distance(one: &str, other: &str) -> usize {
+#[must_use]
+pub fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (above, letter) in one.chars().enumerate() {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use fragment::{KEYS, Key};
+pub use fragment::{KEYS, Key, distance};
 
 use crate::error::{Error, Kind, Result};
 use crate::files::{FileKind, Tree};
@@ -143,6 +143,8 @@ pub struct Warning {
     pub key: String,
     /// What is wrong and what was done.
     pub message: String,
+    /// What the value must be; empty where no value is at fault.
+    pub rule: String,
     /// Whether the whole file is skipped.
     pub skipped: bool,
 }
@@ -168,37 +170,70 @@ impl Default for Settings {
 /// Permanent, with every mistake of the file in it, if a main file is unreadable or wrong. `main` turns
 /// that into exit 64, on which systemd does not restart the agent.
 pub fn load(root: &Tree, only: Option<&Path>) -> Result<Loaded> {
+    match read(root, only)? {
+        (_, Some(unusable)) => Err(unusable),
+        (loaded, None) => Ok(loaded),
+    }
+}
+
+/// The same with every mistake of every file as a warning, for `verify`; a file that would stop the agent is left out.
+///
+/// # Errors
+/// If the working directory is not known.
+pub fn check(root: &Tree, only: Option<&Path>) -> Result<Loaded> {
+    read(root, only).map(|(loaded, _)| loaded)
+}
+
+/// Everything that the files say, and why the agent must not run with it.
+fn read(root: &Tree, only: Option<&Path>) -> Result<(Loaded, Option<Error>)> {
     let mut merged = Fragment::default();
     let mut warnings = Vec::new();
+    let mut unusable = None;
+    let mut main = |path: &Path, must: bool| {
+        let stops = read_main(root, path, must, &mut merged, &mut warnings).err();
+        unusable = unusable.take().or(stops);
+    };
     if let Some(only) = only {
-        let path = std::path::absolute(only)?;
-        if !read_main(root, &path, &mut merged, &mut warnings)? {
-            return Err(unusable(&path, "there is no such file"));
-        }
-        return Ok(Loaded { settings: merged.into(), warnings });
+        main(&std::path::absolute(only)?, true);
+        return Ok((Loaded { settings: merged.into(), warnings }, unusable));
     }
     for directory in DIRECTORIES {
-        read_main(root, &Path::new(directory).join("agent.toml"), &mut merged, &mut warnings)?;
+        main(&Path::new(directory).join("agent.toml"), false);
     }
     for path in drop_ins(root, &mut warnings) {
         if let Some(fragment) = read_drop_in(root, &path, &mut warnings) {
             merged.overlay(fragment);
         }
     }
-    Ok(Loaded { settings: merged.into(), warnings })
+    Ok((Loaded { settings: merged.into(), warnings }, unusable))
 }
 
-/// `false` if the file is not there.
-fn read_main(root: &Tree, path: &Path, merged: &mut Fragment, warnings: &mut Vec<Warning>) -> Result<bool> {
-    let Some(bytes) = root.read(path, FILE_LIMIT).map_err(|error| unusable(path, error.cause()))? else { return Ok(false) };
+/// A file whose mistakes stop the agent. `must`: it has to be there.
+fn read_main(root: &Tree, path: &Path, must: bool, merged: &mut Fragment, warnings: &mut Vec<Warning>) -> Result<()> {
+    let mut whole = |why: &str| {
+        warnings.push(whole_file(path, why));
+        unusable(path, why)
+    };
+    let bytes = match root.read(path, FILE_LIMIT) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) if must => return Err(whole("there is no such file")),
+        Ok(None) => return Ok(()),
+        Err(error) => return Err(whole(error.cause())),
+    };
     let (fragment, mistakes) = Fragment::parse(&bytes);
     let wrong: Vec<_> = mistakes.iter().filter(|mistake| !mistake.harmless).map(Mistake::to_string).collect();
-    if !wrong.is_empty() {
+    let skipped = !wrong.is_empty();
+    warnings.extend(mistakes.into_iter().map(|mistake| warning(path, mistake, skipped)));
+    if skipped {
         return Err(unusable(path, &wrong.join("; ")));
     }
-    warnings.extend(mistakes.into_iter().map(|mistake| warning(path, mistake, false)));
     merged.overlay(fragment);
-    Ok(true)
+    Ok(())
+}
+
+/// A file that cannot be used at all.
+fn whole_file(path: &Path, why: &str) -> Warning {
+    Warning { file: path.to_owned(), key: String::new(), message: why.to_owned(), rule: String::new(), skipped: true }
 }
 
 fn unusable(path: &Path, why: &str) -> Error {
@@ -209,7 +244,7 @@ fn unusable(path: &Path, why: &str) -> Error {
 }
 
 fn warning(path: &Path, mistake: Mistake, skipped: bool) -> Warning {
-    Warning { file: path.to_owned(), key: mistake.key, message: mistake.message, skipped }
+    Warning { file: path.to_owned(), key: mistake.key, message: mistake.message, rule: mistake.rule, skipped }
 }
 
 /// The drop-ins in force: by file name over all three directories, the stronger directory masking the
@@ -224,7 +259,7 @@ fn drop_ins(root: &Tree, warnings: &mut Vec<Warning>) -> Vec<PathBuf> {
                 by_name.extend(wanted.map(|name| (name.clone(), directory.join(name))));
             }
             Err(error) => {
-                warnings.push(Warning { file: directory, key: String::new(), message: error.cause().to_owned(), skipped: true });
+                warnings.push(whole_file(&directory, error.cause()));
             }
         }
     }
@@ -238,12 +273,7 @@ fn read_drop_in(root: &Tree, path: &Path, warnings: &mut Vec<Warning>) -> Option
         // A link to /dev/null, or to anything else that is no file: the customary way to mask a name.
         Err(error) if error.kind() == Kind::Permanent && is_link(root, path) => return None,
         Err(error) => {
-            warnings.push(Warning {
-                file: path.to_owned(),
-                key: String::new(),
-                message: error.cause().to_owned(),
-                skipped: true,
-            });
+            warnings.push(whole_file(path, error.cause()));
             return None;
         }
     };
@@ -383,6 +413,9 @@ mod tests {
         for bad in ["polling_interval = 9999", "[deploy", "[node]\nsource = \"both\"\n[state]\ndir = \"var\"", "\u{0}"] {
             let (_dir, tree) = tree(&[("/etc/heat-node-agent/agent.toml", bad)]);
             let error = load(&tree, None).unwrap_err();
+            let checked = check(&tree, None).unwrap();
+            assert!(checked.warnings.iter().all(|warning| warning.skipped) && !checked.warnings.is_empty());
+            assert_eq!(checked.settings, Settings::default());
             assert_eq!(error.kind(), Kind::Permanent);
             assert!(error.to_string().contains("agent.toml"), "{error}");
         }

@@ -75,18 +75,21 @@ pub(super) struct Look {
 
 /// Checks parameters and wait handle.
 pub(in crate::commands) fn understand(deployment: &Deployment) -> std::result::Result<Plan, Vec<Mistake>> {
-    let spec = kubernetes::node_of(deployment)?;
-    let wait = match &spec.wait_handle {
-        None => None,
-        Some(value) => match Handle::parse(value) {
-            Ok(handle) => Some(handle),
-            Err(error) => {
+    let handle = kubernetes::readable_parameters(deployment).wait_handle().map(|value| Handle::parse(&value)).transpose();
+    let (spec, handle) = match (kubernetes::node_of(deployment), handle) {
+        (Ok(spec), Ok(handle)) => (spec, handle),
+        (spec, handle) => {
+            let mut mistakes = spec.err().unwrap_or_default();
+            // A handle that is no value at all is named already.
+            if let Some(error) = handle.err().filter(|_| mistakes.iter().all(|mistake| mistake.parameter != "WAIT_HANDLE")) {
                 let rule = error.broken_rule().unwrap_or_default().to_owned();
                 let remedy = error.suggested_remedy().unwrap_or_default().to_owned();
-                return Err(vec![Mistake::general("WAIT_HANDLE or WAIT_CURL", error.to_string(), rule, remedy)]);
+                mistakes.push(Mistake::general("WAIT_HANDLE or WAIT_CURL", error.cause(), rule, remedy));
             }
-        },
+            return Err(mistakes);
+        }
     };
+    let wait = handle.map(|handle| (handle, spec.wait_id.clone()));
     let desired = kubernetes::render(&spec);
     // What the node looks like is the generation; where its signals go is not part of it.
     let digest = key_of(&format!("{:?}", (&desired, &spec.kube_version)));

@@ -90,7 +90,7 @@ fn deployments(records: &[&Record], snapshot: &Snapshot) -> Vec<DeploymentStatus
         name: record.name.clone(),
         group: record.group.clone(),
         action: record.action.clone(),
-        state: word(record.state).to_owned(),
+        state: record.state.as_str().to_owned(),
         status_code: record.outcome.as_ref().map(|outcome| outcome.status),
         reason: record.outcome.as_ref().and_then(|outcome| outcome.reason.clone()),
         note: record.note.clone(),
@@ -170,14 +170,5 @@ fn summary(agent: &Agent) -> String {
             "watching; {} deployments done",
             agent.journal.all().iter().filter(|record| record.state == State::Signalled).count()
         ),
-    }
-}
-
-fn word(state: State) -> &'static str {
-    match state {
-        State::Seen => "seen",
-        State::Running => "running",
-        State::Finished => "finished",
-        State::Signalled => "signalled",
     }
 }

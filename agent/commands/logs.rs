@@ -1,0 +1,120 @@
+//! `logs [NAME] [--follow]`: the output of a deployment, with known secrets masked as it was stored.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::{document, exit, print};
+use crate::deploy::{Journal, Record, State, choose};
+use crate::error::{Context, Error, Result};
+use crate::files::Tree;
+use crate::programs::{OUTPUT, RESULT};
+use crate::report::text::escaped;
+use crate::settings::Settings;
+use crate::watch::Watch;
+
+/// The net under inotify.
+const POLL: Duration = Duration::from_secs(1);
+
+/// Components whose words are in the journal of their unit.
+const COMPONENTS: [&str; 3] = ["docker", "etcd", "containerd"];
+
+/// Prints the output of the newest deployment of that name or id; without a name what there is.
+///
+/// # Errors
+/// If nothing of that name is known, or the state directory cannot be read.
+pub fn run(settings: &Settings, name: Option<&str>, follow: bool) -> Result<ExitCode> {
+    let state = document::open_state(settings)?;
+    let records = Journal::look(&state)?;
+    let Some(name) = name else { return print(&list(&state, &records)?).map(|()| exit::OK) };
+    let newest = |is: fn(&Record, &str) -> bool| records.iter().rev().find(|record| is(record, name));
+    let known = newest(|record, name| record.id == name).or_else(|| newest(|record, name| record.name == name));
+    let unit = name.strip_suffix(".service").unwrap_or(name);
+    let record = match known {
+        Some(record) => record,
+        None if COMPONENTS.contains(&unit) || name.ends_with(".service") => {
+            print(&format!("{unit} is a unit of this machine; its words are in the journal: journalctl -b -u {unit}.service\n"))?;
+            return Ok(exit::OK);
+        }
+        None => choose(&records.iter().collect::<Vec<_>>(), name)?,
+    };
+    if record.group == "kubernetes-node" {
+        print("the agent itself did this; its words are in the journal: journalctl -b -u heat-node-agent\n")?;
+    }
+    let directory = settings.state_dir.join("work").join(record.job());
+    let watch = Watch::open();
+    loop {
+        watch.add(&directory);
+        // Asked before the last line is read: whatever was written until then is shown.
+        let ended = record.group == "kubernetes-node" || !follow || directory.join(RESULT).exists();
+        match File::open(directory.join(OUTPUT)) {
+            Ok(file) => return pass_on(BufReader::new(file), &watch, &directory, follow).map(|()| exit::OK),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::from(error).context(format!("reading the output of deployment {}", record.name)));
+            }
+            Err(_) if ended => return print(&stored(record)).map(|()| exit::OK),
+            Err(_) => watch.wait(POLL),
+        }
+    }
+}
+
+/// Line by line, to its end; with `follow` to the end of the deployment.
+fn pass_on(mut from: impl BufRead, watch: &Watch, directory: &std::path::Path, follow: bool) -> Result<()> {
+    let terminal = std::io::stdout().is_terminal();
+    watch.add_written(&directory.join(OUTPUT));
+    loop {
+        let ended = !follow || directory.join(RESULT).exists();
+        let mut line = Vec::new();
+        while from.read_until(b'\n', &mut line).context(|| "reading the output")? > 0 {
+            let text = String::from_utf8_lossy(&line);
+            print(&if terminal { harmless(&text) } else { text.into_owned() })?;
+            line.clear();
+        }
+        if ended {
+            return Ok(());
+        }
+        watch.wait(POLL);
+    }
+}
+
+/// A script's output must not command the terminal that shows it.
+fn harmless(text: &str) -> String {
+    text.split_inclusive(['\n', '\t'])
+        .map(|piece| {
+            let body = piece.trim_end_matches(['\n', '\t']);
+            format!("{}{}", escaped(body), piece.get(body.len()..).unwrap_or_default())
+        })
+        .collect()
+}
+
+/// What is known of a run that left no output file.
+fn stored(record: &Record) -> String {
+    match &record.outcome {
+        Some(outcome) => harmless(&format!("{}{}\n", outcome.stdout, outcome.stderr)),
+        None if record.state == State::Seen => "it has not run yet\n".to_owned(),
+        None => format!("no output; {}\n", record.note.as_deref().unwrap_or("it may have just begun")),
+    }
+}
+
+fn list(state: &Tree, records: &[Record]) -> Result<String> {
+    let mut lines = vec![format!("{:<36} {:<9} {:<10} {:>9} NAME", "ID", "STATE", "GROUP", "BYTES")];
+    for record in records.iter().rev() {
+        let output = std::path::Path::new("work").join(record.job()).join(OUTPUT);
+        let size = state.facts(&output)?.map_or("-".to_owned(), |facts| facts.size.to_string());
+        let (id, group, name) = (escaped(&record.id), escaped(&record.group), escaped(&record.name));
+        lines.push(format!("{id:<36} {:<9} {group:<10} {size:>9} {name}", record.state.as_str()));
+    }
+    lines.push("the agent: journalctl -u heat-node-agent; components: journalctl -u docker.service -u etcd.service".to_owned());
+    Ok(lines.join("\n") + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_is_not_commanded_and_lines_stay_lines() {
+        assert_eq!(harmless("a\tb\x1b[2J\r\nc"), "a\tb\\u{1b}[2J\\r\nc");
+    }
+}
