@@ -100,7 +100,7 @@ fn of_setting(warning: &Warning) -> Finding {
     let remedy = match default {
         Some("") => "correct the value, or leave the key out".to_owned(),
         Some(default) => format!("correct the value, or leave the key out: it is then {default}"),
-        None if warning.skipped => "correct the file".to_owned(),
+        None if warning.key.is_empty() => "correct the file".to_owned(),
         None => "correct or remove the key".to_owned(),
     };
     let value = warning.message.strip_suffix(&format!(" is not {}", warning.rule));

@@ -130,8 +130,8 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
 
         let unowned = self.write_early(&plan)?;
         self.enable_and_reload(&plan).await?;
-        self.find_units(&plan, &observed).await?;
         self.at(FILES, ConditionState::Ok);
+        self.find_units(&plan, &observed).await?;
         for unit in first_helpers {
             let taken = self.context.clock.start();
             if self.starter.help(unit, self.owed.contains(&unit.name)).await? {

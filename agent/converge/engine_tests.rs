@@ -206,6 +206,11 @@ impl Machine {
         converge(desired, &context).await
     }
 
+    /// What explain would show.
+    fn steps(&self) -> Vec<String> {
+        self.report.steps().iter().map(|step| format!("{} {:?}", step.name, step.state)).collect()
+    }
+
     fn codes(&self) -> Vec<Code> {
         self.report.events().iter().map(|event| event.code).collect()
     }
@@ -310,6 +315,16 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
     assert!(machine.codes().iter().filter(|code| **code == Code::GateGreen).count() == 2);
     assert_eq!(machine.read("/var/lib/docker/on-volume").as_deref(), Some("x"));
     assert!(converged.timings.iter().any(|(step, _)| step == "gate docker"), "{:?}", converged.timings);
+    let steps = [
+        "files",
+        "volume runtime",
+        "unit systemd-sysctl.service",
+        "unit docker.service",
+        "unit etcd.service",
+        "gate etcd",
+        "gate docker",
+    ];
+    assert_eq!(machine.steps(), steps.map(|step| format!("{step} Ok")));
 
     for name in ["etcd.service", "docker.service"] {
         fake.set(state(name, "active"));
@@ -381,6 +396,8 @@ async fn what_the_image_lacks_is_told_before_a_volume_is_touched() {
     assert_eq!((failure.code, failure.unit.as_deref()), (Code::UnitMissing, Some("docker.service")));
     assert!(!fake.take_log().contains(&"volume runtime".to_owned()));
     assert_eq!(machine.codes().last(), Some(&Code::UnitMissing));
+    let steps = machine.steps();
+    assert!(steps.contains(&"unit docker.service Failed".to_owned()) && steps.contains(&"volume runtime Pending".to_owned()));
 }
 
 #[tokio::test]
@@ -412,6 +429,10 @@ async fn a_unit_that_fails_ends_the_run_at_once_and_says_why() {
         fake.answers.lock().unwrap().extend((0..999).map(|_| Err(Error::transient("refused"))));
         let failure = machine.converge(&desired, &fake).await.unwrap_err();
         assert_eq!((failure.code, failure.step.as_str()), (Code::UnitFailed, "unit x.service"));
+        // The gate may have begun beside it or not.
+        assert_eq!(machine.steps()[..2], ["files Ok", "unit x.service Failed"]);
+        let step = machine.report.steps().swap_remove(1);
+        assert_eq!((step.cause, step.remedy), (Some(failure.cause.clone()), Some(failure.remedy.clone())));
         assert!(failure.cause.contains(cause), "{}", failure.cause);
         assert!(failure.remedy.contains(remedy), "{}", failure.remedy);
     }

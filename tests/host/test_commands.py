@@ -1,0 +1,172 @@
+"""The commands, beside a running daemon and without one; their documents against docs/schemas."""
+import json
+import re
+
+import jsonschema
+from lib.common import REPO, wait_for
+from lib.node import IP, NODE, UNIT, VDB, signalled, start
+
+WORKER = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": NODE["CLUSTER_UUID"], "DOCKER_VOLUME": VDB,
+          "WAIT_TIMEOUT": 600}
+SECRET = "canary-password"
+
+
+def hna(host, *args, code: int = 0, **options):
+    """One command of the agent; its standard output, or with a code other than 0 both streams."""
+    done = host.exec("heat-node-agent", *args, check=False, **options)
+    assert done.returncode == code, f"{args}: {done.returncode}\n{done.stdout}{done.stderr}"
+    assert SECRET not in done.stdout + done.stderr, args
+    return done.stdout if code == 0 else done.stdout + done.stderr
+
+
+def document(host, command: str, *args, code: int = 0) -> dict:
+    """A --json document, valid by its schema."""
+    schema = json.loads((REPO / f"docs/schemas/{command}.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    value = json.loads(host.exec("heat-node-agent", command, "--json", *args, check=False).stdout)
+    jsonschema.Draft202012Validator(schema).validate(value)
+    assert SECRET not in json.dumps(value)
+    hna(host, command, "--json", *args, code=code)
+    return value
+
+
+def first(tree: list[dict]) -> list[str]:
+    """Names from the root to the condition that explain marks."""
+    for one in tree:
+        if one.get("first"):
+            return [one["name"]]
+        if below := first(one.get("parts", [])):
+            return [one["name"], *below]
+    return []
+
+
+def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB)})
+    host.sh("mkfs.ext4 -q -L old /dev/vdb; sync")
+    # Where nothing ever ran, each says so; usage is 64.
+    host.install_agent()
+    assert "FAILED at daemon" in hna(host, "explain", code=1)
+    assert "NOT RUNNING" in hna(host, "status", code=2)
+    hna(host, "status", "--wait=0", code=75)
+    assert "unrecognized subcommand" in hna(host, "expalin", code=64)
+    assert "unexpected argument" in hna(host, "status", "--jsn", code=64)
+
+    count = "#!/bin/sh\necho ran >>/var/tmp/ran; echo out $n; echo $deploy_password; n=$(wc -l </var/tmp/ran); exit $((2 - n))\n"
+    long = "#!/bin/sh\necho begun; while [ ! -e /run/go ]; do sleep 0.1; done; echo done\n"
+    server.deploy(server.deployment("count", config=count, inputs={"n": 5, "deploy_password": SECRET}),
+                  server.deployment("twin", config=long), server.deployment("twin", config="#!/bin/sh\necho second\n", signal="NO_SIGNAL"),
+                  server.deployment("node", group="kubernetes-node", inputs=WORKER))
+    ids = [d["id"] for d in server.document["deployments"]]
+    start(host, server)
+    host.wait_for(lambda: "begun" in hna(host, "logs", ids[1]))
+
+    # What runs is left alone; what is meant must be clear.
+    assert "runs now" in hna(host, "rerun", ids[1], code=1)
+    assert "runs now" in hna(host, "forget", ids[1][:8], code=1)
+    assert "2 deployments match" in hna(host, "rerun", "twin", code=1) if len(document(host, "status", code=2)["deployments"]) > 2 else True
+    assert "no deployment" in hna(host, "forget", "nobody", code=1)
+    assert hna(host, "logs", "count").splitlines() == ["out 5", "******"]
+    assert "status code" not in hna(host, "explain", code=1)
+    tree = document(host, "explain", code=1)
+    assert first(tree["conditions"]) == ["deployments", "count"], tree["summary"]
+    assert [c["state"] for c in tree["conditions"] if c["name"] in ("settings", "daemon", "bus", "sources")] == ["ok"] * 4
+    assert signalled(server, "count")["deploy_status_code"] == 1
+
+    # Ordered once, run once, signalled once more; the twin goes on beside it.
+    server.forget()
+    follow = host.popen("heat-node-agent", "logs", "--follow", ids[1], stdout=-1, text=True)
+    assert "is run again" in hna(host, "rerun", "count")
+    assert "waits for its turn" in hna(host, "rerun", "count", code=1)
+    host.write("/run/go", "")
+    assert signalled(server, "count")["deploy_status_code"] == 0
+    assert follow.communicate(timeout=30)[0] == "begun\ndone\n"
+    assert host.read("/var/tmp/ran") == "ran\nran\n"
+    assert "2 deployments match" in hna(host, "rerun", "twin", code=1)
+    assert hna(host, "logs", "twin") == "second\n"
+    assert all(i in hna(host, "logs") for i in ids)
+    assert "journalctl -b -u docker.service" in hna(host, "logs", "docker")
+
+    # A foreign volume: the step, the cause and the remedy in a page that fits the screen.
+    assert "HNA-0306" in str(signalled(server, "node")["deploy_status_code"])
+    hna(host, "status", "--wait=20", code=1)
+    page = hna(host, "explain", code=1)
+    assert first(document(host, "explain", code=1)["conditions"]) == ["deployments", "node", "node", "volume runtime"], page
+    assert "=> FAILED" in page and "ext4" in page and "remedy: " in page and 5 <= len(page.splitlines()) <= 25, page
+    assert document(host, "status", code=2)["node"]["state"] == "rejected"
+    # Put right and tried again, without a new deployment.
+    host.sh("wipefs -qa /dev/vdb; blkdiscard -fz /dev/vdb; sync")
+    server.forget()
+    hna(host, "rerun", ids[3])
+    assert hna(host, "status", "--wait=60") == "well: every condition is met\n"
+    assert signalled(server, "node")["deploy_status_code"] == 0
+    assert document(host, "explain")["failed"] is False
+    status = document(host, "status")
+    assert {s["state"] for s in status["node"]["steps"]} == {"ok"} and status["node"]["generation"] == 1
+    assert "=>" not in hna(host, "explain")
+
+    # What was collected.
+    assert hna(host, "metadata", "--key", "deployments.0.name") == "count\n"
+    assert hna(host, "metadata", "--key", "os-collect-config.cfn.stack_name", "--source", "cfn") == "stack\n"
+    assert "it has os-collect-config" in hna(host, "metadata", "--key", "os-collect-confi.cfn", code=1)
+    assert "there is no source" in hna(host, "metadata", "--source", "ec2", code=1)
+    assert document(host, "metadata", "--key", "deployments.-1.group")["value"] == "kubernetes-node"
+    assert SECRET in host.exec("heat-node-agent", "metadata", "--show-secrets").stdout
+    for command in (("status",), ("explain",)):
+        host.exec("runuser", "-u", "nobody", "--", "heat-node-agent", *command)
+    for command in (("logs",), ("rerun", "x"), ("forget", "x"), ("metadata",)):
+        said = host.exec("runuser", "-u", "nobody", "--", "heat-node-agent", *command, check=False)
+        assert (said.returncode, said.stderr.count("\n")) == (1, 1) and "as root" in said.stderr, said.stderr
+
+    # Every mistake at once, and a skipped drop-in is one.
+    assert "no mistakes" in hna(host, "verify")
+    host.sh("mkdir -p /etc/heat-node-agent/agent.toml.d")
+    host.write("/etc/heat-node-agent/agent.toml", "polling_interval = 0\n")
+    host.write("/etc/heat-node-agent/agent.toml.d/1.toml", "[deploy]\nkeep = 'many'\n")
+    bad = dict(server.deployment("bad"), outputs="none")
+    wrong = WORKER | {"KUBE_NODE_IP": "nowhere", "DOCKER_VOLUME": "vdb", "TLS_DISABLD": "True", "HTTP_PROXY": SECRET}
+    wrong |= {"WAIT_HANDLE": f"ftp://{SECRET}"}
+    host.write("/tmp/m.json", json.dumps({"deployments": [bad, server.deployment("n", group="kubernetes-node", inputs=wrong)]}), 0o600)
+    found = {m["key"] for m in document(host, "verify", "--metadata", "/tmp/m.json", code=1)["mistakes"]}
+    assert found >= {"polling_interval", "deploy.keep", "outputs", "KUBE_NODE_IP", "DOCKER_VOLUME", "TLS_DISABLD", "WAIT_HANDLE"}, found
+    assert "FAILED at settings" in hna(host, "explain", code=64)
+    host.remove("/etc/heat-node-agent/agent.toml")
+
+    # An order that nobody understands is put aside and said; a source that fails is seen by who watches.
+    host.write("/var/lib/heat-node-agent/requests/1.json", '{"schema": 1, "order": "reboot", "deployment": "x"}')
+    host.wait_for(lambda: host.journal(HNA_EVENT="RequestUnreadable"))
+    assert host.exists("/var/lib/heat-node-agent/requests/1.unreadable")
+    watch = host.popen("heat-node-agent", "status", "--watch", stdout=-1, text=True)
+    assert "running" in watch.stdout.readline()
+    server.stop()
+    host.exec("systemctl", "reload", UNIT)
+    wait_for(lambda: "FAILING" in watch.stdout.readline(), 30)
+    tree = document(host, "explain", code=1)
+    assert first(tree["conditions"]) == ["sources", "cfn"], tree["summary"]
+    document(host, "status", code=2)
+
+    # Without the daemon: the same page, and orders are carried out by the command itself, before the daemon runs again.
+    host.exec("systemctl", "stop", UNIT)
+    watch.terminate()
+    watch.communicate(timeout=10)
+    host.sh("pkill -x heat-node-agent || :")
+    assert first(document(host, "explain", code=1)["conditions"]) == ["daemon"]
+    document(host, "status", code=2)
+    host.sh("mv /run/heat-node-agent/status.json /run/saved")
+    assert "twin" in hna(host, "status", code=2) and "FAILED at daemon" in hna(host, "explain", code=1)
+    assert document(host, "status", code=2)["agent"]["pid"] == 0
+    assert "the daemon is down" in hna(host, "rerun", ids[2])
+    assert "is forgotten" in hna(host, "forget", ids[0])
+    assert not host.exists(f"/var/lib/heat-config/deployed/{ids[0]}.json")
+    host.remove("/run/go")
+    server.start()
+    server.forget()
+    host.exec("systemctl", "start", UNIT)
+    # The forgotten one runs as a new one, the other once more, and nothing else does.
+    assert signalled(server, "count")["deploy_status_code"] != 0
+    host.wait_for(lambda: hna(host, "logs", ids[2]) == "second\n")
+    assert host.read("/var/tmp/ran") == "ran\n" * 3
+    assert len(host.journal(HNA_EVENT="DeploymentStarted", HNA_DEPLOYMENT_ID=ids[1])) == 1
+    assert not re.findall(SECRET, "\n".join(e.get("MESSAGE", "") for e in host.journal(unit=UNIT)))
+    left = host.sh("ls /var/lib/heat-node-agent/requests").split()
+    assert left == ["1.unreadable"], left
