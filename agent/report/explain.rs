@@ -150,7 +150,8 @@ fn deployment(one: &DeploymentStatus) -> Condition {
         "running" => (Waiting, Some("it runs".to_owned()), Some(format!("heat-node-agent logs {} --follow", one.id))),
         _ => (Waiting, Some("it waits for its turn".to_owned()), None),
     };
-    let detail = Some(format!("{} {} {}", one.group, one.action, one.id));
+    let words = [one.group.as_str(), &one.action, &one.id].into_iter().filter(|word| !word.is_empty());
+    let detail = Some(words.collect::<Vec<_>>().join(" "));
     Condition { id: Some(one.id.clone()), detail, since: one.since.clone(), cause, remedy, ..condition(&one.name, state) }
 }
 
@@ -297,7 +298,7 @@ fn word(state: ConditionState) -> &'static str {
 mod tests {
     use super::*;
     use crate::report::Phase;
-    use crate::report::status::{AgentStatus, MetadataStatus, SCHEMA_VERSION, SignalStatus, SourceStatus, Verdict};
+    use crate::report::status::{AgentStatus, MetadataStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Verdict};
 
     const AT: &str = "2026-03-01T12:00:00Z";
 
@@ -389,6 +390,7 @@ mod tests {
             ("no daemon", well(), false, "FAILED at daemon", Wait),
             ("a skipped drop-in", changed(|s| s.conditions[0].state = Failed), true, "FAILED at settings", Well),
             ("no systemd", changed(|s| s.conditions[1].state = Failed), true, "FAILED at bus", Well),
+            ("a full disk", changed(|s| s.conditions.push(condition(STATE, Failed))), true, "FAILED at state", Wait),
             ("a source fails", changed(|s| s.sources = vec![source(3)]), true, "FAILED at sources > cfn", Wait),
             ("no source", changed(|s| s.sources.clear()), true, "waiting for sources", Well),
             ("no answer yet", changed(|s| s.metadata.source = None), true, "waiting for sources", Wait),
@@ -446,7 +448,7 @@ mod tests {
                 changed(|s| s.deployments[0].undelivered = true),
                 true,
                 "FAILED at signals > result of name-a (a)",
-                Well,
+                Bad,
             ),
             (
                 "what failed says more than what is waited for before it",
@@ -462,6 +464,22 @@ mod tests {
             let text = page(&tree, Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap());
             assert!((5..=25).contains(&text.lines().count()), "{case}:\n{text}");
             assert_eq!(text.matches("=>").count(), usize::from(!headline_.starts_with("well")), "{case}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn degraded_is_what_failed_or_is_tried_again_not_what_is_on_its_way() {
+        for (status, degraded) in [
+            (well(), false),
+            (changed(|s| s.deployments[0].state = "running".into()), false),
+            (changed(|s| s.deployments[0].failed = true), true),
+            (changed(|s| s.deployments[0].undelivered = true), true),
+            (changed(|s| s.conditions[0].state = Failed), true),
+            (changed(|s| s.signals = vec![signal()]), true),
+            (changed(|s| s.sources = vec![source(1)]), true),
+            (changed(|s| s.node = Some(node("applying", vec![]))), true),
+        ] {
+            assert_eq!(status.is_degraded(), degraded, "{status:?}");
         }
     }
 

@@ -9,6 +9,9 @@ use super::event::Phase;
 /// Version of the document: raised where a member changes its meaning or goes.
 pub const SCHEMA_VERSION: u32 = 1;
 
+/// Name of the condition that the agent's own work goes well: while it fails, nothing new is begun.
+pub const STATE: &str = "state";
+
 /// Everything that is shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -214,19 +217,26 @@ impl Status {
         let mut listed = self.deployments.iter().filter(|deployment| deployment.listed);
         let unfinished = listed.clone().any(|deployment| deployment.state != "signalled");
         let rejected = self.node.as_ref().is_some_and(|node| node.state == "rejected");
-        if listed.any(|deployment| deployment.failed) || (rejected && !unfinished) {
+        if listed.any(|deployment| deployment.failed || deployment.undelivered) || (rejected && !unfinished) {
             return Verdict::Failed;
         }
         let unheard = self.metadata.listed.is_none() || (self.metadata.expected && self.metadata.source.is_none());
-        if !running || unheard || unfinished || self.is_degraded() { Verdict::Waiting } else { Verdict::Well }
+        if !running || unheard || unfinished || self.is_tried_again() { Verdict::Waiting } else { Verdict::Well }
     }
 
     /// Whether something failed or is waiting to be said: the exit code 2 of `status`.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
+        self.is_tried_again()
+            || self.deployments.iter().any(|one| one.listed && (one.failed || one.undelivered))
+            || self.conditions.iter().any(|condition| condition.state == ConditionState::Failed)
+    }
+
+    /// Whether the agent itself goes on trying at something.
+    fn is_tried_again(&self) -> bool {
         self.sources.iter().any(|source| source.failures > 0)
-            || self.deployments.iter().any(|deployment| deployment.listed && deployment.failed)
             || self.node.as_ref().is_some_and(|node| node.state != "applied" || node.drifted)
+            || self.conditions.iter().any(|one| one.name == STATE && one.state == ConditionState::Failed)
             || !self.signals.is_empty()
     }
 
@@ -239,6 +249,10 @@ impl Status {
             if running { format!("running, pid {}", self.agent.pid) } else { "NOT RUNNING (last known state below)".to_owned() };
         lines.push(format!("heat-node-agent {} ({state}, since {})", self.agent.version, self.agent.started));
         lines.push(format!("phase: {} - {}", self.phase.as_str(), escaped(&self.summary)));
+        for condition in self.conditions.iter().filter(|condition| condition.state == ConditionState::Failed) {
+            let cause = condition.cause.as_deref().unwrap_or_default();
+            lines.push(format!("{}: FAILED: {}", escaped(&condition.name), escaped(cause)));
+        }
         lines.push("sources:".to_owned());
         for source in &self.sources {
             let good = source.last_good.as_deref().unwrap_or("never");

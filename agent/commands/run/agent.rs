@@ -90,6 +90,8 @@ pub(super) struct Agent {
     false_starts: BTreeMap<String, u32>,
     said: BTreeSet<String>,
     state: Arc<Tree>,
+    /// What of our own failed last, until it goes well again.
+    pub(super) troubled: Option<Condition>,
     /// What was found before the loop began.
     pub(super) conditions: Vec<Condition>,
     /// Tells when an order of the operator comes.
@@ -173,6 +175,7 @@ impl Agent {
             false_starts: BTreeMap::new(),
             said: BTreeSet::new(),
             state: Arc::clone(state),
+            troubled: None,
             conditions: Vec::new(),
             orders,
         })
@@ -235,6 +238,9 @@ impl Agent {
             self.serve_orders();
             if let Err(error) = self.decide() {
                 self.trouble("going on with the deployments", &error);
+            }
+            if self.trouble.is_none() {
+                self.troubled = None;
             }
         }
         self.publish();
@@ -305,6 +311,7 @@ impl Agent {
         );
         self.trouble = Some(self.clock.start());
         self.troubles += 1;
+        self.troubled = Some(page::trouble(self.troubled.take(), doing, error, self.clock.now()));
     }
 
     /// The status file and systemd's line, where they changed.

@@ -8,10 +8,10 @@ use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
 use crate::commands::status::FILE;
 use crate::deploy::{Generation, GenerationState, Record, State};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::status::{
-    AgentStatus, Condition, ConditionState, DeploymentStatus, MetadataStatus, NodeStatus, SCHEMA_VERSION, SignalStatus,
+    AgentStatus, Condition, ConditionState, DeploymentStatus, MetadataStatus, NodeStatus, SCHEMA_VERSION, STATE, SignalStatus,
     SourceStatus, Status,
 };
 use crate::report::{Code, Phase};
@@ -41,7 +41,7 @@ pub(super) fn of(agent: &Agent) -> Status {
             ..node(current)
         }),
         signals: signals(&agent.outbox.waiting()),
-        conditions: agent.conditions.clone(),
+        conditions: agent.conditions.iter().chain(&agent.troubled).cloned().collect(),
         metadata: MetadataStatus {
             source: snapshot.authority.as_ref().map(|authority| authority.source.to_owned()),
             expected: is_expected(snapshot),
@@ -128,6 +128,20 @@ fn signals(waiting: &[Entry]) -> Vec<SignalStatus> {
         next_try: (entry.tries > 0).then(|| entry.not_before.rfc3339()),
     };
     waiting.iter().map(signal).collect()
+}
+
+/// Something of our own failed: a full disk, a bus that is gone. `before`: what had failed until now.
+pub(super) fn trouble(before: Option<Condition>, doing: &str, error: &Error, now: Timestamp) -> Condition {
+    let before = before.unwrap_or_default();
+    Condition {
+        name: STATE.to_owned(),
+        state: ConditionState::Failed,
+        since: before.since.or_else(|| Some(now.rfc3339())),
+        attempt: before.attempt.saturating_add(1),
+        cause: Some(format!("{doing}: {error}")),
+        remedy: Some(error.suggested_remedy().unwrap_or(Code::StateWriteFailed.entry().remedy).to_owned()),
+        ..Condition::default()
+    }
 }
 
 /// What was found before the loop began.
