@@ -369,3 +369,18 @@ async fn the_first_request_of_many_nodes_is_splayed_and_settings_that_change_are
     }
     assert!(heat.requests().pop().unwrap().contains("StackName=t&"));
 }
+
+#[test]
+fn a_command_reads_what_is_on_this_machine_and_asks_nobody() {
+    let machine = Machine::new();
+    machine.put(BOOT, &boot("http://192.0.2.1"));
+    machine.put(CONF, "[cfn]\nthis is no setting\n");
+    // No runtime is there: a request could not even begin.
+    let mut collector = machine.collector();
+    assert_eq!(collector.said(SourceName::HeatLocal), None);
+    collector.read_boot_copy();
+    let said = collector.said(SourceName::HeatLocal).unwrap();
+    assert!(said.contains_key("os-collect-config") && said["deployments"] == json!([]));
+    assert_eq!((collector.said(SourceName::Cfn), collector.snapshot().document()), (None, said));
+    assert!(machine.codes().contains(&Code::MetadataOdd), "{:?}", machine.codes());
+}
