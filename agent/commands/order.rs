@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +12,11 @@ use crate::deploy::Journal;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
+use crate::openstack::keystone::Keystone;
 use crate::programs::Programs;
 use crate::report::Report;
 use crate::settings::Settings;
-use crate::signal::Outbox;
+use crate::signal::{Outbox, Sender};
 use crate::watch::Watch;
 
 /// How long the daemon may take to answer: it answers at once unless a signal is just on its way.
@@ -69,9 +69,10 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
     let report = Report::to_journal(false);
     let root = Arc::new(Tree::open(Path::new("/"))?);
     let deploy = &settings.deploy;
-    let http = Rc::new(Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone()));
+    let http = Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone());
+    let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
     let mut journal = Journal::open(Arc::clone(state), Some(&deploy.deployed_dir), deploy.keep, clock.clone(), &report)?;
-    let outbox = Outbox::open(Arc::clone(state), http, clock.clone(), report.clone())?;
+    let outbox = Outbox::open(Arc::clone(state), sender, clock.clone(), report.clone())?;
     let programs = Programs::new(Arc::clone(state), None, clock.clone())?;
     let snapshot = document::collected(settings, &report)?.snapshot().clone();
     let mut desk = Desk {

@@ -233,7 +233,6 @@ impl Desk<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
     use std::sync::Arc;
 
     use serde_json::{Value, json};
@@ -243,7 +242,8 @@ mod tests {
     use crate::deploy::Outcome;
     use crate::http::{Http, Tls};
     use crate::metadata::Deployment;
-    use crate::signal::{About, Destination, Entry};
+    use crate::openstack::keystone::Keystone;
+    use crate::signal::{About, Destination, Entry, Sender};
 
     /// A state directory as a daemon leaves it, reopened for every order as after a crash.
     struct Place {
@@ -270,7 +270,8 @@ mod tests {
             let clock = Clock::manual(Timestamp(1000));
             let root = Arc::new(Tree::open(self.dir.path()).unwrap());
             let state = Arc::new(Tree::open_or_create(&self.dir.path().join("state"), 0o700).unwrap());
-            let http = Rc::new(Http::new(Tls::default(), Arc::clone(&root), clock.clone()));
+            let http = Http::new(Tls::default(), Arc::clone(&root), clock.clone());
+            let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
             Opened {
                 journal: Journal::open(
                     Arc::clone(&state),
@@ -280,7 +281,7 @@ mod tests {
                     &self.report,
                 )
                 .unwrap(),
-                outbox: Outbox::open(Arc::clone(&state), http, clock.clone(), self.report.clone()).unwrap(),
+                outbox: Outbox::open(Arc::clone(&state), sender, clock.clone(), self.report.clone()).unwrap(),
                 programs: Programs::new(Arc::clone(&state), None, clock).unwrap(),
                 state,
                 root,
@@ -323,7 +324,7 @@ mod tests {
             let job = opened.journal.get(id).unwrap().job();
             opened.programs.prepare(&job, &crate::programs::Job::default()).unwrap();
             let about = About { id: id.into(), name: "setup".into(), resource: None, result: true };
-            let destination = Destination::Url { url: "http://192.0.2.1/".into(), verb: "POST".into() };
+            let destination = Destination::Url { url: "http://192.0.2.1/".into(), verb: "POST".into(), insecure: false };
             opened.outbox.put(Entry::new(format!("result {id}"), Some(about), destination, json!({}), Timestamp(1))).unwrap();
         }
 

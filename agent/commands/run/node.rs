@@ -89,11 +89,10 @@ pub(in crate::commands) fn understand(deployment: &Deployment) -> std::result::R
             return Err(mistakes);
         }
     };
-    let wait = handle.map(|handle| (handle, spec.wait_id.clone()));
     let desired = kubernetes::render(&spec);
     // What the node looks like is the generation; where its signals go is not part of it.
     let digest = key_of(&format!("{:?}", (&desired, &spec.kube_version)));
-    Ok(Plan { spec, desired, digest, wait })
+    Ok(Plan { spec, desired, digest, wait: handle })
 }
 
 /// Every mistake in one error.
