@@ -27,7 +27,9 @@ impl Peer {
 
 /// The deadline of the whole request is over.
 pub(super) fn no_answer(peer: &Peer, limit: Duration) -> Error {
-    Error::transient(format!("no answer from {} within {} s", peer.shown(), limit.as_secs_f32()))
+    // What is left of a deadline has many digits.
+    let tenths = (limit.as_secs_f32() * 10.0).round() / 10.0;
+    Error::transient(format!("no answer from {} within {tenths} s", peer.shown()))
         .remedy("check from this node that the endpoint answers: route, security groups, load")
 }
 

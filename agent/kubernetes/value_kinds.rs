@@ -129,7 +129,10 @@ impl Kind {
             Self::Url => is_http_url(text),
             Self::Version => is_version(text),
             Self::Pem => is_pem(text),
-            Self::Handle => plain(8192) && (text.starts_with('{') || text.starts_with("curl ") || is_http_url(text)),
+            // `null`, which is what a handle without the attribute gives, is explained by who reads the handle.
+            Self::Handle => {
+                plain(8192) && (text.starts_with('{') || text.starts_with("curl ") || text == "null" || is_http_url(text))
+            }
         };
         good.then(|| text.to_owned())
     }

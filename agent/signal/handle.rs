@@ -67,6 +67,9 @@ impl Handle {
     }
 
     fn parse_text(text: &str) -> Result<Self> {
+        if text == "null" {
+            return Err(not_understood().context("a TOKEN_SIGNAL handle has no attribute signal, its value is null"));
+        }
         if text.starts_with('{') {
             // The parser's words could show parts of the handle.
             let value: Value = serde_json::from_str(text)
@@ -257,6 +260,7 @@ mod tests {
             assert!(error.suggested_remedy().unwrap().contains("WAIT_HANDLE"), "{bad}");
             assert!(!error.lines().join(" ").contains("hush"), "{bad}");
         }
+        assert!(Handle::parse(&json!("null")).unwrap_err().to_string().contains("TOKEN_SIGNAL handle has no attribute signal"));
         let missing = Handle::parse(&json!({"auth_url": "http://k", "alarm_url": "http://h"})).unwrap_err();
         assert!(missing.to_string().contains("lacks user_id, password, project_id"), "{missing}");
         for (given, words) in [(json!({}), "NO_SIGNAL"), (json!({"auth_url": "http://k", "queue_id": "q"}), "ZAQAR_SIGNAL")] {

@@ -24,6 +24,10 @@ const ANSWER_LIMIT: usize = 64 * 1024;
 const KEYSTONES_LIMIT: &str =
     "by default Keystone refuses pre-signed URLs 15 minutes after their Timestamp ([credential] auth_ttl)";
 
+/// A bare URL does not tell its handle's type. Heat 27 does not answer to keys of the other type for a minute, then 500.
+const PERHAPS_ANOTHER_TYPE: &str = "check that heat-api-cfn and heat-engine answer; if the handle is an OS::Heat::WaitConditionHandle, give it as \
+     {get_attr: [handle, signal]}, not as a bare URL, which is taken for an AWS handle's";
+
 /// What the server itself may speak to Heat with, as its sources know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Own {
@@ -190,12 +194,16 @@ impl Sender {
             }
             Destination::Url { .. } => self.http.request(request.header("accept", "application/json")).await,
         };
-        match answer {
+        let mut answer = match answer {
             Ok(response) => Answer::status(response.status, response.retry_after(), &said(&response.body)),
             // With Keystone in between it matters who did not answer.
             Err(error) if matches!(destination, Destination::User { .. }) => Answer::none(&error, error.to_string()),
             Err(error) => Answer::none(&error, error.cause()),
+        };
+        if matches!(answer.code, None | Some(500)) && url.contains("/waitcondition/") && body.get("UniqueId").is_some() {
+            answer.remedy = Some(PERHAPS_ANOTHER_TYPE.to_owned());
         }
+        answer
     }
 }
 

@@ -225,6 +225,26 @@ async fn a_temporary_url_is_put_and_nothing_else_gets_the_servers_keys() {
     assert!(fake.requests()[0].starts_with("PUT /v1/AUTH_1/stacks/o?temp_url_sig=hush&"));
 }
 
+#[tokio::test]
+async fn no_answer_to_an_aws_body_may_mean_another_type_of_handle() {
+    let wait = |base: &str| {
+        let url = format!("{base}/v1/waitcondition/{HANDLE}?Signature=hush");
+        Destination::Url { url, verb: "PUT".to_owned(), insecure: false }
+    };
+    let (aws, native) = (json!({"Status": "SUCCESS", "UniqueId": "n"}), json!({"status": "SUCCESS", "id": "n"}));
+    for (act, body, hinted) in [
+        (Act::Close, &aws, true),
+        (status("500 Internal Server Error", ""), &aws, true),
+        (status("503 Busy", ""), &aws, false),
+        (Act::Close, &native, false),
+    ] {
+        let fake = Fake::start(vec![act]).await;
+        let (answer, _) = sender("2026-03-01T12:02:00Z").send(&wait(&fake.base), body, &Own::default()).await;
+        assert_eq!(judge(&answer), Verdict::Retry(None));
+        assert_eq!(answer.remedy.is_some_and(|remedy| remedy.contains("get_attr: [handle, signal]")), hinted, "{}", answer.cause);
+    }
+}
+
 #[test]
 fn the_first_line_of_heats_own_words_is_taken() {
     let xml = b"<ErrorResponse><Error><Type>Sender</Type><Code>X</Code><Message>The Stack (s) could not be found.\nTraceback</Message></Error></ErrorResponse>";

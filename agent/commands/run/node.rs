@@ -333,13 +333,14 @@ mod tests {
 
     #[test]
     fn magnums_curl_line_is_a_wait_handle_too_and_a_bad_one_is_named() {
-        let understood = |curl: &str| {
-            let inputs = json!([{"name": "WAIT_CURL", "value": curl}]);
+        let understood_as = |name: &str, value: &str| {
+            let inputs = json!([{"name": name, "value": value}]);
             let config =
                 json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
             let entry = json!({"id": "i", "group": "kubernetes-node", "config": config, "inputs": inputs});
             understand(&Deployment::parse(&entry).unwrap().unwrap())
         };
+        let understood = |curl| understood_as("WAIT_CURL", curl);
         let line = "curl -i -X POST -H 'X-Auth-Token: 5f0e' -H 'Accept: application/json' https://h:8004/v1/p/stacks/s/u/resources/r/signal";
         let endpoint = "https://h:8004/v1/p/stacks/s/u/resources/r/signal".to_owned();
         let token = Destination::Token { endpoint, token: "5f0e".into(), insecure: false };
@@ -347,5 +348,7 @@ mod tests {
         assert_eq!(understood("").unwrap().wait, None, "Magnum leaves it empty where Heat maps nothing to it");
         let mistakes = understood("curl -X POST").unwrap_err();
         assert!(mistakes[0].to_string().starts_with("WAIT_HANDLE or WAIT_CURL: "), "{}", mistakes[0]);
+        let mistakes = understood_as("WAIT_HANDLE", "null").unwrap_err();
+        assert!(mistakes[0].to_string().contains("a TOKEN_SIGNAL handle has no attribute signal"), "{}", mistakes[0]);
     }
 }
