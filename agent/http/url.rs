@@ -40,11 +40,17 @@ pub fn split(url: &str) -> Option<Parts<'_>> {
 #[must_use]
 pub fn redacted(url: &str) -> String {
     // Only what the parser understood is shown: in a malformed URL a password may stand anywhere.
-    let Ok(parsed) = Url::parse(url) else { return "an unusable URL".to_owned() };
+    let Some(parsed) = parse(url) else { return "an unusable URL".to_owned() };
     let Some(host) = parsed.host_str() else { return format!("{}:…", parsed.scheme()) };
     let port = parsed.port().map(|port| format!(":{port}")).unwrap_or_default();
     let query = if parsed.query().is_some() || parsed.fragment().is_some() { "?…" } else { "" };
     format!("{}://{host}{port}{}{query}", parsed.scheme(), parsed.path())
+}
+
+/// Parses; escapes in a host are refused, because the parser without Unicode tables does not take every one.
+fn parse(text: &str) -> Option<Url> {
+    let authority = split(text).map_or(text, |parts| parts.authority);
+    (!authority.contains('%')).then(|| Url::parse(text).ok())?
 }
 
 /// A URL that can be sent as it is written.
@@ -69,7 +75,7 @@ impl Target {
                 .remedy("correct the URL where it comes from: the template, os-collect-config.conf, Heat's configuration")
         };
         let parts = split(text).ok_or_else(unusable)?;
-        let url = Url::parse(text).map_err(|_| unusable())?;
+        let url = parse(text).ok_or_else(unusable)?;
         let host = url.host_str().ok_or_else(unusable)?.to_owned();
         let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
         let sent = format!("{}{query}", url.path());
@@ -148,8 +154,18 @@ mod tests {
             let error = Target::new(changed).unwrap_err();
             assert!(error.broken_rule().is_some(), "{changed}");
         }
-        for unusable in ["", "h/v1", "ftp://h/", "file:///etc/shadow", "http://", "http:///x", "http://h:99999/", "javascript:x"]
-        {
+        for unusable in [
+            "",
+            "h/v1",
+            "ftp://h/",
+            "file:///etc/shadow",
+            "http://",
+            "http:///x",
+            "http://h:99999/",
+            "javascript:x",
+            "http://A%Aa",
+            "http://%41/",
+        ] {
             assert!(Target::new(unusable).is_err(), "{unusable}");
         }
     }
