@@ -175,13 +175,7 @@ impl Keystone {
     /// Keystone is not reachable or does not give a token; [`Error::asked_pause`] is what it asks us to wait.
     pub async fn session(&self, http: &Http, credentials: &Credentials, deadline: Duration) -> Result<Session> {
         let slot = self.slot(credentials);
-        let seen = {
-            let state = slot.state();
-            if let Some(session) = state.session.as_ref().filter(|session| session.is_usable()) {
-                return Ok(session.clone());
-            }
-            state.tries
-        };
+        let seen = slot.state().tries;
         let _asking = slot.asking.lock().await;
         {
             let state = slot.state();

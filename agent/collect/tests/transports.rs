@@ -281,8 +281,19 @@ async fn a_change_of_transport_is_followed_there_and_back_and_over_a_restart() {
     assert_eq!((cfn.requests().len(), heat.requests().len()), (4, 4));
 }
 
+/// Polls a source as if it were due, and no other one for that.
+async fn poll(collector: &mut Collector, name: SourceName, clock: &Clock) {
+    for source in collector.sources.iter_mut().filter(|source| source.name == name) {
+        source.at_most(Duration::ZERO, clock);
+    }
+    collector.start(false);
+    while let Some(polled) = collector.flying.join_next().await {
+        collector.landed(polled);
+    }
+}
+
 #[tokio::test]
-async fn a_running_agent_follows_a_change_of_transport_at_once() {
+async fn another_transport_is_taken_up_at_the_next_poll_of_the_old_one() {
     let (heat, keystone, machine) = polling_heat().await;
     let cfn = Fake::start(vec![listing(&["a"])]).await;
     machine.put(BOOT, &boot(&cfn.base));
@@ -290,10 +301,29 @@ async fn a_running_agent_follows_a_change_of_transport_at_once() {
     collector.poll_once().await;
     let conf = json!({"collectors": ["heat"], "heat": heat_keys(&keystone.base)});
     cfn.play(vec![answer(&json!({"os-collect-config": conf}))]);
-    while heat.requests().is_empty() {
-        collector.changed().await;
+    for asked in [(2, 0), (2, 1)] {
+        poll(&mut collector, SourceName::Cfn, &machine.clock).await;
+        assert_eq!((cfn.requests().len(), heat.requests().len()), asked);
     }
-    assert_eq!(cfn.requests().len(), 2, "the next time that anything is due");
+    assert!(collector.snapshot().lists("a") && machine.codes().contains(&Code::SourceRetired));
+}
+
+#[tokio::test]
+async fn of_two_sources_the_one_that_answered_last_says_with_which_keys_to_ask() {
+    let (heat, keystone, machine) = polling_heat().await;
+    let cfn = Fake::start(vec![]).await;
+    let said = |access| json!({"os-collect-config": {"cfn": keys(&cfn.base, access, "SK")}});
+    cfn.play(vec![answer(&said("FROM-CFN"))]);
+    heat.play(vec![metadata(&said("FROM-HEAT"))]);
+    let both = json!({"cfn": keys(&cfn.base, "AK", "SK"), "heat": heat_keys(&keystone.base)});
+    machine.put(BOOT, &json!({"os-collect-config": both}).to_string());
+    let mut collector = machine.collector();
+    collector.poll_once().await;
+    for (last, key) in [(SourceName::Cfn, "FROM-CFN"), (SourceName::Heat, "FROM-HEAT"), (SourceName::Cfn, "FROM-CFN")] {
+        poll(&mut collector, last, &machine.clock).await;
+        poll(&mut collector, SourceName::Cfn, &machine.clock).await;
+        assert!(cfn.requests().last().unwrap().contains(&format!("AWSAccessKeyId={key}&")), "{last:?}");
+    }
 }
 
 /// An object in Swift.
@@ -457,13 +487,7 @@ async fn a_source_that_is_not_due_yet_keeps_what_it_said() {
     machine.collector().poll_once().await;
     machine.settings.splay = Duration::from_hours(1);
     let mut collector = machine.collector();
-    for source in collector.sources.iter_mut().filter(|source| source.name == SourceName::Heat) {
-        source.at_most(Duration::ZERO, &machine.clock);
-    }
-    collector.start(false);
-    while let Some(polled) = collector.flying.join_next().await {
-        assert!(collector.landed(polled).answered);
-    }
+    poll(&mut collector, SourceName::Heat, &machine.clock).await;
     assert_eq!((heat.requests().len(), cfn.requests().len()), (2, 1));
     assert!(collector.snapshot().lists("a") && collector.snapshot().metadata.contains_key("of-cfn"));
     assert!(machine.state.facts(Path::new("cache/cfn.json")).unwrap().is_some());
