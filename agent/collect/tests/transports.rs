@@ -492,3 +492,46 @@ async fn a_source_that_is_not_due_yet_keeps_what_it_said() {
     assert!(collector.snapshot().lists("a") && collector.snapshot().metadata.contains_key("of-cfn"));
     assert!(machine.state.facts(Path::new("cache/cfn.json")).unwrap().is_some());
 }
+
+/// A machine with one source over the network, and the server that it asks.
+struct Rig {
+    source: &'static str,
+    server: Fake,
+    machine: Machine,
+    /// The server's answer with a document.
+    good: fn(&Value) -> Act,
+}
+
+/// Each of the three, listing the deployment `a`.
+async fn rigs() -> Vec<Rig> {
+    let (server, _, machine) = polling_heat().await;
+    let heat = Rig { source: "heat", server, machine, good: metadata };
+    let server = Fake::start(vec![listing(&["a"])]).await;
+    let machine = Machine::new();
+    machine.put(BOOT, &boot(&server.base));
+    let cfn = Rig { source: "cfn", server, machine, good: answer };
+    let server = Fake::start(vec![object(&[], &listed(&["a"]))]).await;
+    let request = Rig { source: "request", machine: polling_request(&server), server, good: |document| object(&[], document) };
+    vec![cfn, heat, request]
+}
+
+#[tokio::test]
+async fn every_source_heeds_what_the_server_asks_for_and_takes_one_request_a_poll() {
+    for Rig { source, server, machine, good } in rigs().await {
+        let mut collector = machine.collector();
+        collector.poll_once().await;
+        assert!(collector.snapshot().lists("a"), "{source}");
+        let busy = Act::Answer("429 Too Many Requests", vec!["Retry-After: 600".into()], vec![]);
+        let moved = Act::Answer("307 Temporary Redirect", vec!["Location: /moved?x".into()], vec![]);
+        server.play(vec![busy, moved, good(&listed(&["b"])), good(&listed(&["b"]))]);
+        collector.poll_once().await;
+        let state = &collector.snapshot().sources[source];
+        assert!(state.next_try.unwrap().since(machine.clock.now()) >= Duration::from_mins(10), "{source}");
+        collector.poll_once().await;
+        assert!(collector.snapshot().lists("b") && server.requests()[3].starts_with("GET /moved?x "), "{source}");
+        for _ in 0..10 {
+            collector.poll_once().await;
+        }
+        assert_eq!(server.requests().len(), 14, "{source}");
+    }
+}
