@@ -535,3 +535,29 @@ async fn every_source_heeds_what_the_server_asks_for_and_takes_one_request_a_pol
         assert_eq!(server.requests().len(), 14, "{source}");
     }
 }
+
+#[tokio::test]
+async fn a_way_back_from_a_transport_that_cannot_be_reached() {
+    let (_heat, keystone, machine) = polling_heat().await;
+    let cfn = Fake::start(vec![]).await;
+    let told = |collectors, id: &str| {
+        let all = json!({"collectors": [collectors], "cfn": keys(&cfn.base, "AK", "SK"), "heat": heat_keys(&keystone.base)});
+        answer(&json!({"deployments": [{"id": id}], "os-collect-config": all}))
+    };
+    keystone.play(vec![status("503 Service Unavailable", "")]);
+    cfn.play(vec![told("heat", "a")]);
+    machine.put(BOOT, &boot(&cfn.base));
+    let mut collector = machine.collector();
+    for _ in 0..3 {
+        collector.poll_once().await;
+    }
+    cfn.play(vec![told("cfn", "b")]);
+    collector.poll_once().await;
+    assert!(cfn.requests().len() == 1 && collector.snapshot().lists("a"));
+    machine.put(CONF, "[DEFAULT]\ncollectors = cfn\n");
+    for _ in 0..3 {
+        collector.poll_once().await;
+    }
+    assert!(cfn.requests().len() == 4 && collector.snapshot().lists("b"));
+    assert!(!collector.snapshot().sources.contains_key("heat"), "what is not asked has not failed");
+}
