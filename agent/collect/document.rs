@@ -24,6 +24,11 @@ pub(super) fn object(bytes: &[u8]) -> Result<Map<String, Value>> {
 
 /// Parses JSON; the error names place and rule, never the content, which may be secret.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
+    if let Some(what) = other_than_json(bytes) {
+        return Err(Error::permanent(format!("the document is {what}, wanted JSON")).rule("RFC 8259").remedy(
+            "if it comes over the network, check that the address leads to Heat itself and that no proxy answers in its place",
+        ));
+    }
     serde_json::from_slice(bytes).map_err(|error| {
         let why = match error.classify() {
             serde_json::error::Category::Eof => "ends too early".to_owned(),
@@ -32,6 +37,20 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
         };
         Error::permanent(format!("the JSON {why}")).rule("RFC 8259, nested at most 128 deep")
     })
+}
+
+/// What a document is that is not even text of the right kind.
+fn other_than_json(bytes: &[u8]) -> Option<&'static str> {
+    let text = bytes.trim_ascii_start();
+    let begins = |with: &str| text.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with.as_bytes()));
+    match text.first() {
+        None => Some("empty"),
+        Some(b'<') if begins("<!doctype html") || begins("<html") => Some("an HTML page"),
+        Some(b'<') => Some("XML"),
+        _ if bytes.starts_with(&[0x1f, 0x8b]) => Some("compressed (gzip)"),
+        _ if std::str::from_utf8(bytes).is_err() => Some("not UTF-8"),
+        _ => None,
+    }
 }
 
 /// The word for an error about a value of the wrong kind.
@@ -71,7 +90,7 @@ mod tests {
     fn what_is_no_object_is_named() {
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         for (text, words) in [
-            ("", "ends too early"),
+            ("", "is empty, wanted JSON"),
             ("{", "ends too early"),
             ("{\"hush\" 1}", "is broken at line 1 column 9"),
             ("[]", "is a list, wanted an object"),

@@ -1,5 +1,6 @@
 //! The collector against a scripted Heat.
 
+mod bad_answers;
 mod transports;
 
 use std::path::Path;
@@ -9,7 +10,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::clock::Timestamp;
 use crate::files::Attributes;
-use crate::http::Tls;
 use crate::http::fake::{Act, Fake, ok, status};
 
 const BOOT: &str = "/var/lib/cloud/data/cfn-init-data";
@@ -47,7 +47,7 @@ impl Machine {
 
     fn collector_with(&self, metadata: Option<PathBuf>) -> Collector {
         let (root, state) = (Arc::clone(&self.root), Arc::clone(&self.state));
-        let http = Http::new(Tls::default(), Arc::clone(&root), self.clock.clone());
+        let http = Http::new(self.settings.tls.clone(), Arc::clone(&root), self.clock.clone());
         Collector::new(self.settings.clone(), root, state, http, self.clock.clone(), self.report.clone(), metadata)
     }
 
@@ -103,70 +103,6 @@ async fn a_node_finds_heat_by_what_cloud_init_left_and_follows_its_list() {
         machine.codes(),
         [Code::SourceLearnt, Code::MetadataChanged, Code::SourceLearnt, Code::MetadataChanged, Code::MetadataChanged]
     );
-}
-
-#[tokio::test]
-async fn whatever_heat_answers_the_last_good_document_stays() {
-    let deep = format!("{{\"a\": {}1{}}}", "[".repeat(500), "]".repeat(500));
-    let refused = |line, code| {
-        status(line, format!("<ErrorResponse><Error><Code>{code}</Code><Message>no\nTraceback</Message></Error></ErrorResponse>"))
-    };
-    let table = [
-        (Act::Close, "127.0.0.1", None),
-        (Act::Cut(5000, b"{\"Describe".to_vec()), "closed the connection before its answer was complete", None),
-        (Act::Endless, "larger than 16777216 bytes", None),
-        (Act::Slow(Duration::from_mins(1), Box::new(ok("{}"))), "no answer from 127.0.0.1", Some("check from this node")),
-        (
-            Act::Answer("302 Found", vec!["Location: http://evil.example/".into()], vec![]),
-            "redirected to http://evil.example/",
-            None,
-        ),
-        (ok(""), "the JSON ends too early", None),
-        (ok("not json"), "the JSON is broken at line 1", None),
-        (ok(deep), "nested too deeply", None),
-        (ok("<DescribeStackResourceResponse/>"), "answers XML, wanted JSON", Some("metadata_url")),
-        (ok("[1]"), "not that of DescribeStackResource", None),
-        (answer(&Value::Null), "the metadata is null, wanted an object", None),
-        (answer(&json!(["x"])), "the metadata is a list, wanted an object", None),
-        (answer(&json!("x")), "the JSON is broken", None),
-        (refused("403 AccessDenied", "AccessDenied"), "Heat answered 403 AccessDenied: no", Some("keys were revoked")),
-        (
-            refused("400 InvalidParameterValue", "InvalidParameterValue"),
-            "Heat answered 400 InvalidParameterValue: no",
-            Some("stack s or its resource srv is gone"),
-        ),
-        (refused("400 IncompleteSignature", "IncompleteSignature"), "Heat answered 400 IncompleteSignature", Some("proxy")),
-        (status("404 Not Found", "<html>"), "Heat answered 404 nothing more", Some("metadata_url")),
-        (status("500 Internal Server Error", "oops"), "Heat answered 500 nothing more", Some("no longer exists")),
-        (status("503 Service Unavailable", ""), "Heat answered 503", Some("tried again")),
-    ];
-    for (act, words, remedy) in table {
-        let heat = Fake::start(vec![listing(&["a"])]).await;
-        let machine = Machine::new();
-        machine.put(BOOT, &boot(&heat.base));
-        let mut collector = machine.collector();
-        collector.poll_once().await;
-        let before = collector.snapshot().digest.clone();
-        let good = collector.snapshot().sources["cfn"].last_good;
-        heat.play(vec![act]);
-        machine.clock.advance(Duration::from_mins(1));
-        let change = collector.poll_once().await;
-        assert_eq!(change, Change { sources: true, ..Change::default() }, "{words}");
-        let state = &collector.snapshot().sources["cfn"];
-        assert!(state.cause.as_ref().unwrap().contains(words), "{words}: {:?}", state.cause);
-        assert!(remedy.is_none_or(|remedy| state.remedy.as_ref().unwrap().contains(remedy)), "{words}: {:?}", state.remedy);
-        assert_eq!((state.failures, state.last_good), (1, good));
-        assert!(state.next_try.unwrap() > machine.clock.now());
-        assert!(collector.snapshot().lists("a") && collector.snapshot().digest == before, "{words}");
-        assert!(!collector.snapshot().is_fresh_since(machine.clock.now()));
-        let event = machine.report.events().pop().unwrap();
-        assert_eq!((event.code, event.attempt), (Code::SourceFailed, Some(1)));
-        assert!(!format!("{event:?}").contains("Signature=") && !format!("{event:?}").contains("SK"), "{event:?}");
-        heat.play(vec![listing(&["a"])]);
-        assert_eq!(collector.poll_once().await, Change { metadata: false, answered: true, sources: true });
-        assert_eq!(machine.codes().pop(), Some(Code::SourceRecovered));
-        assert_eq!(collector.snapshot().sources["cfn"].cause, None);
-    }
 }
 
 #[tokio::test]

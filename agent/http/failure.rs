@@ -37,7 +37,7 @@ pub(super) fn no_answer(peer: &Peer, limit: Duration) -> Error {
 pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Duration) -> Error {
     let error = error.without_url();
     let shown = peer.shown();
-    if let Some(tls) = find_tls(&error) {
+    if let Some(tls) = find(&error) {
         return describe_tls(tls, &shown);
     }
     if error.is_dns() {
@@ -48,6 +48,13 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
         return Error::transient(format!("no connection to {shown} within {} s", connect_limit.as_secs()))
             .remedy("check from this node that the endpoint answers: route, security groups, floating IP");
     }
+    let protocol = find::<hyper::Error>(&error);
+    if protocol.is_some_and(hyper::Error::is_parse) {
+        return not_http(&error, &shown);
+    }
+    if protocol.is_some_and(hyper::Error::is_incomplete_message) {
+        return cut_off(&shown);
+    }
     match find_io(&error) {
         Some(ErrorKind::ConnectionRefused) => Error::transient(format!("connection refused by {shown}"))
             .remedy("check that the service runs and that host and port of the endpoint are right"),
@@ -55,12 +62,21 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
             Error::transient(format!("no route to {shown}")).remedy("check the routes of this node's network")
         }
         Some(ErrorKind::NotFound) => Error::transient(format!("{shown} is not there")).remedy("check that its service runs"),
-        Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof) => {
-            Error::transient(format!("{shown} closed the connection before its answer was complete"))
-        }
+        Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof) => cut_off(&shown),
+        // So the client library tells of chunks that are none.
+        Some(ErrorKind::InvalidInput | ErrorKind::InvalidData) => not_http(&error, &shown),
         _ if error.is_builder() => Error::permanent(format!("the request cannot be made: {}", innermost(&error))),
         _ => Error::transient(format!("talking to {shown} failed: {}", innermost(&error))),
     }
+}
+
+fn cut_off(shown: &str) -> Error {
+    Error::transient(format!("{shown} closed the connection before its answer was complete"))
+}
+
+fn not_http(error: &reqwest::Error, shown: &str) -> Error {
+    Error::transient(format!("{shown} does not answer in HTTP: {}", innermost(error)))
+        .remedy("check that host and port of the endpoint are those of the service")
 }
 
 fn describe_tls(error: &rustls::Error, shown: &str) -> Error {
@@ -72,6 +88,10 @@ fn describe_tls(error: &rustls::Error, shown: &str) -> Error {
         CertificateError::UnknownIssuer => (
             "is signed by an authority that this node does not know",
             "give the endpoint's CA: [tls] ca_file in agent.toml (or ca_certificate in os-collect-config)",
+        ),
+        CertificateError::BadSignature => (
+            "is signed by another authority of the same name than the one that this node knows",
+            "the endpoint's CA was made anew: give the new one ([tls] ca_file in agent.toml)",
         ),
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             ("has expired", "renew the endpoint's certificate; check the clock of this node")
@@ -97,7 +117,7 @@ fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (d
     })
 }
 
-fn find_tls(error: &reqwest::Error) -> Option<&rustls::Error> {
+fn find<T: StdError + 'static>(error: &reqwest::Error) -> Option<&T> {
     chain(error).find_map(|error| error.downcast_ref())
 }
 

@@ -3,8 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
+use rustls::ServerConfig;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 use crate::clock::Clock;
 
@@ -15,8 +19,12 @@ pub(crate) enum Act {
     Answer(&'static str, Vec<String>, Vec<u8>),
     /// Promises this many bytes, sends the given ones and closes.
     Cut(usize, Vec<u8>),
-    /// Sends a body without end.
-    Endless,
+    /// Sends these bytes in place of an answer and closes.
+    Raw(Vec<u8>),
+    /// Sends these bytes, then this one again and again.
+    Endless(Vec<u8>, u8),
+    /// Sends these bytes, then a blank after each pause.
+    Drip(Vec<u8>, Duration),
     /// Closes without a word.
     Close,
     /// Waits before it goes on.
@@ -36,7 +44,7 @@ pub(crate) fn status(line: &'static str, body: impl Into<Vec<u8>>) -> Act {
 /// The server; it ends with the test's runtime.
 #[derive(Debug)]
 pub(crate) struct Fake {
-    /// `http://127.0.0.1:PORT`.
+    /// `http://127.0.0.1:PORT` or `https://…`.
     pub(crate) base: String,
     state: Arc<Mutex<State>>,
 }
@@ -46,22 +54,53 @@ struct State {
     script: Vec<Act>,
     requests: Vec<String>,
     connections: usize,
+    /// Bytes of [`Act::Endless`] that somebody took.
+    poured: usize,
+    identity: Option<Arc<ServerConfig>>,
 }
 
 impl Fake {
     /// Starts with a script, one act a request; the last one is repeated.
     pub(crate) async fn start(script: Vec<Act>) -> Self {
+        Self::listen("http", State { script, ..State::default() }).await
+    }
+
+    /// The same over TLS.
+    pub(crate) async fn start_tls(script: Vec<Act>, identity: Arc<ServerConfig>) -> Self {
+        Self::listen("https", State { script, identity: Some(identity), ..State::default() }).await
+    }
+
+    async fn listen(scheme: &str, state: State) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base = format!("http://{}", listener.local_addr().unwrap());
-        let state = Arc::new(Mutex::new(State { script, ..State::default() }));
+        let base = format!("{scheme}://{}", listener.local_addr().unwrap());
+        let state = Arc::new(Mutex::new(state));
         let shared = Arc::clone(&state);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                shared.lock().unwrap().connections += 1;
-                tokio::spawn(serve(stream, Arc::clone(&shared)));
+                let identity = {
+                    let mut state = shared.lock().unwrap();
+                    state.connections += 1;
+                    state.identity.clone()
+                };
+                let state = Arc::clone(&shared);
+                tokio::spawn(async move {
+                    match identity {
+                        None => serve(stream, state).await,
+                        Some(identity) => {
+                            if let Ok(stream) = TlsAcceptor::from(identity).accept(stream).await {
+                                serve(stream, state).await;
+                            }
+                        }
+                    }
+                });
             }
         });
         Self { base, state }
+    }
+
+    /// Shows this identity from the next connection on; `None` speaks no TLS at all.
+    pub(crate) fn present(&self, identity: Option<Arc<ServerConfig>>) {
+        self.state.lock().unwrap().identity = identity;
     }
 
     /// Replaces what is left of the script.
@@ -78,9 +117,43 @@ impl Fake {
     pub(crate) fn connections(&self) -> usize {
         self.state.lock().unwrap().connections
     }
+
+    /// How much of endless bodies was taken.
+    pub(crate) fn poured(&self) -> usize {
+        self.state.lock().unwrap().poured
+    }
 }
 
-async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
+/// A certificate authority that lives as long as a test.
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    pub(crate) fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// What clients need to believe it.
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A server's identity for a name or address, good from one year to another.
+    pub(crate) fn identity(&self, name: &str, years: (i32, i32)) -> Arc<ServerConfig> {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (date_time_ymd(years.0, 1, 1), date_time_ymd(years.1, 1, 1));
+        let key = KeyPair::generate().unwrap();
+        let chain = vec![params.signed_by(&key, &self.0).unwrap().der().clone()];
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        Arc::new(config.with_no_client_auth().with_single_cert(chain, key).unwrap())
+    }
+}
+
+async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, state: Arc<Mutex<State>>) {
     while let Some(request) = read_request(&mut stream).await {
         let mut act = {
             let mut state = state.lock().unwrap();
@@ -91,38 +164,58 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
             Clock::system().wait(pause).await;
             act = *next;
         }
-        if !play(&mut stream, act).await {
+        if !play(&mut stream, act, &state).await {
             return;
         }
     }
 }
 
 /// `false` where the connection is to end.
-async fn play(stream: &mut TcpStream, act: Act) -> bool {
+async fn play(stream: &mut (impl AsyncWrite + Unpin), act: Act, state: &Mutex<State>) -> bool {
     match act {
         Act::Answer(line, headers, body) => {
             let headers: String = headers.iter().flat_map(|header| [header.as_str(), "\r\n"]).collect();
             let head = format!("HTTP/1.1 {line}\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
             // In one piece: two would wait for each other's acknowledgement.
-            stream.write_all(&[head.as_bytes(), &body].concat()).await.is_ok()
+            let sent = stream.write_all(&[head.as_bytes(), &body].concat()).await.is_ok() && stream.flush().await.is_ok();
+            sent && !head.contains("Connection: close")
         }
         Act::Cut(promised, body) => {
-            let _gone = stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {promised}\r\n\r\n").as_bytes()).await;
-            let _gone = stream.write_all(&body).await;
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {promised}\r\n\r\n");
+            let _gone = stream.write_all(&[head.as_bytes(), &body].concat()).await;
             false
         }
-        Act::Endless => {
-            let _gone = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await;
-            while stream.write_all(&[b' '; 4096]).await.is_ok() {}
+        Act::Raw(bytes) => {
+            let _gone = stream.write_all(&bytes).await;
+            false
+        }
+        Act::Endless(begin, byte) => {
+            let _gone = stream.write_all(&begin).await;
+            let piece = [byte; 4096];
+            while let Ok(n) = stream.write(&piece).await {
+                state.lock().unwrap().poured += n;
+            }
+            false
+        }
+        Act::Drip(begin, pause) => {
+            let mut gone = stream.write_all(&begin).await.is_err();
+            while !gone {
+                Clock::system().wait(pause).await;
+                gone = stream.write_all(b" ").await.is_err();
+            }
             false
         }
         Act::Close | Act::Slow(..) => false,
     }
 }
 
-async fn read_request(stream: &mut TcpStream) -> Option<String> {
+async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
     let mut bytes = Vec::new();
     loop {
+        if bytes.first() == Some(&0x16) {
+            // TLS where none is spoken: servers answer that with a complaint in plain text.
+            return Some(String::new());
+        }
         if let Some(end) = bytes.windows(4).position(|part| part == b"\r\n\r\n") {
             let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
             let length =

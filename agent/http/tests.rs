@@ -1,12 +1,9 @@
 //! The client against a scripted server.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-
-use super::fake::{Act, Fake, ok, status};
+use super::fake::{Act, Authority, Fake, ok, status};
 use super::*;
 use crate::error::Kind;
 use crate::files::Attributes;
@@ -68,7 +65,7 @@ async fn what_goes_wrong_is_said_in_words_and_without_secrets() {
     for (act, kind, words) in [
         (Act::Cut(100, b"{".to_vec()), Kind::Transient, "closed the connection before its answer was complete"),
         (Act::Close, Kind::Transient, "127.0.0.1"),
-        (Act::Endless, Kind::Permanent, "the answer is larger than 10000 bytes"),
+        (Act::Endless(b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), b' '), Kind::Permanent, "the answer is larger than 10000 bytes"),
         (ok(vec![b'x'; 10_001]), Kind::Permanent, "the answer is larger than 10000 bytes"),
         (Act::Slow(LIMIT, Box::new(ok(""))), Kind::Transient, "within 0.3 s"),
         (elsewhere(), Kind::Permanent, "redirected to http://elsewhere.example/?…, which is not followed"),
@@ -134,7 +131,9 @@ async fn a_socket_is_spoken_to_whatever_the_url_says() {
 
 #[tokio::test]
 async fn certificates_are_verified_unless_settings_and_caller_both_say_otherwise() {
-    let url = format!("https://127.0.0.1:{}/?s=hush", tls_server());
+    let authority = Authority::new("throw-away");
+    let fake = Fake::start_tls(vec![ok("hi")], authority.identity("127.0.0.1", (2020, 2100))).await;
+    let (ca, url) = (authority.pem(), format!("{}/?s=hush", fake.base));
     let (dir, http) = with(Tls { ca_file: Some("/ca.pem".into()), allow_insecure: false });
     let ask = |http: Http, insecure| {
         let url = url.clone();
@@ -148,7 +147,7 @@ async fn certificates_are_verified_unless_settings_and_caller_both_say_otherwise
     assert!(error.to_string().contains("reading the certificate authorities in /ca.pem: no PEM certificate"), "{error}");
     let tree = Tree::open(dir.path()).unwrap();
     // The right file makes it work at the next try, without a restart.
-    tree.write(Path::new("/ca.pem"), CA.as_bytes(), Attributes::mode(0o644)).unwrap();
+    tree.write(Path::new("/ca.pem"), ca.as_bytes(), Attributes::mode(0o644)).unwrap();
     assert_eq!(ask(http.clone(), false).await.unwrap().body, b"hi");
     assert_eq!(ask(http, true).await.unwrap_err().kind(), Kind::Refused);
 
@@ -159,7 +158,7 @@ async fn certificates_are_verified_unless_settings_and_caller_both_say_otherwise
         assert!(!error.lines().join("").contains("hush"));
     }
     assert_eq!(ask(unaware.clone(), true).await.unwrap().body, b"hi");
-    Tree::open(dir.path()).unwrap().write(Path::new("/own.pem"), CA.as_bytes(), Attributes::mode(0o644)).unwrap();
+    Tree::open(dir.path()).unwrap().write(Path::new("/own.pem"), ca.as_bytes(), Attributes::mode(0o644)).unwrap();
     assert_eq!(ask(unaware.with_endpoint_ca(Path::new("/own.pem")), false).await.unwrap().body, b"hi");
 
     let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -168,57 +167,3 @@ async fn certificates_are_verified_unless_settings_and_caller_both_say_otherwise
     let error = unaware.with_endpoint_ca(Path::new("/own.pem")).request(Request::new("GET", &url, LIMIT)).await.unwrap_err();
     assert!(error.suggested_remedy().unwrap().contains("speaks https"), "{error}");
 }
-
-/// Answers every connection over TLS with `hi`; gives its port.
-fn tls_server() -> u16 {
-    let _already = rustls::crypto::ring::default_provider().install_default();
-    let certificate = CertificateDer::from_pem_slice(LEAF.as_bytes()).unwrap();
-    let key = PrivateKeyDer::from_pem_slice(LEAF_KEY.as_bytes()).unwrap();
-    let config = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
-    let config = Arc::new(config);
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
-            let mut stream = rustls::StreamOwned::new(connection, stream);
-            let mut head = [0; 1024];
-            if stream.read(&mut head).is_ok() {
-                let _gone = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");
-                stream.conn.send_close_notify();
-                let _gone = stream.flush();
-            }
-        }
-    });
-    port
-}
-
-// Made for this test alone: an authority, a certificate of it for 127.0.0.1, and that one's key.
-const CA: &str = "-----BEGIN CERTIFICATE-----
-MIIBmzCCAUGgAwIBAgIUAJI59hy4VWWtQkHkpgtStAFb+jowCgYIKoZIzj0EAwIw
-IjEgMB4GA1UEAwwXaGVhdC1ub2RlLWFnZW50IHRlc3QgQ0EwIBcNMjYxMTIxMTU0
-NzAwWhgPMjEyNjEwMjgxNTQ3MDBaMCIxIDAeBgNVBAMMF2hlYXQtbm9kZS1hZ2Vu
-dCB0ZXN0IENBMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEn3ZtHE1vqA1T5sjq
-j/ggAV4xjnQHSEClGTNIRsIDm4UPc83u0EoXj9rA0yrg+b/zFKyBa8MDZKfTAQA4
-xhJtOqNTMFEwHQYDVR0OBBYEFOE2j/4nYvmOCzrW17hrtdnVL2c2MB8GA1UdIwQY
-MBaAFOE2j/4nYvmOCzrW17hrtdnVL2c2MA8GA1UdEwEB/wQFMAMBAf8wCgYIKoZI
-zj0EAwIDSAAwRQIhANpykUTRqG50fOG5xVMDN6IAUmoc/Nfw7R/Rhm5/JYSKAiAD
-DrE1XbaBmIZ+yclwjLSQcU2wCTTVwkLciQUULcmzOA==
------END CERTIFICATE-----";
-const LEAF: &str = "-----BEGIN CERTIFICATE-----
-MIIBrTCCAVOgAwIBAgIUIjL45Wlso7CHjElWAAdBYeZjNWcwCgYIKoZIzj0EAwIw
-IjEgMB4GA1UEAwwXaGVhdC1ub2RlLWFnZW50IHRlc3QgQ0EwIBcNMjYxMTIxMTU0
-NzAwWhgPMjEyNjEwMjgxNTQ3MDBaMBQxEjAQBgNVBAMMCTEyNy4wLjAuMTBZMBMG
-ByqGSM49AgEGCCqGSM49AwEHA0IABFhQxLbWFGrVHlvVMDFXFFi3rBwFRT4U+YOw
-gxAw3sP+4g1n7tw/gJv7iezJU6aDp7IcQ0fjdnEeADc6xlLkxt2jczBxMA8GA1Ud
-EQQIMAaHBH8AAAEwEwYDVR0lBAwwCgYIKwYBBQUHAwEwCQYDVR0TBAIwADAdBgNV
-HQ4EFgQUnpeEQuuo+bjv3yOoptcd04bprHwwHwYDVR0jBBgwFoAU4TaP/idi+Y4L
-OtbXuGu12dUvZzYwCgYIKoZIzj0EAwIDSAAwRQIgf3IyzRZ74sYTgwshwnAJ2/Xf
-wJyBQqJpDmhbFos+tW0CIQD6zj6UQBpdu8tuw35t+IWSoV1ORuIflYnKFziWmbQf
-3g==
------END CERTIFICATE-----";
-const LEAF_KEY: &str = "-----BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg1pn5upHTP+VrUJBO
-G6bJV8s1mnMcGrecIxaJWrn9iYyhRANCAARYUMS21hRq1R5b1TAxVxRYt6wcBUU+
-FPmDsIMQMN7D/uINZ+7cP4Cb+4nsyVOmg6eyHENH43ZxHgA3OsZS5Mbd
------END PRIVATE KEY-----";
