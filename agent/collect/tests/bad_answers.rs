@@ -4,19 +4,39 @@
 use super::*;
 use crate::http::fake::Authority;
 
-/// A source over the network: how it is learnt, and how it answers.
+/// A source over the network: how the machine learns of it, and how it answers.
 struct Way {
     source: &'static str,
-    /// Lets the machine find the server at this address.
     learn: fn(&Machine, &str),
     /// Everything that the server says up to the first metadata.
-    first: fn(Act) -> Vec<Act>,
+    first: fn(&str, Act) -> Vec<Act>,
     /// An answer that brings this as the metadata.
     answer: fn(&Value) -> Act,
 }
 
-const WAYS: &[Way] =
-    &[Way { source: "cfn", learn: |machine, base| machine.put(BOOT, &boot(base)), first: |answer| vec![answer], answer }];
+const WAYS: &[Way] = &[
+    Way { source: "cfn", learn: |machine, base| machine.put(BOOT, &boot(base)), first: |_, answer| vec![answer], answer },
+    Way {
+        source: "heat",
+        // Keystone and Heat are one server here.
+        learn: |machine, base| machine.put(BOOT, &section("heat", &transports::heat_keys(base))),
+        first: |base, answer| vec![closing(transports::token("one", base)), answer],
+        answer: transports::metadata,
+    },
+    Way {
+        source: "request",
+        learn: |machine, base| {
+            let url = format!("{base}/v1/AUTH_p/s/o?temp_url_sig=hush&temp_url_expires=2147483647");
+            machine.put(BOOT, &section("request", &json!({"metadata_url": url})));
+        },
+        first: |_, answer| vec![answer],
+        answer: |metadata| ok(metadata.to_string()),
+    },
+];
+
+fn section(name: &str, keys: &Value) -> String {
+    json!({"deployments": [], "os-collect-config": {name: keys}}).to_string()
+}
 
 /// A machine that read a good document over one way.
 struct Scene {
@@ -31,7 +51,7 @@ impl Scene {
     async fn new(way: &'static Way, server: Fake, machine: Machine) -> Self {
         (way.learn)(&machine, &server.base);
         // Each answer is asked for on a connection of its own.
-        server.play((way.first)(closing(way.good())));
+        server.play((way.first)(&server.base, closing(way.good())));
         let mut collector = machine.collector();
         collector.poll_once().await;
         let digest = collector.snapshot().digest.clone();
@@ -170,7 +190,7 @@ async fn whatever_a_source_answers_the_last_good_document_stays() {
             "no proxy answers",
         ),
         // A server that fails.
-        ("500", status("500 Internal Server Error", "oops"), "500", "log"),
+        ("500", status("500 Internal Server Error", "oops"), "500", ""),
         ("503", status("503 Service Unavailable", ""), "503", "tried again"),
         ("429", status("429 Too Many Requests", ""), "429", "tried again"),
         ("204", raw("HTTP/1.1 204 No Content\r\n\r\n"), "204", ""),
@@ -280,6 +300,7 @@ async fn certificates_that_do_not_hold_are_refused_by_name() {
 async fn a_server_that_is_slow_costs_its_deadline_and_no_more() {
     let slow = |begin: &str| Act::Drip(begin.as_bytes().to_vec(), Duration::from_millis(20));
     let head = "HTTP/1.1 200 OK\r\n";
+    let mut scenes = Vec::new();
     for way in WAYS {
         for (row, act) in [
             ("a late answer", Act::Slow(Duration::from_mins(1), Box::new(way.good()))),
@@ -287,16 +308,20 @@ async fn a_server_that_is_slow_costs_its_deadline_and_no_more() {
             ("a body, byte by byte", slow(&format!("{head}Content-Length: 9999\r\n\r\n{{"))),
             ("chunks, byte by byte", slow(&format!("{CHUNKED}270f\r\n{{"))),
         ] {
-            let mut machine = Machine::new();
-            machine.settings.sources.timeout = Duration::from_secs(1);
-            let mut scene = Scene::new(way, Fake::start(Vec::new()).await, machine).await;
-            scene.server.play(vec![act]);
-            let watch = Clock::system().start();
-            scene.fails(row, "no answer from 127.0.0.1", "check from this node").await;
-            assert!(watch.elapsed() < Duration::from_secs(10), "{row}: {:?}", watch.elapsed());
-            scene.recovers(row).await;
+            scenes.push(async move {
+                let mut machine = Machine::new();
+                machine.settings.sources.timeout = Duration::from_secs(2);
+                let mut scene = Scene::new(way, Fake::start(Vec::new()).await, machine).await;
+                scene.server.play(vec![act]);
+                let watch = Clock::system().start();
+                scene.fails(row, "no answer from 127.0.0.1", "check from this node").await;
+                assert!(watch.elapsed() < Duration::from_secs(15), "{row}: {:?}", watch.elapsed());
+                scene.recovers(row).await;
+            });
         }
     }
+    // Side by side: each waits for its deadline.
+    futures_util::future::join_all(scenes).await;
 }
 
 #[tokio::test]
@@ -355,15 +380,16 @@ fn places(value: &Value, at: &str, found: &mut Vec<String>) {
 
 #[tokio::test]
 async fn a_wrong_type_anywhere_in_the_metadata_ends_nothing() {
-    let whole = json!({
-        "deployments": [{"id": "a", "name": "n", "group": "script", "config": "#!/bin/sh\n", "options": {},
-            "inputs": [{"name": "deploy_action", "type": "String", "value": "CREATE"}], "outputs": [{"name": "x", "error_output": true}]}],
-        "os-collect-config": {"collectors": ["cfn"], "cfn": {"path": ["srv.Metadata"], "metadata_url": null}, "polling_interval": 60},
-    });
-    let mut found = Vec::new();
-    places(&whole, "", &mut found);
-    assert!(found.len() > 15);
     for way in WAYS {
+        let whole = json!({
+            "deployments": [{"id": "a", "name": "n", "group": "script", "config": "#!/bin/sh\n", "options": {},
+                "inputs": [{"name": "deploy_action", "type": "String", "value": "CREATE"}], "outputs": [{"name": "x", "error_output": true}]}],
+            "os-collect-config": {"collectors": [way.source], "polling_interval": 60,
+                way.source: {"path": ["srv.Metadata"], "metadata_url": null, "auth_url": null, "stack_id": null}},
+        });
+        let mut found = Vec::new();
+        places(&whole, "", &mut found);
+        assert!(found.len() > 15);
         let mut scene = Scene::plain(way).await;
         for place in &found {
             for wrong in [json!(null), json!(true), json!(-1.5e300), json!([]), json!([null]), json!({}), json!({"": {"": null}})]

@@ -3,7 +3,7 @@
 use super::*;
 
 /// The metadata that Heat writes for POLL_SERVER_HEAT.
-fn heat_keys(keystone: &str) -> Value {
+pub(super) fn heat_keys(keystone: &str) -> Value {
     json!({"user_id": "u", "password": "hush", "auth_url": format!("{keystone}/v3/"), "project_id": "p", "stack_id": "my-stack/1f-2",
         "resource_name": "srv 0", "region_name": "RegionOne"})
 }
@@ -13,14 +13,14 @@ fn nothing_of(keys: &Value) -> Value {
 }
 
 /// A token that lasts an hour, with Heat at `base`.
-fn token(name: &str, base: &str) -> Act {
+pub(super) fn token(name: &str, base: &str) -> Act {
     let heat = json!({"interface": "public", "region": "RegionOne", "region_id": "RegionOne", "url": format!("{base}/v1/p")});
     let body = json!({"token": {"issued_at": "2026-11-21T09:00:00.000000Z", "expires_at": "2026-11-21T10:00:00.000000Z",
         "catalog": [{"type": "orchestration", "endpoints": [heat]}]}});
     Act::Answer("201 Created", vec![format!("X-Subject-Token: {name}")], body.to_string().into_bytes())
 }
 
-fn metadata(document: &Value) -> Act {
+pub(super) fn metadata(document: &Value) -> Act {
     ok(json!({"metadata": document}).to_string())
 }
 
@@ -114,7 +114,7 @@ async fn whatever_goes_wrong_with_heat_is_said_and_the_last_good_document_stays(
         (Act::Cut(5000, b"{\"metadata\": {".to_vec()), "closed the connection before its answer was complete", ""),
         (Act::Slow(Duration::from_mins(1), Box::new(ok("{}"))), "no answer from 127.0.0.1", "check from this node"),
         (elsewhere, "redirected to http://evil.example/", "catalog"),
-        (ok("<html>"), "the JSON is broken", ""),
+        (ok("<html>"), "is an HTML page, wanted JSON", "no proxy answers"),
         (ok("{}"), "the answer has no metadata", "orchestration endpoint"),
         (ok("{\"metadata\": [1]}"), "the metadata is a list, wanted an object", ""),
         (ok("{\"metadata\": null}"), "the metadata is null, wanted an object", ""),
@@ -401,7 +401,7 @@ async fn whatever_the_object_store_answers_the_last_good_document_stays() {
         (status("404 Not Found", ""), "answered 404", "openstack stack show"),
         (status("503 Service Unavailable", ""), "answered 503", "tried again"),
         (ok("[1]"), "the metadata is a list, wanted an object", ""),
-        (ok(""), "the JSON ends too early", ""),
+        (ok(""), "the document is empty", ""),
         (Act::Cut(900, b"{\"deployments\": []".to_vec()), "closed the connection", ""),
         (
             Act::Answer("302 Found", vec!["Location: http://evil.example/?x".into()], vec![]),
