@@ -38,6 +38,15 @@ pub struct Key {
     pub meaning: &'static str,
 }
 
+impl Key {
+    /// What a value must be, in words.
+    #[must_use]
+    pub fn rule(&self) -> String {
+        // No key takes a table, so this tells what it takes.
+        self.rule.check(&toml::Value::Table(toml::Table::new())).err().unwrap_or_default()
+    }
+}
+
 const fn key(path: &'static str, rule: Rule, default: &'static str, meaning: &'static str) -> Key {
     Key { path, rule, default, meaning }
 }
