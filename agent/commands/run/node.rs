@@ -84,7 +84,7 @@ pub(in crate::commands) fn understand(deployment: &Deployment) -> std::result::R
             if let Some(error) = handle.err().filter(|_| mistakes.iter().all(|mistake| mistake.parameter != "WAIT_HANDLE")) {
                 let rule = error.broken_rule().unwrap_or_default().to_owned();
                 let remedy = error.suggested_remedy().unwrap_or_default().to_owned();
-                mistakes.push(Mistake::general("WAIT_HANDLE or WAIT_CURL", error.cause(), rule, remedy));
+                mistakes.push(Mistake::general("WAIT_HANDLE or WAIT_CURL", error.to_string(), rule, remedy));
             }
             return Err(mistakes);
         }
