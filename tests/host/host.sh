@@ -214,6 +214,14 @@ mount -o remount,bind,rw /sys/fs/cgroup
 for c in /sys/fs/cgroup/*; do [ -L $c ] || mount -o remount,bind,rw $c; done
 INIT
     fi
+    # as cloud-init at every boot, from what the metadata service says of the instance
+    cat <<'INIT'
+if [ -s /usr/local/share/testhost-instance-id ]; then
+  mkdir -p /run/cloud-init /var/lib/cloud/data
+  cp /usr/local/share/testhost-instance-id /run/cloud-init/.instance-id
+  cp /usr/local/share/testhost-instance-id /var/lib/cloud/data/instance-id
+fi
+INIT
     echo 'exec /lib/systemd/systemd'
   } >"$1"
   chmod 755 "$1"
@@ -284,8 +292,8 @@ up() {
   mount_root "$h"
   echo "$h" >"$d/root/etc/hostname"
   printf '127.0.0.1 localhost\n127.0.1.1 %s\n' "$h" >"$d/root/etc/hosts"
-  # what cloud-init leaves behind: the identity of the instance, where the machine has no SMBIOS to show
-  mkdir -p "$d/root/var/lib/cloud/data"; echo "${instance:-$(new_id)}" >"$d/root/var/lib/cloud/data/instance-id"
+  # the identity of the instance, where the machine has no SMBIOS to show; see write_init
+  mkdir -p "$d/root/usr/local/share"; echo "${instance:-$(new_id)}" >"$d/root/usr/local/share/testhost-instance-id"
   for f in "${files[@]}"; do mkdir -p "$d/root$(dirname "${f%%=*}")"; cp -a "${f#*=}" "$d/root${f%%=*}"; done
   boot "$h"
 }

@@ -62,7 +62,7 @@ class Host:
            cgroup: int = 1, upper: str = "tmpfs", expect: str = "running") -> "Host":
         """Boot. volumes: {"vdb": ("4G", volume id)}; files: {path in the host: path here}; binds: {path here: path in the host}.
 
-        instance_id is what cloud-init would have left in /var/lib/cloud/data/instance-id (a fresh one by default)."""
+        instance_id is what cloud-init would say of the instance at each boot (a fresh one by default); see be_instance."""
         args = ["--base", base, "--cgroup", cgroup, "--upper", upper]
         if ip:
             self.ip = ip
@@ -88,6 +88,10 @@ class Host:
 
     def boot(self, expect: str = "running") -> "Host":
         return self._booted(run(HOST_SH, "boot", self.name), expect)
+
+    def be_instance(self, instance_id: str | None):
+        """From the next boot on this disk is that of another instance; None: cloud-init does not say of which."""
+        self.write("/usr/local/share/testhost-instance-id", f"{instance_id}\n" if instance_id else "")
 
     def reboot(self, expect: str = "running") -> "Host":
         """Orderly power-off, then boot from the same disks."""
