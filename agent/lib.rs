@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A room imports from rooms earlier in this picture and from the shared ones
-//! (`openstack`, `systemd`, `metadata`, `desired`, `programs`, `http`, `files`, `clock`, `error`);
+//! (`identity`, `openstack`, `systemd`, `metadata`, `desired`, `programs`, `http`, `files`, `clock`, `error`);
 //! `report` is told by events; nobody imports `commands`.
 
 pub mod clock;
@@ -19,6 +19,7 @@ pub mod desired;
 pub mod error;
 pub mod files;
 pub mod http;
+pub mod identity;
 pub mod kubernetes;
 pub mod metadata;
 pub mod openstack;

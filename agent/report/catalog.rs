@@ -102,6 +102,22 @@ messages! {
         "Another agent holds the state directory",
         "Two agents must not work on one machine.",
         "Stop the other one, or use another --state directory.";
+    IdentityKnown = "HNA-0111", Info, "fa4378ac43db489d813314f1c3d089cb",
+        "The agent's state is bound to this instance",
+        "The instance is recorded with the state, so that a copy of this disk is known as one.",
+        "Nothing needs to be done.";
+    IdentityUnknown = "HNA-0112", Warning, "5e9b667bb22447a0bf0299af5b4a46b7",
+        "It is not known yet which instance this is",
+        "Neither SMBIOS (in a virtual machine) nor cloud-init (in a container) has told. The agent opens no state, runs nothing and sends nothing until it knows.",
+        "HNA_REMEDY says where the identity is looked for. `cloud-init status --long` says whether cloud-init ran.";
+    IdentityChanged = "HNA-0113", Warning, "8aca6d65589e48f2a9d54b66c9b2ce3c",
+        "This disk is a copy of another instance's",
+        "The other instance's state is put aside and kept: none of its signals is sent, none of its deployments is run, its etcd and docker are not started.",
+        "Nothing needs to be done: the agent goes on with this instance's own metadata. `aside` in the state directory holds what was put aside.";
+    IdentityUnitStopped = "HNA-0114", Warning, "72b85af6f55a43b08f0b4ec24502db06",
+        "A unit of another instance ran and was stopped",
+        "The disk is a copy; the unit was configured for the instance that it was copied from.",
+        "Look at the unit's journal for what it did. heat-node-agent-guard.service normally keeps it from starting.";
     RequestUnreadable = "HNA-0116", Warning, "02118c5c9fe34a69a1b9cafc251e3ac7",
         "An order in the directory of requests cannot be understood and was put aside",
         "It was renamed, not deleted, and nothing was done. Orders are written by `heat-node-agent rerun` and `forget` of the same version.",
@@ -138,6 +154,10 @@ messages! {
         "A metadata source is not asked any more",
         "Heat or os-collect-config.conf names other sources, or its settings are gone. What it said stays in force until another one answers.",
         "Nothing needs to be done after a change of software_config_transport. Otherwise look at os-collect-config.conf and cfn-init-data.";
+    SourceLeftOver = "HNA-0210", Warning, "fc7f82c4c5334eb7b02c6e8231b17567",
+        "A file of the instance that this disk was copied from is not used",
+        "It is as the other instance had it, and would lead to the other server's metadata. It is used as soon as its content changes.",
+        "Let cloud-init or the operator write it for this server. If it is right as it is, add a comment line, or for JSON a blank.";
     VolumeFound = "HNA-0301", Info, "11ba224dd2da49cb84bc8fe6578b2262",
         "A volume was found",
         "The disk that carries the Cinder id is attached.",

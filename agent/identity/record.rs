@@ -1,0 +1,382 @@
+//! Whose the state is: `identity.json`, and what happens to the state of another instance.
+//!
+//! The order of writes makes a kill between any two steps harmless: the record of the old instance stays in its place
+//! until everything else is put aside, and says under which number; whoever finds it goes on there.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::Identity;
+use crate::clock::Timestamp;
+use crate::error::{Error, Kind, Result};
+use crate::files::{Attributes, Tree};
+use crate::report::{Code, Event, Report};
+
+const FILE: &str = "identity.json";
+/// Kept by `collect`: digests of the files from which sources were learnt.
+pub const LEARNT: &str = "learnt.json";
+const ASIDE: &str = "aside";
+/// The newest generation of the node; there once this instance's own metadata asked for one.
+const NODE: &str = "node.json";
+/// How many former states are kept.
+const KEEP: usize = 3;
+
+/// Files by path with the SHA-256 of what was in them.
+pub type Leftovers = BTreeMap<String, String>;
+
+/// Whose the state is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Format of this file.
+    pub schema: u32,
+    /// The instance.
+    pub instance: Identity,
+    /// When the agent first saw it.
+    pub since: Timestamp,
+    /// The number under which this state is being put aside.
+    #[serde(default)]
+    pub leaving: Option<u32>,
+    /// The instance that this disk was copied from.
+    #[serde(default)]
+    pub predecessor: Option<Predecessor>,
+}
+
+/// The instance that had the disk before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Predecessor {
+    /// Its identity.
+    pub instance: Identity,
+    /// When the copy was noticed.
+    pub until: Timestamp,
+    /// Where its state lies, below `aside` of the state directory.
+    pub aside: u32,
+    /// From what it learnt its sources: not ours while it is unchanged.
+    pub files: Leftovers,
+}
+
+impl Record {
+    /// The record of an instance that finds no other one's.
+    #[must_use]
+    pub fn new(instance: Identity, since: Timestamp) -> Self {
+        Self { schema: 1, instance, since, leaving: None, predecessor: None }
+    }
+
+    /// Reads the record; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be read or understood.
+    pub fn read(state: &Tree) -> Result<Option<Self>> {
+        state.read_json(Path::new(FILE))
+    }
+
+    /// Reads the record. One that cannot be understood is put aside and said: that a record is torn and the disk a copy
+    /// is far less likely than a torn record alone, and a node must not lose what it knows to have run.
+    ///
+    /// # Errors
+    /// If it can be neither read nor put aside.
+    pub fn open(state: &Tree, report: &Report) -> Result<Option<Self>> {
+        match Self::read(state) {
+            Err(error) if error.kind() == Kind::Permanent => {
+                state.rename(Path::new(FILE), &Path::new(FILE).with_extension("unreadable"))?;
+                report.emit(Event::new(Code::StatePutAside, format!("{FILE} was put aside")).error(&error));
+                Ok(None)
+            }
+            other => other,
+        }
+    }
+
+    /// Stores the record.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, state: &Tree) -> Result<()> {
+        state.write_json(Path::new(FILE), self, Attributes::mode(0o600))
+    }
+
+    /// Refused, if the state is not that of this machine.
+    ///
+    /// # Errors
+    /// Says whose it is.
+    pub fn check(&self, machine: &Identity) -> Result<()> {
+        if self.instance.is(machine) {
+            return Ok(());
+        }
+        Err(Error::refused(format!("the state on this disk is that of instance {}; this machine is {machine}", self.instance))
+            .rule("a copied disk sends nothing, runs nothing old, joins nothing (design.md 4)")
+            .remedy("heat-node-agent.service puts it aside at its start; `systemctl status heat-node-agent` says how far it is"))
+    }
+}
+
+/// Puts the state of another instance aside, with what lies `beside` it elsewhere, and records the new one. Nothing is
+/// deleted but states older than those kept.
+///
+/// # Errors
+/// If something cannot be renamed; the next call goes on from there.
+pub fn succeed(state: &Tree, beside: &[PathBuf], mut old: Record, machine: Identity, now: Timestamp) -> Result<Record> {
+    let beside = beside.iter().filter_map(|path| Beside::open(path)).collect::<Vec<_>>();
+    let number = if let Some(number) = old.leaving {
+        number
+    } else {
+        let taken = beside.iter().map(Beside::last).chain([last(state, Path::new(ASIDE), "")]);
+        let number = taken.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(0).saturating_add(1);
+        old.leaving = Some(number);
+        old.write(state)?;
+        number
+    };
+    let aside = Path::new(ASIDE).join(number.to_string());
+    let mut files = old.predecessor.as_ref().map(|before| before.files.clone()).unwrap_or_default();
+    // A kill may have come after it was moved.
+    let learnt = match state.read_json::<Leftovers>(Path::new(LEARNT)) {
+        Ok(None) | Err(_) => state.read_json(&aside.join(LEARNT)).ok().flatten(),
+        Ok(here) => here,
+    };
+    files.extend(learnt.unwrap_or_default());
+    state.create_dir_all(&aside, Attributes::mode(0o700))?;
+    for name in state.list(Path::new(""))? {
+        if !["lock", ASIDE, FILE].iter().any(|kept| name == *kept) {
+            let mut target = name.clone();
+            // A command may have written a request after the kill.
+            while state.facts(&aside.join(&target))?.is_some() {
+                target.push("+");
+            }
+            state.rename(Path::new(&name), &aside.join(&target))?;
+        }
+    }
+    for one in &beside {
+        one.put_aside(number)?;
+    }
+    state.write_json(&aside.join(FILE), &old, Attributes::mode(0o600))?;
+    let predecessor = Some(Predecessor { instance: old.instance, until: now, aside: number, files });
+    let record = Record { predecessor, ..Record::new(machine, now) };
+    record.write(state)?;
+    prune(state)?;
+    Ok(record)
+}
+
+/// Whether a unit that an agent configured on this disk may start: not with the membership of the instance that the disk
+/// was copied from.
+///
+/// # Errors
+/// Says why not.
+pub fn may_start(root: &Tree, state: &Tree) -> Result<()> {
+    let Some(record) = Record::read(state)? else { return Ok(()) };
+    record.check(&Identity::of_machine(root)?)?;
+    match &record.predecessor {
+        Some(before) if state.facts(Path::new(NODE))?.is_none() => {
+            Err(Error::refused(format!("what is configured here is of instance {}", before.instance))
+                .rule("a copied disk joins nothing (design.md 4)")
+                .remedy("it starts once a kubernetes-node deployment of this server asks for it"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A directory outside of the state that goes with it.
+struct Beside {
+    parent: Tree,
+    name: OsString,
+}
+
+impl Beside {
+    /// `None` where there is nothing, nor ever was.
+    fn open(path: &Path) -> Option<Self> {
+        let (parent, name) = (path.parent()?, path.file_name()?);
+        Some(Self { parent: Tree::open(parent).ok()?, name: name.to_owned() })
+    }
+
+    fn target(&self, number: u32) -> PathBuf {
+        let mut name = self.name.clone();
+        name.push(format!(".aside-{number}"));
+        name.into()
+    }
+
+    fn last(&self) -> Result<u32> {
+        last(&self.parent, Path::new(""), &format!("{}.aside-", self.name.to_string_lossy()))
+    }
+
+    fn put_aside(&self, number: u32) -> Result<()> {
+        let here = Path::new(&self.name);
+        if self.parent.facts(here)?.is_some() { self.parent.rename(here, &self.target(number)) } else { Ok(()) }
+    }
+}
+
+/// The largest number behind a prefix among the names of a directory.
+fn last(tree: &Tree, directory: &Path, prefix: &str) -> Result<u32> {
+    let names = tree.list(directory)?;
+    let numbers = names.iter().filter_map(|name| name.to_str()?.strip_prefix(prefix)?.parse().ok());
+    Ok(numbers.max().unwrap_or(0))
+}
+
+fn prune(state: &Tree) -> Result<()> {
+    let mut numbers: Vec<u32> = state.list(Path::new(ASIDE))?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
+    numbers.sort_unstable();
+    for number in numbers.iter().rev().skip(KEEP) {
+        state.remove_dir_all(&Path::new(ASIDE).join(number.to_string()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Origin;
+
+    fn id(value: &str) -> Identity {
+        Identity { origin: Origin::CloudInit, value: value.to_owned() }
+    }
+
+    /// A disk with the state of instance `a`, and the replaced tools' record beside it.
+    struct Disk {
+        dir: tempfile::TempDir,
+        state: Tree,
+    }
+
+    impl Disk {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let state = Tree::open_or_create(&dir.path().join("state"), 0o700).unwrap();
+            let disk = Self { dir, state };
+            disk.put("state/lock", "");
+            disk.fill("a");
+            Record::new(id("a"), Timestamp(1)).write(&disk.state).unwrap();
+            disk
+        }
+
+        fn put(&self, path: &str, content: &str) {
+            let tree = Tree::open(self.dir.path()).unwrap();
+            tree.create_dir_all(Path::new(path).parent().unwrap(), Attributes::mode(0o700)).unwrap();
+            tree.write(Path::new(path), content.as_bytes(), Attributes::mode(0o600)).unwrap();
+        }
+
+        fn fill(&self, who: &str) {
+            self.put("state/outbox/1.json", who);
+            self.put("state/deployments/1.json", who);
+            self.put("state/node.json", who);
+            self.put("state/learnt.json", &format!("{{\"/etc/os-collect-config.conf\": \"{who}\"}}"));
+            self.put("deployed/1.json", who);
+        }
+
+        fn beside(&self) -> Vec<PathBuf> {
+            vec![self.dir.path().join("deployed"), self.dir.path().join("not/there")]
+        }
+
+        fn read(&self, path: &str) -> Option<String> {
+            std::fs::read_to_string(self.dir.path().join(path)).ok()
+        }
+
+        fn succeed(&self, machine: &str, now: u64) -> Result<Record> {
+            let old = Record::read(&self.state).unwrap().unwrap();
+            succeed(&self.state, &self.beside(), old, id(machine), Timestamp(now))
+        }
+
+        fn names(&self) -> Vec<OsString> {
+            self.state.list(Path::new("")).unwrap()
+        }
+    }
+
+    #[test]
+    fn the_state_of_another_instance_is_put_aside_whole() {
+        let disk = Disk::new();
+        let record = disk.succeed("b", 2).unwrap();
+        assert_eq!((record.instance.value.as_str(), record.since, record.leaving), ("b", Timestamp(2), None));
+        let before = record.predecessor.clone().unwrap();
+        assert_eq!(
+            (before.instance.value.as_str(), before.aside, before.files["/etc/os-collect-config.conf"].as_str()),
+            ("a", 1, "a")
+        );
+        assert_eq!(Record::read(&disk.state).unwrap(), Some(record));
+        assert_eq!(disk.names(), ["aside", "identity.json", "lock"]);
+        for path in [
+            "state/aside/1/outbox/1.json",
+            "state/aside/1/deployments/1.json",
+            "state/aside/1/node.json",
+            "deployed.aside-1/1.json",
+        ] {
+            assert_eq!(disk.read(path).as_deref(), Some("a"), "{path}");
+        }
+        assert!(disk.read("state/aside/1/identity.json").unwrap().contains("\"a\"") && disk.read("deployed/1.json").is_none());
+    }
+
+    #[test]
+    fn a_kill_between_any_two_steps_is_gone_on_from() {
+        // Steps are renames: whatever part of them was made, the rest follows under the same number.
+        let names = ["outbox", "deployments", "node.json", "learnt.json"];
+        for done in 0..=names.len() + 1 {
+            let disk = Disk::new();
+            let mut old = Record::read(&disk.state).unwrap().unwrap();
+            old.leaving = Some(1);
+            old.write(&disk.state).unwrap();
+            disk.state.create_dir_all(Path::new("aside/1"), Attributes::mode(0o700)).unwrap();
+            for name in names.iter().take(done) {
+                disk.state.rename(Path::new(name), &Path::new("aside/1").join(name)).unwrap();
+            }
+            if done > names.len() {
+                let outside = Tree::open(disk.dir.path()).unwrap();
+                outside.rename(Path::new("deployed"), Path::new("deployed.aside-1")).unwrap();
+                disk.put("state/aside/1/identity.json", "written, and then the kill");
+            }
+            disk.put("state/outbox/later.json", "after the kill");
+            // The copy may have been copied again in between.
+            let record = disk.succeed("c", 3).unwrap();
+            let before = record.predecessor.unwrap();
+            assert_eq!((record.instance.value.as_str(), before.instance.value.as_str(), before.aside), ("c", "a", 1), "{done}");
+            assert_eq!(before.files["/etc/os-collect-config.conf"], "a", "{done}");
+            assert_eq!(disk.names(), ["aside", "identity.json", "lock"], "{done}");
+            assert_eq!(disk.state.list(Path::new("aside")).unwrap(), ["1"], "{done}");
+            assert_eq!(disk.read("deployed.aside-1/1.json").as_deref(), Some("a"), "{done}");
+        }
+    }
+
+    #[test]
+    fn former_states_are_bounded_and_no_number_comes_twice() {
+        let disk = Disk::new();
+        // Somebody took the first one away, but not what lay beside.
+        disk.put("deployed.aside-1/old.json", "older");
+        for (now, machine) in ["b", "c", "d", "e"].iter().enumerate() {
+            let record = disk.succeed(machine, now as u64).unwrap();
+            assert_eq!(record.predecessor.unwrap().aside as usize, now + 2);
+            disk.fill(machine);
+        }
+        assert_eq!(disk.state.list(Path::new("aside")).unwrap(), ["3", "4", "5"]);
+        assert_eq!(disk.read("deployed.aside-1/old.json").as_deref(), Some("older"));
+        // What an instance did not use stays that of the one before it.
+        disk.state.remove(Path::new("learnt.json")).unwrap();
+        assert_eq!(disk.succeed("f", 9).unwrap().predecessor.unwrap().files["/etc/os-collect-config.conf"], "d");
+    }
+
+    #[test]
+    fn units_start_only_for_the_instance_that_asked_for_them() {
+        let disk = Disk::new();
+        let root = |value: Option<&str>| {
+            let dir = tempfile::tempdir().unwrap();
+            let tree = Tree::open(dir.path()).unwrap();
+            if let Some(value) = value {
+                tree.create_dir_all(Path::new("/run/cloud-init"), Attributes::mode(0o755)).unwrap();
+                tree.write(Path::new("/run/cloud-init/.instance-id"), value.as_bytes(), Attributes::mode(0o644)).unwrap();
+            }
+            (dir, tree)
+        };
+        let may = |value| may_start(&root(value).1, &disk.state).map_err(|error| error.to_string());
+        assert_eq!(may(Some("a")), Ok(()));
+        assert!(may(Some("b")).unwrap_err().contains("that of instance a (cloud-init); this machine is b (cloud-init)"));
+        assert!(may(None).unwrap_err().contains("has not named the instance"));
+        disk.succeed("b", 2).unwrap();
+        assert!(may(Some("b")).unwrap_err().contains("what is configured here is of instance a"));
+        disk.put("state/node.json", "{}");
+        assert_eq!(may(Some("b")), Ok(()));
+        disk.state.remove(Path::new(FILE)).unwrap();
+        assert_eq!(may(None), Ok(()), "a tree that `apply` made");
+    }
+
+    #[test]
+    fn a_torn_record_is_put_aside_and_the_state_kept() {
+        let (disk, report) = (Disk::new(), Report::kept());
+        disk.put("state/identity.json", "{\"schema\": 1");
+        assert_eq!(Record::open(&disk.state, &report).unwrap(), None);
+        assert_eq!(report.events()[0].code, Code::StatePutAside);
+        assert_eq!(disk.read("state/outbox/1.json").as_deref(), Some("a"));
+    }
+}
