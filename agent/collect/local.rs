@@ -1,13 +1,14 @@
-//! Files on this machine: the boot copies of the metadata, the replaced collector's settings, and
-//! the document given by `--metadata`.
+//! Files on this machine: the boot copies of the metadata, the replaced collector's settings and local
+//! data, and the document given by `--metadata`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use super::document::{self, digest_of};
 use crate::error::{Context, Error, Result};
-use crate::files::{READ_LIMIT, Tree};
+use crate::files::{FileKind, READ_LIMIT, Tree};
+use crate::identity::Leftovers;
 use crate::settings::Sources;
 use crate::settings::os_collect_config::OsCollectConfig;
 
@@ -22,6 +23,14 @@ pub(super) struct LocalFiles {
     pub(super) config: OsCollectConfig,
     /// `http://host:8000`, left by cloud-init for old templates (heat-protocol.md 2.3).
     pub(super) hint: Option<String>,
+    /// The operator's own documents, merged; `None` where there is none.
+    pub(super) local: Option<Result<Boot>>,
+    /// What the instance had that this disk was copied from.
+    pub(super) predecessors: Leftovers,
+    /// Files that are still so, and so are not used.
+    pub(super) left_over: Vec<String>,
+    /// The other ones that lead to a server, as they are now.
+    pub(super) learnt: Leftovers,
 }
 
 /// The server's metadata as it was at first boot.
@@ -34,24 +43,47 @@ pub(super) struct Boot {
     pub(super) odd: Vec<String>,
 }
 
+/// Where the replaced collector's source `local` looked, unless os-collect-config.conf names other directories.
+const LOCAL_DATA: &str = "/var/lib/os-collect-config/local-data";
+
 /// Where [`LocalFiles::hint`] is unless os-collect-config.conf names another file.
 const HINT: &str = "/var/lib/heat-cfntools/cfn-metadata-server";
 
 impl LocalFiles {
     /// Reads the files anew. Gives oddities of os-collect-config.conf when it changed.
     pub(super) fn refresh(&mut self, root: &Tree, sources: &Sources) -> Vec<String> {
+        self.left_over.clear();
+        self.learnt.clear();
         self.refresh_boot(root, sources);
-        self.refresh_config(root, &sources.os_collect_config)
+        let odd = self.refresh_config(root, &sources.os_collect_config);
+        self.local = self.read_local(root).transpose();
+        odd
+    }
+
+    /// The content of a file that leads to a server; nothing, while it is as the instance had it that the disk was
+    /// copied from: it would lead to that one's metadata.
+    fn own(&mut self, path: &Path, content: Option<Vec<u8>>) -> Option<Vec<u8>> {
+        let (path, digest) = (path.display().to_string(), digest_of(content.as_ref()?));
+        if self.predecessors.get(&path) == Some(&digest) {
+            self.left_over.push(path);
+            return None;
+        }
+        self.learnt.insert(path, digest);
+        content
     }
 
     fn refresh_boot(&mut self, root: &Tree, sources: &Sources) {
-        let files: Vec<_> = sources.cfn_init_data.iter().map(|path| (path, root.read(path, READ_LIMIT))).collect();
+        let read = |path: &PathBuf| root.read(path, READ_LIMIT).map(|content| self.own(path, content));
+        let files: Vec<_> = sources.cfn_init_data.iter().zip(sources.cfn_init_data.iter().map(read)).collect();
         let mut all = Vec::new();
         for (path, content) in &files {
             all.extend_from_slice(path.as_os_str().as_encoded_bytes());
             all.push(0);
             match content {
-                Ok(content) => all.extend_from_slice(content.as_deref().unwrap_or_default()),
+                Ok(content) => {
+                    let digest = content.as_ref().and_then(|_| self.learnt.get(&path.display().to_string()));
+                    all.extend_from_slice(digest.map_or("", String::as_str).as_bytes());
+                }
                 Err(error) => all.extend_from_slice(error.cause().as_bytes()),
             }
         }
@@ -87,7 +119,11 @@ impl LocalFiles {
     }
 
     fn refresh_config(&mut self, root: &Tree, path: &Path) -> Vec<String> {
-        let content = root.read(path, READ_LIMIT).map(Option::unwrap_or_default);
+        let content = root.read(path, READ_LIMIT).map(|content| {
+            // One that only says how to look for metadata is the image's.
+            let leads = content.as_ref().is_some_and(|bytes| OsCollectConfig::parse(bytes).names_a_server());
+            if leads { self.own(path, content) } else { content }.unwrap_or_default()
+        });
         let raw = match &content {
             Ok(bytes) => digest_of(bytes),
             Err(error) => error.to_string(),
@@ -100,16 +136,83 @@ impl LocalFiles {
                     self.config = OsCollectConfig::parse(&bytes);
                     let lines = self.config.odd_lines.iter();
                     odd.extend(lines.map(|line| format!("{} line {line}: neither section nor key = value", path.display())));
+                    odd.extend(self.config.odd_numbers().map(|what| format!("{} {what}", path.display())));
                 }
                 // What it said last stays in force.
                 Err(error) => odd.push(error.to_string()),
             }
         }
-        let hint = self.config.get("cfn", "heat_metadata_hint").unwrap_or(HINT);
-        let content = root.read(Path::new(hint), 4096).ok().flatten().unwrap_or_default();
+        let hint = PathBuf::from(self.config.get("cfn", "heat_metadata_hint").unwrap_or(HINT));
+        let content = root.read(&hint, 4096).ok().flatten();
+        let content = self.own(&hint, content).unwrap_or_default();
         self.hint = std::str::from_utf8(&content).ok().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned);
         odd
     }
+}
+
+impl LocalFiles {
+    /// The source `local` (heat-protocol.md 2.6): a document a file. One bad file makes the whole source fail, because
+    /// what it meant to override is not known.
+    fn read_local(&self, root: &Tree) -> Result<Option<Boot>> {
+        let mut paths: Vec<_> = self.config.all("local", "path").collect();
+        if paths.is_empty() {
+            paths.push(LOCAL_DATA);
+        }
+        let mut files = Vec::new();
+        for directory in paths.into_iter().map(Path::new) {
+            let Some(facts) = root.facts_followed(directory)?.filter(|facts| facts.kind == FileKind::Directory) else { continue };
+            safe(directory, &facts)?;
+            files.extend(root.list(directory)?.into_iter().filter(|name| !name.as_encoded_bytes().starts_with(b".")).map(
+                |name| {
+                    let path = directory.join(&name);
+                    (name, path)
+                },
+            ));
+        }
+        files.sort();
+        let (mut all, mut documents) = (Vec::new(), Vec::new());
+        for (_, path) in files {
+            let Some(facts) = root.facts_followed(&path)?.filter(|facts| facts.kind != FileKind::Directory) else { continue };
+            safe(&path, &facts)?;
+            let Some(bytes) = root.read(&path, READ_LIMIT)? else { continue };
+            all.extend_from_slice(path.as_os_str().as_encoded_bytes());
+            all.push(0);
+            all.extend_from_slice(digest_of(&bytes).as_bytes());
+            documents.push((path, bytes));
+        }
+        if documents.is_empty() {
+            return Ok(None);
+        }
+        let mut local = Boot { raw: digest_of(&all), ..Boot::default() };
+        if let Some(Ok(before)) = self.local.as_ref().filter(|before| before.as_ref().is_ok_and(|before| before.raw == local.raw))
+        {
+            return Ok(Some(before.clone()));
+        }
+        for (path, bytes) in documents {
+            local.document.extend(document::object(&bytes).context(|| format!("reading {}", path.display()))?);
+        }
+        // Only Heat asks for deployments.
+        if local.document.shift_remove("deployments").is_some() {
+            local.odd.push("deployments in local data are ignored".to_owned());
+        }
+        Ok(Some(local))
+    }
+}
+
+/// Whoever may write here may say anything in the name of root.
+fn safe(path: &Path, facts: &crate::files::Facts) -> Result<()> {
+    let me = nix::unistd::geteuid().as_raw();
+    let wrong = if facts.mode & 0o002 != 0 {
+        "everybody may write to it".to_owned()
+    } else if facts.owner.0 != me {
+        format!("it belongs to user {}", facts.owner.0)
+    } else {
+        return Ok(());
+    };
+    Err(Error::refused(wrong)
+        .context(format!("reading {}", path.display()))
+        .rule(format!("local metadata belongs to user {me}, and nobody else writes it (heat-protocol.md 2.6)"))
+        .remedy(format!("chown {me} {path}; chmod o-w {path}", path = path.display())))
 }
 
 /// Reads a document for `--metadata`: a whole server document, or a bare list of deployments.
@@ -186,6 +289,79 @@ mod tests {
         put(&tree, "/etc/os-collect-config.conf", "[cfn]\nstack_name = b\nheat_metadata_hint = /elsewhere\n");
         files.refresh(&tree, &sources);
         assert_eq!((files.config.get("cfn", "stack_name"), files.hint.as_deref()), (Some("b"), None));
+    }
+
+    #[test]
+    fn local_data_is_merged_by_name_and_only_from_files_that_nobody_else_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let sources = Settings::default().sources;
+        let mut files = LocalFiles::default();
+        let mut read = |tree: &Tree| {
+            files.refresh(tree, &sources);
+            files.local.clone().transpose().map(|local| local.map(|local| (Value::Object(local.document), local.odd.len())))
+        };
+        assert_eq!(read(&tree), Ok(None));
+        tree.create_dir_all(Path::new(LOCAL_DATA), Attributes::mode(0o770)).unwrap();
+        assert_eq!(read(&tree), Ok(None), "an empty directory is no failure");
+        put(&tree, &format!("{LOCAL_DATA}/20-b.json"), "{\"a\": 2, \"b\": 2, \"deployments\": [{\"id\": \"x\"}]}");
+        put(&tree, &format!("{LOCAL_DATA}/10-a"), "{\"a\": 1, \"c\": 1}");
+        put(&tree, &format!("{LOCAL_DATA}/.hidden"), "no json");
+        put(&tree, &format!("{LOCAL_DATA}/sub/x"), "no json");
+        assert_eq!(read(&tree), Ok(Some((json!({"a": 2, "b": 2, "c": 1}), 1))));
+        // Elsewhere too, by the name of the file and not of the directory.
+        put(&tree, "/etc/os-collect-config.conf", &format!("[local]\npath = /srv/local\npath = {LOCAL_DATA}\n"));
+        put(&tree, "/srv/local/15-c", "{\"a\": 3, \"d\": 3}");
+        assert_eq!(read(&tree), Ok(Some((json!({"a": 2, "b": 2, "c": 1, "d": 3}), 1))));
+        let file = format!("{LOCAL_DATA}/10-a");
+        for (mode, owner, words) in
+            [(0o602, None, "10-a: everybody may write"), (0o600, Some((1, 1)), "10-a: it belongs to user 1")]
+        {
+            if owner.is_some() && !nix::unistd::geteuid().is_root() {
+                continue;
+            }
+            tree.set_attributes(Path::new(&file), Attributes { mode, owner }).unwrap();
+            let error = read(&tree).unwrap_err();
+            assert!(error.to_string().contains(words) && error.suggested_remedy().unwrap().contains("chmod o-w"), "{error}");
+        }
+        for (text, words) in [("{", "10-a: the JSON ends too early"), ("[]", "10-a: the metadata is a list, wanted an object")] {
+            tree.remove(Path::new(&file)).unwrap();
+            put(&tree, &file, text);
+            let error = read(&tree).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        put(&tree, &file, "{}");
+        tree.set_attributes(Path::new(LOCAL_DATA), Attributes::mode(0o777)).unwrap();
+        assert!(read(&tree).unwrap_err().to_string().contains("local-data: everybody may write to it"));
+    }
+
+    #[test]
+    fn what_a_copied_disk_brings_along_is_not_used_until_it_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let sources = Settings::default().sources;
+        let (boot, conf) = ("/var/lib/cloud/data/cfn-init-data", "/etc/os-collect-config.conf");
+        put(&tree, boot, "{\"a\": 1}");
+        put(&tree, conf, "[cfn]\nstack_name = old\naccess_key_id = k\n");
+        put(&tree, HINT, "http://old:8000");
+        let mut before = LocalFiles::default();
+        before.refresh(&tree, &sources);
+        assert_eq!(before.learnt.keys().collect::<Vec<_>>(), [conf, boot, HINT]);
+        let mut files = LocalFiles { predecessors: before.learnt.clone(), ..LocalFiles::default() };
+        files.refresh(&tree, &sources);
+        assert!(files.boot.is_none() && files.hint.is_none() && files.config.get("cfn", "stack_name").is_none());
+        assert_eq!(
+            (files.left_over.as_slice(), files.learnt.len()),
+            (&[boot.to_owned(), conf.to_owned(), HINT.to_owned()][..], 0)
+        );
+        put(&tree, conf, "# right\n[cfn]\nstack_name = old\naccess_key_id = k\n");
+        files.refresh(&tree, &sources);
+        assert_eq!((files.config.get("cfn", "stack_name"), files.left_over.len()), (Some("old"), 2));
+        assert_eq!(files.learnt.keys().collect::<Vec<_>>(), [conf]);
+        // The image's own settings lead to no server: every instance of it has them.
+        put(&tree, conf, "[DEFAULT]\ncommand = os-refresh-config\npolling_interval = 10\n");
+        files.refresh(&tree, &sources);
+        assert!(files.learnt.is_empty() && files.config.seconds("DEFAULT", "polling_interval").is_some());
     }
 
     #[test]

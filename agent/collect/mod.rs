@@ -28,8 +28,9 @@ use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 
 use crate::clock::Clock;
-use crate::files::Tree;
+use crate::files::{Attributes, Tree};
 use crate::http::Http;
+use crate::identity::{LEARNT, Leftovers, Record};
 use crate::openstack::keystone::Keystone;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{Settings, SourceName};
@@ -89,6 +90,10 @@ pub struct Collector {
     turns: u64,
     snapshot: Snapshot,
     nothing_known: bool,
+    /// Of the files that lead to a server, as stored for a copy of this disk.
+    learnt: Option<Leftovers>,
+    /// Files of another instance that it was told of.
+    told: Vec<String>,
 }
 
 impl std::fmt::Debug for Collector {
@@ -140,9 +145,32 @@ impl Collector {
             turns: 0,
             snapshot: Snapshot::default(),
             nothing_known: false,
+            learnt: None,
+            told: Vec::new(),
         };
         collector.merge(true);
         collector
+    }
+
+    /// Whose sources these are: each is polled in the instance's slot, and what the disk brought along from another
+    /// instance is not used. `run_dir` lives as long as the boot: the first poll is splayed once in it.
+    pub fn belong_to(&mut self, record: &Record, run_dir: Option<&Tree>) {
+        self.learnt = self.state.read_json(Path::new(LEARNT)).ok().flatten();
+        self.files.predecessors = record.predecessor.as_ref().map(|before| before.files.clone()).unwrap_or_default();
+        self.read_files();
+        let wanted = self.pace(self.settings.explicit.splay, "splay", self.settings.splay);
+        let first_start = |dir: &Tree| dir.create_new(Path::new("splayed"), b"", Attributes::mode(0o644)).unwrap_or(true);
+        let splay = wanted > Duration::ZERO && run_dir.is_none_or(first_start);
+        for source in &mut self.sources {
+            let first = if splay && source.name.is_remote() { wanted.mul_f64(source::random()) } else { Duration::ZERO };
+            source.belong_to(&record.instance.value, first, &self.clock);
+        }
+    }
+
+    /// Files that are not used because the instance had them so that this disk was copied from.
+    #[must_use]
+    pub fn left_over(&self) -> &[String] {
+        &self.files.left_over
     }
 
     /// What all sources said last.
@@ -216,11 +244,9 @@ impl Collector {
         if due.is_empty() {
             return change;
         }
-        let root = Arc::clone(&self.root);
-        let odd = self.files.refresh(&root, &self.settings.sources);
-        self.tell_odd("os-collect-config.conf", &odd);
+        self.read_files();
         // Files first: where the others are asked is learnt from them.
-        for name in [SourceName::HeatLocal, SourceName::File].into_iter().filter(|name| due.contains(name)) {
+        for name in [SourceName::HeatLocal, SourceName::Local, SourceName::File].into_iter().filter(|name| due.contains(name)) {
             change.absorb(self.poll_file(name));
         }
         let learnt = self.learn();
@@ -231,6 +257,51 @@ impl Collector {
         change
     }
 
+    /// Reads what was left on this machine: where sources are, how often they are polled.
+    fn read_files(&mut self) {
+        let odd = self.files.refresh(&self.root, &self.settings.sources);
+        self.tell_odd("os-collect-config.conf", &odd);
+        let explicit = self.settings.explicit;
+        let max = self.pace(explicit.polling_interval, "polling_interval", self.settings.polling_interval);
+        let min = self.pace(explicit.min_polling_interval, "min_polling_interval", self.settings.min_polling_interval);
+        let second = Duration::from_secs(1);
+        for source in &mut self.sources {
+            source.set_pace(min.max(second), max.max(second));
+        }
+        self.keep_learnt();
+        for path in self.files.left_over.iter().filter(|path| !self.told.contains(path)) {
+            let line = format!("{path} is not used: it is as the instance had it that this disk was copied from");
+            self.report.emit(Event::new(Code::SourceLeftOver, line).phase(Phase::Metadata).step(path.clone()));
+        }
+        self.told.clone_from(&self.files.left_over);
+    }
+
+    /// A setting of the replaced collector, where the agent's own settings leave it open.
+    fn pace(&self, explicit: bool, key: &str, own: Duration) -> Duration {
+        if explicit { own } else { self.files.config.seconds("DEFAULT", key).unwrap_or(own) }
+    }
+
+    /// The deadline of one request to a source.
+    fn deadline(&self, source: SourceName) -> Duration {
+        let own = self.settings.sources.timeout;
+        let given = self.files.config.seconds(source.as_str(), "timeout").filter(|given| *given >= Duration::from_secs(1));
+        if self.settings.explicit.timeout { own } else { given.unwrap_or(own) }
+    }
+
+    /// Stores what sources were learnt from, so that a copy of this disk does not take it for its own.
+    fn keep_learnt(&mut self) {
+        if self.learnt.as_ref() == Some(&self.files.learnt) {
+            return;
+        }
+        match self.state.write_json(Path::new(LEARNT), &self.files.learnt, Attributes::mode(0o600)) {
+            Ok(()) => self.learnt = Some(self.files.learnt.clone()),
+            Err(error) => {
+                let message = "what sources are learnt from cannot be kept";
+                self.report.emit(Event::new(Code::StateWriteFailed, message).step(LEARNT).error(&error));
+            }
+        }
+    }
+
     fn poll_file(&mut self, name: SourceName) -> Change {
         let Some(source) = self.sources.iter().find(|source| source.name == name) else { return Change::default() };
         let started = self.clock.now();
@@ -238,6 +309,8 @@ impl Collector {
         let given = self.metadata_file.as_ref().filter(|_| name == SourceName::File);
         let (place, outcome) = if let Some(path) = given {
             (path.display().to_string(), Source::read_file(path, &mut memory))
+        } else if name == SourceName::Local {
+            ("local data".to_owned(), Source::take_boot(self.files.local.as_ref(), &mut memory))
         } else {
             let paths: Vec<_> = self.settings.sources.cfn_init_data.iter().map(|path| path.display().to_string()).collect();
             (paths.join(" "), Source::take_boot(self.files.boot.as_ref(), &mut memory))
@@ -281,7 +354,7 @@ impl Collector {
         source.flying = true;
         let news = source.learn(&polled.place, &polled.key);
         let http = self.http_for(name, &endpoint);
-        let tools = Tools { http, keystone: self.keystone.clone(), deadline: self.settings.sources.timeout };
+        let tools = Tools { http, keystone: self.keystone.clone(), deadline: self.deadline(name) };
         self.flying.spawn(async move {
             polled.outcome = match endpoint.fetch(&tools, &mut polled.memory).await {
                 Ok(Some(document)) => Outcome::Document { document, odd: Vec::new() },
@@ -347,7 +420,7 @@ impl Collector {
         if nothing_known && !source.configured {
             source.at_most(LOOKING, &self.clock);
         }
-        let name = source.name.as_str();
+        let (polled_by, name) = (source.name, source.name.as_str());
         if source.name.is_remote() {
             source.keep(&self.state, &self.report);
             if settled.answered {
@@ -369,7 +442,7 @@ impl Collector {
             let message = format!("the metadata changed: {}, before {}", shown(now), shown(had.1));
             self.report.emit(Event::new(Code::MetadataChanged, message).phase(Phase::Metadata).source(name));
         }
-        Change { metadata, answered: settled.answered && name != SourceName::HeatLocal.as_str(), sources: settled.sources }
+        Change { metadata, answered: settled.answered && polled_by.speaks_for_heat(), sources: settled.sources }
     }
 
     /// Drops what sources said that are not asked any more. Whoever takes their place has just answered.
@@ -381,11 +454,15 @@ impl Collector {
         retired.count() > 0
     }
 
-    /// Reads what cloud-init left on this machine, which no cache holds. Asks nobody over the network.
+    /// Reads what cloud-init and the operator left on this machine, which no cache holds. Asks nobody over the network.
     pub fn read_boot_copy(&mut self) {
+        // What another instance left says nothing of this one.
+        let before = Record::read(&self.state).ok().flatten().and_then(|record| record.predecessor);
+        self.files.predecessors = before.map(|before| before.files).unwrap_or_default();
         let odd = self.files.refresh(&self.root, &self.settings.sources);
         self.tell_odd("os-collect-config.conf", &odd);
         self.poll_file(SourceName::HeatLocal);
+        self.poll_file(SourceName::Local);
     }
 
     /// What one source said last, `deployments` included; `None` where it is not in use or said nothing yet.
@@ -423,7 +500,7 @@ impl Collector {
     fn tell_nothing_known(&mut self, learnt: &Learnt) {
         // The boot copy alone does not help where Heat wants the server to look elsewhere.
         let unsupported = learnt.asks_for("zaqar");
-        let helps = |source: &Source| source.name != SourceName::HeatLocal || !unsupported;
+        let helps = |source: &Source| source.name.speaks_for_heat() || !unsupported;
         let nothing = !self.sources.iter().any(|source| (source.configured || source.document.is_some()) && helps(source));
         if nothing && !self.nothing_known {
             let mut event = Event::new(Code::NoSource, "no source of metadata is known").phase(Phase::Metadata);

@@ -73,7 +73,7 @@ pub(super) struct Layer {
 impl Layer {
     /// Whether it speaks for Heat now: the boot copy is as old as the server (heat-protocol.md R11).
     fn authoritative(&self) -> bool {
-        self.source != SourceName::HeatLocal
+        self.source.speaks_for_heat()
     }
 
     /// Whose word counts. The best of equals is the last: that keeps the choice the same while two

@@ -11,7 +11,7 @@ use super::cache::{self, Cached};
 use super::document::{digest_of, oddities};
 use super::endpoint::Memory;
 use super::local::{self, Boot};
-use super::schedule::{After, Schedule};
+use super::schedule::{After, Schedule, slot_of};
 use super::snapshot::{Layer, SourceState};
 use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::error::{Context, Error, Result};
@@ -97,7 +97,7 @@ impl Source {
             name,
             configured: false,
             flying: false,
-            schedule: Schedule::new(settings.min_polling_interval, settings.polling_interval),
+            schedule: Schedule::new(settings.min_polling_interval, settings.polling_interval, random()),
             since: clock.start(),
             pause: whole_millis(first),
             memory: Memory::default(),
@@ -165,7 +165,7 @@ impl Source {
         read().unwrap_or_else(Outcome::Failed)
     }
 
-    /// Takes the boot copies as they were just read.
+    /// Takes the boot copies, or local data, as they were just read.
     pub(super) fn take_boot(boot: Option<&Result<Boot>>, memory: &mut Memory) -> Outcome {
         match boot {
             None => Outcome::Absent,
@@ -238,7 +238,7 @@ impl Source {
                 if changed { After::Changed } else { After::Steady }
             }
         };
-        let pause = self.schedule.next(after, random());
+        let pause = self.schedule.next(after, random(), clock.now());
         self.set_pause(pause, clock);
         for event in &mut settled.events {
             if event.code == Code::SourceFailed {
@@ -322,6 +322,16 @@ impl Source {
         if self.due_in().is_some_and(|due| due > pause) {
             self.set_pause(pause, clock);
         }
+    }
+
+    /// Polls in the slot of this node; the first poll comes after `first`.
+    pub(super) fn belong_to(&mut self, instance: &str, first: Duration, clock: &Clock) {
+        self.schedule.set_slot(slot_of(&format!("{instance}/{}", self.name.as_str())));
+        self.set_pause(first, clock);
+    }
+
+    pub(super) fn set_pace(&mut self, min: Duration, max: Duration) {
+        self.schedule.set_pace(min, max);
     }
 
     fn set_pause(&mut self, pause: Duration, clock: &Clock) {

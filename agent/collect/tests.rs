@@ -11,6 +11,8 @@ use super::*;
 use crate::clock::Timestamp;
 use crate::files::Attributes;
 use crate::http::fake::{Act, Fake, ok, status};
+use crate::identity::{Identity, Origin, Predecessor};
+use crate::settings::Explicit;
 
 const BOOT: &str = "/var/lib/cloud/data/cfn-init-data";
 const CONF: &str = "/etc/os-collect-config.conf";
@@ -32,6 +34,7 @@ impl Machine {
         let (root, state) = (tree(&dirs[0]), tree(&dirs[1]));
         let mut settings = Settings::default();
         settings.sources.timeout = Duration::from_millis(500);
+        settings.explicit.timeout = true;
         Self { _dirs: dirs, root, state, report: Report::kept(), clock: Clock::manual(Timestamp(1_000_000)), settings }
     }
 
@@ -319,4 +322,150 @@ fn a_command_reads_what_is_on_this_machine_and_asks_nobody() {
     assert!(said.contains_key("os-collect-config") && said["deployments"] == json!([]));
     assert_eq!((collector.said(SourceName::Cfn), collector.snapshot().document()), (None, said));
     assert!(machine.codes().contains(&Code::MetadataOdd), "{:?}", machine.codes());
+}
+
+fn instance(value: &str) -> Record {
+    Record::new(Identity { origin: Origin::Smbios, value: value.to_owned() }, Timestamp(0))
+}
+
+#[tokio::test]
+async fn with_heat_down_at_boot_the_last_good_list_is_in_force_and_no_answer_is_made_up() {
+    let heat = Fake::start(vec![listing(&["a"])]).await;
+    let machine = Machine::new();
+    machine.put(BOOT, &boot(&heat.base));
+    machine.collector().poll_once().await;
+    // The next boot: Heat's port is there, but nobody answers; then a 503 storm; then it is back.
+    heat.play(vec![Act::Close, Act::Close, status("503 Service Unavailable", ""), listing(&["a", "b"])]);
+    let mut collector = machine.collector();
+    collector.belong_to(&instance("i"), None);
+    let mut failures = 0;
+    while !collector.snapshot().lists("b") {
+        assert!(collector.snapshot().lists("a") && collector.snapshot().authority.is_none());
+        collector.changed().await;
+        failures = failures.max(collector.snapshot().sources["cfn"].failures);
+    }
+    assert_eq!(failures, 3);
+    assert_eq!(collector.snapshot().authority.as_ref().unwrap().source, "cfn");
+    // R7: fast again, because it had changed.
+    let next = collector.snapshot().sources["cfn"].next_try.unwrap();
+    assert!(next.since(machine.clock.now()) <= Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn a_source_that_hangs_holds_up_only_itself() {
+    let heat = Fake::start(vec![Act::Slow(Duration::from_mins(1), Box::new(ok("{}")))]).await;
+    let mut machine = Machine::new();
+    machine.clock = Clock::system();
+    machine.settings.sources.timeout = Duration::from_secs(4);
+    machine.put(BOOT, &boot(&heat.base));
+    let mut collector = machine.collector();
+    let started = machine.clock.start();
+    collector.changed().await;
+    machine.put("/var/lib/os-collect-config/local-data/one", "{\"mine\": 1}");
+    while !collector.snapshot().metadata.contains_key("mine") {
+        collector.changed().await;
+    }
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    assert_eq!(collector.snapshot().sources["cfn"].failures, 0, "its own deadline is still to come");
+    while collector.snapshot().sources["cfn"].failures == 0 {
+        collector.changed().await;
+    }
+    assert!(started.elapsed() >= Duration::from_secs(4));
+    assert!(collector.snapshot().sources["cfn"].cause.as_ref().unwrap().contains("no answer from 127.0.0.1"));
+}
+
+#[tokio::test]
+async fn a_copied_disk_does_not_ask_the_other_servers_heat() {
+    let heat = Fake::start(vec![listing(&["a"])]).await;
+    let machine = Machine::new();
+    machine.put(BOOT, &boot(&heat.base));
+    let mut collector = machine.collector();
+    collector.belong_to(&instance("original"), None);
+    collector.poll_once().await;
+    assert_eq!(heat.requests().len(), 1);
+    // As identity does it: the state is gone, and what the sources were learnt from is remembered.
+    let learnt = machine.state.read_json::<Leftovers>(Path::new(LEARNT)).unwrap().unwrap();
+    assert_eq!(learnt.keys().collect::<Vec<_>>(), [BOOT]);
+    machine.state.remove_dir_all(Path::new("cache")).unwrap();
+    let mut copy = instance("copy");
+    let before = instance("original").instance;
+    copy.predecessor = Some(Predecessor { instance: before, until: Timestamp(0), aside: 1, files: learnt });
+    let mut collector = machine.collector();
+    collector.belong_to(&copy, None);
+    for _ in 0..5 {
+        machine.clock.advance(Duration::from_mins(2));
+        collector.poll_once().await;
+    }
+    assert_eq!(heat.requests().len(), 1, "nothing was asked");
+    assert!(collector.snapshot().deployments.is_none() && collector.left_over() == [BOOT]);
+    assert_eq!(machine.codes().iter().filter(|code| **code == Code::SourceLeftOver).count(), 1, "said once");
+    machine.put(BOOT, &format!("{} ", boot(&heat.base)));
+    collector.poll_once().await;
+    assert!(collector.snapshot().lists("a") && collector.left_over().is_empty());
+}
+
+#[tokio::test]
+async fn the_first_poll_is_splayed_once_a_boot_and_the_replaced_collectors_pace_counts() {
+    let heat = Fake::start(vec![listing(&["a"])]).await;
+    let mut machine = Machine::new();
+    machine.put(BOOT, &boot(&heat.base));
+    machine.put(CONF, "[DEFAULT]\nsplay = 3600\npolling_interval = 7\nmin_polling_interval = 5.5\n[cfn]\ntimeout = 33\n");
+    let run = tempfile::tempdir().unwrap();
+    let run = Tree::open(run.path()).unwrap();
+    let waits = |collector: &Collector| {
+        let cfn = collector.sources.iter().find(|source| source.name == SourceName::Cfn).unwrap();
+        cfn.due_in().unwrap() > Duration::ZERO
+    };
+    let mut collector = machine.collector();
+    assert!(!waits(&collector));
+    collector.belong_to(&instance("i"), Some(&run));
+    assert!(waits(&collector), "the first start of a boot");
+    let mut collector = machine.collector();
+    collector.belong_to(&instance("i"), Some(&run));
+    assert!(!waits(&collector), "the second start");
+    // A timeout is that of its section.
+    assert_eq!(collector.deadline(SourceName::Cfn), Duration::from_millis(500), "agent.toml wins");
+    machine.settings.explicit = Explicit::default();
+    let mut collector = machine.collector();
+    collector.belong_to(&instance("i"), Some(&run));
+    assert_eq!(collector.deadline(SourceName::Cfn), Duration::from_secs(33));
+    assert_eq!(collector.deadline(SourceName::File), machine.settings.sources.timeout);
+    collector.poll_once().await;
+    for _ in 0..9 {
+        let pause = collector.snapshot().sources["cfn"].next_try.unwrap().since(machine.clock.now());
+        assert!(pause >= Duration::from_millis(3150) && pause <= Duration::from_millis(10_850), "{pause:?}");
+        machine.clock.advance(pause);
+        collector.poll_once().await;
+    }
+    machine.settings.explicit = Explicit { polling_interval: true, min_polling_interval: true, splay: true, timeout: true };
+    let mut collector = machine.collector();
+    collector.belong_to(&instance("i"), None);
+    assert!(!waits(&collector), "agent.toml says no splay");
+    for _ in 0..9 {
+        machine.clock.advance(Duration::from_mins(2));
+        collector.poll_once().await;
+    }
+    let pause = collector.snapshot().sources["cfn"].next_try.unwrap().since(machine.clock.now());
+    assert!(pause >= Duration::from_secs(27), "{pause:?}");
+}
+
+#[tokio::test]
+async fn local_data_is_weaker_than_heat_and_asks_for_nothing() {
+    let heat = Fake::start(vec![answer(&json!({"deployments": [], "a": "heat"}))]).await;
+    let machine = Machine::new();
+    machine.put("/var/lib/os-collect-config/local-data/mine", "{\"a\": \"mine\", \"b\": 1, \"deployments\": [{\"id\": \"x\"}]}");
+    let mut collector = machine.collector();
+    assert_eq!(collector.poll_once().await, Change { metadata: true, answered: false, sources: true });
+    let snapshot = collector.snapshot();
+    assert!(snapshot.deployments.is_none() && snapshot.authority.is_none() && snapshot.metadata["a"] == "mine");
+    assert!(machine.codes().contains(&Code::MetadataOdd));
+    machine.put(BOOT, &boot(&heat.base));
+    collector.poll_once().await;
+    let snapshot = collector.snapshot();
+    assert_eq!((snapshot.metadata["a"].clone(), snapshot.metadata["b"].clone()), (json!("heat"), json!(1)));
+    machine.root.set_attributes(Path::new("/var/lib/os-collect-config/local-data/mine"), Attributes::mode(0o666)).unwrap();
+    collector.poll_once().await;
+    let state = &collector.snapshot().sources["local"];
+    assert!(state.failures == 1 && state.cause.as_ref().unwrap().contains("everybody may write"), "{state:?}");
+    assert_eq!(collector.snapshot().metadata["b"], 1, "what it said last stays");
 }

@@ -60,13 +60,13 @@ pub const KEYS: &[Key] = &[
         "1",
         "Seconds to the next poll after a change; doubled at each poll up to polling_interval.",
     ),
-    key("splay", Rule::Number(0, 3600), "0", "The first poll over the network comes up to so many seconds after the start."),
+    key("splay", Rule::Number(0, 3600), "0", "The first poll over the network in a boot comes up to so many seconds late."),
     key("state.dir", Rule::Path, "\"/var/lib/heat-node-agent\"", "Journal, outbox and caches; mode 0700."),
     key("run.dir", Rule::Path, "\"/run/heat-node-agent\"", "status.json."),
     key(
         "sources.order",
         Rule::Sources,
-        "[\"heat_local\", \"cfn\", \"heat\", \"request\", \"file\"]",
+        "[\"heat_local\", \"local\", \"cfn\", \"heat\", \"request\", \"file\"]",
         "Sources in use; a later one overrides an earlier one.",
     ),
     key(
@@ -399,11 +399,11 @@ mod tests {
             ("[deploy]\ngroups = [\"script\", 1]", "deploy.groups: this array is not a list of texts that are not empty"),
             (
                 "[sources]\norder = [\"cfn\", \"cfn\"]",
-                "sources.order: this array is not a list of one or more of heat_local, cfn, heat, request, file, each once",
+                "sources.order: this array is not a list of one or more of heat_local, local, cfn, heat, request, file, each once",
             ),
             (
                 "[sources]\norder = [\"ec2\"]",
-                "sources.order: this array is not a list of one or more of heat_local, cfn, heat, request, file, each once",
+                "sources.order: this array is not a list of one or more of heat_local, local, cfn, heat, request, file, each once",
             ),
             ("[node]\nsource = \"magnum\"", "node.source: this string is not one of deployment, heat-params"),
             ("deploy = 1", "deploy: is a section: [deploy]"),

@@ -38,6 +38,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Where `status.json` lives.
     pub run_dir: PathBuf,
+    /// Which of the numbers for polling the files say; os-collect-config.conf counts for the others.
+    pub explicit: Explicit,
     /// Where metadata comes from.
     pub sources: Sources,
     /// How deployments are run.
@@ -48,6 +50,20 @@ pub struct Settings {
     pub node_source: NodeSource,
     /// Whether each phase gives a line on the console.
     pub console: bool,
+}
+
+/// Which numbers the settings files say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "a set of names, each asked for by itself")]
+pub struct Explicit {
+    /// `polling_interval`.
+    pub polling_interval: bool,
+    /// `min_polling_interval`.
+    pub min_polling_interval: bool,
+    /// `splay`.
+    pub splay: bool,
+    /// `sources.timeout`.
+    pub timeout: bool,
 }
 
 /// Where metadata comes from.
@@ -68,6 +84,8 @@ pub struct Sources {
 pub enum SourceName {
     /// What cloud-init or Ignition left at first boot; unauthoritative for deployments.
     HeatLocal,
+    /// What the operator left in /var/lib/os-collect-config/local-data.
+    Local,
     /// heat-api-cfn.
     Cfn,
     /// heat-api, with a token of Keystone.
@@ -80,7 +98,7 @@ pub enum SourceName {
 
 impl SourceName {
     /// All, weakest first.
-    pub const ALL: [Self; 5] = [Self::HeatLocal, Self::Cfn, Self::Heat, Self::Request, Self::File];
+    pub const ALL: [Self; 6] = [Self::HeatLocal, Self::Local, Self::Cfn, Self::Heat, Self::Request, Self::File];
 
     /// Those that are asked over the network.
     pub const REMOTE: [Self; 3] = [Self::Cfn, Self::Heat, Self::Request];
@@ -90,11 +108,18 @@ impl SourceName {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::HeatLocal => "heat_local",
+            Self::Local => "local",
             Self::Cfn => "cfn",
             Self::Heat => "heat",
             Self::Request => "request",
             Self::File => "file",
         }
+    }
+
+    /// Whether its list of deployments is what Heat asks for now; what was left on this machine is as old as its writing.
+    #[must_use]
+    pub fn speaks_for_heat(self) -> bool {
+        !matches!(self, Self::HeatLocal | Self::Local)
     }
 
     /// Whether it is asked over the network.
@@ -293,6 +318,12 @@ impl From<Fragment> for Settings {
         let Fragment { polling_interval, min_polling_interval, splay, state, run, sources, deploy, tls, node, report } = merged;
         let seconds = |given: Option<u64>, or: u64| Duration::from_secs(given.unwrap_or(or));
         let paths = |given: Option<Vec<PathBuf>>, or: &[&str]| given.unwrap_or_else(|| or.iter().map(PathBuf::from).collect());
+        let explicit = Explicit {
+            polling_interval: polling_interval.is_some(),
+            min_polling_interval: min_polling_interval.is_some(),
+            splay: splay.is_some(),
+            timeout: sources.timeout.is_some(),
+        };
         let polling_interval = seconds(polling_interval, 60);
         let order = sources.order.map(|words| words.iter().filter_map(|word| SourceName::from_word(word)).collect());
         Self {
@@ -301,6 +332,7 @@ impl From<Fragment> for Settings {
             splay: seconds(splay, 0),
             state_dir: state.dir.unwrap_or_else(|| "/var/lib/heat-node-agent".into()),
             run_dir: run.dir.unwrap_or_else(|| "/run/heat-node-agent".into()),
+            explicit,
             sources: Sources {
                 order: order.unwrap_or_else(|| SourceName::ALL.to_vec()),
                 cfn_init_data: paths(
@@ -440,6 +472,6 @@ mod tests {
         let lines: Vec<_> = said.map(|key| format!("{} = {}", key.path, key.default)).collect();
         let (fragment, mistakes) = Fragment::parse(lines.join("\n").as_bytes());
         assert_eq!(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(), [""; 0]);
-        assert_eq!(Settings::from(fragment), Settings::default());
+        assert_eq!(Settings { explicit: Explicit::default(), ..fragment.into() }, Settings::default());
     }
 }

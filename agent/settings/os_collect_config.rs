@@ -5,6 +5,27 @@
 //! that cannot be read is named and skipped.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Settings that are numbers of seconds.
+const SECONDS: [(&str, &str); 5] = [
+    ("DEFAULT", "polling_interval"),
+    ("DEFAULT", "min_polling_interval"),
+    ("DEFAULT", "splay"),
+    ("cfn", "timeout"),
+    ("request", "timeout"),
+];
+
+/// Settings that lead to the metadata of one server.
+const SERVER: [(&str, &str); 7] = [
+    ("cfn", "access_key_id"),
+    ("cfn", "stack_name"),
+    ("cfn", "path"),
+    ("heat", "user_id"),
+    ("heat", "stack_id"),
+    ("request", "metadata_url"),
+    ("zaqar", "queue_id"),
+];
 
 /// What the file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,6 +86,26 @@ impl OsCollectConfig {
         values.into_iter().flatten().map(String::as_str).filter(|value| !value.is_empty())
     }
 
+    /// A number of seconds; none where it is no number from 0 to 3600.
+    #[must_use]
+    pub fn seconds(&self, section: &str, key: &str) -> Option<Duration> {
+        let seconds: f64 = self.get(section, key)?.parse().ok()?;
+        (0.0..=3600.0).contains(&seconds).then(|| Duration::from_secs_f64(seconds))
+    }
+
+    /// The numbers that cannot be used, each with its rule.
+    pub fn odd_numbers(&self) -> impl Iterator<Item = String> {
+        let odd =
+            SECONDS.iter().filter(|(section, key)| self.get(section, key).is_some() && self.seconds(section, key).is_none());
+        odd.map(|(section, key)| format!("[{section}] {key} is no number of seconds from 0 to 3600; it is ignored"))
+    }
+
+    /// Whether it leads to a server's metadata, and not only says how to look for it.
+    #[must_use]
+    pub fn names_a_server(&self) -> bool {
+        SERVER.iter().any(|(section, key)| self.get(section, key).is_some())
+    }
+
     /// `collectors` as repeated lines, as a JSON list or separated by commas (R29).
     #[must_use]
     pub fn collectors(&self) -> Vec<String> {
@@ -123,6 +164,16 @@ mod tests {
         assert_eq!(parsed.all("cfn", "path").collect::<Vec<_>>(), ["one.Metadata", "two.Metadata"]);
         assert_eq!(parsed.collectors(), ["ec2", "cfn"]);
         assert_eq!(parsed.odd_lines, [0; 0]);
+    }
+
+    #[test]
+    fn seconds_are_numbers_in_reason() {
+        let parsed = OsCollectConfig::parse(b"[DEFAULT]\npolling_interval = 7.5\nsplay = nan\n[cfn]\ntimeout = 3601\n");
+        assert_eq!(parsed.seconds("DEFAULT", "polling_interval"), Some(Duration::from_millis(7500)));
+        assert_eq!((parsed.seconds("DEFAULT", "splay"), parsed.seconds("cfn", "timeout")), (None, None));
+        let odd: Vec<_> = parsed.odd_numbers().collect();
+        assert!(odd.len() == 2 && odd[0].starts_with("[DEFAULT] splay is no number"), "{odd:?}");
+        assert!(!parsed.names_a_server() && OsCollectConfig::parse(b"[heat]\nuser_id = u\n").names_a_server());
     }
 
     #[test]

@@ -27,9 +27,10 @@ pub(super) fn ids(snapshot: &Snapshot) -> BTreeSet<String> {
     list.filter_map(|entry| entry.get("id")?.as_str()).map(str::to_owned).collect()
 }
 
-/// Whether there is a source that could answer: the boot copy never changes, and whoever has nothing else cannot be waited for.
+/// Whether there is a source that could answer: the boot copy never changes and local data asks for nothing: whoever has nothing else cannot be waited for.
 pub(in crate::commands::run) fn is_expected(snapshot: &Snapshot) -> bool {
-    snapshot.sources.is_empty() || snapshot.sources.keys().any(|name| *name != SourceName::HeatLocal.as_str())
+    let heat = |name: &&'static str| SourceName::from_word(name).is_none_or(SourceName::speaks_for_heat);
+    snapshot.sources.is_empty() || snapshot.sources.keys().any(heat)
 }
 
 /// What the outbox needs of a snapshot.
@@ -115,6 +116,8 @@ mod tests {
         let mut boot = snapshot(None, None);
         boot.sources = [("heat_local", SourceState::default())].into();
         assert!(!view(&boot).expected);
+        boot.sources.insert("local", SourceState::default());
+        assert!(!view(&boot).expected, "nor whoever has local files only");
         boot.sources.clear();
         assert!(view(&boot).expected, "nothing is known yet");
     }
