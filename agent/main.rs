@@ -74,6 +74,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let wanted = commands::signal::Wanted { success: status == "SUCCESS", reason, data, id, url };
             commands::signal::run(&with(metadata), &loaded.settings, &wanted)
         }
+        Command::InstanceGuard => commands::instance_guard::run(&loaded.settings),
         Command::Rerun { deployment } => commands::order::run(&loaded.settings, Order::Rerun, &deployment),
         Command::Forget { deployment } => commands::order::run(&loaded.settings, Order::Forget, &deployment),
         Command::HookRun { .. } | Command::Catalog | Command::Verify { .. } => Ok(exit::OK),

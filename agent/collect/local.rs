@@ -142,9 +142,9 @@ impl LocalFiles {
                 Err(error) => odd.push(error.to_string()),
             }
         }
-        let hint = PathBuf::from(self.config.get("cfn", "heat_metadata_hint").unwrap_or(HINT));
-        let content = root.read(&hint, 4096).ok().flatten();
-        let content = self.own(&hint, content).unwrap_or_default();
+        // It names Heat, and no server.
+        let hint = self.config.get("cfn", "heat_metadata_hint").unwrap_or(HINT);
+        let content = root.read(Path::new(hint), 4096).ok().flatten().unwrap_or_default();
         self.hint = std::str::from_utf8(&content).ok().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned);
         odd
     }
@@ -343,20 +343,16 @@ mod tests {
         let (boot, conf) = ("/var/lib/cloud/data/cfn-init-data", "/etc/os-collect-config.conf");
         put(&tree, boot, "{\"a\": 1}");
         put(&tree, conf, "[cfn]\nstack_name = old\naccess_key_id = k\n");
-        put(&tree, HINT, "http://old:8000");
         let mut before = LocalFiles::default();
         before.refresh(&tree, &sources);
-        assert_eq!(before.learnt.keys().collect::<Vec<_>>(), [conf, boot, HINT]);
+        assert_eq!(before.learnt.keys().collect::<Vec<_>>(), [conf, boot]);
         let mut files = LocalFiles { predecessors: before.learnt.clone(), ..LocalFiles::default() };
         files.refresh(&tree, &sources);
-        assert!(files.boot.is_none() && files.hint.is_none() && files.config.get("cfn", "stack_name").is_none());
-        assert_eq!(
-            (files.left_over.as_slice(), files.learnt.len()),
-            (&[boot.to_owned(), conf.to_owned(), HINT.to_owned()][..], 0)
-        );
+        assert!(files.boot.is_none() && files.config.get("cfn", "stack_name").is_none());
+        assert_eq!((files.left_over.as_slice(), files.learnt.len()), (&[boot.to_owned(), conf.to_owned()][..], 0));
         put(&tree, conf, "# right\n[cfn]\nstack_name = old\naccess_key_id = k\n");
         files.refresh(&tree, &sources);
-        assert_eq!((files.config.get("cfn", "stack_name"), files.left_over.len()), (Some("old"), 2));
+        assert_eq!((files.config.get("cfn", "stack_name"), files.left_over.len()), (Some("old"), 1));
         assert_eq!(files.learnt.keys().collect::<Vec<_>>(), [conf]);
         // The image's own settings lead to no server: every instance of it has them.
         put(&tree, conf, "[DEFAULT]\ncommand = os-refresh-config\npolling_interval = 10\n");

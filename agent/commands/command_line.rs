@@ -162,6 +162,9 @@ pub enum Command {
         /// The job's directory
         directory: PathBuf,
     },
+    /// Whether the node's services may start on this machine
+    #[command(hide = true)]
+    InstanceGuard,
     /// Prints the journal catalog
     #[command(hide = true)]
     Catalog,

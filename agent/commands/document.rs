@@ -59,6 +59,7 @@ pub(super) fn open_state(settings: &Settings) -> Result<Tree> {
 
 /// What the daemon last collected, from its cache, and the boot copy of this machine. Asks nobody over the network.
 pub(super) fn collected(settings: &Settings, report: &Report) -> Result<Collector> {
+    super::run::check_instance(&settings.state_dir)?;
     let root = Arc::new(Tree::open(Path::new("/"))?);
     let state = Arc::new(open_state(settings)?);
     let clock = Clock::system();

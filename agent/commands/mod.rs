@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod command_line;
 pub mod hook_run;
+pub mod instance_guard;
 pub mod logs;
 pub mod metadata;
 pub mod order;

@@ -29,6 +29,7 @@ const POLL: Duration = Duration::from_millis(500);
 /// # Errors
 /// If the state directory cannot be used, or nobody answers.
 pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCode> {
+    super::run::check_instance(&settings.state_dir)?;
     let state = Arc::new(document::open_state(settings)?);
     let clock = Clock::system();
     make_directory(&state)?;

@@ -9,7 +9,7 @@ use nix::unistd::geteuid;
 use serde_json::json;
 use sysinfo::Disks;
 
-use super::{document, exit, print, run};
+use super::{document, exit, print, print_error, run};
 use crate::clock::Clock;
 use crate::collect::Snapshot;
 use crate::deploy::{Generations, Journal};
@@ -44,6 +44,7 @@ pub struct Wanted {
 /// # Errors
 /// If nothing is known of the agent on this machine, or it cannot be read.
 pub fn run(settings: &Settings, wanted: Wanted) -> Result<ExitCode> {
+    say_whose(settings);
     if let Some(seconds) = wanted.wait {
         return wait(settings, seconds.map_or(Duration::MAX, Duration::from_secs), wanted.json);
     }
@@ -83,7 +84,7 @@ fn wait(settings: &Settings, limit: Duration, json: bool) -> Result<ExitCode> {
         match &known {
             Ok((status, running)) if json => show(status, *running, true)?,
             Ok((status, running)) => print(&format!("{}\n", headline(&tree(status, *running))))?,
-            Err(error) => super::print_error(error),
+            Err(error) => print_error(error),
         }
         return Ok(match verdict {
             Verdict::Well => exit::OK,
@@ -115,6 +116,7 @@ fn show(status: &Status, running: bool, json: bool) -> Result<()> {
 /// # Errors
 /// If nothing is known of the agent on this machine, or it cannot be read.
 pub fn explain(settings: &Settings, json: bool) -> Result<ExitCode> {
+    say_whose(settings);
     let (status, running) = read(settings)?;
     show_tree(&tree(&status, running), json)
 }
@@ -144,6 +146,13 @@ fn show_tree(tree: &[Condition], json: bool) -> Result<ExitCode> {
         print(&page(tree, Clock::system().now()))?;
     }
     Ok(if failed { exit::FAILED } else { exit::OK })
+}
+
+/// On standard error, where the state is another instance's: the page is then too.
+fn say_whose(settings: &Settings) {
+    if let Err(error) = run::check_instance(&settings.state_dir) {
+        print_error(&error);
+    }
 }
 
 /// What is known, and whether the daemon runs: its status file, or without one what it left on disk.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::environment_file::line;
-use super::host::directory;
+use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, Proxy, VolumeSpec};
 use crate::desired::{Desired, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
 
@@ -13,7 +13,9 @@ const UNIT: &str = "docker.service";
 const SETTINGS: &str = "/etc/docker/daemon.json";
 const PROXY: &str = "/etc/docker/proxy.env";
 const DROP_IN: &str = "/etc/systemd/system/docker.service.d/50-heat-node-agent.conf";
-const STORE: &str = "/var/lib/docker";
+pub(super) const STORE: &str = "/var/lib/docker";
+pub(super) const CONTAINERS: &str = "/var/lib/docker/containers";
+pub(super) const SWARM: &str = "/var/lib/docker/swarm";
 const SOCKET: &str = "/run/docker.sock";
 const STORAGE_DRIVER: &str = "overlay2";
 
@@ -82,6 +84,7 @@ fn drop_in(spec: &NodeSpec) -> String {
         "\
 # Made by heat-node-agent.
 [Unit]
+{GUARDED}\
 # Never on the directory below the volume.
 RequiresMountsFor={STORE}
 "

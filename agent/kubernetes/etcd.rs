@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::environment_file::line;
-use super::host::directory;
+use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, VolumeSpec};
 use crate::desired::{Desired, Directory, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
 
 const UNIT: &str = "etcd.service";
 const SETTINGS: &str = "/etc/etcd/etcd.conf";
 const DROP_IN: &str = "/etc/systemd/system/etcd.service.d/50-heat-node-agent.conf";
-const STORE: &str = "/var/lib/etcd";
-const DATA: &str = "/var/lib/etcd/default.etcd";
+pub(super) const STORE: &str = "/var/lib/etcd";
+pub(super) const DATA: &str = "/var/lib/etcd/default.etcd";
 
 /// Adds etcd's part.
 pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
@@ -98,6 +98,7 @@ fn drop_in(spec: &NodeSpec) -> String {
         "\
 # Made by heat-node-agent.
 [Unit]
+{GUARDED}\
 # Never on the directory below the volume.
 RequiresMountsFor={STORE}
 {assertion}\

@@ -27,6 +27,14 @@ net.bridge.bridge-nf-call-iptables = 1
 net.bridge.bridge-nf-call-ip6tables = 1
 ";
 
+/// In the unit section of every service that holds a membership, keys or containers: on a copy of a disk it must not start
+/// as the instance that the disk was copied from.
+pub(super) const GUARDED: &str = "\
+# Not as another instance, if this disk is a copy.
+Requires=heat-node-agent-guard.service
+After=heat-node-agent-guard.service
+";
+
 /// Adds the host's part.
 pub(super) fn add(desired: &mut Desired) {
     for path in ["/etc/kubernetes", "/srv/kubernetes"] {

@@ -21,6 +21,11 @@ pub use render::render;
 
 use crate::metadata::Deployment;
 
+/// Where a node that others know keeps what it is to them, and what runs again by itself; each with the place at which
+/// its store is mounted, where it lies on a volume. None of it is another instance's.
+pub const MEMBERSHIPS: [(&str, &str); 3] =
+    [(etcd::DATA, etcd::STORE), (docker::CONTAINERS, docker::STORE), (docker::SWARM, docker::STORE)];
+
 /// What a deployment's parameters ask for.
 ///
 /// # Errors

@@ -360,6 +360,7 @@ mod tests {
         Status {
             schema_version: SCHEMA_VERSION,
             agent: AgentStatus { version: "1".into(), pid: 7, started: AT.into() },
+            identity: None,
             phase: Phase::Steady,
             summary: String::new(),
             sources: vec![source(0)],

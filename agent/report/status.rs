@@ -19,6 +19,9 @@ pub struct Status {
     pub schema_version: u32,
     /// The agent itself.
     pub agent: AgentStatus,
+    /// Which instance this is.
+    #[serde(default)]
+    pub identity: Option<IdentityStatus>,
     /// Where the node is.
     pub phase: Phase,
     /// One sentence, also systemd's STATUS=.
@@ -111,6 +114,67 @@ pub struct AgentStatus {
     pub pid: u32,
     /// When it started (RFC 3339).
     pub started: String,
+}
+
+/// Which instance this is, and whose copy its disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdentityStatus {
+    /// The instance and who says so; none while it is not known.
+    pub instance: Option<String>,
+    /// Why it is not known.
+    pub cause: Option<String>,
+    /// What to do about it.
+    pub remedy: Option<String>,
+    /// The instance that the disk was copied from.
+    pub copy_of: Option<String>,
+    /// Where that one's state lies.
+    pub put_aside: Option<String>,
+    /// Files that are as that one had them, and so are not used.
+    pub left_over: Vec<String>,
+}
+
+impl IdentityStatus {
+    /// Whether it keeps the agent from its work. `unanswered`: nobody who speaks for Heat has answered.
+    fn waits(&self, unanswered: bool) -> bool {
+        self.instance.is_none() || (unanswered && !self.left_over.is_empty())
+    }
+
+    /// For the tree of conditions.
+    #[must_use]
+    pub fn condition(&self, unanswered: bool) -> Condition {
+        let left_over = (!self.left_over.is_empty()).then(|| super::Code::SourceLeftOver.entry());
+        let told = |text: &str| format!("{}: {text}", self.left_over.join(", "));
+        let waits = self.waits(unanswered);
+        Condition {
+            name: "identity".to_owned(),
+            state: if waits { ConditionState::Waiting } else { ConditionState::Ok },
+            detail: self.instance.clone(),
+            cause: self.cause.clone().or_else(|| left_over.map(|entry| told(entry.subject))).filter(|_| waits),
+            remedy: self.remedy.clone().or_else(|| left_over.map(|entry| entry.remedy.to_owned())).filter(|_| waits),
+            ..Condition::default()
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        use super::text::escaped;
+        let mut lines = Vec::new();
+        match (&self.instance, &self.cause) {
+            (Some(instance), _) => lines.push(format!("instance: {}", escaped(instance))),
+            (None, cause) => {
+                let cause = cause.as_deref().unwrap_or_default();
+                lines.push(format!("instance: UNKNOWN, nothing is run or sent: {}", escaped(cause)));
+                lines.extend(self.remedy.iter().map(|remedy| format!("  remedy: {}", escaped(remedy))));
+            }
+        }
+        if let (Some(other), Some(place)) = (&self.copy_of, &self.put_aside) {
+            lines.push(format!("  the disk is a copy of instance {}, whose state is in {}", escaped(other), escaped(place)));
+        }
+        for file in &self.left_over {
+            lines.push(format!("  NOT USED: {} is as that instance had it", escaped(file)));
+            lines.push(format!("  remedy: {}", super::Code::SourceLeftOver.entry().remedy));
+        }
+        lines
+    }
 }
 
 /// A source.
@@ -234,7 +298,8 @@ impl Status {
 
     /// Whether the agent itself goes on trying at something.
     fn is_tried_again(&self) -> bool {
-        self.sources.iter().any(|source| source.failures > 0)
+        self.identity.as_ref().is_some_and(|identity| identity.waits(self.metadata.source.is_none()))
+            || self.sources.iter().any(|source| source.failures > 0)
             || self.node.as_ref().is_some_and(|node| node.state != "applied" || node.drifted)
             || self.conditions.iter().any(|one| one.name == STATE && one.state == ConditionState::Failed)
             || !self.signals.is_empty()
@@ -253,6 +318,7 @@ impl Status {
             let cause = condition.cause.as_deref().unwrap_or_default();
             lines.push(format!("{}: FAILED: {}", escaped(&condition.name), escaped(cause)));
         }
+        lines.extend(self.identity.iter().flat_map(IdentityStatus::lines));
         lines.push("sources:".to_owned());
         for source in &self.sources {
             let good = source.last_good.as_deref().unwrap_or("never");
@@ -317,6 +383,7 @@ mod tests {
         let mut status = Status {
             schema_version: SCHEMA_VERSION,
             agent: AgentStatus { version: "1".into(), pid: 7, started: "2026-03-01T12:00:00Z".into() },
+            identity: Some(IdentityStatus { instance: Some("a (SMBIOS)".into()), ..IdentityStatus::default() }),
             phase: Phase::Steady,
             summary: "well".into(),
             sources: vec![SourceStatus {
@@ -334,6 +401,25 @@ mod tests {
             metadata: MetadataStatus::default(),
         };
         assert!(!status.is_degraded());
+        status.identity = Some(IdentityStatus {
+            copy_of: Some("b".into()),
+            put_aside: Some("/aside/1".into()),
+            left_over: vec!["/f".into()],
+            ..status.identity.unwrap()
+        });
+        let page = status.page(true);
+        for part in ["instance: a (SMBIOS)\n", "copy of instance b, whose state is in /aside/1", "NOT USED: /f", "remedy: "] {
+            assert!(page.contains(part), "{part} in {page}");
+        }
+        assert!(status.is_degraded());
+        status.identity =
+            Some(IdentityStatus { cause: Some("why".into()), remedy: Some("do".into()), ..IdentityStatus::default() });
+        let page = status.page(true);
+        assert!(
+            status.is_degraded() && page.contains("instance: UNKNOWN, nothing is run or sent: why\n  remedy: do\n"),
+            "{page}"
+        );
+        status.identity = None;
         status.sources[0].failures = 3;
         status.sources[0].cause = Some("connection refused\x1b[2J".into());
         status.sources[0].remedy = Some("look at heat-api-cfn".into());

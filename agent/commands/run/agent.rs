@@ -13,6 +13,7 @@ mod orders;
 mod settle;
 pub(super) mod view;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::instance::{Place, Settled};
 use super::node::{self, Node};
 use super::page;
 use crate::clock::{Clock, Stopwatch, Timestamp};
@@ -38,7 +40,6 @@ use crate::report::status::Condition;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{NodeSource, Settings};
 use crate::signal::{Outbox, Sender, Sent, View};
-use crate::systemd::Systemd;
 use crate::watch::AsyncWatch;
 use view::{ids, view};
 
@@ -62,6 +63,8 @@ pub(super) struct Agent {
     pub(super) clock: Clock,
     pub(super) report: Report,
     pub(super) started: Timestamp,
+    /// Whose machine and state this is.
+    pub(super) instance: crate::identity::Record,
     root: Arc<Tree>,
     run_dir: Option<Tree>,
     pub(super) journal: Journal,
@@ -99,42 +102,13 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    pub(super) fn open(
-        settings: Settings,
-        root: Arc<Tree>,
-        state: &Arc<Tree>,
-        systemd: Option<Systemd>,
-        metadata: Option<PathBuf>,
-        clock: Clock,
-        report: Report,
-    ) -> Result<Self> {
+    pub(super) fn open(place: Place, metadata: Option<PathBuf>, settled: Settled) -> Result<Self> {
+        let Place { settings, root, state, systemd, clock, report } = place;
         let settings = Rc::new(settings);
         let http = Rc::new(Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone()));
         let journal =
-            Journal::open(Arc::clone(state), Some(&settings.deploy.deployed_dir), settings.deploy.keep, clock.clone(), &report)?;
-        let generations = Generations::open(Arc::clone(state), &report)?;
-        let collector = Collector::new(
-            (*settings).clone(),
-            Arc::clone(&root),
-            Arc::clone(state),
-            (*http).clone(),
-            clock.clone(),
-            report.clone(),
-            metadata,
-        );
-        let sender = Sender::new((*http).clone(), collector.keystone().clone(), clock.clone());
-        let outbox = Rc::new(Outbox::open(Arc::clone(state), sender, clock.clone(), report.clone())?);
-        let programs = Rc::new(Programs::new(Arc::clone(state), systemd.clone(), clock.clone())?);
-        let node = Rc::new(Node {
-            root: Arc::clone(&root),
-            state: Arc::clone(state),
-            systemd,
-            http,
-            programs: Rc::clone(&programs),
-            clock: clock.clone(),
-            report: report.clone(),
-        });
-        let orders = orders::watch(state)?;
+            Journal::open(Arc::clone(&state), Some(&settings.deploy.deployed_dir), settings.deploy.keep, clock.clone(), &report)?;
+        let generations = Generations::open(Arc::clone(&state), &report)?;
         let run_dir = match Tree::open_or_create(&settings.run_dir, 0o755) {
             Ok(tree) => Some(tree),
             Err(error) => {
@@ -142,6 +116,30 @@ impl Agent {
                 None
             }
         };
+        let mut collector = Collector::new(
+            (*settings).clone(),
+            Arc::clone(&root),
+            Arc::clone(&state),
+            (*http).clone(),
+            clock.clone(),
+            report.clone(),
+            metadata,
+        );
+        collector.belong_to(&settled.record, run_dir.as_ref());
+        let sender = Sender::new((*http).clone(), collector.keystone().clone(), clock.clone());
+        let outbox = Rc::new(Outbox::open(Arc::clone(&state), sender, clock.clone(), report.clone())?);
+        let programs = Rc::new(Programs::new(Arc::clone(&state), systemd.clone(), clock.clone())?);
+        let node = Rc::new(Node {
+            root: Arc::clone(&root),
+            state: Arc::clone(&state),
+            systemd,
+            http,
+            programs: Rc::clone(&programs),
+            clock: clock.clone(),
+            report: report.clone(),
+            late: Cell::new(settled.late),
+        });
+        let orders = orders::watch(&state)?;
         warn_of_settings(&settings, &report);
         report.emit(
             Event::new(Code::AgentStarted, format!("heat-node-agent {} started", env!("CARGO_PKG_VERSION")))
@@ -150,6 +148,7 @@ impl Agent {
         Ok(Self {
             settings,
             started: clock.now(),
+            instance: settled.record,
             clock,
             report,
             root,
@@ -174,7 +173,7 @@ impl Agent {
             troubles: 0,
             false_starts: BTreeMap::new(),
             said: BTreeSet::new(),
-            state: Arc::clone(state),
+            state,
             troubled: None,
             conditions: Vec::new(),
             orders,

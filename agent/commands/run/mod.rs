@@ -2,6 +2,7 @@
 
 mod agent;
 mod hands;
+mod instance;
 mod node;
 mod page;
 
@@ -17,6 +18,8 @@ use crate::settings::{Loaded, Warning};
 use crate::systemd::Systemd;
 
 use agent::Agent;
+use instance::Place;
+pub(super) use instance::check as check_instance;
 pub(super) use node::{understand, wait_id};
 pub(super) use page::of_state;
 
@@ -52,7 +55,9 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
     };
     let systemd = connect(report).await?;
     let conditions = page::conditions(&loaded.warnings, systemd.is_some(), clock.now());
-    let mut agent = Agent::open(settings, root, &state, systemd, options.metadata.clone(), clock, report.clone())?;
+    let place = Place { settings, root, state, systemd, clock, report: report.clone() };
+    let Some(settled) = place.settle(once).await? else { return Ok(exit::OK) };
+    let mut agent = Agent::open(place, options.metadata.clone(), settled)?;
     agent.conditions = conditions;
     if once { agent.run_once().await } else { agent.run().await }
 }

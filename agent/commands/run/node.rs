@@ -1,5 +1,6 @@
 //! The node's own lane: from a kubernetes-node deployment to its result and its wait condition's signal.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub(super) struct Node {
     pub(super) programs: Rc<Programs>,
     pub(super) clock: Clock,
     pub(super) report: Report,
+    /// The guard kept our units from starting, because the instance was not known yet.
+    pub(super) late: Cell<bool>,
 }
 
 /// A deployment whose parameters are right.
@@ -184,6 +187,12 @@ impl Node {
             return Ok(Look { drifted: false });
         };
         let desired = kubernetes::render(&spec);
+        if self.late.take() {
+            for unit in desired.units.iter().filter(|unit| unit.enable) {
+                // What does not start is found below.
+                systemd.start(&unit.name).await?;
+            }
+        }
         let observed = converge::observe(&desired, &self.root, systemd).await?;
         // Right after a boot the units are still on their way.
         if observed.units.values().any(UnitState::is_settling) {

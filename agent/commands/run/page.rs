@@ -11,8 +11,8 @@ use crate::deploy::{Generation, GenerationState, Record, State};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::status::{
-    AgentStatus, Condition, ConditionState, DeploymentStatus, MetadataStatus, NodeStatus, SCHEMA_VERSION, STATE, SignalStatus,
-    SourceStatus, Status,
+    AgentStatus, Condition, ConditionState, DeploymentStatus, IdentityStatus, MetadataStatus, NodeStatus, SCHEMA_VERSION, STATE,
+    SignalStatus, SourceStatus, Status,
 };
 use crate::report::{Code, Phase};
 use crate::settings::Warning;
@@ -24,13 +24,12 @@ const SHOWN: usize = 50;
 /// What there is to show.
 pub(super) fn of(agent: &Agent) -> Status {
     let snapshot = agent.collector.snapshot();
+    let identity = identity(agent);
+    let waits = snapshot.authority.is_none();
     Status {
         schema_version: SCHEMA_VERSION,
-        agent: AgentStatus {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            started: agent.started.rfc3339(),
-        },
+        agent: this_process(agent.started),
+        identity: Some(identity.clone()),
         phase: agent.phase,
         summary: summary(agent),
         sources: sources(snapshot),
@@ -41,7 +40,7 @@ pub(super) fn of(agent: &Agent) -> Status {
             ..node(current)
         }),
         signals: signals(&agent.outbox.waiting()),
-        conditions: agent.conditions.iter().chain(&agent.troubled).cloned().collect(),
+        conditions: agent.conditions.iter().chain(&agent.troubled).cloned().chain([identity.condition(waits)]).collect(),
         metadata: MetadataStatus {
             source: snapshot.authority.as_ref().map(|authority| authority.source.to_owned()),
             expected: is_expected(snapshot),
@@ -61,6 +60,7 @@ pub(in crate::commands) fn of_state(
         schema_version: SCHEMA_VERSION,
         agent: AgentStatus { version: env!("CARGO_PKG_VERSION").to_owned(), pid: 0, started: "never since boot".to_owned() },
         phase: Phase::Settings,
+        identity: None,
         summary: "the daemon has not run since boot".to_owned(),
         sources: sources(snapshot),
         deployments: deployments(&records.iter().collect::<Vec<_>>(), snapshot),
@@ -158,6 +158,43 @@ pub(super) fn conditions(warnings: &[Warning], systemd: bool, now: Timestamp) ->
     let skipped = skipped.map(|warning| format!("{} is skipped: {} {}", warning.file.display(), warning.key, warning.message));
     let bus = (!systemd).then(|| Code::NoSystemd.entry()).map(|entry| (entry.subject.to_owned(), entry.remedy));
     vec![condition("settings", skipped.map(|cause| (cause, Code::SettingsFileSkipped.entry().remedy))), condition("bus", bus)]
+}
+
+/// What there is to show before it is known which instance this is.
+pub(super) fn without_identity(started: Timestamp, error: &Error) -> Status {
+    let identity = IdentityStatus {
+        cause: Some(error.cause().to_owned()),
+        remedy: error.suggested_remedy().map(str::to_owned),
+        ..IdentityStatus::default()
+    };
+    Status {
+        schema_version: SCHEMA_VERSION,
+        agent: this_process(started),
+        conditions: vec![identity.condition(true)],
+        identity: Some(identity),
+        phase: Phase::Settings,
+        summary: format!("waiting to know which instance this is: {}", error.cause()),
+        sources: Vec::new(),
+        deployments: Vec::new(),
+        node: None,
+        signals: Vec::new(),
+        metadata: MetadataStatus { source: None, expected: true, listed: None },
+    }
+}
+
+fn this_process(started: Timestamp) -> AgentStatus {
+    AgentStatus { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id(), started: started.rfc3339() }
+}
+
+fn identity(agent: &Agent) -> IdentityStatus {
+    let before = agent.instance.predecessor.as_ref();
+    IdentityStatus {
+        instance: Some(agent.instance.instance.to_string()),
+        copy_of: before.map(|before| before.instance.to_string()),
+        put_aside: before.map(|before| agent.settings.state_dir.join(format!("aside/{}", before.aside)).display().to_string()),
+        left_over: agent.collector.left_over().to_vec(),
+        ..IdentityStatus::default()
+    }
 }
 
 /// Writes the document where everybody may read it.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::clock::Clock;
+use crate::commands::run::instance::Place;
 use crate::files::{Attributes, Tree};
 use crate::http::fake::{Act, Fake, ok, status};
 use crate::report::Report;
@@ -27,7 +28,12 @@ async fn pass(place: &str, document: &Value) -> (tempfile::TempDir, Vec<Event>, 
     settings.deploy.deployed_dir = dir.path().join("deployed");
     settings.deploy.groups = Some(Vec::new());
     let (clock, report, metadata) = (Clock::system(), Report::kept(), (place == GIVEN).then(|| dir.path().join(GIVEN)));
-    let agent = Agent::open(settings.clone(), tree, &state, None, metadata, clock.clone(), report.clone()).unwrap();
+    tree.create_dir_all(Path::new("run/cloud-init"), Attributes::mode(0o755)).unwrap();
+    tree.write(Path::new("run/cloud-init/.instance-id"), b"i-1\n", Attributes::mode(0o644)).unwrap();
+    let (kept, clocked, told) = (Arc::clone(&state), clock.clone(), report.clone());
+    let place = Place { settings: settings.clone(), root: tree, state: kept, systemd: None, clock: clocked, report: told };
+    let settled = place.settle(true).await.unwrap().unwrap();
+    let agent = Agent::open(place, metadata, settled).unwrap();
     Box::pin(agent.run_once()).await.unwrap();
     let keep = settings.deploy.keep;
     let journal = deploy::Journal::open(state, Some(&settings.deploy.deployed_dir), keep, clock, &report).unwrap();

@@ -1,0 +1,211 @@
+//! Whose machine this is, before anything of the state is opened (design.md 4, "Identity").
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::page;
+use crate::clock::Clock;
+use crate::deploy::Generations;
+use crate::error::{Error, Result};
+use crate::files::Tree;
+use crate::identity::{Identity, Record, succeed};
+use crate::kubernetes;
+use crate::metadata::Deployment;
+use crate::report::notify::Notify;
+use crate::report::{Code, Event, Phase, Report};
+use crate::settings::Settings;
+use crate::storage::probe::{Mount, Probe};
+use crate::systemd::Systemd;
+
+/// How often an unknown identity is looked for: two small files.
+const LOOKING: Duration = Duration::from_secs(1);
+/// How often it is said that it is still unknown.
+const REMIND: u32 = 300;
+/// Longest time for stopping a unit of another instance.
+const STOPPING: Duration = Duration::from_mins(1);
+
+/// What was found.
+#[derive(Debug)]
+pub(super) struct Settled {
+    /// Whose the state is now.
+    pub(super) record: Record,
+    /// It was unknown at first: units of ours that the guard kept from starting in the meantime may start now.
+    pub(super) late: bool,
+}
+
+/// The machine with its state, as far as they are known before the identity is.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) settings: Settings,
+    pub(super) root: Arc<Tree>,
+    pub(super) state: Arc<Tree>,
+    pub(super) systemd: Option<Systemd>,
+    pub(super) clock: Clock,
+    pub(super) report: Report,
+}
+
+impl Place {
+    /// Waits until the identity is known and sees to it that the state is this instance's. `None`: the agent is to end.
+    ///
+    /// # Errors
+    /// If the state can be neither read nor put aside; with `once`, also if the identity is unknown.
+    pub(super) async fn settle(&self, once: bool) -> Result<Option<Settled>> {
+        let (machine, late) = match Identity::of_machine(&self.root) {
+            Ok(machine) => (machine, false),
+            Err(error) => {
+                self.unknown(&error);
+                if once {
+                    return Err(error);
+                }
+                match self.wait(error).await? {
+                    Some(machine) => (machine, true),
+                    None => return Ok(None),
+                }
+            }
+        };
+        let record = match Record::open(&self.state, &self.report)? {
+            Some(record) if record.leaving.is_none() && record.instance.is(&machine) => record,
+            Some(old) => self.change(old, machine).await?,
+            None => {
+                let record = Record::new(machine, self.clock.now());
+                record.write(&self.state)?;
+                let line = format!("this is instance {}", record.instance);
+                self.report.emit(Event::new(Code::IdentityKnown, line).phase(Phase::Settings));
+                record
+            }
+        };
+        Ok(Some(Settled { record, late }))
+    }
+
+    fn unknown(&self, error: &Error) {
+        let event = Event::new(Code::IdentityUnknown, "it is not known yet which instance this is: nothing is run or sent");
+        self.report.emit(event.phase(Phase::Settings).step("identity").error(error).next_try(LOOKING));
+    }
+
+    /// Ready as far as systemd is concerned, and alive; all else waits.
+    async fn wait(&self, mut error: Error) -> Result<Option<Identity>> {
+        let mut notify = Notify::default();
+        notify.ready();
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut reload = signal(SignalKind::hangup())?;
+        let started = self.clock.now();
+        let run_dir = Tree::open_or_create(&self.settings.run_dir, 0o755).ok();
+        for round in 1_u32.. {
+            let page = page::without_identity(started, &error);
+            notify.status(&page.summary);
+            if let Some(run_dir) = run_dir.as_ref().filter(|_| round == 1)
+                && let Err(error) = page::write(run_dir, &page)
+            {
+                self.report
+                    .emit(Event::new(Code::StateWriteFailed, "the status file cannot be written").step("status").error(&error));
+            }
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = reload.recv() => {}
+                () = self.clock.wait(LOOKING) => {}
+            }
+            notify.alive();
+            match Identity::of_machine(&self.root) {
+                Ok(machine) => return Ok(Some(machine)),
+                Err(newer) => error = newer,
+            }
+            if round % REMIND == 0 {
+                self.unknown(&error);
+            }
+        }
+        notify.stopping();
+        Ok(None)
+    }
+
+    /// The disk was copied: its state is put aside and nothing of it is used.
+    async fn change(&self, old: Record, machine: Identity) -> Result<Record> {
+        // Stopping may take longer than systemd waits for a start.
+        Notify::default().ready();
+        self.stop_units().await;
+        let beside = beside(&self.settings.deploy.deployed_dir, &Probe::machine().read_mounts()?);
+        let record = succeed(&self.state, &beside, old, machine, self.clock.now())?;
+        if let Some(before) = &record.predecessor {
+            let line = format!("this disk is a copy of instance {}; this is instance {}", before.instance, record.instance);
+            let aside = self.settings.state_dir.join(format!("aside/{}", before.aside));
+            let event = Event::new(Code::IdentityChanged, line).phase(Phase::Settings);
+            self.report.emit(event.cause(format!("the state of {} is in {}", before.instance, aside.display())));
+        }
+        Ok(record)
+    }
+
+    /// Where the guard did not keep them from starting, e.g. because a container got another identity while it ran.
+    async fn stop_units(&self) {
+        let Some(systemd) = &self.systemd else { return };
+        for unit in units(&self.state, &self.report) {
+            // Large futures: rarely made, and not to be carried along by every start.
+            let stopped = Box::pin(self.clock.limit(STOPPING, async {
+                if !systemd.unit(&unit).await?.may_run() {
+                    return Ok(false);
+                }
+                systemd.stop(&unit).await.map(|_| true)
+            }));
+            let event = match stopped.await {
+                Some(Ok(false)) => continue,
+                Some(Ok(true)) => Event::new(Code::IdentityUnitStopped, format!("{unit} was stopped")),
+                Some(Err(error)) => Event::new(Code::IdentityUnitStopped, format!("{unit} cannot be stopped")).error(&error),
+                None => Event::new(Code::IdentityUnitStopped, format!("{unit} is still stopping")),
+            };
+            self.report.emit(event.unit(unit));
+        }
+    }
+}
+
+/// What goes with the state: the replaced tools' record, and memberships on the root disk. A volume's are not looked at:
+/// what it holds is judged by its marker.
+fn beside(deployed: &Path, mounts: &[Mount]) -> Vec<PathBuf> {
+    let on_root = |point: &str| !mounts.iter().any(|mount| mount.point == point);
+    let memberships = kubernetes::MEMBERSHIPS.iter().filter(|(_, point)| on_root(point));
+    std::iter::once(deployed).chain(memberships.map(|(path, _)| Path::new(path))).map(Path::to_owned).collect()
+}
+
+/// The services that the generation in place runs.
+fn units(state: &Arc<Tree>, report: &Report) -> Vec<String> {
+    let generation = Generations::open(Arc::clone(state), report).ok();
+    let entry = generation.and_then(|generations| generations.current().map(|current| current.entry.clone()));
+    let deployment = entry.and_then(|entry| Deployment::parse(&entry).ok().flatten());
+    let spec = deployment.and_then(|deployment| kubernetes::node_of(&deployment).ok());
+    let units = spec.map(|spec| kubernetes::render(&spec).units).unwrap_or_default();
+    units.into_iter().filter(|unit| unit.enable).map(|unit| unit.name).collect()
+}
+
+/// Refused, if the state in `state_dir` is of another instance than this machine. Nothing is said where either is unknown,
+/// or closed to whoever asks.
+///
+/// # Errors
+/// Says whose it is.
+pub(in crate::commands) fn check(state_dir: &Path) -> Result<()> {
+    let known = || {
+        let record = Record::read(&Tree::open(state_dir).ok()?).ok()??;
+        Some((record, Identity::of_machine(&Tree::open(Path::new("/")).ok()?).ok()?))
+    };
+    known().map_or(Ok(()), |(record, machine)| record.check(&machine))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_membership_goes_with_the_disk_that_it_lies_on() {
+        let mount = |point: &str| Mount { number: "8:1".into(), point: point.into(), source: "/dev/sda1".into() };
+        let (etcd, containers, swarm) = ("/var/lib/etcd/default.etcd", "/var/lib/docker/containers", "/var/lib/docker/swarm");
+        for (mounts, aside) in [
+            (vec!["/", "/var"], vec!["/d", etcd, containers, swarm]),
+            (vec!["/", "/var/lib/etcd"], vec!["/d", containers, swarm]),
+            (vec!["/", "/var/lib/docker", "/var/lib/docker/overlay2"], vec!["/d", etcd]),
+        ] {
+            let mounts: Vec<_> = mounts.into_iter().map(mount).collect();
+            assert_eq!(beside(Path::new("/d"), &mounts), aside.iter().map(PathBuf::from).collect::<Vec<_>>());
+        }
+    }
+}

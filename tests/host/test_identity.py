@@ -1,0 +1,184 @@
+"""Which instance this is: the first boot, a restart, a copy of the disk, a boot in which nobody says.
+
+A host here is a container, so the instance is what cloud-init says at the boot; the file that it says it in is written by
+the host's init (host.sh). A copy of a disk is the same disk booted as another instance.
+"""
+import json
+import time
+
+from lib.common import wait_for
+from lib.node import IP, NODE, UNIT, VDB, VDC, signalled, start
+
+STATE = "/var/lib/heat-node-agent"
+GUARD = "heat-node-agent-guard.service"
+
+
+def record(host) -> dict:
+    return json.loads(host.read(f"{STATE}/identity.json"))
+
+
+def events(host, event: str, boot: str = "0") -> list[dict]:
+    return host.journal(boot=boot, HNA_EVENT=event)
+
+
+def conf(server) -> str:
+    return "[cfn]\n" + "".join(f"{k} = {v}\n" for k, v in server.settings()["cfn"].items())
+
+
+def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP, instance_id="original", volumes={"vdb": ("2G", VDB)})
+    # etcd's store is on the root disk, as it would be copied.
+    inputs = {k: v for k, v in NODE.items() if k != "ETCD_VOLUME"}
+    server.deploy(server.deployment("script", config="#!/bin/sh\necho ran >>/var/tmp/ran\n"),
+                  server.deployment("node", group="kubernetes-node", inputs=inputs))
+    start(host, server)
+    assert signalled(server, "script")["deploy_status_code"] == 0
+    assert signalled(server, "node")["deploy_status_code"] == 0
+    assert record(host)["instance"] == {"origin": "cloud-init", "value": "original"}
+    member = host.sh("etcdctl --endpoints http://127.0.0.1:2379 member list | cut -d, -f1").strip()
+    assert member
+
+    # The same instance again: nothing is put aside, units come up by themselves, the guard lets them.
+    host.reboot()
+    host.wait_for(lambda: host.is_active("etcd.service") and host.is_active("docker.service"))
+    assert host.show(GUARD, "Result")["Result"] == "success" and not host.exists(f"{STATE}/aside")
+    assert not events(host, "IdentityChanged")
+
+    # A signal waits, a script is in its middle, and in that moment the disk is copied.
+    server.answer(503, method="POST")
+    server.deploy(server.deployment("quick", config="#!/bin/sh\necho quick >>/var/tmp/ran\n"),
+                  server.deployment("long", config="#!/bin/sh\necho long >>/var/tmp/ran\nsleep 600\n"))
+    wait_for(lambda: [s for s in server.signals("quick") if s.status == 503], what="a refused signal")
+    host.wait_for(lambda: "long" in host.read("/var/tmp/ran"))
+    before = host.read("/var/tmp/ran")
+    host.be_instance("copy")
+    host.cut()
+    server.well()
+    server.forget()
+    host.boot(expect="")
+    host.wait_for(lambda: events(host, "IdentityChanged"))
+    host.wait_for(lambda: events(host, "SourceLeftOver"))
+    # It knows no source of its own: not one request in a time in which the original would poll many times.
+    time.sleep(12)
+    assert not server.requests(), [r.target for r in server.requests()]
+    assert host.read("/var/tmp/ran") == before
+    assert not host.sh("systemctl list-units --all --no-legend 'heat-deployment-*'").strip()
+    # systemd wanted etcd and docker before the agent ran; neither has run for a moment.
+    for unit in ("etcd.service", "docker.service"):
+        assert not host.is_active(unit)
+        assert host.show(unit, "ExecMainStartTimestampMonotonic")["ExecMainStartTimestampMonotonic"] == "0", unit
+    # All of it is kept, for the operator.
+    now = record(host)
+    assert (now["instance"]["value"], now["predecessor"]["instance"]["value"], now["predecessor"]["aside"]) == ("copy", "original", 1)
+    assert host.sh(f"ls {STATE}/aside/1/outbox/ {STATE}/aside/1/deployments/ | grep -c json").strip() != "0"
+    assert host.exists("/var/lib/heat-config/deployed.aside-1") and host.exists("/var/lib/etcd/default.etcd.aside-1/member")
+    assert not host.exists("/var/lib/etcd/default.etcd")
+    assert host.sh("ls -A /var/lib/heat-config/deployed").strip() == ""
+    status = host.exec("heat-node-agent", "status", check=False)
+    assert status.returncode == 2
+    for words in ("instance: copy (cloud-init)", "copy of instance original (cloud-init)", "NOT USED: /etc/os-collect-config.conf", "remedy:"):
+        assert words in status.stdout, status.stdout
+    # The next boot is no better: what is configured is still the original's.
+    host.reboot(expect="")
+    host.wait_for(lambda: host.show(GUARD, "Result")["Result"] == "exit-code")
+    host.wait_for(lambda: host.is_active(UNIT))
+    assert not host.is_active("etcd.service") and not server.requests()
+
+    # Its own metadata comes, for a node of its own: a new member of a new cluster.
+    mine = dict(inputs, INSTANCE_NAME="node-2", CLUSTER_UUID="0e9f3a52-8d0e-4c61-9b0e-2f6f6e1d7a11")
+    del mine["DOCKER_VOLUME"]  # still attached here, as no real copy's would be: the marker is another cluster's
+    mine |= {"ROLE": "master"}
+    server.document["deployments"] = [server.deployment("own", config="#!/bin/sh\necho own >>/var/tmp/ran\n")]
+    server.publish()
+    host.write("/etc/os-collect-config.conf", "# of the copy\n" + conf(server), 0o600)
+    assert signalled(server, "own")["deploy_status_code"] == 0
+    assert {s.target.split("/resources/")[1].split("?")[0] for s in server.signals()} == {"own"}
+    assert host.read("/var/tmp/ran") == before + "own\n"
+    assert not host.is_active("etcd.service")
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=mine | {"WAIT_TIMEOUT": 120}))
+    host.wait_for(lambda: events(host, "GateGreen") and host.is_active("etcd.service"), 120)
+    assert host.sh("etcdctl --endpoints http://127.0.0.1:2379 member list | cut -d, -f1").strip() != member
+
+
+def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP, instance_id="original", volumes={"vdb": ("2G", VDB), "vdc": ("1G", VDC)})
+    host.sh(": >/dev/console")  # these hosts have no console: a file takes what would go to it
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=NODE))
+    start(host, server)
+    assert signalled(server, "node")["deploy_status_code"] == 0
+    host.be_instance(None)
+    server.document["deployments"].append(server.deployment("script", config="#!/bin/sh\necho ran >>/var/tmp/ran\n"))
+    server.publish()
+    server.forget()
+    host.reboot(expect="")
+    # The word of the boot before lies on the disk, and does not count.
+    assert host.read("/var/lib/cloud/data/instance-id") == "original\n"
+    host.wait_for(lambda: events(host, "IdentityUnknown"))
+    assert host.show(UNIT, "ActiveState", "SubState") == {"ActiveState": "active", "SubState": "running"}
+    status = host.exec("heat-node-agent", "status", check=False)
+    assert status.returncode == 2 and "instance: UNKNOWN" in status.stdout and "cloud-init status --long" in status.stdout
+    assert "waiting to know which instance this is" in host.show(UNIT, "StatusText")["StatusText"]
+    assert host.exec("heat-node-agent", "run", "--once", "--state", "/var/tmp/other", check=False).returncode == 1
+    time.sleep(3)
+    assert not server.requests() and not host.is_active("etcd.service") and host.show(UNIT, "NRestarts")["NRestarts"] == "0"
+    # It ends at once when told to, and waits again.
+    before = time.monotonic()
+    host.exec("systemctl", "restart", UNIT)
+    assert time.monotonic() - before < 10
+    # cloud-init says it late: the agent goes on, and starts what the guard kept down.
+    host.sh("mkdir -p /run/cloud-init; echo original >/run/cloud-init/.instance-id")
+    assert signalled(server, "script")["deploy_status_code"] == 0
+    host.wait_for(lambda: host.is_active("etcd.service") and host.is_active("docker.service"), 90)
+    assert not events(host, "IdentityChanged") and not server.signals("node")
+    assert "waiting to know" not in host.show(UNIT, "StatusText")["StatusText"]
+
+    # Another identity without a boot. Until the agent has put the state aside, no command uses it.
+    host.exec("systemctl", "stop", UNIT)
+    host.sh("echo another >/run/cloud-init/.instance-id")
+    server.forget()
+    for command in (["status"], ["plan"], ["metadata"], ["signal", "SUCCESS"]):
+        done = host.exec("heat-node-agent", *command, check=False)
+        assert done.returncode and "that of instance original (cloud-init); this machine is another" in done.stderr, done
+    host.exec("systemctl", "start", UNIT)
+    host.wait_for(lambda: events(host, "IdentityChanged"))
+    assert {e["HNA_UNIT"] for e in events(host, "IdentityUnitStopped")} == {"etcd.service", "docker.service"}
+    assert not host.is_active("etcd.service") and not host.is_active("docker.service") and not server.requests()
+    # On a volume a membership stays: whether it may be used says the volume's marker.
+    assert host.exists("/var/lib/etcd/default.etcd/member")
+
+
+def test_a_node_comes_up_with_heat_down_and_tells_it_later(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP, volumes={"vdb": ("2G", VDB)})
+    node = server.deployment("node", group="kubernetes-node", inputs=NODE | {"DRIFT": "repair"})
+    server.deploy(node)
+    start(host, server)
+    # Heat has been heard, but the node is not up: a volume is missing when the power goes, and Heat goes with it.
+    host.wait_for(lambda: host.journal(HNA_EVENT="VolumeWaiting"))
+    host.cut()
+    server.stop()
+    host.attach("vdc", "1G", VDC)
+    host.boot(expect="")
+    host.wait_for(lambda: events(host, "NodeConverged"), 120)
+    assert events(host, "SourceFailed") and host.is_active("etcd.service") and host.is_active("docker.service")
+    status = json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)
+    assert status["signals"] and status["node"]["state"] == "applied"
+
+    # What a node needs goes missing while Heat is still away: it is put back from what Heat said last.
+    host.exec("systemctl", "stop", UNIT, "etcd.service")
+    host.sh("rm -rf /etc/etcd/etcd.conf /etc/docker/daemon.json /etc/systemd/system/etcd.service.d")
+    host.exec("systemctl", "daemon-reload")
+    host.exec("systemctl", "start", UNIT)
+    host.wait_for(lambda: host.exists("/etc/etcd/etcd.conf") and host.is_active("etcd.service"), 90)
+    host.wait_for("curl -sf http://127.0.0.1:2379/health | grep -q true")
+    assert host.exists("/etc/docker/daemon.json")
+    # Nothing was sent without a look at the metadata, and nothing lost.
+    polled = len(server.polls())
+    assert not server.signals()
+    server.start()
+    assert signalled(server, "node")["deploy_status_code"] == 0
+    first = server.signals()[0]
+    assert any(p.status == 200 and p.time < first.time for p in server.polls()[polled:]), "a fresh poll comes first"
+    host.wait_for(lambda: json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["signals"] == [])
