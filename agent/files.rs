@@ -19,7 +19,8 @@ use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, 
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, symlinkat, unlinkat};
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Kind, Result};
+use crate::report::{Code, Event, Report};
 
 /// Largest file that [`Tree::read`] takes into memory unless told otherwise, in bytes.
 pub const READ_LIMIT: u64 = 16 * 1024 * 1024;
@@ -149,6 +150,28 @@ impl Tree {
     pub fn read_json<T: serde::de::DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {
         let Some(bytes) = self.read(path, READ_LIMIT)? else { return Ok(None) };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| Error::permanent(error).context(self.doing("reading", path)))
+    }
+
+    /// Reads a file of the agent's state. One that cannot be understood is the same as none: it is renamed to
+    /// `NAME.unreadable`, never deleted, and said by `code` (heat-protocol.md R2).
+    ///
+    /// # Errors
+    /// If it can be neither read nor put aside.
+    pub fn read_state<T: serde::de::DeserializeOwned>(&self, path: &Path, report: &Report, code: Code) -> Result<Option<T>> {
+        match self.read_json(path) {
+            Err(error) if error.kind() == Kind::Permanent => self.put_aside(path, report, code, &error).map(|()| None),
+            other => other,
+        }
+    }
+
+    /// Renames a file of the state that cannot be used, and says so.
+    ///
+    /// # Errors
+    /// If it cannot be renamed.
+    pub fn put_aside(&self, path: &Path, report: &Report, code: Code, why: &Error) -> Result<()> {
+        self.rename(path, &path.with_extension("unreadable"))?;
+        report.emit(Event::new(code, format!("{} was put aside", path.display())).error(why));
+        Ok(())
     }
 
     /// Writes a file whole: after a crash or power cut either the old or the new content is there.

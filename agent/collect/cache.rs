@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use crate::clock::Timestamp;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::{Code, Event, Report};
 use crate::settings::SourceName;
@@ -38,22 +38,19 @@ fn path(source: SourceName) -> PathBuf {
 /// Reads what was kept. An unreadable file is the same as none: it is put aside and said so (heat-protocol.md R2).
 pub(super) fn load(state: &Tree, source: SourceName, report: &Report) -> Option<Cached> {
     let path = path(source);
-    let wrong = match state.read_json::<Cached>(&path) {
-        Ok(Some(cached)) if cached.version == VERSION => return Some(cached),
-        Ok(Some(cached)) => Error::permanent(format!("version {}, wanted {VERSION}", cached.version)),
-        Ok(None) => return None,
-        Err(error) => error,
-    };
-    let mut event =
-        Event::new(Code::StatePutAside, format!("{} was put aside", path.display())).source(source.as_str()).error(&wrong);
-    // Trouble with the disk may pass; a file that is there but wrong would stay so.
-    if wrong.kind() == Kind::Permanent
-        && let Err(error) = state.rename(&path, &path.with_extension("json.bad"))
-    {
-        event = event.error(&error);
-    }
-    report.emit(event);
-    None
+    let usable = state.read_state::<Cached>(&path, report, Code::StatePutAside).and_then(|cached| match cached {
+        Some(cached) if cached.version != VERSION => {
+            let wrong = Error::permanent(format!("version {}, wanted {VERSION}", cached.version));
+            state.put_aside(&path, report, Code::StatePutAside, &wrong).map(|()| None)
+        }
+        other => Ok(other),
+    });
+    usable.unwrap_or_else(|error| {
+        // Trouble with the disk may pass; until then it is as if nothing was kept.
+        let event = Event::new(Code::StatePutAside, format!("{} cannot be used", path.display()));
+        report.emit(event.source(source.as_str()).error(&error));
+        None
+    })
 }
 
 /// Keeps a document, readable for root only: it holds keys and passwords (heat-protocol.md R51).
@@ -97,7 +94,7 @@ mod tests {
             state.write(file, bad.as_bytes(), Attributes::mode(0o600)).unwrap();
             assert!(load(&state, SourceName::Cfn, &report).is_none());
             assert_eq!(state.facts(file).unwrap(), None);
-            assert_eq!(state.read(Path::new("cache/cfn.json.bad"), 100).unwrap(), Some(bad.as_bytes().to_vec()));
+            assert_eq!(state.read(Path::new("cache/cfn.unreadable"), 100).unwrap(), Some(bad.as_bytes().to_vec()));
         }
         assert_eq!(report.events().len(), 5);
         assert_eq!(report.events()[0].code, Code::StatePutAside);

@@ -533,15 +533,7 @@ impl<H: Hands> VolumeKeeper<H> {
     /// one: without it less is allowed, never more.
     fn record(&self, volume: &Volume) -> Result<Option<Record>> {
         let path = record_path(volume);
-        let record: Option<Record> = match self.state.read_json(&path) {
-            Err(error) if error.kind() == Kind::Permanent => {
-                self.state.rename(&path, &path.with_extension("damaged"))?;
-                let message = format!("the record of the {} volume was put aside", volume.role);
-                self.report.emit(Event::new(Code::StatePutAside, message).phase(Phase::Volume).error(&error));
-                None
-            }
-            other => other?,
-        };
+        let record: Option<Record> = self.state.read_state(&path, &self.report, Code::StatePutAside)?;
         Ok(record.filter(|record| record.schema == SCHEMA && record.role == volume.role && record.volume == volume.cinder_id))
     }
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::{Kind, Result};
+use crate::error::Result;
 use crate::files::{Attributes, Tree};
-use crate::report::{Code, Event, Report};
+use crate::report::{Code, Report};
 
 const FILE: &str = "node.json";
 
@@ -63,16 +63,7 @@ impl Generations {
     /// # Errors
     /// If the file cannot be read or put aside.
     pub fn open(state: Arc<Tree>, report: &Report) -> Result<Self> {
-        let path = Path::new(FILE);
-        let current = match state.read_json(path) {
-            Ok(current) => current,
-            Err(error) if error.kind() == Kind::Permanent => {
-                state.rename(path, &path.with_extension("unreadable"))?;
-                report.emit(Event::new(Code::StatePutAside, format!("{FILE} was put aside")).error(&error));
-                None
-            }
-            Err(error) => return Err(error),
-        };
+        let current = state.read_state(Path::new(FILE), report, Code::StatePutAside)?;
         Ok(Self { state, current })
     }
 

@@ -13,11 +13,11 @@ use serde_json::Value;
 
 use super::result::Outcome;
 use crate::clock::{Clock, Timestamp};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
 use crate::programs::key_of;
-use crate::report::{Code, Event, Report};
+use crate::report::{Code, Report};
 
 const DIRECTORY: &str = "deployments";
 /// How many ids are offered where several match.
@@ -139,18 +139,8 @@ impl Journal {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            match state.read_json::<Record>(&path) {
-                Ok(Some(record)) => {
-                    records.insert(record.id.clone(), record);
-                }
-                Ok(None) => {}
-                Err(error) if error.kind() == Kind::Permanent => {
-                    state.rename(&path, &path.with_extension("unreadable"))?;
-                    report.emit(
-                        Event::new(Code::StatePutAside, format!("the record {} was put aside", path.display())).error(&error),
-                    );
-                }
-                Err(error) => return Err(error),
+            if let Some(record) = state.read_state::<Record>(&path, report, Code::StatePutAside)? {
+                records.insert(record.id.clone(), record);
             }
         }
         let legacy = legacy.map(|path| Tree::open_or_create(path, 0o700)).transpose()?;

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Identity;
 use crate::clock::Timestamp;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
-use crate::report::{Code, Event, Report};
+use crate::report::{Code, Report};
 
 const FILE: &str = "identity.json";
 /// Kept by `collect`: digests of the files from which sources were learnt.
@@ -78,14 +78,7 @@ impl Record {
     /// # Errors
     /// If it can be neither read nor put aside.
     pub fn open(state: &Tree, report: &Report) -> Result<Option<Self>> {
-        match Self::read(state) {
-            Err(error) if error.kind() == Kind::Permanent => {
-                state.rename(Path::new(FILE), &Path::new(FILE).with_extension("unreadable"))?;
-                report.emit(Event::new(Code::StatePutAside, format!("{FILE} was put aside")).error(&error));
-                Ok(None)
-            }
-            other => other,
-        }
+        state.read_state(Path::new(FILE), report, Code::StatePutAside)
     }
 
     /// Stores the record.

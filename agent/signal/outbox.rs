@@ -14,7 +14,7 @@ use super::answer::{Answer, REFUSAL_SPAN, REFUSALS, Verdict, judge};
 use super::destination::Destination;
 use super::send::{Own, Sender, Way};
 use crate::clock::{Clock, Stopwatch, Timestamp};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::programs::key_of;
 use crate::report::{Code, Event, Phase, Report};
@@ -180,19 +180,8 @@ impl Outbox {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            match state.read_json::<Entry>(&path) {
-                Ok(Some(entry)) => {
-                    entries.insert(entry.key.clone(), entry);
-                }
-                Ok(None) => {}
-                Err(error) if error.kind() == Kind::Permanent => {
-                    state.rename(&path, &path.with_extension("corrupt"))?;
-                    report.emit(
-                        Event::new(Code::OutboxEntryCorrupt, format!("the stored signal {} was put aside", path.display()))
-                            .error(&error),
-                    );
-                }
-                Err(error) => return Err(error),
+            if let Some(entry) = state.read_state::<Entry>(&path, &report, Code::OutboxEntryCorrupt)? {
+                entries.insert(entry.key.clone(), entry);
             }
         }
         let watch = clock.start();
@@ -650,7 +639,7 @@ mod tests {
         let file = dir.path().join(path_of("deployment a"));
         Tree::open(dir.path()).unwrap().write(&path_of("deployment a"), b"{", Attributes::mode(0o600)).unwrap();
         assert!(outbox(dir.path(), &clock, &report).waiting().is_empty());
-        assert!(file.with_extension("corrupt").exists());
+        assert!(file.with_extension("unreadable").exists());
         assert_eq!(report.events().last().unwrap().code, Code::OutboxEntryCorrupt);
     }
 }

@@ -405,7 +405,7 @@ async fn a_damaged_record_is_put_aside_and_allows_nothing_more() {
     let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
     assert!(failure.cause.contains("without this agent's marker"), "{failure:?}");
     assert_eq!(codes(&keeper), [Code::StatePutAside, Code::VolumeFound, Code::VolumeRefused]);
-    assert!(dir.path().join("state/volumes/etcd.damaged").exists());
+    assert!(dir.path().join("state/volumes/etcd.unreadable").exists());
 }
 
 #[tokio::test]
