@@ -104,7 +104,6 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
 def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(hosts, signal_server):
     server = signal_server()
     host = hosts("n1", ip=IP, instance_id="original", volumes={"vdb": ("2G", VDB), "vdc": ("1G", VDC)})
-    host.sh(": >/dev/console")  # these hosts have no console: a file takes what would go to it
     server.deploy(server.deployment("node", group="kubernetes-node", inputs=NODE))
     start(host, server)
     assert signalled(server, "node")["deploy_status_code"] == 0
@@ -124,9 +123,11 @@ def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(ho
     time.sleep(3)
     assert not server.requests() and not host.is_active("etcd.service") and host.show(UNIT, "NRestarts")["NRestarts"] == "0"
     # It ends at once when told to, and waits again.
+    host.sh(": >/dev/console")  # these hosts have no console: a file takes what would go to it
     before = time.monotonic()
     host.exec("systemctl", "restart", UNIT)
     assert time.monotonic() - before < 10
+    host.wait_for(lambda: "heat-node-agent phase=settings state=waiting code=HNA-0112" in host.read("/dev/console"))
     # cloud-init says it late: the agent goes on, and starts what the guard kept down.
     host.sh("mkdir -p /run/cloud-init; echo original >/run/cloud-init/.instance-id")
     assert signalled(server, "script")["deploy_status_code"] == 0
@@ -182,3 +183,53 @@ def test_a_node_comes_up_with_heat_down_and_tells_it_later(hosts, signal_server)
     first = server.signals()[0]
     assert any(p.status == 200 and p.time < first.time for p in server.polls()[polled:]), "a fresh poll comes first"
     host.wait_for(lambda: json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["signals"] == [])
+
+
+def test_a_kill_while_the_state_is_put_aside_loses_nothing_of_it(hosts):
+    """The agent is killed at every call by which it changes the disk, on a disk that was copied; a fresh one ends the work."""
+    host = hosts("n1", ip=IP, base="node", instance_id="copy")
+    host.install_agent()
+    old = json.dumps({"schema": 1, "instance": {"origin": "cloud-init", "value": "original"}, "since": 1})
+    host.sh(f"""
+        mkdir -p /var/tmp/disk{STATE}/{{outbox,deployments,work/job,cache}} /var/tmp/disk/var/lib/{{heat-config/deployed,etcd/default.etcd/member}}
+        cd /var/tmp/disk{STATE}
+        for f in outbox/1.json deployments/1.json work/job/job.json cache/cfn.json node.json lock; do echo "old $f" >$f; done
+        echo '{{"/etc/os-collect-config.conf": "digest"}}' >learnt.json
+        echo '{old}' >identity.json
+        echo old >/var/tmp/disk/var/lib/heat-config/deployed/1.json
+        echo old >/var/tmp/disk/var/lib/etcd/default.etcd/member/db""")
+    copy = f"rm -rf {STATE} /var/lib/heat-config /var/lib/etcd/*; cp -a /var/tmp/disk/. /"
+    agent = "heat-node-agent run --once >/dev/null 2>&1"
+    calls = "openat mkdirat write fsync fchmod renameat unlinkat"
+    # Everything old is in one place, whole, and nowhere else.
+    verdict = f"""
+        cd {STATE}
+        [ "$(ls aside)" = 1 ] && [ "$(ls -A /var/lib/heat-config)" = "$(printf 'deployed\ndeployed.aside-1')" ]
+        for f in outbox/1.json deployments/1.json work/job/job.json cache/cfn.json node.json; do grep -qx "old $f" aside/1/$f; done
+        grep -qx old /var/lib/heat-config/deployed.aside-1/1.json && grep -qx old /var/lib/etcd/default.etcd.aside-1/member/db
+        [ -z "$(ls -A /var/lib/heat-config/deployed outbox deployments)" ] && [ ! -e node.json ] && [ ! -e /var/lib/etcd/default.etcd ]
+        grep -q '"original"' aside/1/identity.json
+        jq -e '.instance.value == "copy" and .predecessor.instance.value == "original" and .predecessor.aside == 1 and
+               .predecessor.files["/etc/os-collect-config.conf"] == "digest" and .leaving == null' identity.json >/dev/null"""
+    host.write("/var/tmp/verdict", f"set -eu\n{verdict}\n")
+    host.write("/var/tmp/sweep", f"""
+        cd /
+        for call in {calls}; do
+            at=1 kills=0
+            while :; do
+                {copy}
+                code=0
+                strace -qq -o /dev/null -e trace=$call -e inject=$call:signal=KILL:when=$at {agent} || code=$?
+                {agent} || :
+                bash /var/tmp/verdict || echo "WRONG after a kill at $call no. $at"
+                [ $code = 137 ] || break
+                at=$((at + 1)) kills=$((kills + 1))
+            done
+            echo "$call $kills"
+        done""")
+    said = host.exec("bash", "/var/tmp/sweep", timeout=500).stdout
+    assert "WRONG" not in said, said
+    kills = dict(line.split() for line in said.splitlines())
+    # Six renames of the state, two beside it, and three writes of the record: fewer would prove nothing.
+    assert int(kills["renameat"]) >= 11 and all(int(count) for call, count in kills.items() if call != "fchmod"), kills
+    print(kills)

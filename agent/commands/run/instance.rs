@@ -8,6 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::page;
 use crate::clock::Clock;
+use crate::commands::print_error;
 use crate::deploy::Generations;
 use crate::error::{Error, Result};
 use crate::files::Tree;
@@ -48,17 +49,19 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Waits until the identity is known and sees to it that the state is this instance's. `None`: the agent is to end.
+    /// Waits until the identity is known and sees to it that the state is this instance's. `None`: the agent is to end,
+    /// told by a signal, or with `once` because nobody says which instance this is.
     ///
     /// # Errors
-    /// If the state can be neither read nor put aside; with `once`, also if the identity is unknown.
+    /// If the state can be neither read nor put aside.
     pub(super) async fn settle(&self, once: bool) -> Result<Option<Settled>> {
         let (machine, late) = match Identity::of_machine(&self.root) {
             Ok(machine) => (machine, false),
             Err(error) => {
                 self.unknown(&error);
                 if once {
-                    return Err(error);
+                    print_error(&error);
+                    return Ok(None);
                 }
                 match self.wait(error).await? {
                     Some(machine) => (machine, true),
@@ -141,7 +144,7 @@ impl Place {
     /// Where the guard did not keep them from starting, e.g. because a container got another identity while it ran.
     async fn stop_units(&self) {
         let Some(systemd) = &self.systemd else { return };
-        for unit in units(&self.state, &self.report) {
+        for unit in units(&self.state) {
             // Large futures: rarely made, and not to be carried along by every start.
             let stopped = Box::pin(self.clock.limit(STOPPING, async {
                 if !systemd.unit(&unit).await?.may_run() {
@@ -169,10 +172,8 @@ fn beside(deployed: &Path, mounts: &[Mount]) -> Vec<PathBuf> {
 }
 
 /// The services that the generation in place runs.
-fn units(state: &Arc<Tree>, report: &Report) -> Vec<String> {
-    let generation = Generations::open(Arc::clone(state), report).ok();
-    let entry = generation.and_then(|generations| generations.current().map(|current| current.entry.clone()));
-    let deployment = entry.and_then(|entry| Deployment::parse(&entry).ok().flatten());
+fn units(state: &Tree) -> Vec<String> {
+    let deployment = Generations::look(state).and_then(|generation| Deployment::parse(&generation.entry).ok().flatten());
     let spec = deployment.and_then(|deployment| kubernetes::node_of(&deployment).ok());
     let units = spec.map(|spec| kubernetes::render(&spec).units).unwrap_or_default();
     units.into_iter().filter(|unit| unit.enable).map(|unit| unit.name).collect()
