@@ -419,7 +419,15 @@ mod tests {
             status.is_degraded() && page.contains("instance: UNKNOWN, nothing is run or sent: why\n  remedy: do\n"),
             "{page}"
         );
-        status.identity = None;
+        let unknown = status.identity.take().unwrap();
+        assert_eq!(
+            (unknown.condition(false).state, unknown.condition(false).cause.as_deref()),
+            (ConditionState::Waiting, Some("why"))
+        );
+        let copy = IdentityStatus { instance: Some("a".into()), left_over: vec!["/f".into()], ..IdentityStatus::default() };
+        // What the other instance left matters only while nobody of this one's answers.
+        assert_eq!((copy.condition(true).state, copy.condition(false).state), (ConditionState::Waiting, ConditionState::Ok));
+        assert!(copy.condition(true).cause.unwrap().starts_with("/f: ") && copy.condition(false).cause.is_none());
         status.sources[0].failures = 3;
         status.sources[0].cause = Some("connection refused\x1b[2J".into());
         status.sources[0].remedy = Some("look at heat-api-cfn".into());
