@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Prints a table of what the release build costs on a throw-away host, beside its budgets (design: Budgets).
 
-    benches/measure.py        as root; builds nothing: cargo build --release first
+    benches/measure.py        as root; builds nothing: image-build/build first
 
 Not a test: machines are noisy. Ratios and sizes are what to look at.
 """

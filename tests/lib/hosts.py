@@ -22,7 +22,7 @@ BY_FOLDER |= {"tmpfiles": "/usr/lib/tmpfiles.d", "sysusers": "/usr/lib/sysusers.
 def agent_binary() -> Path:
     """HNA_BINARY, else the release build, else the debug build."""
     given = os.environ.get("HNA_BINARY")
-    candidates = [Path(given)] if given else [REPO / f"target/{kind}/heat-node-agent" for kind in ("release", "debug")]
+    candidates = [Path(given)] if given else [REPO / f"target/{folder}/heat-node-agent" for folder in ("image/usr/bin", "debug")]
     for path in candidates:
         if path.is_file():
             return path.resolve()
