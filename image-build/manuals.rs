@@ -124,7 +124,9 @@ fn describe(page: &mut Page, command: &Command, before: &str) {
     let usage: Vec<_> = command.get_arguments().filter(|arg| !arg.is_hide_set()).map(usage).collect();
     page.heading(&format!("`{name}` {}", usage.join(" ")));
     let about = plain(command.get_long_about().or_else(|| command.get_about()));
-    page.text(&format!("{}.", about.trim_end_matches('.')));
+    for paragraph in about.split("\n\n") {
+        page.text(&sentence(paragraph));
+    }
     options(page, command);
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         describe(page, below, &format!("{name} "));
@@ -134,7 +136,7 @@ fn describe(page: &mut Page, command: &Command, before: &str) {
 fn options(page: &mut Page, command: &Command) {
     for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
         let help = plain(arg.get_long_help().or_else(|| arg.get_help()));
-        page.item(&label(arg), &format!("{}.", help.trim_end_matches('.')));
+        page.item(&label(arg), &sentence(&help));
     }
 }
 
@@ -316,6 +318,11 @@ impl Page {
     fn done(self) -> String {
         self.0
     }
+}
+
+/// On one line, with its full stop.
+fn sentence(text: &str) -> String {
+    format!("{}.", text.split_whitespace().collect::<Vec<_>>().join(" ").trim_end_matches('.'))
 }
 
 fn plain(text: Option<&StyledStr>) -> String {
