@@ -12,11 +12,11 @@ HB_PY=${HB_PY:-/usr/bin/python3}
 # own, and hosts on the same bridge reach the endpoints as a guest reaches a cloud's.
 HB_LAB=${HB_LAB:-hna}
 HB_IP=${HB_IP:-10.77.0.1}
-KEYSTONE_PORT=5000 HEAT_PORT=8004 CFN_PORT=8000 AMQP_PORT=5672 EPMD_PORT=4369 DIST_PORT=25672
-KS=http://$HB_IP:$KEYSTONE_PORT HT=http://$HB_IP:$HEAT_PORT CF=http://$HB_IP:$CFN_PORT
+KEYSTONE_PORT=5000 HEAT_PORT=8004 CFN_PORT=8000 SWIFT_PORT=8080 AMQP_PORT=5672 EPMD_PORT=4369 DIST_PORT=25672
+KS=http://$HB_IP:$KEYSTONE_PORT HT=http://$HB_IP:$HEAT_PORT CF=http://$HB_IP:$CFN_PORT SW=http://$HB_IP:$SWIFT_PORT
 V=$HB_CACHE/venv
 RUN=$HB_STATE/run LOG=$HB_STATE/log ETC=$HB_STATE/etc
-OPENSTACK="heat-api-cfn heat-api heat-engine keystone"
+OPENSTACK="swift heat-api-cfn heat-api heat-engine keystone"
 export HB_IP
 
 say() { printf '%s %s\n' "$(date +%T)" "$*" >&2; }
@@ -45,6 +45,7 @@ service() {
   heat-engine) start heat-engine "$V/bin/heat-engine" --config-file "$ETC/heat/heat.conf" ;;
   heat-api) HB_ACCESS=$LOG/access-heat-api.log start heat-api "$V/bin/python" -B "$HB/serve.py" heat-api "$HEAT_PORT" "$ETC/heat/heat.conf" ;;
   heat-api-cfn) HB_ACCESS=$LOG/access-heat-api-cfn.log start heat-api-cfn "$V/bin/python" -B "$HB/serve.py" heat-api-cfn "$CFN_PORT" "$ETC/heat/heat.conf" ;;
+  swift) HB_ACCESS=$LOG/access-swift.log start swift "$V/bin/python" -B "$HB/serve_swift.py" "$SWIFT_PORT" "$ETC/swift" ;;
   *) die "no service $1" ;;
   esac
 }
@@ -57,6 +58,7 @@ answering() {
   heat-api) in_lab curl -sf -o /dev/null "$HT/healthcheck" ;;
   heat-api-cfn) in_lab curl -sf -o /dev/null "$CF/healthcheck" ;;
   heat-engine) in_lab "$HB_PY" -B "$HB/stack.py" ready ;;
+  swift) in_lab curl -sf -o /dev/null "$SW/healthcheck" ;;
   esac
 }
 wait_for() { # NAME

@@ -7,7 +7,7 @@ import sys
 
 from stack import Session
 
-ks, heat, cfn, region = sys.argv[1:5]
+ks, heat, cfn, swift, region = sys.argv[1:6]
 E = os.environ
 v3 = f"{ks}/v3"
 s = Session(v3, "admin", E["ADMIN_PASS"], "admin")
@@ -37,7 +37,8 @@ for r in ("member", "heat_stack_owner"):
 domain = ensure("domain", "domains", {"name": "heat"})
 u_domain = ensure("user", "users", {"name": "heat_domain_admin", "domain_id": domain}, password=E["DOMAIN_PASS"])
 grant(f"domains/{domain}/users/{u_domain}/roles/{role['admin']}")
-for name, kind, url in (("heat", "orchestration", f"{heat}/v1/%(tenant_id)s"), ("heat-cfn", "cloudformation", f"{cfn}/v1")):
+for name, kind, url in (("heat", "orchestration", f"{heat}/v1/%(tenant_id)s"), ("heat-cfn", "cloudformation", f"{cfn}/v1"),
+                        ("swift", "object-store", f"{swift}/v1/AUTH_%(tenant_id)s")):
     service = ensure("service", "services", {"name": name, "type": kind})
     for interface in ("public", "internal", "admin"):
         ensure("endpoint", "endpoints", {"service_id": service, "interface": interface}, url=url, region_id=region)

@@ -10,6 +10,7 @@ stack.py resources NAME              its resources, as JSON
 stack.py output NAME KEY             one output, as JSON
 stack.py outputs NAME                all outputs, as JSON: {key: value}
 stack.py meta NAME RESOURCE          resource metadata as the owner sees it
+stack.py signal NAME RESOURCE JSON   as the owner, whatever the resource's transport
 stack.py poll-url NAME [OUTPUT]      the signed DescribeStackResource URL that a server would ask, made from
                                      its os_collect_config (the stack's output OUTPUT, by default occ)
 stack.py poll NAME [OUTPUT]          what it gets by it: resource metadata as the server sees it
@@ -188,6 +189,8 @@ def main(cmd: str, *a: str) -> int:
         show({o["output_key"]: o.get("output_value") for o in st.get("outputs", [])})
     elif cmd == "meta":
         show(s.get(f"{base}/resources/{a[1]}/metadata")["metadata"])
+    elif cmd == "signal":
+        s.request("POST", f"{base}/resources/{a[1]}/signal", json.loads(a[2]))
     elif cmd == "poll-url":
         print(poll_url(output(a[1] if a[1:] else "occ")))
     elif cmd == "poll":

@@ -48,18 +48,22 @@ def test_an_error_output_fails_the_deployment(heat, stack_name):
 
 def test_wait_conditions_of_every_kind(heat, stack_name):
     heat.create(stack_name, "wait")
-    # until the handle is there, its reference is just its name
-    out = wait_for(lambda: (o := heat.outputs(stack_name)) and all(o[k] for k in ("token", "endpoint", "cfn_signal", "heat_signal")) and o["aws_url"].startswith("http") and o)
-    for n in ("1", "2"):
+    out = heat.handles(stack_name)
+    for n in ("1", "2", "3"):
         # the handle's type decides about the body, not the transport
         body = {"status": "SUCCESS", "reason": "r", "data": n, "id": n}
         assert heat.signal(out["endpoint"], body, headers={"X-Auth-Token": out["token"]}) == 200
         assert heat.signal(json.loads(out["cfn_signal"])["alarm_url"], body, method="PUT") == 200
+        assert heat.signal(json.loads(out["temp_signal"])["alarm_url"], body, method="PUT") == 201
+        assert heat.signal(out["swift_url"], body, method="PUT") == 201
         body = {"Status": "SUCCESS", "Reason": "r", "Data": n, "UniqueId": n}
         assert heat.signal(out["aws_url"], body, method="PUT") == 200
     assert set(json.loads(out["heat_signal"])) >= {"auth_url", "user_id", "password", "project_id", "alarm_url"}
-    done = ("token_wait", "cfn_wait", "aws_wait")
+    done = ("token_wait", "cfn_wait", "temp_wait", "swift_wait", "aws_wait", "no_wait")
     wait_for(lambda: all(heat.resource_status(stack_name, r) == "CREATE_COMPLETE" for r in done), what=str(done))
+    for key in ("token_data", "cfn_data", "temp_data", "swift_data", "aws_data"):
+        data = heat.outputs(stack_name)[key]
+        assert (json.loads(data) if isinstance(data, str) else data) == {"1": "1", "2": "2", "3": "3"}, key
 
 
 def test_an_update_asks_again(heat, stack_name):

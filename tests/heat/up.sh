@@ -1,5 +1,5 @@
 #!/bin/bash
-# A real Keystone, heat-api, heat-api-cfn and heat-engine, with MariaDB and RabbitMQ, in the network
+# A real Keystone, heat-api, heat-api-cfn, heat-engine and Swift, with MariaDB and RabbitMQ, in the network
 # namespace lab-hna on 10.77.0.1; as root, without systemd, idempotent.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -85,7 +85,7 @@ for d in keystone heat; do
 done | mariadb --no-defaults --socket="$RUN/mysql.sock" -uroot
 lap "database" "$t"
 
-# --- keystone and heat configuration --------------------------------------------------------------
+# --- keystone, heat and swift configuration --------------------------------------------------------------
 t=$EPOCHREALTIME
 database() { echo "mysql+pymysql://$1:$DB_PASS@localhost/$1?unix_socket=$RUN/mysql.sock&charset=utf8mb3"; }
 mkdir -p "$ETC/keystone/fernet-keys" "$ETC/keystone/credential-keys" "$ETC/heat/environment.d" "$ETC/heat/plugins"
@@ -148,6 +148,8 @@ $(credentials)
 [trustee]
 $(credentials | grep -v ^project)
 [keystone_authtoken]
+# stock: 5 minutes, for so long a revoked token goes on
+token_cache_time = 5
 www_authenticate_uri = $KS
 region_name = RegionOne
 $(credentials)
@@ -158,6 +160,86 @@ C
 if [ -n "${HB_STOCK_POLICY:-}" ]; then echo '{}' >"$ETC/heat/policy.yaml"; else
   echo '"cloudformation:DescribeStackResource": "role:heat_stack_user or role:reader"' >"$ETC/heat/policy.yaml"
 fi
+# One replica in a folder, and nothing behind the proxy that a client could reach past it.
+mkdir -p "$ETC/swift" "$HB_STATE/swift/d1"
+cat >"$ETC/swift/swift.conf" <<C
+[swift-hash]
+swift_hash_path_suffix = $AUTH_KEY
+[storage-policy:0]
+name = one
+default = yes
+C
+for s in account:$((SWIFT_PORT + 1)) container:$((SWIFT_PORT + 2)) object:$((SWIFT_PORT + 3)); do
+  port=${s#*:} s=${s%:*}
+  if [ ! -e "$ETC/swift/$s.ring.gz" ]; then
+    ring() { "$V/bin/swift-ring-builder" "$ETC/swift/$s.builder" "$@" >>"$LOG/swift-ring.log" 2>&1; }
+    ring create 4 1 0
+    ring add --region 1 --zone 1 --ip 127.0.0.1 --port "$port" --device d1 --weight 1
+    ring rebalance || [ $? = 1 ] # 1: a warning
+  fi
+  cat >"$ETC/swift/$s.conf" <<C
+[DEFAULT]
+user = root
+swift_dir = $ETC/swift
+devices = $HB_STATE/swift
+mount_check = false
+bind_port = $port
+[pipeline:main]
+pipeline = $s-server
+[app:$s-server]
+use = egg:swift#$s
+C
+done
+cat >"$ETC/swift/proxy.conf" <<C
+[DEFAULT]
+user = root
+swift_dir = $ETC/swift
+[pipeline:main]
+pipeline = catch_errors gatekeeper healthcheck tempurl authtoken keystoneauth copy versioned_writes proxy-server
+[app:proxy-server]
+use = egg:swift#proxy
+account_autocreate = true
+[filter:catch_errors]
+use = egg:swift#catch_errors
+[filter:gatekeeper]
+use = egg:swift#gatekeeper
+[filter:healthcheck]
+use = egg:swift#healthcheck
+[filter:tempurl]
+use = egg:swift#tempurl
+[filter:copy]
+use = egg:swift#copy
+[filter:versioned_writes]
+use = egg:swift#versioned_writes
+allow_versioned_writes = true
+[filter:keystoneauth]
+use = egg:swift#keystoneauth
+operator_roles = admin, member
+[filter:authtoken]
+paste.filter_factory = keystonemiddleware.auth_token:filter_factory
+www_authenticate_uri = $KS
+delay_auth_decision = true
+$(credentials)
+C
+# What heat's engine needs to do its part here:
+# * Its first object of a TEMP_URL_SIGNAL wait condition, which it reads as bytes, is compared with a text (heat 27): not
+#   equal, so the condition fails on "Failed to parse JSON data: b'in progress'" before anybody signals. (SwiftSignal
+#   decodes it.) On a stock heat no guest can complete such a condition.
+# * It asks Nova whether the server still exists before it waits for a DELETE deployment. There is no Nova here.
+cat >"$ETC/heat/plugins/here.py" <<C
+from heat.engine.clients.os import nova
+from heat.engine.clients.os import swift
+
+
+class Both(str):
+    def __eq__(self, other):
+        return str(self) == (other.decode() if isinstance(other, bytes) else other)
+    __hash__ = str.__hash__
+
+
+swift.IN_PROGRESS = Both(swift.IN_PROGRESS)
+nova.NovaClientPlugin.get_server = lambda self, server: server
+C
 cp -n "$V"/etc/heat/environment.d/* "$ETC/heat/environment.d/" 2>/dev/null || :
 if [ ! -e "$HB_STATE/.synced" ]; then
   manage() { in_lab nice "$V/bin/keystone-manage" --config-file "$ETC/keystone/keystone.conf" "$@" >>"$LOG/keystone-manage.log" 2>&1; }
@@ -184,12 +266,12 @@ export OS_AUTH_URL=$KS/v3 OS_PASSWORD=$DEMO_PASS
 service keystone 9>&-
 wait_for rabbitmq
 # these start while keystone does: they ask it nothing before their first request
-for s in heat-engine heat-api heat-api-cfn; do service $s 9>&-; done
+for s in heat-engine heat-api heat-api-cfn swift; do service $s 9>&-; done
 wait_for keystone
-if [ ! -e "$HB_STATE/.seeded" ]; then
-  in_lab "$HB_PY" -B "$HB/seed.py" "$KS" "$HT" "$CF" RegionOne
-  touch "$HB_STATE/.seeded"
+if [ ! -e "$HB_STATE/.seeded-swift" ]; then
+  in_lab "$HB_PY" -B "$HB/seed.py" "$KS" "$HT" "$CF" "$SW" RegionOne
+  touch "$HB_STATE/.seeded-swift"
 fi
-for s in heat-api heat-api-cfn heat-engine; do wait_for $s; done
+for s in heat-api heat-api-cfn heat-engine swift; do wait_for $s; done
 lap "services" "$t"
 lap "total" "$T0"

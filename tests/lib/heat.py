@@ -6,11 +6,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.common import PYTHON, REPO, TESTS, Failed, in_lab, run, wait_for
+from lib.common import PYTHON, REPO, TESTS, in_lab, run, wait_for
 
 HEAT_DIR = Path(os.environ.get("HNA_HEAT_DIR") or REPO / "target/heat").resolve()
 TEMPLATES = TESTS / "heat/templates"
 SERVICES = ("keystone", "heat-api", "heat-api-cfn", "heat-engine")
+LOGGED = (*SERVICES[:3], "swift")
+OURS = "heat-node-agent/"  # how the agent names itself
 
 
 @dataclass
@@ -123,12 +125,21 @@ class Heat:
         return wait_for(lambda: next((d for d in self.poll(stack, output).get("deployments", []) if d["name"] == name), None),
                         seconds, f"deployment {name} in the metadata of {stack}")
 
+    def entry(self, stack: str, server: str, name: str) -> dict:
+        """The entry of that name in a server's metadata as the stack's owner sees it, whatever the server polls."""
+        return next(d for d in self.meta(stack, server)["deployments"] if d["name"] == name)
+
     def server_settings(self, stack: str, output: str = "occ") -> dict:
         """os_collect_config of a server, once Heat has made its keys."""
         def ready():
             occ = self.output(stack, output)
             return occ if occ and any(occ.get(k) for k in ("cfn", "heat", "request")) else None
         return wait_for(ready, 60, f"os_collect_config of {stack}")
+
+    def handles(self, stack: str) -> dict:
+        """Outputs of templates/wait.yaml once all handles are there: before, a handle's reference is just its name."""
+        texts = ("token", "endpoint", "cfn_signal", "heat_signal", "temp_signal", "no_signal")
+        return wait_for(lambda: (o := self.outputs(stack)) and all(o[k] for k in texts) and all(o[k].startswith("http") for k in ("aws_url", "swift_url")) and o)
 
     @staticmethod
     def conf(settings: dict, **default) -> str:
@@ -144,21 +155,18 @@ class Heat:
     def delete(self, stack: str, seconds: float = 120):
         """Delete and wait. Deployments with a DELETE action are answered here if nobody else does."""
         if self._client("delete", stack, 8, check=False, timeout=60).returncode:
-            for d in self._waiting(stack):
-                self.signal(d["deploy_signal_id"], {"deploy_status_code": 0})
-            done = self._client("delete", stack, seconds, check=False, timeout=seconds + 60)
-            if done.returncode:
-                raise Failed(done)
+            for name, resource in self.resources(stack).items():
+                if resource["resource_type"].endswith("Deployment") and resource["resource_status"] == "DELETE_IN_PROGRESS":
+                    self._client("signal", stack, name, '{"deploy_status_code": 0}', check=False)
+            # Asking again would begin again.
+            wait_for(lambda: "could not be found" in self._client("show", stack, check=False).stderr, seconds, f"end of {stack}", every=0.5)
         if stack in self.stacks:
             self.stacks.remove(stack)
 
-    def _waiting(self, stack: str) -> list[dict]:
-        try:
-            deployments = self.meta(stack).get("deployments", [])
-        except (Failed, ValueError):
-            return []
-        entries = [inputs(d) for d in deployments]
-        return [e for e in entries if e.get("deploy_action") == "DELETE" and e.get("deploy_signal_id")]
+    def delete_by_agents(self, stack: str, seconds: float = 120):
+        """Delete and wait; every deployment with a DELETE action is for the agents to answer."""
+        self._client("delete", stack, seconds, timeout=seconds + 60)
+        self.stacks.remove(stack)
 
     def sweep(self):
         """Begin to delete what this object made; sweep_all() at the end of the session waits. (Heat gives itself
@@ -189,14 +197,14 @@ class Heat:
     def mark() -> dict[str, int]:
         """This moment in all access logs."""
         marks = {}
-        for service in SERVICES[:3]:
+        for service in LOGGED:
             path = HEAT_DIR / f"state/log/access-{service}.log"
             marks[service] = path.stat().st_size if path.exists() else 0
         return marks
 
     @staticmethod
     def requests(service: str, since: dict[str, int] | None = None, client: str | None = None, path: str | None = None) -> list[Access]:
-        """Requests to keystone, heat-api or heat-api-cfn since a mark; from one client address; target matching a regex."""
+        """Requests to one of LOGGED since a mark; from one client address; target matching a regex."""
         with open(HEAT_DIR / f"state/log/access-{service}.log", "rb") as f:
             f.seek((since or {}).get(service, 0))
             lines = f.read().decode(errors="replace").splitlines()
@@ -205,6 +213,16 @@ class Heat:
             m = re.fullmatch(r"(\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (.*) (\S+) (\S+)", line)
             found.append(Access(float(m[1]), int(m[2]), int(m[3]), int(m[4]), int(m[5]), m[6], m[7], m[8], m[9]))
         return [a for a in found if (not client or a.client == client) and (not path or re.search(path, a.target))]
+
+    @classmethod
+    def asked(cls, service: str, since: dict[str, int] | None = None, method: str = "", path: str | None = None) -> list[Access]:
+        """Requests of agents, whatever their address."""
+        return [a for a in cls.requests(service, since, path=path) if a.agent.startswith(OURS) and method in ("", a.method)]
+
+    @classmethod
+    def tokens(cls, since: dict[str, int] | None = None) -> list[Access]:
+        """Tokens that agents asked for."""
+        return cls.asked("keystone", since, "POST", "/v3/auth/tokens$")
 
 
 def inputs(deployment: dict) -> dict:
