@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pytest  # noqa: E402
 
 from lib import hosts as hosts_module  # noqa: E402
+from lib.agent import Agent  # noqa: E402
 from lib.common import GATEWAY, TESTHOST  # noqa: E402
 from lib.heat import Heat, unique  # noqa: E402
 from lib.hosts import Host  # noqa: E402
@@ -39,9 +40,12 @@ def pytest_runtest_makereport(item, call):
         folder = TESTHOST / "failed" / re.sub(r"[^\w.-]+", "_", item.nodeid)
         for host in item.stash.get(HOSTS, []):
             report.sections.append((f"journal of {host.name} (all of it in {folder})", host.save_failure(folder)))
+        for agent in item.stash.get(AGENTS, []):
+            report.sections.append((f"log of {agent.name}", "\n".join(agent.said()[-40:])))
 
 
 HOSTS = pytest.StashKey[list]()
+AGENTS = pytest.StashKey[list]()
 
 
 @pytest.fixture(scope="session")
@@ -109,6 +113,20 @@ def heat(heat_services) -> Heat:
     yield heat
     Heat.start()
     heat.sweep()
+
+
+@pytest.fixture
+def agents(lab, tmp_path, request):
+    """agents("name", os_collect_config, **settings) makes an agent as a plain process; start() starts it."""
+    made: list[Agent] = []
+    request.node.stash[AGENTS] = made
+
+    def make(name: str, os_collect_config: dict, **settings) -> Agent:
+        made.append(Agent(tmp_path / name, os_collect_config, **settings))
+        return made[-1]
+    yield make
+    for agent in made:
+        agent.stop()
 
 
 @pytest.fixture

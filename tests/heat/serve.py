@@ -53,6 +53,9 @@ def logged(environ, start_response):
 
 # connection_limit: at the default of 100, kept-alive connections of heat-engine
 # fill it and every client then stalls for 15 to 45 s until the next cleanup
-waitress.serve(logged, host=os.environ["HB_IP"], port=int(port), threads=int(os.environ.get("HB_THREADS", "8")),
+# keystone 30 with several threads now and then answers 403 to a trust that heat may well create or delete; one thread
+# is no slower, as its requests are short and wait for nobody
+threads = 1 if app == "keystone" else int(os.environ.get("HB_THREADS", "8"))
+waitress.serve(logged, host=os.environ["HB_IP"], port=int(port), threads=threads,
                connection_limit=2000, asyncore_use_poll=True, channel_timeout=60,
                cleanup_interval=10, ident=None, _quiet=True)

@@ -17,6 +17,7 @@ stack.py poll NAME [OUTPUT]          what it gets by it: resource metadata as th
 stack.py delete NAME [SECONDS]       delete and wait
 stack.py list                        names of the stacks
 stack.py token                       a demo token
+stack.py revoke USER...              as admin: all tokens that these users have (they can ask for new ones)
 
 OS_AUTH_URL and OS_PASSWORD (and OS_USERNAME, OS_PROJECT_NAME, by default demo) say as whom;
 HB_TOKEN_FILE keeps the token for an hour.
@@ -148,6 +149,13 @@ def main(cmd: str, *a: str) -> int:
         return 0
     if cmd == "list":
         show([x["stack_name"] for x in s.get(f"{url}/stacks")["stacks"]])
+        return 0
+    if cmd == "revoke":
+        # Disabling revokes; tokens carry whole seconds, so one of this second would count as older.
+        for enabled in (False, True):
+            for user in a:
+                s.request("PATCH", f"{s.auth_url}/users/{user}", {"user": {"enabled": enabled}})
+            time.sleep(1.1)
         return 0
     name = a[0]
     if cmd == "create":

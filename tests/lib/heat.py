@@ -53,12 +53,25 @@ class Heat:
         """And up again; those that run are left alone."""
         run(TESTS / "heat/service.sh", "start", *(services or SERVICES))
 
+    @classmethod
+    def auth_ttl(cls, minutes: int):
+        """How long Keystone takes a pre-signed URL after its Timestamp; 0 refuses even a fresh one. Restarts Keystone."""
+        conf = HEAT_DIR / "state/etc/keystone/keystone.conf"
+        conf.write_text(re.sub(r"(?m)^auth_ttl = .*", f"auth_ttl = {minutes}", conf.read_text()))
+        cls.stop("keystone")
+        cls.start("keystone")
+
+    def revoke_tokens(self, *users: str):
+        """All tokens that these users have now."""
+        secrets = dict(line.split("=", 1) for line in (HEAT_DIR / "state/secrets").read_text().splitlines())
+        self._client("revoke", *users, env={"OS_USERNAME": "admin", "OS_PROJECT_NAME": "admin", "OS_PASSWORD": secrets["ADMIN_PASS"], "HB_TOKEN_FILE": ""})
+
     # --- stacks -------------------------------------------------------------------------------
-    def _client(self, *args, check: bool = True, timeout: float = 300):
+    def _client(self, *args, check: bool = True, timeout: float = 300, env: dict | None = None):
         words = [w.removeprefix("export ") for w in (HEAT_DIR / "state/openrc").read_text().split("\n")]
-        env = dict(pair.split("=", 1) for w in words for pair in w.split() if "=" in pair)
-        env["HB_TOKEN_FILE"] = str(HEAT_DIR / "state/token")
-        return in_lab(PYTHON, "-B", TESTS / "heat/stack.py", *args, check=check, timeout=timeout, env=env)
+        as_demo = dict(pair.split("=", 1) for w in words for pair in w.split() if "=" in pair)
+        as_demo["HB_TOKEN_FILE"] = str(HEAT_DIR / "state/token")
+        return in_lab(PYTHON, "-B", TESTS / "heat/stack.py", *args, check=check, timeout=timeout, env={**as_demo, **(env or {})})
 
     @staticmethod
     def _parameters(parameters: dict) -> list[str]:
@@ -127,7 +140,7 @@ class Heat:
 
     def entry(self, stack: str, server: str, name: str) -> dict:
         """The entry of that name in a server's metadata as the stack's owner sees it, whatever the server polls."""
-        return next(d for d in self.meta(stack, server)["deployments"] if d["name"] == name)
+        return next((d for d in self.meta(stack, server).get("deployments", []) if d["name"] == name), {})
 
     def server_settings(self, stack: str, output: str = "occ") -> dict:
         """os_collect_config of a server, once Heat has made its keys."""

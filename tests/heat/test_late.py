@@ -1,0 +1,142 @@
+"""Keystone and Heat when they say no, or nothing: late signals, revoked tokens, a start without them."""
+import json
+import re
+import time
+
+import pytest
+from lib.common import wait_for
+
+SOURCES = {"cfn": "POLL_SERVER_CFN", "heat": "POLL_SERVER_HEAT", "request": "POLL_TEMP_URL"}
+VDB = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4"
+IP = "10.77.0.11"
+
+
+def template(servers: dict[str, tuple[str, str, str]]) -> dict:
+    """server: (how it polls, how its deployment signals, the script). The deployment's name is the server's with _d."""
+    resources, outputs = {}, {}
+    for name, (transport, signal, script) in servers.items():
+        resources[f"{name}_c"] = {"type": "OS::Heat::SoftwareConfig", "properties": {
+            "group": "script", "config": f"#!/bin/sh\n{script}\n", "inputs": [{"name": "text"}, {"name": "gate"}], "outputs": [{"name": "out"}]}}
+        resources[name] = {"type": "OS::Heat::DeployedServer", "depends_on": f"{name}_c", "properties": {"software_config_transport": transport}}
+        resources[f"{name}_d"] = {"type": "OS::Heat::SoftwareDeployment", "properties": {
+            "name": f"{name}_d", "server": {"get_resource": name}, "config": {"get_resource": f"{name}_c"}, "signal_transport": signal,
+            "input_values": {"text": {"get_param": "text"}, "gate": {"get_param": "gate"}}}}
+        outputs[f"occ_{name}"] = {"value": {"get_attr": [name, "os_collect_config"]}}
+        outputs[name] = {"value": {"get_attr": [f"{name}_d", "out"]}}
+    parameters = {"text": {"type": "string", "default": "one"}, "gate": {"type": "string", "default": ""}}
+    return {"heat_template_version": "rocky", "parameters": parameters, "resources": resources, "outputs": outputs}
+
+
+ECHO = 'printf "%s" "$text" >"${heat_outputs_path}.out"'
+LONG = 'until [ -e "$gate" ]; do sleep 0.1; done; printf late >"${heat_outputs_path}.out"'
+
+
+@pytest.fixture
+def keystone_limit(heat):
+    """Keystone's limit for pre-signed URLs as the test wants it; as it was, afterwards."""
+    yield heat.auth_ttl
+    heat.auth_ttl(240)
+
+
+def test_a_result_later_than_keystone_allows_takes_another_way_or_says_why_not(heat, agents, stack_name, tmp_path, keystone_limit):
+    gate, file = tmp_path / "gate", tmp_path / "template.json"
+    made = template({name: (transport, "CFN_SIGNAL", LONG) for name, transport in SOURCES.items()})
+    made["resources"] |= {"os_handle": {"type": "OS::Heat::WaitConditionHandle", "properties": {"signal_transport": "CFN_SIGNAL"}},
+                          "aws_handle": {"type": "AWS::CloudFormation::WaitConditionHandle"}}
+    made["outputs"] |= {"os_handle": {"value": {"get_attr": ["os_handle", "signal"]}}, "aws_handle": {"value": {"get_resource": "aws_handle"}}}
+    file.write_text(json.dumps(made))
+    heat.create(stack_name, file, gate=str(gate))
+    nodes = {name: agents(name, heat.server_settings(stack_name, f"occ_{name}")).start() for name in SOURCES}
+    for agent in nodes.values():
+        agent.hears("HNA-0402")
+    handles = [heat.outputs(stack_name)[k] for k in ("os_handle", "aws_handle")]
+    keystone_limit(0)
+    mark = heat.mark()
+    gate.touch()
+
+    # By the server's own keys, and by a token of the server's own user.
+    for name in ("cfn", "heat"):
+        wait_for(lambda: heat.resource_status(stack_name, f"{name}_d") == "CREATE_COMPLETE", what=name)
+        assert heat.outputs(stack_name)[name] == "late"
+    ways = {name: [r.status for r in heat.asked("heat-api-cfn", mark, "POST", f"/{name}_d")] for name in SOURCES}
+    assert ways["cfn"] in ([403, 200], [200]) and ways["heat"] in ([403], []), ways
+    assert [r.status for r in heat.asked("heat-api", mark, "POST", "/heat_d/signal")] == [200]
+    # A server that has neither says so, with what the operator can do.
+    line = nodes["request"].hears("(?i)expired")
+    assert "auth_ttl" in line or "auth_ttl" in json.dumps(nodes["request"].status()), line
+    assert heat.resource_status(stack_name, "request_d") == "CREATE_IN_PROGRESS"
+    for agent in nodes.values():
+        assert not agent.said("Signature=|temp_url_sig=")
+
+    # Handles are as old as the stack.
+    for handle in handles:
+        for name in ("cfn", "heat"):
+            nodes[name].command("signal", "SUCCESS", "--id", name, "--url", "-", input=handle)
+        assert "auth_ttl" in nodes["request"].command("signal", "SUCCESS", "--id", "r", "--url", "-", input=handle, check=False).stderr
+    for handle in ("os_handle", "aws_handle"):
+        assert set(heat.meta(stack_name, handle)) == {"cfn", "heat"}
+
+
+def test_one_request_a_poll_one_token_for_its_life_and_a_new_one_when_it_is_revoked(heat, agents, stack_name, tmp_path):
+    file = tmp_path / "template.json"
+    signals = {"cfn": "CFN_SIGNAL", "heat": "HEAT_SIGNAL", "request": "TEMP_URL_SIGNAL"}
+    file.write_text(json.dumps(template({name: (SOURCES[name], signals[name], ECHO) for name in SOURCES})))
+    heat.create(stack_name, file)
+    settings = {name: heat.server_settings(stack_name, f"occ_{name}") for name in SOURCES}
+    mark = heat.mark()
+    for name in SOURCES:
+        agents(name, settings[name], polling_interval=1).start()
+    heat.wait(stack_name)
+    assert len(heat.tokens(mark)) == 2  # the server's user and the deployment's
+
+    # Nothing happens, and is asked for: one request a poll.
+    time.sleep(3)
+    mark = heat.mark()
+    time.sleep(10)
+    assert heat.tokens(mark) == []
+    for service, path, status in (("heat-api-cfn", "Action=DescribeStackResource", 200), ("heat-api", "/resources/heat/metadata$", 200), ("swift", "", 304)):
+        seen = heat.asked(service, mark)
+        assert len(seen) >= 5 and all(r.method == "GET" and r.status == status and re.search(path, r.target) for r in seen), seen
+        between = [b.time - a.time for a, b in zip(seen, seen[1:])]
+        assert min(between) > 0.4, (service, between)
+
+    # Keystone revokes what it gave: the next poll gets a new token, and so does the next signal.
+    user = {i["name"]: i["value"] for i in heat.entry(stack_name, "heat", "heat_d")["inputs"]}["deploy_user_id"]
+    mark = heat.mark()
+    heat.revoke_tokens(settings["heat"]["heat"]["user_id"], user)
+    time.sleep(6)  # so long heat-api remembers tokens
+    heat.update(stack_name, file, text="two")
+    heat.wait(stack_name, "UPDATE_COMPLETE")
+    assert {name: heat.outputs(stack_name)[name] for name in SOURCES} == dict.fromkeys(SOURCES, "two")
+    assert [r.status for r in heat.tokens(mark) if r.status != 401] == [201, 201]
+    assert heat.asked("heat-api", mark, "POST", "/heat_d/signal$")[-1].status == 200
+
+
+def test_heat_and_keystone_are_away_at_the_start_and_come_later(heat, agents, hosts, stack_name, tmp_path):
+    file, other = tmp_path / "template.json", f"{stack_name}-node"
+    file.write_text(json.dumps(template({"cfn": (SOURCES["cfn"], "CFN_SIGNAL", ECHO), "heat": (SOURCES["heat"], "HEAT_SIGNAL", ECHO)})))
+    heat.create(stack_name, file)
+    heat.create(other, "node", docker_volume=VDB, docker_volume_size=4)
+    host = hosts("n1", ip=IP, volumes={"vdb": ("4G", VDB)})
+    nodes = [agents(name, heat.server_settings(stack_name, f"occ_{name}"), polling_interval=60) for name in ("cfn", "heat")]
+    host.install_agent()
+    host.write("/etc/os-collect-config.conf", heat.conf(heat.server_settings(other)), 0o600)
+    host.exec("systemctl", "enable", "heat-node-agent.service")
+    for name in ("script", "node"):
+        heat.deployment(other, name)
+    for name in ("cfn", "heat"):
+        wait_for(lambda: heat.entry(stack_name, name, f"{name}_d"))
+    heat.stop("heat-api-cfn", "heat-api", "keystone")
+    host.reboot()
+    for agent in nodes:
+        agent.start()
+    for agent in nodes:
+        agent.hears("HNA-0202")
+    time.sleep(20)
+    # Nobody gives up, and nobody is silent; who waits long is not away when Heat comes.
+    assert host.show("heat-node-agent.service", "ActiveState", "NRestarts") == {"ActiveState": "active", "NRestarts": "0"}
+    assert host.journal(HNA_EVENT="SourceFailed")
+    heat.start()
+    heat.wait(stack_name)
+    heat.wait(other)
+    assert (heat.outputs(stack_name)["cfn"], heat.outputs(stack_name)["heat"], heat.outputs(other)["node_name"]) == ("one", "one", "node-1")
