@@ -1,6 +1,8 @@
 """The agent as a plain process beside the real Heat: no host, no systemd, so that many of them run side by side.
 
-Scripts run as its children, and what it would tell the journal goes to a file: `<5>HNA-0401 message: cause`."""
+Scripts run as its children, and what it would tell the journal goes to a file: `<5>HNA-0401 message: cause`. Each has a
+/run of its own (`ip netns exec` gives a mount namespace): without the systemd and journald of the machine that tests
+run on, and with cloud-init's word for the instance."""
 import json
 import re
 import subprocess
@@ -21,6 +23,8 @@ class Agent:
         folder.mkdir(parents=True)
         self.log = folder / "log"
         self.process: subprocess.Popen | None = None
+        (folder / "root-run/cloud-init").mkdir(parents=True)
+        (folder / "root-run/cloud-init/.instance-id").write_text(f"i-{self.name}\n")
         self.conf = folder / "os-collect-config.conf"
         self.conf.write_text(Heat.conf(os_collect_config))
         self.conf.chmod(0o600)
@@ -30,7 +34,9 @@ class Agent:
         self.toml.write_text("".join(f"{k.replace('__', '.')} = {json.dumps(v if isinstance(v, (bool, int, list)) else str(v))}\n" for k, v in values.items()))
 
     def _line(self, *args) -> list[str]:
-        return ["ip", "netns", "exec", f"lab-{LAB}", str(agent_binary()), "--settings", str(self.toml), *map(str, args)]
+        own = 'mount --bind "$0" /run && exec "$@"'
+        return ["ip", "netns", "exec", f"lab-{LAB}", "sh", "-c", own, str(self.folder / "root-run"),
+                str(agent_binary()), "--settings", str(self.toml), *map(str, args)]
 
     def start(self) -> "Agent":
         with open(self.log, "ab") as log:
