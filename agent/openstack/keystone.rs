@@ -133,8 +133,9 @@ pub struct Keystone {
 /// The token of one user.
 #[derive(Default)]
 struct Slot {
-    /// [`Credentials::tokens_url`], user and project.
-    key: [String; 3],
+    /// [`Credentials::tokens_url`], user, project and password: who does not have it gets no token by the name alone, and
+    /// a wait handle that names the server's own user cannot have that one's token sent to an address of its choice.
+    key: [String; 4],
     /// Held while a token is asked for: whoever comes meanwhile waits for the same answer.
     asking: tokio::sync::Mutex<()>,
     state: Mutex<State>,
@@ -176,7 +177,12 @@ impl Keystone {
     pub async fn session(&self, http: &Http, credentials: &Credentials, deadline: Duration) -> Result<Session> {
         let slot = self.slot(credentials);
         let seen = slot.state().tries;
-        let _asking = slot.asking.lock().await;
+        let started = self.clock.start();
+        let busy = || {
+            Error::transient(format!("no answer from Keystone to another request within {} s", deadline.as_secs()))
+                .context(asking_for(credentials))
+        };
+        let _asking = self.clock.limit(deadline, slot.asking.lock()).await.ok_or_else(busy)?;
         {
             let state = slot.state();
             if let Some(session) = state.session.as_ref().filter(|session| session.is_usable()) {
@@ -186,7 +192,7 @@ impl Keystone {
                 return Err(error.clone());
             }
         }
-        let answer = self.authenticate(http, credentials, deadline).await;
+        let answer = self.authenticate(http, credentials, deadline.saturating_sub(started.elapsed())).await;
         let mut state = slot.state();
         state.tries += 1;
         state.session = answer.as_ref().ok().cloned();
@@ -235,7 +241,8 @@ impl Keystone {
     }
 
     fn slot(&self, credentials: &Credentials) -> Arc<Slot> {
-        let key = [credentials.tokens_url(), credentials.user_id.clone(), credentials.project_id.clone()];
+        let Credentials { user_id, password, project_id, .. } = credentials;
+        let key = [credentials.tokens_url(), user_id.clone(), project_id.clone(), password.clone()];
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let known = slots.iter().position(|slot| slot.key == key);
         let slot = known.map_or_else(|| Arc::new(Slot { key, ..Slot::default() }), |at| slots.remove(at));
@@ -257,13 +264,17 @@ impl Keystone {
         request.body_limit = ANSWER_LIMIT;
         // From before the request: the answer may come late.
         let age = self.clock.start();
-        let doing = || format!("asking Keystone for a token of user {}", tidy(&credentials.user_id));
+        let doing = || asking_for(credentials);
         let response = http.request(request.header("accept", "application/json")).await.context(doing)?;
         if !response.is_success() {
             return Err(refusal(&response, credentials).context(doing()));
         }
         session(&response, age).context(doing)
     }
+}
+
+fn asking_for(credentials: &Credentials) -> String {
+    format!("asking Keystone for a token of user {}", tidy(&credentials.user_id))
 }
 
 fn session(response: &Response, age: Stopwatch) -> Result<Session> {

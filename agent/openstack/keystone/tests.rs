@@ -142,6 +142,37 @@ async fn simultaneous_callers_share_one_request_and_its_failure() {
 }
 
 #[tokio::test]
+async fn who_waits_for_the_request_of_another_one_has_a_deadline_of_its_own() {
+    let keystone = Fake::start(vec![Act::Slow(Duration::from_secs(9), Box::new(Act::Close))]).await;
+    let node = Node::new();
+    let credentials = user(&keystone.base, "u");
+    let long = node.keystone.session(&node.http, &credentials, Duration::from_secs(5));
+    let short = async {
+        let watch = Clock::system().start();
+        let error = node.keystone.session(&node.http, &credentials, DEADLINE).await.unwrap_err();
+        (error, watch.elapsed())
+    };
+    let (_, (error, waited)) = tokio::join!(long, short);
+    assert!(
+        error.to_string().contains("user u: no answer from Keystone") && waited < Duration::from_secs(4),
+        "{error} {waited:?}"
+    );
+    assert_eq!(keystone.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn the_name_of_a_user_alone_gets_no_token() {
+    let elsewhere = Fake::start(vec![ok("")]).await;
+    let keystone = Fake::start(vec![good("one", "http://h"), refused()]).await;
+    let node = Node::new();
+    let own = user(&keystone.base, "u");
+    assert_eq!(node.token(&own).await, "one");
+    let guessed = Credentials { password: "guessed".to_owned(), ..own };
+    let error = node.get(&guessed, &format!("{}/x", elsewhere.base)).await.unwrap_err();
+    assert!(error.cause().contains("Keystone answered 401") && elsewhere.requests().is_empty(), "{error}");
+}
+
+#[tokio::test]
 async fn a_caller_that_gives_up_leaves_no_lock_behind() {
     let keystone = Fake::start(vec![Act::Slow(Duration::from_secs(9), Box::new(Act::Close)), good("one", "http://h")]).await;
     let node = Node::new();
