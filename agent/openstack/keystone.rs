@@ -26,6 +26,12 @@ const MARGIN: Duration = Duration::from_mins(2);
 /// Taken for the life of a token whose answer does not say: Keystone's default. A 401 corrects it.
 const USUAL_LIFE: Duration = Duration::from_hours(1);
 
+/// A catalog this old in which an endpoint is missed is asked for anew, with its token: somebody may have registered it.
+const CATALOG_AGE: Duration = Duration::from_mins(5);
+
+/// The services that are spoken to: what else is in a large cloud's catalog would be kept once for each user.
+const SERVICES: [&str; 1] = ["orchestration"];
+
 /// Largest answer, in bytes; the catalog of a large cloud has some hundred thousand.
 const ANSWER_LIMIT: usize = 2 * 1024 * 1024;
 
@@ -74,7 +80,7 @@ pub struct Session {
     life: Duration,
 }
 
-/// A public endpoint of the catalog.
+/// A public endpoint of one of [`SERVICES`].
 #[derive(Debug)]
 struct Endpoint {
     service_type: String,
@@ -226,9 +232,16 @@ impl Keystone {
         loop {
             let left = || request.deadline.saturating_sub(started.elapsed());
             let session = self.session(http, credentials, left()).await?;
-            let below = request.url.starts_with('/');
-            let base = if below { session.endpoint(service_type, credentials.region.as_deref())? } else { String::new() };
-            let url = format!("{base}{}", request.url);
+            let url = if request.url.starts_with('/') {
+                let base = session.endpoint(service_type, credentials.region.as_deref()).inspect_err(|_| {
+                    if session.age.elapsed() >= CATALOG_AGE {
+                        self.refused(credentials, &session);
+                    }
+                })?;
+                format!("{base}{}", request.url)
+            } else {
+                request.url.to_owned()
+            };
             let mut whole = Request { url: &url, deadline: left(), ..request.clone() };
             whole = whole.header("x-auth-token", session.token.as_str()).header("accept", "application/json");
             let response = http.request(whole).await?;
@@ -290,18 +303,23 @@ fn session(response: &Response, age: Stopwatch) -> Result<Session> {
     let time = |name: &str| Timestamp::parse_rfc3339(body.pointer(name)?.as_str()?);
     let life = time("/token/issued_at").zip(time("/token/expires_at")).map(|(from, until)| until.since(from));
     let life = life.filter(|life| !life.is_zero()).unwrap_or(USUAL_LIFE);
-    let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
     let mut endpoints = Vec::new();
-    for service in list(body.pointer("/token/catalog")) {
-        for endpoint in list(service.get("endpoints")) {
-            let text = |from: &Value, key| from.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-            if text(&endpoint, "interface") == "public" {
-                let regions = [text(&endpoint, "region_id"), text(&endpoint, "region")];
-                endpoints.push(Endpoint { service_type: text(&service, "type"), regions, url: text(&endpoint, "url") });
-            }
+    for service in list(body.pointer("/token/catalog")).filter(|service| SERVICES.contains(&text(service, "type"))) {
+        for endpoint in list(service.get("endpoints")).filter(|endpoint| text(endpoint, "interface") == "public") {
+            let regions = ["region_id", "region"].map(|key| text(endpoint, key).to_owned());
+            let [service_type, url] = [text(service, "type"), text(endpoint, "url")].map(str::to_owned);
+            endpoints.push(Endpoint { service_type, regions, url });
         }
     }
     Ok(Session { token, endpoints: Arc::new(endpoints), age, life })
+}
+
+fn list(value: Option<&Value>) -> impl Iterator<Item = &Value> {
+    value.and_then(Value::as_array).into_iter().flatten()
+}
+
+fn text<'a>(from: &'a Value, key: &str) -> &'a str {
+    from.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn refusal(response: &Response, credentials: &Credentials) -> Error {

@@ -212,6 +212,44 @@ async fn the_endpoint_is_public_and_of_the_region() {
 }
 
 #[tokio::test]
+async fn of_a_large_catalog_only_what_is_spoken_to_is_kept() {
+    let url = "http://h";
+    let mut services: Vec<Value> = (0..500)
+        .map(
+            |n| json!({"type": format!("service{n}"), "endpoints": [{"interface": "public", "region": "RegionOne", "url": url}]}),
+        )
+        .collect();
+    services.push(json!({"type": "orchestration", "endpoints": [
+        {"interface": "internal", "url": "http://inside"}, {"interface": "public", "url": url}, null, 7,
+    ]}));
+    let act = token("t", "2026-11-21T09:00:00.000000Z", "2026-11-21T10:00:00.000000Z", &json!(services));
+    let keystone = Fake::start(vec![act]).await;
+    let node = Node::new();
+    let session = node.keystone.session(&node.http, &user(&keystone.base, "u"), DEADLINE).await.unwrap();
+    assert_eq!((session.endpoints.len(), session.endpoint("orchestration", None).unwrap()), (1, url.to_owned()));
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_registered_later_is_found_before_the_token_ends() {
+    let heat = Fake::start(vec![ok("1")]).await;
+    let without = token("one", "2026-11-21T09:00:00.000000Z", "2026-11-22T09:00:00.000000Z", &json!([]));
+    let keystone = Fake::start(vec![without, good("two", &heat.base)]).await;
+    let node = Node::new();
+    let credentials = user(&keystone.base, "u");
+    // Not a token a try.
+    for seconds in [0, 100, 199] {
+        node.clock.advance(Duration::from_secs(seconds));
+        let error = node.get(&credentials, "/x").await.unwrap_err();
+        assert!(error.cause().contains("no public orchestration endpoint"), "{error}");
+    }
+    assert_eq!(keystone.requests().len(), 1);
+    node.clock.advance(Duration::from_secs(1));
+    assert!(node.get(&credentials, "/x").await.is_err());
+    assert_eq!(node.get(&credentials, "/x").await.unwrap().body, b"1");
+    assert_eq!(keystone.requests().len(), 2);
+}
+
+#[tokio::test]
 async fn what_keystone_refuses_is_said_without_a_secret() {
     let page = status("404 Not Found", "<html>");
     let busy = Act::Answer("429 Too Many Requests", vec!["Retry-After: 77".to_owned()], Vec::new());
