@@ -280,13 +280,14 @@ impl Source {
 
     /// Takes over a document. Entries of several lists of deployments are put together in the order of their keys.
     fn take(&mut self, mut document: Map<String, Value>) {
-        self.state.digest = Some(digest_of(&serde_json::to_vec(&document).unwrap_or_default()));
         let mut deployments = None;
         for key in &self.deployment_keys {
             if let Some(Value::Array(list)) = document.shift_remove(key) {
                 deployments.get_or_insert_with(Vec::new).extend(list);
             }
         }
+        // Without the place of the deployments among the other keys, which the cache does not keep.
+        self.state.digest = Some(digest_of(&serde_json::to_vec(&(&document, &deployments)).unwrap_or_default()));
         self.deployments = deployments.map(Arc::new);
         self.document = Some(Arc::new(document));
     }

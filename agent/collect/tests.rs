@@ -151,6 +151,22 @@ async fn what_was_learnt_outlives_the_process_but_is_no_answer() {
 }
 
 #[tokio::test]
+async fn the_same_document_after_a_restart_is_no_change() {
+    // As Heat writes it: the deployments first.
+    let heat = Fake::start(vec![answer(&json!({"deployments": [{"id": "a"}], "os-collect-config": {"command": "x"}}))]).await;
+    let machine = Machine::new();
+    machine.put(BOOT, &boot(&heat.base));
+    machine.collector().poll_once().await;
+    let cache = machine.state.base().join("cache/cfn.json");
+    let before = std::fs::metadata(&cache).unwrap().modified().unwrap();
+    let mut collector = machine.collector();
+    let digest = collector.snapshot().sources["cfn"].digest.clone();
+    collector.poll_once().await;
+    assert_eq!(collector.snapshot().sources["cfn"].digest, digest);
+    assert_eq!(std::fs::metadata(&cache).unwrap().modified().unwrap(), before, "nothing is written where nothing changed");
+}
+
+#[tokio::test]
 async fn new_keys_in_the_metadata_are_followed_and_survive_a_restart() {
     let heat = Fake::start(vec![]).await;
     let rotated = answer(
