@@ -40,6 +40,10 @@ impl Timestamp {
         let numbers = |part: &str, by: char| -> Option<Vec<u64>> { part.split(by).map(|n| n.parse().ok()).collect() };
         let (date, time) = (numbers(date, '-')?, numbers(time, ':')?);
         let ([year, month, day], [hour, minute, second]) = (date.as_slice(), time.as_slice()) else { return None };
+        // 60: a leap second. Beyond that it would be no time, and overflow.
+        if *hour > 23 || *minute > 59 || *second > 60 {
+            return None;
+        }
         let days = days_from_civil(*year, *month, *day)?;
         Some(Self((days * 86_400 + hour * 3600 + minute * 60 + second) * 1000))
     }
@@ -185,7 +189,17 @@ mod tests {
             assert_eq!(Timestamp(millis).rfc3339(), text);
             assert_eq!(Timestamp::parse_rfc3339(text), Some(Timestamp(millis)));
         }
-        for bad in ["", "2026-03-01", "2026-13-01T00:00:00Z", "2026-03-01T00:00Z", "yesterday", "1969-12-31T00:00:00Z"] {
+        for bad in [
+            "",
+            "2026-03-01",
+            "2026-13-01T00:00:00Z",
+            "2026-03-01T00:00Z",
+            "yesterday",
+            "1969-12-31T00:00:00Z",
+            "2026-03-01T24:00:00Z",
+            "2026-03-01T18446744073709551615:00:00Z",
+            "2026-03-01T00:00:18446744073709551615Z",
+        ] {
             assert_eq!(Timestamp::parse_rfc3339(bad), None, "{bad}");
         }
         assert_eq!(Timestamp::parse_rfc3339("2026-03-01T11:59:59.123456Z"), Some(Timestamp(1_772_366_399_000)));
