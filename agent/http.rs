@@ -48,8 +48,8 @@ pub struct Tls {
     pub allow_insecure: bool,
 }
 
-/// One request.
-#[derive(Clone, Debug)]
+/// One request. Never shown: URL, headers and body hold secrets.
+#[derive(Clone)]
 pub struct Request<'a> {
     /// `GET`, `HEAD`, `POST`, `PUT`, `PATCH` or `DELETE`.
     pub method: &'a str,

@@ -14,7 +14,7 @@ use crate::settings::SourceName;
 const VERSION: u32 = 1;
 
 /// The kept document.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(serde::Serialize, serde::Deserialize)]
 pub(super) struct Cached {
     version: u32,
     /// When the poll began that it answered.

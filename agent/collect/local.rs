@@ -13,7 +13,7 @@ use crate::settings::Sources;
 use crate::settings::os_collect_config::OsCollectConfig;
 
 /// What the files say; read again at each poll, parsed again only if a byte changed.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct LocalFiles {
     boot_raw: Option<String>,
     /// The boot copies, merged in order; `None` where there is none.
@@ -34,13 +34,20 @@ pub(super) struct LocalFiles {
 }
 
 /// The server's metadata as it was at first boot.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Boot {
     /// Digest of the files.
     pub(super) raw: String,
     pub(super) document: Map<String, Value>,
     /// Files that could not be used.
     pub(super) odd: Vec<String>,
+}
+
+impl std::fmt::Debug for Boot {
+    /// Without the document, which holds passwords.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Boot").field("odd", &self.odd).finish_non_exhaustive()
+    }
 }
 
 /// Where the replaced collector's source `local` looked, unless os-collect-config.conf names other directories.

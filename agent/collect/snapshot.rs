@@ -58,7 +58,7 @@ pub struct Authority {
 }
 
 /// One source's share in a snapshot.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Layer {
     pub(super) source: SourceName,
     /// Without `deployments`.

@@ -1,5 +1,6 @@
 //! The answer to a request.
 
+use std::fmt;
 use std::time::Duration;
 
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
@@ -8,13 +9,20 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 
 /// A complete answer.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Response {
     /// HTTP status, e.g. 200.
     pub status: u16,
     headers: HeaderMap,
     /// As it came.
     pub body: Vec<u8>,
+}
+
+impl fmt::Debug for Response {
+    /// Without headers and body, which hold tokens and metadata.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Response({})", self.status)
+    }
 }
 
 impl Response {
@@ -79,11 +87,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retry_after_is_read_in_both_forms() {
+    fn retry_after_is_read_in_both_forms_and_nothing_secret_is_shown() {
         let response = |headers: &[(&'static str, &'static str)]| {
             let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
-            Response { status: 503, headers, body: Vec::new() }
+            Response { status: 503, headers, body: b"hush".to_vec() }
         };
+        assert_eq!(format!("{:?}", response(&[("x-subject-token", "hush")])), "Response(503)");
         let date = ("date", "Sat, 21 Nov 2026 09:03:20 GMT");
         for (headers, expected) in [
             (vec![("retry-after", "7")], Some(7)),

@@ -7,7 +7,7 @@ use reqwest::Url;
 use crate::error::{Error, Result};
 
 /// A URL taken apart without changing a byte of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Parts<'a> {
     /// `http` or `https`.
     pub scheme: &'static str,
@@ -54,7 +54,7 @@ fn parse(text: &str) -> Option<Url> {
 }
 
 /// A URL that can be sent as it is written.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Target {
     /// For the client.
     pub(super) url: Url,
@@ -151,7 +151,7 @@ mod tests {
             "http://h/a\n",
             "http://h?x",
         ] {
-            let error = Target::new(changed).unwrap_err();
+            let error = Target::new(changed).err().unwrap();
             assert!(error.broken_rule().is_some(), "{changed}");
         }
         for unusable in [

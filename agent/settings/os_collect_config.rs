@@ -27,8 +27,8 @@ const SERVER: [(&str, &str); 7] = [
     ("zaqar", "queue_id"),
 ];
 
-/// What the file says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What the file says. Never shown: it holds keys and passwords.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct OsCollectConfig {
     /// Values by section and key, in the order of the file.
     values: BTreeMap<(String, String), Vec<String>>,
