@@ -137,6 +137,8 @@ impl Source {
     pub(super) fn keep(&mut self, state: &Tree, report: &Report) {
         let (Some(document), false) = (&self.document, self.kept) else { return };
         let mut whole = (**document).clone();
+        // A list below this key that is not one of the keys in use must not come back as the list in force.
+        whole.shift_remove(DEPLOYMENTS);
         if let Some(deployments) = &self.deployments {
             whole.insert(DEPLOYMENTS.to_owned(), Value::Array(deployments.to_vec()));
         }

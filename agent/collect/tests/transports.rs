@@ -460,6 +460,9 @@ async fn deployments_under_other_keys_are_found_and_kept() {
     let odd = machine.report.events().into_iter().find(|event| event.code == Code::MetadataOdd).unwrap();
     assert!(odd.cause.unwrap().contains("third is a number, wanted a list"));
     assert_eq!(ids(&machine.collector()), ["a", "b"], "from the cache");
+    swift.play(vec![object(&[], &json!({"deployments": [{"id": "no"}]}))]);
+    collector.poll_once().await;
+    assert!(collector.snapshot().deployments.is_none() && machine.collector().snapshot().deployments.is_none());
     machine.put(CONF, "");
     collector.poll_once().await;
     assert_eq!(ids(&collector), ["no"]);

@@ -146,7 +146,7 @@ async fn who_waits_for_the_request_of_another_one_has_a_deadline_of_its_own() {
     let keystone = Fake::start(vec![Act::Slow(Duration::from_secs(9), Box::new(Act::Close))]).await;
     let node = Node::new();
     let credentials = user(&keystone.base, "u");
-    let long = node.keystone.session(&node.http, &credentials, Duration::from_secs(5));
+    let long = node.keystone.session(&node.http, &credentials, Duration::from_secs(3));
     let short = async {
         let watch = Clock::system().start();
         let error = node.keystone.session(&node.http, &credentials, DEADLINE).await.unwrap_err();
@@ -154,7 +154,7 @@ async fn who_waits_for_the_request_of_another_one_has_a_deadline_of_its_own() {
     };
     let (_, (error, waited)) = tokio::join!(long, short);
     assert!(
-        error.to_string().contains("user u: no answer from Keystone") && waited < Duration::from_secs(4),
+        error.to_string().contains("user u: no answer from Keystone") && waited < Duration::from_secs(2),
         "{error} {waited:?}"
     );
     assert_eq!(keystone.requests().len(), 1);
