@@ -175,6 +175,35 @@ async fn keystones_refusal_an_unknown_region_and_old_urls() {
 }
 
 #[tokio::test]
+async fn a_suspended_stack_costs_keystone_some_two_dozen_requests_an_hour() {
+    let (heat, keystone, machine) = polling_heat().await;
+    let mut collector = machine.collector();
+    collector.poll_once().await;
+    heat.play(vec![refused()]);
+    keystone.play(vec![refused()]);
+    let pause = |collector: &Collector| {
+        let next = collector.snapshot().sources["heat"].next_try.unwrap();
+        next.since(machine.clock.now())
+    };
+    // Until the pauses have grown.
+    for _ in 0..10 {
+        collector.poll_once().await;
+    }
+    let (began, polls) = (machine.clock.now(), 300);
+    for _ in 0..polls {
+        machine.clock.advance(pause(&collector));
+        collector.poll_once().await;
+        assert!(pause(&collector) <= Duration::from_mins(5));
+    }
+    assert_eq!((heat.requests().len(), keystone.requests().len()), (2, 1 + 10 + polls), "Heat is not asked without a token");
+    let hourly = f64::from(u32::try_from(polls).unwrap()) * 3600.0 / machine.clock.now().since(began).as_secs_f64();
+    assert!((18.0..30.0).contains(&hourly), "{hourly}");
+    keystone.play(vec![token("new", &heat.base)]);
+    heat.play(vec![metadata(&listed(&["resumed"]))]);
+    assert!(collector.poll_once().await.answered && collector.snapshot().lists("resumed"));
+}
+
+#[tokio::test]
 async fn a_stack_named_by_half_is_looked_for_once() {
     let (heat, keystone, machine) = polling_heat().await;
     let mut keys = heat_keys(&keystone.base);
