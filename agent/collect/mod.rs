@@ -426,7 +426,8 @@ impl Collector {
             if settled.answered {
                 self.turns += 1;
                 source.turn = self.turns;
-                settled.reshaped |= self.forget_retired();
+                let kept = source.kept;
+                settled.reshaped |= self.forget_retired(kept);
             }
         }
         for event in settled.events {
@@ -445,13 +446,21 @@ impl Collector {
         Change { metadata, answered: settled.answered && polled_by.speaks_for_heat(), sources: settled.sources }
     }
 
-    /// Drops what sources said that are not asked any more. Whoever takes their place has just answered.
-    fn forget_retired(&mut self) -> bool {
+    /// Drops what sources said that are not asked any more. Whoever takes their place has just answered; while that answer
+    /// is not `kept`, the cache of the old ones is all that a start without network has.
+    fn forget_retired(&mut self, kept: bool) -> bool {
         // Not one whose first poll is still to come.
         let judged = |source: &Source| source.name.is_remote() && source.state.last_try.is_some();
         let gone = |source: &&mut Source| judged(source) && !source.configured && source.document.is_some();
-        let retired = self.sources.iter_mut().filter(gone).map(|source| source.forget(&self.state, &self.report));
-        retired.count() > 0
+        let mut any = false;
+        for source in self.sources.iter_mut().filter(gone) {
+            any = true;
+            source.forget();
+            if kept {
+                source.remove_kept(&self.state, &self.report);
+            }
+        }
+        any
     }
 
     /// Reads what cloud-init and the operator left on this machine, which no cache holds. Asks nobody over the network.

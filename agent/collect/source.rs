@@ -83,7 +83,7 @@ pub(super) struct Source {
     deployment_keys: Vec<String>,
     pub(super) basis: String,
     /// Whether document and basis are as in the cache.
-    kept: bool,
+    pub(super) kept: bool,
     answered: Option<Timestamp>,
     /// The how manieth answer of all sources its last one was; 0 before the first in this process.
     pub(super) turn: u64,
@@ -121,12 +121,16 @@ impl Source {
     }
 
     /// Drops what it said: another source speaks in its place now.
-    pub(super) fn forget(&mut self, state: &Tree, report: &Report) {
+    pub(super) fn forget(&mut self) {
         self.document = None;
         self.deployments = None;
         self.answered = None;
         self.memory = Memory::default();
         self.state = SourceState { last_try: self.state.last_try, next_try: self.state.next_try, ..SourceState::default() };
+    }
+
+    /// Removes what it said from the cache too.
+    pub(super) fn remove_kept(&self, state: &Tree, report: &Report) {
         if let Err(error) = cache::remove(state, self.name) {
             let message = format!("what {} said cannot be removed", self.name.as_str());
             report.emit(Event::new(Code::StateWriteFailed, message).source(self.name.as_str()).error(&error));

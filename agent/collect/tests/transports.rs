@@ -338,6 +338,26 @@ async fn another_transport_is_taken_up_at_the_next_poll_of_the_old_one() {
 }
 
 #[tokio::test]
+async fn the_old_transports_list_stays_on_disk_until_the_new_ones_is_there() {
+    let (heat, keystone, machine) = polling_heat().await;
+    let conf = json!({"collectors": ["heat"], "heat": heat_keys(&keystone.base)});
+    let cfn = Fake::start(vec![answer(&json!({"deployments": [{"id": "old"}], "os-collect-config": conf}))]).await;
+    machine.put(BOOT, &boot(&cfn.base));
+    let mut collector = machine.collector();
+    // As a full disk: the new answer cannot be stored.
+    machine.state.create_dir_all(Path::new("cache/heat.json/x"), Attributes::mode(0o700)).unwrap();
+    for _ in 0..2 {
+        collector.poll_once().await;
+    }
+    assert!(heat.requests().len() == 1 && collector.snapshot().lists("a") && !collector.snapshot().lists("old"));
+    assert!(machine.codes().contains(&Code::StateWriteFailed) && machine.collector().snapshot().lists("old"));
+    // That start put aside what was in the way.
+    machine.collector().poll_once().await;
+    assert!(machine.collector().snapshot().lists("a") && !machine.collector().snapshot().lists("old"));
+    assert_eq!(machine.state.facts(Path::new("cache/cfn.json")).unwrap(), None);
+}
+
+#[tokio::test]
 async fn of_two_sources_the_one_that_answered_last_says_with_which_keys_to_ask() {
     let (heat, keystone, machine) = polling_heat().await;
     let cfn = Fake::start(vec![]).await;
