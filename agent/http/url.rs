@@ -90,7 +90,7 @@ impl Target {
     /// The metadata address and this machine are reached directly, whatever the environment says (heat-protocol.md R26).
     pub(super) fn never_proxied(&self) -> bool {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
-        match host.parse::<IpAddr>() {
+        match host.parse::<IpAddr>().map(|address| address.to_canonical()) {
             Ok(IpAddr::V4(v4)) => v4.is_loopback() || v4.is_link_local(),
             Ok(IpAddr::V6(v6)) => v6.is_loopback() || v6.is_unicast_link_local(),
             Err(_) => host == "localhost" || host.ends_with(".localhost"),
@@ -191,6 +191,7 @@ mod tests {
             ("http://169.254.169.254/x", true),
             ("http://127.0.0.1:8000/", true),
             ("http://[::1]/", true),
+            ("http://[::ffff:169.254.169.254]/", true),
             ("http://localhost/", true),
             ("http://10.0.0.1/", false),
             ("http://localhost.example/", false),
