@@ -8,7 +8,7 @@ use super::answer::{Answer, Verdict, judge};
 use super::cfn_url::{URL_LIFE, afresh, made, native_path};
 use super::destination::Destination;
 use crate::clock::Clock;
-use crate::http::{Http, Request};
+use crate::http::{Http, Request, split};
 use crate::openstack::aws_signature::Keys;
 use crate::openstack::keystone::{Credentials, Keystone};
 use crate::report::Code;
@@ -67,10 +67,12 @@ impl Own {
     /// a token is sent only to the endpoint in Keystone's catalog.
     fn ways(&self, destination: &Destination) -> Vec<(Way, Destination)> {
         let mut ways = Vec::new();
-        if let (Some((base, keys)), Destination::Url { url, verb, insecure }) = (&self.cfn, destination)
-            && let Some(url) = afresh(url, verb, base, keys)
+        if let (Some((base, keys)), Destination::Url { url: given, verb, insecure }) = (&self.cfn, destination)
+            && let Some(url) = afresh(given, verb, base, keys)
         {
-            ways.push((Way::SignedAfresh, Destination::Url { url, verb: verb.clone(), insecure: *insecure }));
+            // What a curl line says of its own host's certificate says nothing of another host's.
+            let insecure = *insecure && split(&url).map(|parts| parts.authority) == split(given).map(|parts| parts.authority);
+            ways.push((Way::SignedAfresh, Destination::Url { url, verb: verb.clone(), insecure }));
         }
         if let (Some(credentials), Destination::Url { url, .. } | Destination::Token { endpoint: url, .. }) =
             (&self.user, destination)
@@ -108,32 +110,33 @@ impl Sender {
         let mut ways = own.ways(destination);
         let at = if self.is_old(destination) { ways.len() } else { 0 };
         ways.insert(at, (Way::AsGiven, destination.clone()));
-        let (mut refusal, mut told) = (None, Vec::new());
+        let (mut best, mut told) = (None::<Answer>, Vec::new());
         for (way, to) in ways {
             let mut answer = self.once(&to, body, DEADLINE.saturating_sub(started.elapsed())).await;
             let verdict = judge(&answer);
-            let mut goes_on = verdict == Verdict::Refused;
+            // heat-api-cfn answers 500 to keys that are gone. Without any answer nobody knows what was done: a fresh look at
+            // the metadata comes first.
+            let mut goes_on = verdict == Verdict::Refused || (way != Way::AsGiven && answer.code == Some(500));
             if way != Way::AsGiven {
                 answer.cause = format!("{}: {}", way.shown(), answer.cause);
-            } else if goes_on {
-                if let Some((why, remedy)) = self.unaccepted(&to, &answer) {
-                    answer.cause = format!("{}; {why}", answer.cause);
-                    answer.remedy = Some(remedy.to_owned());
-                } else {
-                    goes_on = false;
-                }
+            } else if let Some((why, remedy)) = self.unaccepted(&to, &answer).filter(|_| verdict == Verdict::Refused) {
+                answer.cause = format!("{}; {why}", answer.cause);
+                answer.remedy = Some(remedy.to_owned());
+            } else {
+                goes_on = false;
             }
             told.push(std::mem::take(&mut answer.cause));
             if !goes_on {
                 answer.cause = told.join("; ");
                 return (answer, way);
             }
-            // What Heat's own address says counts, where all are refused.
-            if way == Way::AsGiven || refusal.is_none() {
-                refusal = Some(answer);
+            // A way that may be open later counts; where all are refused, what is said of Heat's own address.
+            let retry = |answer: &Answer| matches!(judge(answer), Verdict::Retry(_));
+            if best.as_ref().is_none_or(|best| !retry(best) && (way == Way::AsGiven || retry(&answer))) {
+                best = Some(answer);
             }
         }
-        let mut answer = refusal.unwrap_or_else(|| Answer::status(403, None, ""));
+        let mut answer = best.unwrap_or_else(|| Answer::status(403, None, ""));
         answer.cause = told.join("; ");
         (answer, Way::AsGiven)
     }

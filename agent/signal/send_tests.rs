@@ -196,6 +196,36 @@ async fn where_no_way_is_open_the_cause_names_them_all_and_no_secret() {
 }
 
 #[tokio::test]
+async fn keys_that_are_gone_close_no_other_way() {
+    let broken = || status("500 Internal Server Error", "");
+    // By a clock that is wrong the URL is old, and Keystone would still take it.
+    let fake = Fake::start(vec![broken(), ok("")]).await;
+    let (answer, way) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &keys(&fake.base)).await;
+    assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::AsGiven), "{answer:?}");
+    let fake = Fake::start(vec![ok("")]).await;
+    fake.play(vec![forbidden(), broken(), token("one", &fake.base), ok("null")]);
+    let own = Own { user: Some(user(&fake.base)), ..keys(&fake.base) };
+    let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &own).await;
+    assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::OwnToken), "{answer:?}");
+    // The 500 may as well be Heat's trouble: what is refused beside it is not final.
+    let fake = Fake::start(vec![broken(), forbidden()]).await;
+    let (answer, _) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &keys(&fake.base)).await;
+    assert_eq!((judge(&answer), fake.requests().len()), (Verdict::Retry(None), 2), "{answer:?}");
+}
+
+#[test]
+fn a_curl_line_speaks_of_the_certificate_of_its_own_host_alone() {
+    let line = |base: &str| {
+        let url = format!("{base}/v1/waitcondition/{HANDLE}?Signature=hush");
+        Destination::Url { url, verb: "PUT".to_owned(), insecure: true }
+    };
+    for (base, expected) in [("https://heat.example:8000", true), ("https://elsewhere.example:8000", false)] {
+        let ways = keys("https://heat.example:8000").ways(&line(base));
+        assert!(matches!(ways[..], [(Way::SignedAfresh, Destination::Url { insecure, .. })] if insecure == expected), "{ways:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_curl_line_turns_no_verification_off_by_itself() {
     // Port 9 (discard): nothing listens there. Had it been sent unverified, the settings would have forbidden it.
     let endpoint = "https://127.0.0.1:9/v1/p/stacks/s/u/resources/h/signal".to_owned();
