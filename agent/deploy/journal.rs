@@ -182,10 +182,7 @@ impl Journal {
     /// If it cannot be written; it is then not taken up.
     pub fn see(&mut self, deployment: &Deployment) -> Result<Option<&Record>> {
         let mut record = self.new_record(&deployment.id, &deployment.name, &deployment.group);
-        deployment.action().clone_into(&mut record.action);
-        record.resource = deployment.resource();
-        record.target = deployment.signal_target();
-        record.outputs = deployment.outputs.iter().map(|Output { name, error_output }| (name.clone(), *error_output)).collect();
+        describe(&mut record, deployment);
         let known = match (&self.legacy, legacy_name(&deployment.id)) {
             (Some(legacy), Some(name)) => legacy.facts(&name)?.is_some(),
             _ => false,
@@ -196,6 +193,17 @@ impl Journal {
         }
         self.put(record)?;
         Ok(self.records.get(&deployment.id).filter(|_| !known))
+    }
+
+    /// Takes what the metadata says of a recorded deployment: an older agent may not have understood where its result goes.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn renew(&mut self, deployment: &Deployment) -> Result<()> {
+        let Some(known) = self.records.get(&deployment.id) else { return Ok(()) };
+        let mut record = known.clone();
+        describe(&mut record, deployment);
+        if record == *known { Ok(()) } else { self.put(record) }
     }
 
     /// Records an entry that cannot be run, as finished with failure.
@@ -392,6 +400,14 @@ pub fn choose<'a>(records: &[&'a Record], wanted: &str) -> Result<&'a Record> {
                 .remedy(format!("name one by its id, newest first: {}", ids.join(", "))))
         }
     }
+}
+
+/// What of a record the metadata decides, and not what became of it here.
+fn describe(record: &mut Record, deployment: &Deployment) {
+    deployment.action().clone_into(&mut record.action);
+    record.resource = deployment.resource();
+    record.target = deployment.signal_target();
+    record.outputs = deployment.outputs.iter().map(|Output { name, error_output }| (name.clone(), *error_output)).collect();
 }
 
 fn path_of(id: &str) -> PathBuf {

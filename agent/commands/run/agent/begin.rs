@@ -154,10 +154,10 @@ impl Agent {
         Ok(())
     }
 
-    /// Records a new deployment. `false` if the replaced tools ran it before us.
+    /// Records a new deployment, or what the metadata says of a known one. `false` if the replaced tools ran it before us.
     pub(super) fn see(&mut self, deployment: &Deployment, state: Option<State>) -> Result<bool> {
         if state.is_some() {
-            return Ok(true);
+            return self.journal.renew(deployment).map(|()| true);
         }
         let new = self.journal.see(deployment)?.is_some();
         let event = if new {

@@ -20,14 +20,20 @@ const BOOT: &str = "var/lib/heat-cfntools/cfn-init-data";
 /// One full pass with this document; the state it leaves, what it said, and the records.
 async fn pass(place: &str, document: &Value) -> (tempfile::TempDir, Vec<Event>, Vec<Record>) {
     let dir = tempfile::tempdir().unwrap();
-    let tree = Arc::new(Tree::open(dir.path()).unwrap());
+    let (events, records) = pass_in(dir.path(), place, document).await;
+    (dir, events, records)
+}
+
+/// The same on what an earlier pass left.
+async fn pass_in(dir: &Path, place: &str, document: &Value) -> (Vec<Event>, Vec<Record>) {
+    let tree = Arc::new(Tree::open(dir).unwrap());
     tree.create_dir_all(Path::new("var/lib/heat-cfntools"), Attributes::mode(0o755)).unwrap();
     tree.write(Path::new(place), document.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();
-    let state = Arc::new(Tree::open_or_create(&dir.path().join("state"), 0o700).unwrap());
-    let mut settings = Settings { state_dir: dir.path().join("state"), run_dir: dir.path().join("run"), ..Settings::default() };
-    settings.deploy.deployed_dir = dir.path().join("deployed");
+    let state = Arc::new(Tree::open_or_create(&dir.join("state"), 0o700).unwrap());
+    let mut settings = Settings { state_dir: dir.join("state"), run_dir: dir.join("run"), ..Settings::default() };
+    settings.deploy.deployed_dir = dir.join("deployed");
     settings.deploy.groups = Some(Vec::new());
-    let (clock, report, metadata) = (Clock::system(), Report::kept(), (place == GIVEN).then(|| dir.path().join(GIVEN)));
+    let (clock, report, metadata) = (Clock::system(), Report::kept(), (place == GIVEN).then(|| dir.join(GIVEN)));
     tree.create_dir_all(Path::new("run/cloud-init"), Attributes::mode(0o755)).unwrap();
     tree.write(Path::new("run/cloud-init/.instance-id"), b"i-1\n", Attributes::mode(0o644)).unwrap();
     let (kept, clocked, told) = (Arc::clone(&state), clock.clone(), report.clone());
@@ -37,7 +43,7 @@ async fn pass(place: &str, document: &Value) -> (tempfile::TempDir, Vec<Event>, 
     Box::pin(agent.run_once()).await.unwrap();
     let keep = settings.deploy.keep;
     let journal = deploy::Journal::open(state, Some(&settings.deploy.deployed_dir), keep, clock, &report).unwrap();
-    (dir, report.events(), journal.all().into_iter().cloned().collect())
+    (report.events(), journal.all().into_iter().cloned().collect())
 }
 
 /// Keystone's answer, with Heat at `base`.
@@ -89,6 +95,26 @@ async fn every_transport_gets_its_result_or_is_told_once_as_impossible() {
     assert!(!format!("{events:?} {records:?}").contains("hush"));
     let status = Tree::open(dir.path()).unwrap().read(Path::new("run/status.json"), 1 << 20).unwrap().unwrap();
     assert!(!String::from_utf8_lossy(&status).contains("hush"));
+}
+
+#[tokio::test]
+async fn what_an_older_agent_took_up_goes_where_this_one_can_send_it() {
+    let fake = Fake::start(vec![ok("")]).await;
+    fake.play(vec![token(&fake.base), ok("null")]);
+    let auth_url = format!("{}/v3", fake.base);
+    let user =
+        [("deploy_auth_url", auth_url.as_str()), ("deploy_user_id", "u"), ("deploy_password", "p"), ("deploy_project_id", "p")];
+    let (dir, _, records) = pass(GIVEN, &json!({"deployments": [deployment("late", &[])]})).await;
+    let path = format!("state/deployments/{}.json", records[0].key());
+    let tree = Tree::open(dir.path()).unwrap();
+    // As a version before HEAT_SIGNAL left it.
+    let mut record: Value = tree.read_json(Path::new(&path)).unwrap().unwrap();
+    record["target"] = json!({"transport": "unsupported", "name": "HEAT_SIGNAL"});
+    record["state"] = json!("seen");
+    tree.write_json(Path::new(&path), &record, Attributes::mode(0o600)).unwrap();
+    let (_, records) = pass_in(dir.path(), GIVEN, &json!({"deployments": [deployment("late", &user)]})).await;
+    assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
+    assert!(fake.requests()[1].starts_with("POST /v1/p/stacks/s/0a1b/resources/late/signal "), "{:?}", fake.requests());
 }
 
 #[tokio::test]
