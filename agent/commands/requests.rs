@@ -13,6 +13,7 @@ use crate::deploy::{Journal, Record, State, choose, hooks};
 use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, Tree};
 use crate::programs::Programs;
+use crate::report::text::escaped;
 use crate::report::{Code, Event, Report};
 use crate::signal::Outbox;
 
@@ -22,8 +23,8 @@ pub(super) const DIRECTORY: &str = "requests";
 const LIMIT: u64 = 16 * 1024;
 /// Orders that are looked at in one go.
 const AT_ONCE: usize = 64;
-/// Answers that nobody took, and orders that were put aside, of which so many are kept.
-const KEPT: usize = 32;
+/// Answers that nobody took, and orders that were put aside, of which so many are kept: more than are given at a time.
+const KEPT: usize = 2 * AT_ONCE;
 
 /// What is to be done with a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +34,15 @@ pub enum Order {
     Rerun,
     /// Its record goes, as if it had never been seen.
     Forget,
+}
+
+impl Order {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Rerun => "rerun",
+            Self::Forget => "forget",
+        }
+    }
 }
 
 /// An order.
@@ -112,9 +122,12 @@ impl Desk<'_> {
                 Err(error) => return Err(error),
             }
         }
-        let old: Vec<_> = paths.iter().filter(done).collect();
-        for path in old.iter().take(old.len().saturating_sub(KEPT)) {
-            self.state.remove(path)?;
+        // Each kind by itself: what was put aside does not push an answer out that somebody waits for.
+        for end in ["answer", "unreadable"] {
+            let old: Vec<_> = paths.iter().filter(|path| is(path, end)).collect();
+            for path in old.iter().take(old.len().saturating_sub(KEPT)) {
+                self.state.remove_dir_all(path)?;
+            }
         }
         Ok(about)
     }
@@ -136,15 +149,22 @@ impl Desk<'_> {
 
     fn answer(&mut self, path: &Path, mut request: Request) -> Result<Option<String>> {
         let (answer, id) = match self.carry_out(path, &mut request) {
-            Ok((id, lines)) => (Answer { done: true, lines }, Some(id)),
+            Ok((id, lines)) => (Answer { done: true, lines: tidy(&lines) }, Some(id)),
             Err(error) if error.kind() == Kind::Transient => return Err(error),
             Err(error) => {
-                let line = format!("the order to {:?} {} was refused", request.order, request.deployment).to_lowercase();
+                let line = format!("the order to {} {} was refused", request.order.as_str(), request.deployment);
                 self.report.emit(Event::new(Code::RequestRefused, line).error(&error));
-                (Answer { done: false, lines: error.lines() }, None)
+                (Answer { done: false, lines: tidy(&error.lines()) }, None)
             }
         };
         self.state.write_json(&answer_to(path), &answer, Attributes::mode(0o600))?;
+        // Only now: an order whose answer could not be written comes again, and would find the deployment run anew.
+        let forgotten = id.as_ref().filter(|_| request.order == Order::Forget).and_then(|id| self.journal.get(id)).cloned();
+        if let Some(Record { id, name, .. }) = forgotten {
+            self.journal.forget(&id)?;
+            let message = format!("deployment {name} was forgotten by order of the operator");
+            self.report.emit(Event::new(Code::DeploymentForgotten, message).deployment(&id, &name));
+        }
         self.state.remove(path)?;
         Ok(id)
     }
@@ -202,9 +222,6 @@ impl Desk<'_> {
         self.outbox.withdraw(id)?;
         self.programs.forget(&record.job())?;
         hooks::script::forget(self.root, id)?;
-        self.journal.forget(id)?;
-        let message = format!("deployment {name} was forgotten by order of the operator");
-        self.report.emit(Event::new(Code::DeploymentForgotten, message).deployment(id, name));
         let listed = match (self.listed)(id) {
             Some(false) => "the metadata does not list it: it is gone for good".to_owned(),
             _ => format!("if the metadata lists it, it runs as a new one; {}", self.when()),
@@ -229,6 +246,11 @@ impl Desk<'_> {
             "the daemon is down: it starts when the daemon does (systemctl start heat-node-agent)".to_owned()
         }
     }
+}
+
+/// For a terminal: names of deployments are from outside.
+fn tidy(lines: &[String]) -> Vec<String> {
+    lines.iter().map(|line| escaped(line)).collect()
 }
 
 #[cfg(test)]
@@ -294,6 +316,10 @@ mod tests {
         }
 
         fn serve(&self, listed: Option<bool>) -> Vec<String> {
+            self.try_serve(listed).unwrap()
+        }
+
+        fn try_serve(&self, listed: Option<bool>) -> Result<Vec<String>> {
             let mut opened = self.open();
             let mut desk = Desk {
                 state: &opened.state,
@@ -305,7 +331,7 @@ mod tests {
                 listed: &|_| listed,
                 daemon: true,
             };
-            desk.serve().unwrap()
+            desk.serve()
         }
 
         fn answer(&self, name: &str) -> Option<(bool, String)> {
@@ -419,10 +445,45 @@ mod tests {
         }
         assert_eq!(place.report.events().iter().filter(|event| event.code == Code::RequestUnreadable).count(), 4);
         assert_eq!(place.state_of("a1"), Some(State::Finished));
-        for number in 0..40 {
-            place.order(&format!("{number:03}.answer"), &json!({}));
+        let opened = place.open();
+        for number in 0..=KEPT {
+            let (answer, aside) = (format!("{number:03}.answer"), format!("z{number:03}.unreadable"));
+            opened.state.create_dir(&Path::new(DIRECTORY).join(answer), Attributes::mode(0o700)).unwrap();
+            opened.state.create_dir(&Path::new(DIRECTORY).join(aside), Attributes::mode(0o700)).unwrap();
         }
         place.serve(None);
-        assert_eq!(place.open().state.list(Path::new(DIRECTORY)).unwrap().len(), KEPT);
+        let left = place.open().state.list(Path::new(DIRECTORY)).unwrap();
+        assert_eq!(left.len(), 2 * KEPT);
+        assert!(left.iter().any(|name| *name == *format!("{KEPT:03}.answer")), "of each kind the oldest went");
+    }
+
+    #[test]
+    fn an_order_to_forget_whose_answer_cannot_be_written_is_not_carried_out_twice() {
+        let place = Place::new();
+        place.ended("a1");
+        place.order("1.json", &json!({"schema": 1, "order": "forget", "deployment": "a1"}));
+        let (opened, answer) = (place.open(), Path::new(DIRECTORY).join("1.answer"));
+        opened.state.create_dir(&answer, Attributes::mode(0o700)).unwrap();
+        assert_eq!(place.try_serve(None).unwrap_err().kind(), Kind::Transient);
+        // Else the deployment would run as a new one now, and be forgotten once more after that.
+        assert_eq!(place.state_of("a1"), Some(State::Finished));
+        opened.state.remove_dir_all(&answer).unwrap();
+        place.serve(None);
+        assert!(place.answer("1.json").unwrap().0);
+        assert_eq!(place.state_of("a1"), None);
+        assert_eq!(place.report.events().iter().filter(|event| event.code == Code::DeploymentForgotten).count(), 1);
+    }
+
+    #[test]
+    fn a_name_from_outside_does_not_command_the_operators_terminal() {
+        let place = Place::new();
+        let entry = json!({"id": "a1", "name": "x\u{1b}[2Jy", "group": "script", "config": "x"});
+        place.open().journal.see(&Deployment::parse(&entry).unwrap().unwrap()).unwrap();
+        for (name, order) in [("1.json", "rerun"), ("2.json", "forget")] {
+            place.order(name, &json!({"schema": 1, "order": order, "deployment": "a1"}));
+            place.serve(None);
+            let (done, text) = place.answer(name).unwrap();
+            assert!(done == (order == "forget") && text.contains("x\\u{1b}[2Jy"), "{text}");
+        }
     }
 }
