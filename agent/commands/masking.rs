@@ -26,9 +26,20 @@ pub(super) fn masked(value: &Value) -> Value {
     match value {
         Value::Array(items) => Value::Array(items.iter().map(masked).collect()),
         Value::Object(members) => Value::Object(masked_members(members)),
-        // A pre-signed URL is a key by itself, whatever it is called.
-        Value::String(text) if text.contains("Signature=") || text.contains("temp_url_sig=") => Value::String(redacted(text)),
+        Value::String(text) => Value::String(masked_text(text)),
         scalar => scalar.clone(),
+    }
+}
+
+fn masked_text(text: &str) -> String {
+    // A wait condition handle's attribute `signal` is JSON as text, whatever the input is called that carries it.
+    let inner = if text.trim_start().starts_with('{') { serde_json::from_str::<Value>(text).ok() } else { None };
+    match inner.map(|inner| (masked(&inner), inner)) {
+        Some((shown, inner)) if shown != inner => shown.to_string(),
+        Some(_) => text.to_owned(),
+        // A pre-signed URL is a key by itself, whatever it is called.
+        None if text.contains("Signature=") || text.contains("temp_url_sig=") => redacted(text),
+        None => text.to_owned(),
     }
 }
 
@@ -64,6 +75,12 @@ mod tests {
         assert_eq!(shown["deployments"][0]["inputs"][2]["value"], "world");
         assert_eq!(shown["os-collect-config"]["cfn"]["stack_name"], "n");
         assert_eq!(shown["deployments"][0]["inputs"][3]["value"], Value::Null);
+        let handle = r#"{"auth_url": "http://k/v3", "password": "s3", "alarm_url": "http://h?Signature=s3"}"#;
+        let shown = masked(&json!([{"name": "handle", "value": handle}])).to_string();
+        assert!(!shown.contains("s3") && shown.contains("http://k/v3"), "{shown}");
+        for plain in [r#"{"a":  1}"#, "{ echo a; }"] {
+            assert_eq!(masked(&json!(plain)), json!(plain));
+        }
         assert_eq!(masked(&json!({"metadata_url": "http://h/v1/x?temp_url_sig=s3"})), json!({"metadata_url": "http://h/v1/x?…"}));
     }
 }

@@ -194,8 +194,10 @@ impl Outbox {
     /// If the directory cannot be read.
     pub fn look(state: &Tree) -> Result<Vec<Entry>> {
         let names = state.list(Path::new(DIRECTORY))?;
-        let mut entries: Vec<Entry> =
-            names.iter().filter_map(|name| state.read_json(&Path::new(DIRECTORY).join(name)).ok().flatten()).collect();
+        // What was put aside, or was on its way to being written, is no signal.
+        let paths = names.iter().map(|name| Path::new(DIRECTORY).join(name));
+        let stored = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
+        let mut entries: Vec<Entry> = stored.filter_map(|path| state.read_json(&path).ok().flatten()).collect();
         entries.sort_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
         Ok(entries)
     }
@@ -640,6 +642,10 @@ mod tests {
         Tree::open(dir.path()).unwrap().write(&path_of("deployment a"), b"{", Attributes::mode(0o600)).unwrap();
         assert!(outbox(dir.path(), &clock, &report).waiting().is_empty());
         assert!(file.with_extension("unreadable").exists());
+        // A whole one that a crash left beside its name.
+        let (state, torn) = (Tree::open(dir.path()).unwrap(), Path::new(DIRECTORY).join(".x.json.hna-new"));
+        state.write_json(&torn, &entry("a", clock.now()), Attributes::mode(0o600)).unwrap();
+        assert!(Outbox::look(&state).unwrap().is_empty());
         assert_eq!(report.events().last().unwrap().code, Code::OutboxEntryCorrupt);
     }
 }
