@@ -268,8 +268,17 @@ impl Journal {
     pub fn signalled(&mut self, id: &str, note: Option<String>) -> Result<()> {
         self.change(id, |record| {
             record.state = State::Signalled;
-            record.note = note;
+            // What was noted of the wait condition stays.
+            record.note = note.or(record.note.take());
         })
+    }
+
+    /// Notes what became of something beside the result.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn note(&mut self, id: &str, note: String) -> Result<()> {
+        self.change(id, |record| record.note = Some(note))
     }
 
     /// Records why Heat, which was to hear of the result, never will.

@@ -211,8 +211,16 @@ impl Agent {
                 // What depends on this deployment comes into the metadata next.
                 self.collector.nudge();
             }
-            let Some(about) = entry.about.filter(|about| about.result) else { continue };
+            let Some(about) = entry.about else { continue };
             let recorded = match fate {
+                // Heat may wait for it no more, e.g. at an update: that does not make a failure of the deployment.
+                Fate::Undeliverable(cause) if !about.result => {
+                    self.journal.note(&about.id, format!("Heat refused the signal to the wait condition: {cause}"))
+                }
+                Fate::Expired if !about.result => {
+                    self.journal.note(&about.id, "the wait condition could not be told for 7 days".to_owned())
+                }
+                _ if !about.result => Ok(()),
                 Fate::Delivered => self.journal.signalled(&about.id, None),
                 Fate::Undeliverable(cause) => self.journal.undelivered(&about.id, format!("Heat refused the signal: {cause}")),
                 Fate::Superseded => self.journal.signalled(&about.id, Some("superseded before Heat could be told".to_owned())),

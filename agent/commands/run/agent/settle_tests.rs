@@ -26,6 +26,16 @@ async fn pass(place: &str, document: &Value) -> (tempfile::TempDir, Vec<Event>, 
 
 /// The same on what an earlier pass left.
 async fn pass_in(dir: &Path, place: &str, document: &Value) -> (Vec<Event>, Vec<Record>) {
+    let (agent, report) = open_in(dir, place, document).await;
+    let (state, settings) = (Arc::clone(&agent.state), agent.settings.clone());
+    Box::pin(agent.run_once()).await.unwrap();
+    let (deployed, keep) = (Some(settings.deploy.deployed_dir.as_path()), settings.deploy.keep);
+    let journal = deploy::Journal::open(state, deployed, keep, Clock::system(), &report).unwrap();
+    (report.events(), journal.all().into_iter().cloned().collect())
+}
+
+/// An agent before its first poll.
+async fn open_in(dir: &Path, place: &str, document: &Value) -> (Agent, Report) {
     let tree = Arc::new(Tree::open(dir).unwrap());
     tree.create_dir_all(Path::new("var/lib/heat-cfntools"), Attributes::mode(0o755)).unwrap();
     tree.write(Path::new(place), document.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();
@@ -33,17 +43,12 @@ async fn pass_in(dir: &Path, place: &str, document: &Value) -> (Vec<Event>, Vec<
     let mut settings = Settings { state_dir: dir.join("state"), run_dir: dir.join("run"), ..Settings::default() };
     settings.deploy.deployed_dir = dir.join("deployed");
     settings.deploy.groups = Some(Vec::new());
-    let (clock, report, metadata) = (Clock::system(), Report::kept(), (place == GIVEN).then(|| dir.join(GIVEN)));
+    let (report, metadata) = (Report::kept(), (place == GIVEN).then(|| dir.join(GIVEN)));
     tree.create_dir_all(Path::new("run/cloud-init"), Attributes::mode(0o755)).unwrap();
     tree.write(Path::new("run/cloud-init/.instance-id"), b"i-1\n", Attributes::mode(0o644)).unwrap();
-    let (kept, clocked, told) = (Arc::clone(&state), clock.clone(), report.clone());
-    let place = Place { settings: settings.clone(), root: tree, state: kept, systemd: None, clock: clocked, report: told };
+    let place = Place { settings, root: tree, state, systemd: None, clock: Clock::system(), report: report.clone() };
     let settled = place.settle(true).await.unwrap().unwrap();
-    let agent = Agent::open(place, metadata, settled).unwrap();
-    Box::pin(agent.run_once()).await.unwrap();
-    let keep = settings.deploy.keep;
-    let journal = deploy::Journal::open(state, Some(&settings.deploy.deployed_dir), keep, clock, &report).unwrap();
-    (report.events(), journal.all().into_iter().cloned().collect())
+    (Agent::open(place, metadata, settled).unwrap(), report)
 }
 
 /// Keystone's answer, with Heat at `base`.
@@ -110,11 +115,30 @@ async fn what_an_older_agent_took_up_goes_where_this_one_can_send_it() {
     // As a version before HEAT_SIGNAL left it.
     let mut record: Value = tree.read_json(Path::new(&path)).unwrap().unwrap();
     record["target"] = json!({"transport": "unsupported", "name": "HEAT_SIGNAL"});
-    record["state"] = json!("seen");
+    (record["state"], record["note"]) = (json!("seen"), Value::Null);
     tree.write_json(Path::new(&path), &record, Attributes::mode(0o600)).unwrap();
     let (_, records) = pass_in(dir.path(), GIVEN, &json!({"deployments": [deployment("late", &user)]})).await;
     assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
     assert!(fake.requests()[1].starts_with("POST /v1/p/stacks/s/0a1b/resources/late/signal "), "{:?}", fake.requests());
+}
+
+#[tokio::test]
+async fn a_wait_condition_that_is_never_told_is_noted_and_fails_no_deployment() {
+    let document = json!({"deployments": [deployment("node", &[])]});
+    let (dir, _, records) = pass(GIVEN, &document).await;
+    let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+    let about = About { id: records[0].id.clone(), name: "node".into(), resource: None, result: false };
+    let to = Destination::Url { url: "http://192.0.2.1/".into(), verb: "PUT".into(), insecure: false };
+    let entry = Entry::new("wait".into(), Some(about), to, json!({}), agent.clock.now());
+    let sent = |agent: &mut Agent, fate| agent.sent((vec![(entry.clone(), fate)], Ok(())));
+    let note = |agent: &Agent| agent.journal.get("id-node").unwrap().note.clone().unwrap();
+    let (before, delivered) = (note(&agent), Fate::Delivered);
+    sent(&mut agent, delivered);
+    assert_eq!(note(&agent), before);
+    sent(&mut agent, Fate::Undeliverable("the answer was 403".into()));
+    agent.journal.signalled("id-node", None).unwrap();
+    assert_eq!(note(&agent), "Heat refused the signal to the wait condition: the answer was 403");
+    assert!(!agent.journal.get("id-node").unwrap().undelivered);
 }
 
 #[tokio::test]
