@@ -39,7 +39,7 @@ use crate::report::notify::Notify;
 use crate::report::status::Condition;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{NodeSource, Settings};
-use crate::signal::{Outbox, Sender, Sent, View};
+use crate::signal::{Entry, Fate, Outbox, Sender, Sent, View};
 use crate::watch::AsyncWatch;
 use view::{ids, view};
 
@@ -84,6 +84,8 @@ pub(super) struct Agent {
     watch: Lane<Result<node::Look>>,
     /// Signals on their way.
     sending: Lane<Sent>,
+    /// What left the outbox and could not be recorded, e.g. on a full disk: it must not be sent again.
+    unrecorded: Vec<(Entry, Fate)>,
     pub(super) drifted: bool,
     pub(super) phase: Phase,
     page: Option<crate::report::status::Status>,
@@ -166,6 +168,7 @@ impl Agent {
             bring_up_id: None,
             watch: None,
             sending: None,
+            unrecorded: Vec::new(),
             drifted: false,
             phase: Phase::Metadata,
             page: None,
@@ -233,7 +236,8 @@ impl Agent {
     fn step(&mut self) {
         if self.trouble.as_ref().is_none_or(|since| since.elapsed() >= AFTER_TROUBLE) {
             self.trouble = None;
-            // Before anything else: an order that was cut off must not meet what it was to change in another shape.
+            self.record_fates();
+            // Before anything is begun: an order that was cut off must not meet what it was to change in another shape.
             self.serve_orders();
             if let Err(error) = self.decide() {
                 self.trouble("going on with the deployments", &error);

@@ -17,7 +17,7 @@ pub(super) fn watch(state: &Tree) -> Result<AsyncWatch> {
 impl Agent {
     /// Carries out what was ordered. A signal on its way has left the outbox but not been recorded yet: orders wait for it.
     pub(super) fn serve_orders(&mut self) {
-        if self.sending.is_some() {
+        if self.sending.is_some() || !self.unrecorded.is_empty() {
             return;
         }
         let snapshot = self.collector.snapshot();

@@ -23,7 +23,9 @@ impl Agent {
         if self.sending.is_some() {
             return Ok(());
         }
-        let bare = |record: &&Record| record.state == State::Finished && !self.outbox.has(&result_key(&record.id));
+        let told = |id: &str| self.unrecorded.iter().any(|(entry, _)| entry.key == result_key(id));
+        let bare =
+            |record: &&Record| record.state == State::Finished && !self.outbox.has(&result_key(&record.id)) && !told(&record.id);
         let finished: Vec<Record> = self.journal.all().into_iter().filter(bare).cloned().collect();
         finished.iter().try_for_each(|record| self.store_signal(record))
     }
@@ -206,29 +208,37 @@ impl Agent {
         if let Err(error) = kept {
             self.trouble("keeping the outbox", &error);
         }
-        for (entry, fate) in fates {
-            if fate == Fate::Delivered {
-                // What depends on this deployment comes into the metadata next.
-                self.collector.nudge();
-            }
-            let Some(about) = entry.about else { continue };
-            let recorded = match fate {
-                // Heat may wait for it no more, e.g. at an update: that does not make a failure of the deployment.
-                Fate::Undeliverable(cause) if !about.result => {
-                    self.journal.note(&about.id, format!("Heat refused the signal to the wait condition: {cause}"))
-                }
-                Fate::Expired if !about.result => {
-                    self.journal.note(&about.id, "the wait condition could not be told for 7 days".to_owned())
-                }
-                _ if !about.result => Ok(()),
-                Fate::Delivered => self.journal.signalled(&about.id, None),
-                Fate::Undeliverable(cause) => self.journal.undelivered(&about.id, format!("Heat refused the signal: {cause}")),
-                Fate::Superseded => self.journal.signalled(&about.id, Some("superseded before Heat could be told".to_owned())),
-                Fate::Expired => self.journal.undelivered(&about.id, "Heat could not be told for 7 days".to_owned()),
-            };
-            if let Err(error) = recorded {
+        // What depends on a deployment that Heat heard of comes into the metadata next.
+        if fates.iter().any(|(_, fate)| *fate == Fate::Delivered) {
+            self.collector.nudge();
+        }
+        self.unrecorded.extend(fates);
+        self.record_fates();
+    }
+
+    /// Records what became of signals; what cannot be written is kept for the next time.
+    pub(super) fn record_fates(&mut self) {
+        for (entry, fate) in std::mem::take(&mut self.unrecorded) {
+            if let Err(error) = self.record_fate(&entry, &fate) {
                 self.trouble("recording a signal", &error);
+                self.unrecorded.push((entry, fate));
             }
+        }
+    }
+
+    fn record_fate(&mut self, entry: &Entry, fate: &Fate) -> Result<()> {
+        let Some(About { id, result, .. }) = &entry.about else { return Ok(()) };
+        match (fate, result) {
+            (Fate::Delivered, true) => self.journal.signalled(id, None),
+            (Fate::Undeliverable(cause), true) => self.journal.undelivered(id, format!("Heat refused the signal: {cause}")),
+            (Fate::Superseded, true) => self.journal.signalled(id, Some("superseded before Heat could be told".to_owned())),
+            (Fate::Expired, true) => self.journal.undelivered(id, "Heat could not be told for 7 days".to_owned()),
+            // Heat may wait for it no more, e.g. at an update: that does not make a failure of the deployment.
+            (Fate::Undeliverable(cause), false) => {
+                self.journal.note(id, format!("Heat refused the signal to the wait condition: {cause}"))
+            }
+            (Fate::Expired, false) => self.journal.note(id, "the wait condition could not be told for 7 days".to_owned()),
+            (Fate::Delivered | Fate::Superseded, false) => Ok(()),
         }
     }
 }

@@ -142,6 +142,30 @@ async fn a_wait_condition_that_is_never_told_is_noted_and_fails_no_deployment() 
 }
 
 #[tokio::test]
+async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
+    let document = json!({"deployments": [deployment("late", &[("deploy_signal_id", "http://192.0.2.1/")])]});
+    let (dir, tree) = (tempfile::tempdir().unwrap(), |dir: &Path| Tree::open(dir).unwrap());
+    let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+    let entry = document["deployments"][0].clone();
+    agent.see(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
+    agent.end("id-late", Outcome::default()).unwrap();
+    let sent = agent.outbox.waiting().remove(0);
+    agent.outbox.withdraw("id-late").unwrap();
+    // Nothing can be renamed over a directory.
+    let path = Path::new("state/deployments").join(format!("{}.json", agent.journal.get("id-late").unwrap().key()));
+    tree(dir.path()).remove(&path).unwrap();
+    tree(dir.path()).create_dir(&path, Attributes::mode(0o700)).unwrap();
+    agent.sent((vec![(sent, Fate::Delivered)], Ok(())));
+    assert!(agent.trouble.is_some());
+    agent.take_up().unwrap();
+    assert!(agent.outbox.waiting().is_empty());
+    tree(dir.path()).remove_dir_all(&path).unwrap();
+    agent.record_fates();
+    agent.take_up().unwrap();
+    assert_eq!((agent.journal.get("id-late").unwrap().state, agent.outbox.waiting().len()), (State::Signalled, 0));
+}
+
+#[tokio::test]
 async fn an_expired_url_is_signed_with_the_keys_of_the_metadata() {
     let forbidden = status("403 Forbidden", "<Message>User is not authorized to perform action</Message>");
     let fake = Fake::start(vec![forbidden, ok("")]).await;
