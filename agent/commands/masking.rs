@@ -36,10 +36,9 @@ fn masked_text(text: &str) -> String {
     let inner = if text.trim_start().starts_with('{') { serde_json::from_str::<Value>(text).ok() } else { None };
     match inner.map(|inner| (masked(&inner), inner)) {
         Some((shown, inner)) if shown != inner => shown.to_string(),
-        Some(_) => text.to_owned(),
         // A pre-signed URL is a key by itself, whatever it is called.
         None if text.contains("Signature=") || text.contains("temp_url_sig=") => redacted(text),
-        None => text.to_owned(),
+        Some(_) | None => text.to_owned(),
     }
 }
 
