@@ -342,9 +342,9 @@ impl Outbox {
             return Step::Wait(entry.not_before);
         }
         // A first try too needs one answer in this run: what it speaks of may be of an earlier run, the list of a cache.
-        // A last try in the future is one before the clock was set back.
+        // A last try in the future is one before the clock was set back; an answer in the future may be older than a try.
         let last = entry.last_try.filter(|last| *last <= now).unwrap_or_default();
-        let stale = view.answered.is_none_or(|answered| answered <= last);
+        let stale = view.answered.is_none_or(|answered| answered <= last || answered > now);
         if stale && view.expected && entry.about.is_some() {
             return Step::NeedPoll;
         }
@@ -502,7 +502,19 @@ mod tests {
         let none = View { expected: true, ..View::default() };
         assert_eq!(outbox.step(&stored, &none, clock.now()), Step::NeedPoll);
         assert!(outbox.needs_poll(&none) && outbox.due(&none).is_none());
-        assert_eq!(outbox.step(&stored, &view(&["a"], "a", 10_001), clock.now()), Step::Send);
+        assert_eq!(outbox.step(&stored, &view(&["a"], "a", 10_000), clock.now()), Step::Send);
+    }
+
+    #[test]
+    fn an_answer_from_before_the_clock_was_set_back_is_no_fresh_look() {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+        let outbox = outbox(dir.path(), &clock, &report);
+        let mut entry = entry("a", clock.now());
+        // Heat answered at 999 s, the clock was set back, and then a try failed.
+        outbox.after(&mut entry, &refused(500), Verdict::Retry(None));
+        clock.advance(PAUSES.1);
+        assert_eq!(outbox.step(&entry, &view(&["a"], "a", 999_000), clock.now()), Step::NeedPoll);
+        assert_eq!(outbox.step(&entry, &view(&["a"], "a", clock.now().0), clock.now()), Step::Send);
     }
 
     #[test]
