@@ -413,6 +413,8 @@ pub fn choose<'a>(records: &[&'a Record], wanted: &str) -> Result<&'a Record> {
 
 /// What of a record the metadata decides, and not what became of it here.
 fn describe(record: &mut Record, deployment: &Deployment) {
+    deployment.name.clone_into(&mut record.name);
+    deployment.group.clone_into(&mut record.group);
     deployment.action().clone_into(&mut record.action);
     record.resource = deployment.resource();
     record.target = deployment.signal_target();

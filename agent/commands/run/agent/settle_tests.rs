@@ -115,10 +115,12 @@ async fn what_an_older_agent_took_up_goes_where_this_one_can_send_it() {
     // As a version before HEAT_SIGNAL left it.
     let mut record: Value = tree.read_json(Path::new(&path)).unwrap().unwrap();
     record["target"] = json!({"transport": "unsupported", "name": "HEAT_SIGNAL"});
-    (record["state"], record["note"]) = (json!("seen"), Value::Null);
+    // An entry that it found malformed has no group, by which the hook's output is understood.
+    (record["state"], record["note"], record["group"]) = (json!("seen"), Value::Null, json!(""));
     tree.write_json(Path::new(&path), &record, Attributes::mode(0o600)).unwrap();
     let (_, records) = pass_in(dir.path(), GIVEN, &json!({"deployments": [deployment("late", &user)]})).await;
     assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
+    assert_eq!(records[0].group, "none");
     assert!(fake.requests()[1].starts_with("POST /v1/p/stacks/s/0a1b/resources/late/signal "), "{:?}", fake.requests());
 }
 
