@@ -135,10 +135,14 @@ pub(in crate::commands) fn wait_id(deployment: &Deployment, hostname: &str) -> S
 impl Node {
     /// The FAILURE of a node that is not begun, if its wait handle at least can be read.
     pub(super) fn wait_failure(&self, deployment: &Deployment, code: Code, error: &Error) -> Option<Wait> {
+        self.wait_failed(deployment, sentence(code, error), json!({"code": code.entry().code}))
+    }
+
+    /// The same with a sentence that is there already.
+    pub(super) fn wait_failed(&self, deployment: &Deployment, reason: String, data: Value) -> Option<Wait> {
         let handle = Handle::parse(&kubernetes::readable_parameters(deployment).wait_handle()?).ok()?;
         let id = wait_id(deployment, &self.hostname());
-        let data = json!({"code": code.entry().code});
-        Some(Wait { handle, signal: WaitSignal { status: Status::Failure, id, reason: sentence(code, error), data } })
+        Some(Wait { handle, signal: WaitSignal { status: Status::Failure, id, reason, data } })
     }
 
     /// Brings the node up as planned. `since`: how long ago the deployment was first seen.

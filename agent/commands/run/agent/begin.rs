@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::view::lists_all;
 use super::{Agent, SAID_LIMIT, node};
-use crate::deploy::{GenerationState, Outcome, Policy, State, Todo, Work, hooks, todo};
+use crate::deploy::{Generation, GenerationState, Outcome, Policy, State, Todo, Work, hooks, todo};
 use crate::error::{Error, Result};
 use crate::kubernetes;
 use crate::metadata::{Deployment, Malformed};
@@ -128,6 +128,13 @@ impl Agent {
             self.journal.start(&deployment.id, &entry)?;
             return self.end(&deployment.id, Outcome::default());
         }
+        let rejected = |current: &&Generation| current.deployment == deployment.id && current.state == GenerationState::Rejected;
+        if let Some(current) = self.generations.current().filter(|_| state == Some(State::Running)).filter(rejected) {
+            // Cut off after it failed: Heat may have heard of that, and must not hear otherwise from a second try.
+            let reason = current.reason.clone().unwrap_or_default();
+            self.store_wait(&deployment, self.node.wait_failed(&deployment, reason.clone(), Value::Null).as_ref())?;
+            return self.end(&deployment.id, Outcome::refused(reason));
+        }
         let plan = match node::understand(&deployment) {
             Ok(plan) => plan,
             Err(mistakes) => {
@@ -135,8 +142,9 @@ impl Agent {
                 return self.refuse(&deployment, Code::NodeParametersBad, &error);
             }
         };
+        // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
+        let generation = self.generations.begin(&plan.digest, &deployment.id, entry.clone())?;
         self.journal.start(&deployment.id, &entry)?;
-        let generation = self.generations.begin(&plan.digest, &deployment.id, entry)?;
         self.report.emit(
             Event::new(Code::NodePlanned, format!("generation {generation} of the node is put in place"))
                 .phase(Phase::Plan)

@@ -125,6 +125,45 @@ async fn what_an_older_agent_took_up_goes_where_this_one_can_send_it() {
 }
 
 #[tokio::test]
+async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
+    let handle = json!({"name": "WAIT_HANDLE", "value": "http://192.0.2.1/v1/waitcondition/arn%3Ax?Signature=x"});
+    let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+    let entry = json!({"id": "n", "group": "kubernetes-node", "config": config, "inputs": [handle]});
+    let (dir, document) = (tempfile::tempdir().unwrap(), json!({"deployments": [entry]}));
+    let node = Deployment::parse(&document["deployments"][0]).unwrap().unwrap();
+    let failed = |agent: &mut Agent| {
+        agent.see(&node, None).unwrap();
+        agent.journal.start("n", &json!({})).unwrap();
+        agent.generations.begin("digest", "n", json!({})).unwrap();
+        agent.generations.end(GenerationState::Rejected, Some("HNA-0502 why".to_owned()), Vec::new()).unwrap();
+    };
+    failed(&mut open_in(dir.path(), GIVEN, &document).await.0);
+    // The next run of the agent.
+    let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+    Rc::make_mut(&mut agent.settings).deploy.groups = None;
+    agent.collector.poll_once().await;
+    agent.decide().unwrap();
+    assert!(agent.bring_up.is_none() && agent.journal.get("n").unwrap().failed());
+    let waiting = agent.outbox.waiting();
+    assert_eq!(
+        (waiting.len(), &waiting[0].body["Status"], &waiting[0].body["Reason"]),
+        (1, &json!("FAILURE"), &json!("HNA-0502 why"))
+    );
+    // By order of the operator it is tried again.
+    agent.journal.rerun("n", "1").unwrap();
+    agent.sending = None;
+    let (tree, file) = (Tree::open(dir.path()).unwrap(), Path::new("state/node.json"));
+    let kept = tree.read(file, 1 << 20).unwrap().unwrap();
+    tree.remove(file).unwrap();
+    tree.create_dir(file, Attributes::mode(0o700)).unwrap();
+    agent.decide().unwrap_err();
+    tree.remove_dir_all(file).unwrap();
+    tree.write(file, &kept, Attributes::mode(0o600)).unwrap();
+    agent.decide().unwrap();
+    assert!(agent.bring_up.is_some(), "a disk that was full in between changes nothing");
+}
+
+#[tokio::test]
 async fn a_wait_condition_that_is_never_told_is_noted_and_fails_no_deployment() {
     let document = json!({"deployments": [deployment("node", &[])]});
     let (dir, _, records) = pass(GIVEN, &document).await;
