@@ -51,7 +51,7 @@ pub(super) fn links(tree: &Tree, unit: &str) -> Result<Links> {
 }
 
 /// Path and text of a unit's file; an instance has the file of its template.
-fn find(tree: &Tree, unit: &str) -> Result<std::result::Result<(String, String), String>> {
+pub(super) fn find(tree: &Tree, unit: &str) -> Result<std::result::Result<(String, String), String>> {
     let template = unit.split_once('@').and_then(|(prefix, rest)| Some(format!("{prefix}@.{}", rest.rsplit_once('.')?.1)));
     for name in std::iter::once(unit.to_owned()).chain(template.filter(|name| name != unit)) {
         for directory in UNIT_DIRECTORIES {

@@ -75,6 +75,7 @@ pub fn apply(desired: &Desired, directory: &Path) -> Result<Applied> {
         applied.done.push(format!("wrote {}", change.path));
     }
     list_owners(desired, &plan, &tree, &mut applied)?;
+    list_requirements(desired, &tree, &mut applied)?;
     for unit in desired.units.iter().filter(|unit| unit.enable) {
         match install::links(&tree, &unit.name)? {
             Err(why) => applied.omitted.push(format!("enable {}: {why}", unit.name)),
@@ -132,6 +133,18 @@ fn deferred(desired: &Desired) -> BTreeSet<&str> {
         .collect();
     late.extend(files);
     late
+}
+
+/// Says which units the drop-ins require and the tree lacks: on a node the service is refused, and nobody would know why.
+fn list_requirements(desired: &Desired, tree: &Tree, applied: &mut Applied) -> Result<()> {
+    for file in desired.files.iter().filter(|file| file.path.contains(".service.d/")) {
+        for unit in file.content.lines().filter_map(|line| line.strip_prefix("Requires=")) {
+            if let Err(why) = install::find(tree, unit)? {
+                applied.omitted.push(format!("install {unit}: {why}, and without it {} keeps its service down", file.path));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Says which owners could not be given: we are not root, or the tree lacks the user.
@@ -244,6 +257,18 @@ mod tests {
 
         assert_eq!(apply(&desired(), dir.path()).unwrap().done, Vec::<String>::new());
         assert!(plan(&desired(), dir.path()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_unit_that_a_drop_in_requires_is_named_where_the_tree_lacks_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut desired = Desired::default();
+        desired.files.push(File::public("/etc/systemd/system/etcd.service.d/50-x.conf", "[Unit]\nRequires=guard.service\n"));
+        let missing = |desired: &Desired| apply(desired, dir.path()).unwrap().omitted;
+        let said = missing(&desired);
+        assert!(said.len() == 1 && said[0].starts_with("install guard.service: no unit file of guard.service"), "{said:?}");
+        desired.files.push(File::public("/usr/lib/systemd/system/guard.service", "[Service]\n"));
+        assert_eq!(missing(&desired), Vec::<String>::new());
     }
 
     #[test]
