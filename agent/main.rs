@@ -43,6 +43,11 @@ fn run(cli: Cli) -> Result<ExitCode> {
         let loaded = check(&Tree::open(Path::new("/"))?, options.settings.as_deref())?;
         return commands::verify::run(&options, &with_state(loaded, &options), json);
     }
+    if let Command::InstanceGuard = cli.command {
+        // A mistake in the settings stops the agent; it must not stop etcd and docker at the next boot.
+        let loaded = check(&Tree::open(Path::new("/"))?, options.settings.as_deref())?;
+        return commands::instance_guard::run(&with_state(loaded, &options).settings);
+    }
     let loaded = match settings(&options) {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -74,10 +79,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let wanted = commands::signal::Wanted { success: status == "SUCCESS", reason, data, id, url };
             commands::signal::run(&with(metadata), &loaded.settings, &wanted)
         }
-        Command::InstanceGuard => commands::instance_guard::run(&loaded.settings),
         Command::Rerun { deployment } => commands::order::run(&loaded.settings, Order::Rerun, &deployment),
         Command::Forget { deployment } => commands::order::run(&loaded.settings, Order::Forget, &deployment),
-        Command::HookRun { .. } | Command::Catalog | Command::Verify { .. } => Ok(exit::OK),
+        Command::HookRun { .. } | Command::Catalog | Command::Verify { .. } | Command::InstanceGuard => Ok(exit::OK),
     }
 }
 

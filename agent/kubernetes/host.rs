@@ -27,6 +27,9 @@ net.bridge.bridge-nf-call-iptables = 1
 net.bridge.bridge-nf-call-ip6tables = 1
 ";
 
+/// Refuses on a copy of a disk; its unit comes with the agent.
+pub const GUARD: &str = "heat-node-agent-guard.service";
+
 /// In the unit section of every service that holds a membership, keys or containers: on a copy of a disk it must not start
 /// as the instance that the disk was copied from.
 pub(super) const GUARDED: &str = "\

@@ -15,6 +15,7 @@ pub mod parameters;
 mod render;
 pub mod value_kinds;
 
+pub use host::GUARD;
 pub use node_spec::{NodeSpec, Role, Secret};
 pub use parameters::{Mistake, Parameters};
 pub use render::render;

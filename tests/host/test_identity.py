@@ -137,6 +137,18 @@ def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(ho
     assert not events(host, "IdentityChanged") and not server.signals("node")
     assert "waiting to know" not in host.show(UNIT, "StatusText")["StatusText"]
 
+    # Said while the agent is away, it is known when the agent starts: what the guard kept down starts all the same. And a
+    # mistake in the settings keeps the agent down, not the node.
+    host.reboot(expect="")
+    host.wait_for(lambda: events(host, "IdentityUnknown"))
+    host.exec("systemctl", "stop", UNIT)
+    host.sh("mkdir -p /run/cloud-init; echo original >/run/cloud-init/.instance-id")
+    host.exec("systemctl", "start", UNIT)
+    host.wait_for(lambda: host.is_active("etcd.service") and host.is_active("docker.service"), 90)
+    host.write("/etc/heat-node-agent/agent.toml", "polling_interval = never\n")
+    host.exec("systemctl", "restart", "etcd.service")
+    host.remove("/etc/heat-node-agent/agent.toml")
+
     # Another identity without a boot. Until the agent has put the state aside, no command uses it.
     host.exec("systemctl", "stop", UNIT)
     host.sh("echo another >/run/cloud-init/.instance-id")

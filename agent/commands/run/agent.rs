@@ -24,7 +24,7 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::instance::{Place, Settled};
+use super::instance::Place;
 use super::node::{self, Node};
 use super::page;
 use crate::clock::{Clock, Stopwatch, Timestamp};
@@ -104,7 +104,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    pub(super) fn open(place: Place, metadata: Option<PathBuf>, settled: Settled) -> Result<Self> {
+    pub(super) fn open(place: Place, metadata: Option<PathBuf>, instance: crate::identity::Record) -> Result<Self> {
         let Place { settings, root, state, systemd, clock, report } = place;
         let settings = Rc::new(settings);
         let http = Rc::new(Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone()));
@@ -127,7 +127,7 @@ impl Agent {
             report.clone(),
             metadata,
         );
-        collector.belong_to(&settled.record, run_dir.as_ref());
+        collector.belong_to(&instance, run_dir.as_ref());
         let sender = Sender::new((*http).clone(), collector.keystone().clone(), clock.clone());
         let outbox = Rc::new(Outbox::open(Arc::clone(&state), sender, clock.clone(), report.clone())?);
         let programs = Rc::new(Programs::new(Arc::clone(&state), systemd.clone(), clock.clone())?);
@@ -139,7 +139,7 @@ impl Agent {
             programs: Rc::clone(&programs),
             clock: clock.clone(),
             report: report.clone(),
-            late: Cell::new(settled.late),
+            looked: Cell::new(false),
         });
         let orders = orders::watch(&state)?;
         warn_of_settings(&settings, &report);
@@ -150,7 +150,7 @@ impl Agent {
         Ok(Self {
             settings,
             started: clock.now(),
-            instance: settled.record,
+            instance,
             clock,
             report,
             root,

@@ -28,15 +28,6 @@ const REMIND: u32 = 300;
 /// Longest time for stopping a unit of another instance.
 const STOPPING: Duration = Duration::from_mins(1);
 
-/// What was found.
-#[derive(Debug)]
-pub(super) struct Settled {
-    /// Whose the state is now.
-    pub(super) record: Record,
-    /// It was unknown at first: units of ours that the guard kept from starting in the meantime may start now.
-    pub(super) late: bool,
-}
-
 /// The machine with its state, as far as they are known before the identity is.
 #[derive(Debug)]
 pub(super) struct Place {
@@ -54,9 +45,9 @@ impl Place {
     ///
     /// # Errors
     /// If the state can be neither read nor put aside.
-    pub(super) async fn settle(&self, once: bool) -> Result<Option<Settled>> {
-        let (machine, late) = match Identity::of_machine(&self.root) {
-            Ok(machine) => (machine, false),
+    pub(super) async fn settle(&self, once: bool) -> Result<Option<Record>> {
+        let machine = match Identity::of_machine(&self.root) {
+            Ok(machine) => machine,
             Err(error) => {
                 self.unknown(&error);
                 if once {
@@ -64,7 +55,7 @@ impl Place {
                     return Ok(None);
                 }
                 match self.wait(error).await? {
-                    Some(machine) => (machine, true),
+                    Some(machine) => machine,
                     None => return Ok(None),
                 }
             }
@@ -80,7 +71,7 @@ impl Place {
                 record
             }
         };
-        Ok(Some(Settled { record, late }))
+        Ok(Some(record))
     }
 
     fn unknown(&self, error: &Error) {

@@ -56,8 +56,8 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
     let systemd = connect(report).await?;
     let conditions = page::conditions(&loaded.warnings, systemd.is_some(), clock.now());
     let place = Place { settings, root, state, systemd, clock, report: report.clone() };
-    let Some(settled) = place.settle(once).await? else { return Ok(if once { exit::FAILED } else { exit::OK }) };
-    let mut agent = Agent::open(place, options.metadata.clone(), settled)?;
+    let Some(instance) = place.settle(once).await? else { return Ok(if once { exit::FAILED } else { exit::OK }) };
+    let mut agent = Agent::open(place, options.metadata.clone(), instance)?;
     agent.conditions = conditions;
     if once { agent.run_once().await } else { agent.run().await }
 }

@@ -42,8 +42,8 @@ pub(super) struct Node {
     pub(super) programs: Rc<Programs>,
     pub(super) clock: Clock,
     pub(super) report: Report,
-    /// The guard kept our units from starting, because the instance was not known yet.
-    pub(super) late: Cell<bool>,
+    /// A node in place was looked at since the start.
+    pub(super) looked: Cell<bool>,
 }
 
 /// A deployment whose parameters are right.
@@ -191,10 +191,13 @@ impl Node {
             return Ok(Look { drifted: false });
         };
         let desired = kubernetes::render(&spec);
-        if self.late.take() {
-            for unit in desired.units.iter().filter(|unit| unit.enable) {
+        if !self.looked.get() {
+            // It may have run before anybody said which instance this is, and systemd does not come back to what it refused.
+            let refused = systemd.unit(kubernetes::GUARD).await?.is_failed();
+            self.looked.set(true);
+            for unit in desired.units.iter().filter(|unit| refused && unit.enable) {
                 // What does not start is found below.
-                systemd.start(&unit.name).await?;
+                drop(systemd.start(&unit.name).await);
             }
         }
         let observed = converge::observe(&desired, &self.root, systemd).await?;

@@ -47,8 +47,8 @@ async fn open_in(dir: &Path, place: &str, document: &Value) -> (Agent, Report) {
     tree.create_dir_all(Path::new("run/cloud-init"), Attributes::mode(0o755)).unwrap();
     tree.write(Path::new("run/cloud-init/.instance-id"), b"i-1\n", Attributes::mode(0o644)).unwrap();
     let place = Place { settings, root: tree, state, systemd: None, clock: Clock::system(), report: report.clone() };
-    let settled = place.settle(true).await.unwrap().unwrap();
-    (Agent::open(place, metadata, settled).unwrap(), report)
+    let instance = place.settle(true).await.unwrap().unwrap();
+    (Agent::open(place, metadata, instance).unwrap(), report)
 }
 
 /// Keystone's answer, with Heat at `base`.
