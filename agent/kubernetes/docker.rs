@@ -12,7 +12,7 @@ use crate::desired::{Desired, File, Gate, Need, Owner, Probe, Unit, Volume, Volu
 const UNIT: &str = "docker.service";
 const SETTINGS: &str = "/etc/docker/daemon.json";
 const PROXY: &str = "/etc/docker/proxy.env";
-const DROP_IN: &str = "/etc/systemd/system/docker.service.d/50-heat-node-agent.conf";
+pub(super) const DROP_IN: &str = "/etc/systemd/system/docker.service.d/50-heat-node-agent.conf";
 pub(super) const STORE: &str = "/var/lib/docker";
 pub(super) const CONTAINERS: &str = "/var/lib/docker/containers";
 pub(super) const SWARM: &str = "/var/lib/docker/swarm";

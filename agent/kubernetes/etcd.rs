@@ -10,7 +10,7 @@ use crate::desired::{Desired, Directory, File, Gate, Need, Owner, Probe, Unit, V
 
 const UNIT: &str = "etcd.service";
 const SETTINGS: &str = "/etc/etcd/etcd.conf";
-const DROP_IN: &str = "/etc/systemd/system/etcd.service.d/50-heat-node-agent.conf";
+pub(super) const DROP_IN: &str = "/etc/systemd/system/etcd.service.d/50-heat-node-agent.conf";
 pub(super) const STORE: &str = "/var/lib/etcd";
 pub(super) const DATA: &str = "/var/lib/etcd/default.etcd";
 

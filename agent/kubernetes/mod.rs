@@ -22,10 +22,23 @@ pub use render::render;
 
 use crate::metadata::Deployment;
 
-/// Where a node that others know keeps what it is to them, and what runs again by itself; each with the place at which
-/// its store is mounted, where it lies on a volume. None of it is another instance's.
-pub const MEMBERSHIPS: [(&str, &str); 3] =
-    [(etcd::DATA, etcd::STORE), (docker::CONTAINERS, docker::STORE), (docker::SWARM, docker::STORE)];
+/// What makes a node known to others, or runs again by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Membership {
+    /// Where it lies.
+    pub path: &'static str,
+    /// Where its store is mounted, if it lies on a volume.
+    pub store: &'static str,
+    /// There once the agent configured its service; else it is the image builder's or the operator's.
+    pub drop_in: &'static str,
+}
+
+/// None of it is another instance's.
+pub const MEMBERSHIPS: [Membership; 3] = [
+    Membership { path: etcd::DATA, store: etcd::STORE, drop_in: etcd::DROP_IN },
+    Membership { path: docker::CONTAINERS, store: docker::STORE, drop_in: docker::DROP_IN },
+    Membership { path: docker::SWARM, store: docker::STORE, drop_in: docker::DROP_IN },
+];
 
 /// What a deployment's parameters ask for.
 ///

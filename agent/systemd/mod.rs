@@ -173,6 +173,24 @@ impl Systemd {
         self.0.link.call(ANSWER, enable).await.context(|| format!("enabling {}", names.join(", ")))
     }
 
+    /// Disables units, as `systemctl disable` does, and has systemd read its unit files again where that changed anything.
+    ///
+    /// # Errors
+    /// If systemd cannot be reached or refuses.
+    pub async fn disable(&self, names: &[String]) -> Result<()> {
+        let runtime = false;
+        let disable = move |connection: Connection| async move {
+            let answer =
+                connection.call_method(Some(SYSTEMD), SYSTEMD_PATH, Some(MANAGER), "DisableUnitFiles", &(names, runtime)).await?;
+            let changes: Vec<(String, String, String)> = answer.body().deserialize()?;
+            Ok(!changes.is_empty())
+        };
+        if self.0.link.call(ANSWER, disable).await.context(|| format!("disabling {}", names.join(", ")))? {
+            self.reload().await?;
+        }
+        Ok(())
+    }
+
     /// Has systemd run a program; returns once it took it.
     ///
     /// # Errors

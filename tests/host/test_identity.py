@@ -81,11 +81,13 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
     assert status.returncode == 2
     for words in ("instance: copy (cloud-init)", "copy of instance original (cloud-init)", "NOT USED: /etc/os-collect-config.conf", "remedy:"):
         assert words in status.stdout, status.stdout
-    # The next boot is no better: what is configured is still the original's.
+    # The next boot is no better: what is configured is still the original's. It starts nothing of it, nor can anybody.
     host.reboot(expect="")
-    host.wait_for(lambda: host.show(GUARD, "Result")["Result"] == "exit-code")
     host.wait_for(lambda: host.is_active(UNIT))
-    assert not host.is_active("etcd.service") and not server.requests()
+    for unit in ("etcd.service", "docker.service"):
+        assert host.exec("systemctl", "is-enabled", unit, check=False).stdout.strip() == "disabled"
+        assert host.exec("systemctl", "start", unit, check=False).returncode and not host.is_active(unit)
+    assert host.show(GUARD, "Result")["Result"] == "exit-code" and not server.requests()
 
     # Its own metadata comes, for a node of its own: a new member of a new cluster.
     mine = dict(inputs, INSTANCE_NAME="node-2", CLUSTER_UUID="0e9f3a52-8d0e-4c61-9b0e-2f6f6e1d7a11")
@@ -211,7 +213,9 @@ def test_a_kill_while_the_state_is_put_aside_loses_nothing_of_it(hosts):
         echo '{{"/etc/os-collect-config.conf": "digest"}}' >learnt.json
         echo '{old}' >identity.json
         echo old >/var/tmp/disk/var/lib/heat-config/deployed/1.json
-        echo old >/var/tmp/disk/var/lib/etcd/default.etcd/member/db""")
+        echo old >/var/tmp/disk/var/lib/etcd/default.etcd/member/db
+        mkdir -p /var/tmp/disk/etc/systemd/system/etcd.service.d
+        : >/var/tmp/disk/etc/systemd/system/etcd.service.d/50-heat-node-agent.conf""")
     copy = f"rm -rf {STATE} /var/lib/heat-config /var/lib/etcd/*; cp -a /var/tmp/disk/. /"
     agent = "heat-node-agent run --once >/dev/null 2>&1"
     calls = "openat mkdirat write fsync fchmod renameat unlinkat"

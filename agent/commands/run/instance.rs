@@ -120,8 +120,8 @@ impl Place {
     async fn change(&self, old: Record, machine: Identity) -> Result<Record> {
         // Stopping may take longer than systemd waits for a start.
         Notify::default().ready();
-        self.stop_units().await;
-        let beside = beside(&self.settings.deploy.deployed_dir, &Probe::machine().read_mounts()?);
+        self.retire_units().await;
+        let beside = beside(&self.root, &self.settings.deploy.deployed_dir, &Probe::machine().read_mounts()?)?;
         let record = succeed(&self.state, &beside, old, machine, self.clock.now())?;
         if let Some(before) = &record.predecessor {
             let line = format!("this disk is a copy of instance {}; this is instance {}", before.instance, record.instance);
@@ -132,10 +132,22 @@ impl Place {
         Ok(record)
     }
 
-    /// Where the guard did not keep them from starting, e.g. because a container got another identity while it ran.
-    async fn stop_units(&self) {
+    /// They may run where the guard did not keep them from starting, e.g. because a container got another identity while
+    /// it ran. Nor is a later boot to start them: the guard lets units pass once this instance has a node of its own, which
+    /// may need others, or not have its files yet.
+    async fn retire_units(&self) {
         let Some(systemd) = &self.systemd else { return };
-        for unit in units(&self.state) {
+        let units = units(&self.state);
+        if units.is_empty() {
+            return;
+        }
+        if let Err(error) = systemd.disable(&units).await {
+            let line = "the units of the other instance cannot be disabled";
+            self.report.emit(Event::new(Code::IdentityUnitStopped, line).error(&error));
+        }
+        for unit in units {
+            // Each may take half of what the watchdog allows.
+            Notify::default().alive();
             // Large futures: rarely made, and not to be carried along by every start.
             let stopped = Box::pin(self.clock.limit(STOPPING, async {
                 if !systemd.unit(&unit).await?.may_run() {
@@ -154,12 +166,18 @@ impl Place {
     }
 }
 
-/// What goes with the state: the replaced tools' record, and memberships on the root disk. A volume's are not looked at:
-/// what it holds is judged by its marker.
-fn beside(deployed: &Path, mounts: &[Mount]) -> Vec<PathBuf> {
-    let on_root = |point: &str| !mounts.iter().any(|mount| mount.point == point);
-    let memberships = kubernetes::MEMBERSHIPS.iter().filter(|(_, point)| on_root(point));
-    std::iter::once(deployed).chain(memberships.map(|(path, _)| Path::new(path))).map(Path::to_owned).collect()
+/// What goes with the state: the replaced tools' record, and on the root disk the memberships of services that an agent
+/// configured: others run unguarded, with their stores open. A volume's are not looked at: what it holds is judged by its
+/// marker.
+fn beside(root: &Tree, deployed: &Path, mounts: &[Mount]) -> Result<Vec<PathBuf>> {
+    let mut found = vec![deployed.to_owned()];
+    for membership in kubernetes::MEMBERSHIPS {
+        let on_root = !mounts.iter().any(|mount| mount.point == membership.store);
+        if on_root && root.facts(Path::new(membership.drop_in))?.is_some() {
+            found.push(membership.path.into());
+        }
+    }
+    Ok(found)
 }
 
 /// The services that the generation in place runs.
@@ -186,18 +204,31 @@ pub(in crate::commands) fn check(state_dir: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Attributes;
 
     #[test]
     fn a_membership_goes_with_the_disk_that_it_lies_on() {
         let mount = |point: &str| Mount { number: "8:1".into(), point: point.into(), source: "/dev/sda1".into() };
         let (etcd, containers, swarm) = ("/var/lib/etcd/default.etcd", "/var/lib/docker/containers", "/var/lib/docker/swarm");
-        for (mounts, aside) in [
-            (vec!["/", "/var"], vec!["/d", etcd, containers, swarm]),
-            (vec!["/", "/var/lib/etcd"], vec!["/d", containers, swarm]),
-            (vec!["/", "/var/lib/docker", "/var/lib/docker/overlay2"], vec!["/d", etcd]),
+        let (both, only_etcd) = (vec!["etcd", "docker"], vec!["etcd"]);
+        for (configured, mounts, aside) in [
+            (&both, vec!["/", "/var"], vec!["/d", etcd, containers, swarm]),
+            (&both, vec!["/", "/var/lib/etcd"], vec!["/d", containers, swarm]),
+            (&both, vec!["/", "/var/lib/docker", "/var/lib/docker/overlay2"], vec!["/d", etcd]),
+            // Somebody else's docker keeps its containers.
+            (&only_etcd, vec!["/"], vec!["/d", etcd]),
+            (&vec![], vec!["/"], vec!["/d"]),
         ] {
+            let dir = tempfile::tempdir().unwrap();
+            let root = Tree::open(dir.path()).unwrap();
+            for service in configured {
+                let place = PathBuf::from(format!("etc/systemd/system/{service}.service.d"));
+                root.create_dir_all(&place, Attributes::mode(0o755)).unwrap();
+                root.write(&place.join("50-heat-node-agent.conf"), b"", Attributes::mode(0o644)).unwrap();
+            }
             let mounts: Vec<_> = mounts.into_iter().map(mount).collect();
-            assert_eq!(beside(Path::new("/d"), &mounts), aside.iter().map(PathBuf::from).collect::<Vec<_>>());
+            let aside: Vec<_> = aside.iter().map(PathBuf::from).collect();
+            assert_eq!(beside(&root, Path::new("/d"), &mounts).unwrap(), aside);
         }
     }
 }
