@@ -127,6 +127,13 @@ pub fn succeed(state: &Tree, beside: &[PathBuf], mut old: Record, machine: Ident
         Ok(here) => here,
     };
     files.extend(learnt.unwrap_or_default());
+    // The disk may have come back, e.g. by a rebuild with an image of the copy: what led this instance before is its own.
+    for place in state.list(Path::new(ASIDE))?.iter().map(|number| Path::new(ASIDE).join(number)) {
+        if state.read_json::<Record>(&place.join(FILE)).ok().flatten().is_some_and(|record| record.instance.is(&machine)) {
+            let own = state.read_json::<Leftovers>(&place.join(LEARNT)).ok().flatten().unwrap_or_default();
+            files.retain(|path, digest| own.get(path) != Some(digest));
+        }
+    }
     state.create_dir_all(&aside, Attributes::mode(0o700))?;
     for name in state.list(Path::new(""))? {
         if !["lock", ASIDE, FILE].iter().any(|kept| name == *kept) {
@@ -338,6 +345,20 @@ mod tests {
         // What an instance did not use stays that of the one before it.
         disk.state.remove(Path::new("learnt.json")).unwrap();
         assert_eq!(disk.succeed("f", 9).unwrap().predecessor.unwrap().files["/etc/os-collect-config.conf"], "d");
+    }
+
+    #[test]
+    fn an_instance_that_comes_back_has_its_own_files() {
+        let disk = Disk::new();
+        disk.succeed("b", 2).unwrap();
+        disk.put("state/learnt.json", "{\"/etc/os-collect-config.conf\": \"b\", \"/boot-copy\": \"b\"}");
+        assert_eq!(disk.succeed("c", 3).unwrap().predecessor.unwrap().files.len(), 2);
+        disk.state.remove(Path::new("learnt.json")).unwrap();
+        assert_eq!(disk.succeed("b", 4).unwrap().predecessor.unwrap().files, Leftovers::new());
+        // Of instance a nothing is known that b's files did not replace.
+        disk.put("state/learnt.json", "{\"/boot-copy\": \"new\"}");
+        let files = disk.succeed("a", 5).unwrap().predecessor.unwrap().files;
+        assert_eq!(files, Leftovers::from([("/boot-copy".into(), "new".into())]));
     }
 
     #[test]
