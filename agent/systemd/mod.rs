@@ -173,22 +173,17 @@ impl Systemd {
         self.0.link.call(ANSWER, enable).await.context(|| format!("enabling {}", names.join(", ")))
     }
 
-    /// Disables units, as `systemctl disable` does, and has systemd read its unit files again where that changed anything.
+    /// Disables units, as `systemctl disable` does. systemd must read its unit files again afterwards.
     ///
     /// # Errors
     /// If systemd cannot be reached or refuses.
     pub async fn disable(&self, names: &[String]) -> Result<()> {
         let runtime = false;
         let disable = move |connection: Connection| async move {
-            let answer =
-                connection.call_method(Some(SYSTEMD), SYSTEMD_PATH, Some(MANAGER), "DisableUnitFiles", &(names, runtime)).await?;
-            let changes: Vec<(String, String, String)> = answer.body().deserialize()?;
-            Ok(!changes.is_empty())
+            connection.call_method(Some(SYSTEMD), SYSTEMD_PATH, Some(MANAGER), "DisableUnitFiles", &(names, runtime)).await?;
+            Ok(())
         };
-        if self.0.link.call(ANSWER, disable).await.context(|| format!("disabling {}", names.join(", ")))? {
-            self.reload().await?;
-        }
-        Ok(())
+        self.0.link.call(ANSWER, disable).await.context(|| format!("disabling {}", names.join(", ")))
     }
 
     /// Has systemd run a program; returns once it took it.

@@ -87,6 +87,8 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
     for unit in ("etcd.service", "docker.service"):
         assert host.exec("systemctl", "is-enabled", unit, check=False).stdout.strip() == "disabled"
         assert host.exec("systemctl", "start", unit, check=False).returncode and not host.is_active(unit)
+    # Nor is a disk of the original waited for.
+    assert not host.exists("/etc/systemd/system/var-lib-docker.mount")
     assert host.show(GUARD, "Result")["Result"] == "exit-code" and not server.requests()
 
     # Its own metadata comes, for a node of its own: a new member of a new cluster.

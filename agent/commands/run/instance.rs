@@ -10,6 +10,7 @@ use super::page;
 use crate::clock::Clock;
 use crate::commands::print_error;
 use crate::deploy::Generations;
+use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::identity::{Identity, Record, succeed};
@@ -18,6 +19,7 @@ use crate::metadata::Deployment;
 use crate::report::notify::Notify;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::Settings;
+use crate::storage::mount_unit;
 use crate::storage::probe::{Mount, Probe};
 use crate::systemd::Systemd;
 
@@ -137,11 +139,17 @@ impl Place {
     /// may need others, or not have its files yet.
     async fn retire_units(&self) {
         let Some(systemd) = &self.systemd else { return };
-        let units = units(&self.state);
-        if units.is_empty() {
-            return;
-        }
-        if let Err(error) = systemd.disable(&units).await {
+        let Some(former) = former_node(&self.state) else { return };
+        let units: Vec<_> = former.units.into_iter().filter(|unit| unit.enable).map(|unit| unit.name).collect();
+        let disabled = async {
+            // The mount point is asked for by a node without a volume too, and this disk is not attached any more.
+            for volume in &former.volumes {
+                self.root.remove(Path::new(&mount_unit::path(&volume.mount_point)))?;
+            }
+            systemd.disable(&units).await?;
+            systemd.reload().await
+        };
+        if let Err(error) = disabled.await {
             let line = "the units of the other instance cannot be disabled";
             self.report.emit(Event::new(Code::IdentityUnitStopped, line).error(&error));
         }
@@ -180,12 +188,10 @@ fn beside(root: &Tree, deployed: &Path, mounts: &[Mount]) -> Result<Vec<PathBuf>
     Ok(found)
 }
 
-/// The services that the generation in place runs.
-fn units(state: &Tree) -> Vec<String> {
-    let deployment = Generations::look(state).and_then(|generation| Deployment::parse(&generation.entry).ok().flatten());
-    let spec = deployment.and_then(|deployment| kubernetes::node_of(&deployment).ok());
-    let units = spec.map(|spec| kubernetes::render(&spec).units).unwrap_or_default();
-    units.into_iter().filter(|unit| unit.enable).map(|unit| unit.name).collect()
+/// What the generation in place asks for.
+fn former_node(state: &Tree) -> Option<Desired> {
+    let deployment = Deployment::parse(&Generations::look(state)?.entry).ok().flatten()?;
+    Some(kubernetes::render(&kubernetes::node_of(&deployment).ok()?))
 }
 
 /// Refused, if the state in `state_dir` is of another instance than this machine. Nothing is said where either is unknown,
