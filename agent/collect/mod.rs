@@ -185,6 +185,13 @@ impl Collector {
         &self.keystone
     }
 
+    /// The file of certificate authorities that is named for the server's endpoints, beside the system's and our own.
+    #[must_use]
+    pub fn endpoint_ca(&mut self) -> Option<PathBuf> {
+        let learnt = self.learn();
+        SourceName::REMOTE.into_iter().find_map(|name| learnt.endpoint(name).ok().flatten()?.ca().map(PathBuf::from))
+    }
+
     /// Polls fast for a while: something is expected to change, or somebody waits for a fresh answer.
     pub fn nudge(&mut self) {
         for source in &mut self.sources {

@@ -25,7 +25,7 @@ pub(super) fn own(metadata: &Map<String, Value>) -> Own {
             region: text("heat", "region_name"),
         })
     };
-    Own { cfn: cfn(), user: user() }
+    Own { cfn: cfn(), user: user(), ca: None }
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::http::Http;
 use crate::kubernetes;
 use crate::metadata::Deployment;
 use crate::openstack::keystone::Keystone;
+use crate::report::Report;
 use crate::settings::Settings;
 use crate::signal::{Handle, Own, Sender, Status, Verdict, WaitSignal, Way, judge};
 
@@ -51,7 +52,8 @@ pub struct Wanted {
 pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<ExitCode> {
     // Neither a daemon nor root is needed where the handle is given: then what was collected only helps.
     let collected = document::read(options, settings);
-    let own = collected.as_ref().map(own).unwrap_or_default();
+    let mut own = collected.as_ref().map(own).unwrap_or_default();
+    own.ca = document::collected(settings, &Report::kept()).ok().and_then(|mut collector| collector.endpoint_ca());
     let (handle, id) = match &wanted.url {
         Some(url) => {
             // The signals of several nodes to one condition must not overwrite each other.

@@ -589,7 +589,7 @@ mod tests {
         let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
         let (outbox, heat) = (outbox(dir.path(), &clock, &report), Fake::start(vec![status("403 Forbidden", "")]).await);
         let keys = Keys { access: "AK1".into(), secret: "hush".into() };
-        let own = Own { cfn: Some((format!("{}/v1/", heat.base), keys)), user: None };
+        let own = Own { cfn: Some((format!("{}/v1/", heat.base), keys)), ..Own::default() };
         let view = |ids: &[&str], newest, answered| View { own: own.clone(), ..view(ids, newest, answered) };
         let mut entry = entry("a", clock.now());
         let arn = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/r";

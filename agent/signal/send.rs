@@ -1,5 +1,7 @@
 //! One signal as one HTTP request, and the other ways to Heat where its own address is refused.
 
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -35,6 +37,8 @@ pub struct Own {
     pub cfn: Option<(String, Keys)>,
     /// The server's stack user.
     pub user: Option<Credentials>,
+    /// Certificate authorities that are named for its endpoints (os-collect-config's `ca_certificate`).
+    pub ca: Option<PathBuf>,
 }
 
 /// How a signal is addressed.
@@ -90,13 +94,26 @@ pub struct Sender {
     http: Http,
     keystone: Keystone,
     clock: Clock,
+    /// The client for the endpoints' own authorities, kept so that its connections stay open.
+    endpoint: Arc<Mutex<Option<(PathBuf, Http)>>>,
 }
 
 impl Sender {
     /// With tokens that may be shared with the sources.
     #[must_use]
     pub fn new(http: Http, keystone: Keystone, clock: Clock) -> Self {
-        Self { http, keystone, clock }
+        Self { http, keystone, clock, endpoint: Arc::default() }
+    }
+
+    /// The client that knows the authorities of the server's endpoints: what polls trust, signals trust too
+    /// (heat-protocol.md R26).
+    fn http(&self, own: &Own) -> Http {
+        let Some(ca) = &own.ca else { return self.http.clone() };
+        let mut kept = self.endpoint.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some((known, http)) if known == ca => http.clone(),
+            _ => kept.insert((ca.clone(), self.http.with_endpoint_ca(ca))).1.clone(),
+        }
     }
 
     /// Sends a body, and says by which way it came to the answer. It always starts with `{`, has a Content-Length and the
@@ -110,9 +127,9 @@ impl Sender {
         let mut ways = own.ways(destination);
         let at = if self.is_old(destination) { ways.len() } else { 0 };
         ways.insert(at, (Way::AsGiven, destination.clone()));
-        let (mut best, mut told) = (None::<Answer>, Vec::new());
+        let (mut best, mut told, http) = (None::<Answer>, Vec::new(), self.http(own));
         for (way, to) in ways {
-            let mut answer = self.once(&to, body, DEADLINE.saturating_sub(started.elapsed())).await;
+            let mut answer = self.once(&http, &to, body, DEADLINE.saturating_sub(started.elapsed())).await;
             let verdict = judge(&answer);
             // heat-api-cfn answers 500 to keys that are gone. Without any answer nobody knows what was done: a fresh look at
             // the metadata comes first.
@@ -178,7 +195,7 @@ impl Sender {
         Some((why.to_owned(), remedy))
     }
 
-    async fn once(&self, destination: &Destination, body: &Value, deadline: Duration) -> Answer {
+    async fn once(&self, http: &Http, destination: &Destination, body: &Value, deadline: Duration) -> Answer {
         let (verb, url, insecure) = match destination {
             Destination::Url { url, verb, insecure } => (verb.as_str(), url, *insecure),
             Destination::Token { endpoint, insecure, .. } => ("POST", endpoint, *insecure),
@@ -187,15 +204,15 @@ impl Sender {
         let mut request = Request::new(verb, url, deadline).json(body.to_string().into_bytes());
         request.body_limit = ANSWER_LIMIT;
         // A curl line alone turns nothing off (design.md 7).
-        request.insecure = insecure && self.http.may_skip_verification();
+        request.insecure = insecure && http.may_skip_verification();
         let answer = match destination {
             Destination::User { credentials, .. } => {
-                Box::pin(self.keystone.request(&self.http, credentials, "orchestration", request)).await
+                Box::pin(self.keystone.request(http, credentials, "orchestration", request)).await
             }
             Destination::Token { token, .. } => {
-                self.http.request(request.header("accept", "application/json").header("x-auth-token", token.clone())).await
+                http.request(request.header("accept", "application/json").header("x-auth-token", token.clone())).await
             }
-            Destination::Url { .. } => self.http.request(request.header("accept", "application/json")).await,
+            Destination::Url { .. } => http.request(request.header("accept", "application/json")).await,
         };
         let mut answer = match answer {
             Ok(response) => Answer::status(response.status, response.retry_after(), &said(&response.body)),

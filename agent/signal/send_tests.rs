@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::*;
 use crate::clock::Timestamp;
-use crate::files::Tree;
+use crate::files::{Attributes, Tree};
 use crate::http::Tls;
-use crate::http::fake::{Act, Fake, ok, status};
+use crate::http::fake::{Act, Authority, Fake, ok, status};
 
 const HANDLE: &str = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/r";
 
@@ -37,7 +37,7 @@ fn user(base: &str) -> Credentials {
 }
 
 fn keys(base: &str) -> Own {
-    Own { cfn: Some((format!("{base}/v1/"), Keys { access: "AK1".to_owned(), secret: "hush".to_owned() })), user: None }
+    Own { cfn: Some((format!("{base}/v1/"), Keys { access: "AK1".to_owned(), secret: "hush".to_owned() })), ..Own::default() }
 }
 
 /// A URL of 2026-03-01T11:59:58Z.
@@ -157,7 +157,7 @@ async fn a_url_that_is_too_old_is_not_tried_first_but_tried() {
 async fn a_server_that_polls_heat_itself_sends_by_its_own_user() {
     let fake = Fake::start(vec![ok("")]).await;
     fake.play(vec![forbidden(), token("one", &fake.base), ok("null")]);
-    let own = Own { cfn: None, user: Some(user(&fake.base)) };
+    let own = Own { user: Some(user(&fake.base)), ..Own::default() };
     let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &own).await;
     assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::OwnToken));
     assert_eq!(
@@ -282,4 +282,22 @@ fn the_first_line_of_heats_own_words_is_taken() {
     assert_eq!(said(br#"{"code": 404, "error": {"message": "gone", "type": "EntityNotFound"}}"#), "gone");
     assert_eq!(said(b"<html>"), "");
     assert_eq!(said(&[0xff, 0xfe]), "");
+}
+
+#[tokio::test]
+async fn the_authority_of_the_servers_endpoints_is_trusted_for_signals_too() {
+    let authority = Authority::new("throw-away");
+    let fake = Fake::start_tls(vec![ok("")], authority.identity("127.0.0.1", (2020, 2100))).await;
+    let dir = tempfile::tempdir().unwrap();
+    let tree = Arc::new(Tree::open(dir.path()).unwrap());
+    tree.write(Path::new("ca.pem"), authority.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
+    let clock = Clock::manual(Timestamp::parse_rfc3339("2026-03-01T12:00:00Z").unwrap());
+    let sender = Sender::new(Http::new(Tls::default(), tree, clock.clone()), Keystone::new(clock.clone()), clock);
+    let (refused, _) = sender.send(&url(&fake.base), &json!({}), &Own::default()).await;
+    assert!(refused.cause.contains("authority"), "{}", refused.cause);
+    let own = Own { ca: Some("/ca.pem".into()), ..Own::default() };
+    for _ in 0..2 {
+        assert_eq!(sender.send(&url(&fake.base), &json!({}), &own).await.0.code, Some(200));
+    }
+    assert_eq!(fake.connections(), 2, "one was refused, one is kept");
 }

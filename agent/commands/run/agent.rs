@@ -230,7 +230,9 @@ impl Agent {
     fn is_idle(&self) -> bool {
         let lanes = self.hook.is_some() || self.bring_up.is_some() || self.sending.is_some();
         let sendable = self.outbox.due(&self.view()).is_some_and(|due| due <= self.clock.now());
-        !lanes && !sendable && self.trouble.is_none()
+        // A first try that is held back for a moment belongs to this pass.
+        let held = self.outbox.waiting().iter().any(|entry| entry.tries == 0 && entry.not_before > self.clock.now());
+        !lanes && !sendable && !held && self.trouble.is_none()
     }
 
     fn step(&mut self) {

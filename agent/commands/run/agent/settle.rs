@@ -16,6 +16,10 @@ use crate::programs::{Programs, Ran};
 use crate::report::{Code, Event, Phase};
 use crate::signal::{About, Destination, Entry, Fate, Sent};
 
+/// Heat takes no notice of a temporary URL's object of the same second as its own change of the deployment, which has
+/// whole seconds (heat-protocol.md 7.2). It made that change before we could see it.
+const UNNOTICED: Duration = Duration::from_secs(2);
+
 impl Agent {
     /// Results without a signal get theirs stored: after a start, and after a disk was full. Not while one is on its way,
     /// which has left the outbox but not been recorded yet.
@@ -159,7 +163,11 @@ impl Agent {
             let about =
                 About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: true };
             let body = Value::Object(deploy::body(outcome, &record.outputs, SIGNAL_LIMIT));
-            return self.outbox.put(Entry::new(result_key(&record.id), Some(about), destination, body, self.clock.now()));
+            let mut entry = Entry::new(result_key(&record.id), Some(about), destination, body, self.clock.now());
+            if matches!(&record.target, SignalTarget::Url { verb, .. } if verb == "PUT") && record.action != "CREATE" {
+                entry.not_before = record.seen.after(UNNOTICED);
+            }
+            return self.outbox.put(entry);
         }
         let SignalTarget::Unsupported { name } = &record.target else {
             return self.journal.signalled(&record.id, Some("no signal wanted".to_owned()));
@@ -200,7 +208,8 @@ impl Agent {
         if self.outbox.due(&view).is_none_or(|due| due > self.clock.now()) {
             return;
         }
-        let outbox = Rc::clone(&self.outbox);
+        let (outbox, mut view) = (Rc::clone(&self.outbox), view);
+        view.own.ca = self.collector.endpoint_ca();
         self.sending = Some(Box::pin(async move { outbox.send_due(&view).await }));
     }
 

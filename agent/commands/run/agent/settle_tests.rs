@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::commands::run::instance::Place;
 use crate::files::{Attributes, Tree};
 use crate::http::fake::{Act, Fake, ok, status};
@@ -245,4 +245,27 @@ async fn a_server_that_polls_heat_with_a_token_signals_with_the_same_one() {
     assert!(fake.requests()[3].contains("x-auth-token: tok\r\n"));
     assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
     assert!(events.iter().any(|event| event.code == Code::SignalOtherWay));
+}
+
+#[tokio::test]
+async fn a_temporary_url_of_a_changed_deployment_is_not_written_in_the_second_of_the_change() {
+    let put = |name: &str, action: &str| {
+        let signal = [("deploy_signal_id", "http://192.0.2.1/v1/AUTH_p/c/o?temp_url_sig=x"), ("deploy_signal_verb", "PUT")];
+        let mut entry = deployment(name, &signal);
+        entry["inputs"][0]["value"] = json!(action);
+        entry
+    };
+    let document = json!({"deployments": [put("made", "CREATE"), put("changed", "UPDATE")]});
+    let dir = tempfile::tempdir().unwrap();
+    let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+    agent.collector.poll_once().await;
+    agent.decide().unwrap();
+    let held = |name: &str| {
+        let entries = agent.outbox.waiting();
+        entries.iter().find(|entry| entry.about.as_ref().unwrap().name == name).unwrap().not_before
+    };
+    let seen = agent.journal.get("id-changed").unwrap().seen;
+    assert_eq!((held("made"), held("changed").since(seen)), (Timestamp(0), Duration::from_secs(2)));
+    agent.sending = None;
+    assert!(!agent.is_idle(), "a single pass waits for it");
 }
