@@ -67,6 +67,12 @@ impl Change {
     }
 }
 
+/// What to say where Heat wants a server to look elsewhere.
+const UNSUPPORTED: (&str, &str) = (
+    "os-collect-config asks for zaqar, which this version cannot poll",
+    "set software_config_transport of this server to POLL_SERVER_CFN, POLL_SERVER_HEAT or POLL_TEMP_URL",
+);
+
 /// Polls the sources.
 pub struct Collector {
     settings: Settings,
@@ -90,6 +96,8 @@ pub struct Collector {
     turns: u64,
     snapshot: Snapshot,
     nothing_known: bool,
+    /// Heat wants the server to look where this version cannot.
+    unsupported: bool,
     /// Of the files that lead to a server, as stored for a copy of this disk.
     learnt: Option<Leftovers>,
     /// Files of another instance that it was told of.
@@ -145,6 +153,7 @@ impl Collector {
             turns: 0,
             snapshot: Snapshot::default(),
             nothing_known: false,
+            unsupported: false,
             learnt: None,
             told: Vec::new(),
         };
@@ -177,6 +186,13 @@ impl Collector {
     #[must_use]
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    /// Why nobody speaks for Heat and nobody will, with the remedy: the server is to be asked for in a way that this
+    /// version does not know.
+    #[must_use]
+    pub fn unsupported(&self) -> Option<(&'static str, &'static str)> {
+        self.unsupported.then_some(UNSUPPORTED)
     }
 
     /// The tokens that the sources use: signals by the same user need no other one.
@@ -518,12 +534,11 @@ impl Collector {
         let unsupported = learnt.asks_for("zaqar");
         let helps = |source: &Source| source.name.speaks_for_heat() || !unsupported;
         let nothing = !self.sources.iter().any(|source| (source.configured || source.document.is_some()) && helps(source));
+        self.unsupported = nothing && unsupported;
         if nothing && !self.nothing_known {
             let mut event = Event::new(Code::NoSource, "no source of metadata is known").phase(Phase::Metadata);
-            if unsupported {
-                event = event
-                    .cause("os-collect-config asks for zaqar, which this version cannot poll")
-                    .remedy("set software_config_transport of this server to POLL_SERVER_CFN, POLL_SERVER_HEAT or POLL_TEMP_URL");
+            if let Some((cause, remedy)) = self.unsupported() {
+                event = event.cause(cause).remedy(remedy);
             }
             self.report.emit(event);
         }

@@ -32,14 +32,17 @@ pub fn tree(status: &Status, running: bool) -> Vec<Condition> {
     all
 }
 
-/// Puts the node below the deployment that it is the work of; gives it back where there is none.
+/// Puts the node below the deployment that it is the work of; gives it back where there is none. A deployment that was
+/// refused before it made a generation has its own cause.
 fn nest(node: Condition, status: &Status, deployments: &mut Condition) -> Option<Condition> {
-    let state = status.node.as_ref().map(|node| node.state.as_str());
-    let asks = |one: &DeploymentStatus| {
-        one.group == "kubernetes-node"
-            && ((one.state == "running" && state == Some("applying")) || (one.failed && state == Some("rejected")))
+    let known = status.node.as_ref().map(|node| (node.state.as_str(), node.deployment.as_deref()));
+    let asks = |one: &&DeploymentStatus| match known {
+        Some((state, id)) if id == Some(one.id.as_str()) => {
+            (one.state == "running" && state == "applying") || (one.failed && state == "rejected")
+        }
+        _ => false,
     };
-    let id = status.deployments.iter().rev().find(|one| asks(one)).map(|one| one.id.as_str());
+    let id = status.deployments.iter().find(asks).map(|one| one.id.as_str());
     let part = deployments.parts.iter_mut().find(|part| id.is_some() && part.id.as_deref() == id);
     let Some(part) = part else { return Some(node) };
     (part.cause, part.remedy) = (None, None);
@@ -167,9 +170,15 @@ fn node(node: &NodeStatus) -> Condition {
         "applied" => all.state = Ok,
         "rejected" => {
             all.state = Failed;
+            // Nobody waits for them any more.
+            for step in all.parts.iter_mut().filter(|step| step.state == Waiting) {
+                *step = condition(&step.name, Pending);
+            }
             // The step that failed says the same in its own words.
             if !all.parts.iter().any(|step| step.state == Failed) {
                 all.cause.clone_from(&node.reason);
+                let remedy = "update the stack: its next kubernetes-node deployment goes on from here";
+                all.remedy = Some(remedy.to_owned());
             }
         }
         _ => all.state = Waiting,
@@ -338,6 +347,7 @@ mod tests {
         NodeStatus {
             generation: 2,
             state: state.into(),
+            deployment: Some("n".into()),
             reason: Some("HNA-0703 the whole reason".into()),
             timings: vec![],
             drifted: false,
@@ -441,6 +451,31 @@ mod tests {
                 "FAILED at deployments > name-n",
                 Bad,
             ),
+            (
+                "another deployment's parameters are bad",
+                changed(|s| {
+                    s.node = Some(NodeStatus {
+                        deployment: Some("old".into()),
+                        ..node("rejected", vec![step("volume etcd", Waiting)])
+                    });
+                    s.deployments[1].failed = true;
+                }),
+                true,
+                "FAILED at deployments > name-n",
+                Bad,
+            ),
+            (
+                "superseded: nobody waits for its steps",
+                changed(|s| {
+                    s.node = Some(NodeStatus {
+                        deployment: Some("old".into()),
+                        ..node("rejected", vec![step("volume etcd", Waiting)])
+                    });
+                }),
+                true,
+                "FAILED at node",
+                Bad,
+            ),
             ("rejected before a restart", changed(|s| s.node = Some(node("rejected", vec![]))), true, "FAILED at node", Bad),
             ("drift", changed(|s| s.node.as_mut().unwrap().drifted = true), true, "FAILED at node", Wait),
             ("a signal waits", changed(|s| s.signals = vec![signal()]), true, "waiting for signals > http://heat/signal", Wait),
@@ -479,6 +514,7 @@ mod tests {
             (changed(|s| s.signals = vec![signal()]), true),
             (changed(|s| s.sources = vec![source(1)]), true),
             (changed(|s| s.node = Some(node("applying", vec![]))), true),
+            (changed(|s| s.sources.clear()), true),
         ] {
             assert_eq!(status.is_degraded(), degraded, "{status:?}");
         }

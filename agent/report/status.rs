@@ -233,6 +233,9 @@ pub struct NodeStatus {
     pub generation: u64,
     /// applying, applied, rejected.
     pub state: String,
+    /// Id of the deployment that asked for it.
+    #[serde(default)]
+    pub deployment: Option<String>,
     /// Why it was rejected: step, cause, remedy.
     pub reason: Option<String>,
     /// Steps and their milliseconds.
@@ -292,6 +295,7 @@ impl Status {
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.is_tried_again()
+            || self.sources.is_empty()
             || self.deployments.iter().any(|one| one.listed && (one.failed || one.undelivered))
             || self.conditions.iter().any(|condition| condition.state == ConditionState::Failed)
     }
@@ -311,8 +315,8 @@ impl Status {
         use super::text::escaped;
         let mut lines = Vec::new();
         let state =
-            if running { format!("running, pid {}", self.agent.pid) } else { "NOT RUNNING (last known state below)".to_owned() };
-        lines.push(format!("heat-node-agent {} ({state}, since {})", self.agent.version, self.agent.started));
+            if running { format!("running, pid {}", self.agent.pid) } else { "NOT RUNNING; below: what it knew last".to_owned() };
+        lines.push(format!("heat-node-agent {} ({state}; started {})", self.agent.version, self.agent.started));
         lines.push(format!("phase: {} - {}", self.phase.as_str(), escaped(&self.summary)));
         for condition in self.conditions.iter().filter(|condition| condition.state == ConditionState::Failed) {
             let cause = condition.cause.as_deref().unwrap_or_default();
@@ -332,6 +336,7 @@ impl Status {
                     ));
                     lines.extend(source.remedy.iter().map(|remedy| format!("  {:<12} remedy: {}", "", escaped(remedy))));
                 }
+                _ if source.last_good.is_none() => lines.push(format!("  {:<12} not read yet", source.name)),
                 _ => lines.push(format!("  {:<12} ok, last good {good}", source.name)),
             }
         }
@@ -354,7 +359,7 @@ impl Status {
                 "  {:<9} {:<16} {:<8} {} ({}){code}",
                 one.state,
                 escaped(&one.group),
-                one.action,
+                escaped(&one.action),
                 escaped(&one.name),
                 escaped(&one.id)
             ));

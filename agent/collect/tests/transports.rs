@@ -528,6 +528,11 @@ async fn a_transport_that_cannot_be_polled_is_named() {
     }
     let said: Vec<_> = machine.report.events().into_iter().filter(|event| event.code == Code::NoSource).collect();
     assert!(said.len() == 1 && said[0].remedy.as_ref().unwrap().contains("POLL_SERVER_HEAT"), "{said:?}");
+    assert_eq!(said[0].cause.as_deref(), collector.unsupported().map(|(cause, _)| cause));
+    machine.put(BOOT, &json!({"deployments": [], "os-collect-config": {}}).to_string());
+    collector.nudge();
+    collector.poll_once().await;
+    assert!(collector.unsupported().is_none());
 }
 
 #[tokio::test]

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::agent::Agent;
 use super::agent::view::is_expected;
 use crate::clock::Timestamp;
@@ -18,7 +20,7 @@ use crate::report::{Code, Phase};
 use crate::settings::Warning;
 use crate::signal::Entry;
 
-/// Deployments shown; older ones are in the journal.
+/// Deployments shown that the metadata does not list any more; older ones are in the journal.
 const SHOWN: usize = 50;
 
 /// What there is to show.
@@ -40,10 +42,17 @@ pub(super) fn of(agent: &Agent) -> Status {
             ..node(current)
         }),
         signals: signals(&agent.outbox.waiting()),
-        conditions: agent.conditions.iter().chain(&agent.troubled).cloned().chain([identity.condition(waits)]).collect(),
+        conditions: agent
+            .conditions
+            .iter()
+            .chain(&agent.troubled)
+            .cloned()
+            .chain([identity.condition(waits)])
+            .chain(metadata(snapshot, agent.collector.unsupported()))
+            .collect(),
         metadata: MetadataStatus {
             source: snapshot.authority.as_ref().map(|authority| authority.source.to_owned()),
-            expected: is_expected(snapshot),
+            expected: is_expected(snapshot) || agent.collector.unsupported().is_some(),
             listed: snapshot.deployments.as_ref().map(|list| list.len()),
         },
     }
@@ -99,7 +108,10 @@ fn deployments(records: &[&Record], snapshot: &Snapshot) -> Vec<DeploymentStatus
         since: Some(record.finished.or(record.started).unwrap_or(record.seen).rfc3339()),
         undelivered: record.undelivered,
     };
-    records.iter().skip(records.len().saturating_sub(SHOWN)).map(deployment).collect()
+    // What is listed counts for how things stand, however old it is.
+    let newest = records.len().saturating_sub(SHOWN);
+    let shown = records.iter().enumerate().filter(|(at, record)| *at >= newest || snapshot.lists(&record.id));
+    shown.map(|(_, record)| deployment(record)).collect()
 }
 
 fn node(current: &Generation) -> NodeStatus {
@@ -111,6 +123,7 @@ fn node(current: &Generation) -> NodeStatus {
     NodeStatus {
         generation: current.number,
         state: state.to_owned(),
+        deployment: Some(current.deployment.clone()),
         reason: current.reason.clone(),
         timings: current.timings.clone(),
         drifted: false,
@@ -142,6 +155,27 @@ pub(super) fn trouble(before: Option<Condition>, doing: &str, error: &Error, now
         remedy: Some(error.suggested_remedy().unwrap_or(Code::StateWriteFailed.entry().remedy).to_owned()),
         ..Condition::default()
     }
+}
+
+/// What the metadata has wrong that no source and no deployment shows.
+fn metadata(snapshot: &Snapshot, unsupported: Option<(&str, &str)>) -> Option<Condition> {
+    let nameless = |entry: &&Value| entry.get("id").and_then(Value::as_str).is_none_or(str::is_empty);
+    let nameless = snapshot.deployments.iter().flat_map(|list| list.iter()).filter(nameless).count();
+    let (cause, remedy) = match unsupported {
+        Some((cause, remedy)) => (cause.to_owned(), remedy),
+        None if nameless > 0 => (
+            format!("deployments without an id, which can be neither run nor signalled: {nameless}"),
+            "`heat-node-agent verify` says what is wrong with them; correct the template",
+        ),
+        None => return None,
+    };
+    Some(Condition {
+        name: "metadata".to_owned(),
+        state: ConditionState::Failed,
+        cause: Some(cause),
+        remedy: Some(remedy.to_owned()),
+        ..Condition::default()
+    })
 }
 
 /// What was found before the loop began.
@@ -221,5 +255,46 @@ fn summary(agent: &Agent) -> String {
             "watching; {} deployments done",
             agent.journal.all().iter().filter(|record| record.state == State::Signalled).count()
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::deploy::{Journal, Outcome};
+    use crate::metadata::SignalTarget;
+    use crate::report::Report;
+
+    fn listing(entries: Vec<Value>) -> Snapshot {
+        Snapshot { deployments: Some(Arc::new(entries)), ..Snapshot::default() }
+    }
+
+    #[test]
+    fn what_is_listed_is_shown_however_old_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(Tree::open(dir.path()).unwrap());
+        let mut journal = Journal::open(state, None, 200, Clock::manual(Timestamp(0)), &Report::kept()).unwrap();
+        for number in 0..SHOWN + 10 {
+            let outcome = Outcome::refused("HNA-0406 why".to_owned());
+            journal.refuse(&format!("d{number:02}"), "", SignalTarget::None, None, outcome).unwrap();
+        }
+        let shown = deployments(&journal.all(), &listing(vec![json!({"id": "d01"})]));
+        let ids: Vec<_> = shown.iter().map(|one| one.id.as_str()).collect();
+        assert_eq!((ids.len(), &ids[..2]), (SHOWN + 1, &["d01", "d10"][..]));
+        assert!(shown[0].failed && shown[0].listed);
+    }
+
+    #[test]
+    fn what_heat_asks_for_in_vain_is_a_condition() {
+        assert_eq!(metadata(&listing(vec![json!({"id": "a"})]), None), None);
+        let nameless = metadata(&listing(vec![json!({"id": "a"}), json!({"id": ""}), json!(3)]), None).unwrap();
+        assert!(nameless.cause.unwrap().ends_with(": 2") && nameless.remedy.unwrap().contains("verify"));
+        let unsupported = metadata(&listing(vec![]), Some(("why", "what"))).unwrap();
+        assert_eq!((unsupported.state, unsupported.cause.as_deref()), (ConditionState::Failed, Some("why")));
     }
 }
