@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::requests::{Answer, DIRECTORY, Desk, Order, Request, answer_to, make_directory};
+use super::output::harmless;
+use super::requests::{Answer, DIRECTORY, Desk, Order, Request, answer_to, make_directory, tell};
 use super::{document, exit, print};
 use crate::clock::Clock;
 use crate::deploy::Journal;
@@ -57,7 +58,7 @@ pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCo
 /// Success, or the refusal as the error that it is.
 fn show(answer: &Answer) -> Result<ExitCode> {
     if answer.done {
-        print(&format!("{}\n", answer.lines.join("\n")))?;
+        print(&harmless(&format!("{}\n", answer.lines.join("\n"))))?;
         return Ok(exit::OK);
     }
     let mut lines = answer.lines.iter().rev();
@@ -86,7 +87,8 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
         listed: &|id| snapshot.deployments.is_some().then(|| snapshot.lists(id)),
         daemon: false,
     };
-    let served = desk.serve().map(drop);
+    let mut done = Vec::new();
+    let served = desk.serve(&mut done).and_then(|()| tell(state, &done));
     report.flush();
     served.map_err(|error| error.context("carrying out an order, which stays in requests/ until it is done"))
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Timestamp;
 use crate::deploy::{Journal, Record, State, choose, hooks};
 use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, Tree};
@@ -56,11 +57,14 @@ pub(super) struct Request {
     /// The id that it meant, once that was looked up.
     #[serde(default)]
     resolved: Option<String>,
+    /// When the record that it meant was made: one of another time was made after the order was carried out.
+    #[serde(default)]
+    seen: Option<Timestamp>,
 }
 
 impl Request {
     pub(super) fn new(order: Order, deployment: &str) -> Self {
-        Self { schema: 1, order, deployment: deployment.to_owned(), resolved: None }
+        Self { schema: 1, order, deployment: deployment.to_owned(), resolved: None, seen: None }
     }
 }
 
@@ -71,6 +75,25 @@ pub(super) struct Answer {
     pub(super) done: bool,
     /// What to print.
     pub(super) lines: Vec<String>,
+}
+
+/// An order that was carried out or refused.
+#[derive(Debug)]
+pub(super) struct Served {
+    path: PathBuf,
+    answer: Answer,
+    /// Id of the deployment that was changed.
+    pub(super) about: Option<String>,
+}
+
+/// Tells the commands that wait what became of their orders. Whoever hears it may ask for the status next: that is to
+/// know of it by then.
+pub(super) fn tell(state: &Tree, served: &[Served]) -> Result<()> {
+    for Served { path, answer, .. } in served {
+        state.write_json(&answer_to(path), answer, Attributes::mode(0o600))?;
+        state.remove(path)?;
+    }
+    Ok(())
 }
 
 /// Where the answer to an order is.
@@ -98,12 +121,11 @@ pub(super) struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// Carries out what lies there, oldest first. Gives back the ids of the deployments that it was about.
+    /// Carries out what lies there, oldest first; what became of it is told by [`tell`].
     ///
     /// # Errors
     /// If something cannot be read or written; the order stays and is taken up again.
-    pub(super) fn serve(&mut self) -> Result<Vec<String>> {
-        let mut about = Vec::new();
+    pub(super) fn serve(&mut self, served: &mut Vec<Served>) -> Result<()> {
         let names = self.state.list(Path::new(DIRECTORY))?;
         let paths: Vec<PathBuf> = names.iter().map(|name| Path::new(DIRECTORY).join(name)).collect();
         let is = |path: &&PathBuf, end: &str| path.extension().is_some_and(|extension| extension == end);
@@ -112,7 +134,7 @@ impl Desk<'_> {
         let hidden = |path: &&PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         for path in paths.iter().filter(|path| !hidden(path) && !done(path)).take(AT_ONCE) {
             match self.read(path) {
-                Ok(Some(request)) => about.extend(self.answer(path, request)?),
+                Ok(Some(request)) => served.push(self.answer(path, request)?),
                 Ok(None) => {}
                 Err(error) if error.kind() == Kind::Permanent => {
                     self.report
@@ -129,7 +151,7 @@ impl Desk<'_> {
                 self.state.remove_dir_all(path)?;
             }
         }
-        Ok(about)
+        Ok(())
     }
 
     fn read(&self, path: &Path) -> Result<Option<Request>> {
@@ -147,8 +169,8 @@ impl Desk<'_> {
         Ok(Some(request))
     }
 
-    fn answer(&mut self, path: &Path, mut request: Request) -> Result<Option<String>> {
-        let (answer, id) = match self.carry_out(path, &mut request) {
+    fn answer(&mut self, path: &Path, mut request: Request) -> Result<Served> {
+        let (answer, about) = match self.carry_out(path, &mut request) {
             Ok((id, lines)) => (Answer { done: true, lines: tidy(&lines) }, Some(id)),
             Err(error) if error.kind() == Kind::Transient => return Err(error),
             Err(error) => {
@@ -157,28 +179,21 @@ impl Desk<'_> {
                 (Answer { done: false, lines: tidy(&error.lines()) }, None)
             }
         };
-        self.state.write_json(&answer_to(path), &answer, Attributes::mode(0o600))?;
-        // Only now: an order whose answer could not be written comes again, and would find the deployment run anew.
-        let forgotten = id.as_ref().filter(|_| request.order == Order::Forget).and_then(|id| self.journal.get(id)).cloned();
-        if let Some(Record { id, name, .. }) = forgotten {
-            self.journal.forget(&id)?;
-            let message = format!("deployment {name} was forgotten by order of the operator");
-            self.report.emit(Event::new(Code::DeploymentForgotten, message).deployment(&id, &name));
-        }
-        self.state.remove(path)?;
-        Ok(id)
+        Ok(Served { path: path.to_owned(), answer, about })
     }
 
     fn carry_out(&mut self, path: &Path, request: &mut Request) -> Result<(String, Vec<String>)> {
         let id = if let Some(id) = &request.resolved {
             id.clone()
         } else {
-            let id = choose(&self.journal.all(), &request.deployment)?.id.clone();
-            request.resolved = Some(id.clone());
+            let chosen = choose(&self.journal.all(), &request.deployment)?;
+            let id = chosen.id.clone();
+            (request.resolved, request.seen) = (Some(id.clone()), Some(chosen.seen));
             self.state.write_json(path, request, Attributes::mode(0o600))?;
             id
         };
-        let Some(record) = self.journal.get(&id).cloned() else {
+        let meant = |record: &&Record| request.order == Order::Rerun || request.seen.is_none_or(|seen| seen == record.seen);
+        let Some(record) = self.journal.get(&id).filter(meant).cloned() else {
             return match request.order {
                 Order::Forget => Ok((id.clone(), vec![format!("deployment {id} is forgotten")])),
                 Order::Rerun => Err(Error::permanent(format!("deployment {id} is no longer recorded"))),
@@ -222,6 +237,9 @@ impl Desk<'_> {
         self.outbox.withdraw(id)?;
         self.programs.forget(&record.job())?;
         hooks::script::forget(self.root, id)?;
+        self.journal.forget(id)?;
+        let message = format!("deployment {name} was forgotten by order of the operator");
+        self.report.emit(Event::new(Code::DeploymentForgotten, message).deployment(id, name));
         let listed = match (self.listed)(id) {
             Some(false) => "the metadata does not list it: it is gone for good".to_owned(),
             _ => format!("if the metadata lists it, it runs as a new one; {}", self.when()),
@@ -260,7 +278,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::clock::{Clock, Timestamp};
+    use crate::clock::Clock;
     use crate::deploy::Outcome;
     use crate::http::{Http, Tls};
     use crate::metadata::Deployment;
@@ -271,6 +289,7 @@ mod tests {
     struct Place {
         dir: tempfile::TempDir,
         report: Report,
+        now: std::cell::Cell<u64>,
     }
 
     struct Opened {
@@ -283,13 +302,13 @@ mod tests {
 
     impl Place {
         fn new() -> Self {
-            let place = Self { dir: tempfile::tempdir().unwrap(), report: Report::kept() };
+            let place = Self { dir: tempfile::tempdir().unwrap(), report: Report::kept(), now: 1000.into() };
             make_directory(&place.open().state).unwrap();
             place
         }
 
         fn open(&self) -> Opened {
-            let clock = Clock::manual(Timestamp(1000));
+            let clock = Clock::manual(Timestamp(self.now.get()));
             let root = Arc::new(Tree::open(self.dir.path()).unwrap());
             let state = Arc::new(Tree::open_or_create(&self.dir.path().join("state"), 0o700).unwrap());
             let http = Http::new(Tls::default(), Arc::clone(&root), clock.clone());
@@ -331,7 +350,14 @@ mod tests {
                 listed: &|_| listed,
                 daemon: true,
             };
-            desk.serve()
+            let mut served = Vec::new();
+            desk.serve(&mut served)?;
+            // Who hears of it looks at the status next: nobody does before that says so.
+            for one in &served {
+                assert!(opened.state.read(&one.path, LIMIT).unwrap().is_some(), "{one:?}");
+            }
+            tell(&opened.state, &served)?;
+            Ok(served.into_iter().filter_map(|one| one.about).collect())
         }
 
         fn answer(&self, name: &str) -> Option<(bool, String)> {
@@ -465,12 +491,14 @@ mod tests {
         let (opened, answer) = (place.open(), Path::new(DIRECTORY).join("1.answer"));
         opened.state.create_dir(&answer, Attributes::mode(0o700)).unwrap();
         assert_eq!(place.try_serve(None).unwrap_err().kind(), Kind::Transient);
-        // Else the deployment would run as a new one now, and be forgotten once more after that.
-        assert_eq!(place.state_of("a1"), Some(State::Finished));
+        assert_eq!(place.state_of("a1"), None);
+        // Meanwhile the deployment runs as a new one; that is not what the order meant.
+        place.now.set(2000);
+        place.ended("a1");
         opened.state.remove_dir_all(&answer).unwrap();
         place.serve(None);
         assert!(place.answer("1.json").unwrap().0);
-        assert_eq!(place.state_of("a1"), None);
+        assert_eq!(place.state_of("a1"), Some(State::Finished));
         assert_eq!(place.report.events().iter().filter(|event| event.code == Code::DeploymentForgotten).count(), 1);
     }
 

@@ -1,7 +1,7 @@
 //! Orders of the operator beside the running daemon.
 
 use super::Agent;
-use crate::commands::requests::{DIRECTORY, Desk, make_directory};
+use crate::commands::requests::{DIRECTORY, Desk, make_directory, tell};
 use crate::error::Result;
 use crate::files::Tree;
 use crate::watch::AsyncWatch;
@@ -31,13 +31,16 @@ impl Agent {
             listed: &|id| snapshot.deployments.is_some().then(|| snapshot.lists(id)),
             daemon: true,
         };
-        match desk.serve() {
-            Ok(about) => {
-                for id in about {
-                    self.false_starts.remove(&id);
-                }
-            }
-            Err(error) => self.trouble("carrying out an order", &error),
+        let mut served = Vec::new();
+        let ended = desk.serve(&mut served);
+        for id in served.iter().filter_map(|one| one.about.as_ref()) {
+            self.false_starts.remove(id);
+        }
+        if !served.is_empty() {
+            self.publish();
+        }
+        if let Err(error) = ended.and_then(|()| tell(&self.state, &served)) {
+            self.trouble("carrying out an order", &error);
         }
     }
 }
