@@ -109,7 +109,7 @@ messages! {
     IdentityUnknown = "HNA-0112", Warning, "5e9b667bb22447a0bf0299af5b4a46b7",
         "It is not known yet which instance this is",
         "Neither SMBIOS (in a virtual machine) nor cloud-init (in a container) has told. The agent opens no state, runs nothing and sends nothing until it knows.",
-        "HNA_REMEDY says where the identity is looked for. `cloud-init status --long` says whether cloud-init ran.";
+        "The remedy says where the identity is looked for. `cloud-init status --long` says whether cloud-init ran.";
     IdentityChanged = "HNA-0113", Warning, "8aca6d65589e48f2a9d54b66c9b2ce3c",
         "This disk is a copy of another instance's",
         "The other instance's state is put aside and kept: none of its signals is sent, none of its deployments is run, its etcd and docker are not started.",
@@ -121,11 +121,11 @@ messages! {
     RequestUnreadable = "HNA-0116", Warning, "02118c5c9fe34a69a1b9cafc251e3ac7",
         "An order in the directory of requests cannot be understood and was put aside",
         "It was renamed, not deleted, and nothing was done. Orders are written by `heat-node-agent rerun` and `forget` of the same version.",
-        "Give the order again by its command, then remove the file that HNA_CAUSE names.";
+        "Give the order again by its command, then remove the file that the cause names.";
     RequestRefused = "HNA-0117", Notice, "74d07ea15f7542fb8cb9d126ca3a7d3e",
         "An order of the operator was refused",
         "Nothing was changed. The command that gave the order says why, too.",
-        "HNA_CAUSE says what stands against it.";
+        "The cause says what stands against it.";
     SourceLearnt = "HNA-0201", Info, "ffd5bc7866684207863ee5a400d9d2d6",
         "A metadata source is used",
         "The source was found in the files that cloud-init, Heat or the image left, or in the settings.",
@@ -133,7 +133,7 @@ messages! {
     SourceFailed = "HNA-0202", Warning, "fdd98955fd474c428c0f58f7399e1fef",
         "A metadata source cannot be read",
         "What it said last stays in force. The agent tries again, for ever, with growing pauses.",
-        "HNA_CAUSE says what failed. Check from this node that the endpoint answers, and that the stack still exists.";
+        "The cause says what failed. Check from this node that the endpoint answers, and that the stack still exists.";
     SourceRecovered = "HNA-0203", Info, "187c2b55f9394722857261fdbb65dad2",
         "A metadata source can be read again",
         "The source answers after failures.",
@@ -149,7 +149,7 @@ messages! {
     MetadataOdd = "HNA-0206", Warning, "0db8327eeb9349f38a15001162bcc58a",
         "A part of the metadata cannot be understood",
         "The part is ignored; everything else is used.",
-        "HNA_CAUSE names the place. It is usually a mistake in the Heat template.";
+        "The cause names the place. It is usually a mistake in the Heat template.";
     SourceRetired = "HNA-0207", Info, "aab25c785d1e40c9943a7583d96d371a",
         "A metadata source is not asked any more",
         "Heat or os-collect-config.conf names other sources, or its settings are gone. What it said stays in force until another one answers.",
@@ -181,7 +181,7 @@ messages! {
     VolumeRefused = "HNA-0306", Error, "91acff0eec864c34837d91fc47f5214a",
         "A volume is refused",
         "The interlock found something on the disk that is not ours, or a use by somebody else. Nothing was written to it.",
-        "HNA_REMEDY holds the one command or parameter that overrides it. Check first that the right volume is attached.";
+        "The remedy names the one command or parameter that overrides it. Check first that the right volume is attached.";
     VolumeMounted = "HNA-0307", Info, "2d3ba9a101b949918d1b8565142bcbe1",
         "A volume is mounted",
         "A mount unit keeps it there at every boot.",
@@ -193,7 +193,7 @@ messages! {
     VolumeFailed = "HNA-0309", Error, "84772c3978ac43e085558b223b7764f0",
         "A volume could not be prepared",
         "The interlock allowed it, but a step failed: the record, mkfs, the mount unit or the marker.",
-        "HNA_STEP and HNA_CAUSE say which and why. The next try goes on from the record.";
+        "Step and cause say which and why. The next try goes on from the record.";
     DeploymentSeen = "HNA-0401", Info, "011d2856e36d4d4282b45de7c0eee3d0",
         "A new deployment is recorded",
         "It runs when those before it in the list have ended.",
@@ -209,7 +209,7 @@ messages! {
     DeploymentFailed = "HNA-0404", Error, "034f7a537fbe4b6c8b19fc1c6b470387",
         "A deployment failed",
         "Heat gets the status code and the end of the output.",
-        "HNA_CAUSE and the unit's journal say why. Correct the template or the script and update the stack.";
+        "The cause and the unit's journal say why. Correct the template or the script and update the stack.";
     DeploymentInterrupted = "HNA-0405", Error, "ff9e3ecb3b3f43ca8f957c798de3b5d8",
         "A deployment was interrupted",
         "The machine or its unit ended while the script ran. A script is never run twice, so Heat gets FAILURE.",
@@ -217,7 +217,7 @@ messages! {
     DeploymentMalformed = "HNA-0406", Error, "20851a73a7da4fa18454b773efc8b4cd",
         "A deployment entry is malformed",
         "It cannot be run. Heat is told where a way to tell it can be read from the entry.",
-        "HNA_CAUSE names the field. Correct the template.";
+        "The cause names the field. Correct the template.";
     DeploymentNoHook = "HNA-0407", Error, "a97a665e1bc541df813dcf7768b70272",
         "No hook for this deployment's group",
         "Neither a built-in hook nor an executable of that name in the hook directories.",
@@ -261,7 +261,7 @@ messages! {
     NodeFailed = "HNA-0504", Error, "607acdd5241e421686ec1f8d58865c7a",
         "The node could not be brought up",
         "Heat is told the step, the cause and the remedy.",
-        "HNA_STEP, HNA_CAUSE and HNA_REMEDY say where, why and what to do.";
+        "Step, cause and remedy say where, why and what to do.";
     NodeUnchanged = "HNA-0505", Info, "ce7fd872b31444038d06920e48f87575",
         "The node needs no change",
         "The parameters are those of the generation in place, and everything is as it should be.",
@@ -296,7 +296,7 @@ messages! {
         "Nothing needs to be done.";
     UnitFailed = "HNA-0606", Error, "581c62ade1e642048186abe2e56965a4",
         "A unit does not start",
-        "systemd reports the result in HNA_CAUSE.",
+        "The cause is what systemd reports.",
         "`systemctl status` and `journalctl -u` of the unit show its own words.";
     UnitMissing = "HNA-0607", Error, "cbd450967c3e44f48cbf454cdd8048f4",
         "A unit is not on this machine",
@@ -309,7 +309,7 @@ messages! {
     FileFailed = "HNA-0609", Error, "554bf3c2d820435c8992034a836415e1",
         "A file cannot be written",
         "The old content is still in place.",
-        "HNA_CAUSE says why: space, a read-only file system, a directory in its place.";
+        "Look for a full disk, a read-only file system, a directory in its place.";
     GateWaiting = "HNA-0701", Notice, "a076b0a3c53e4acf8a01291a4456c0b5",
         "A gate is not green yet",
         "The agent measures again at each event of the unit, and from time to time.",
@@ -321,7 +321,7 @@ messages! {
     GateRed = "HNA-0703", Error, "bbc3b65a9522474c8c0b9026565d4fcd",
         "A gate did not become green in time",
         "The deadline of the node's wait condition is near, so that Heat is told now.",
-        "HNA_CAUSE is the last measurement; HNA_REMEDY says where to look.";
+        "The cause is the last measurement; the unit's journal says more.";
     SignalQueued = "HNA-0801", Info, "f64474a3567547648f5ed4914c529dda",
         "A signal to Heat is stored",
         "It is sent until Heat takes it, over restarts and reboots.",
@@ -333,11 +333,11 @@ messages! {
     SignalRetry = "HNA-0803", Warning, "a1ed24a3daf84af78455b29996bdf79f",
         "A signal was not taken",
         "It stays stored. It is sent again after the metadata was read afresh.",
-        "HNA_CAUSE says what answered. Check from this node that Heat's endpoint answers.";
+        "The cause says what answered. Check from this node that Heat's endpoint answers.";
     SignalUndeliverable = "HNA-0804", Error, "0c251b5062904f198650d91532b2361d",
         "A signal cannot be delivered",
         "Heat refused it several times over a quarter of an hour; it is given up.",
-        "HNA_CAUSE says why. The stack was deleted or suspended, or URL, token or user of the signal expired: update the stack, or have the stack's owner send it (openstack stack resource signal).";
+        "The cause says why. The stack was deleted or suspended, or URL, token or user of the signal expired: update the stack, or have the stack's owner send it (openstack stack resource signal).";
     SignalSuperseded = "HNA-0805", Notice, "09878907237f4fca8024eb80cff05f30",
         "A result was dropped because Heat asks for something newer",
         "The deployment is no longer in the metadata or was replaced; its late result would complete the wrong one.",
