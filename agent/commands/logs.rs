@@ -1,10 +1,11 @@
 //! `logs [NAME] [--follow]`: the output of a deployment, with known secrets masked as it was stored.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal};
+use std::io::{BufRead, BufReader};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::output::{for_reader, harmless};
 use super::{document, exit, print};
 use crate::deploy::{Journal, Record, State, choose};
 use crate::error::{Context, Error, Result};
@@ -41,6 +42,9 @@ pub fn run(settings: &Settings, name: Option<&str>, follow: bool) -> Result<Exit
     };
     if record.group == "kubernetes-node" {
         print("the agent itself did this; its words are in the journal: journalctl -b -u heat-node-agent\n")?;
+        if record.outcome.is_none() {
+            return Ok(exit::OK);
+        }
     }
     let directory = settings.state_dir.join("work").join(record.job());
     let watch = Watch::open();
@@ -61,14 +65,12 @@ pub fn run(settings: &Settings, name: Option<&str>, follow: bool) -> Result<Exit
 
 /// Line by line, to its end; with `follow` to the end of the deployment.
 fn pass_on(mut from: impl BufRead, watch: &Watch, directory: &std::path::Path, follow: bool) -> Result<()> {
-    let terminal = std::io::stdout().is_terminal();
     watch.add_written(&directory.join(OUTPUT));
     loop {
         let ended = !follow || directory.join(RESULT).exists();
         let mut line = Vec::new();
         while from.read_until(b'\n', &mut line).context(|| "reading the output")? > 0 {
-            let text = String::from_utf8_lossy(&line);
-            print(&if terminal { harmless(&text) } else { text.into_owned() })?;
+            print(&for_reader(String::from_utf8_lossy(&line).into_owned()))?;
             line.clear();
         }
         if ended {
@@ -76,16 +78,6 @@ fn pass_on(mut from: impl BufRead, watch: &Watch, directory: &std::path::Path, f
         }
         watch.wait(POLL);
     }
-}
-
-/// A script's output must not command the terminal that shows it.
-fn harmless(text: &str) -> String {
-    text.split_inclusive(['\n', '\t'])
-        .map(|piece| {
-            let body = piece.trim_end_matches(['\n', '\t']);
-            format!("{}{}", escaped(body), piece.get(body.len()..).unwrap_or_default())
-        })
-        .collect()
 }
 
 /// What is known of a run that left no output file.
@@ -107,14 +99,4 @@ fn list(state: &Tree, records: &[Record]) -> Result<String> {
     }
     lines.push("the agent: journalctl -u heat-node-agent; components: journalctl -u docker.service -u etcd.service".to_owned());
     Ok(lines.join("\n") + "\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_terminal_is_not_commanded_and_lines_stay_lines() {
-        assert_eq!(harmless("a\tb\x1b[2J\r\nc"), "a\tb\\u{1b}[2J\\r\nc");
-    }
 }

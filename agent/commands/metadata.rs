@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::masking::masked;
+use super::output::for_reader;
 use super::{Options, document, exit, print};
 use crate::error::{Error, Result};
 use crate::report::text::escaped;
@@ -45,7 +46,7 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
         Value::String(text) => text.clone(),
         other => format!("{other:#}"),
     };
-    print(&format!("{text}\n"))?;
+    print(&for_reader(format!("{text}\n")))?;
     Ok(exit::OK)
 }
 

@@ -1,8 +1,9 @@
 //! Standard output and standard error of commands.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 use crate::error::{Error, Result};
+use crate::report::text::escaped;
 
 /// Writes to standard output. A reader that went away (`| head`) is no error.
 ///
@@ -18,12 +19,37 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
+/// Text from outside must not command the terminal that shows it; its lines stay lines.
+pub(super) fn harmless(text: &str) -> String {
+    text.split_inclusive(['\n', '\t'])
+        .map(|piece| {
+            let body = piece.trim_end_matches(['\n', '\t']);
+            format!("{}{}", escaped(body), piece.get(body.len()..).unwrap_or_default())
+        })
+        .collect()
+}
+
+/// The same, where it is a terminal that shows it: a pipe gets every byte.
+pub(super) fn for_reader(text: String) -> String {
+    if std::io::stdout().is_terminal() { harmless(&text) } else { text }
+}
+
 /// Writes the chain of an error to standard error, a line each.
 pub fn print_error(error: &Error) {
     let mut stderr = std::io::stderr().lock();
     for (depth, line) in error.lines().iter().enumerate() {
         let indent = if depth == 0 { "heat-node-agent: " } else { "  " };
         // Nobody is left to tell where standard error is gone too.
-        let _ = writeln!(stderr, "{indent}{line}");
+        let _ = writeln!(stderr, "{indent}{}", harmless(line));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_is_not_commanded_and_lines_stay_lines() {
+        assert_eq!(harmless("a\tb\x1b[2J\r\nc"), "a\tb\\u{1b}[2J\\r\nc");
     }
 }

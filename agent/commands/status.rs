@@ -44,7 +44,6 @@ pub struct Wanted {
 /// # Errors
 /// If nothing is known of the agent on this machine, or it cannot be read.
 pub fn run(settings: &Settings, wanted: Wanted) -> Result<ExitCode> {
-    say_whose(settings);
     if let Some(seconds) = wanted.wait {
         return wait(settings, seconds.map_or(Duration::MAX, Duration::from_secs), wanted.json);
     }
@@ -53,6 +52,9 @@ pub fn run(settings: &Settings, wanted: Wanted) -> Result<ExitCode> {
     loop {
         match read(settings) {
             Ok((status, running)) => {
+                if shown.is_none() {
+                    say_whose(settings);
+                }
                 if shown.as_ref() != Some(&(status.clone(), running)) {
                     show(&status, running, wanted.json)?;
                 }
@@ -81,9 +83,12 @@ fn wait(settings: &Settings, limit: Duration, json: bool) -> Result<ExitCode> {
             watch.wait(POLL.min(left));
             continue;
         }
+        if known.is_ok() {
+            say_whose(settings);
+        }
         match &known {
             Ok((status, running)) if json => show(status, *running, true)?,
-            Ok((status, running)) => print(&format!("{}\n", headline(&tree(status, *running))))?,
+            Ok((status, running)) => print(&format!("{}\n", outcome(verdict, &headline(&tree(status, *running)))))?,
             Err(error) => print_error(error),
         }
         return Ok(match verdict {
@@ -91,6 +96,15 @@ fn wait(settings: &Settings, limit: Duration, json: bool) -> Result<ExitCode> {
             Verdict::Failed => exit::FAILED,
             Verdict::Waiting => exit::timed_out(),
         });
+    }
+}
+
+/// What the wait ended with. Well is what Heat asks for: a drop-in that is skipped, say, does not undo that.
+fn outcome(verdict: Verdict, headline: &str) -> String {
+    match verdict {
+        Verdict::Well if !headline.starts_with("well") => format!("well: Heat knows that all is done; but {headline}"),
+        Verdict::Waiting => format!("the time is up: {headline}"),
+        _ => headline.to_owned(),
     }
 }
 
@@ -116,8 +130,8 @@ fn show(status: &Status, running: bool, json: bool) -> Result<()> {
 /// # Errors
 /// If nothing is known of the agent on this machine, or it cannot be read.
 pub fn explain(settings: &Settings, json: bool) -> Result<ExitCode> {
-    say_whose(settings);
     let (status, running) = read(settings)?;
+    say_whose(settings);
     show_tree(&tree(&status, running), json)
 }
 
@@ -203,4 +217,17 @@ fn is_running(pid: u32) -> bool {
     let name = Tree::open(Path::new("/proc")).and_then(|proc| proc.read(Path::new(&format!("{pid}/comm")), READ_LIMIT));
     // The kernel keeps the first 15 characters of a name.
     name.ok().flatten().is_some_and(|name| name.starts_with(b"heat-node-agent"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_wait_and_its_exit_code_say_the_same() {
+        assert_eq!(outcome(Verdict::Well, "well: every condition is met"), "well: every condition is met");
+        assert!(outcome(Verdict::Well, "FAILED at settings").starts_with("well: "));
+        assert_eq!(outcome(Verdict::Waiting, "FAILED at daemon"), "the time is up: FAILED at daemon");
+        assert_eq!(outcome(Verdict::Failed, "FAILED at node"), "FAILED at node");
+    }
 }

@@ -33,11 +33,13 @@ struct Finding {
 pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode> {
     let mut findings: Vec<Finding> = loaded.warnings.iter().map(of_setting).collect();
     // Without --metadata the settings alone can be checked before anything was ever collected.
+    let mut unread = String::new();
     let document = match document::read(options, &loaded.settings) {
         Ok(document) => Some(document),
         Err(error) => {
-            if let Some(file) = &options.metadata {
-                findings.push(of_error(&file.display().to_string(), "", &error));
+            match &options.metadata {
+                Some(file) => findings.push(of_error(&file.display().to_string(), "", &error)),
+                None => unread = format!(" alone ({error})"),
             }
             None
         }
@@ -62,8 +64,7 @@ pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode
     }
     let checked = match &document {
         Some(_) => format!("settings and {} deployments", entries.len()),
-        None if options.metadata.is_some() => "settings".to_owned(),
-        None => "settings (no metadata was collected yet, or only root can read it)".to_owned(),
+        None => format!("settings{unread}"),
     };
     print(&if as_json { document_of(&findings, &checked) } else { page(&findings, &checked) })?;
     Ok(if findings.is_empty() { exit::OK } else { exit::FAILED })

@@ -29,12 +29,13 @@ use super::node::{self, Node};
 use super::page;
 use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::collect::Collector;
-use crate::commands::exit;
+use crate::commands::{exit, print_error};
 use crate::deploy::{GenerationState, Generations, Journal, Record};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
 use crate::programs::{Programs, Ran};
+use crate::report::explain::{headline, tree};
 use crate::report::notify::Notify;
 use crate::report::status::Condition;
 use crate::report::{Code, Event, Phase, Report};
@@ -223,7 +224,13 @@ impl Agent {
         let snapshot = self.collector.snapshot();
         let unheard = snapshot.authority.is_none() && snapshot.sources.values().any(|source| source.failures > 0);
         let troubled = self.troubles >= TROUBLE_LIMIT || !self.said.is_empty();
-        Ok(if failed || waiting || unheard || troubled { exit::FAILED } else { exit::OK })
+        if !(failed || waiting || unheard || troubled) {
+            return Ok(exit::OK);
+        }
+        let why = self.page.as_ref().map(|page| headline(&tree(page, true))).unwrap_or_default();
+        let remedy = "see `heat-node-agent status`; what it did is in the journal: journalctl -t heat-node-agent";
+        print_error(&Error::permanent(why).context("not all went well").remedy(remedy));
+        Ok(exit::FAILED)
     }
 
     /// Nothing runs, and nothing can be started or sent without a poll.

@@ -9,9 +9,11 @@ mod page;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use super::{Options, exit};
+use nix::unistd::geteuid;
+
+use super::{Options, exit, print_error};
 use crate::clock::Clock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::report::{Code, Event, Report};
 use crate::settings::{Loaded, Warning};
@@ -48,9 +50,15 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
     }
     let settings = loaded.settings;
     let root = Arc::new(Tree::open(std::path::Path::new("/"))?);
-    let state = Arc::new(Tree::open_or_create(&settings.state_dir, 0o700)?);
+    let no_root = |error: Error| if geteuid().is_root() { error } else { error.remedy("run this command as root") };
+    let state = Arc::new(Tree::open_or_create(&settings.state_dir, 0o700).map_err(no_root)?);
     let Some(_lock) = state.lock(std::path::Path::new("lock"))? else {
-        report.emit(Event::new(Code::StateLocked, format!("another agent holds {}", settings.state_dir.display())));
+        let line = format!("another agent holds {}", settings.state_dir.display());
+        if once {
+            let remedy = "it does the same work: see `heat-node-agent status`, or stop it first: systemctl stop heat-node-agent";
+            print_error(&Error::refused(&line).remedy(remedy));
+        }
+        report.emit(Event::new(Code::StateLocked, line));
         return Ok(exit::FAILED);
     };
     let systemd = connect(report).await?;
