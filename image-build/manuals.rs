@@ -96,7 +96,7 @@ fn commands(root: &Command) -> String {
     for (code, meaning) in [
         ("0", "Well."),
         ("1", "Failed. For `run --once`: a deployment failed, or a signal waits."),
-        ("2", "Only commands that look: changes are pending, or something is degraded."),
+        ("2", "Only plan and status: changes are pending, something is degraded, or the daemon is down."),
         ("64", "Usage, or settings that cannot be used; systemd does not restart into them."),
         ("75", "A wait was over before what was waited for."),
     ] {
@@ -106,7 +106,7 @@ fn commands(root: &Command) -> String {
     for (path, meaning) in [
         ("/etc/heat-node-agent/agent.toml", "Settings; see heat-node-agent.toml(5)."),
         ("/etc/os-collect-config.conf", "The replaced collector's settings, taken over."),
-        ("/var/lib/cloud/data/cfn-init-data", "The first metadata, from cloud-init."),
+        ("/var/lib/heat-cfntools/cfn-init-data, /var/lib/cloud/data/cfn-init-data", "The first metadata, from cloud-init."),
         ("/var/lib/heat-node-agent", "Journal, outbox and caches; mode 0700."),
         ("/run/heat-node-agent/status.json", "The state for monitoring, without secrets."),
         ("/var/lib/heat-config/deployed", "The replaced tools' record, honoured and kept up to date."),

@@ -34,7 +34,8 @@ pub enum Command {
     /// Phase, sources, deployments, node and signals; works when the daemon is down
     ///
     /// Ends with 0 if all is well and 2 if something is degraded or the daemon is down. With --wait it ends with 0 once
-    /// everything that Heat asks for is done and Heat knows, 1 as soon as a deployment failed, 75 when the time is up.
+    /// everything that Heat asks for is done and Heat knows, 1 as soon as something failed that waiting does not mend, 75
+    /// when the time is up.
     Status {
         /// The whole document (docs/schemas/status.json)
         #[arg(long)]
@@ -50,7 +51,8 @@ pub enum Command {
     ///
     /// Each condition is ok, waiting, FAILED or pending (it waits for those before it). The one marked => is the first that
     /// failed, or if none did the first that is waited for: since when, what was tried how often, when next, why, and what
-    /// to do. Works when the daemon is down. Ends with 1 if a condition failed.
+    /// to do. Works when the daemon is down. Ends with 1 if a condition failed, 64
+    /// if settings cannot be used.
     Explain {
         /// The tree as a document (docs/schemas/explain.json)
         #[arg(long)]
@@ -105,6 +107,10 @@ pub enum Command {
         metadata: Option<PathBuf>,
     },
     /// Tells a wait condition
+    ///
+    /// The one of --url, else WAIT_HANDLE of the node's own deployment. A place that does not answer is tried for half a
+    /// minute. Ends with 0 once it took the signal. A handle is as good as a password: by --url - it stays out of the list
+    /// of processes.
     Signal {
         /// SUCCESS or FAILURE
         #[arg(value_parser = ["SUCCESS", "FAILURE"])]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::output::{for_reader, harmless};
 use super::{document, exit, print};
-use crate::deploy::{Journal, Record, State, choose};
+use crate::deploy::{Journal, Outcome, Record, State, choose};
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::programs::{OUTPUT, RESULT};
@@ -53,7 +53,10 @@ pub fn run(settings: &Settings, name: Option<&str>, follow: bool) -> Result<Exit
         // Asked before the last line is read: whatever was written until then is shown.
         let ended = record.group == "kubernetes-node" || !follow || directory.join(RESULT).exists();
         match File::open(directory.join(OUTPUT)) {
-            Ok(file) => return pass_on(BufReader::new(file), &watch, &directory, follow).map(|()| exit::OK),
+            Ok(file) => {
+                pass_on(BufReader::new(file), &watch, &directory, follow)?;
+                return print(&unprinted(record)).map(|()| exit::OK);
+            }
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(Error::from(error).context(format!("reading the output of deployment {}", record.name)));
             }
@@ -83,10 +86,18 @@ fn pass_on(mut from: impl BufRead, watch: &Watch, directory: &std::path::Path, f
 /// What is known of a run that left no output file.
 fn stored(record: &Record) -> String {
     match &record.outcome {
-        Some(outcome) => harmless(&format!("{}{}\n", outcome.stdout, outcome.stderr)),
+        Some(outcome) => harmless(&format!("{}{}", outcome.stdout, outcome.stderr)) + &unprinted(record),
         None if record.state == State::Seen => "it has not run yet\n".to_owned(),
         None => format!("no output; {}\n", record.note.as_deref().unwrap_or("it may have just begun")),
     }
+}
+
+/// Why it failed, where its output cannot say so: it was not started, ended at its limit, or interrupted.
+fn unprinted(record: &Record) -> String {
+    let told = |outcome: &&Outcome, reason: &String| outcome.stdout.contains(reason) || outcome.stderr.contains(reason);
+    let outcome = record.outcome.as_ref();
+    let reason = outcome.and_then(|outcome| outcome.reason.as_ref().filter(|reason| !told(&outcome, reason)));
+    reason.map_or(String::new(), |reason| format!("heat-node-agent: {}\n", escaped(reason)))
 }
 
 fn list(state: &Tree, records: &[Record]) -> Result<String> {
@@ -99,4 +110,30 @@ fn list(state: &Tree, records: &[Record]) -> Result<String> {
     }
     lines.push("the agent: journalctl -u heat-node-agent; components: journalctl -u docker.service -u etcd.service".to_owned());
     Ok(lines.join("\n") + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::clock::{Clock, Timestamp};
+    use crate::metadata::SignalTarget;
+    use crate::report::Report;
+
+    #[test]
+    fn a_reason_that_no_output_says_is_shown_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(Tree::open(dir.path()).unwrap());
+        let mut journal = Journal::open(state, None, 9, Clock::manual(Timestamp(0)), &Report::kept()).unwrap();
+        let silent = Outcome { status: 127, reason: Some("not started: \x1b[2J".into()), ..Outcome::default() };
+        for (id, outcome, shown) in [
+            ("a", silent, "heat-node-agent: not started: \\u{1b}[2J\n"),
+            ("b", Outcome::refused("HNA-0406 why"), "HNA-0406 why"),
+            ("c", Outcome { stdout: "done\n".into(), ..Outcome::default() }, "done\n"),
+        ] {
+            journal.refuse(id, "", SignalTarget::None, None, outcome).unwrap();
+            assert_eq!(stored(journal.get(id).unwrap()).trim_end(), shown.trim_end());
+        }
+    }
 }

@@ -307,7 +307,9 @@ fn word(state: ConditionState) -> &'static str {
 mod tests {
     use super::*;
     use crate::report::Phase;
-    use crate::report::status::{AgentStatus, MetadataStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Verdict};
+    use crate::report::status::{
+        AgentStatus, METADATA, MetadataStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Verdict,
+    };
 
     const AT: &str = "2026-03-01T12:00:00Z";
 
@@ -451,33 +453,8 @@ mod tests {
                 "FAILED at deployments > name-n",
                 Bad,
             ),
-            (
-                "another deployment's parameters are bad",
-                changed(|s| {
-                    s.node = Some(NodeStatus {
-                        deployment: Some("old".into()),
-                        ..node("rejected", vec![step("volume etcd", Waiting)])
-                    });
-                    s.deployments[1].failed = true;
-                }),
-                true,
-                "FAILED at deployments > name-n",
-                Bad,
-            ),
-            (
-                "superseded: nobody waits for its steps",
-                changed(|s| {
-                    s.node = Some(NodeStatus {
-                        deployment: Some("old".into()),
-                        ..node("rejected", vec![step("volume etcd", Waiting)])
-                    });
-                }),
-                true,
-                "FAILED at node",
-                Bad,
-            ),
             ("rejected before a restart", changed(|s| s.node = Some(node("rejected", vec![]))), true, "FAILED at node", Bad),
-            ("drift", changed(|s| s.node.as_mut().unwrap().drifted = true), true, "FAILED at node", Wait),
+            ("drift", changed(|s| s.node.as_mut().unwrap().drifted = true), true, "FAILED at node", Bad),
             ("a signal waits", changed(|s| s.signals = vec![signal()]), true, "waiting for signals > http://heat/signal", Wait),
             (
                 "a signal was refused for good",
@@ -500,6 +477,22 @@ mod tests {
             let text = page(&tree, Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap());
             assert!((5..=25).contains(&text.lines().count()), "{case}:\n{text}");
             assert_eq!(text.matches("=>").count(), usize::from(!headline_.starts_with("well")), "{case}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_waiting_does_not_mend_has_failed_by_its_own_cause() {
+        let left = || NodeStatus { deployment: Some("old".into()), ..node("rejected", vec![step("volume etcd", Waiting)]) };
+        let refused = changed(|s| (s.node, s.deployments[1].failed) = (Some(left()), true));
+        let superseded = changed(|s| s.node = Some(left()));
+        let unheard = changed(|s| s.conditions.push(condition(METADATA, Failed)));
+        for (status, headline_) in
+            [(refused, "FAILED at deployments > name-n"), (superseded, "FAILED at node"), (unheard, "FAILED at metadata")]
+        {
+            let tree = tree(&status, true);
+            assert_eq!((headline(&tree).as_str(), status.verdict(true)), (headline_, Verdict::Failed));
+            let text = page(&tree, Timestamp(0));
+            assert!(!text.contains("waiting") && text.contains("remedy:") == (headline_ != "FAILED at metadata"), "{text}");
         }
     }
 

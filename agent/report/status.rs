@@ -12,6 +12,9 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// Name of the condition that the agent's own work goes well: while it fails, nothing new is begun.
 pub const STATE: &str = "state";
 
+/// Name of the condition that what Heat asks for can be heard and understood: no waiting helps where it fails.
+pub const METADATA: &str = "metadata";
+
 /// Everything that is shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -283,8 +286,10 @@ impl Status {
     pub fn verdict(&self, running: bool) -> Verdict {
         let mut listed = self.deployments.iter().filter(|deployment| deployment.listed);
         let unfinished = listed.clone().any(|deployment| deployment.state != "signalled");
-        let rejected = self.node.as_ref().is_some_and(|node| node.state == "rejected");
-        if listed.any(|deployment| deployment.failed || deployment.undelivered) || (rejected && !unfinished) {
+        // Whoever only has drift reported waits for its end in vain.
+        let node_failed = self.node.as_ref().is_some_and(|node| node.state == "rejected" || node.drifted);
+        let failed = self.conditions.iter().any(|one| one.name == METADATA && one.state == ConditionState::Failed);
+        if failed || listed.any(|deployment| deployment.failed || deployment.undelivered) || (node_failed && !unfinished) {
             return Verdict::Failed;
         }
         let unheard = self.metadata.listed.is_none() || (self.metadata.expected && self.metadata.source.is_none());

@@ -345,7 +345,7 @@ impl Agent {
 
     fn current_phase(&self) -> Phase {
         if self.bring_up.is_some() {
-            Phase::Units
+            page::phase_of(&self.report.steps())
         } else if self.hook.is_some() {
             Phase::Deploy
         } else if !self.outbox.waiting().is_empty() {

@@ -13,8 +13,8 @@ use crate::deploy::{Generation, GenerationState, Record, State};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::status::{
-    AgentStatus, Condition, ConditionState, DeploymentStatus, IdentityStatus, MetadataStatus, NodeStatus, SCHEMA_VERSION, STATE,
-    SignalStatus, SourceStatus, Status,
+    AgentStatus, Condition, ConditionState, DeploymentStatus, IdentityStatus, METADATA, MetadataStatus, NodeStatus,
+    SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status,
 };
 use crate::report::{Code, Phase};
 use crate::settings::Warning;
@@ -157,6 +157,18 @@ pub(super) fn trouble(before: Option<Condition>, doing: &str, error: &Error, now
     }
 }
 
+/// Where a node that is being brought up is: at the first of its steps that is worked on.
+pub(super) fn phase_of(steps: &[Condition]) -> Phase {
+    let step = steps.iter().find(|step| step.state == ConditionState::Waiting);
+    match step.and_then(|step| step.name.split(' ').next()) {
+        Some("files") => Phase::Files,
+        Some("volume") => Phase::Volume,
+        Some("gate") => Phase::Gates,
+        Some(_) => Phase::Units,
+        None => Phase::Plan,
+    }
+}
+
 /// What the metadata has wrong that no source and no deployment shows.
 fn metadata(snapshot: &Snapshot, unsupported: Option<(&str, &str)>) -> Option<Condition> {
     let nameless = |entry: &&Value| entry.get("id").and_then(Value::as_str).is_none_or(str::is_empty);
@@ -170,7 +182,7 @@ fn metadata(snapshot: &Snapshot, unsupported: Option<(&str, &str)>) -> Option<Co
         None => return None,
     };
     Some(Condition {
-        name: "metadata".to_owned(),
+        name: METADATA.to_owned(),
         state: ConditionState::Failed,
         cause: Some(cause),
         remedy: Some(remedy.to_owned()),
@@ -287,6 +299,20 @@ mod tests {
         let ids: Vec<_> = shown.iter().map(|one| one.id.as_str()).collect();
         assert_eq!((ids.len(), &ids[..2]), (SHOWN + 1, &["d01", "d10"][..]));
         assert!(shown[0].failed && shown[0].listed);
+    }
+
+    #[test]
+    fn the_phase_is_that_of_what_is_waited_for() {
+        let step = |name: &str, state| Condition { name: name.to_owned(), state, ..Condition::default() };
+        let (done, waits) = (ConditionState::Ok, ConditionState::Waiting);
+        for (steps, phase) in [
+            (vec![], Phase::Plan),
+            (vec![step("files", done), step("volume etcd", waits), step("gate etcd", waits)], Phase::Volume),
+            (vec![step("files", done), step("unit etcd.service", waits)], Phase::Units),
+            (vec![step("unit etcd.service", done), step("gate etcd", waits)], Phase::Gates),
+        ] {
+            assert_eq!(phase_of(&steps), phase, "{steps:?}");
+        }
     }
 
     #[test]
