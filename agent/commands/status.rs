@@ -48,7 +48,7 @@ pub fn run(settings: &Settings, wanted: Wanted) -> Result<ExitCode> {
         return wait(settings, seconds.map_or(Duration::MAX, Duration::from_secs), wanted.json);
     }
     let watch = watch(settings);
-    let mut shown = None;
+    let (mut shown, mut trouble) = (None, None);
     loop {
         match read(settings) {
             Ok((status, running)) => {
@@ -62,10 +62,16 @@ pub fn run(settings: &Settings, wanted: Wanted) -> Result<ExitCode> {
                     return Ok(if status.is_degraded() || !running { exit::pending() } else { exit::OK });
                 }
                 shown = Some((status, running));
+                trouble = None;
             }
             Err(error) if !wanted.watch => return Err(error),
             // It may start yet.
-            Err(_) => {}
+            Err(error) => {
+                if trouble.as_ref() != Some(&error) {
+                    print_error(&error);
+                }
+                trouble = Some(error);
+            }
         }
         watch.wait(POLL);
     }
@@ -172,7 +178,9 @@ fn say_whose(settings: &Settings) {
 /// What is known, and whether the daemon runs: its status file, or without one what it left on disk.
 fn read(settings: &Settings) -> Result<(Status, bool)> {
     let said: Option<Status> = match Tree::open(&settings.run_dir) {
-        Ok(tree) => tree.read_json(Path::new(FILE))?,
+        Ok(tree) => tree.read_json(Path::new(FILE)).map_err(|error| {
+            error.remedy("it is damaged or of another version: systemctl restart heat-node-agent writes it anew")
+        })?,
         Err(_) => None,
     };
     match said {
@@ -229,5 +237,14 @@ mod tests {
         assert!(outcome(Verdict::Well, "FAILED at settings").starts_with("well: "));
         assert_eq!(outcome(Verdict::Waiting, "FAILED at daemon"), "the time is up: FAILED at daemon");
         assert_eq!(outcome(Verdict::Failed, "FAILED at node"), "FAILED at node");
+    }
+
+    #[test]
+    fn a_status_file_that_cannot_be_read_is_told_with_the_way_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        tree.write(Path::new(FILE), b"{", crate::files::Attributes::mode(0o644)).unwrap();
+        let settings = Settings { run_dir: dir.path().to_owned(), ..Settings::default() };
+        assert!(read(&settings).unwrap_err().suggested_remedy().unwrap().contains("restart"));
     }
 }

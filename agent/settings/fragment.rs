@@ -108,7 +108,7 @@ pub const KEYS: &[Key] = &[
         "node.source",
         Rule::OneOf(&["deployment", "heat-params"]),
         "\"deployment\"",
-        "What drives the node: a kubernetes-node deployment, or /etc/sysconfig/heat-params.",
+        "What drives the node: a kubernetes-node deployment; heat-params is not in this version and is warned of.",
     ),
     key("report.console", Rule::Switch, "true", "Whether each phase gives a line on the console."),
 ];
