@@ -21,6 +21,9 @@ const SECRET: [&str; 9] = [
     "secret",
 ];
 
+/// How the names that templates give to their own secrets end.
+const SECRET_ENDS: [&str; 4] = ["password", "_passwd", "_secret", "_token"];
+
 /// The same document with secrets masked: by member name, and in `{name, value}` inputs by their name.
 pub(super) fn masked(value: &Value) -> Value {
     match value {
@@ -38,6 +41,8 @@ fn masked_text(text: &str) -> String {
         Some((shown, inner)) if shown != inner => shown.to_string(),
         // A pre-signed URL is a key by itself, whatever it is called.
         None if text.contains("Signature=") || text.contains("temp_url_sig=") => redacted(text),
+        // A curl line of Heat's or Magnum's with its token.
+        None if text.to_ascii_lowercase().contains("x-auth-token") => MASK.to_owned(),
         Some(_) | None => text.to_owned(),
     }
 }
@@ -55,7 +60,8 @@ fn masked_members(members: &Map<String, Value>) -> Map<String, Value> {
 }
 
 fn is_secret(name: &str) -> bool {
-    SECRET.contains(&name.to_ascii_lowercase().as_str()) || is_secret_parameter(name)
+    let lower = name.to_ascii_lowercase();
+    SECRET.contains(&lower.as_str()) || SECRET_ENDS.iter().any(|end| lower.ends_with(end)) || is_secret_parameter(name)
 }
 
 #[cfg(test)]
@@ -79,6 +85,13 @@ mod tests {
         assert!(!shown.contains("s3") && shown.contains("http://k/v3"), "{shown}");
         for plain in [r#"{"a":  1}"#, "{ echo a; }"] {
             assert_eq!(masked(&json!(plain)), json!(plain));
+        }
+        for theirs in [
+            json!({"name": "admin_password", "value": "s3"}),
+            json!({"name": "Api_Token", "value": "s3"}),
+            json!({"name": "wait", "value": "curl -H 'X-Auth-Token: s3' http://h"}),
+        ] {
+            assert!(!masked(&theirs).to_string().contains("s3"), "{theirs}");
         }
         assert_eq!(masked(&json!({"metadata_url": "http://h/v1/x?temp_url_sig=s3"})), json!({"metadata_url": "http://h/v1/x?…"}));
     }
