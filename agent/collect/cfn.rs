@@ -93,7 +93,7 @@ impl Endpoint {
             (400, "IncompleteSignature") | (403, "MissingAuthenticationToken") => {
                 "a proxy in between may change the URL: reach Heat's CloudFormation API directly".to_owned()
             }
-            (403, _) => format!(
+            (401 | 403, _) => format!(
                 "the server's keys were revoked, or the stack was deleted or suspended, or path names a resource other than this server ({resource}): \
                  update the stack, or correct [cfn] in os-collect-config.conf"
             ),

@@ -178,6 +178,8 @@ def main(cmd: str, *a: str) -> int:
         return o["output_value"]
     if cmd == "update":
         s.request("PUT", base, {"template": open(a[1]).read(), "parameters": parameters(a[2:]), "timeout_mins": 60, "disable_rollback": True})
+    elif cmd == "action":
+        s.request("POST", f"{base}/actions", {a[1]: None})
     elif cmd == "wait":
         return ended(s, base, float(a[1]) if a[1:] else 120)
     elif cmd == "delete":

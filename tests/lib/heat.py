@@ -90,6 +90,10 @@ class Heat:
     def update(self, stack: str, template: str | Path, **parameters):
         self._client("update", stack, self._template(template), *self._parameters(parameters))
 
+    def action(self, stack: str, action: str):
+        """suspend or resume; wait() waits."""
+        self._client("action", stack, action)
+
     def wait(self, stack: str, status: str = "CREATE_COMPLETE", seconds: float = 180) -> str:
         """Wait for the end of the running action, which must be `status`; gives back the reason."""
         said = self._client("wait", stack, seconds, check=False, timeout=seconds + 60).stdout.strip()

@@ -242,6 +242,7 @@ async fn heat_api_cfn_refuses_in_words_that_lead_somewhere() {
         ),
         (error("400 IncompleteSignature", "IncompleteSignature"), "Heat answered 400 IncompleteSignature", "proxy"),
         (error("403 Forbidden", "\x1b[2J"), "Heat answered 403 \\u{1b}[2J: no", "keys were revoked"),
+        (status("401 Unauthorized", ""), "Heat answered 401 nothing more", "keys were revoked"),
         (status("404 Not Found", "<html>"), "Heat answered 404 nothing more", "metadata_url"),
         (status("500 Internal Server Error", "oops"), "Heat answered 500 nothing more", "no longer exists"),
         (ok("[1]"), "not that of DescribeStackResource", "metadata_url"),
