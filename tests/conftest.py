@@ -120,6 +120,9 @@ def agents(lab, tmp_path, request):
     """agents("name", os_collect_config, **settings) makes an agent as a plain process; start() starts it."""
     made: list[Agent] = []
     request.node.stash[AGENTS] = made
+    point = Path("/var/lib/heat-config")  # only the place of a mount
+    missing = not point.exists()
+    point.mkdir(exist_ok=True)
 
     def make(name: str, os_collect_config: dict, **settings) -> Agent:
         made.append(Agent(tmp_path / name, os_collect_config, **settings))
@@ -127,6 +130,8 @@ def agents(lab, tmp_path, request):
     yield make
     for agent in made:
         agent.stop()
+    if missing:
+        point.rmdir()
 
 
 @pytest.fixture

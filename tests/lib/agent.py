@@ -2,7 +2,7 @@
 
 Scripts run as its children, and what it would tell the journal goes to a file: `<5>HNA-0401 message: cause`. Each has a
 /run of its own (`ip netns exec` gives a mount namespace): without the systemd and journald of the machine that tests
-run on, and with cloud-init's word for the instance."""
+run on, and with cloud-init's word for the instance; and a /var/lib/heat-config, where scripts work."""
 import json
 import re
 import subprocess
@@ -24,6 +24,7 @@ class Agent:
         self.log = folder / "log"
         self.process: subprocess.Popen | None = None
         (folder / "root-run/cloud-init").mkdir(parents=True)
+        (folder / "heat-config").mkdir()
         (folder / "root-run/cloud-init/.instance-id").write_text(f"i-{self.name}\n")
         self.conf = folder / "os-collect-config.conf"
         self.conf.write_text(Heat.conf(os_collect_config))
@@ -34,8 +35,8 @@ class Agent:
         self.toml.write_text("".join(f"{k.replace('__', '.')} = {json.dumps(v if isinstance(v, (bool, int, list)) else str(v))}\n" for k, v in values.items()))
 
     def _line(self, *args) -> list[str]:
-        own = 'mount --bind "$0" /run && exec "$@"'
-        return ["ip", "netns", "exec", f"lab-{LAB}", "sh", "-c", own, str(self.folder / "root-run"),
+        own = 'mount --bind "$0/root-run" /run && mount --bind "$0/heat-config" /var/lib/heat-config && exec "$@"'
+        return ["ip", "netns", "exec", f"lab-{LAB}", "sh", "-c", own, str(self.folder),
                 str(agent_binary()), "--settings", str(self.toml), *map(str, args)]
 
     def start(self) -> "Agent":
