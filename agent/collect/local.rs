@@ -21,6 +21,8 @@ pub(super) struct LocalFiles {
     config_raw: Option<String>,
     /// os-collect-config.conf.
     pub(super) config: OsCollectConfig,
+    /// Whether that file says who the server is. One that only says how to look for metadata is the image's.
+    config_leads: bool,
     /// `http://host:8000`, left by cloud-init for old templates (heat-protocol.md 2.3).
     pub(super) hint: Option<String>,
     /// The operator's own documents, merged; `None` where there is none.
@@ -126,28 +128,29 @@ impl LocalFiles {
     }
 
     fn refresh_config(&mut self, root: &Tree, path: &Path) -> Vec<String> {
-        let content = root.read(path, READ_LIMIT).map(|content| {
-            // One that only says how to look for metadata is the image's.
-            let leads = content.as_ref().is_some_and(|bytes| OsCollectConfig::parse(bytes).names_a_server());
-            if leads { self.own(path, content) } else { content }.unwrap_or_default()
-        });
+        let content = root.read(path, READ_LIMIT).map(Option::unwrap_or_default);
         let raw = match &content {
             Ok(bytes) => digest_of(bytes),
             Err(error) => error.to_string(),
         };
+        let changed = self.config_raw.as_ref() != Some(&raw);
+        self.config_raw = Some(raw);
+        if changed && let Ok(bytes) = &content {
+            self.config = OsCollectConfig::parse(bytes);
+            self.config_leads = self.config.names_a_server();
+        }
+        let own = content.map(|bytes| !self.config_leads || self.own(path, Some(bytes)).is_some());
         let mut odd = Vec::new();
-        if self.config_raw.as_ref() != Some(&raw) {
-            self.config_raw = Some(raw);
-            match content {
-                Ok(bytes) => {
-                    self.config = OsCollectConfig::parse(&bytes);
-                    let lines = self.config.odd_lines.iter();
-                    odd.extend(lines.map(|line| format!("{} line {line}: neither section nor key = value", path.display())));
-                    odd.extend(self.config.odd_numbers().map(|what| format!("{} {what}", path.display())));
-                }
-                // What it said last stays in force.
-                Err(error) => odd.push(error.to_string()),
+        match own {
+            Ok(true) if changed => {
+                let lines = self.config.odd_lines.iter();
+                odd.extend(lines.map(|line| format!("{} line {line}: neither section nor key = value", path.display())));
+                odd.extend(self.config.odd_numbers().map(|what| format!("{} {what}", path.display())));
             }
+            Ok(false) => self.config = OsCollectConfig::default(),
+            // What it said last stays in force.
+            Err(error) if changed => odd.push(error.to_string()),
+            Ok(true) | Err(_) => {}
         }
         // It names Heat, and no server.
         let hint = self.config.get("cfn", "heat_metadata_hint").unwrap_or(HINT);
@@ -160,7 +163,8 @@ impl LocalFiles {
 impl LocalFiles {
     /// The source `local` (heat-protocol.md 2.6): a document a file. One bad file makes the whole source fail, because
     /// what it meant to override is not known.
-    fn read_local(&self, root: &Tree) -> Result<Option<Boot>> {
+    fn read_local(&mut self, root: &Tree) -> Result<Option<Boot>> {
+        let before = self.local.take().and_then(Result::ok);
         let mut paths: Vec<_> = self.config.all("local", "path").collect();
         if paths.is_empty() {
             paths.push(LOCAL_DATA);
@@ -191,9 +195,8 @@ impl LocalFiles {
             return Ok(None);
         }
         let mut local = Boot { raw: digest_of(&all), ..Boot::default() };
-        if let Some(Ok(before)) = self.local.as_ref().filter(|before| before.as_ref().is_ok_and(|before| before.raw == local.raw))
-        {
-            return Ok(Some(before.clone()));
+        if let Some(before) = before.filter(|before| before.raw == local.raw) {
+            return Ok(Some(before));
         }
         for (path, bytes) in documents {
             local.document.extend(document::object(&bytes).context(|| format!("reading {}", path.display()))?);

@@ -239,7 +239,7 @@ impl Collector {
             if change.any() {
                 return change;
             }
-            let pause = self.sources.iter().filter_map(Source::due_in).min();
+            let pause = self.timed().filter_map(Source::due_in).min();
             let clock = self.clock.clone();
             let wait = async {
                 match pause {
@@ -262,14 +262,18 @@ impl Collector {
     /// Starts the polls that are due (or all); those of local files are done at once.
     fn start(&mut self, all: bool) -> Change {
         let mut change = Change::default();
-        let due: Vec<_> =
-            self.sources.iter().filter(|source| all && !source.flying || source.is_due()).map(|source| source.name).collect();
+        let due: Vec<_> = if all {
+            self.sources.iter().filter(|source| !source.flying).map(|source| source.name).collect()
+        } else {
+            self.timed().filter(|source| source.is_due()).map(|source| source.name).collect()
+        };
         if due.is_empty() {
             return change;
         }
         self.read_files();
-        // Files first: where the others are asked is learnt from them.
-        for name in [SourceName::HeatLocal, SourceName::Local, SourceName::File].into_iter().filter(|name| due.contains(name)) {
+        // Files first: where the others are asked is learnt from them. They are read already, so their sources need no turn
+        // of their own.
+        for name in [SourceName::HeatLocal, SourceName::Local, SourceName::File] {
             change.absorb(self.poll_file(name));
         }
         let learnt = self.learn();
@@ -278,6 +282,14 @@ impl Collector {
         }
         self.tell_nothing_known(&learnt);
         change
+    }
+
+    /// The sources whose time is waited for. One over the network that nobody configured is asked as soon as some look at
+    /// the files says where, and needs no looks of its own while there are others.
+    fn timed(&self) -> impl Iterator<Item = &Source> {
+        let idle = self.sources.iter().all(|source| !source.configured);
+        let untried = |source: &Source| source.state.last_try.is_none();
+        self.sources.iter().filter(move |source| idle || source.configured || !source.name.is_remote() || untried(source))
     }
 
     /// Reads what was left on this machine: where sources are, how often they are polled.

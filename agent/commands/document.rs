@@ -23,7 +23,15 @@ pub(super) fn read(options: &Options, settings: &Settings) -> Result<Map<String,
     if let Some(file) = &options.metadata {
         return read_document(file);
     }
-    let document = collected(settings, &Report::kept())?.snapshot().document();
+    merged(&collected(settings, &Report::kept())?)
+}
+
+/// What all sources said last.
+///
+/// # Errors
+/// If they said nothing yet.
+pub(super) fn merged(collector: &Collector) -> Result<Map<String, Value>> {
+    let document = collector.snapshot().document();
     if document.is_empty() { Err(nothing_collected()) } else { Ok(document) }
 }
 

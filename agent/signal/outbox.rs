@@ -244,6 +244,12 @@ impl Outbox {
         self.entries.borrow().contains_key(key)
     }
 
+    /// Whether no signal waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.borrow().is_empty()
+    }
+
     /// The waiting signals, oldest first.
     #[must_use]
     pub fn waiting(&self) -> Vec<Entry> {

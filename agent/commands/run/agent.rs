@@ -220,7 +220,7 @@ impl Agent {
         self.publish();
         let listed = ids(self.collector.snapshot());
         let failed = self.journal.all().iter().any(|record| record.failed() && listed.contains(&record.id));
-        let waiting = !self.outbox.waiting().is_empty();
+        let waiting = !self.outbox.is_empty();
         let snapshot = self.collector.snapshot();
         let unheard = snapshot.authority.is_none() && snapshot.sources.values().any(|source| source.failures > 0);
         let troubled = self.troubles >= TROUBLE_LIMIT || !self.said.is_empty();
@@ -348,7 +348,7 @@ impl Agent {
             page::phase_of(&self.report.steps())
         } else if self.hook.is_some() {
             Phase::Deploy
-        } else if !self.outbox.waiting().is_empty() {
+        } else if !self.outbox.is_empty() {
             Phase::Signal
         } else if self.collector.snapshot().deployments.is_none() {
             Phase::Metadata

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::agent::Agent;
-use super::agent::view::is_expected;
+use super::agent::view::{ids, is_expected};
 use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
 use crate::commands::status::FILE;
@@ -94,6 +94,7 @@ fn sources(snapshot: &Snapshot) -> Vec<SourceStatus> {
 }
 
 fn deployments(records: &[&Record], snapshot: &Snapshot) -> Vec<DeploymentStatus> {
+    let listed = ids(snapshot);
     let deployment = |record: &&Record| DeploymentStatus {
         id: record.id.clone(),
         name: record.name.clone(),
@@ -103,14 +104,14 @@ fn deployments(records: &[&Record], snapshot: &Snapshot) -> Vec<DeploymentStatus
         status_code: record.outcome.as_ref().map(|outcome| outcome.status),
         reason: record.outcome.as_ref().and_then(|outcome| outcome.reason.clone()),
         note: record.note.clone(),
-        listed: snapshot.lists(&record.id),
+        listed: listed.contains(&record.id),
         failed: record.failed(),
         since: Some(record.finished.or(record.started).unwrap_or(record.seen).rfc3339()),
         undelivered: record.undelivered,
     };
     // What is listed counts for how things stand, however old it is.
     let newest = records.len().saturating_sub(SHOWN);
-    let shown = records.iter().enumerate().filter(|(at, record)| *at >= newest || snapshot.lists(&record.id));
+    let shown = records.iter().enumerate().filter(|(at, record)| *at >= newest || listed.contains(&record.id));
     shown.map(|(_, record)| deployment(record)).collect()
 }
 

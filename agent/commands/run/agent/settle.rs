@@ -199,7 +199,7 @@ impl Agent {
 
     pub(super) fn start_sending(&mut self) {
         let view = self.view();
-        if self.sending.is_some() || self.outbox.waiting().is_empty() {
+        if self.sending.is_some() || self.outbox.is_empty() {
             return;
         }
         if self.outbox.needs_poll(&view) {

@@ -22,7 +22,7 @@ pub(super) fn lists_all(snapshot: &Snapshot) -> bool {
 }
 
 /// Ids of the listed deployments.
-pub(super) fn ids(snapshot: &Snapshot) -> BTreeSet<String> {
+pub(in crate::commands::run) fn ids(snapshot: &Snapshot) -> BTreeSet<String> {
     let list = snapshot.deployments.iter().flat_map(|list| list.iter());
     list.filter_map(|entry| entry.get("id")?.as_str()).map(str::to_owned).collect()
 }
