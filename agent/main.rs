@@ -37,11 +37,12 @@ fn run(cli: Cli) -> Result<ExitCode> {
     if let Command::Catalog = &cli.command {
         return commands::print(&journal_catalog()).map(|()| exit::OK);
     }
-    if let Command::Verify { json, metadata } = cli.command {
+    if let Command::Verify { json, image, metadata } = cli.command {
         options.metadata = metadata;
         // Settings that the agent could not run with are mistakes among others.
         let loaded = check(&Tree::open(Path::new("/"))?, options.settings.as_deref())?;
-        return commands::verify::run(&options, &with_state(loaded, &options), json);
+        let loaded = with_state(loaded, &options);
+        return if image { commands::verify::image(&loaded, json) } else { commands::verify::run(&options, &loaded, json) };
     }
     if let Command::InstanceGuard = cli.command {
         // A mistake in the settings stops the agent; it must not stop etcd and docker at the next boot.

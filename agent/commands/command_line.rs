@@ -84,6 +84,10 @@ pub enum Command {
         /// The list as a document (docs/schemas/verify.json)
         #[arg(long)]
         json: bool,
+        /// Whether this root directory is an image that is fit to be booted: no state, keys or ids of a machine, all tools
+        /// there, the unit enabled
+        #[arg(long, conflicts_with = "metadata")]
+        image: bool,
         /// A metadata document in place of what was collected
         #[arg(long, value_name = "FILE")]
         metadata: Option<PathBuf>,

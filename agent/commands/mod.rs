@@ -14,6 +14,7 @@ pub mod status;
 pub mod verify;
 
 mod document;
+mod image;
 mod masking;
 mod output;
 mod own;

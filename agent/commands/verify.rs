@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
-use super::{Options, document, exit, print, run};
+use super::{Options, document, exit, image, print, run};
 use crate::deploy::hooks;
 use crate::error::{Error, Result};
 use crate::files::Tree;
@@ -16,14 +16,14 @@ use crate::settings::{KEYS, Loaded, Warning};
 
 /// One thing that is wrong.
 #[derive(Debug, Default)]
-struct Finding {
+pub(super) struct Finding {
     /// File, source or deployment.
-    place: String,
+    pub(super) place: String,
     /// Key or parameter; empty where the whole place is meant.
-    key: String,
-    problem: String,
-    rule: String,
-    remedy: String,
+    pub(super) key: String,
+    pub(super) problem: String,
+    pub(super) rule: String,
+    pub(super) remedy: String,
 }
 
 /// Prints every mistake with key, rule and remedy.
@@ -67,6 +67,18 @@ pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode
         None => format!("settings{unread}"),
     };
     print(&if as_json { document_of(&findings, &checked) } else { page(&findings, &checked) })?;
+    Ok(if findings.is_empty() { exit::OK } else { exit::FAILED })
+}
+
+/// `--image`: prints what keeps this root directory from being booted as many machines, and mistakes of its settings.
+///
+/// # Errors
+/// If a file cannot be looked at.
+pub fn image(loaded: &Loaded, as_json: bool) -> Result<ExitCode> {
+    let mut findings: Vec<Finding> = loaded.warnings.iter().map(of_setting).collect();
+    findings.extend(image::check(&Tree::open(Path::new("/"))?, &loaded.settings)?);
+    let checked = "settings and the image";
+    print(&if as_json { document_of(&findings, checked) } else { page(&findings, checked) })?;
     Ok(if findings.is_empty() { exit::OK } else { exit::FAILED })
 }
 

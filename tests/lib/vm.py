@@ -1,0 +1,155 @@
+"""Virtual machines of Nova's shape under software emulation (QEMU, TCG), as objects.
+
+virtio-blk root, volumes with the Cinder id as serial (its first 20 characters, as libvirt gives it), a config drive, SMBIOS of
+Nova, serial console to a file, ssh through QEMU's user network. A VM started in the lab's namespace reaches Heat there."""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+from lib.common import GATEWAY, LAB, REPO, run, wait_for
+
+VMS = Path(os.environ.get("HNA_VM_DIR") or REPO / "target/image/vms").resolve()
+
+
+def config_drive(out: Path, instance: str, name: str, user_data: str, keys: dict[str, str]):
+    """An ISO 9660 file system with the label config-2, as Nova makes it."""
+    tree = out.with_suffix(".d")
+    shutil.rmtree(tree, ignore_errors=True)
+    meta = {"uuid": instance, "name": name, "hostname": name, "availability_zone": "nova", "launch_index": 0, "devices": [],
+            "public_keys": keys, "project_id": "p", "meta": {}}
+    for version in ("latest", "2018-08-27"):
+        folder = tree / "openstack" / version
+        folder.mkdir(parents=True)
+        (folder / "meta_data.json").write_text(json.dumps(meta))
+        (folder / "user_data").write_text(user_data)
+        (folder / "vendor_data.json").write_text("{}")
+    run("genisoimage", "-quiet", "-o", out, "-ldots", "-allow-lowercase", "-allow-multidot", "-l", "-J", "-r", "-V", "config-2", tree)
+    shutil.rmtree(tree)
+
+
+class Vm:
+    """One machine. stop() and cut() leave its disks; remove() does not."""
+
+    def __init__(self, name: str, image: Path, *, user_data: str = "", instance: str | None = None, memory: int = 1024,
+                 volumes: dict[str, str] | None = None, lab: str = LAB):
+        self.name, self.lab, self.memory = name, lab, memory
+        self.instance = instance or str(uuid.uuid4())
+        self.folder = VMS / name
+        self.remove()
+        self.folder.mkdir(parents=True)
+        self.volumes = volumes or {}  # Cinder id → size
+        self.process: subprocess.Popen | None = None
+        self.port = 10022 + sum(name.encode()) % 500
+        self.since = 0.0
+        run("qemu-img", "create", "-q", "-f", "qcow2", "-b", image.resolve(), "-F", "raw", self.folder / "root.qcow2")
+        for volume, size in self.volumes.items():
+            run("qemu-img", "create", "-q", "-f", "qcow2", self.folder / f"{volume}.qcow2", size)
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", self.folder / "key")
+        config_drive(self.folder / "config.iso", self.instance, name, user_data,
+                     {"test": (self.folder / "key.pub").read_text()})
+
+    # --- life ---------------------------------------------------------------------------------
+    def start(self, *extra: str, attached: list[str] | None = None) -> "Vm":
+        """Power on; attached: the volumes that are there from the start (all of them by default)."""
+        drive = "if=none,format=qcow2,cache=unsafe,discard=unmap"
+        args = ["qemu-system-x86_64", "-name", self.name, "-M", "pc", "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max",
+                "-smp", "2", "-m", str(self.memory), "-display", "none", "-nodefaults", "-no-user-config",
+                "-smbios", f"type=1,manufacturer=OpenStack Foundation,product=OpenStack Nova,version=27.0.0,uuid={self.instance}",
+                "-uuid", self.instance,
+                "-chardev", f"file,id=serial,path={self.folder}/console.log,append=on", "-serial", "chardev:serial",
+                "-qmp", f"unix:{self.folder}/qmp,server=on,wait=off",
+                "-drive", f"file={self.folder}/root.qcow2,id=root,{drive}", "-device", "virtio-blk-pci,drive=root,bootindex=1",
+                "-drive", f"file={self.folder}/config.iso,if=ide,media=cdrom,format=raw,readonly=on",
+                "-device", "virtio-scsi-pci,id=scsi",
+                "-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
+                "-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{self.port}-:22", "-device", "virtio-net-pci,netdev=net"]
+        for volume in self.volumes if attached is None else attached:
+            args += ["-drive", f"file={self.folder}/{volume}.qcow2,id=v{volume[:8]},{drive}",
+                     "-device", f"virtio-blk-pci,drive=v{volume[:8]},serial={volume[:20]}"]
+        self.since = time.monotonic()
+        with open(self.folder / "qemu.log", "ab") as log:
+            self.process = subprocess.Popen(["ip", "netns", "exec", f"lab-{self.lab}", *args, *extra],
+                                            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        return self
+
+    def cut(self):
+        """Power cut: what the guest had not synced to its disk is lost with its memory."""
+        if self.process and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        if self.process:
+            self.process.wait(30)
+        self.process = None
+
+    def stop(self, seconds: float = 60):
+        """The power button, then the plug."""
+        if self.process and self.process.poll() is None:
+            self.qmp("system_powerdown")
+            try:
+                self.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                pass
+        self.cut()
+
+    def remove(self):
+        if getattr(self, "process", None):
+            self.cut()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def qmp(self, command: str, **arguments):
+        """One command to the machine's monitor."""
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(30)
+            s.connect(str(self.folder / "qmp"))
+            lines = s.makefile("rw")
+            answers = []
+            lines.readline()  # the greeting
+            for one in ({"execute": "qmp_capabilities"}, {"execute": command, "arguments": arguments}):
+                lines.write(json.dumps(one) + "\n")
+                lines.flush()
+                while True:
+                    answer = json.loads(lines.readline())
+                    if "event" not in answer:
+                        break
+                answers.append(answer)
+        if "error" in answers[-1]:
+            raise ValueError(f"{command}: {answers[-1]['error']}")
+        return answers[-1].get("return")
+
+    def attach(self, volume: str, size: str, bus: str = "virtio"):
+        """A volume comes late, as by `openstack server add volume`."""
+        path = self.folder / f"{volume}.qcow2"
+        if not path.exists():
+            run("qemu-img", "create", "-q", "-f", "qcow2", path, size)
+        node = f"v{volume[:8]}"
+        self.qmp("blockdev-add", **{"driver": "qcow2", "node-name": node, "file": {"driver": "file", "filename": str(path)}})
+        if bus == "virtio":
+            self.qmp("device_add", driver="virtio-blk-pci", drive=node, id=f"d{volume[:8]}", serial=volume[:20])
+        else:
+            self.qmp("device_add", driver="scsi-hd", bus="scsi.0", drive=node, id=f"d{volume[:8]}", serial=volume)
+
+    # --- inside -------------------------------------------------------------------------------
+    def console(self) -> str:
+        path = self.folder / "console.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def wait_console(self, text: str, seconds: float, after: int = 0) -> float:
+        """Seconds since power-on until the console says it."""
+        def seen():
+            if self.process is None or self.process.poll() is not None:
+                raise RuntimeError(f"{self.name} ended: {(self.folder / 'qemu.log').read_text()[-500:]}")
+            return text in self.console()[after:]
+        wait_for(seen, seconds, f"{text!r} on the console of {self.name}; its end: {self.console()[-1500:]}")
+        return time.monotonic() - self.since
+
+    def sh(self, script: str, check: bool = True, timeout: float = 120) -> str:
+        """stdout of a shell script run by root inside."""
+        done = run("ip", "netns", "exec", f"lab-{self.lab}", "ssh", "-q", "-i", self.folder / "key", "-p", self.port,
+                   "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "ConnectTimeout=10",
+                   "-o", "BatchMode=yes", "root@127.0.0.1", "bash -euo pipefail -s", input=script, check=check, timeout=timeout)
+        return done.stdout
