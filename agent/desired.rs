@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 
 /// Everything that one generation of a node's parameters asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +20,75 @@ pub struct Desired {
     pub units: Vec<Unit>,
     /// What must be measured as good before Heat hears SUCCESS.
     pub gates: Vec<Gate>,
+    /// Certificates of authorities that must lie on the node.
+    pub authorities: Vec<Authority>,
+    /// Certificates, each with its key, that the node must have. They are wishes: nothing here holds a key.
+    pub certificates: Vec<Certificate>,
+}
+
+/// Who signs (magnum-node.md 4.1: three authorities from 13.0 on, all with the same subject, so that they never mix).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Signer {
+    /// The cluster's main authority: API server, kubelets, clients.
+    Kubernetes,
+    /// etcd's clients and peers.
+    Etcd,
+    /// The API server as a proxy of aggregated APIs.
+    FrontProxy,
+}
+
+impl Signer {
+    /// As Magnum's certificate API spells the type.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Kubernetes => "kubernetes",
+            Self::Etcd => "etcd",
+            Self::FrontProxy => "front-proxy",
+        }
+    }
+}
+
+impl fmt::Display for Signer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The certificate of an authority at one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authority {
+    /// Which one.
+    pub signer: Signer,
+    /// Absolute path.
+    pub path: String,
+    /// Owner and group.
+    pub owner: Owner,
+}
+
+/// A certificate with its key, as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificate {
+    /// Short name: `server`, `kubelet`.
+    pub name: String,
+    /// Who signs it.
+    pub signer: Signer,
+    /// CN of the subject.
+    pub common_name: String,
+    /// O of the subject: the groups that Kubernetes sees.
+    pub organisations: Vec<String>,
+    /// DNS names of its subjectAltName.
+    pub names: Vec<String>,
+    /// Addresses of its subjectAltName.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it is good for serving, besides being good for a client.
+    pub serves: bool,
+    /// Absolute path of the certificate.
+    pub path: String,
+    /// Absolute path of the key: 0600, or 0400.
+    pub key: String,
+    /// Owner of both.
+    pub owner: Owner,
 }
 
 /// Owner of a file by name; resolved against the target's own passwd and group files.
@@ -212,6 +282,15 @@ pub enum Probe {
         storage_driver: String,
         /// Where its store must be.
         data_root: String,
+    },
+    /// GET answers 2xx, and with this body where one is given.
+    Http {
+        /// What is asked.
+        url: String,
+        /// Body without the white space around it: `ok`.
+        body: Option<String>,
+        /// File with the authority that signed an https server; else the system's authorities.
+        authority: Option<String>,
     },
     /// Each kernel setting has at least this value, e.g. (`net/ipv4/ip_forward`, 1).
     Sysctl(Vec<(String, u64)>),

@@ -7,7 +7,7 @@ use super::{Options, document, exit, print};
 use crate::converge::{self, offline};
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::kubernetes;
+use crate::kubernetes::{self, Facts};
 use crate::settings::Settings;
 use crate::systemd::Systemd;
 
@@ -36,5 +36,5 @@ pub(super) fn desired(options: &Options, settings: &Settings) -> Result<crate::d
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
         Error::permanent(all.join("\n  ")).context(format!("checking the parameters of deployment {}", deployment.name))
     })?;
-    Ok(kubernetes::render(&spec))
+    Ok(kubernetes::render(&spec, &Facts::default()))
 }

@@ -151,6 +151,10 @@ impl Prober for Fake {
         next.unwrap_or_else(|| Ok(json!({"health": "true"})))
     }
 
+    async fn get_text(&self, _url: &str, _authority: Option<&str>) -> Result<String> {
+        Ok("ok".to_owned())
+    }
+
     async fn docker(&self, _socket: &str, path: &str) -> Result<Value> {
         assert_eq!(path, "/info");
         Ok(json!({"Driver": "overlay2", "DockerRootDir": "/var/lib/docker"}))
@@ -293,6 +297,7 @@ fn node() -> Desired {
                 ..gate("docker", Some("docker.service"), 1, &[Need::Unit("docker.service".into())])
             },
         ],
+        ..Desired::default()
     }
 }
 

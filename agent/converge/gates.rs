@@ -169,6 +169,13 @@ impl<U: Units, P: Prober> Measure<'_, U, P> {
                 expect(&info, "Driver", storage_driver)?;
                 expect(&info, "DockerRootDir", data_root)
             }
+            Probe::Http { url, body, authority } => {
+                let answer = self.prober.get_text(url, authority.as_deref()).await.map_err(|error| error.to_string())?;
+                match body {
+                    Some(body) if answer.trim() != body => Err(format!("the answer is {}, not {body}", quoted(answer.trim()))),
+                    _ => Ok(()),
+                }
+            }
             Probe::Sysctl(settings) => settings.iter().try_for_each(|(key, least)| at_least(self.root, key, *least)),
         }
     }

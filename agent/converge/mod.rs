@@ -135,6 +135,8 @@ pub trait Volumes {
 pub trait Prober {
     /// GETs a URL; the JSON of a 2xx answer.
     fn get_json(&self, url: &str) -> impl Future<Output = Result<Value>>;
+    /// GETs a URL, the server signed by the authority in a file where one is given; the text of a 2xx answer.
+    fn get_text(&self, url: &str, authority: Option<&str>) -> impl Future<Output = Result<String>>;
     /// GETs a path from the docker engine behind a socket; the JSON of a 2xx answer.
     fn docker(&self, socket: &str, path: &str) -> impl Future<Output = Result<Value>>;
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::observed::{Observed, Ownership, Seen};
-use crate::desired::{Desired, Directory, File, FormatPolicy, Need, Owner, Unit, Volume};
+use crate::desired::{Authority, Certificate, Desired, Directory, File, FormatPolicy, Need, Owner, Unit, Volume};
 use crate::files::FileKind;
 use crate::systemd::UnitState;
 
@@ -128,6 +128,22 @@ pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
     plan.reload |= !plan.enable.is_empty();
     plan.files = files;
     plan
+}
+
+/// The certificate of an authority in words, as `plan` shows it.
+pub(super) fn describe_authority(authority: &Authority) -> String {
+    format!("certificate of the authority {} at {}", authority.signer, authority.path)
+}
+
+/// A certificate in words, as `plan` shows it.
+pub(super) fn describe_certificate(certificate: &Certificate) -> String {
+    let mut subject = format!("CN={}", certificate.common_name);
+    certificate.organisations.iter().for_each(|organisation| subject.push_str(&format!(", O={organisation}")));
+    let names = certificate.names.iter().cloned().chain(certificate.addresses.iter().map(ToString::to_string));
+    let names: Vec<String> = names.collect();
+    let names = if names.is_empty() { String::new() } else { format!(" for {}", names.join(", ")) };
+    let (signer, path, key) = (certificate.signer, &certificate.path, &certificate.key);
+    format!("certificate {} ({subject}){names}, signed by {signer}, at {path} with its key at {key}", certificate.name)
 }
 
 /// A volume in words, as `plan` shows it.

@@ -20,6 +20,15 @@ impl Prober for Http {
         json(&response, url)
     }
 
+    async fn get_text(&self, url: &str, authority: Option<&str>) -> Result<String> {
+        let derived = authority.map(|file| self.with_endpoint_ca(Path::new(file)));
+        let response = derived.as_ref().unwrap_or(self).request(question(url)).await?;
+        if !(200..300).contains(&response.status) {
+            return Err(Error::transient(format!("{url} answers {}", response.status)));
+        }
+        Ok(String::from_utf8_lossy(&response.body).into_owned())
+    }
+
     async fn docker(&self, socket: &str, path: &str) -> Result<Value> {
         let url = format!("http://localhost{path}");
         let response = self.over_unix_socket(Path::new(socket)).request(question(&url)).await?;

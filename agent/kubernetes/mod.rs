@@ -5,16 +5,36 @@
 //! true. Everything here is pure: no clock, disk, bus or network is ever asked, so that every byte
 //! that a node gets can be tested by a table.
 
+mod apiserver;
+mod cloud_config;
+pub mod cluster;
+mod cluster_parameters;
+mod containerd;
+mod controller_manager;
+mod cri_dockerd;
+mod crio;
+mod daemon;
 mod docker;
 mod environment_file;
 mod etcd;
+mod flannel;
+mod haproxy;
 mod host;
+mod kube_proxy;
+mod kubeconfig;
+mod kubelet;
 pub mod node_spec;
 pub mod parameter_table;
 pub mod parameters;
+mod podmaster;
+mod registry;
 mod render;
+mod scheduler;
 pub mod value_kinds;
+pub mod versions;
+mod yaml;
 
+pub use cluster::Facts;
 pub use host::GUARD;
 pub use node_spec::{NodeSpec, Role, Secret};
 pub use parameters::{Mistake, Parameters};

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::cluster::ClusterSpec;
 use super::parameters::{Mistake, Parameters};
 use crate::desired::FormatPolicy;
 
@@ -32,6 +33,12 @@ pub enum Role {
 pub struct Secret(String);
 
 impl Secret {
+    /// Keeps a text from being shown.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
     /// The text, for where it has to go.
     #[must_use]
     pub fn reveal(&self) -> &str {
@@ -58,6 +65,8 @@ pub struct NodeSpec {
     pub cluster: String,
     /// `KUBE_TAG`.
     pub kube_version: Option<String>,
+    /// Kubernetes, where the parameters ask for a version.
+    pub kubernetes: Option<ClusterSpec>,
     /// The runtime's volume.
     pub runtime_volume: Option<VolumeSpec>,
     /// etcd's volume.
@@ -120,6 +129,7 @@ impl NodeSpec {
                 "give CLUSTER_UUID",
             ));
         }
+        let kubernetes = ClusterSpec::from_parameters(parameters, role, &mut mistakes);
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
@@ -131,6 +141,7 @@ impl NodeSpec {
             address,
             cluster: cluster.unwrap_or_default().to_owned(),
             kube_version: text("KUBE_TAG"),
+            kubernetes,
             runtime_volume: volumes.runtime,
             etcd_volume: volumes.etcd,
             etcd_discovery: text("ETCD_DISCOVERY_URL").filter(|_| role == Role::Master).map(Secret),
@@ -244,10 +255,14 @@ fn address(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> 
 }
 
 fn refuse_what_is_not_honoured(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) {
-    if role == Role::Master && !parameters.is_true("TLS_DISABLED") {
+    let bare = parameters.get("KUBE_TAG").is_none();
+    if bare && role == Role::Master && !parameters.is_true("TLS_DISABLED") {
         mistakes.push(unsupported("TLS_DISABLED", "false on a master", "etcd is set up without TLS", "set TLS_DISABLED to True"));
     }
-    if role == Role::Master && parameters.number("MASTER_INDEX") != Some(0) && parameters.get("ETCD_DISCOVERY_URL").is_none() {
+    if role == Role::Master
+        && parameters.number("MASTER_INDEX") != Some(0)
+        && ["ETCD_DISCOVERY_URL", "ETCD_INITIAL_CLUSTER"].iter().all(|name| parameters.get(name).is_none())
+    {
         mistakes.push(unsupported(
             "MASTER_INDEX",
             "a further master without ETCD_DISCOVERY_URL",
@@ -260,7 +275,7 @@ fn refuse_what_is_not_honoured(parameters: &Parameters, role: Role, mistakes: &m
         ("CONTAINER_RUNTIME", &["host-docker", "docker"], "the runtime is the image's docker"),
         ("CERTIFICATES", &["none"], "no certificates are fetched or made"),
     ] {
-        if let Some(value) = parameters.get(name)
+        if let Some(value) = parameters.get(name).filter(|_| bare)
             && !honoured.contains(&value)
         {
             mistakes.push(unsupported(name, value, rule, &format!("set {name} to {}", honoured.join(" or "))));

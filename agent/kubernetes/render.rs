@@ -1,20 +1,46 @@
-//! From a node's specification to everything that it should look like. A node's bytes follow from its
-//! parameters alone: nothing of the machine is asked for.
+//! From a node's specification, and what its machine is, to everything that it should look like.
 
 use super::node_spec::{NodeSpec, Role};
-use super::{docker, etcd, host};
+use super::{
+    apiserver, cloud_config, containerd, controller_manager, cri_dockerd, crio, docker, etcd, flannel, haproxy, host, kube_proxy,
+    kubelet, podmaster, registry, scheduler,
+};
+use super::cluster::{ClusterSpec, Facts};
 use crate::desired::Desired;
 
 /// Renders a node.
 #[must_use]
-pub fn render(spec: &NodeSpec) -> Desired {
+pub fn render(spec: &NodeSpec, facts: &Facts) -> Desired {
     let mut desired = Desired::default();
     host::add(&mut desired);
     if let (Role::Master, Some(address)) = (spec.role, spec.address) {
         etcd::add(spec, address, &mut desired);
     }
     docker::add(spec, &mut desired);
+    if let Some(cluster) = &spec.kubernetes {
+        add_cluster(spec, cluster, facts, &mut desired);
+    }
     desired
+}
+
+fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
+    type Add = fn(&NodeSpec, &ClusterSpec, &Facts, &mut Desired);
+    let everywhere: &[Add] = &[
+        containerd::add,
+        crio::add,
+        cri_dockerd::add,
+        flannel::add,
+        cloud_config::add,
+        kubelet::add,
+        kube_proxy::add,
+        registry::add,
+        haproxy::add,
+    ];
+    let on_masters: &[Add] = &[apiserver::add, controller_manager::add, scheduler::add, podmaster::add];
+    let masters = on_masters.iter().filter(|_| spec.role == Role::Master);
+    for add in masters.chain(everywhere) {
+        add(spec, cluster, facts, desired);
+    }
 }
 
 #[cfg(test)]
@@ -30,7 +56,7 @@ mod tests {
     fn rendered(deployment: &Value) -> Desired {
         let deployment = Deployment::parse(deployment).unwrap().unwrap();
         let parameters = Parameters::from_deployment(&deployment).unwrap();
-        render(&NodeSpec::from_parameters(&parameters).unwrap())
+        render(&NodeSpec::from_parameters(&parameters).unwrap(), &Facts::default())
     }
 
     /// A Desired as text that a person can read and compare.

@@ -17,7 +17,7 @@ use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::http::Http;
-use crate::kubernetes::{self, Mistake, NodeSpec};
+use crate::kubernetes::{self, Facts, Mistake, NodeSpec};
 use crate::metadata::Deployment;
 use crate::programs::{Programs, key_of};
 use crate::report::text::shortened;
@@ -92,7 +92,15 @@ pub(in crate::commands) fn understand(deployment: &Deployment) -> std::result::R
             return Err(mistakes);
         }
     };
-    let desired = kubernetes::render(&spec);
+    let desired = kubernetes::render(&spec, &Facts::default());
+    if !desired.certificates.is_empty() {
+        return Err(vec![Mistake::general(
+            "CERTIFICATES",
+            format!("this version cannot honour: {} certificates on a running node", desired.certificates.len()),
+            "certificates are planned and verified, not made yet",
+            "set TLS_DISABLED to True with a version up to 1.19, or use `plan` and `apply --root`",
+        )]);
+    }
     // What the node looks like is the generation; where its signals go is not part of it.
     let digest = key_of(&format!("{:?}", (&desired, &spec.kube_version)));
     Ok(Plan { spec, desired, digest, wait: handle })
@@ -190,7 +198,7 @@ impl Node {
             // A newer agent may understand parameters differently; the next deployment tells.
             return Ok(Look { drifted: false });
         };
-        let desired = kubernetes::render(&spec);
+        let desired = kubernetes::render(&spec, &Facts::default());
         if !self.looked.get() {
             // It may have run before anybody said which instance this is, and systemd does not come back to what it refused.
             let refused = systemd.unit(kubernetes::GUARD).await?.is_failed();

@@ -1,0 +1,333 @@
+//! The Kubernetes half of a node's specification: there where KUBE_TAG is given.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::node_spec::{Role, Secret};
+use super::versions::Minor;
+
+/// Where everything of the control plane lies.
+pub(super) const CERTIFICATES: &str = "/etc/kubernetes/certs";
+/// The manifest directory of the kubelet.
+pub(super) const MANIFESTS: &str = "/etc/kubernetes/manifests";
+
+/// A node of a Kubernetes cluster, as its parameters ask for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterSpec {
+    /// Minor release, which every flag is chosen by.
+    pub minor: Minor,
+    /// `KUBE_TAG` as it was given: an image tag, perhaps with a suffix.
+    pub tag: String,
+    /// Name of the node in Kubernetes: `INSTANCE_NAME`.
+    pub node_name: Option<String>,
+    /// Whether the cluster works with TLS (not `TLS_DISABLED`).
+    pub tls: bool,
+    /// Where certificates come from.
+    pub certificates: CertificateSource,
+    /// The API.
+    pub api: Api,
+    /// Networks of pods and services.
+    pub networks: Networks,
+    /// etcd.
+    pub etcd: Etcd,
+    /// The container runtime.
+    pub runtime: Runtime,
+    /// How the node shows itself to the cluster.
+    pub node: NodeSettings,
+    /// The control plane.
+    pub control_plane: ControlPlane,
+    /// OpenStack, where the cluster knows it.
+    pub cloud: Option<Cloud>,
+    /// A registry on the node (`REGISTRY_ENABLED`, workers only).
+    pub registry: Option<Registry>,
+    /// Users' further flags.
+    pub options: Options,
+}
+
+/// Where certificates come from (`CERTIFICATES`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertificateSource {
+    /// Magnum's certificate API.
+    Magnum,
+    /// The parameters.
+    Given,
+    /// TLS bootstrap, on workers.
+    Bootstrap,
+    /// Nobody: TLS_DISABLED.
+    None,
+}
+
+/// The API and how it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Api {
+    /// `KUBE_API_PORT`.
+    pub port: u16,
+    /// `KUBE_API_PRIVATE_ADDRESS`.
+    pub private: Option<IpAddr>,
+    /// `KUBE_API_PUBLIC_ADDRESS`.
+    pub public: Option<IpAddr>,
+    /// `KUBE_MASTER_IP`, for workers.
+    pub master: Option<IpAddr>,
+    /// `MASTER_ADDRESSES`: every master, where a balancer on the node or a static etcd cluster needs them.
+    pub masters: Vec<IpAddr>,
+    /// Whether HAProxy on this node stands before the masters (`API_BALANCER=haproxy`).
+    pub balancer: bool,
+}
+
+impl ClusterSpec {
+    /// URL of the API as components of this node reach it.
+    #[must_use]
+    pub fn server(&self, role: Role) -> String {
+        let scheme = if self.tls { "https" } else { "http" };
+        let host = match (role, self.api.master) {
+            // The balancer listens on the loopback.
+            (Role::Minion, Some(master)) if !self.api.balancer => host_of(master),
+            _ => "127.0.0.1".to_owned(),
+        };
+        format!("{scheme}://{host}:{}", self.api.port)
+    }
+
+    /// Whether the certificates of this node are wishes for the agent to fulfil.
+    #[must_use]
+    pub fn wants_certificates(&self) -> bool {
+        self.tls
+    }
+}
+
+/// An address as it stands in a URL.
+#[must_use]
+pub fn host_of(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => v4.to_string(),
+        IpAddr::V6(v6) => format!("[{v6}]"),
+    }
+}
+
+/// Which pod network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkDriver {
+    /// flannel.
+    Flannel,
+    /// calico, brought by the cluster's add-ons.
+    Calico,
+}
+
+/// Networks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Networks {
+    /// `NETWORK_DRIVER`.
+    pub driver: NetworkDriver,
+    /// `FLANNEL_BACKEND` (or `FLANNEL_USE_VXLAN`): host-gw, vxlan, udp.
+    pub flannel_backend: String,
+    /// `FLANNEL_NETWORK_SUBNETLEN`.
+    pub flannel_subnet_length: u8,
+    /// Version of flanneld as `FLANNEL_TAG` names it.
+    pub flannel_tag: Option<String>,
+    /// `PODS_NETWORK_CIDR`, else the driver's own.
+    pub pods: IpNet,
+    /// `PORTAL_NETWORK_CIDR`.
+    pub services: IpNet,
+    /// `DNS_SERVICE_IP`.
+    pub dns: IpAddr,
+    /// `DNS_CLUSTER_DOMAIN`.
+    pub domain: String,
+}
+
+impl Networks {
+    /// The first address of the service network, which is the API's own (magnum-node.md 4.3).
+    #[must_use]
+    pub fn first_service(&self) -> Option<IpAddr> {
+        self.services.hosts().next()
+    }
+}
+
+/// How an etcd member finds the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EtcdCluster {
+    /// Alone.
+    Single,
+    /// `ETCD_DISCOVERY_URL`.
+    Discovery(Secret),
+    /// `ETCD_INITIAL_CLUSTER`: `name=url` of every member.
+    Static(Vec<String>),
+}
+
+/// etcd on masters, and where workers find it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Etcd {
+    /// Version as `ETCD_TAG` names it.
+    pub tag: Option<String>,
+    /// How members find each other.
+    pub cluster: EtcdCluster,
+    /// Whether the member joins a cluster that is there (`ETCD_INITIAL_CLUSTER_STATE=existing`).
+    pub joins: bool,
+    /// Whether it joins as a learner (`ETCD_LEARNER`; etcd 3.4 and later).
+    pub learner: bool,
+    /// `ETCD_SERVER_IP`, for workers: what flannel's etcd is reached by.
+    pub server: Option<IpAddr>,
+    /// `ETCD_LB_VIP`: a further name of the server's certificate.
+    pub balancer: Option<IpAddr>,
+}
+
+/// Which container runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuntimeKind {
+    /// docker, spoken to by the kubelet itself (up to 1.23), or through cri-dockerd (from 1.24 on).
+    Docker,
+    /// containerd of this version: major, minor.
+    Containerd(u16, u16),
+    /// CRI-O.
+    CriO,
+}
+
+/// The container runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// `CONTAINER_RUNTIME`.
+    pub kind: RuntimeKind,
+    /// Whether docker is spoken to through cri-dockerd: from 1.24 on it has to be.
+    pub cri_dockerd: bool,
+    /// `CGROUP_DRIVER`: `systemd` or `cgroupfs`, for runtime and kubelet alike.
+    pub cgroup_driver: String,
+    /// Image of a pod's sandbox.
+    pub sandbox_image: Option<String>,
+}
+
+/// How the node shows itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeSettings {
+    /// `NODE_LABELS` and Magnum's own, `key=value`.
+    pub labels: Vec<(String, String)>,
+    /// `NODE_TAINTS` and the master's, `key=value:effect`.
+    pub taints: Vec<String>,
+    /// `STATIC_POD_URL`.
+    pub static_pod_url: Option<String>,
+    /// `SWAP`: whether the kubelet starts on a machine with swap.
+    pub swap: bool,
+    /// `KUBE_RESERVED`, where it was given.
+    pub kube_reserved: Option<String>,
+    /// `SYSTEM_RESERVED`, where it was given.
+    pub system_reserved: Option<String>,
+    /// `KUBE_NODE_PUBLIC_IP`.
+    pub public: Option<IpAddr>,
+}
+
+/// The control plane of a master.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControlPlane {
+    /// `KUBE_ALLOW_PRIV`.
+    pub allow_privileged: bool,
+    /// `ADMISSION_CONTROL_LIST`; empty: the version's own.
+    pub admission: Vec<String>,
+    /// `KEYSTONE_AUTH_ENABLED`: whether the API asks Magnum's webhook.
+    pub keystone_auth: bool,
+    /// `CERT_MANAGER_API` with `CA_KEY`: whether the controller manager signs.
+    pub signs: bool,
+    /// `CA_KEY`.
+    pub ca_key: Option<Secret>,
+    /// `KUBE_SERVICE_ACCOUNT_KEY`, with real line ends.
+    pub service_account_key: Option<String>,
+    /// `KUBE_SERVICE_ACCOUNT_PRIVATE_KEY`, with real line ends.
+    pub service_account_private_key: Option<Secret>,
+    /// `CLUSTER_UUID`: name of the cluster.
+    pub cluster_name: String,
+}
+
+/// OpenStack as the cluster sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cloud {
+    /// `AUTH_URL`.
+    pub auth_url: String,
+    /// `TRUSTEE_USER_ID` (or `USERNAME` in Magnum 2.x).
+    pub user: CloudUser,
+    /// `TRUST_ID`.
+    pub trust: Option<Secret>,
+    /// `REGION_NAME`.
+    pub region: Option<String>,
+    /// `CLUSTER_SUBNET`.
+    pub subnet: Option<String>,
+    /// `EXTERNAL_NETWORK_ID`.
+    pub floating_network: Option<String>,
+    /// `CLUSTER_NETWORK_NAME`.
+    pub network_name: Option<String>,
+    /// `OCTAVIA_ENABLED`, and its provider, algorithm and health checks.
+    pub octavia: Option<Octavia>,
+    /// Whether the external provider runs (`CLOUD_PROVIDER_ENABLED`); else the in-tree one, where the version has it.
+    pub external: bool,
+    /// Whether volumes are Cinder's by the in-tree plugin (`VOLUME_DRIVER=cinder` without `CINDER_CSI_ENABLED`).
+    pub in_tree_cinder: bool,
+    /// `CLOUD_PROVIDER_TAG`: what reads the external provider's file.
+    pub tag: Option<String>,
+}
+
+/// Whose credentials the cloud configuration holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CloudUser {
+    /// The cluster's trustee: id and password.
+    Trustee(String, Secret),
+    /// The creator: name, password, project name (Magnum 2.x).
+    Creator(String, Secret, String),
+}
+
+/// Load balancers by Octavia.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Octavia {
+    /// `OCTAVIA_PROVIDER`.
+    pub provider: String,
+    /// `OCTAVIA_LB_ALGORITHM`.
+    pub algorithm: String,
+    /// `OCTAVIA_LB_HEALTHCHECK`.
+    pub health_check: bool,
+}
+
+/// A registry on the node, with Swift behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registry {
+    /// `REGISTRY_PORT`.
+    pub port: u16,
+    /// `REGISTRY_CONTAINER`.
+    pub container: String,
+    /// `REGISTRY_INSECURE`: Swift's certificate is not verified.
+    pub insecure: bool,
+    /// `REGISTRY_CHUNKSIZE` in bytes.
+    pub chunk_size: u32,
+    /// Keystone: `REGISTRY_AUTH_URL`, else `AUTH_URL`.
+    pub auth_url: String,
+    /// `REGISTRY_REGION`, else `SWIFT_REGION`.
+    pub region: Option<String>,
+    /// `REGISTRY_USERNAME`, else `TRUSTEE_USERNAME`.
+    pub user: String,
+    /// `REGISTRY_PASSWORD`, else `TRUSTEE_PASSWORD`.
+    pub password: Secret,
+    /// `REGISTRY_DOMAIN`, else `TRUSTEE_DOMAIN_ID`.
+    pub domain: Option<String>,
+    /// `REGISTRY_TRUST_ID`, else `TRUST_ID`.
+    pub trust: Option<Secret>,
+}
+
+/// `*_OPTIONS`: further flags, one text a component.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `KUBELET_OPTIONS`.
+    pub kubelet: String,
+    /// `KUBEAPI_OPTIONS`.
+    pub api_server: String,
+    /// `KUBECONTROLLER_OPTIONS`.
+    pub controller_manager: String,
+    /// `KUBESCHEDULER_OPTIONS`.
+    pub scheduler: String,
+    /// `KUBEPROXY_OPTIONS`.
+    pub proxy: String,
+}
+
+/// What the machine is, as far as its files depend on it; all unknown where it is another machine's tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Memory in MiB.
+    pub memory: Option<u64>,
+    /// Number of CPUs.
+    pub cpus: Option<u32>,
+    /// Whether systemd-resolved's stub is the resolver, so that pods need its real upstream file (magnum-node.md 7.4 no. 51).
+    pub resolved: bool,
+}

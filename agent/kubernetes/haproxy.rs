@@ -1,0 +1,8 @@
+//! HAProxy on workers, before several masters without a balancer of the cloud.
+
+use super::cluster::{ClusterSpec, Facts};
+use super::node_spec::NodeSpec;
+use crate::desired::Desired;
+
+/// Adds its part.
+pub(super) fn add(_spec: &NodeSpec, _cluster: &ClusterSpec, _facts: &Facts, _desired: &mut Desired) {}

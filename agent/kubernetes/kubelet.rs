@@ -1,0 +1,8 @@
+//! The kubelet on every node.
+
+use super::cluster::{ClusterSpec, Facts};
+use super::node_spec::NodeSpec;
+use crate::desired::Desired;
+
+/// Adds its part.
+pub(super) fn add(_spec: &NodeSpec, _cluster: &ClusterSpec, _facts: &Facts, _desired: &mut Desired) {}
