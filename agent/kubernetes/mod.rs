@@ -14,6 +14,7 @@ pub mod parameter_table;
 pub mod parameters;
 mod render;
 pub mod value_kinds;
+pub mod versions;
 
 pub use host::GUARD;
 pub use node_spec::{NodeSpec, Role, Secret};
