@@ -130,6 +130,9 @@ impl NodeSpec {
             ));
         }
         let kubernetes = ClusterSpec::from_parameters(parameters, role, &mut mistakes);
+        if let Some(cluster) = kubernetes.as_ref().filter(|_| role == Role::Master) {
+            super::etcd::check(cluster, address, &mut mistakes);
+        }
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
