@@ -37,11 +37,13 @@ pub(super) struct Flags {
     component: Component,
     minor: Minor,
     line: CommandLine,
+    /// Words that no release has, for builds that do.
+    patched: Vec<String>,
 }
 
 impl Flags {
     pub(super) fn new(component: Component, minor: Minor) -> Self {
-        Self { component, minor, line: CommandLine::new(component, minor) }
+        Self { component, minor, line: CommandLine::new(component, minor), patched: Vec::new() }
     }
 
     /// Sets one of our own flags where the minor knows it. Below the oldest list that is what 1.2 knows and 1.0 knew:
@@ -55,6 +57,16 @@ impl Flags {
         let old = self.minor < Minor::OLDEST_CHECKED;
         flag(self.component, self.minor.max(Minor::OLDEST_CHECKED), name) == Standing::Known
             && !(old && NEW_IN_1_1_OR_1_2.contains(&name))
+    }
+
+    /// Sets a flag that no release has but a build with a patch, which the parameters ask for.
+    pub(super) fn set_patched(&mut self, name: &'static str, value: &'static str) {
+        self.patched.push(format!("--{name}={value}"));
+    }
+
+    /// A word a flag, ours first.
+    pub(super) fn words(&self) -> Vec<String> {
+        self.line.words().into_iter().chain(self.patched.iter().cloned()).collect()
     }
 
     /// Adds a user's options, which win. What is wrong with them was said when the parameters were read.
@@ -141,7 +153,7 @@ impl Daemon {
     /// Takes the flags: up to 1.9 spread over the variables that distributions' units expand, what is left in `rest`;
     /// later all of them in `rest`.
     pub(super) fn take(&mut self, flags: &Flags, cluster: &ClusterSpec, role: Role, variables: Variables, rest: &'static str) {
-        let mut words = flags.line.words();
+        let mut words = flags.words();
         if has_variables(cluster.minor) {
             self.shared = &[SHARED];
             self.shared_content = Some(shared(cluster, role));
@@ -249,5 +261,87 @@ pub(super) fn ok_gate(name: &str, unit: &str, url: String, authority: Option<&st
         probe: Probe::Http { url, body: Some("ok".to_owned()), authority: authority.map(str::to_owned) },
         consecutive,
         needs: BTreeSet::from([Need::Unit(unit.to_owned())]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kubernetes::fixtures::{MINORS, arguments, assignments, content, master};
+
+    #[test]
+    fn the_first_releases_read_variables_and_the_later_ones_one() {
+        let old = master(5, &[("KUBE_ALLOW_PRIV", "false")]);
+        let drop_in = content(&old, "/etc/systemd/system/kube-apiserver.service.d/50-heat-node-agent.conf");
+        assert!(drop_in.contains(
+            "ExecStart=\nExecStart=kube-apiserver $KUBE_LOGTOSTDERR $KUBE_LOG_LEVEL $KUBE_ALLOW_PRIV $KUBE_ETCD_SERVERS $KUBE_API_ADDRESS \
+             $KUBE_API_PORT $KUBE_SERVICE_ADDRESSES $KUBE_ADMISSION_CONTROL $KUBE_API_ARGS\n"
+        ));
+        assert!(drop_in.contains("EnvironmentFile=\nEnvironmentFile=/etc/kubernetes/config\nEnvironmentFile=/etc/kubernetes/apiserver\n"));
+        assert_eq!(
+            assignments(content(&old, "/etc/kubernetes/config")),
+            [
+                ("KUBE_LOGTOSTDERR", "--logtostderr=true"),
+                ("KUBE_LOG_LEVEL", "--v=0"),
+                ("KUBE_ALLOW_PRIV", "--allow-privileged=false"),
+                ("KUBE_MASTER", "")
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        );
+        assert_eq!(old.files.iter().filter(|file| file.path == SHARED).count(), 1);
+        let new = master(10, &[]);
+        let drop_in = content(&new, "/etc/systemd/system/kube-apiserver.service.d/50-heat-node-agent.conf");
+        assert!(drop_in.contains("ExecStart=kube-apiserver $KUBE_API_ARGS\n"));
+        assert!(!drop_in.contains("/etc/kubernetes/config"));
+    }
+
+    /// magnum-node.md 7.5 no. 64 and 66, design.md 5: enabled, restarted, never on a copy of a disk, by root.
+    #[test]
+    fn every_component_comes_back_and_is_guarded() {
+        for minor in MINORS {
+            let desired = master(minor, &[]);
+            for unit in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
+                let Some(found) = desired.units.iter().find(|one| one.name == format!("{unit}.service")) else {
+                    assert!(minor < 2 && unit != "kube-apiserver", "{unit} {minor}");
+                    continue;
+                };
+                assert!(found.enable);
+                let drop_in = content(&desired, &format!("/etc/systemd/system/{unit}.service.d/50-heat-node-agent.conf"));
+                for line in ["Restart=always\n", "StartLimitIntervalSec=0\n", "User=root\n", "Requires=heat-node-agent-guard.service\n"] {
+                    assert!(drop_in.contains(line), "{unit} {minor} {line}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever stands in users' options or names: each line of a file assigns one of our variables, and what the unit gets are
+        /// the words of the command line, no more.
+        #[test]
+        fn no_option_injects_a_line_a_flag_or_a_directive(
+            minor in prop::sample::select(MINORS.to_vec()),
+            options in "(--v=[0-9] )?(--[a-z-]{1,12}=\"?[ -~]{0,30}\"? ?){0,3}",
+            domain in "[a-z]{1,8}",
+        ) {
+            let changes = [("KUBEAPI_OPTIONS", options.trim()), ("DNS_CLUSTER_DOMAIN", domain.as_str())];
+            let desired = master(minor, &changes);
+            let plain = master(minor, &[("DNS_CLUSTER_DOMAIN", domain.as_str())]);
+            let path = "/etc/kubernetes/apiserver";
+            let keys = |desired| assignments(content(desired, path)).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+            prop_assert_eq!(keys(&desired), keys(&plain));
+            let drop_in = "/etc/systemd/system/kube-apiserver.service.d/50-heat-node-agent.conf";
+            prop_assert_eq!(content(&desired, drop_in), content(&plain, drop_in));
+            let mut flags = Flags::new(Component::ApiServer, Minor::of_tag(&format!("v1.{minor}")).unwrap());
+            drop(flags.options(options.trim()));
+            let found = arguments(&desired, "kube-apiserver.service");
+            for word in flags.words() {
+                prop_assert!(found.contains(&word), "{} {:?}", word, found);
+            }
+            for word in &found {
+                prop_assert!(word.starts_with("--") && !word.contains(['\n', '\r']), "{:?}", found);
+            }
+        }
     }
 }

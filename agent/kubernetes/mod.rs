@@ -18,6 +18,8 @@ mod daemon;
 mod docker;
 mod environment_file;
 mod etcd;
+#[cfg(test)]
+mod fixtures;
 mod flannel;
 mod gcfg;
 mod haproxy;

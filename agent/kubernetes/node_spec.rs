@@ -133,6 +133,9 @@ impl NodeSpec {
         if let Some(cluster) = kubernetes.as_ref().filter(|_| role == Role::Master) {
             super::etcd::check(cluster, address, &mut mistakes);
         }
+        if let Some(cluster) = &kubernetes {
+            super::other_systems::check(cluster, &mut mistakes);
+        }
         if !mistakes.is_empty() {
             return Err(mistakes);
         }

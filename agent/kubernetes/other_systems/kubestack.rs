@@ -13,17 +13,32 @@ use crate::kubernetes::daemon::Flags;
 use crate::kubernetes::gcfg::{line, section};
 use crate::kubernetes::host::{GUARDED, directory};
 use crate::kubernetes::node_spec::NodeSpec;
+use crate::kubernetes::parameters::Mistake;
 
 const UNIT: &str = "kubestack.service";
 const SETTINGS: &str = "/etc/kubestack.conf";
 const DROP_IN: &str = "/etc/systemd/system/kubestack.service.d/50-heat-node-agent.conf";
+/// The last minor that there are builds of.
+const LAST_PATCHED: u16 = 3;
 /// Where it serves.
 const ADDRESS: &str = "127.0.0.1:4237";
 
 /// `--network-provider` of kubelet and controller manager, where it is asked for.
 pub(in crate::kubernetes) fn set_network_provider(cluster: &ClusterSpec, flags: &mut Flags) {
     if cluster.kubestack.is_some() {
-        flags.set("network-provider", ADDRESS);
+        flags.set_patched("network-provider", ADDRESS);
+    }
+}
+
+/// What is wrong with asking for it.
+pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mistake>) {
+    if cluster.kubestack.is_some() && cluster.minor.number() > LAST_PATCHED {
+        mistakes.push(Mistake::general(
+            "KUBESTACK",
+            format!("is set with Kubernetes {}", cluster.minor),
+            "builds with --network-provider exist up to 1.3; kubelet and controller manager of every other end at that flag",
+            "remove it, or give the KUBE_TAG of such a build",
+        ));
     }
 }
 

@@ -9,7 +9,7 @@
 
 mod kubestack;
 
-pub(super) use kubestack::{add, set_network_provider};
+pub(super) use kubestack::{add, check, set_network_provider};
 
 #[cfg(test)]
 mod tests;
