@@ -9,6 +9,7 @@ mod apiserver;
 mod cloud_config;
 pub mod cluster;
 mod cluster_parameters;
+mod config_text;
 mod containerd;
 mod controller_manager;
 mod cri_dockerd;

@@ -7,6 +7,7 @@ use std::fmt;
 use reqwest::Url;
 use serde_json::{Map, Value};
 
+use super::config_text;
 use super::parameter_table::{Parameter, TABLE, find, nearest};
 use super::value_kinds::Kind;
 use crate::metadata::{Deployment, python_text};
@@ -87,7 +88,7 @@ impl Parameters {
     /// What can be read, and every mistake: so that those between parameters are found along with those of values.
     pub(super) fn read(deployment: &Deployment) -> (Self, Vec<Mistake>) {
         let mut mistakes = Vec::new();
-        let config = match config_map(&deployment.config) {
+        let config = match config_text::map(&deployment.config) {
             Ok(map) => map,
             Err(mistake) => {
                 mistakes.push(mistake);
@@ -217,70 +218,6 @@ fn text_of(parameter: &Parameter, value: &Value) -> Option<String> {
         (Value::Array(_) | Value::Object(_), _) => None,
         (scalar, _) => Some(python_text(scalar).trim().to_owned()),
     }
-}
-
-/// The config as a map: a map as it is, else JSON text, else the flat part of YAML.
-fn config_map(config: &Value) -> Result<Map<String, Value>, Mistake> {
-    match config {
-        Value::Null => Ok(Map::new()),
-        Value::Object(map) => Ok(map.clone()),
-        Value::String(text) if text.trim().is_empty() => Ok(Map::new()),
-        Value::String(text) if text.trim_start().starts_with('{') => serde_json::from_str(text)
-            .map_err(|error| bad_config(&format!("is not JSON: line {} column {}", error.line(), error.column()))),
-        Value::String(text) => flat_yaml(text),
-        _ => Err(bad_config("is neither a map nor text")),
-    }
-}
-
-/// Lines of `KEY: value`, the value plain, in single quotes, or in double quotes as JSON has them.
-fn flat_yaml(text: &str) -> Result<Map<String, Value>, Mistake> {
-    let mut map = Map::new();
-    for (at, line) in text.lines().enumerate() {
-        let bad = || bad_config(&format!("is not a flat map: line {}", at + 1));
-        let line = line.trim_end();
-        if line.is_empty() || line == "---" || line.trim_start().starts_with('#') {
-            continue;
-        }
-        let (key, value) = line.split_once(':').ok_or_else(bad)?;
-        let is_key = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-        if !is_key || !(value.is_empty() || value.starts_with(' ')) {
-            return Err(bad());
-        }
-        let value = flat_scalar(value.trim_start()).ok_or_else(bad)?;
-        if map.insert(key.to_owned(), value).is_some() {
-            return Err(bad_config(&format!("has {key} twice: line {}", at + 1)));
-        }
-    }
-    Ok(map)
-}
-
-fn flat_scalar(text: &str) -> Option<Value> {
-    if let Some(inner) = text.strip_prefix('\'') {
-        let inner = inner.strip_suffix('\'')?;
-        // In single quotes YAML knows one escape: a doubled quote.
-        let unescaped = inner.replace("''", "\u{0}");
-        return (!unescaped.contains('\'')).then(|| Value::String(unescaped.replace('\u{0}', "'")));
-    }
-    if text.starts_with('"') {
-        return serde_json::from_str::<String>(text).ok().map(Value::String);
-    }
-    let plain = text.split(" #").next().unwrap_or_default().trim_end();
-    // What YAML would read as a list, a map, a block, an anchor or a tag is not guessed at.
-    let special = plain.starts_with(['[', '{', '|', '>', '&', '*', '!', '%', '@', '`', '#']) || plain.contains(": ");
-    match plain {
-        "~" | "null" => Some(Value::Null),
-        _ if special || plain.starts_with("- ") => None,
-        _ => Some(Value::String(plain.to_owned())),
-    }
-}
-
-fn bad_config(problem: &str) -> Mistake {
-    Mistake::general(
-        "config",
-        problem,
-        "a map, the JSON text of one, or lines of KEY: value without nesting",
-        "give the parameters as inputs, or config in one of these forms",
-    )
 }
 
 /// Bounded and without control characters: the text goes to terminals and to Heat.
