@@ -8,6 +8,7 @@
 mod apiserver;
 mod cloud_config;
 pub mod cluster;
+mod cluster_checks;
 mod cluster_parameters;
 mod config_text;
 mod containerd;
@@ -20,6 +21,7 @@ mod environment_file;
 mod etcd;
 mod flannel;
 mod haproxy;
+pub mod heat_params;
 mod host;
 mod kube_proxy;
 mod kubeconfig;

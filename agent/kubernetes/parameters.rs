@@ -192,6 +192,11 @@ fn collect<'a>(
             }
             // Null, empty and absent are the same: Heat has no other way to leave an input out.
             Some(text) if text.is_empty() => {}
+            // What a template, Python or JSON writes where there was no value: no name, image or option is called so.
+            Some(text) if parameter.kind.is_free() && matches!(text.as_str(), "None" | "null") => {
+                let remedy = "leave it out or empty in the template, or give a value";
+                mistakes.push(Mistake::of_value(parameter, &text, "is the word for no value", remedy));
+            }
             Some(text) => match parameter.kind.normalised(&text) {
                 Some(value) => {
                     given.insert(parameter.name, value);
@@ -296,15 +301,27 @@ mod tests {
                 "{text}"
             );
         }
-        assert_eq!(read(&json!("PASSWORD: 'it''s'"), &[]).unwrap().get("PASSWORD"), Some("it's"));
+        for (text, name, value) in [
+            ("PASSWORD: 'it''s'", "PASSWORD", "it's"),
+            ("KUBE_API_PORT: 06443\nINSTANCE_NAME: '1'", "KUBE_API_PORT", "6443"),
+            ("NO_PROXY:\n- a\n- 192.0.2.0/24\n", "NO_PROXY", "a,192.0.2.0/24"),
+            ("TLS_DISABLED: true", "TLS_DISABLED", "true"),
+            ("CA_KEY: |\n  -----BEGIN X-----\n  AA\n  -----END X-----\n", "CA_KEY", "-----BEGIN X-----\nAA\n-----END X-----"),
+            ("# nothing\n---\n# at all\n", "ROLE", ""),
+        ] {
+            assert_eq!(read(&json!(text), &[]).unwrap().get(name), Some(value).filter(|value| !value.is_empty()), "{text}");
+        }
         for (text, place) in [
             ("KUBE_NODE_IP:\n  nested: 1\n", "line 2"),
             ("- a\n", "line 1"),
-            ("ROLE: [a]\n", "line 1"),
-            ("ROLE: 'a\n", "line 1"),
+            ("ROLE: 'a\n", "line "),
             ("ROLE: master\nROLE: minion\n", "line 2"),
             ("{\"ROLE\": }", "line 1 column"),
-            ("#!/bin/sh\necho: x; y\nexit", "line 3"),
+            ("#!/bin/sh\necho: x; y\nexit", "line "),
+            ("ROLE: &a master\nPASSWORD: *a\n", "line 1"),
+            ("ROLE: !!python/name:os.system x\n", "line 1"),
+            ("ROLE: master\n---\nROLE: minion\n", "line 2"),
+            ("just words\n", "line 1"),
         ] {
             let found = mistakes(&json!(text), &[]).join("\n");
             assert!(found.starts_with("config: ") && found.contains(place) && found.contains("KEY: value"), "{text}: {found}");
@@ -324,6 +341,7 @@ mod tests {
                 ("favourite\u{1b}colour", json!("red")),
                 ("INSTANCE_NAME", json!("a\n[Service]")),
                 ("DOCKER_VOLUME", json!({"id": 1})),
+                ("REGION_NAME", json!("None")),
             ],
         );
         assert_eq!(
@@ -331,12 +349,13 @@ mod tests {
             [
                 "ROLE: \"king\" is not one of the choices; rule: one of master, minion, control-plane, worker; remedy: correct the value in the template",
                 "HTTP_PROXY: \"***\" is not an http URL; rule: http://host… or https://host…, at most 2048 characters; remedy: correct the value in the template",
-                "FLANNEL_NETWORK_CIDR: \"10.100.0.0/33\" is not an IPv4 network; rule: CIDR a.b.c.d/0-32; remedy: correct the value in the template",
+                "FLANNEL_NETWORK_CIDR: \"10.100.0.0/33\" is not a network; rule: an IPv4 or IPv6 network: address/prefix length; remedy: correct the value in the template",
                 "KUBE_NODE_IP: is given twice in the inputs; rule: one name once, in any letter case; remedy: remove one of them",
                 "KUBE_NODEIP: is no parameter of kubernetes-node; rule: only known names are taken; remedy: is KUBE_NODE_IP meant? Otherwise remove it",
                 "favourite\\u{1b}colour: is no parameter of kubernetes-node; rule: only known names are taken; remedy: remove it",
                 "INSTANCE_NAME: \"a\\n[Service]\" is not a DNS label; rule: 1 to 63 lower-case letters, digits and -, first and last no - (a DNS label, RFC 1123); remedy: correct the value in the template",
                 "DOCKER_VOLUME: \"{\"id\":1}\" is a list or map; rule: an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits; remedy: give an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits",
+                "REGION_NAME: \"None\" is the word for no value; rule: one word of at most 255 letters, digits and . _ : / @ + = ~ -; remedy: leave it out or empty in the template, or give a value",
             ]
         );
     }
