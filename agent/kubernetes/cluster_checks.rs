@@ -435,3 +435,145 @@ fn may_label(key: &str) -> bool {
                 | ("failure-domain.beta.kubernetes.io" | "topology.kubernetes.io", "zone" | "region")
         )
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, json};
+
+    use super::super::node_spec::NodeSpec;
+    use super::*;
+    use crate::metadata::Deployment;
+
+    const MASTER: &[(&str, &str)] = &[
+        ("ROLE", "master"),
+        ("KUBE_TAG", "v1.28.9"),
+        ("INSTANCE_NAME", "bay-master-0"),
+        ("KUBE_NODE_IP", "10.0.0.11"),
+        ("CLUSTER_UUID", "3d9f2b60-7a41-4e0c-9c55-1b2a3c4d5e6f"),
+        ("CERTIFICATES", "given"),
+        ("CONTAINER_RUNTIME", "containerd"),
+        ("CONTAINERD_VERSION", "1.7.2"),
+    ];
+    const MINION: &[(&str, &str)] =
+        &[("ROLE", "minion"), ("KUBE_MASTER_IP", "10.0.0.17"), ("KUBE_NODE_IP", "10.0.0.31"), ("INSTANCE_NAME", "bay-node-0")];
+
+    fn spec(changes: &[&[(&str, &str)]]) -> Result<NodeSpec, Vec<Mistake>> {
+        let mut config = Map::new();
+        for (name, value) in MASTER.iter().chain(changes.iter().copied().flatten()) {
+            config.insert((*name).to_owned(), json!(value));
+        }
+        super::super::node_of(&Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap())
+    }
+
+    fn mistakes(changes: &[&[(&str, &str)]]) -> Vec<String> {
+        spec(changes).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_good_node_has_no_mistakes() {
+        assert_eq!((mistakes(&[]), mistakes(&[MINION])), (vec![], vec![]));
+        assert_eq!(spec(&[]).unwrap().warnings, []);
+    }
+
+    #[test]
+    fn each_contradiction_is_one_mistake() {
+        let members = |list: &'static str| ("ETCD_INITIAL_CLUSTER", list);
+        let three = "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380";
+        let old: &[(&str, &str)] = &[("KUBE_TAG", "v1.15.3"), ("TLS_DISABLED", "True"), ("CERTIFICATES", ""), ("CONTAINER_RUNTIME", "docker")];
+        for (changes, expected) in [
+            (&[&[("KUBE_TAG", "v1.99.0")][..]][..], "KUBE_TAG: asks for 1.99, which this agent does not know"),
+            (&[&[("TLS_DISABLED", "True"), ("CERTIFICATES", "")]], "TLS_DISABLED: cannot be honoured by 1.28"),
+            (&[old, &[("CERTIFICATES", "magnum")]], "CERTIFICATES: is given together with TLS_DISABLED"),
+            (&[&[("CERTIFICATES", "")]], "CERTIFICATES: says that there are none"),
+            (&[&[("CERTIFICATES", "bootstrap")]], "CERTIFICATES: is bootstrap on a master"),
+            (&[&[("CERTIFICATES", "magnum"), ("TRUSTEE_USER_ID", "u")]], "MAGNUM_URL: is missing"),
+            (&[MINION, &[("KUBE_MASTER_IP", "")]], "KUBE_MASTER_IP: is missing"),
+            (&[MINION, &[("API_BALANCER", "haproxy")]], "MASTER_ADDRESSES: is missing"),
+            (&[&[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "10.0.0.11")]], "API_BALANCER: is haproxy on a master"),
+            (&[MINION, &[("MASTER_ADDRESSES", "10.0.0.11,master")]], "MASTER_ADDRESSES: holds what is no IP address"),
+            (&[&[("PORTAL_NETWORK_CIDR", "10.100.128.0/24")]], "PORTAL_NETWORK_CIDR: 10.100.128.0/24 overlaps FLANNEL_NETWORK_CIDR 10.100.0.0/16"),
+            (&[&[("CLUSTER_SUBNET_CIDR", "10.254.0.0/24")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/16 overlaps CLUSTER_SUBNET_CIDR 10.254.0.0/24"),
+            (&[&[("PORTAL_NETWORK_CIDR", "10.0.0.0/24")]], "PORTAL_NETWORK_CIDR: 10.0.0.0/24 holds KUBE_NODE_IP 10.0.0.11"),
+            (&[&[("NETWORK_DRIVER", "calico"), ("CALICO_IPV4POOL", "10.0.0.0/20")]], "CALICO_IPV4POOL: 10.0.0.0/20 holds KUBE_NODE_IP"),
+            (&[&[("PORTAL_NETWORK_CIDR", "10.254.0.0/31"), ("DNS_SERVICE_IP", "10.254.0.1")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/31 is too small"),
+            (&[&[("PORTAL_NETWORK_CIDR", "172.0.0.0/8")]], "PORTAL_NETWORK_CIDR: 172.0.0.0/8 is too large"),
+            (&[&[("DNS_SERVICE_IP", "10.253.0.10")]], "DNS_SERVICE_IP: 10.253.0.10 is not in PORTAL_NETWORK_CIDR"),
+            (&[&[("DNS_SERVICE_IP", "10.254.0.1")]], "DNS_SERVICE_IP: 10.254.0.1 is the first address"),
+            (&[&[("FLANNEL_NETWORK_SUBNETLEN", "17")]], "FLANNEL_NETWORK_SUBNETLEN: 17 does not fit FLANNEL_NETWORK_CIDR 10.100.0.0/16"),
+            (&[&[("ETCD_DISCOVERY_URL", "https://d.example.org/1"), ("ETCD_TAG", "v3.7.0")]], "ETCD_DISCOVERY_URL: is given to an etcd that ignores it"),
+            (&[&[("ETCD_DISCOVERY_URL", "https://d.example.org/1"), members(three)]], "ETCD_INITIAL_CLUSTER: is given together with"),
+            (&[&[("ETCD_INITIAL_CLUSTER_STATE", "existing")]], "ETCD_INITIAL_CLUSTER_STATE: is given without"),
+            (&[&[members(three), ("ETCD_LEARNER", "true")]], "ETCD_LEARNER: is true in a new cluster"),
+            (
+                &[&[members(three), ("ETCD_LEARNER", "true"), ("ETCD_INITIAL_CLUSTER_STATE", "existing"), ("ETCD_TAG", "3.3.10")]],
+                "ETCD_LEARNER: is true; rule: etcd knows learners since 3.4",
+            ),
+            (&[&[members("bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380")]], "ETCD_INITIAL_CLUSTER: names 2 members"),
+            (&[&[members("b=https://10.0.0.12:2380")]], "ETCD_INITIAL_CLUSTER: does not name this node"),
+            (&[&[members("b=https://10.0.0.11:2380")]], "ETCD_INITIAL_CLUSTER: calls this node b, INSTANCE_NAME says bay-master-0"),
+            (
+                &[&[members("bay-master-0=https://10.0.0.11:2380,bay-master-0=https://10.0.0.12:2380,c=https://10.0.0.13:2380")]],
+                "ETCD_INITIAL_CLUSTER: names bay-master-0 twice",
+            ),
+            (
+                &[&[members("bay-master-0=https://10.0.0.11:2380,b=http://10.0.0.12:2380,c=https://10.0.0.13:2380")]],
+                "ETCD_INITIAL_CLUSTER: holds b=http://10.0.0.12:2380",
+            ),
+            (&[old, &[("KUBE_TAG", "v1.5.3"), ("CONTAINER_RUNTIME", "cri-o"), ("CGROUP_DRIVER", "cgroupfs")]], "CONTAINER_RUNTIME: cannot be honoured by 1.5"),
+            (&[&[("CONTAINERD_VERSION", "1.4.4")]], "CONTAINERD_VERSION: 1.4 cannot serve 1.28"),
+            (&[&[("CONTAINERD_VERSION", "3.0.0")]], "CONTAINERD_VERSION: is not known"),
+            (&[old, &[("KUBE_TAG", "v1.3.2"), ("CGROUP_DRIVER", "systemd")]], "CGROUP_DRIVER: systemd cannot be honoured by 1.3"),
+            (&[&[("NODE_LABELS", "a=b,disk ssd")]], "NODE_LABELS: \"a=b,disk ssd\" is not a list"),
+            (&[&[("NODE_LABELS", "a=b,-x=1")]], "NODE_LABELS: holds \"-x=1\""),
+            (&[&[("NODE_LABELS", "node-role.kubernetes.io/gpu=")]], "NODE_LABELS: holds node-role.kubernetes.io/gpu"),
+            (&[&[("NODE_TAINTS", "dedicated=gpu:Never")]], "NODE_TAINTS: holds \"dedicated=gpu:Never\""),
+            (&[&[("KUBE_RESERVED", "memory=lots")]], "KUBE_RESERVED: holds \"memory=lots\""),
+            (&[&[("CERT_MANAGER_API", "True")]], "CA_KEY: is missing"),
+            (
+                &[&[("KUBE_SERVICE_ACCOUNT_KEY", "-----BEGIN PUBLIC KEY-----\\nAA\\n-----END PUBLIC KEY-----\\n")]],
+                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing",
+            ),
+            (
+                &[MINION, &[("REGISTRY_ENABLED", "True"), ("REGISTRY_CONTAINER", "c"), ("AUTH_URL", "https://k.example.org/v3"), ("TRUSTEE_USERNAME", "u")]],
+                "REGISTRY_PASSWORD: is missing",
+            ),
+            (&[&[("KUBELET_OPTIONS", "--allow-privileged=true")]], "KUBELET_OPTIONS: "),
+            (&[&[("KUBEAPI_OPTIONS", "--insecure-port=8080")]], "KUBEAPI_OPTIONS: "),
+        ] {
+            let found = mistakes(changes);
+            assert_eq!(found.len(), 1, "{changes:?}: {found:?}");
+            assert!(found[0].starts_with(expected), "{changes:?}: {}", found[0]);
+        }
+    }
+
+    #[test]
+    fn what_looks_odd_and_is_right_is_taken() {
+        let three = "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380";
+        let four = "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380,d=https://10.0.0.14:2380";
+        for changes in [
+            &[&[("ETCD_INITIAL_CLUSTER", three)][..]][..],
+            // Members join one by one.
+            &[&[("ETCD_INITIAL_CLUSTER", four), ("ETCD_INITIAL_CLUSTER_STATE", "existing"), ("ETCD_LEARNER", "true"), ("ETCD_TAG", "v3.5.13")]],
+            &[&[("PORTAL_NETWORK_CIDR", "172.20.0.0/16")]],
+            &[&[("KUBE_NODE_IP", "2001:db8::11"), ("PORTAL_NETWORK_CIDR", "fd00:1::/108"), ("PODS_NETWORK_CIDR", "fd00:2::/56")]],
+            &[&[("NODE_LABELS", "node.kubernetes.io/pool=a,example.org/x=,topology.kubernetes.io/zone=az1"), ("NODE_TAINTS", "a=b:NoSchedule,c:NoExecute")]],
+            &[&[("KUBE_TAG", "v1.15.3"), ("NODE_LABELS", "node-role.kubernetes.io/gpu=true"), ("CONTAINER_RUNTIME", "docker")]],
+            &[MINION, &[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "10.0.0.11,10.0.0.12,10.0.0.13"), ("KUBE_MASTER_IP", "")]],
+            &[&[("KUBE_RESERVED", "cpu=100m,memory=256Mi,ephemeral-storage=1Gi")]],
+        ] {
+            assert_eq!(mistakes(changes), Vec::<String>::new(), "{changes:?}");
+        }
+        let dns = |network| spec(&[&[("PORTAL_NETWORK_CIDR", network)]]).unwrap().kubernetes.unwrap().networks.dns.to_string();
+        assert_eq!((dns("172.20.0.0/16"), dns("10.254.0.0/16")), ("172.20.0.10".to_owned(), "10.254.0.10".to_owned()));
+    }
+
+    #[test]
+    fn plugins_that_a_version_lacks_are_warned_of() {
+        let list = "NamespaceLifecycle,PodSecurityPolicy,Initializers,Imaginary";
+        let warned: Vec<_> = spec(&[&[("ADMISSION_CONTROL_LIST", list)]]).unwrap().warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(warned.len(), 3, "{warned:?}");
+        for (found, expected) in warned.iter().zip(["holds PodSecurityPolicy, which is gone since 1.25", "holds Initializers, which is gone since 1.14", "holds Imaginary"]) {
+            assert!(found.contains(expected), "{found}");
+        }
+    }
+}
