@@ -269,7 +269,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kubernetes::fixtures::{MINORS, arguments, assignments, content, master};
+    use crate::kubernetes::fixtures::{MINORS, arguments, assignments, content, master, spec};
+    use crate::kubernetes::{Facts, render};
 
     #[test]
     fn the_first_releases_read_variables_and_the_later_ones_one() {
@@ -323,18 +324,19 @@ mod tests {
         fn no_option_injects_a_line_a_flag_or_a_directive(
             minor in prop::sample::select(MINORS.to_vec()),
             options in "(--v=[0-9] )?(--[a-z-]{1,12}=\"?[ -~]{0,30}\"? ?){0,3}",
-            domain in "[a-z]{1,8}",
         ) {
-            let changes = [("KUBEAPI_OPTIONS", options.trim()), ("DNS_CLUSTER_DOMAIN", domain.as_str())];
-            let desired = master(minor, &changes);
-            let plain = master(minor, &[("DNS_CLUSTER_DOMAIN", domain.as_str())]);
+            let mut spec = spec(&[("KUBE_TAG", &format!("v1.{minor}.3"))]);
+            let plain = render(&spec, &Facts::default());
+            // Past the checks of parameters, which refuse most of it.
+            spec.kubernetes.as_mut().unwrap().options.api_server.clone_from(&options);
+            let desired = render(&spec, &Facts::default());
             let path = "/etc/kubernetes/apiserver";
             let keys = |desired| assignments(content(desired, path)).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
             prop_assert_eq!(keys(&desired), keys(&plain));
             let drop_in = "/etc/systemd/system/kube-apiserver.service.d/50-heat-node-agent.conf";
             prop_assert_eq!(content(&desired, drop_in), content(&plain, drop_in));
             let mut flags = Flags::new(Component::ApiServer, Minor::of_tag(&format!("v1.{minor}")).unwrap());
-            drop(flags.options(options.trim()));
+            drop(flags.options(&options));
             let found = arguments(&desired, "kube-apiserver.service");
             for word in flags.words() {
                 prop_assert!(found.contains(&word), "{} {:?}", word, found);

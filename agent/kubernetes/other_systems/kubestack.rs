@@ -30,15 +30,17 @@ pub(in crate::kubernetes) fn set_network_provider(cluster: &ClusterSpec, flags: 
     }
 }
 
-/// What is wrong with asking for it.
-pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mistake>) {
-    if cluster.kubestack.is_some() && cluster.minor.number() > LAST_PATCHED {
-        mistakes.push(Mistake::general(
-            "KUBESTACK",
-            format!("is set with Kubernetes {}", cluster.minor),
-            "builds with --network-provider exist up to 1.3; kubelet and controller manager of every other end at that flag",
-            "remove it, or give the KUBE_TAG of such a build",
-        ));
+/// What is wrong with asking for it, and what has to be known.
+pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mistake>, warnings: &mut Vec<Mistake>) {
+    if cluster.kubestack.is_none() {
+        return;
+    }
+    let rule = "builds with --network-provider exist up to 1.3; kubelet and controller manager of every other end at that flag";
+    let said = |problem: String, remedy| Mistake::general("KUBESTACK", problem, rule, remedy);
+    if cluster.minor.number() > LAST_PATCHED {
+        mistakes.push(said(format!("is set with Kubernetes {}", cluster.minor), "remove it, or give the KUBE_TAG of such a build"));
+    } else {
+        warnings.push(said("is set".to_owned(), "make sure that the image holds such a build"));
     }
 }
 
