@@ -26,6 +26,8 @@ const KEYSTONE_CONFIG: &str = "/etc/kubernetes/keystone_webhook_config.yaml";
 const KEYSTONE: &str = "https://127.0.0.1:8443/webhook";
 /// The port in the clear that the first releases cannot close; on the loopback only.
 const INSECURE_PORT: u16 = 8080;
+/// From here on `/readyz` is taken.
+const FIRST_READYZ: u16 = 20;
 /// The API server's own default.
 const SECURE_PORT: u16 = 6443;
 
@@ -53,9 +55,9 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     let mut daemon = Daemon::new(UNIT, "kube-apiserver", "/etc/kubernetes/apiserver");
     daemon.take(&flags, cluster, Role::Master, VARIABLES, "KUBE_API_ARGS");
     daemon.after = vec!["network-online.target", "etcd.service"];
-    daemon.unit_lines = "Wants=network-online.target\n".to_owned();
+    daemon.unit_lines.push_str("Wants=network-online.target\n");
     // The keys are root's.
-    daemon.service_lines = "User=root\nGroup=root\nLimitNOFILE=65536\n".to_owned();
+    daemon.service_lines.push_str("User=root\nGroup=root\nLimitNOFILE=65536\n");
     daemon.needs = BTreeSet::from([Need::Gate("etcd".to_owned())]);
     if keystone {
         desired.files.push(kubeconfig::file(KEYSTONE_CONFIG, KEYSTONE, Some(AUTHORITY), "webhook", &Identity::Nobody));
@@ -239,13 +241,16 @@ fn health(cluster: &ClusterSpec, flags: &Flags) -> (String, Option<&'static str>
     (format!("http://127.0.0.1:{port}/{path}"), None)
 }
 
-/// `/readyz` where the version has it (magnum-node.md 7.2 no. 12).
+/// `/readyz`, which came with 1.16 and told nothing of etcd at first; `/healthz` tells of it in every minor
+/// (magnum-node.md 7.2 no. 12; issue 82712 of Kubernetes).
 pub(super) fn health_path(cluster: &ClusterSpec) -> &'static str {
-    if cluster.minor.number() >= 16 { "readyz" } else { "healthz" }
+    if cluster.minor.number() >= FIRST_READYZ { "readyz" } else { "healthz" }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::desired::Probe;
     use crate::kubernetes::fixtures::{MINORS, arguments, asked, content, file, gate, master, value};
@@ -264,6 +269,7 @@ mod tests {
     /// One row a flag: minors and what they get there; the neighbours of each boundary.
     #[test]
     fn every_minor_gets_its_own_flags() {
+        let mut seen = BTreeMap::new();
         let issuer = Some("https://kubernetes.default.svc.cluster.local");
         let server_key = Some("/etc/kubernetes/certs/server.key");
         for (name, expected) in [
@@ -276,16 +282,22 @@ mod tests {
             ("etcd-cafile", &[(1, None), (2, Some("/etc/etcd/certs/ca.crt")), (37, Some("/etc/etcd/certs/ca.crt"))]),
             ("etcd-keyfile", &[(37, Some("/etc/etcd/certs/admin.key"))]),
             ("etcd-quorum-read", &[(2, None), (8, None)]),
-            ("storage-backend", &[(2, None), (3, Some("etcd2")), (5, Some("etcd2")), (6, Some("etcd3")), (12, Some("etcd3")), (13, None)]),
-            ("admission-control", &[
-                (2, Some("NamespaceLifecycle,LimitRanger,ResourceQuota")),
-                (5, Some("NamespaceLifecycle,LimitRanger,ResourceQuota")),
-                (6, Some("NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
-                (7, Some("NodeRestriction,NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
-                (9, Some("NodeRestriction,NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
-                (11, None),
-                (37, None),
-            ]),
+            (
+                "storage-backend",
+                &[(2, None), (3, Some("etcd2")), (5, Some("etcd2")), (6, Some("etcd3")), (12, Some("etcd3")), (13, None)],
+            ),
+            (
+                "admission-control",
+                &[
+                    (2, Some("NamespaceLifecycle,LimitRanger,ResourceQuota")),
+                    (5, Some("NamespaceLifecycle,LimitRanger,ResourceQuota")),
+                    (6, Some("NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
+                    (7, Some("NodeRestriction,NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
+                    (9, Some("NodeRestriction,NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
+                    (11, None),
+                    (37, None),
+                ],
+            ),
             ("enable-admission-plugins", &[(9, None), (11, Some("NodeRestriction")), (37, Some("NodeRestriction"))]),
             ("anonymous-auth", &[(2, None), (5, Some("false")), (6, None), (37, None)]),
             ("authorization-mode", &[(1, None), (5, None), (6, Some("RBAC")), (7, Some("Node,RBAC")), (37, Some("Node,RBAC"))]),
@@ -296,10 +308,26 @@ mod tests {
             ("service-account-issuer", &[(11, None), (12, issuer), (20, issuer), (37, issuer)]),
             ("service-account-api-audiences", &[(11, None), (12, issuer), (13, None)]),
             ("api-audiences", &[(12, None), (13, issuer), (37, issuer)]),
-            ("kubelet-certificate-authority", &[(1, None), (2, Some("/etc/kubernetes/certs/ca.crt")), (37, Some("/etc/kubernetes/certs/ca.crt"))]),
-            ("kubelet-client-certificate", &[(2, Some("/etc/kubernetes/certs/admin.crt")), (37, Some("/etc/kubernetes/certs/admin.crt"))]),
-            ("kubelet-preferred-address-types", &[(3, None), (5, Some("InternalIP,Hostname,ExternalIP")), (37, Some("InternalIP,Hostname,ExternalIP"))]),
-            ("proxy-client-cert-file", &[(6, None), (7, Some("/etc/kubernetes/certs/front-proxy/server.crt")), (37, Some("/etc/kubernetes/certs/front-proxy/server.crt"))]),
+            (
+                "kubelet-certificate-authority",
+                &[(1, None), (2, Some("/etc/kubernetes/certs/ca.crt")), (37, Some("/etc/kubernetes/certs/ca.crt"))],
+            ),
+            (
+                "kubelet-client-certificate",
+                &[(2, Some("/etc/kubernetes/certs/admin.crt")), (37, Some("/etc/kubernetes/certs/admin.crt"))],
+            ),
+            (
+                "kubelet-preferred-address-types",
+                &[(3, None), (5, Some("InternalIP,Hostname,ExternalIP")), (37, Some("InternalIP,Hostname,ExternalIP"))],
+            ),
+            (
+                "proxy-client-cert-file",
+                &[
+                    (6, None),
+                    (7, Some("/etc/kubernetes/certs/front-proxy/server.crt")),
+                    (37, Some("/etc/kubernetes/certs/front-proxy/server.crt")),
+                ],
+            ),
             ("requestheader-client-ca-file", &[(6, None), (7, Some("/etc/kubernetes/certs/front-proxy/ca.crt"))]),
             ("requestheader-allowed-names", &[(7, Some("front-proxy")), (37, Some("front-proxy"))]),
             ("requestheader-username-headers", &[(7, Some("X-Remote-User"))]),
@@ -310,7 +338,8 @@ mod tests {
             ("enable-bootstrap-token-auth", &[(28, None)]),
         ] {
             for &(minor, expected) in expected {
-                assert_eq!(value(&of(minor, &[]), name), expected, "{name} 1.{minor}");
+                let found = seen.entry(minor).or_insert_with(|| arguments(&master(minor, &[]), UNIT));
+                assert_eq!(value(found, name), expected, "{name} 1.{minor}");
             }
         }
     }
@@ -318,9 +347,18 @@ mod tests {
     /// magnum-node.md 7.6 no. 71: whatever is asked for, a minor gets nothing that it does not know.
     #[test]
     fn no_minor_gets_what_it_does_not_know() {
-        let everything: Vec<_> = [("KEYSTONE_AUTH_ENABLED", "true"), ("AUTH_URL", "https://keystone.example.org:5000/v3"), ("TRUSTEE_USER_ID", "u"),
-            ("TRUSTEE_PASSWORD", "p"), ("TRUST_ID", "t"), ("CERT_MANAGER_API", "true"),
-            ("CA_KEY", "-----BEGIN PRIVATE KEY-----\\nCC\\n-----END PRIVATE KEY-----")].into_iter().chain(KEYS.iter().copied()).collect();
+        let everything: Vec<_> = [
+            ("KEYSTONE_AUTH_ENABLED", "true"),
+            ("AUTH_URL", "https://keystone.example.org:5000/v3"),
+            ("TRUSTEE_USER_ID", "u"),
+            ("TRUSTEE_PASSWORD", "p"),
+            ("TRUST_ID", "t"),
+            ("CERT_MANAGER_API", "true"),
+            ("CA_KEY", "-----BEGIN PRIVATE KEY-----\\nCC\\n-----END PRIVATE KEY-----"),
+        ]
+        .into_iter()
+        .chain(KEYS.iter().copied())
+        .collect();
         for number in 2..=Minor::NEWEST.number() {
             let minor = Minor::of_tag(&format!("v1.{number}.0")).unwrap();
             for word in of(number, &everything) {
@@ -356,8 +394,7 @@ mod tests {
             ] {
                 assert_eq!(value(&found, name), expected, "{name} {minor}");
             }
-            let path = if minor >= 16 { "readyz" } else { "healthz" };
-            assert_eq!(asked(&desired, GATE), Some(format!("http://127.0.0.1:8080/{path}").as_str()));
+            assert_eq!(asked(&desired, GATE), Some("http://127.0.0.1:8080/healthz"));
             assert!(content(&desired, ADMIN_CONFIG).contains("server: \"http://127.0.0.1:8080\""));
             assert!(desired.certificates.is_empty() && desired.authorities.is_empty());
         }
@@ -374,13 +411,13 @@ mod tests {
             (5, &[], "http://127.0.0.1:8080/healthz", None),
             (6, &[], "https://127.0.0.1:6443/healthz", Some(AUTHORITY)),
             (15, &[], "https://127.0.0.1:6443/healthz", Some(AUTHORITY)),
-            (16, &[], "https://127.0.0.1:6443/readyz", Some(AUTHORITY)),
+            (19, &[], "https://127.0.0.1:6443/healthz", Some(AUTHORITY)),
+            (20, &[], "https://127.0.0.1:6443/readyz", Some(AUTHORITY)),
             (37, &[("KUBE_API_PORT", "443")], "https://127.0.0.1:443/readyz", Some(AUTHORITY)),
             (28, &[("KUBEAPI_OPTIONS", "--secure-port=8443")], "https://127.0.0.1:8443/readyz", Some(AUTHORITY)),
         ] {
             let desired = master(minor, changes);
-            let probe =
-                Probe::Http { url: url.to_owned(), body: Some("ok".to_owned()), authority: authority.map(str::to_owned) };
+            let probe = Probe::Http { url: url.to_owned(), body: Some("ok".to_owned()), authority: authority.map(str::to_owned) };
             let found = gate(&desired, GATE).unwrap();
             assert_eq!((&found.probe, found.unit.as_deref()), (&probe, Some(UNIT)), "{minor}");
             // magnum-node.md 7.2 no. 22
@@ -415,7 +452,8 @@ mod tests {
     fn service_accounts_use_the_keys_that_are_given() {
         let desired = master(28, KEYS);
         let found = arguments(&desired, UNIT);
-        let (public, private) = ("/etc/kubernetes/certs/service_account.key", "/etc/kubernetes/certs/service_account_private.key");
+        let (public, private) =
+            ("/etc/kubernetes/certs/service_account.key", "/etc/kubernetes/certs/service_account_private.key");
         assert_eq!(value(&found, "service-account-key-file"), Some(public));
         assert_eq!(value(&found, "service-account-signing-key-file"), Some(private));
         assert_eq!(content(&desired, public), "-----BEGIN PUBLIC KEY-----\nAA\n-----END PUBLIC KEY-----\n");
@@ -443,7 +481,10 @@ mod tests {
             assert_eq!(value(&found, name), Some(KEYSTONE_CONFIG));
         }
         let text = content(&desired, KEYSTONE_CONFIG);
-        assert!(text.contains("server: \"https://127.0.0.1:8443/webhook\"") && text.contains("certificate-authority: /etc/kubernetes/certs/ca.crt"));
+        assert!(
+            text.contains("server: \"https://127.0.0.1:8443/webhook\"")
+                && text.contains("certificate-authority: /etc/kubernetes/certs/ca.crt")
+        );
         assert!(!text.contains("insecure"));
         let old = master(10, &asked);
         assert!(file(&old, KEYSTONE_CONFIG).is_none());
@@ -458,7 +499,9 @@ mod tests {
             ("TRUSTEE_PASSWORD", "p"),
             ("TRUST_ID", "t"),
         ];
-        for (minor, external, expected) in [(5, "", Some("openstack")), (25, "", Some("openstack")), (26, "", None), (5, "true", None), (28, "true", None)] {
+        for (minor, external, expected) in
+            [(5, "", Some("openstack")), (25, "", Some("openstack")), (26, "", None), (5, "true", None), (28, "true", None)]
+        {
             let changes: Vec<_> = trustee.iter().copied().chain([("CLOUD_PROVIDER_ENABLED", external)]).collect();
             let found = of(minor, &changes);
             assert_eq!(value(&found, "cloud-provider"), expected, "{minor} {external}");
@@ -481,7 +524,10 @@ mod tests {
             let desired = master(minor, &[]);
             let file = file(&desired, ADMIN_CONFIG).unwrap();
             assert_eq!(file.mode, 0o600);
-            assert!(file.content.contains("server: \"https://127.0.0.1:6443\"") && file.content.contains("client-key: /etc/kubernetes/certs/admin.key"));
+            assert!(
+                file.content.contains("server: \"https://127.0.0.1:6443\"")
+                    && file.content.contains("client-key: /etc/kubernetes/certs/admin.key")
+            );
         }
     }
 }

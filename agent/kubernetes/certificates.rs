@@ -258,7 +258,10 @@ mod tests {
             .iter()
             .map(|one| {
                 let organisation = one.organisations.join(",");
-                format!("{} {} CN={} O={organisation} serves={} {} {} {}", one.name, one.signer, one.common_name, one.serves, one.path, one.key, one.owner.user)
+                format!(
+                    "{} {} CN={} O={organisation} serves={} {} {} {}",
+                    one.name, one.signer, one.common_name, one.serves, one.path, one.key, one.owner.user
+                )
             })
             .collect();
         assert_eq!(
@@ -333,7 +336,8 @@ mod tests {
                 ]
             );
         }
-        let v6 = master(28, &[("KUBE_NODE_IP", "2001:db8::11"), ("PORTAL_NETWORK_CIDR", "2001:db8:1::/112"), ("DNS_SERVICE_IP", "")]);
+        let v6 =
+            master(28, &[("KUBE_NODE_IP", "2001:db8::11"), ("PORTAL_NETWORK_CIDR", "2001:db8:1::/112"), ("DNS_SERVICE_IP", "")]);
         let addresses: Vec<_> = certificate(&v6, "server").unwrap().addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["2001:db8::11", "127.0.0.1", "::1", "2001:db8:1::1"]);
         let local = certificate(&desired, "scheduler").unwrap();
@@ -347,7 +351,10 @@ mod tests {
         let desired = node(&worker);
         assert_eq!(names(&desired), ["kubelet", "proxy"]);
         let kubelet = certificate(&desired, "kubelet").unwrap();
-        assert_eq!((kubelet.common_name.as_str(), kubelet.names.join(",")), ("system:node:blue-node-0", "blue-node-0".to_owned()));
+        assert_eq!(
+            (kubelet.common_name.as_str(), kubelet.names.join(",")),
+            ("system:node:blue-node-0", "blue-node-0".to_owned())
+        );
         assert_eq!(kubelet.addresses, ["192.0.2.11".parse::<IpAddr>().unwrap()]);
         assert_eq!(desired.authorities.len(), 1);
         let bootstrap: Vec<_> = worker.into_iter().chain([("CERTIFICATES", "bootstrap")]).collect();

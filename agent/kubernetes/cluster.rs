@@ -100,13 +100,15 @@ impl ClusterSpec {
     /// left it off), without the external one, and up to 1.25 (magnum-node.md 1.5, 5.3).
     #[must_use]
     pub fn has_built_in_cloud(&self) -> bool {
-        self.minor.number() <= LAST_BUILT_IN_CLOUD && self.cloud.as_ref().is_some_and(|cloud| !cloud.external && cloud.trust.is_some())
+        self.minor.number() <= LAST_BUILT_IN_CLOUD
+            && self.cloud.as_ref().is_some_and(|cloud| !cloud.external && cloud.trust.is_some())
     }
 
     /// Whether the external provider leaves Cinder's volumes to the plugin that is built into Kubernetes.
     #[must_use]
     pub fn has_built_in_cinder(&self) -> bool {
-        self.minor.number() <= LAST_BUILT_IN_CLOUD && self.cloud.as_ref().is_some_and(|cloud| cloud.external && cloud.in_tree_cinder)
+        self.minor.number() <= LAST_BUILT_IN_CLOUD
+            && self.cloud.as_ref().is_some_and(|cloud| cloud.external && cloud.in_tree_cinder)
     }
 
     /// Whether there are further masters.

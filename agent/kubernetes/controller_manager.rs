@@ -139,9 +139,9 @@ impl LocalComponent {
         let mut daemon = Daemon::new(self.unit, self.component.as_str(), self.settings);
         daemon.take(flags, cluster, spec.role, VARIABLES, self.rest);
         daemon.after = vec!["network-online.target", apiserver::UNIT];
-        daemon.unit_lines = "Wants=network-online.target\n".to_owned();
+        daemon.unit_lines.push_str("Wants=network-online.target\n");
         // The keys are root's.
-        daemon.service_lines = "User=root\nGroup=root\n".to_owned();
+        daemon.service_lines.push_str("User=root\nGroup=root\n");
         // It would end at once, and come again only after a pause.
         daemon.needs = BTreeSet::from([Need::Gate(apiserver::GATE.to_owned())]);
         if cluster.tls {
@@ -177,6 +177,8 @@ fn serves_securely(cluster: &ClusterSpec, flags: &Flags) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::kubernetes::fixtures::{arguments, asked, content, file, gate, master, value};
     use crate::kubernetes::scheduler;
@@ -197,6 +199,7 @@ mod tests {
 
     #[test]
     fn every_minor_gets_its_own_flags() {
+        let mut seen = BTreeMap::new();
         let config = Some("/etc/kubernetes/controller-manager.conf");
         let server_key = Some("/etc/kubernetes/certs/server.key");
         for (name, expected) in [
@@ -222,7 +225,8 @@ mod tests {
             ("cloud-provider", &[(28, None)]),
         ] {
             for &(minor, expected) in expected {
-                assert_eq!(value(&arguments(&master(minor, &[]), UNIT), name), expected, "{name} 1.{minor}");
+                let found = seen.entry(minor).or_insert_with(|| arguments(&master(minor, &[]), UNIT));
+                assert_eq!(value(found, name), expected, "{name} 1.{minor}");
             }
         }
     }
@@ -253,7 +257,10 @@ mod tests {
             (15, OPEN, Some("http://127.0.0.1:10252/healthz"), Some("http://127.0.0.1:10251/healthz")),
             (
                 28,
-                &[("KUBECONTROLLER_OPTIONS", "--secure-port=0"), ("KUBESCHEDULER_OPTIONS", "--secure-port=1259 --bind-address=192.0.2.11")],
+                &[
+                    ("KUBECONTROLLER_OPTIONS", "--secure-port=0"),
+                    ("KUBESCHEDULER_OPTIONS", "--secure-port=1259 --bind-address=192.0.2.11"),
+                ],
                 None,
                 Some("https://192.0.2.11:1259/healthz"),
             ),
@@ -290,11 +297,19 @@ mod tests {
         ] {
             let file = file(&desired, path).unwrap();
             assert_eq!(file.mode, 0o600);
-            assert!(file.content.contains(user) && file.content.contains(key) && file.content.contains("https://127.0.0.1:6443"), "{}", file.content);
+            assert!(
+                file.content.contains(user) && file.content.contains(key) && file.content.contains("https://127.0.0.1:6443"),
+                "{}",
+                file.content
+            );
         }
         for unit in [UNIT, scheduler::UNIT] {
             let unit = desired.units.iter().find(|one| one.name == unit).unwrap();
-            assert!(unit.restart_on.iter().any(|path| path.ends_with(".conf") && path.starts_with("/etc/kubernetes/")), "{:?}", unit.restart_on);
+            assert!(
+                ["controller-manager", "scheduler"].iter().any(|name| unit.restart_on.contains(&format!("/etc/kubernetes/{name}.conf"))),
+                "{:?}",
+                unit.restart_on
+            );
             assert_eq!(unit.needs, BTreeSet::from([Need::Gate("apiserver".to_owned())]));
         }
     }
@@ -332,13 +347,19 @@ mod tests {
             assert_eq!(value(&found, "cloud-provider"), expected, "{minor}");
             assert_eq!(value(&found, "configure-cloud-routes"), expected.map(|_| "false"), "{minor}");
         }
-        assert!(content(&master(9, &[]), "/etc/kubernetes/controller-manager").contains("KUBE_CONTROLLER_MANAGER_ARGS=\"--kubeconfig="));
+        assert!(
+            content(&master(9, &[]), "/etc/kubernetes/controller-manager")
+                .contains("KUBE_CONTROLLER_MANAGER_ARGS=\"--kubeconfig=")
+        );
     }
 
     /// magnum-node.md 2.3: Magnum ignores KUBESCHEDULER_OPTIONS.
     #[test]
     fn users_options_win() {
-        let desired = master(28, &[("KUBESCHEDULER_OPTIONS", "--leader-elect=false --v=4"), ("KUBECONTROLLER_OPTIONS", "--cluster_cidr 10.9.0.0/16")]);
+        let desired = master(
+            28,
+            &[("KUBESCHEDULER_OPTIONS", "--leader-elect=false --v=4"), ("KUBECONTROLLER_OPTIONS", "--cluster_cidr 10.9.0.0/16")],
+        );
         let scheduler = arguments(&desired, scheduler::UNIT);
         assert_eq!((value(&scheduler, "leader-elect"), value(&scheduler, "v")), (Some("false"), Some("4")));
         assert_eq!(value(&arguments(&desired, UNIT), "cluster-cidr"), Some("10.9.0.0/16"));

@@ -280,7 +280,11 @@ mod tests {
             "ExecStart=\nExecStart=kube-apiserver $KUBE_LOGTOSTDERR $KUBE_LOG_LEVEL $KUBE_ALLOW_PRIV $KUBE_ETCD_SERVERS $KUBE_API_ADDRESS \
              $KUBE_API_PORT $KUBE_SERVICE_ADDRESSES $KUBE_ADMISSION_CONTROL $KUBE_API_ARGS\n"
         ));
-        assert!(drop_in.contains("EnvironmentFile=\nEnvironmentFile=/etc/kubernetes/config\nEnvironmentFile=/etc/kubernetes/apiserver\n"));
+        assert!(
+            drop_in.contains(
+                "EnvironmentFile=\nEnvironmentFile=/etc/kubernetes/config\nEnvironmentFile=/etc/kubernetes/apiserver\n"
+            )
+        );
         assert_eq!(
             assignments(content(&old, "/etc/kubernetes/config")),
             [
@@ -310,7 +314,9 @@ mod tests {
                 };
                 assert!(found.enable);
                 let drop_in = content(&desired, &format!("/etc/systemd/system/{unit}.service.d/50-heat-node-agent.conf"));
-                for line in ["Restart=always\n", "StartLimitIntervalSec=0\n", "User=root\n", "Requires=heat-node-agent-guard.service\n"] {
+                for line in
+                    ["Restart=always\n", "StartLimitIntervalSec=0\n", "User=root\n", "Requires=heat-node-agent-guard.service\n"]
+                {
                     assert!(drop_in.contains(line), "{unit} {minor} {line}");
                 }
             }
@@ -318,6 +324,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
         /// Whatever stands in users' options or names: each line of a file assigns one of our variables, and what the unit gets are
         /// the words of the command line, no more.
         #[test]

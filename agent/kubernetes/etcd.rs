@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::certificates::{ETCD_AUTHORITY, ETCD_SERVER};
-use super::cluster_checks::two_numbers;
 use super::cluster::{ClusterSpec, EtcdCluster, NetworkDriver, host_of};
+use super::cluster_checks::two_numbers;
 use super::environment_file::line;
 use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, Proxy, Secret, VolumeSpec};
@@ -106,7 +106,9 @@ pub(super) fn url_of_the_api_server(spec: &NodeSpec, cluster: &ClusterSpec) -> S
     let listeners = Listeners::of(spec);
     match spec.address {
         // The open loopback is for versions that have nothing else to show their health by, not for the API server.
-        Some(address) if listeners.tls && listeners.plain_loopback && cluster.minor >= Minor::OLDEST_CHECKED => listeners.client(address),
+        Some(address) if listeners.tls && listeners.plain_loopback && cluster.minor >= Minor::OLDEST_CHECKED => {
+            listeners.client(address)
+        }
         _ => listeners.loopback(),
     }
 }
@@ -145,11 +147,7 @@ pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
     desired.gates.push(Gate {
         name: "etcd".to_owned(),
         unit: Some(UNIT.to_owned()),
-        probe: Probe::HttpJson {
-            url: health.clone(),
-            key: "health".to_owned(),
-            value: "true".to_owned(),
-        },
+        probe: Probe::HttpJson { url: health.clone(), key: "health".to_owned(), value: "true".to_owned() },
         consecutive: 2,
         needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
         remedy: format!("`journalctl -u {UNIT}`; `curl {health}`"),
@@ -315,14 +313,63 @@ mod tests {
     #[test]
     fn with_tls_clients_and_peers_show_certificates() {
         for (minor, tag, listens, health, ca, api) in [
-            (28, "v3.5.13", "https://192.0.2.11:2379,https://127.0.0.1:2379", "http://127.0.0.1:2381/health", "TRUSTED_CA_FILE", "https://127.0.0.1:2379"),
-            (19, "", "https://192.0.2.11:2379,https://127.0.0.1:2379", "http://127.0.0.1:2381/health", "TRUSTED_CA_FILE", "https://127.0.0.1:2379"),
-            (28, "3.3.0", "https://192.0.2.11:2379,https://127.0.0.1:2379", "http://127.0.0.1:2381/health", "TRUSTED_CA_FILE", "https://127.0.0.1:2379"),
-            (15, "v3.2.26", "https://192.0.2.11:2379,http://127.0.0.1:2379", "http://127.0.0.1:2379/health", "TRUSTED_CA_FILE", "https://192.0.2.11:2379"),
-            (5, "v2.2.1", "https://192.0.2.11:2379,http://127.0.0.1:2379", "http://127.0.0.1:2379/health", "TRUSTED_CA_FILE", "https://192.0.2.11:2379"),
-            (2, "v2.0.10", "https://192.0.2.11:2379,http://127.0.0.1:2379", "http://127.0.0.1:2379/health", "CA_FILE", "https://192.0.2.11:2379"),
+            (
+                28,
+                "v3.5.13",
+                "https://192.0.2.11:2379,https://127.0.0.1:2379",
+                "http://127.0.0.1:2381/health",
+                "TRUSTED_CA_FILE",
+                "https://127.0.0.1:2379",
+            ),
+            (
+                19,
+                "",
+                "https://192.0.2.11:2379,https://127.0.0.1:2379",
+                "http://127.0.0.1:2381/health",
+                "TRUSTED_CA_FILE",
+                "https://127.0.0.1:2379",
+            ),
+            (
+                28,
+                "3.3.0",
+                "https://192.0.2.11:2379,https://127.0.0.1:2379",
+                "http://127.0.0.1:2381/health",
+                "TRUSTED_CA_FILE",
+                "https://127.0.0.1:2379",
+            ),
+            (
+                15,
+                "v3.2.26",
+                "https://192.0.2.11:2379,http://127.0.0.1:2379",
+                "http://127.0.0.1:2379/health",
+                "TRUSTED_CA_FILE",
+                "https://192.0.2.11:2379",
+            ),
+            (
+                5,
+                "v2.2.1",
+                "https://192.0.2.11:2379,http://127.0.0.1:2379",
+                "http://127.0.0.1:2379/health",
+                "TRUSTED_CA_FILE",
+                "https://192.0.2.11:2379",
+            ),
+            (
+                2,
+                "v2.0.10",
+                "https://192.0.2.11:2379,http://127.0.0.1:2379",
+                "http://127.0.0.1:2379/health",
+                "CA_FILE",
+                "https://192.0.2.11:2379",
+            ),
             // The API server of 1.1 cannot show a certificate.
-            (1, "", "https://192.0.2.11:2379,http://127.0.0.1:2379", "http://127.0.0.1:2379/health", "CA_FILE", "http://127.0.0.1:2379"),
+            (
+                1,
+                "",
+                "https://192.0.2.11:2379,http://127.0.0.1:2379",
+                "http://127.0.0.1:2379/health",
+                "CA_FILE",
+                "http://127.0.0.1:2379",
+            ),
         ] {
             let desired = master(minor, &[("ETCD_TAG", tag)]);
             let settings = assignments(content(&desired, SETTINGS));
@@ -386,10 +433,10 @@ mod tests {
             assert!(file(&desired, SETTINGS).is_some_and(|file| file.secret && file.mode == 0o600));
             assert!(content(&desired, DROP_IN).contains("TimeoutStartSec=infinity"));
         }
-        let members = "blue-master-0=https://192.0.2.11:2380,blue-master-1=https://192.0.2.12:2380,blue-master-2=https://192.0.2.13:2380";
+        let members =
+            "blue-master-0=https://192.0.2.11:2380,blue-master-1=https://192.0.2.12:2380,blue-master-2=https://192.0.2.13:2380";
         for (state, learner) in [("new", "false"), ("existing", "false"), ("existing", "true")] {
-            let changes =
-                [("ETCD_INITIAL_CLUSTER", members), ("ETCD_INITIAL_CLUSTER_STATE", state), ("ETCD_LEARNER", learner)];
+            let changes = [("ETCD_INITIAL_CLUSTER", members), ("ETCD_INITIAL_CLUSTER_STATE", state), ("ETCD_LEARNER", learner)];
             let settings = settings_of(28, &changes);
             assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER"), Some(members));
             assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER_STATE"), Some(state));

@@ -65,7 +65,8 @@ pub(super) fn assignments(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         let (key, rest) = line.split_once('=').unwrap_or_else(|| panic!("no assignment: {line:?}"));
-        let inner = rest.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_else(|| panic!("no value: {line:?}"));
+        let inner =
+            rest.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_else(|| panic!("no value: {line:?}"));
         let (mut value, mut chars) = (String::new(), inner.chars());
         while let Some(c) = chars.next() {
             assert!(!matches!(c, '"' | '`' | '$'), "open quote or variable: {line:?}");

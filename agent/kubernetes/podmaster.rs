@@ -19,6 +19,8 @@ use crate::desired::{Desired, File};
 const WAITING: &str = "/srv/kubernetes/manifests";
 /// The port in the clear, on the loopback.
 const MASTER: &str = "--master=http://127.0.0.1:8080";
+/// Where images come from that the images of that time hold already (magnum-node.md 0, 1.9).
+const IMAGES: &str = "gcr.io/google_containers/";
 /// As Magnum's first releases pin it.
 const IMAGE: &str = "podmaster:1.1";
 
@@ -35,7 +37,7 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     for path in [WAITING, MANIFESTS] {
         desired.directories.push(directory(path));
     }
-    let prefix = cluster.image_prefix.clone().unwrap_or_default();
+    let prefix = cluster.image_prefix.as_deref().unwrap_or(IMAGES);
     let hyperkube = format!("{prefix}hyperkube:{}", cluster.tag);
     let mut arguments = vec!["/hyperkube", "controller-manager", MASTER].into_iter().map(str::to_owned).collect::<Vec<_>>();
     if let Some(keys) = service_account_keys(cluster) {
@@ -59,15 +61,9 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
             "volumeMounts": [{"name": "waiting", "mountPath": WAITING, "readOnly": true}, {"name": "manifests", "mountPath": MANIFESTS}],
         })
     };
-    let electors = json!([
-        election("controller", "kube-controller-manager.yaml"),
-        election("scheduler", "kube-scheduler.yaml"),
-    ]);
+    let electors = json!([election("controller", "kube-controller-manager.yaml"), election("scheduler", "kube-scheduler.yaml"),]);
     for (path, content) in [
-        (
-            format!("{WAITING}/kube-controller-manager.yaml"),
-            component("kube-controller-manager", &hyperkube, &arguments, 10252),
-        ),
+        (format!("{WAITING}/kube-controller-manager.yaml"), component("kube-controller-manager", &hyperkube, &arguments, 10252)),
         (format!("{WAITING}/kube-scheduler.yaml"), component("kube-scheduler", &hyperkube, &scheduler, 10251)),
         (
             format!("{MANIFESTS}/kube-podmaster.yaml"),

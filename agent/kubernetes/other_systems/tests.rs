@@ -81,7 +81,8 @@ fn kubestack_is_there_only_where_it_is_asked_for() {
         assert_eq!(file(&desired, "/etc/kubestack.conf").is_some(), flag.is_some());
         assert_eq!(desired.units.iter().any(|unit| unit.name == "kubestack.service" && unit.enable), flag.is_some());
     }
-    let desired = master(2, &TRUSTEE.iter().copied().chain([("KUBESTACK", "true"), ("KUBESTACK_BRIDGE", "br-pods")]).collect::<Vec<_>>());
+    let desired =
+        master(2, &TRUSTEE.iter().copied().chain([("KUBESTACK", "true"), ("KUBESTACK_BRIDGE", "br-pods")]).collect::<Vec<_>>());
     let settings = file(&desired, "/etc/kubestack.conf").unwrap();
     assert_eq!((settings.mode, settings.secret), (0o600, true));
     assert_eq!(
