@@ -1,19 +1,96 @@
-//! Kubernetes versions. (Interim shape of the contract; the tables take its place.)
+//! What each minor release of Kubernetes takes: flags, fields of configuration files, admission plugins.
+//!
+//! In: a component, a minor, a name. Out: its [`Standing`]. The tables are the `.txt` files beside this one; `docs/flags/renew` makes
+//! them from lists of real binaries and reference pages and from noted changes. A line is a name and the minors that know it:
+//! `config 2-5,10-` is known from 1.2 to 1.5 and again from 1.10 on. A letter after a range says whence, where it is not the minor's own
+//! list: `h` the real binary takes it without showing it, `b` the minors before and after know it, `n` a noted change or, after the last
+//! list, no noted removal; `?` means that nothing is known. In all other minors it is known not to be there.
+
+mod command_line;
+mod words;
 
 use std::fmt;
+
+pub use command_line::{Checked, CommandLine};
+pub use words::{quoted, split};
 
 /// A minor release of Kubernetes 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Minor(u16);
 
+/// A program of the Kubernetes release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Component {
+    /// kube-apiserver
+    ApiServer,
+    /// kube-controller-manager
+    ControllerManager,
+    /// kube-scheduler
+    Scheduler,
+    /// kubelet
+    Kubelet,
+    /// kube-proxy
+    Proxy,
+}
+
+/// A configuration file whose fields are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigKind {
+    /// KubeletConfiguration, kubelet.config.k8s.io/v1beta1
+    Kubelet,
+    /// KubeProxyConfiguration, kubeproxy.config.k8s.io/v1alpha1
+    Proxy,
+}
+
+/// What is known of a name in a minor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The minor takes it.
+    Known,
+    /// It is gone.
+    Removed {
+        /// The last minor that is known to have taken it.
+        last: Minor,
+        /// What to use in its place; empty if nothing is needed.
+        instead: &'static str,
+    },
+    /// It comes later.
+    NotYet {
+        /// The first minor that is known to take it.
+        first: Minor,
+    },
+    /// In no minor that is known.
+    NeverThere,
+    /// Nothing is known.
+    Unknown,
+    /// The minor is older than the oldest list.
+    Unchecked,
+}
+
 impl Minor {
-    /// Of an image tag: `v1.28.9-rancher1`.
+    /// The oldest minor whose flags are known.
+    pub const OLDEST_CHECKED: Self = Self(2);
+    /// The newest minor whose changes were noted. A newer one is taken for this one.
+    pub const NEWEST: Self = Self(37);
+    /// The last minor with lists of its own; of later ones only changes are noted.
+    pub const LAST_LISTED: Self = Self(31);
+
+    /// The minor of a version or image tag: `v1.28.9`, `1.31`, `v1.23.3-rancher1`.
     #[must_use]
     pub fn of_tag(tag: &str) -> Option<Self> {
-        tag.trim_start_matches('v').strip_prefix("1.")?.split(['.', '-', '+']).next()?.parse().ok().map(Self)
+        let rest = tag.strip_prefix('v').unwrap_or(tag).strip_prefix("1.")?;
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let (digits, after) = rest.split_at(end);
+        (after.is_empty() || after.starts_with(['.', '-', '+'])).then(|| digits.parse().ok().map(Self)).flatten()
     }
 
-    /// 28 for 1.28.
+    /// The minor after it.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// The `28` of 1.28.
     #[must_use]
     pub fn number(self) -> u16 {
         self.0
@@ -26,74 +103,173 @@ impl fmt::Display for Minor {
     }
 }
 
-/// What has flags.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Component {
-    /// kube-apiserver.
-    ApiServer,
-    /// kube-controller-manager.
-    ControllerManager,
-    /// kube-scheduler.
-    Scheduler,
-    /// kubelet.
-    Kubelet,
-    /// kube-proxy.
-    Proxy,
-}
+impl Component {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::ApiServer, Self::ControllerManager, Self::Scheduler, Self::Kubelet, Self::Proxy];
 
-/// What a user's options are worth.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Checked {
-    /// What, rule, remedy.
-    pub mistakes: Vec<(String, String, String)>,
-    /// Taken, but not known.
-    pub warnings: Vec<String>,
-}
-
-/// The command line of a component: only what the minor knows.
-#[derive(Clone, Debug)]
-pub struct CommandLine {
-    flags: Vec<(String, String)>,
-}
-
-impl CommandLine {
-    /// An empty one.
+    /// The program's name.
     #[must_use]
-    pub fn new(_component: Component, _minor: Minor) -> Self {
-        Self { flags: Vec::new() }
-    }
-
-    /// Sets one of our own flags; ignored where the minor does not know it. Returns whether it was taken.
-    pub fn set(&mut self, name: &'static str, value: impl Into<String>) -> bool {
-        self.flags.push((name.to_owned(), value.into()));
-        true
-    }
-
-    /// Whether the flag is set.
-    #[must_use]
-    pub fn has(&self, name: &str) -> bool {
-        self.flags.iter().any(|(flag, _)| flag == name)
-    }
-
-    /// A user's options: they win over ours.
-    pub fn options(&mut self, text: &str) -> Checked {
-        for word in text.split_whitespace() {
-            let (name, value) = word.trim_start_matches('-').split_once('=').unwrap_or((word.trim_start_matches('-'), "true"));
-            self.flags.retain(|(flag, _)| flag != name);
-            self.flags.push((name.to_owned(), value.to_owned()));
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ApiServer => "kube-apiserver",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
+            Self::Kubelet => "kubelet",
+            Self::Proxy => "kube-proxy",
         }
-        Checked::default()
     }
 
-    /// One word a flag: `--name=value`.
+    fn table(self) -> &'static str {
+        match self {
+            Self::ApiServer => include_str!("kube-apiserver.txt"),
+            Self::ControllerManager => include_str!("kube-controller-manager.txt"),
+            Self::Scheduler => include_str!("kube-scheduler.txt"),
+            Self::Kubelet => include_str!("kubelet.txt"),
+            Self::Proxy => include_str!("kube-proxy.txt"),
+        }
+    }
+}
+
+impl fmt::Display for Component {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl ConfigKind {
+    /// The `kind` of the file.
     #[must_use]
-    pub fn words(&self) -> Vec<String> {
-        self.flags.iter().map(|(name, value)| format!("--{name}={value}")).collect()
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Kubelet => "KubeletConfiguration",
+            Self::Proxy => "KubeProxyConfiguration",
+        }
     }
 
-    /// The words as the value of one variable that a unit expands as `$VAR`.
+    /// The `apiVersion` of the file; none in a minor that reads no such file, or one of another form (magnum-node.md 5.1, 5.5).
     #[must_use]
-    pub fn environment_value(&self) -> String {
-        self.words().join(" ")
+    pub fn api_version(self, minor: Minor) -> Option<&'static str> {
+        match self {
+            Self::Kubelet => (minor.0 >= 10).then_some("kubelet.config.k8s.io/v1beta1"),
+            Self::Proxy => (minor.0 >= 9).then_some("kubeproxy.config.k8s.io/v1alpha1"),
+        }
     }
+
+    fn table(self) -> &'static str {
+        match self {
+            Self::Kubelet => include_str!("kubelet-fields.txt"),
+            Self::Proxy => include_str!("kube-proxy-fields.txt"),
+        }
+    }
+}
+
+/// The standing of a flag. `_` and `-` in its name are the same to every component (magnum-node.md 5).
+#[must_use]
+pub fn flag(component: Component, minor: Minor, name: &str) -> Standing {
+    if minor < Minor::OLDEST_CHECKED {
+        return Standing::Unchecked;
+    }
+    let name = name.replace('_', "-");
+    if let Some(ranges) = row(component.table(), &name) {
+        return standing(ranges, minor, instead(component.as_str(), &name));
+    }
+    // Each real binary was asked for every name that any list has. So what others know and this one never had is not there.
+    let elsewhere = Component::ALL.iter().any(|other| row(other.table(), &name).is_some_and(|ranges| ranges != "-"));
+    if elsewhere && minor <= Minor::LAST_LISTED { Standing::NeverThere } else { Standing::Unknown }
+}
+
+/// The standing of a field: `authentication.anonymous.enabled`, with or without the kind before it.
+#[must_use]
+pub fn field(kind: ConfigKind, minor: Minor, path: &str) -> Standing {
+    let path = path.strip_prefix(kind.kind()).and_then(|rest| rest.strip_prefix('.')).unwrap_or(path);
+    let table = kind.table();
+    if let Some(ranges) = row(table, path) {
+        return standing(ranges, minor, instead(kind.kind(), path));
+    }
+    // Below a type whose fields no list has, anything may be: `logging.*`.
+    let mut above = path;
+    while let Some((parent, _)) = above.rsplit_once('.') {
+        if let Some(ranges) = row(table, &format!("{parent}.*")) {
+            return match standing(ranges, minor, "") {
+                Standing::Known => Standing::Unknown,
+                other => other,
+            };
+        }
+        above = parent;
+    }
+    if path.is_empty() { Standing::Unknown } else { Standing::NeverThere }
+}
+
+/// The newest `apiVersion` of a KubeSchedulerConfiguration that a minor reads (magnum-node.md 5.4).
+#[must_use]
+pub fn scheduler_config_api(minor: Minor) -> Option<&'static str> {
+    match minor.0 {
+        ..9 => None,
+        9..=11 => Some("componentconfig/v1alpha1"),
+        12..=17 => Some("kubescheduler.config.k8s.io/v1alpha1"),
+        18 => Some("kubescheduler.config.k8s.io/v1alpha2"),
+        19..=21 => Some("kubescheduler.config.k8s.io/v1beta1"),
+        22 => Some("kubescheduler.config.k8s.io/v1beta2"),
+        23..=24 => Some("kubescheduler.config.k8s.io/v1beta3"),
+        _ => Some("kubescheduler.config.k8s.io/v1"),
+    }
+}
+
+/// The standing of an admission plugin. An unknown one stops the API server.
+#[must_use]
+pub fn admission_plugin(minor: Minor, name: &str) -> Standing {
+    if minor < Minor::OLDEST_CHECKED {
+        return Standing::Unchecked;
+    }
+    match row(include_str!("admission-plugins.txt"), name) {
+        Some(ranges) => standing(ranges, minor, instead("admission", name)),
+        None => Standing::Unknown,
+    }
+}
+
+/// The ranges of a name in a table.
+fn row(table: &'static str, name: &str) -> Option<&'static str> {
+    table.lines().find_map(|line| {
+        line.split_once(' ').filter(|(of, _)| *of == name || of.strip_suffix(".*") == Some(name)).map(|(_, ranges)| ranges)
+    })
+}
+
+fn instead(of: &str, name: &str) -> &'static str {
+    include_str!("instead.txt")
+        .lines()
+        .find_map(|line| line.strip_prefix(of)?.strip_prefix(' ')?.strip_prefix(name)?.strip_prefix(' '))
+        .unwrap_or_default()
+}
+
+fn standing(ranges: &'static str, minor: Minor, instead: &'static str) -> Standing {
+    let minor = minor.min(Minor::NEWEST);
+    let (mut before, mut after) = (None, None);
+    for (first, last, known) in ranges.split(',').filter_map(range) {
+        if (first..=last).contains(&minor) {
+            return if known { Standing::Known } else { Standing::Unknown };
+        }
+        if known && last < minor {
+            before = Some(last);
+        }
+        if known && minor < first && after.is_none() {
+            after = Some(first);
+        }
+    }
+    match (before, after) {
+        (Some(last), _) => Standing::Removed { last, instead },
+        (None, Some(first)) => Standing::NotYet { first },
+        (None, None) => Standing::NeverThere,
+    }
+}
+
+/// `2-5`, `10-`, `7h`, `22-?`: first and last minor, and whether it is known there.
+fn range(text: &str) -> Option<(Minor, Minor, bool)> {
+    let known = !text.ends_with('?');
+    let numbers = text.trim_end_matches(|c: char| c == '?' || c.is_ascii_lowercase());
+    let (first, last) = match numbers.split_once('-') {
+        Some((first, "")) => (first.parse().ok()?, Minor::NEWEST.0),
+        Some((first, last)) => (first.parse().ok()?, last.parse().ok()?),
+        None => (numbers.parse().ok()?, numbers.parse().ok()?),
+    };
+    Some((Minor(first), Minor(last), known))
 }

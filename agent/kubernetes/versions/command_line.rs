@@ -1,0 +1,261 @@
+//! The command line of a component: only what its minor knows.
+
+use super::words::{quoted, split};
+use super::{Component, Minor, Standing, admission_plugin, flag};
+
+/// Flags whose value is a map or a set, with what ends a key in an item. Our items and the user's stand beside each other; the user's win.
+const MAPS: [(&str, char); 10] = [
+    ("eviction-hard", '<'),
+    ("eviction-minimum-reclaim", '='),
+    ("eviction-soft", '<'),
+    ("eviction-soft-grace-period", '='),
+    ("feature-gates", '='),
+    ("kube-reserved", '='),
+    ("node-labels", '='),
+    ("register-with-taints", '\0'),
+    ("runtime-config", '='),
+    ("system-reserved", '='),
+];
+
+/// A component's flags.
+#[derive(Clone, Debug)]
+pub struct CommandLine {
+    component: Component,
+    minor: Minor,
+    flags: Vec<Flag>,
+}
+
+#[derive(Clone, Debug)]
+struct Flag {
+    name: String,
+    values: Vec<String>,
+    ours: bool,
+}
+
+/// What was found in a user's options.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// What is wrong, its rule, its remedy. Such an option is not taken.
+    pub mistakes: Vec<(String, String, String)>,
+    /// What is taken, but may be wrong.
+    pub warnings: Vec<String>,
+}
+
+impl CommandLine {
+    /// An empty one.
+    #[must_use]
+    pub fn new(component: Component, minor: Minor) -> Self {
+        Self { component, minor, flags: Vec::new() }
+    }
+
+    /// Sets our own flag, whose value replaces one that was set before. It is not taken, and false is the answer, where the minor is not known
+    /// to have it, and where the value holds a control character.
+    pub fn set(&mut self, name: &'static str, value: impl Into<String>) -> bool {
+        self.put(name, value.into())
+    }
+
+    fn put(&mut self, name: &str, value: String) -> bool {
+        let taken = matches!(flag(self.component, self.minor, name), Standing::Known | Standing::Unchecked);
+        if !taken || value.chars().any(char::is_control) {
+            return false;
+        }
+        let name = name.replace('_', "-");
+        match self.flags.iter_mut().find(|flag| flag.name == name) {
+            Some(flag) => flag.values = vec![value],
+            None => self.flags.push(Flag { name, values: vec![value], ours: true }),
+        }
+        true
+    }
+
+    /// Whether a flag is set, by us or by the user.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        let name = name.replace('_', "-");
+        self.flags.iter().any(|flag| flag.name == name)
+    }
+
+    /// Adds a user's options. They win over what was set before; maps are merged, and what the user gives twice is given twice.
+    pub fn options(&mut self, text: &str) -> Checked {
+        let mut checked = Checked::default();
+        let words = match split(text) {
+            Ok(words) => words,
+            Err(problem) => {
+                checked.mistake(
+                    format!("the text {problem}"),
+                    "one line of flags, quoted as for a shell".to_owned(),
+                    "close the quotes and write all flags on one line".to_owned(),
+                );
+                return checked;
+            }
+        };
+        let mut words = words.into_iter().peekable();
+        let mut given: Vec<Flag> = Vec::new();
+        while let Some(word) = words.next() {
+            let Some((name, value)) = parse(&word) else {
+                checked.mistake(
+                    format!("\"{}\" is not a flag", shown(&word)),
+                    "--name=value, --name value or --name".to_owned(),
+                    "quote a value that holds blanks".to_owned(),
+                );
+                continue;
+            };
+            // A flag without a value is a switch; pflag reads it as true.
+            let value = value
+                .or_else(|| {
+                    words.next_if(|next| !next.starts_with('-') || next.chars().nth(1).is_some_and(|c| c.is_ascii_digit()))
+                })
+                .unwrap_or_else(|| "true".to_owned());
+            if !self.is_taken(&name, &value, &mut checked) {
+                continue;
+            }
+            match given.iter_mut().find(|flag| flag.name == name) {
+                Some(flag) => flag.values.push(value),
+                None => given.push(Flag { name, values: vec![value], ours: false }),
+            }
+        }
+        for flag in given {
+            self.take(flag, &mut checked);
+        }
+        checked
+    }
+
+    /// Whether the minor may have it; says so if not.
+    fn is_taken(&self, name: &str, value: &str, checked: &mut Checked) -> bool {
+        let (component, minor) = (self.component, self.minor);
+        let rule = format!("only flags of {component} {minor}");
+        let mistake = match flag(component, minor, name) {
+            Standing::Known | Standing::Unchecked => None,
+            Standing::Removed { last, instead } => {
+                Some((format!("--{name} is gone since {component} {}", last.next()), remedy(name, instead)))
+            }
+            Standing::NotYet { first } => Some((
+                format!("--{name} comes with {component} {first}"),
+                format!("leave --{name} out, or take Kubernetes {first} or later"),
+            )),
+            Standing::NeverThere => Some((format!("--{name} is no flag of {component}"), format!("leave --{name} out"))),
+            Standing::Unknown => {
+                checked.warnings.push(format!("--{name}: whether {component} {minor} has it is not known"));
+                None
+            }
+        };
+        if let Some((what, remedy)) = mistake {
+            checked.mistake(what, rule, remedy);
+            return false;
+        }
+        if matches!(name, "help" | "version") {
+            checked.mistake(
+                format!("--{name} makes {component} print and end"),
+                "only flags with which the component serves".to_owned(),
+                format!("leave --{name} out"),
+            );
+            return false;
+        }
+        if component == Component::ApiServer && name.ends_with("admission-plugins") || name == "admission-control" {
+            return self.knows_plugins(name, value, checked);
+        }
+        true
+    }
+
+    fn knows_plugins(&self, name: &str, value: &str, checked: &mut Checked) -> bool {
+        let before = checked.mistakes.len();
+        for plugin in value.split(',').filter(|plugin| !plugin.is_empty()) {
+            let plugin = shown(plugin);
+            let (what, instead) = match admission_plugin(self.minor, &plugin) {
+                Standing::Known | Standing::Unchecked => continue,
+                Standing::Unknown => {
+                    checked
+                        .warnings
+                        .push(format!("--{name}: whether {} knows the admission plugin {plugin} is not known", self.minor));
+                    continue;
+                }
+                Standing::Removed { last, instead } => (format!("is gone since {}", last.next()), instead),
+                Standing::NotYet { first } => (format!("comes with {first}"), ""),
+                Standing::NeverThere => ("is none".to_owned(), ""),
+            };
+            let rule = format!("only admission plugins of Kubernetes {}", self.minor);
+            checked.mistake(format!("--{name}: admission plugin {plugin} {what}"), rule, remedy(&plugin, instead));
+        }
+        checked.mistakes.len() == before
+    }
+
+    fn take(&mut self, mut given: Flag, checked: &mut Checked) {
+        let ends = MAPS.iter().find(|(name, _)| *name == given.name).map(|(_, end)| *end);
+        let position = self.flags.iter().position(|flag| flag.name == given.name);
+        let ours = position.map(|position| self.flags.remove(position));
+        if let Some(end) = ends {
+            let before = ours.iter().flat_map(|flag| &flag.values).map(String::as_str);
+            given.values = vec![merged(before.chain(given.values.iter().map(String::as_str)), end)];
+        } else if let Some(ours) = ours.filter(|flag| flag.ours && flag.values != given.values) {
+            checked.warnings.push(format!("--{} takes the place of the agent's own value {}", given.name, ours.values.join(" ")));
+        }
+        match position {
+            Some(position) => self.flags.insert(position, given),
+            None => self.flags.push(given),
+        }
+    }
+
+    /// A word a flag, `--name=value`: our own in the order in which they were set, then the user's.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let words = |flag: &Flag| flag.values.iter().map(|value| format!("--{}={value}", flag.name)).collect::<Vec<_>>();
+        self.flags.iter().flat_map(words).collect()
+    }
+
+    /// The words as the value of one variable which a unit expands as `$VAR` (systemd.service(5), "Command lines").
+    #[must_use]
+    pub fn environment_value(&self) -> String {
+        self.words().iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Checked {
+    fn mistake(&mut self, what: String, rule: String, remedy: String) {
+        self.mistakes.push((what, rule, remedy));
+    }
+}
+
+/// `--name=value`, `--name`; with one dash only what has one letter, as pflag has it.
+fn parse(word: &str) -> Option<(String, Option<String>)> {
+    let (body, short) = match word.strip_prefix("--") {
+        Some(body) => (body, false),
+        None => (word.strip_prefix('-')?, true),
+    };
+    let (name, value) = match body.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None if short && body.len() > 1 && body.is_char_boundary(1) => {
+            let (name, value) = body.split_at(1);
+            (name, Some(value))
+        }
+        None => (body, None),
+    };
+    let good = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+    (good && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && !(short && name.len() > 1))
+        .then(|| (name.replace('_', "-"), value.map(str::to_owned)))
+}
+
+/// Items of several lists, the last of each key at the place of the first.
+fn merged<'a>(values: impl Iterator<Item = &'a str>, end: char) -> String {
+    let key = |item: &'a str| {
+        // A taint is `key=value:effect`; its value is no part of what it is.
+        let (name, effect) = if end == '\0' { item.split_once(':').unwrap_or((item, "")) } else { (item, "") };
+        (name.split(if end == '\0' { '=' } else { end }).next().unwrap_or(name), effect)
+    };
+    let mut items: Vec<&str> = Vec::new();
+    for item in values.flat_map(|value| value.split(',')).filter(|item| !item.is_empty()) {
+        match items.iter_mut().find(|other| key(other) == key(item)) {
+            Some(other) => *other = item,
+            None => items.push(item),
+        }
+    }
+    items.join(",")
+}
+
+fn remedy(name: &str, instead: &str) -> String {
+    let name = if name.starts_with(|c: char| c.is_ascii_uppercase()) { name.to_owned() } else { format!("--{name}") };
+    if instead.is_empty() { format!("leave {name} out") } else { format!("instead of {name}: {instead}") }
+}
+
+/// The beginning of a user's word.
+fn shown(word: &str) -> String {
+    word.chars().take(60).collect()
+}

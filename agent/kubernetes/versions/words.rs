@@ -1,0 +1,75 @@
+//! Words of a command line: read as a shell reads them, written as systemd reads them.
+
+/// Splits as a POSIX shell does (quotes, backslash), but expands nothing: `$`, `` ` ``, `*` and `~` are plain characters.
+///
+/// # Errors
+/// What is wrong with the text, as a phrase.
+pub fn split(text: &str) -> Result<Vec<String>, &'static str> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            ' ' | '\t' => words.extend(word.take()),
+            c if c.is_control() => return Err("holds a line end or another control character"),
+            '\'' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match chars.next().ok_or("holds a quote that is never closed")? {
+                        '\'' => break,
+                        c => push(word, c)?,
+                    }
+                }
+            }
+            '"' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match chars.next().ok_or("holds a quote that is never closed")? {
+                        '"' => break,
+                        '\\' => match chars.next().ok_or("holds a quote that is never closed")? {
+                            c @ ('"' | '\\' | '$' | '`') => word.push(c),
+                            c => {
+                                word.push('\\');
+                                push(word, c)?;
+                            }
+                        },
+                        c => push(word, c)?,
+                    }
+                }
+            }
+            '\\' => push(word.get_or_insert_default(), chars.next().ok_or("ends with a backslash")?)?,
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+fn push(word: &mut String, c: char) -> Result<(), &'static str> {
+    if c.is_control() {
+        return Err("holds a line end or another control character");
+    }
+    word.push(c);
+    Ok(())
+}
+
+/// A word as it stands in a variable that a unit expands as `$VAR`.
+///
+/// systemd splits the value at blanks, takes quotes away and a backslash before any character (systemd.service(5), "Command lines"); what it
+/// expanded it expands no further. Only `\\` and `\"` are written: older ones read other pairs as in C.
+#[must_use]
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| !c.is_whitespace() && !matches!(c, '"' | '\'' | '\\');
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    let mut out = String::from('"');
+    for c in word.chars() {
+        if matches!(c, '"' | '\\') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out.push('"');
+    out
+}
