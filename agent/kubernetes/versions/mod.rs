@@ -234,10 +234,14 @@ fn row(table: &'static str, name: &str) -> Option<&'static str> {
     })
 }
 
+/// What takes the place of a name; `*` stands for all components.
 fn instead(of: &str, name: &str) -> &'static str {
     include_str!("instead.txt")
         .lines()
-        .find_map(|line| line.strip_prefix(of)?.strip_prefix(' ')?.strip_prefix(name)?.strip_prefix(' '))
+        .find_map(|line| {
+            let (owner, rest) = line.split_once(' ')?;
+            (owner == of || owner == "*").then(|| rest.strip_prefix(name)?.strip_prefix(' ')).flatten()
+        })
         .unwrap_or_default()
 }
 
