@@ -9,6 +9,10 @@ use super::versions::Minor;
 
 /// Where everything of the control plane lies.
 pub(super) const CERTIFICATES: &str = "/etc/kubernetes/certs";
+/// The last minor with OpenStack's cloud provider built in.
+const LAST_BUILT_IN_CLOUD: u16 = 25;
+/// How components reach OpenStack, where they do so by themselves.
+pub(super) const CLOUD_CONFIG: &str = "/etc/kubernetes/cloud-config";
 /// The manifest directory of the kubelet.
 pub(super) const MANIFESTS: &str = "/etc/kubernetes/manifests";
 
@@ -41,6 +45,10 @@ pub struct ClusterSpec {
     pub cloud: Option<Cloud>,
     /// A registry on the node (`REGISTRY_ENABLED`, workers only).
     pub registry: Option<Registry>,
+    /// KubeStack's network provider, where it is asked for (`KUBESTACK`): its integration bridge.
+    pub kubestack: Option<String>,
+    /// Where images of Kubernetes come from (`CONTAINER_INFRA_PREFIX`, else `HYPERKUBE_PREFIX`), as the prefix of a name.
+    pub image_prefix: Option<String>,
     /// Users' further flags.
     pub options: Options,
 }
@@ -86,6 +94,42 @@ impl ClusterSpec {
             _ => "127.0.0.1".to_owned(),
         };
         format!("{scheme}://{host}:{}", self.api.port)
+    }
+
+    /// Whether OpenStack is served by the provider that is built into Kubernetes: with a trust (Magnum's first releases
+    /// left it off), without the external one, and up to 1.25 (magnum-node.md 1.5, 5.3).
+    #[must_use]
+    pub fn has_built_in_cloud(&self) -> bool {
+        self.minor.number() <= LAST_BUILT_IN_CLOUD && self.cloud.as_ref().is_some_and(|cloud| !cloud.external && cloud.trust.is_some())
+    }
+
+    /// Whether the external provider leaves Cinder's volumes to the plugin that is built into Kubernetes.
+    #[must_use]
+    pub fn has_built_in_cinder(&self) -> bool {
+        self.minor.number() <= LAST_BUILT_IN_CLOUD && self.cloud.as_ref().is_some_and(|cloud| cloud.external && cloud.in_tree_cinder)
+    }
+
+    /// Whether there are further masters.
+    #[must_use]
+    pub fn has_several_masters(&self) -> bool {
+        match &self.etcd.cluster {
+            EtcdCluster::Static(members) => members.len() > 1,
+            EtcdCluster::Discovery(_) => true,
+            EtcdCluster::Single => self.api.masters.len() > 1,
+        }
+    }
+
+    /// Whether flanneld runs as a unit and keeps its leases in etcd: with the command lines of the first releases. Later it
+    /// is one of the cluster's add-ons and keeps them in the API (magnum-node.md 1.6).
+    #[must_use]
+    pub fn has_flannel_in_etcd(&self) -> bool {
+        self.networks.driver == NetworkDriver::Flannel && self.minor.number() <= 9
+    }
+
+    /// Whether the controller manager signs certificates.
+    #[must_use]
+    pub fn signs(&self) -> bool {
+        self.tls && self.control_plane.signs && self.control_plane.ca_key.is_some()
     }
 
     /// Whether the certificates of this node are wishes for the agent to fulfil.
@@ -168,6 +212,10 @@ pub struct Etcd {
     pub server: Option<IpAddr>,
     /// `ETCD_LB_VIP`: a further name of the server's certificate.
     pub balancer: Option<IpAddr>,
+    /// Where clients are served: 2379, or 4001 in kubernetes-ansible's layout.
+    pub client_port: u16,
+    /// Where peers are served: 2380, or 7001 in kubernetes-ansible's layout.
+    pub peer_port: u16,
 }
 
 /// Which container runtime.

@@ -77,6 +77,8 @@ impl ClusterSpec {
             _ => RuntimeKind::Docker,
         };
         let tls = !parameters.is_true("TLS_DISABLED");
+        // seed-systems.md 6a: the ports that etcd had before its registration.
+        let old_etcd = parameters.get("NODE_LAYOUT") == Some("kubernetes-ansible");
         let options = |name: &str| text(name).unwrap_or_default();
         Some(Self {
             minor,
@@ -118,6 +120,8 @@ impl ClusterSpec {
                 learner: parameters.is_true("ETCD_LEARNER"),
                 server: address("ETCD_SERVER_IP").or_else(|| address("KUBE_MASTER_IP")),
                 balancer: address("ETCD_LB_VIP"),
+                client_port: if old_etcd { 4001 } else { 2379 },
+                peer_port: if old_etcd { 7001 } else { 2380 },
             },
             runtime: Runtime {
                 kind,
@@ -146,6 +150,8 @@ impl ClusterSpec {
             },
             cloud,
             registry,
+            kubestack: parameters.is_true("KUBESTACK").then(|| text("KUBESTACK_BRIDGE").unwrap_or_default()),
+            image_prefix: text("CONTAINER_INFRA_PREFIX").or_else(|| text("HYPERKUBE_PREFIX")),
             options: Options {
                 kubelet: options("KUBELET_OPTIONS"),
                 api_server: options("KUBEAPI_OPTIONS"),

@@ -6,6 +6,7 @@
 //! that a node gets can be tested by a table.
 
 mod apiserver;
+mod certificates;
 mod cloud_config;
 pub mod cluster;
 mod cluster_parameters;
@@ -17,13 +18,17 @@ mod daemon;
 mod docker;
 mod environment_file;
 mod etcd;
+#[cfg(test)]
+mod fixtures;
 mod flannel;
+mod gcfg;
 mod haproxy;
 mod host;
 mod kube_proxy;
 mod kubeconfig;
 mod kubelet;
 pub mod node_spec;
+mod other_systems;
 pub mod parameter_table;
 pub mod parameters;
 mod podmaster;

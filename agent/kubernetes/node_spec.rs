@@ -130,6 +130,12 @@ impl NodeSpec {
             ));
         }
         let kubernetes = ClusterSpec::from_parameters(parameters, role, &mut mistakes);
+        if let Some(cluster) = kubernetes.as_ref().filter(|_| role == Role::Master) {
+            super::etcd::check(cluster, address, &mut mistakes);
+        }
+        if let Some(cluster) = &kubernetes {
+            super::other_systems::check(cluster, &mut mistakes);
+        }
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
