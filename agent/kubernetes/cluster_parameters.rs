@@ -8,28 +8,33 @@ use super::cluster::{
     Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, NetworkDriver, Networks, NodeSettings,
     Octavia, Options, Registry, Runtime, RuntimeKind,
 };
+use super::cluster_checks::{Checks, minor_of, two_numbers};
 use super::node_spec::{Role, Secret};
 use super::parameters::{Mistake, Parameters};
 use super::versions::Minor;
 
 impl ClusterSpec {
     /// Reads it; nothing where there is no KUBE_TAG.
-    pub(super) fn from_parameters(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> Option<Self> {
+    pub(super) fn from_parameters(
+        parameters: &Parameters,
+        role: Role,
+        address: Option<IpAddr>,
+        mistakes: &mut Vec<Mistake>,
+        warnings: &mut Vec<Mistake>,
+    ) -> Option<Self> {
         let tag = parameters.get("KUBE_TAG")?.to_owned();
-        let Some(minor) = Minor::of_tag(&tag) else {
-            mistakes.push(Mistake::general("KUBE_TAG", "is no version of Kubernetes 1", "v1.MINOR.PATCH", "give the version to run"));
-            return None;
-        };
+        let minor = minor_of(&tag, mistakes)?;
+        let spec = Self::read(parameters, role, tag, minor)?;
+        Checks { parameters, spec: &spec, role, address, mistakes, warnings }.run();
+        Some(spec)
+    }
+
+    /// What the parameters say, whether it can be honoured or not.
+    fn read(parameters: &Parameters, role: Role, tag: String, minor: Minor) -> Option<Self> {
         let text = |name: &str| parameters.get(name).map(str::to_owned);
         let secret = |name: &str| parameters.get(name).map(Secret::new);
-        let address = |name: &str| parameters.get(name).and_then(|text| text.parse::<IpAddr>().ok());
-        let network = |name: &str| parameters.get(name).and_then(|text| text.parse::<IpNet>().ok());
+        let ip = |name: &str| parameters.get(name).and_then(|text| text.parse::<IpAddr>().ok());
         let number = |name: &str| parameters.number(name).unwrap_or_default();
-        let driver = match parameters.get("NETWORK_DRIVER") {
-            Some("calico") => NetworkDriver::Calico,
-            _ => NetworkDriver::Flannel,
-        };
-        let own_pods = if driver == NetworkDriver::Calico { "CALICO_IPV4POOL" } else { "FLANNEL_NETWORK_CIDR" };
         let addresses = |name: &str| {
             let items = parameters.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty());
             items.filter_map(|item| item.parse().ok()).collect::<Vec<IpAddr>>()
@@ -72,13 +77,28 @@ impl ClusterSpec {
             trust: first(&["REGISTRY_TRUST_ID", "TRUST_ID"]).as_deref().map(Secret::new),
         });
         let kind = match parameters.get("CONTAINER_RUNTIME") {
-            Some("containerd") => RuntimeKind::Containerd(1, 6),
+            Some("containerd") => {
+                // Magnum's own default is 1.4.4, which no image with a recent Kubernetes has.
+                let (first, second) = parameters.get("CONTAINERD_VERSION").and_then(two_numbers).unwrap_or((1, 6));
+                RuntimeKind::Containerd(first, second)
+            }
             Some("cri-o") => RuntimeKind::CriO,
             _ => RuntimeKind::Docker,
         };
         let tls = !parameters.is_true("TLS_DISABLED");
         // seed-systems.md 6a: the ports that etcd had before its registration.
         let old_etcd = parameters.get("NODE_LAYOUT") == Some("kubernetes-ansible");
+        let magnum = parameters.get("MAGNUM_URL").is_some();
+        let networks = networks(parameters)?;
+        let items = |name: &str| parameters.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty());
+        let label = |key: &str, name: &str| Some((key.to_owned(), text(name)?));
+        // Magnum's own labels of a node (magnum-node.md 2.3, 2.5).
+        let own_labels = [
+            label("magnum.openstack.org/role", "NODEGROUP_ROLE"),
+            label("magnum.openstack.org/nodegroup", "NODEGROUP_NAME"),
+            (role == Role::Minion && parameters.is_true("AUTO_HEALING_ENABLED") && parameters.get("AUTO_HEALING_CONTROLLER") == Some("draino"))
+                .then(|| ("draino-enabled".to_owned(), "true".to_owned())),
+        ];
         let options = |name: &str| text(name).unwrap_or_default();
         Some(Self {
             minor,
@@ -87,28 +107,20 @@ impl ClusterSpec {
             tls,
             certificates: match parameters.get("CERTIFICATES") {
                 Some("magnum") => CertificateSource::Magnum,
+                None if tls && magnum => CertificateSource::Magnum,
                 Some("given") => CertificateSource::Given,
                 Some("bootstrap") => CertificateSource::Bootstrap,
                 _ => CertificateSource::None,
             },
             api: Api {
                 port: u16::try_from(number("KUBE_API_PORT")).unwrap_or_default(),
-                private: address("KUBE_API_PRIVATE_ADDRESS"),
-                public: address("KUBE_API_PUBLIC_ADDRESS"),
-                master: address("KUBE_MASTER_IP"),
+                private: ip("KUBE_API_PRIVATE_ADDRESS"),
+                public: ip("KUBE_API_PUBLIC_ADDRESS"),
+                master: ip("KUBE_MASTER_IP"),
                 masters: addresses("MASTER_ADDRESSES"),
                 balancer: parameters.get("API_BALANCER") == Some("haproxy"),
             },
-            networks: Networks {
-                driver,
-                flannel_backend: text("FLANNEL_BACKEND").unwrap_or_default(),
-                flannel_subnet_length: u8::try_from(number("FLANNEL_NETWORK_SUBNETLEN")).unwrap_or_default(),
-                flannel_tag: text("FLANNEL_TAG"),
-                pods: network("PODS_NETWORK_CIDR").or_else(|| network(own_pods))?,
-                services: network("PORTAL_NETWORK_CIDR")?,
-                dns: address("DNS_SERVICE_IP")?,
-                domain: text("DNS_CLUSTER_DOMAIN")?,
-            },
+            networks,
             etcd: Etcd {
                 tag: text("ETCD_TAG"),
                 cluster: match (secret("ETCD_DISCOVERY_URL"), parameters.get("ETCD_INITIAL_CLUSTER")) {
@@ -118,8 +130,8 @@ impl ClusterSpec {
                 },
                 joins: parameters.get("ETCD_INITIAL_CLUSTER_STATE") == Some("existing"),
                 learner: parameters.is_true("ETCD_LEARNER"),
-                server: address("ETCD_SERVER_IP").or_else(|| address("KUBE_MASTER_IP")),
-                balancer: address("ETCD_LB_VIP"),
+                server: ip("ETCD_SERVER_IP").or_else(|| ip("KUBE_MASTER_IP")),
+                balancer: ip("ETCD_LB_VIP"),
                 client_port: if old_etcd { 4001 } else { 2379 },
                 peer_port: if old_etcd { 7001 } else { 2380 },
             },
@@ -130,13 +142,17 @@ impl ClusterSpec {
                 sandbox_image: text("SANDBOX_IMAGE"),
             },
             node: NodeSettings {
-                labels: Vec::new(),
-                taints: Vec::new(),
+                labels: own_labels
+                    .into_iter()
+                    .flatten()
+                    .chain(items("NODE_LABELS").filter_map(|item| item.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()))))
+                    .collect(),
+                taints: items("NODE_TAINTS").map(str::to_owned).collect(),
                 static_pod_url: text("STATIC_POD_URL"),
                 swap: parameters.get("SWAP") == Some("allow"),
                 kube_reserved: text("KUBE_RESERVED"),
                 system_reserved: text("SYSTEM_RESERVED"),
-                public: address("KUBE_NODE_PUBLIC_IP"),
+                public: ip("KUBE_NODE_PUBLIC_IP"),
             },
             control_plane: ControlPlane {
                 allow_privileged: parameters.is_true("KUBE_ALLOW_PRIV"),
@@ -161,4 +177,31 @@ impl ClusterSpec {
             },
         })
     }
+}
+
+fn networks(parameters: &Parameters) -> Option<Networks> {
+    let text = |name: &str| parameters.get(name).map(str::to_owned);
+    let network = |name: &str| parameters.get(name).and_then(|text| text.parse::<IpNet>().ok());
+    let driver = match parameters.get("NETWORK_DRIVER") {
+        Some("calico") => NetworkDriver::Calico,
+        _ => NetworkDriver::Flannel,
+    };
+    let own = if driver == NetworkDriver::Calico { "CALICO_IPV4POOL" } else { "FLANNEL_NETWORK_CIDR" };
+    let services = network("PORTAL_NETWORK_CIDR")?;
+    let dns = match parameters.given("DNS_SERVICE_IP") {
+        Some(given) => given.parse().ok()?,
+        // The tenth address, as Magnum's default is of Magnum's default network.
+        None => services.hosts().nth(9)?,
+    };
+    let vxlan = parameters.given("FLANNEL_BACKEND").is_none() && parameters.is_true("FLANNEL_USE_VXLAN");
+    Some(Networks {
+        driver,
+        flannel_backend: if vxlan { "vxlan".to_owned() } else { text("FLANNEL_BACKEND")? },
+        flannel_subnet_length: parameters.number("FLANNEL_NETWORK_SUBNETLEN").and_then(|length| u8::try_from(length).ok())?,
+        flannel_tag: text("FLANNEL_TAG"),
+        pods: network("PODS_NETWORK_CIDR").or_else(|| network(own))?,
+        services,
+        dns,
+        domain: text("DNS_CLUSTER_DOMAIN")?,
+    })
 }

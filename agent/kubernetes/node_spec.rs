@@ -67,6 +67,8 @@ pub struct NodeSpec {
     pub kube_version: Option<String>,
     /// Kubernetes, where the parameters ask for a version.
     pub kubernetes: Option<ClusterSpec>,
+    /// What the reader should know, although the node can be brought up as asked.
+    pub warnings: Vec<Mistake>,
     /// The runtime's volume.
     pub runtime_volume: Option<VolumeSpec>,
     /// etcd's volume.
@@ -129,7 +131,8 @@ impl NodeSpec {
                 "give CLUSTER_UUID",
             ));
         }
-        let kubernetes = ClusterSpec::from_parameters(parameters, role, &mut mistakes);
+        let mut warnings = Vec::new();
+        let kubernetes = ClusterSpec::from_parameters(parameters, role, address, &mut mistakes, &mut warnings);
         if let Some(cluster) = kubernetes.as_ref().filter(|_| role == Role::Master) {
             super::etcd::check(cluster, address, &mut mistakes);
         }
@@ -148,6 +151,7 @@ impl NodeSpec {
             cluster: cluster.unwrap_or_default().to_owned(),
             kube_version: text("KUBE_TAG"),
             kubernetes,
+            warnings,
             runtime_volume: volumes.runtime,
             etcd_volume: volumes.etcd,
             etcd_discovery: text("ETCD_DISCOVERY_URL").filter(|_| role == Role::Master).map(Secret),
@@ -276,12 +280,12 @@ fn refuse_what_is_not_honoured(parameters: &Parameters, role: Role, mistakes: &m
             "give ETCD_DISCOVERY_URL, or use one master",
         ));
     }
-    for (name, honoured, rule) in [
-        ("DOCKER_STORAGE_DRIVER", &["overlay2"][..], "docker uses overlay2"),
-        ("CONTAINER_RUNTIME", &["host-docker", "docker"], "the runtime is the image's docker"),
-        ("CERTIFICATES", &["none"], "no certificates are fetched or made"),
+    for (name, honoured, rule, only_bare) in [
+        ("DOCKER_STORAGE_DRIVER", &["overlay2"][..], "docker uses overlay2", false),
+        ("CONTAINER_RUNTIME", &["host-docker", "docker"], "without KUBE_TAG the runtime is the image's docker", true),
+        ("CERTIFICATES", &["none"], "without KUBE_TAG no certificates are needed", true),
     ] {
-        if let Some(value) = parameters.get(name).filter(|_| bare)
+        if let Some(value) = parameters.get(name).filter(|_| bare || !only_bare)
             && !honoured.contains(&value)
         {
             mistakes.push(unsupported(name, value, rule, &format!("set {name} to {}", honoured.join(" or "))));

@@ -7,6 +7,7 @@ use std::fmt;
 use reqwest::Url;
 use serde_json::{Map, Value};
 
+use super::config_text;
 use super::parameter_table::{Parameter, TABLE, find, nearest};
 use super::value_kinds::Kind;
 use crate::metadata::{Deployment, python_text};
@@ -87,7 +88,7 @@ impl Parameters {
     /// What can be read, and every mistake: so that those between parameters are found along with those of values.
     pub(super) fn read(deployment: &Deployment) -> (Self, Vec<Mistake>) {
         let mut mistakes = Vec::new();
-        let config = match config_map(&deployment.config) {
+        let config = match config_text::map(&deployment.config) {
             Ok(map) => map,
             Err(mistake) => {
                 mistakes.push(mistake);
@@ -191,6 +192,11 @@ fn collect<'a>(
             }
             // Null, empty and absent are the same: Heat has no other way to leave an input out.
             Some(text) if text.is_empty() => {}
+            // What a template, Python or JSON writes where there was no value: no name, image or option is called so.
+            Some(text) if parameter.kind.is_free() && matches!(text.as_str(), "None" | "null") => {
+                let remedy = "leave it out or empty in the template, or give a value";
+                mistakes.push(Mistake::of_value(parameter, &text, "is the word for no value", remedy));
+            }
             Some(text) => match parameter.kind.normalised(&text) {
                 Some(value) => {
                     given.insert(parameter.name, value);
@@ -217,70 +223,6 @@ fn text_of(parameter: &Parameter, value: &Value) -> Option<String> {
         (Value::Array(_) | Value::Object(_), _) => None,
         (scalar, _) => Some(python_text(scalar).trim().to_owned()),
     }
-}
-
-/// The config as a map: a map as it is, else JSON text, else the flat part of YAML.
-fn config_map(config: &Value) -> Result<Map<String, Value>, Mistake> {
-    match config {
-        Value::Null => Ok(Map::new()),
-        Value::Object(map) => Ok(map.clone()),
-        Value::String(text) if text.trim().is_empty() => Ok(Map::new()),
-        Value::String(text) if text.trim_start().starts_with('{') => serde_json::from_str(text)
-            .map_err(|error| bad_config(&format!("is not JSON: line {} column {}", error.line(), error.column()))),
-        Value::String(text) => flat_yaml(text),
-        _ => Err(bad_config("is neither a map nor text")),
-    }
-}
-
-/// Lines of `KEY: value`, the value plain, in single quotes, or in double quotes as JSON has them.
-fn flat_yaml(text: &str) -> Result<Map<String, Value>, Mistake> {
-    let mut map = Map::new();
-    for (at, line) in text.lines().enumerate() {
-        let bad = || bad_config(&format!("is not a flat map: line {}", at + 1));
-        let line = line.trim_end();
-        if line.is_empty() || line == "---" || line.trim_start().starts_with('#') {
-            continue;
-        }
-        let (key, value) = line.split_once(':').ok_or_else(bad)?;
-        let is_key = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-        if !is_key || !(value.is_empty() || value.starts_with(' ')) {
-            return Err(bad());
-        }
-        let value = flat_scalar(value.trim_start()).ok_or_else(bad)?;
-        if map.insert(key.to_owned(), value).is_some() {
-            return Err(bad_config(&format!("has {key} twice: line {}", at + 1)));
-        }
-    }
-    Ok(map)
-}
-
-fn flat_scalar(text: &str) -> Option<Value> {
-    if let Some(inner) = text.strip_prefix('\'') {
-        let inner = inner.strip_suffix('\'')?;
-        // In single quotes YAML knows one escape: a doubled quote.
-        let unescaped = inner.replace("''", "\u{0}");
-        return (!unescaped.contains('\'')).then(|| Value::String(unescaped.replace('\u{0}', "'")));
-    }
-    if text.starts_with('"') {
-        return serde_json::from_str::<String>(text).ok().map(Value::String);
-    }
-    let plain = text.split(" #").next().unwrap_or_default().trim_end();
-    // What YAML would read as a list, a map, a block, an anchor or a tag is not guessed at.
-    let special = plain.starts_with(['[', '{', '|', '>', '&', '*', '!', '%', '@', '`', '#']) || plain.contains(": ");
-    match plain {
-        "~" | "null" => Some(Value::Null),
-        _ if special || plain.starts_with("- ") => None,
-        _ => Some(Value::String(plain.to_owned())),
-    }
-}
-
-fn bad_config(problem: &str) -> Mistake {
-    Mistake::general(
-        "config",
-        problem,
-        "a map, the JSON text of one, or lines of KEY: value without nesting",
-        "give the parameters as inputs, or config in one of these forms",
-    )
 }
 
 /// Bounded and without control characters: the text goes to terminals and to Heat.
@@ -359,15 +301,27 @@ mod tests {
                 "{text}"
             );
         }
-        assert_eq!(read(&json!("PASSWORD: 'it''s'"), &[]).unwrap().get("PASSWORD"), Some("it's"));
+        for (text, name, value) in [
+            ("PASSWORD: 'it''s'", "PASSWORD", "it's"),
+            ("KUBE_API_PORT: 06443\nINSTANCE_NAME: '1'", "KUBE_API_PORT", "6443"),
+            ("NO_PROXY:\n- a\n- 192.0.2.0/24\n", "NO_PROXY", "a,192.0.2.0/24"),
+            ("TLS_DISABLED: true", "TLS_DISABLED", "true"),
+            ("CA_KEY: |\n  -----BEGIN X-----\n  AA\n  -----END X-----\n", "CA_KEY", "-----BEGIN X-----\nAA\n-----END X-----"),
+            ("# nothing\n---\n# at all\n", "ROLE", ""),
+        ] {
+            assert_eq!(read(&json!(text), &[]).unwrap().get(name), Some(value).filter(|value| !value.is_empty()), "{text}");
+        }
         for (text, place) in [
             ("KUBE_NODE_IP:\n  nested: 1\n", "line 2"),
             ("- a\n", "line 1"),
-            ("ROLE: [a]\n", "line 1"),
-            ("ROLE: 'a\n", "line 1"),
+            ("ROLE: 'a\n", "line "),
             ("ROLE: master\nROLE: minion\n", "line 2"),
             ("{\"ROLE\": }", "line 1 column"),
-            ("#!/bin/sh\necho: x; y\nexit", "line 3"),
+            ("#!/bin/sh\necho: x; y\nexit", "line "),
+            ("ROLE: &a master\nPASSWORD: *a\n", "line 1"),
+            ("ROLE: !!python/name:os.system x\n", "line 1"),
+            ("ROLE: master\n---\nROLE: minion\n", "line 2"),
+            ("just words\n", "line 1"),
         ] {
             let found = mistakes(&json!(text), &[]).join("\n");
             assert!(found.starts_with("config: ") && found.contains(place) && found.contains("KEY: value"), "{text}: {found}");
@@ -387,6 +341,7 @@ mod tests {
                 ("favourite\u{1b}colour", json!("red")),
                 ("INSTANCE_NAME", json!("a\n[Service]")),
                 ("DOCKER_VOLUME", json!({"id": 1})),
+                ("REGION_NAME", json!("None")),
             ],
         );
         assert_eq!(
@@ -394,12 +349,13 @@ mod tests {
             [
                 "ROLE: \"king\" is not one of the choices; rule: one of master, minion, control-plane, worker; remedy: correct the value in the template",
                 "HTTP_PROXY: \"***\" is not an http URL; rule: http://host… or https://host…, at most 2048 characters; remedy: correct the value in the template",
-                "FLANNEL_NETWORK_CIDR: \"10.100.0.0/33\" is not an IPv4 network; rule: CIDR a.b.c.d/0-32; remedy: correct the value in the template",
+                "FLANNEL_NETWORK_CIDR: \"10.100.0.0/33\" is not a network; rule: an IPv4 or IPv6 network: address/prefix length; remedy: correct the value in the template",
                 "KUBE_NODE_IP: is given twice in the inputs; rule: one name once, in any letter case; remedy: remove one of them",
                 "KUBE_NODEIP: is no parameter of kubernetes-node; rule: only known names are taken; remedy: is KUBE_NODE_IP meant? Otherwise remove it",
                 "favourite\\u{1b}colour: is no parameter of kubernetes-node; rule: only known names are taken; remedy: remove it",
                 "INSTANCE_NAME: \"a\\n[Service]\" is not a DNS label; rule: 1 to 63 lower-case letters, digits and -, first and last no - (a DNS label, RFC 1123); remedy: correct the value in the template",
                 "DOCKER_VOLUME: \"{\"id\":1}\" is a list or map; rule: an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits; remedy: give an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits",
+                "REGION_NAME: \"None\" is the word for no value; rule: one word of at most 255 letters, digits and . _ : / @ + = ~ -; remedy: leave it out or empty in the template, or give a value",
             ]
         );
     }

@@ -4,8 +4,9 @@
 //! Values are hostile: every kind bounds the length and refuses control characters, so that no
 //! value can end a line of a file that it is written to.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
+use ipnet::IpNet;
 use reqwest::Url;
 
 /// The form of a value.
@@ -61,7 +62,7 @@ impl Kind {
             Self::Label => "1 to 63 lower-case letters, digits and -, first and last no - (a DNS label, RFC 1123)".to_owned(),
             Self::Domain => "DNS labels between dots, at most 253 characters".to_owned(),
             Self::Ip => "an IPv4 or IPv6 address".to_owned(),
-            Self::Cidr => "CIDR a.b.c.d/0-32".to_owned(),
+            Self::Cidr => "an IPv4 or IPv6 network: address/prefix length".to_owned(),
             Self::Port => "a whole number from 1 to 65535".to_owned(),
             Self::HostPort => "host or host:port, without a scheme".to_owned(),
             Self::Uuid => "an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits".to_owned(),
@@ -77,6 +78,12 @@ impl Kind {
         }
     }
 
+    /// Whether nearly any word obeys the rule.
+    #[must_use]
+    pub fn is_free(self) -> bool {
+        matches!(self, Self::Word | Self::Text | Self::List | Self::Options | Self::HostPort | Self::Domain)
+    }
+
     /// How a value that breaks the rule is called: `is not an IPv4 network`.
     #[must_use]
     pub fn problem(self) -> &'static str {
@@ -88,7 +95,7 @@ impl Kind {
             Self::Label => "is not a DNS label",
             Self::Domain => "is not a domain name",
             Self::Ip => "is not an IP address",
-            Self::Cidr => "is not an IPv4 network",
+            Self::Cidr => "is not a network",
             Self::Port => "is not a port",
             Self::HostPort => "is not a host with a port",
             Self::Uuid => "is not an OpenStack id",
@@ -123,7 +130,7 @@ impl Kind {
             Self::List => plain(4096) && !text.contains(char::is_whitespace) && !text.contains(['"', '\'', '\\']),
             Self::Label => is_label(text),
             Self::Domain => text.len() <= 253 && text.split('.').all(is_label),
-            Self::Cidr => is_ipv4_network(text),
+            Self::Cidr => return network(text),
             Self::HostPort => is_host_port(text),
             Self::Uuid => is_uuid(text),
             Self::Url => is_http_url(text),
@@ -150,10 +157,11 @@ fn is_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-fn is_ipv4_network(text: &str) -> bool {
-    text.split_once('/').is_some_and(|(address, length)| {
-        address.parse::<Ipv4Addr>().is_ok() && length.len() <= 2 && number(length).is_some_and(|bits| bits <= 32)
-    })
+/// The network with its host bits cleared, as every reader of a CIDR takes it.
+fn network(text: &str) -> Option<String> {
+    let (_, length) = text.split_once('/')?;
+    let plain = number(length)?.to_string() == length;
+    text.parse::<IpNet>().ok().filter(|_| plain).map(|network| network.trunc().to_string())
 }
 
 fn is_host_port(text: &str) -> bool {
@@ -219,8 +227,8 @@ mod tests {
             (Kind::Ip, &["192.0.2.1", "2001:db8::1"], &["192.0.2", "192.0.2.256", "host", "192.0.2.1/24"]),
             (
                 Kind::Cidr,
-                &["10.100.0.0/16", "0.0.0.0/0"],
-                &["10.100.0.0/33", "10.100.0.0", "10.0.0.0/016", "10.0.0.0/+8", "::/0"],
+                &["10.100.0.0/16", "0.0.0.0/0", "2001:db8::/64"],
+                &["10.100.0.0/33", "10.100.0.0", "10.0.0.0/016", "10.0.0.0/+8", "2001:db8::/129", "10.0.0/8"],
             ),
             (Kind::Port, &["1", "65535"], &["0", "65536", "-1", "+80", "8o"]),
             (
@@ -263,6 +271,7 @@ mod tests {
         assert_eq!(Kind::Bool.normalised("True").as_deref(), Some("true"));
         assert_eq!(Kind::Number(0, 99).normalised("007").as_deref(), Some("7"));
         assert_eq!(Kind::Ip.normalised("2001:DB8:0::1").as_deref(), Some("2001:db8::1"));
+        assert_eq!(Kind::Cidr.normalised("10.100.7.9/16").as_deref(), Some("10.100.0.0/16"));
     }
 
     proptest::proptest! {

@@ -1,0 +1,579 @@
+//! What must hold between the parameters of a Kubernetes node. Every rule here is one that a component would break at
+//! start, or that would bring up a cluster other than asked, in silence.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::cluster::{CertificateSource, ClusterSpec, EtcdCluster, NetworkDriver, RuntimeKind};
+use super::node_spec::Role;
+use super::parameters::{Mistake, Parameters};
+use super::versions::{CommandLine, Component, Minor, Standing, admission_plugin};
+
+/// flannel refuses longer subnets (seed-systems.md 8a).
+const LONGEST_SUBNET: u8 = 30;
+
+/// The version, before anything is chosen by it.
+pub(super) fn minor_of(tag: &str, mistakes: &mut Vec<Mistake>) -> Option<Minor> {
+    let Some(minor) = Minor::of_tag(tag) else {
+        mistakes.push(Mistake::general("KUBE_TAG", "is no version of Kubernetes 1", "v1.MINOR.PATCH", "give the version to run"));
+        return None;
+    };
+    if minor > Minor::NEWEST {
+        mistakes.push(Mistake::general(
+            "KUBE_TAG",
+            format!("asks for {minor}, which this agent does not know"),
+            format!("flags are known up to {}", Minor::NEWEST),
+            "give an older version, or take a newer agent into the image",
+        ));
+        return None;
+    }
+    Some(minor)
+}
+
+/// Everything that is wrong, and what the reader should know.
+pub(super) struct Checks<'a> {
+    pub(super) parameters: &'a Parameters,
+    pub(super) spec: &'a ClusterSpec,
+    pub(super) role: Role,
+    pub(super) address: Option<IpAddr>,
+    pub(super) mistakes: &'a mut Vec<Mistake>,
+    pub(super) warnings: &'a mut Vec<Mistake>,
+}
+
+impl Checks<'_> {
+    pub(super) fn run(&mut self) {
+        self.tls();
+        self.reach();
+        self.networks();
+        self.etcd();
+        self.runtime();
+        self.node();
+        self.control_plane();
+        self.registry();
+        self.options();
+    }
+
+    fn wrong(&mut self, name: &str, problem: impl Into<String>, rule: impl Into<String>, remedy: impl Into<String>) {
+        self.mistakes.push(Mistake::general(name, problem, rule, remedy));
+    }
+
+    fn tls(&mut self) {
+        let minor = self.spec.minor;
+        if !self.spec.tls {
+            // magnum-node.md 5.2: --insecure-port takes only 0 from 1.20 on.
+            if minor.number() >= 20 {
+                let rule = "without TLS the API server listens on its insecure port, which is gone since 1.20";
+                self.wrong("TLS_DISABLED", format!("cannot be honoured by {minor}"), rule, "set TLS_DISABLED to False, or give a version up to 1.19");
+            }
+            if self.parameters.given("CERTIFICATES").is_some_and(|source| source != "none") {
+                let rule = "without TLS there are no certificates";
+                self.wrong("CERTIFICATES", "is given together with TLS_DISABLED", rule, "remove one of them");
+            }
+            return;
+        }
+        match self.spec.certificates {
+            CertificateSource::None => self.wrong(
+                "CERTIFICATES",
+                "says that there are none",
+                "with TLS every component has its certificate",
+                "set CERTIFICATES to magnum, given or bootstrap",
+            ),
+            CertificateSource::Bootstrap if self.role == Role::Master => self.wrong(
+                "CERTIFICATES",
+                "is bootstrap on a master",
+                "a worker gets its certificate from the masters; they have nobody to ask",
+                "set it to magnum or given",
+            ),
+            CertificateSource::Magnum => {
+                let cluster = ["CLUSTER_UUID", "BAY_UUID"].iter().find_map(|name| self.parameters.get(name));
+                let user = ["TRUSTEE_USER_ID", "USER_TOKEN"].iter().find_map(|name| self.parameters.get(name));
+                for (name, there) in [("MAGNUM_URL", self.parameters.get("MAGNUM_URL")), ("CLUSTER_UUID", cluster), ("TRUSTEE_USER_ID", user)] {
+                    if there.is_none() {
+                        self.wrong(name, "is missing", "Magnum is asked for the certificates of its cluster by the cluster's own user", format!("give {name}"));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn reach(&mut self) {
+        let api = &self.spec.api;
+        if self.role == Role::Minion && api.master.is_none() && !api.balancer {
+            self.wrong("KUBE_MASTER_IP", "is missing", "a worker must know where the API is", "give the address of the API's balancer or master");
+        }
+        let (balancer, masters) = (api.balancer, api.masters.len());
+        if balancer && masters == 0 {
+            self.wrong("MASTER_ADDRESSES", "is missing", "HAProxy on a worker must know the masters", "give their addresses");
+        }
+        if balancer && self.role == Role::Master {
+            let rule = "a master reaches the API server on itself";
+            self.wrong("API_BALANCER", "is haproxy on a master", rule, "give it to workers only");
+        }
+        let given = self.parameters.get("MASTER_ADDRESSES").map_or(0, |list| list.split(',').filter(|item| !item.is_empty()).count());
+        if given != masters {
+            self.wrong("MASTER_ADDRESSES", "holds what is no IP address", "addresses between commas", "correct the list");
+        }
+    }
+
+    fn networks(&mut self) {
+        let networks = &self.spec.networks;
+        let (pods, services) = (networks.pods, networks.services);
+        let pods_name = match (self.parameters.given("PODS_NETWORK_CIDR"), networks.driver) {
+            (Some(_), _) => "PODS_NETWORK_CIDR",
+            (None, NetworkDriver::Flannel) => "FLANNEL_NETWORK_CIDR",
+            (None, NetworkDriver::Calico) => "CALICO_IPV4POOL",
+        };
+        let nodes = self.parameters.given("CLUSTER_SUBNET_CIDR").and_then(|text| text.parse::<IpNet>().ok());
+        let mut pairs = vec![("PORTAL_NETWORK_CIDR", services, pods_name, pods)];
+        if let Some(nodes) = nodes {
+            pairs.push(("PORTAL_NETWORK_CIDR", services, "CLUSTER_SUBNET_CIDR", nodes));
+            pairs.push((pods_name, pods, "CLUSTER_SUBNET_CIDR", nodes));
+        }
+        for (name, one, other_name, other) in pairs {
+            if one.contains(&other.network()) || other.contains(&one.network()) {
+                self.wrong(
+                    name,
+                    format!("{one} overlaps {other_name} {other}"),
+                    "an address is a pod's, a service's or a node's, or packets go to the wrong one",
+                    "give networks that do not overlap",
+                );
+            }
+        }
+        for (name, network) in [("PORTAL_NETWORK_CIDR", services), (pods_name, pods)] {
+            for (who, address) in [("KUBE_NODE_IP", self.address), ("KUBE_MASTER_IP", self.spec.api.master)] {
+                if let Some(address) = address.filter(|address| network.contains(address)) {
+                    // With the subnet it is said above.
+                    if nodes.is_none_or(|nodes| !(network.contains(&nodes.network()) || nodes.contains(&network.network()))) {
+                        let rule = "the networks of pods and services are the cluster's alone";
+                        self.wrong(name, format!("{network} holds {who} {address}"), rule, "give another network");
+                    }
+                }
+            }
+        }
+        if services.prefix_len() > services.max_prefix_len().saturating_sub(2) {
+            let rule = "the API's own service and the DNS need addresses in it";
+            self.wrong("PORTAL_NETWORK_CIDR", format!("{services} is too small"), rule, "give a larger network, e.g. a /16");
+        } else if services.max_prefix_len() - services.prefix_len() > 20 {
+            let rule = "the API server takes at most 20 bits of service addresses: a /12 for IPv4, a /108 for IPv6";
+            self.wrong("PORTAL_NETWORK_CIDR", format!("{services} is too large"), rule, "give a smaller network, e.g. a /16");
+        }
+        let (dns, first) = (networks.dns, networks.first_service());
+        if !services.contains(&dns) {
+            let rule = "the DNS is a service of the cluster";
+            self.wrong("DNS_SERVICE_IP", format!("{dns} is not in PORTAL_NETWORK_CIDR {services}"), rule, "give an address of that network");
+        } else if Some(dns) == first {
+            let rule = "the first address is the API's own";
+            self.wrong("DNS_SERVICE_IP", format!("{dns} is the first address of PORTAL_NETWORK_CIDR"), rule, "give another address of that network");
+        }
+        let length = networks.flannel_subnet_length;
+        let four = pods.prefix_len() + 2;
+        let is_flannel = networks.driver == NetworkDriver::Flannel && matches!(pods, IpNet::V4(_));
+        if is_flannel && !(four..=LONGEST_SUBNET).contains(&length) {
+            self.wrong(
+                "FLANNEL_NETWORK_SUBNETLEN",
+                format!("{length} does not fit {pods_name} {pods}"),
+                format!("flannel takes at least four subnets of at most /{LONGEST_SUBNET}: from {four} to {LONGEST_SUBNET} here"),
+                "give another length or a larger network",
+            );
+        }
+    }
+
+    fn etcd(&mut self) {
+        if self.role != Role::Master {
+            return;
+        }
+        let etcd = &self.spec.etcd;
+        let version = etcd.tag.as_deref().and_then(two_numbers);
+        let (joins, learner) = (etcd.joins, etcd.learner);
+        let members = match &etcd.cluster {
+            EtcdCluster::Static(members) => members.clone(),
+            EtcdCluster::Discovery(_) => {
+                // magnum-node.md 5.6: 3.7 ignores the key, and each master would form a cluster of its own.
+                if version.is_some_and(|version| version >= (3, 7)) {
+                    let rule = "discovery is gone since etcd 3.7, which ignores it in silence";
+                    self.wrong("ETCD_DISCOVERY_URL", "is given to an etcd that ignores it", rule, "give ETCD_INITIAL_CLUSTER instead");
+                }
+                Vec::new()
+            }
+            EtcdCluster::Single => Vec::new(),
+        };
+        if self.parameters.get("ETCD_INITIAL_CLUSTER").is_some() && self.parameters.get("ETCD_DISCOVERY_URL").is_some() {
+            self.wrong("ETCD_INITIAL_CLUSTER", "is given together with ETCD_DISCOVERY_URL", "a member finds the others in one way", "remove one of them");
+        }
+        if (joins || learner) && members.is_empty() {
+            let name = if learner { "ETCD_LEARNER" } else { "ETCD_INITIAL_CLUSTER_STATE" };
+            self.wrong(name, "is given without ETCD_INITIAL_CLUSTER", "who joins must know the members that are there", "give ETCD_INITIAL_CLUSTER");
+        }
+        if learner && !joins {
+            let rule = "a learner joins a cluster that is there";
+            self.wrong("ETCD_LEARNER", "is true in a new cluster", rule, "set ETCD_INITIAL_CLUSTER_STATE to existing");
+        }
+        if learner && version.is_some_and(|version| version < (3, 4)) {
+            self.wrong("ETCD_LEARNER", "is true", "etcd knows learners since 3.4", "give a newer ETCD_TAG, or no learner");
+        }
+        self.members(&members, joins);
+    }
+
+    fn members(&mut self, members: &[String], joins: bool) {
+        if members.is_empty() {
+            return;
+        }
+        const NAME: &str = "ETCD_INITIAL_CLUSTER";
+        let scheme = if self.spec.tls { "https://" } else { "http://" };
+        let mut names = BTreeSet::new();
+        let mut own = None;
+        let bad: Vec<String> = members.iter().filter(|member| member.split_once('=').is_none_or(|(name, url)| name.is_empty() || !url.starts_with(scheme))).cloned().collect();
+        for (name, url) in members.iter().filter_map(|member| member.split_once('=')) {
+            if !names.insert(name.to_owned()) {
+                self.wrong(NAME, format!("names {name} twice"), "a name is one member's", "give each member its own name");
+            }
+            let host = reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(|host| host.trim_matches(['[', ']']).to_owned()));
+            if host.and_then(|host| host.parse::<IpAddr>().ok()).is_some_and(|host| Some(host) == self.address) {
+                own = Some(name.to_owned());
+            }
+        }
+        for member in bad {
+            self.wrong(NAME, format!("holds {member}"), format!("NAME={scheme}ADDRESS:2380 for each member"), "correct the entry");
+        }
+        match (own, &self.spec.node_name) {
+            (None, _) => {
+                let rule = "a member finds itself by KUBE_NODE_IP among its peers";
+                self.wrong(NAME, "does not name this node", rule, "add this node's own entry");
+            }
+            (Some(own), Some(name)) if own != *name => {
+                let rule = "the member's name is INSTANCE_NAME";
+                self.wrong(NAME, format!("calls this node {own}, INSTANCE_NAME says {name}"), rule, "give it one name");
+            }
+            _ => {}
+        }
+        // While members join one by one, an even number passes by.
+        if members.len().is_multiple_of(2) && !joins {
+            let rule = "an odd number: with one more, an even cluster survives no more failures";
+            self.wrong(NAME, format!("names {} members", members.len()), rule, "give 1, 3 or 5 members");
+        }
+    }
+
+    fn runtime(&mut self) {
+        let minor = self.spec.minor;
+        match self.spec.runtime.kind {
+            RuntimeKind::Containerd(..) | RuntimeKind::CriO if minor.number() < 7 => {
+                let rule = "the kubelet speaks to docker alone before 1.7";
+                self.wrong("CONTAINER_RUNTIME", format!("cannot be honoured by {minor}"), rule, "set it to docker");
+            }
+            RuntimeKind::Containerd(1, second) if second < 6 && minor.number() >= 26 => {
+                let rule = "the kubelet speaks CRI v1 alone since 1.26, which containerd has since 1.6";
+                self.wrong("CONTAINERD_VERSION", format!("1.{second} cannot serve {minor}"), rule, "give 1.6 or later");
+            }
+            RuntimeKind::Containerd(first, _) if first > 2 => {
+                self.wrong("CONTAINERD_VERSION", "is not known", "1.x and 2.x are", "give one of these");
+            }
+            _ => {}
+        }
+        if self.spec.runtime.cgroup_driver == "systemd" && minor.number() < 5 {
+            let rule = "the kubelet cannot be told its cgroup driver before 1.5, and takes cgroupfs";
+            self.wrong("CGROUP_DRIVER", format!("systemd cannot be honoured by {minor}"), rule, "set it to cgroupfs");
+        }
+    }
+
+    fn node(&mut self) {
+        for (name, form, good) in [
+            ("NODE_LABELS", "key=value", is_label as fn(&str) -> bool),
+            ("NODE_TAINTS", "key=value:NoSchedule, PreferNoSchedule or NoExecute", is_taint),
+            ("KUBE_RESERVED", "cpu=100m,memory=256Mi,ephemeral-storage=1Gi", is_reservation),
+            ("SYSTEM_RESERVED", "cpu=100m,memory=256Mi,ephemeral-storage=1Gi", is_reservation),
+        ] {
+            let list = self.parameters.get(name).unwrap_or_default();
+            let bad: Vec<String> = list.split(',').filter(|item| !item.is_empty() && !good(item)).map(str::to_owned).collect();
+            for item in bad {
+                self.wrong(name, format!("holds {item:?}"), format!("items of the form {form}"), "correct the item");
+            }
+        }
+        if self.spec.minor.number() >= 16 {
+            let list = self.parameters.get("NODE_LABELS").unwrap_or_default();
+            let keys = list.split(',').filter_map(|item| item.split_once('='));
+            let refused: Vec<String> = keys.map(|(key, _)| key).filter(|key| !may_label(key)).map(str::to_owned).collect();
+            for key in refused {
+                let rule = "since 1.16 a kubelet may not label itself under kubernetes.io and k8s.io, but for a few names, and does not start";
+                self.wrong("NODE_LABELS", format!("holds {key}"), rule, "set this label by the API");
+            }
+        }
+    }
+
+    fn control_plane(&mut self) {
+        if self.role != Role::Master {
+            return;
+        }
+        let plane = &self.spec.control_plane;
+        let (signs, has_key) = (plane.signs, plane.ca_key.is_some());
+        let halves = (plane.service_account_key.is_some(), plane.service_account_private_key.is_some());
+        if signs && !has_key {
+            self.wrong("CA_KEY", "is missing", "with CERT_MANAGER_API the controller manager signs by the CA's key", "give CA_KEY, or set CERT_MANAGER_API to False");
+        }
+        if halves.0 != halves.1 {
+            let missing = if halves.0 { "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY" } else { "KUBE_SERVICE_ACCOUNT_KEY" };
+            self.wrong(missing, "is missing", "the two keys of service accounts are one pair, the same on all masters", "give both or none");
+        }
+        let minor = self.spec.minor;
+        for plugin in plane.admission.clone() {
+            let said = match admission_plugin(minor, &plugin) {
+                Standing::Removed { last, .. } => Some((format!("holds {plugin}, which is gone since {}", last.next()), "it is left out")),
+                Standing::NotYet { first } => Some((format!("holds {plugin}, which comes with {first}"), "it is left out")),
+                Standing::NeverThere => Some((format!("holds {plugin}, which no version knows"), "it is left out")),
+                Standing::Unknown => Some((format!("holds {plugin}, which this agent does not know"), "it is passed on")),
+                Standing::Known | Standing::Unchecked => None,
+            };
+            if let Some((problem, what)) = said {
+                let rule = format!("an API server that lacks a plugin of its list does not start; {what}");
+                self.warnings.push(Mistake::general("ADMISSION_CONTROL_LIST", problem, rule, "none is needed, unless the name is misspelt"));
+            }
+        }
+        if self.parameters.given("CLOUD_PROVIDER_ENABLED") == Some("true") && self.spec.cloud.as_ref().is_none_or(|cloud| cloud.trust.is_none()) {
+            self.warnings.push(Mistake::general(
+                "CLOUD_PROVIDER_ENABLED",
+                "is true, and the cluster has no trust",
+                "the cloud provider acts by the cluster's own user with TRUST_ID; without it there is no cloud configuration",
+                "give TRUST_ID, AUTH_URL and the trustee, or set it to False",
+            ));
+        }
+    }
+
+    fn registry(&mut self) {
+        let Some(registry) = &self.spec.registry else { return };
+        let missing: Vec<&str> = [("REGISTRY_AUTH_URL", &registry.auth_url), ("REGISTRY_USERNAME", &registry.user), ("REGISTRY_CONTAINER", &registry.container)]
+            .into_iter()
+            .filter(|(_, value)| value.is_empty())
+            .map(|(name, _)| name)
+            .collect();
+        let no_password = registry.password.reveal().is_empty();
+        for name in missing.into_iter().chain(no_password.then_some("REGISTRY_PASSWORD")) {
+            self.wrong(name, "is missing", "the node's registry keeps its images in Swift, as the cluster's user", format!("give {name}, or set REGISTRY_ENABLED to False"));
+        }
+    }
+
+    fn options(&mut self) {
+        let options = &self.spec.options;
+        let all = [
+            ("KUBELET_OPTIONS", Component::Kubelet, options.kubelet.clone(), true),
+            ("KUBEPROXY_OPTIONS", Component::Proxy, options.proxy.clone(), true),
+            ("KUBEAPI_OPTIONS", Component::ApiServer, options.api_server.clone(), self.role == Role::Master),
+            ("KUBECONTROLLER_OPTIONS", Component::ControllerManager, options.controller_manager.clone(), self.role == Role::Master),
+            ("KUBESCHEDULER_OPTIONS", Component::Scheduler, options.scheduler.clone(), self.role == Role::Master),
+        ];
+        for (name, component, text, used) in all {
+            if !used || text.is_empty() {
+                continue;
+            }
+            let checked = CommandLine::new(component, self.spec.minor).options(&text);
+            self.mistakes.extend(checked.mistakes.into_iter().map(|(what, rule, remedy)| Mistake::general(name, what, rule, remedy)));
+            let warn = |what| Mistake::general(name, what, format!("flags of {} {}", component.as_str(), self.spec.minor), "none is needed, if it is meant so");
+            self.warnings.extend(checked.warnings.into_iter().map(warn));
+        }
+    }
+}
+
+/// `v3.5.13` → (3, 5).
+pub(super) fn two_numbers(tag: &str) -> Option<(u16, u16)> {
+    let mut parts = tag.trim_start_matches('v').split(['.', '-', '+']);
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// A qualified name of Kubernetes: an optional DNS prefix, a slash, at most 63 characters.
+fn is_key(text: &str) -> bool {
+    let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
+    let good = |text: &str| {
+        text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+            && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+    };
+    (1..=63).contains(&name.len())
+        && good(name)
+        && prefix.is_none_or(|prefix| prefix.len() <= 253 && good(prefix) && !prefix.bytes().any(|b| b == b'_' || b.is_ascii_uppercase()))
+}
+
+fn is_value(text: &str) -> bool {
+    text.is_empty() || (text.len() <= 63 && !text.contains('/') && is_key(text))
+}
+
+fn is_label(item: &str) -> bool {
+    item.split_once('=').is_some_and(|(key, value)| is_key(key) && is_value(value))
+}
+
+fn is_taint(item: &str) -> bool {
+    item.rsplit_once(':').is_some_and(|(label, effect)| {
+        matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute")
+            && label.split_once('=').map_or_else(|| is_key(label), |(key, value)| is_key(key) && is_value(value))
+    })
+}
+
+fn is_reservation(item: &str) -> bool {
+    item.split_once('=').is_some_and(|(name, amount)| {
+        let digits = amount.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = amount.get(digits.len()..).unwrap_or_default();
+        matches!(name, "cpu" | "memory" | "ephemeral-storage" | "pid")
+            && !digits.is_empty()
+            && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+            && matches!(unit, "" | "m" | "k" | "M" | "G" | "T" | "Ki" | "Mi" | "Gi" | "Ti")
+    })
+}
+
+/// Keys that a kubelet of 1.16 and later may set on its own node (the NodeRestriction plugin's and the kubelet's list).
+fn may_label(key: &str) -> bool {
+    let Some((prefix, name)) = key.split_once('/') else { return true };
+    let under = |domain: &str| prefix == domain || prefix.ends_with(&format!(".{domain}"));
+    if !under("kubernetes.io") && !under("k8s.io") {
+        return true;
+    }
+    under("kubelet.kubernetes.io")
+        || under("node.kubernetes.io")
+        || matches!(
+            (prefix, name),
+            ("kubernetes.io", "hostname" | "arch" | "os")
+                | ("beta.kubernetes.io", "arch" | "os" | "instance-type")
+                | ("failure-domain.beta.kubernetes.io" | "topology.kubernetes.io", "zone" | "region")
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, json};
+
+    use super::super::node_spec::NodeSpec;
+    use super::*;
+    use crate::metadata::Deployment;
+
+    const MASTER: &[(&str, &str)] = &[
+        ("ROLE", "master"),
+        ("KUBE_TAG", "v1.28.9"),
+        ("INSTANCE_NAME", "bay-master-0"),
+        ("KUBE_NODE_IP", "10.0.0.11"),
+        ("CLUSTER_UUID", "3d9f2b60-7a41-4e0c-9c55-1b2a3c4d5e6f"),
+        ("CERTIFICATES", "given"),
+        ("CONTAINER_RUNTIME", "containerd"),
+        ("CONTAINERD_VERSION", "1.7.2"),
+    ];
+    const MINION: &[(&str, &str)] =
+        &[("ROLE", "minion"), ("KUBE_MASTER_IP", "10.0.0.17"), ("KUBE_NODE_IP", "10.0.0.31"), ("INSTANCE_NAME", "bay-node-0")];
+
+    fn spec(changes: &[&[(&str, &str)]]) -> Result<NodeSpec, Vec<Mistake>> {
+        let mut config = Map::new();
+        for (name, value) in MASTER.iter().chain(changes.iter().copied().flatten()) {
+            config.insert((*name).to_owned(), json!(value));
+        }
+        super::super::node_of(&Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap())
+    }
+
+    fn mistakes(changes: &[&[(&str, &str)]]) -> Vec<String> {
+        spec(changes).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_good_node_has_no_mistakes() {
+        assert_eq!((mistakes(&[]), mistakes(&[MINION])), (vec![], vec![]));
+        assert_eq!(spec(&[]).unwrap().warnings, []);
+    }
+
+    #[test]
+    fn each_contradiction_is_one_mistake() {
+        let members = |list: &'static str| ("ETCD_INITIAL_CLUSTER", list);
+        let three = "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380";
+        let old: &[(&str, &str)] = &[("KUBE_TAG", "v1.15.3"), ("TLS_DISABLED", "True"), ("CERTIFICATES", ""), ("CONTAINER_RUNTIME", "docker")];
+        for (changes, expected) in [
+            (&[&[("KUBE_TAG", "v1.99.0")][..]][..], "KUBE_TAG: asks for 1.99, which this agent does not know"),
+            (&[&[("TLS_DISABLED", "True"), ("CERTIFICATES", "")]], "TLS_DISABLED: cannot be honoured by 1.28"),
+            (&[old, &[("CERTIFICATES", "magnum")]], "CERTIFICATES: is given together with TLS_DISABLED"),
+            (&[&[("CERTIFICATES", "")]], "CERTIFICATES: says that there are none"),
+            (&[&[("CERTIFICATES", "bootstrap")]], "CERTIFICATES: is bootstrap on a master"),
+            (&[&[("CERTIFICATES", "magnum"), ("TRUSTEE_USER_ID", "u")]], "MAGNUM_URL: is missing"),
+            (&[MINION, &[("KUBE_MASTER_IP", "")]], "KUBE_MASTER_IP: is missing"),
+            (&[MINION, &[("API_BALANCER", "haproxy")]], "MASTER_ADDRESSES: is missing"),
+            (&[&[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "10.0.0.11")]], "API_BALANCER: is haproxy on a master"),
+            (&[MINION, &[("MASTER_ADDRESSES", "10.0.0.11,master")]], "MASTER_ADDRESSES: holds what is no IP address"),
+            (&[&[("PORTAL_NETWORK_CIDR", "10.100.128.0/24")]], "PORTAL_NETWORK_CIDR: 10.100.128.0/24 overlaps FLANNEL_NETWORK_CIDR 10.100.0.0/16"),
+            (&[&[("CLUSTER_SUBNET_CIDR", "10.254.0.0/24")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/16 overlaps CLUSTER_SUBNET_CIDR 10.254.0.0/24"),
+            (&[&[("PORTAL_NETWORK_CIDR", "10.0.0.0/24")]], "PORTAL_NETWORK_CIDR: 10.0.0.0/24 holds KUBE_NODE_IP 10.0.0.11"),
+            (&[&[("NETWORK_DRIVER", "calico"), ("CALICO_IPV4POOL", "10.0.0.0/20")]], "CALICO_IPV4POOL: 10.0.0.0/20 holds KUBE_NODE_IP"),
+            (&[&[("PORTAL_NETWORK_CIDR", "10.254.0.0/31"), ("DNS_SERVICE_IP", "10.254.0.1")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/31 is too small"),
+            (&[&[("PORTAL_NETWORK_CIDR", "172.0.0.0/8")]], "PORTAL_NETWORK_CIDR: 172.0.0.0/8 is too large"),
+            (&[&[("DNS_SERVICE_IP", "10.253.0.10")]], "DNS_SERVICE_IP: 10.253.0.10 is not in PORTAL_NETWORK_CIDR"),
+            (&[&[("DNS_SERVICE_IP", "10.254.0.1")]], "DNS_SERVICE_IP: 10.254.0.1 is the first address"),
+            (&[&[("FLANNEL_NETWORK_SUBNETLEN", "17")]], "FLANNEL_NETWORK_SUBNETLEN: 17 does not fit FLANNEL_NETWORK_CIDR 10.100.0.0/16"),
+            (&[&[("ETCD_DISCOVERY_URL", "https://d.example.org/1"), ("ETCD_TAG", "v3.7.0")]], "ETCD_DISCOVERY_URL: is given to an etcd that ignores it"),
+            (&[&[("ETCD_DISCOVERY_URL", "https://d.example.org/1"), members(three)]], "ETCD_INITIAL_CLUSTER: is given together with"),
+            (&[&[("ETCD_INITIAL_CLUSTER_STATE", "existing")]], "ETCD_INITIAL_CLUSTER_STATE: is given without"),
+            (&[&[members(three), ("ETCD_LEARNER", "true")]], "ETCD_LEARNER: is true in a new cluster"),
+            (
+                &[&[members(three), ("ETCD_LEARNER", "true"), ("ETCD_INITIAL_CLUSTER_STATE", "existing"), ("ETCD_TAG", "3.3.10")]],
+                "ETCD_LEARNER: is true; rule: etcd knows learners since 3.4",
+            ),
+            (&[&[members("bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380")]], "ETCD_INITIAL_CLUSTER: names 2 members"),
+            (&[&[members("b=https://10.0.0.12:2380")]], "ETCD_INITIAL_CLUSTER: does not name this node"),
+            (&[&[members("b=https://10.0.0.11:2380")]], "ETCD_INITIAL_CLUSTER: calls this node b, INSTANCE_NAME says bay-master-0"),
+            (
+                &[&[members("bay-master-0=https://10.0.0.11:2380,bay-master-0=https://10.0.0.12:2380,c=https://10.0.0.13:2380")]],
+                "ETCD_INITIAL_CLUSTER: names bay-master-0 twice",
+            ),
+            (
+                &[&[members("bay-master-0=https://10.0.0.11:2380,b=http://10.0.0.12:2380,c=https://10.0.0.13:2380")]],
+                "ETCD_INITIAL_CLUSTER: holds b=http://10.0.0.12:2380",
+            ),
+            (&[old, &[("KUBE_TAG", "v1.5.3"), ("CONTAINER_RUNTIME", "cri-o"), ("CGROUP_DRIVER", "cgroupfs")]], "CONTAINER_RUNTIME: cannot be honoured by 1.5"),
+            (&[&[("CONTAINERD_VERSION", "1.4.4")]], "CONTAINERD_VERSION: 1.4 cannot serve 1.28"),
+            (&[&[("CONTAINERD_VERSION", "3.0.0")]], "CONTAINERD_VERSION: is not known"),
+            (&[old, &[("KUBE_TAG", "v1.3.2"), ("CGROUP_DRIVER", "systemd")]], "CGROUP_DRIVER: systemd cannot be honoured by 1.3"),
+            (&[&[("NODE_LABELS", "a=b,disk ssd")]], "NODE_LABELS: \"a=b,disk ssd\" is not a list"),
+            (&[&[("NODE_LABELS", "a=b,-x=1")]], "NODE_LABELS: holds \"-x=1\""),
+            (&[&[("NODE_LABELS", "node-role.kubernetes.io/gpu=")]], "NODE_LABELS: holds node-role.kubernetes.io/gpu"),
+            (&[&[("NODE_TAINTS", "dedicated=gpu:Never")]], "NODE_TAINTS: holds \"dedicated=gpu:Never\""),
+            (&[&[("KUBE_RESERVED", "memory=lots")]], "KUBE_RESERVED: holds \"memory=lots\""),
+            (&[&[("CERT_MANAGER_API", "True")]], "CA_KEY: is missing"),
+            (
+                &[&[("KUBE_SERVICE_ACCOUNT_KEY", "-----BEGIN PUBLIC KEY-----\\nAA\\n-----END PUBLIC KEY-----\\n")]],
+                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing",
+            ),
+            (
+                &[MINION, &[("REGISTRY_ENABLED", "True"), ("REGISTRY_CONTAINER", "c"), ("AUTH_URL", "https://k.example.org/v3"), ("TRUSTEE_USERNAME", "u")]],
+                "REGISTRY_PASSWORD: is missing",
+            ),
+            (&[&[("KUBELET_OPTIONS", "--allow-privileged=true")]], "KUBELET_OPTIONS: "),
+            (&[&[("KUBEAPI_OPTIONS", "--insecure-port=8080")]], "KUBEAPI_OPTIONS: "),
+        ] {
+            let found = mistakes(changes);
+            assert_eq!(found.len(), 1, "{changes:?}: {found:?}");
+            assert!(found[0].starts_with(expected), "{changes:?}: {}", found[0]);
+        }
+    }
+
+    #[test]
+    fn what_looks_odd_and_is_right_is_taken() {
+        let three = "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380";
+        let four = "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380,d=https://10.0.0.14:2380";
+        for changes in [
+            &[&[("ETCD_INITIAL_CLUSTER", three)][..]][..],
+            // Members join one by one.
+            &[&[("ETCD_INITIAL_CLUSTER", four), ("ETCD_INITIAL_CLUSTER_STATE", "existing"), ("ETCD_LEARNER", "true"), ("ETCD_TAG", "v3.5.13")]],
+            &[&[("PORTAL_NETWORK_CIDR", "172.20.0.0/16")]],
+            &[&[("KUBE_NODE_IP", "2001:db8::11"), ("PORTAL_NETWORK_CIDR", "fd00:1::/108"), ("PODS_NETWORK_CIDR", "fd00:2::/56")]],
+            &[&[("NODE_LABELS", "node.kubernetes.io/pool=a,example.org/x=,topology.kubernetes.io/zone=az1"), ("NODE_TAINTS", "a=b:NoSchedule,c:NoExecute")]],
+            &[&[("KUBE_TAG", "v1.15.3"), ("NODE_LABELS", "node-role.kubernetes.io/gpu=true"), ("CONTAINER_RUNTIME", "docker")]],
+            &[MINION, &[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "10.0.0.11,10.0.0.12,10.0.0.13"), ("KUBE_MASTER_IP", "")]],
+            &[&[("KUBE_RESERVED", "cpu=100m,memory=256Mi,ephemeral-storage=1Gi")]],
+        ] {
+            assert_eq!(mistakes(changes), Vec::<String>::new(), "{changes:?}");
+        }
+        let dns = |network| spec(&[&[("PORTAL_NETWORK_CIDR", network)]]).unwrap().kubernetes.unwrap().networks.dns.to_string();
+        assert_eq!((dns("172.20.0.0/16"), dns("10.254.0.0/16")), ("172.20.0.10".to_owned(), "10.254.0.10".to_owned()));
+    }
+
+    #[test]
+    fn plugins_that_a_version_lacks_are_warned_of() {
+        let list = "NamespaceLifecycle,PodSecurityPolicy,Initializers,Imaginary";
+        let warned: Vec<_> = spec(&[&[("ADMISSION_CONTROL_LIST", list)]]).unwrap().warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(warned.len(), 3, "{warned:?}");
+        for (found, expected) in warned.iter().zip(["holds PodSecurityPolicy, which is gone since 1.25", "holds Initializers, which is gone since 1.14", "holds Imaginary"]) {
+            assert!(found.contains(expected), "{found}");
+        }
+    }
+}
