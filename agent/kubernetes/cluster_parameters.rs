@@ -5,13 +5,18 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::cluster::{
-    Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, NetworkDriver, Networks, NodeSettings,
-    Octavia, Options, Registry, Runtime, RuntimeKind,
+    Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, NetworkDriver, Networks,
+    NodeSettings, Octavia, Options, Registry, Runtime, RuntimeKind,
 };
 use super::cluster_checks::{Checks, minor_of, two_numbers};
 use super::node_spec::{Role, Secret};
 use super::parameters::{Mistake, Parameters};
 use super::versions::Minor;
+
+/// The first minor whose built-in OpenStack provider takes a trust.
+const FIRST_WITH_TRUSTS: u16 = 5;
+/// The first minor that Magnum ran with the external provider.
+const FIRST_WITH_EXTERNAL_CLOUD: u16 = 11;
 
 impl ClusterSpec {
     /// Reads it; nothing where there is no KUBE_TAG.
@@ -39,7 +44,9 @@ impl ClusterSpec {
             let items = parameters.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty());
             items.filter_map(|item| item.parse().ok()).collect::<Vec<IpAddr>>()
         };
-        let user = match (parameters.get("TRUSTEE_USER_ID"), secret("TRUSTEE_PASSWORD")) {
+        // The built-in provider knows trusts from 1.5 on (magnum-node.md 1.8: Magnum 4.x).
+        let trustee = parameters.get("TRUSTEE_USER_ID").filter(|_| minor.number() >= FIRST_WITH_TRUSTS);
+        let user = match (trustee, secret("TRUSTEE_PASSWORD")) {
             (Some(user), Some(password)) => Some(CloudUser::Trustee(user.to_owned(), password)),
             _ => match (text("USERNAME"), secret("PASSWORD"), text("TENANT_NAME")) {
                 (Some(user), Some(password), Some(project)) => Some(CloudUser::Creator(user, password, project)),
@@ -59,7 +66,9 @@ impl ClusterSpec {
                 algorithm: text("OCTAVIA_LB_ALGORITHM").unwrap_or_default(),
                 health_check: parameters.is_true("OCTAVIA_LB_HEALTHCHECK"),
             }),
-            external: parameters.is_true("CLOUD_PROVIDER_ENABLED"),
+            provider: parameters.get("CLOUD_PROVIDER_ENABLED") != Some("false"),
+            // Before, it switches the built-in one (magnum-node.md 2.9: the external one came with Magnum 7.x, that is 1.11).
+            external: parameters.is_true("CLOUD_PROVIDER_ENABLED") && minor.number() >= FIRST_WITH_EXTERNAL_CLOUD,
             in_tree_cinder: parameters.get("VOLUME_DRIVER") == Some("cinder") && !parameters.is_true("CINDER_CSI_ENABLED"),
             tag: text("CLOUD_PROVIDER_TAG"),
         });
@@ -74,6 +83,7 @@ impl ClusterSpec {
             user: first(&["REGISTRY_USERNAME", "TRUSTEE_USERNAME"]).unwrap_or_default(),
             password: Secret::new(&first(&["REGISTRY_PASSWORD", "TRUSTEE_PASSWORD"]).unwrap_or_default()),
             domain: first(&["REGISTRY_DOMAIN", "TRUSTEE_DOMAIN_ID"]),
+            domain_is_id: parameters.given("REGISTRY_DOMAIN").is_none(),
             trust: first(&["REGISTRY_TRUST_ID", "TRUST_ID"]).as_deref().map(Secret::new),
         });
         let kind = match parameters.get("CONTAINER_RUNTIME") {
@@ -96,8 +106,10 @@ impl ClusterSpec {
         let own_labels = [
             label("magnum.openstack.org/role", "NODEGROUP_ROLE"),
             label("magnum.openstack.org/nodegroup", "NODEGROUP_NAME"),
-            (role == Role::Minion && parameters.is_true("AUTO_HEALING_ENABLED") && parameters.get("AUTO_HEALING_CONTROLLER") == Some("draino"))
-                .then(|| ("draino-enabled".to_owned(), "true".to_owned())),
+            (role == Role::Minion
+                && parameters.is_true("AUTO_HEALING_ENABLED")
+                && parameters.get("AUTO_HEALING_CONTROLLER") == Some("draino"))
+            .then(|| ("draino-enabled".to_owned(), "true".to_owned())),
         ];
         let options = |name: &str| text(name).unwrap_or_default();
         Some(Self {
@@ -145,7 +157,9 @@ impl ClusterSpec {
                 labels: own_labels
                     .into_iter()
                     .flatten()
-                    .chain(items("NODE_LABELS").filter_map(|item| item.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()))))
+                    .chain(
+                        items("NODE_LABELS").filter_map(|item| item.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()))),
+                    )
                     .collect(),
                 taints: items("NODE_TAINTS").map(str::to_owned).collect(),
                 static_pod_url: text("STATIC_POD_URL"),
@@ -156,7 +170,11 @@ impl ClusterSpec {
             },
             control_plane: ControlPlane {
                 allow_privileged: parameters.is_true("KUBE_ALLOW_PRIV"),
-                admission: options("ADMISSION_CONTROL_LIST").split(',').filter(|item| !item.is_empty()).map(str::to_owned).collect(),
+                admission: options("ADMISSION_CONTROL_LIST")
+                    .split(',')
+                    .filter(|item| !item.is_empty())
+                    .map(str::to_owned)
+                    .collect(),
                 keystone_auth: parameters.is_true("KEYSTONE_AUTH_ENABLED"),
                 signs: parameters.is_true("CERT_MANAGER_API"),
                 ca_key: secret("CA_KEY"),
@@ -166,6 +184,9 @@ impl ClusterSpec {
             },
             cloud,
             registry,
+            bootstrap_token: secret("BOOTSTRAP_TOKEN"),
+            openstack_ca: text("OPENSTACK_CA").map(|pem| format!("{}\n", pem.replace("\\n", "\n").trim_end())),
+            selinux: text("SELINUX_MODE"),
             kubestack: parameters.is_true("KUBESTACK").then(|| text("KUBESTACK_BRIDGE").unwrap_or_default()),
             image_prefix: text("CONTAINER_INFRA_PREFIX").or_else(|| text("HYPERKUBE_PREFIX")),
             options: Options {
