@@ -57,8 +57,9 @@ impl Daemon {
     pub(super) fn add(self, desired: &mut Desired) {
         let folder = format!("/etc/systemd/system/{}.d", self.unit);
         let drop_in = format!("{folder}/50-heat-node-agent.conf");
-        let mut settings =
-            String::from("# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n");
+        let mut settings = String::from(
+            "# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n",
+        );
         for (key, value) in &self.variables {
             settings.push_str(&line(key, value));
         }

@@ -61,6 +61,7 @@ pub const TABLE: &[Parameter] = &[
     p("SWAP", Choice(&["off", "allow"]), "off", "allow: the kubelet starts on a machine with swap"),
     p("KUBE_RESERVED", List, "", "resources kept for Kubernetes, e.g. cpu=100m,memory=256Mi; else computed from the machine"),
     p("SYSTEM_RESERVED", List, "", "resources kept for the system; else computed from the machine"),
+    p("PREFLIGHT", Choice(&["warn", "refuse", "off"]), "warn", "what happens where the machine is too small for its role"),
     p("DRIFT", Choice(&["report", "repair"]), "report", "what happens when the node no longer is as its parameters ask"),
     // Identity and role.
     p("INSTANCE_NAME", Label, "", "name of the server in Nova: name of the node and of the etcd member"),

@@ -1,11 +1,11 @@
 //! From a node's specification, and what its machine is, to everything that it should look like.
 
+use super::cluster::{ClusterSpec, Facts};
 use super::node_spec::{NodeSpec, Role};
 use super::{
     apiserver, cloud_config, containerd, controller_manager, cri_dockerd, crio, docker, etcd, flannel, haproxy, host, kube_proxy,
     kubelet, podmaster, registry, scheduler,
 };
-use super::cluster::{ClusterSpec, Facts};
 use crate::desired::Desired;
 
 /// Renders a node.
