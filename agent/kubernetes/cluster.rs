@@ -395,6 +395,8 @@ pub struct Facts {
     pub memory: Option<u64>,
     /// Number of CPUs.
     pub cpus: Option<u32>,
+    /// MiB free on the root file system; nothing that is rendered depends on it.
+    pub disk: Option<u64>,
     /// Whether systemd-resolved's stub is the resolver, so that pods need its real upstream file (magnum-node.md 7.4 no. 51).
     pub resolved: bool,
 }
