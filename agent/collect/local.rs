@@ -233,7 +233,11 @@ pub fn read_document(path: &Path) -> Result<Map<String, Value>> {
     parse_document(&read_file(path)?).context(|| format!("reading {}", path.display()))
 }
 
-pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
+/// Reads a file that the caller names, bounded.
+///
+/// # Errors
+/// If it is not there, is too large or cannot be read.
+pub fn read_file(path: &Path) -> Result<Vec<u8>> {
     let path = std::path::absolute(path)?;
     // Not below the tree that the node is in: with `apply --root` the document is outside of it.
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {

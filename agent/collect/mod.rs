@@ -37,7 +37,7 @@ use crate::settings::{Settings, SourceName};
 use endpoint::{Endpoint, Memory, Tools};
 use learnt::Learnt;
 use local::LocalFiles;
-pub use local::read_document;
+pub use local::{read_document, read_file};
 pub use snapshot::{Authority, Snapshot, SourceState};
 use source::{Outcome, Polled, Source};
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use super::{Options, exit, plan, print};
 use crate::converge::offline;
 use crate::error::Result;
+use crate::kubernetes::Facts;
 use crate::settings::Settings;
 
 /// Writes what the node's deployment asks for below `root`, and prints what was done and what is left to the node.
@@ -13,7 +14,7 @@ use crate::settings::Settings;
 /// # Errors
 /// If the parameters are wrong, `root` is `/`, or something cannot be written.
 pub fn run(options: &Options, settings: &Settings, root: &Path) -> Result<ExitCode> {
-    let desired = plan::desired(options, settings)?;
+    let desired = plan::desired(options, settings, &Facts::default())?;
     let done = offline::apply(&desired, root)?;
     let lines: Vec<String> =
         done.done.iter().cloned().chain(done.omitted.iter().map(|what| format!("left to the node: {what}"))).collect();

@@ -3,14 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::Options;
 use crate::clock::Clock;
-use crate::collect::{Collector, read_document};
+use crate::collect::{Collector, read_document, read_file};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
+use crate::kubernetes::Mistake;
+use crate::kubernetes::heat_params::{self, HeatParams};
 use crate::metadata::Deployment;
 use crate::report::Report;
 use crate::settings::{Settings, SourceName};
@@ -21,9 +23,37 @@ use crate::settings::{Settings, SourceName};
 /// If the file is unreadable or no JSON object or list; if nothing was collected yet.
 pub(super) fn read(options: &Options, settings: &Settings) -> Result<Map<String, Value>> {
     if let Some(file) = &options.metadata {
-        return read_document(file);
+        return match heat_params_in(file)? {
+            Some(read) => Ok(as_document(&read.parameters)),
+            None => read_document(file),
+        };
     }
     merged(&collected(settings, &Report::kept())?)
+}
+
+/// What the reader of a heat-params file should know.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn warnings(options: &Options) -> Result<Vec<Mistake>> {
+    let read = options.metadata.as_deref().map(heat_params_in).transpose()?.flatten();
+    Ok(read.map(|read| read.warnings).unwrap_or_default())
+}
+
+/// The parameters in Magnum's file, if the file is one (magnum-node.md 3).
+fn heat_params_in(file: &Path) -> Result<Option<HeatParams>> {
+    let bytes = read_file(file)?;
+    let Some(text) = std::str::from_utf8(&bytes).ok().filter(|text| heat_params::is_heat_params(text)) else { return Ok(None) };
+    heat_params::parse(text).map(Some).map_err(|mistakes| {
+        let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+        Error::permanent(all.join("\n  ")).context(format!("reading {}", file.display()))
+    })
+}
+
+/// A document with one deployment of the group kubernetes-node.
+fn as_document(parameters: &Map<String, Value>) -> Map<String, Value> {
+    let entry = json!({"id": "heat-params", "name": "heat-params", "group": "kubernetes-node", "config": parameters});
+    Map::from_iter([("deployments".to_owned(), json!([entry]))])
 }
 
 /// What all sources said last.

@@ -14,6 +14,7 @@ pub mod status;
 pub mod verify;
 
 mod document;
+mod facts;
 mod image;
 mod masking;
 mod output;
@@ -22,6 +23,7 @@ mod requests;
 
 use std::path::PathBuf;
 
+use output::note;
 pub use output::{print, print_error};
 pub use requests::Order;
 

@@ -34,6 +34,12 @@ pub(super) fn for_reader(text: String) -> String {
     if std::io::stdout().is_terminal() { harmless(&text) } else { text }
 }
 
+/// Writes to standard error what the reader should know and no error is.
+pub(super) fn note(text: &str) {
+    // Nobody is left to tell where standard error is gone too.
+    let _ = writeln!(std::io::stderr().lock(), "heat-node-agent: note: {}", harmless(text));
+}
+
 /// Writes the chain of an error to standard error, a line each.
 pub fn print_error(error: &Error) {
     let mut stderr = std::io::stderr().lock();

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::{Options, document, exit, print};
+use super::{Options, document, exit, facts, note, print};
 use crate::converge::{self, offline};
+use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::kubernetes::{self, Facts};
@@ -16,7 +17,11 @@ use crate::systemd::Systemd;
 /// # Errors
 /// If the parameters are wrong, or the machine cannot be looked at.
 pub fn run(options: &Options, settings: &Settings, root: Option<&Path>) -> Result<ExitCode> {
-    let desired = desired(options, settings)?;
+    let facts = match root {
+        Some(_) => Facts::default(),
+        None => facts::of_machine(&Tree::open(Path::new("/"))?),
+    };
+    let desired = desired(options, settings, &facts)?;
     let plan = if let Some(root) = root {
         offline::plan(&desired, root)?
     } else {
@@ -30,11 +35,15 @@ pub fn run(options: &Options, settings: &Settings, root: Option<&Path>) -> Resul
 }
 
 /// What the node's deployment asks for.
-pub(super) fn desired(options: &Options, settings: &Settings) -> Result<crate::desired::Desired> {
+pub(super) fn desired(options: &Options, settings: &Settings, facts: &Facts) -> Result<Desired> {
     let deployment = document::node(&document::read(options, settings)?)?;
     let spec = kubernetes::node_of(&deployment).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
         Error::permanent(all.join("\n  ")).context(format!("checking the parameters of deployment {}", deployment.name))
     })?;
-    Ok(kubernetes::render(&spec, &Facts::default()))
+    let heat_params = document::warnings(options)?;
+    for warning in heat_params.iter().chain(&spec.warnings).chain(&kubernetes::preflight(&spec, facts)) {
+        note(&format!("{warning}"));
+    }
+    Ok(kubernetes::render(&spec, facts))
 }

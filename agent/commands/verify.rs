@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
-use super::{Options, document, exit, image, print, run};
+use super::{Options, document, exit, facts, image, print, run};
 use crate::deploy::hooks;
 use crate::error::{Error, Result};
 use crate::files::Tree;
+use crate::kubernetes::Mistake;
 use crate::metadata::Deployment;
 use crate::report::text::escaped;
 use crate::report::{Code, Report};
@@ -24,6 +25,8 @@ pub(super) struct Finding {
     pub(super) problem: String,
     pub(super) rule: String,
     pub(super) remedy: String,
+    /// Whether it is only told of: nothing has to be mended.
+    pub(super) warns: bool,
 }
 
 /// Prints every mistake with key, rule and remedy.
@@ -47,6 +50,8 @@ pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode
     if options.metadata.is_none() {
         findings.extend(sources(loaded));
     }
+    let odd = document::warnings(options).unwrap_or_default().into_iter();
+    findings.extend(odd.map(|warning| Finding { warns: true, ..of_mistake("heat-params", warning) }));
     let entries = document.as_ref().map_or(&[][..], document::entries);
     // Hooks are this machine's: a document from elsewhere is not measured by them.
     let root = if options.metadata.is_none() { Some(Tree::open(Path::new("/"))?) } else { None };
@@ -60,6 +65,7 @@ pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode
             problem: "not a list".to_owned(),
             rule: "deployments is a list of objects (heat-protocol.md 3.1)".to_owned(),
             remedy: "correct the document".to_owned(),
+            warns: false,
         });
     }
     let checked = match &document {
@@ -67,7 +73,7 @@ pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode
         None => format!("settings{unread}"),
     };
     print(&if as_json { document_of(&findings, &checked) } else { page(&findings, &checked) })?;
-    Ok(if findings.is_empty() { exit::OK } else { exit::FAILED })
+    Ok(if findings.iter().all(|one| one.warns) { exit::OK } else { exit::FAILED })
 }
 
 /// `--image`: prints what keeps this root directory from being booted as many machines, and mistakes of its settings.
@@ -89,10 +95,11 @@ fn page(findings: &[Finding], checked: &str) -> String {
             let parts =
                 [(&one.place, ""), (&one.key, ": "), (&one.problem, ": "), (&one.rule, "; rule: "), (&one.remedy, "; remedy: ")];
             let parts = parts.iter().filter(|(text, _)| !text.is_empty());
-            parts.map(|(text, before)| format!("{before}{}", escaped(text))).collect()
+            let text: String = parts.map(|(text, before)| format!("{before}{}", escaped(text))).collect();
+            if one.warns { format!("note: {text}") } else { text }
         })
         .collect();
-    lines.push(match findings.len() {
+    lines.push(match findings.iter().filter(|one| !one.warns).count() {
         0 => format!("{checked}: no mistakes"),
         1 => format!("{checked}: 1 mistake"),
         count => format!("{checked}: {count} mistakes"),
@@ -101,11 +108,15 @@ fn page(findings: &[Finding], checked: &str) -> String {
 }
 
 fn document_of(findings: &[Finding], checked: &str) -> String {
-    let mistakes: Vec<Value> = findings
-        .iter()
-        .map(|one| json!({"place": one.place, "key": one.key, "problem": one.problem, "rule": one.rule, "remedy": one.remedy}))
-        .collect();
-    format!("{:#}\n", json!({"schema_version": 1, "checked": checked, "mistakes": mistakes}))
+    let of = |warns: bool| -> Vec<Value> {
+        let of_kind = findings.iter().filter(|one| one.warns == warns);
+        of_kind
+            .map(
+                |one| json!({"place": one.place, "key": one.key, "problem": one.problem, "rule": one.rule, "remedy": one.remedy}),
+            )
+            .collect()
+    };
+    format!("{:#}\n", json!({"schema_version": 1, "checked": checked, "mistakes": of(false), "notes": of(true)}))
 }
 
 fn of_setting(warning: &Warning) -> Finding {
@@ -123,6 +134,18 @@ fn of_setting(warning: &Warning) -> Finding {
         problem: value.map_or_else(|| warning.message.clone(), |value| format!("{value} is not allowed")),
         rule: warning.rule.clone(),
         remedy,
+        warns: false,
+    }
+}
+
+fn of_mistake(place: &str, mistake: Mistake) -> Finding {
+    Finding {
+        place: place.to_owned(),
+        key: mistake.parameter,
+        problem: mistake.value.map_or(mistake.problem.clone(), |value| format!("{value:?} {}", mistake.problem)),
+        rule: mistake.rule,
+        remedy: mistake.remedy,
+        warns: false,
     }
 }
 
@@ -134,6 +157,7 @@ fn of_error(place: &str, key: &str, error: &Error) -> Finding {
         problem: error.to_string(),
         rule: text(error.broken_rule()),
         remedy: text(error.suggested_remedy()),
+        warns: false,
     }
 }
 
@@ -172,6 +196,7 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<F
                         rule: "a deployment is an object with id, group, inputs, outputs, options (heat-protocol.md 3.2)"
                             .to_owned(),
                         remedy: "correct the template".to_owned(),
+                        warns: false,
                     }
                 }));
                 continue;
@@ -186,19 +211,21 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<F
                 problem: format!("{:?} is not allowed on this image", deployment.group),
                 rule: format!("[deploy] groups in agent.toml allows: {}", groups.join(", ")),
                 remedy: "use an allowed group, or have the image allow it".to_owned(),
+                warns: false,
             });
         }
         match deployment.group.as_str() {
             "kubernetes-node" => {
                 nodes += u32::from(matches!(deployment.action(), "CREATE" | "UPDATE" | ""));
-                let mistakes = run::understand(&deployment).err().unwrap_or_default();
-                findings.extend(mistakes.into_iter().map(|mistake| Finding {
-                    place: place.clone(),
-                    key: mistake.parameter,
-                    problem: mistake.value.map_or(mistake.problem.clone(), |value| format!("{value:?} {}", mistake.problem)),
-                    rule: mistake.rule,
-                    remedy: mistake.remedy,
-                }));
+                // What a machine lacks is this machine's to say, not a document's.
+                let facts = root.map(facts::of_machine).unwrap_or_default();
+                match run::understand(&deployment, &facts) {
+                    Ok(plan) => {
+                        let warnings = plan.warnings(&facts).into_iter();
+                        findings.extend(warnings.map(|warning| Finding { warns: true, ..of_mistake(&place, warning) }));
+                    }
+                    Err(mistakes) => findings.extend(mistakes.into_iter().map(|mistake| of_mistake(&place, mistake))),
+                }
             }
             "script" => findings.extend(hooks::script::job(&deployment, None).err().map(|error| of_error(&place, "", &error))),
             "Heat::Ungrouped" | "os-apply-config" => {}
@@ -215,6 +242,7 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<F
             problem: format!("{nodes} kubernetes-node deployments"),
             rule: "one a server (design.md 5)".to_owned(),
             remedy: "keep one of them in the template".to_owned(),
+            warns: false,
         });
     }
     findings

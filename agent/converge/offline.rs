@@ -9,7 +9,9 @@ use std::path::Path;
 
 use super::install::{self, Link};
 use super::observed::{Observed, Ownership, observe_files};
-use super::plan::{AttributeChange, Plan, describe_authority, describe_certificate, describe_volume, needs_of_file, plan as compare};
+use super::plan::{
+    AttributeChange, Plan, describe_authority, describe_certificate, describe_volume, needs_of_file, plan as compare,
+};
 use super::write;
 use crate::desired::{Desired, Need};
 use crate::error::{Context as _, Error, Result};
@@ -91,8 +93,12 @@ pub fn apply(desired: &Desired, directory: &Path) -> Result<Applied> {
     }
     let late = deferred(desired);
     applied.omitted.extend(late.iter().map(|path| format!("{path}: needs what only the node has; done on the node itself")));
-    applied.omitted.extend(desired.authorities.iter().map(describe_authority).map(|text| format!("{text}: done on the node itself")));
-    applied.omitted.extend(desired.certificates.iter().map(describe_certificate).map(|text| format!("{text}: done on the node itself")));
+    applied
+        .omitted
+        .extend(desired.authorities.iter().map(describe_authority).map(|text| format!("{text}: done on the node itself")));
+    applied
+        .omitted
+        .extend(desired.certificates.iter().map(describe_certificate).map(|text| format!("{text}: done on the node itself")));
     applied.omitted.extend(desired.volumes.iter().map(|volume| format!("{}: done on the node itself", describe_volume(volume))));
     Ok(applied)
 }

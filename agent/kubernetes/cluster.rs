@@ -45,6 +45,12 @@ pub struct ClusterSpec {
     pub cloud: Option<Cloud>,
     /// A registry on the node (`REGISTRY_ENABLED`, workers only).
     pub registry: Option<Registry>,
+    /// `BOOTSTRAP_TOKEN`: what a worker without a certificate joins by.
+    pub bootstrap_token: Option<Secret>,
+    /// `OPENSTACK_CA`, with real line ends: who signed OpenStack's certificates.
+    pub openstack_ca: Option<String>,
+    /// `SELINUX_MODE`.
+    pub selinux: Option<String>,
     /// KubeStack's network provider, where it is asked for (`KUBESTACK`): its integration bridge.
     pub kubestack: Option<String>,
     /// Where images of Kubernetes come from (`CONTAINER_INFRA_PREFIX`, else `HYPERKUBE_PREFIX`), as the prefix of a name.
@@ -100,8 +106,8 @@ impl ClusterSpec {
     /// left it off), without the external one, and up to 1.25 (magnum-node.md 1.5, 5.3).
     #[must_use]
     pub fn has_built_in_cloud(&self) -> bool {
-        self.minor.number() <= LAST_BUILT_IN_CLOUD
-            && self.cloud.as_ref().is_some_and(|cloud| !cloud.external && cloud.trust.is_some())
+        let wanted = |cloud: &Cloud| cloud.provider && !cloud.external && cloud.trust.is_some();
+        self.minor.number() <= LAST_BUILT_IN_CLOUD && self.cloud.as_ref().is_some_and(wanted)
     }
 
     /// Whether the external provider leaves Cinder's volumes to the plugin that is built into Kubernetes.
@@ -126,6 +132,13 @@ impl ClusterSpec {
     #[must_use]
     pub fn has_flannel_in_etcd(&self) -> bool {
         self.networks.driver == NetworkDriver::Flannel && self.minor.number() <= 9
+    }
+
+    /// Whether pods get their network by CNI: not where flannel's part of the network is docker's own bridge, and docker is
+    /// spoken to by the kubelet itself.
+    #[must_use]
+    pub fn uses_cni(&self) -> bool {
+        !self.has_flannel_in_etcd() || self.runtime.kind != RuntimeKind::Docker || self.runtime.cri_dockerd
     }
 
     /// Whether the controller manager signs certificates.
@@ -304,7 +317,9 @@ pub struct Cloud {
     pub network_name: Option<String>,
     /// `OCTAVIA_ENABLED`, and its provider, algorithm and health checks.
     pub octavia: Option<Octavia>,
-    /// Whether the external provider runs (`CLOUD_PROVIDER_ENABLED`); else the in-tree one, where the version has it.
+    /// Whether there is a provider at all: unless `CLOUD_PROVIDER_ENABLED` says no.
+    pub provider: bool,
+    /// Whether it is the external one (`CLOUD_PROVIDER_ENABLED`, from 1.11 on); else the in-tree one, where the version has it.
     pub external: bool,
     /// Whether volumes are Cinder's by the in-tree plugin (`VOLUME_DRIVER=cinder` without `CINDER_CSI_ENABLED`).
     pub in_tree_cinder: bool,
@@ -353,6 +368,8 @@ pub struct Registry {
     pub password: Secret,
     /// `REGISTRY_DOMAIN`, else `TRUSTEE_DOMAIN_ID`.
     pub domain: Option<String>,
+    /// Whether that is an id (`TRUSTEE_DOMAIN_ID`), no name.
+    pub domain_is_id: bool,
     /// `REGISTRY_TRUST_ID`, else `TRUST_ID`.
     pub trust: Option<Secret>,
 }
@@ -379,6 +396,8 @@ pub struct Facts {
     pub memory: Option<u64>,
     /// Number of CPUs.
     pub cpus: Option<u32>,
+    /// MiB free on the root file system; nothing that is rendered depends on it.
+    pub disk: Option<u64>,
     /// Whether systemd-resolved's stub is the resolver, so that pods need its real upstream file (magnum-node.md 7.4 no. 51).
     pub resolved: bool,
 }

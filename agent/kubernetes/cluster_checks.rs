@@ -65,7 +65,12 @@ impl Checks<'_> {
             // magnum-node.md 5.2: --insecure-port takes only 0 from 1.20 on.
             if minor.number() >= 20 {
                 let rule = "without TLS the API server listens on its insecure port, which is gone since 1.20";
-                self.wrong("TLS_DISABLED", format!("cannot be honoured by {minor}"), rule, "set TLS_DISABLED to False, or give a version up to 1.19");
+                self.wrong(
+                    "TLS_DISABLED",
+                    format!("cannot be honoured by {minor}"),
+                    rule,
+                    "set TLS_DISABLED to False, or give a version up to 1.19",
+                );
             }
             if self.parameters.given("CERTIFICATES").is_some_and(|source| source != "none") {
                 let rule = "without TLS there are no certificates";
@@ -89,9 +94,16 @@ impl Checks<'_> {
             CertificateSource::Magnum => {
                 let cluster = ["CLUSTER_UUID", "BAY_UUID"].iter().find_map(|name| self.parameters.get(name));
                 let user = ["TRUSTEE_USER_ID", "USER_TOKEN"].iter().find_map(|name| self.parameters.get(name));
-                for (name, there) in [("MAGNUM_URL", self.parameters.get("MAGNUM_URL")), ("CLUSTER_UUID", cluster), ("TRUSTEE_USER_ID", user)] {
+                for (name, there) in
+                    [("MAGNUM_URL", self.parameters.get("MAGNUM_URL")), ("CLUSTER_UUID", cluster), ("TRUSTEE_USER_ID", user)]
+                {
                     if there.is_none() {
-                        self.wrong(name, "is missing", "Magnum is asked for the certificates of its cluster by the cluster's own user", format!("give {name}"));
+                        self.wrong(
+                            name,
+                            "is missing",
+                            "Magnum is asked for the certificates of its cluster by the cluster's own user",
+                            format!("give {name}"),
+                        );
                     }
                 }
             }
@@ -102,7 +114,12 @@ impl Checks<'_> {
     fn reach(&mut self) {
         let api = &self.spec.api;
         if self.role == Role::Minion && api.master.is_none() && !api.balancer {
-            self.wrong("KUBE_MASTER_IP", "is missing", "a worker must know where the API is", "give the address of the API's balancer or master");
+            self.wrong(
+                "KUBE_MASTER_IP",
+                "is missing",
+                "a worker must know where the API is",
+                "give the address of the API's balancer or master",
+            );
         }
         let (balancer, masters) = (api.balancer, api.masters.len());
         if balancer && masters == 0 {
@@ -112,7 +129,8 @@ impl Checks<'_> {
             let rule = "a master reaches the API server on itself";
             self.wrong("API_BALANCER", "is haproxy on a master", rule, "give it to workers only");
         }
-        let given = self.parameters.get("MASTER_ADDRESSES").map_or(0, |list| list.split(',').filter(|item| !item.is_empty()).count());
+        let given =
+            self.parameters.get("MASTER_ADDRESSES").map_or(0, |list| list.split(',').filter(|item| !item.is_empty()).count());
         if given != masters {
             self.wrong("MASTER_ADDRESSES", "holds what is no IP address", "addresses between commas", "correct the list");
         }
@@ -163,10 +181,20 @@ impl Checks<'_> {
         let (dns, first) = (networks.dns, networks.first_service());
         if !services.contains(&dns) {
             let rule = "the DNS is a service of the cluster";
-            self.wrong("DNS_SERVICE_IP", format!("{dns} is not in PORTAL_NETWORK_CIDR {services}"), rule, "give an address of that network");
+            self.wrong(
+                "DNS_SERVICE_IP",
+                format!("{dns} is not in PORTAL_NETWORK_CIDR {services}"),
+                rule,
+                "give an address of that network",
+            );
         } else if Some(dns) == first {
             let rule = "the first address is the API's own";
-            self.wrong("DNS_SERVICE_IP", format!("{dns} is the first address of PORTAL_NETWORK_CIDR"), rule, "give another address of that network");
+            self.wrong(
+                "DNS_SERVICE_IP",
+                format!("{dns} is the first address of PORTAL_NETWORK_CIDR"),
+                rule,
+                "give another address of that network",
+            );
         }
         let length = networks.flannel_subnet_length;
         let four = pods.prefix_len() + 2;
@@ -194,18 +222,33 @@ impl Checks<'_> {
                 // magnum-node.md 5.6: 3.7 ignores the key, and each master would form a cluster of its own.
                 if version.is_some_and(|version| version >= (3, 7)) {
                     let rule = "discovery is gone since etcd 3.7, which ignores it in silence";
-                    self.wrong("ETCD_DISCOVERY_URL", "is given to an etcd that ignores it", rule, "give ETCD_INITIAL_CLUSTER instead");
+                    self.wrong(
+                        "ETCD_DISCOVERY_URL",
+                        "is given to an etcd that ignores it",
+                        rule,
+                        "give ETCD_INITIAL_CLUSTER instead",
+                    );
                 }
                 Vec::new()
             }
             EtcdCluster::Single => Vec::new(),
         };
         if self.parameters.get("ETCD_INITIAL_CLUSTER").is_some() && self.parameters.get("ETCD_DISCOVERY_URL").is_some() {
-            self.wrong("ETCD_INITIAL_CLUSTER", "is given together with ETCD_DISCOVERY_URL", "a member finds the others in one way", "remove one of them");
+            self.wrong(
+                "ETCD_INITIAL_CLUSTER",
+                "is given together with ETCD_DISCOVERY_URL",
+                "a member finds the others in one way",
+                "remove one of them",
+            );
         }
         if (joins || learner) && members.is_empty() {
             let name = if learner { "ETCD_LEARNER" } else { "ETCD_INITIAL_CLUSTER_STATE" };
-            self.wrong(name, "is given without ETCD_INITIAL_CLUSTER", "who joins must know the members that are there", "give ETCD_INITIAL_CLUSTER");
+            self.wrong(
+                name,
+                "is given without ETCD_INITIAL_CLUSTER",
+                "who joins must know the members that are there",
+                "give ETCD_INITIAL_CLUSTER",
+            );
         }
         if learner && !joins {
             let rule = "a learner joins a cluster that is there";
@@ -225,18 +268,28 @@ impl Checks<'_> {
         let scheme = if self.spec.tls { "https://" } else { "http://" };
         let mut names = BTreeSet::new();
         let mut own = None;
-        let bad: Vec<String> = members.iter().filter(|member| member.split_once('=').is_none_or(|(name, url)| name.is_empty() || !url.starts_with(scheme))).cloned().collect();
+        let bad: Vec<String> = members
+            .iter()
+            .filter(|member| member.split_once('=').is_none_or(|(name, url)| name.is_empty() || !url.starts_with(scheme)))
+            .cloned()
+            .collect();
         for (name, url) in members.iter().filter_map(|member| member.split_once('=')) {
             if !names.insert(name.to_owned()) {
                 self.wrong(NAME, format!("names {name} twice"), "a name is one member's", "give each member its own name");
             }
-            let host = reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(|host| host.trim_matches(['[', ']']).to_owned()));
+            let host =
+                reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(|host| host.trim_matches(['[', ']']).to_owned()));
             if host.and_then(|host| host.parse::<IpAddr>().ok()).is_some_and(|host| Some(host) == self.address) {
                 own = Some(name.to_owned());
             }
         }
         for member in bad {
-            self.wrong(NAME, format!("holds {member}"), format!("NAME={scheme}ADDRESS:2380 for each member"), "correct the entry");
+            self.wrong(
+                NAME,
+                format!("holds {member}"),
+                format!("NAME={scheme}ADDRESS:2380 for each member"),
+                "correct the entry",
+            );
         }
         match (own, &self.spec.node_name) {
             (None, _) => {
@@ -310,16 +363,28 @@ impl Checks<'_> {
         let (signs, has_key) = (plane.signs, plane.ca_key.is_some());
         let halves = (plane.service_account_key.is_some(), plane.service_account_private_key.is_some());
         if signs && !has_key {
-            self.wrong("CA_KEY", "is missing", "with CERT_MANAGER_API the controller manager signs by the CA's key", "give CA_KEY, or set CERT_MANAGER_API to False");
+            self.wrong(
+                "CA_KEY",
+                "is missing",
+                "with CERT_MANAGER_API the controller manager signs by the CA's key",
+                "give CA_KEY, or set CERT_MANAGER_API to False",
+            );
         }
         if halves.0 != halves.1 {
             let missing = if halves.0 { "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY" } else { "KUBE_SERVICE_ACCOUNT_KEY" };
-            self.wrong(missing, "is missing", "the two keys of service accounts are one pair, the same on all masters", "give both or none");
+            self.wrong(
+                missing,
+                "is missing",
+                "the two keys of service accounts are one pair, the same on all masters",
+                "give both or none",
+            );
         }
         let minor = self.spec.minor;
         for plugin in plane.admission.clone() {
             let said = match admission_plugin(minor, &plugin) {
-                Standing::Removed { last, .. } => Some((format!("holds {plugin}, which is gone since {}", last.next()), "it is left out")),
+                Standing::Removed { last, .. } => {
+                    Some((format!("holds {plugin}, which is gone since {}", last.next()), "it is left out"))
+                }
                 Standing::NotYet { first } => Some((format!("holds {plugin}, which comes with {first}"), "it is left out")),
                 Standing::NeverThere => Some((format!("holds {plugin}, which no version knows"), "it is left out")),
                 Standing::Unknown => Some((format!("holds {plugin}, which this agent does not know"), "it is passed on")),
@@ -327,10 +392,17 @@ impl Checks<'_> {
             };
             if let Some((problem, what)) = said {
                 let rule = format!("an API server that lacks a plugin of its list does not start; {what}");
-                self.warnings.push(Mistake::general("ADMISSION_CONTROL_LIST", problem, rule, "none is needed, unless the name is misspelt"));
+                self.warnings.push(Mistake::general(
+                    "ADMISSION_CONTROL_LIST",
+                    problem,
+                    rule,
+                    "none is needed, unless the name is misspelt",
+                ));
             }
         }
-        if self.parameters.given("CLOUD_PROVIDER_ENABLED") == Some("true") && self.spec.cloud.as_ref().is_none_or(|cloud| cloud.trust.is_none()) {
+        if self.parameters.given("CLOUD_PROVIDER_ENABLED") == Some("true")
+            && self.spec.cloud.as_ref().is_none_or(|cloud| cloud.trust.is_none())
+        {
             self.warnings.push(Mistake::general(
                 "CLOUD_PROVIDER_ENABLED",
                 "is true, and the cluster has no trust",
@@ -342,14 +414,23 @@ impl Checks<'_> {
 
     fn registry(&mut self) {
         let Some(registry) = &self.spec.registry else { return };
-        let missing: Vec<&str> = [("REGISTRY_AUTH_URL", &registry.auth_url), ("REGISTRY_USERNAME", &registry.user), ("REGISTRY_CONTAINER", &registry.container)]
-            .into_iter()
-            .filter(|(_, value)| value.is_empty())
-            .map(|(name, _)| name)
-            .collect();
+        let missing: Vec<&str> = [
+            ("REGISTRY_AUTH_URL", &registry.auth_url),
+            ("REGISTRY_USERNAME", &registry.user),
+            ("REGISTRY_CONTAINER", &registry.container),
+        ]
+        .into_iter()
+        .filter(|(_, value)| value.is_empty())
+        .map(|(name, _)| name)
+        .collect();
         let no_password = registry.password.reveal().is_empty();
         for name in missing.into_iter().chain(no_password.then_some("REGISTRY_PASSWORD")) {
-            self.wrong(name, "is missing", "the node's registry keeps its images in Swift, as the cluster's user", format!("give {name}, or set REGISTRY_ENABLED to False"));
+            self.wrong(
+                name,
+                "is missing",
+                "the node's registry keeps its images in Swift, as the cluster's user",
+                format!("give {name}, or set REGISTRY_ENABLED to False"),
+            );
         }
     }
 
@@ -359,7 +440,12 @@ impl Checks<'_> {
             ("KUBELET_OPTIONS", Component::Kubelet, options.kubelet.clone(), true),
             ("KUBEPROXY_OPTIONS", Component::Proxy, options.proxy.clone(), true),
             ("KUBEAPI_OPTIONS", Component::ApiServer, options.api_server.clone(), self.role == Role::Master),
-            ("KUBECONTROLLER_OPTIONS", Component::ControllerManager, options.controller_manager.clone(), self.role == Role::Master),
+            (
+                "KUBECONTROLLER_OPTIONS",
+                Component::ControllerManager,
+                options.controller_manager.clone(),
+                self.role == Role::Master,
+            ),
             ("KUBESCHEDULER_OPTIONS", Component::Scheduler, options.scheduler.clone(), self.role == Role::Master),
         ];
         for (name, component, text, used) in all {
@@ -367,8 +453,16 @@ impl Checks<'_> {
                 continue;
             }
             let checked = CommandLine::new(component, self.spec.minor).options(&text);
-            self.mistakes.extend(checked.mistakes.into_iter().map(|(what, rule, remedy)| Mistake::general(name, what, rule, remedy)));
-            let warn = |what| Mistake::general(name, what, format!("flags of {} {}", component.as_str(), self.spec.minor), "none is needed, if it is meant so");
+            self.mistakes
+                .extend(checked.mistakes.into_iter().map(|(what, rule, remedy)| Mistake::general(name, what, rule, remedy)));
+            let warn = |what| {
+                Mistake::general(
+                    name,
+                    what,
+                    format!("flags of {} {}", component.as_str(), self.spec.minor),
+                    "none is needed, if it is meant so",
+                )
+            };
             self.warnings.extend(checked.warnings.into_iter().map(warn));
         }
     }
@@ -390,7 +484,9 @@ fn is_key(text: &str) -> bool {
     };
     (1..=63).contains(&name.len())
         && good(name)
-        && prefix.is_none_or(|prefix| prefix.len() <= 253 && good(prefix) && !prefix.bytes().any(|b| b == b'_' || b.is_ascii_uppercase()))
+        && prefix.is_none_or(|prefix| {
+            prefix.len() <= 253 && good(prefix) && !prefix.bytes().any(|b| b == b'_' || b.is_ascii_uppercase())
+        })
 }
 
 fn is_value(text: &str) -> bool {
@@ -479,7 +575,8 @@ mod tests {
     fn each_contradiction_is_one_mistake() {
         let members = |list: &'static str| ("ETCD_INITIAL_CLUSTER", list);
         let three = "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380";
-        let old: &[(&str, &str)] = &[("KUBE_TAG", "v1.15.3"), ("TLS_DISABLED", "True"), ("CERTIFICATES", ""), ("CONTAINER_RUNTIME", "docker")];
+        let old: &[(&str, &str)] =
+            &[("KUBE_TAG", "v1.15.3"), ("TLS_DISABLED", "True"), ("CERTIFICATES", ""), ("CONTAINER_RUNTIME", "docker")];
         for (changes, expected) in [
             (&[&[("KUBE_TAG", "v1.99.0")][..]][..], "KUBE_TAG: asks for 1.99, which this agent does not know"),
             (&[&[("TLS_DISABLED", "True"), ("CERTIFICATES", "")]], "TLS_DISABLED: cannot be honoured by 1.28"),
@@ -491,26 +588,58 @@ mod tests {
             (&[MINION, &[("API_BALANCER", "haproxy")]], "MASTER_ADDRESSES: is missing"),
             (&[&[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "10.0.0.11")]], "API_BALANCER: is haproxy on a master"),
             (&[MINION, &[("MASTER_ADDRESSES", "10.0.0.11,master")]], "MASTER_ADDRESSES: holds what is no IP address"),
-            (&[&[("PORTAL_NETWORK_CIDR", "10.100.128.0/24")]], "PORTAL_NETWORK_CIDR: 10.100.128.0/24 overlaps FLANNEL_NETWORK_CIDR 10.100.0.0/16"),
-            (&[&[("CLUSTER_SUBNET_CIDR", "10.254.0.0/24")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/16 overlaps CLUSTER_SUBNET_CIDR 10.254.0.0/24"),
+            (
+                &[&[("PORTAL_NETWORK_CIDR", "10.100.128.0/24")]],
+                "PORTAL_NETWORK_CIDR: 10.100.128.0/24 overlaps FLANNEL_NETWORK_CIDR 10.100.0.0/16",
+            ),
+            (
+                &[&[("CLUSTER_SUBNET_CIDR", "10.254.0.0/24")]],
+                "PORTAL_NETWORK_CIDR: 10.254.0.0/16 overlaps CLUSTER_SUBNET_CIDR 10.254.0.0/24",
+            ),
             (&[&[("PORTAL_NETWORK_CIDR", "10.0.0.0/24")]], "PORTAL_NETWORK_CIDR: 10.0.0.0/24 holds KUBE_NODE_IP 10.0.0.11"),
-            (&[&[("NETWORK_DRIVER", "calico"), ("CALICO_IPV4POOL", "10.0.0.0/20")]], "CALICO_IPV4POOL: 10.0.0.0/20 holds KUBE_NODE_IP"),
-            (&[&[("PORTAL_NETWORK_CIDR", "10.254.0.0/31"), ("DNS_SERVICE_IP", "10.254.0.1")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/31 is too small"),
+            (
+                &[&[("NETWORK_DRIVER", "calico"), ("CALICO_IPV4POOL", "10.0.0.0/20")]],
+                "CALICO_IPV4POOL: 10.0.0.0/20 holds KUBE_NODE_IP",
+            ),
+            (
+                &[&[("PORTAL_NETWORK_CIDR", "10.254.0.0/31"), ("DNS_SERVICE_IP", "10.254.0.1")]],
+                "PORTAL_NETWORK_CIDR: 10.254.0.0/31 is too small",
+            ),
             (&[&[("PORTAL_NETWORK_CIDR", "172.0.0.0/8")]], "PORTAL_NETWORK_CIDR: 172.0.0.0/8 is too large"),
             (&[&[("DNS_SERVICE_IP", "10.253.0.10")]], "DNS_SERVICE_IP: 10.253.0.10 is not in PORTAL_NETWORK_CIDR"),
             (&[&[("DNS_SERVICE_IP", "10.254.0.1")]], "DNS_SERVICE_IP: 10.254.0.1 is the first address"),
-            (&[&[("FLANNEL_NETWORK_SUBNETLEN", "17")]], "FLANNEL_NETWORK_SUBNETLEN: 17 does not fit FLANNEL_NETWORK_CIDR 10.100.0.0/16"),
-            (&[&[("ETCD_DISCOVERY_URL", "https://d.example.org/1"), ("ETCD_TAG", "v3.7.0")]], "ETCD_DISCOVERY_URL: is given to an etcd that ignores it"),
-            (&[&[("ETCD_DISCOVERY_URL", "https://d.example.org/1"), members(three)]], "ETCD_INITIAL_CLUSTER: is given together with"),
+            (
+                &[&[("FLANNEL_NETWORK_SUBNETLEN", "17")]],
+                "FLANNEL_NETWORK_SUBNETLEN: 17 does not fit FLANNEL_NETWORK_CIDR 10.100.0.0/16",
+            ),
+            (
+                &[&[("ETCD_DISCOVERY_URL", "https://d.example.org/1"), ("ETCD_TAG", "v3.7.0")]],
+                "ETCD_DISCOVERY_URL: is given to an etcd that ignores it",
+            ),
+            (
+                &[&[("ETCD_DISCOVERY_URL", "https://d.example.org/1"), members(three)]],
+                "ETCD_INITIAL_CLUSTER: is given together with",
+            ),
             (&[&[("ETCD_INITIAL_CLUSTER_STATE", "existing")]], "ETCD_INITIAL_CLUSTER_STATE: is given without"),
             (&[&[members(three), ("ETCD_LEARNER", "true")]], "ETCD_LEARNER: is true in a new cluster"),
             (
-                &[&[members(three), ("ETCD_LEARNER", "true"), ("ETCD_INITIAL_CLUSTER_STATE", "existing"), ("ETCD_TAG", "3.3.10")]],
+                &[&[
+                    members(three),
+                    ("ETCD_LEARNER", "true"),
+                    ("ETCD_INITIAL_CLUSTER_STATE", "existing"),
+                    ("ETCD_TAG", "3.3.10"),
+                ]],
                 "ETCD_LEARNER: is true; rule: etcd knows learners since 3.4",
             ),
-            (&[&[members("bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380")]], "ETCD_INITIAL_CLUSTER: names 2 members"),
+            (
+                &[&[members("bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380")]],
+                "ETCD_INITIAL_CLUSTER: names 2 members",
+            ),
             (&[&[members("b=https://10.0.0.12:2380")]], "ETCD_INITIAL_CLUSTER: does not name this node"),
-            (&[&[members("b=https://10.0.0.11:2380")]], "ETCD_INITIAL_CLUSTER: calls this node b, INSTANCE_NAME says bay-master-0"),
+            (
+                &[&[members("b=https://10.0.0.11:2380")]],
+                "ETCD_INITIAL_CLUSTER: calls this node b, INSTANCE_NAME says bay-master-0",
+            ),
             (
                 &[&[members("bay-master-0=https://10.0.0.11:2380,bay-master-0=https://10.0.0.12:2380,c=https://10.0.0.13:2380")]],
                 "ETCD_INITIAL_CLUSTER: names bay-master-0 twice",
@@ -519,7 +648,10 @@ mod tests {
                 &[&[members("bay-master-0=https://10.0.0.11:2380,b=http://10.0.0.12:2380,c=https://10.0.0.13:2380")]],
                 "ETCD_INITIAL_CLUSTER: holds b=http://10.0.0.12:2380",
             ),
-            (&[old, &[("KUBE_TAG", "v1.5.3"), ("CONTAINER_RUNTIME", "cri-o"), ("CGROUP_DRIVER", "cgroupfs")]], "CONTAINER_RUNTIME: cannot be honoured by 1.5"),
+            (
+                &[old, &[("KUBE_TAG", "v1.5.3"), ("CONTAINER_RUNTIME", "cri-o"), ("CGROUP_DRIVER", "cgroupfs")]],
+                "CONTAINER_RUNTIME: cannot be honoured by 1.5",
+            ),
             (&[&[("CONTAINERD_VERSION", "1.4.4")]], "CONTAINERD_VERSION: 1.4 cannot serve 1.28"),
             (&[&[("CONTAINERD_VERSION", "3.0.0")]], "CONTAINERD_VERSION: is not known"),
             (&[old, &[("KUBE_TAG", "v1.3.2"), ("CGROUP_DRIVER", "systemd")]], "CGROUP_DRIVER: systemd cannot be honoured by 1.3"),
@@ -534,7 +666,15 @@ mod tests {
                 "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing",
             ),
             (
-                &[MINION, &[("REGISTRY_ENABLED", "True"), ("REGISTRY_CONTAINER", "c"), ("AUTH_URL", "https://k.example.org/v3"), ("TRUSTEE_USERNAME", "u")]],
+                &[
+                    MINION,
+                    &[
+                        ("REGISTRY_ENABLED", "True"),
+                        ("REGISTRY_CONTAINER", "c"),
+                        ("AUTH_URL", "https://k.example.org/v3"),
+                        ("TRUSTEE_USERNAME", "u"),
+                    ],
+                ],
                 "REGISTRY_PASSWORD: is missing",
             ),
             (&[&[("KUBELET_OPTIONS", "--allow-privileged=true")]], "KUBELET_OPTIONS: "),
@@ -549,16 +689,28 @@ mod tests {
     #[test]
     fn what_looks_odd_and_is_right_is_taken() {
         let three = "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380";
-        let four = "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380,d=https://10.0.0.14:2380";
+        let four =
+            "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380,d=https://10.0.0.14:2380";
         for changes in [
             &[&[("ETCD_INITIAL_CLUSTER", three)][..]][..],
             // Members join one by one.
-            &[&[("ETCD_INITIAL_CLUSTER", four), ("ETCD_INITIAL_CLUSTER_STATE", "existing"), ("ETCD_LEARNER", "true"), ("ETCD_TAG", "v3.5.13")]],
+            &[&[
+                ("ETCD_INITIAL_CLUSTER", four),
+                ("ETCD_INITIAL_CLUSTER_STATE", "existing"),
+                ("ETCD_LEARNER", "true"),
+                ("ETCD_TAG", "v3.5.13"),
+            ]],
             &[&[("PORTAL_NETWORK_CIDR", "172.20.0.0/16")]],
             &[&[("KUBE_NODE_IP", "2001:db8::11"), ("PORTAL_NETWORK_CIDR", "fd00:1::/108"), ("PODS_NETWORK_CIDR", "fd00:2::/56")]],
-            &[&[("NODE_LABELS", "node.kubernetes.io/pool=a,example.org/x=,topology.kubernetes.io/zone=az1"), ("NODE_TAINTS", "a=b:NoSchedule,c:NoExecute")]],
+            &[&[
+                ("NODE_LABELS", "node.kubernetes.io/pool=a,example.org/x=,topology.kubernetes.io/zone=az1"),
+                ("NODE_TAINTS", "a=b:NoSchedule,c:NoExecute"),
+            ]],
             &[&[("KUBE_TAG", "v1.15.3"), ("NODE_LABELS", "node-role.kubernetes.io/gpu=true"), ("CONTAINER_RUNTIME", "docker")]],
-            &[MINION, &[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "10.0.0.11,10.0.0.12,10.0.0.13"), ("KUBE_MASTER_IP", "")]],
+            &[
+                MINION,
+                &[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "10.0.0.11,10.0.0.12,10.0.0.13"), ("KUBE_MASTER_IP", "")],
+            ],
             &[&[("KUBE_RESERVED", "cpu=100m,memory=256Mi,ephemeral-storage=1Gi")]],
         ] {
             assert_eq!(mistakes(changes), Vec::<String>::new(), "{changes:?}");
@@ -570,9 +722,14 @@ mod tests {
     #[test]
     fn plugins_that_a_version_lacks_are_warned_of() {
         let list = "NamespaceLifecycle,PodSecurityPolicy,Initializers,Imaginary";
-        let warned: Vec<_> = spec(&[&[("ADMISSION_CONTROL_LIST", list)]]).unwrap().warnings.iter().map(ToString::to_string).collect();
+        let warned: Vec<_> =
+            spec(&[&[("ADMISSION_CONTROL_LIST", list)]]).unwrap().warnings.iter().map(ToString::to_string).collect();
         assert_eq!(warned.len(), 3, "{warned:?}");
-        for (found, expected) in warned.iter().zip(["holds PodSecurityPolicy, which is gone since 1.25", "holds Initializers, which is gone since 1.14", "holds Imaginary"]) {
+        for (found, expected) in warned.iter().zip([
+            "holds PodSecurityPolicy, which is gone since 1.25",
+            "holds Initializers, which is gone since 1.14",
+            "holds Imaginary",
+        ]) {
             assert!(found.contains(expected), "{found}");
         }
     }

@@ -5,13 +5,18 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::cluster::{
-    Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, NetworkDriver, Networks, NodeSettings,
-    Octavia, Options, Registry, Runtime, RuntimeKind,
+    Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, NetworkDriver, Networks,
+    NodeSettings, Octavia, Options, Registry, Runtime, RuntimeKind,
 };
 use super::cluster_checks::{Checks, minor_of, two_numbers};
 use super::node_spec::{Role, Secret};
 use super::parameters::{Mistake, Parameters};
 use super::versions::Minor;
+
+/// The first minor whose built-in OpenStack provider takes a trust.
+const FIRST_WITH_TRUSTS: u16 = 5;
+/// The first minor that Magnum ran with the external provider.
+const FIRST_WITH_EXTERNAL_CLOUD: u16 = 11;
 
 impl ClusterSpec {
     /// Reads it; nothing where there is no KUBE_TAG.
@@ -39,43 +44,6 @@ impl ClusterSpec {
             let items = parameters.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty());
             items.filter_map(|item| item.parse().ok()).collect::<Vec<IpAddr>>()
         };
-        let user = match (parameters.get("TRUSTEE_USER_ID"), secret("TRUSTEE_PASSWORD")) {
-            (Some(user), Some(password)) => Some(CloudUser::Trustee(user.to_owned(), password)),
-            _ => match (text("USERNAME"), secret("PASSWORD"), text("TENANT_NAME")) {
-                (Some(user), Some(password), Some(project)) => Some(CloudUser::Creator(user, password, project)),
-                _ => None,
-            },
-        };
-        let cloud = user.zip(text("AUTH_URL")).map(|(user, auth_url)| Cloud {
-            auth_url,
-            user,
-            trust: secret("TRUST_ID"),
-            region: text("REGION_NAME"),
-            subnet: text("CLUSTER_SUBNET"),
-            floating_network: text("EXTERNAL_NETWORK_ID"),
-            network_name: text("CLUSTER_NETWORK_NAME"),
-            octavia: parameters.is_true("OCTAVIA_ENABLED").then(|| Octavia {
-                provider: text("OCTAVIA_PROVIDER").unwrap_or_default(),
-                algorithm: text("OCTAVIA_LB_ALGORITHM").unwrap_or_default(),
-                health_check: parameters.is_true("OCTAVIA_LB_HEALTHCHECK"),
-            }),
-            external: parameters.is_true("CLOUD_PROVIDER_ENABLED"),
-            in_tree_cinder: parameters.get("VOLUME_DRIVER") == Some("cinder") && !parameters.is_true("CINDER_CSI_ENABLED"),
-            tag: text("CLOUD_PROVIDER_TAG"),
-        });
-        let first = |names: &[&str]| names.iter().find_map(|name| parameters.given(name)).map(str::to_owned);
-        let registry = (role == Role::Minion && parameters.is_true("REGISTRY_ENABLED")).then(|| Registry {
-            port: u16::try_from(number("REGISTRY_PORT")).unwrap_or_default(),
-            container: text("REGISTRY_CONTAINER").unwrap_or_default(),
-            insecure: parameters.is_true("REGISTRY_INSECURE"),
-            chunk_size: number("REGISTRY_CHUNKSIZE"),
-            auth_url: first(&["REGISTRY_AUTH_URL", "AUTH_URL"]).unwrap_or_default(),
-            region: first(&["REGISTRY_REGION", "SWIFT_REGION"]),
-            user: first(&["REGISTRY_USERNAME", "TRUSTEE_USERNAME"]).unwrap_or_default(),
-            password: Secret::new(&first(&["REGISTRY_PASSWORD", "TRUSTEE_PASSWORD"]).unwrap_or_default()),
-            domain: first(&["REGISTRY_DOMAIN", "TRUSTEE_DOMAIN_ID"]),
-            trust: first(&["REGISTRY_TRUST_ID", "TRUST_ID"]).as_deref().map(Secret::new),
-        });
         let kind = match parameters.get("CONTAINER_RUNTIME") {
             Some("containerd") => {
                 // Magnum's own default is 1.4.4, which no image with a recent Kubernetes has.
@@ -86,8 +54,6 @@ impl ClusterSpec {
             _ => RuntimeKind::Docker,
         };
         let tls = !parameters.is_true("TLS_DISABLED");
-        // seed-systems.md 6a: the ports that etcd had before its registration.
-        let old_etcd = parameters.get("NODE_LAYOUT") == Some("kubernetes-ansible");
         let magnum = parameters.get("MAGNUM_URL").is_some();
         let networks = networks(parameters)?;
         let items = |name: &str| parameters.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty());
@@ -96,11 +62,11 @@ impl ClusterSpec {
         let own_labels = [
             label("magnum.openstack.org/role", "NODEGROUP_ROLE"),
             label("magnum.openstack.org/nodegroup", "NODEGROUP_NAME"),
-            (role == Role::Minion && parameters.is_true("AUTO_HEALING_ENABLED") && parameters.get("AUTO_HEALING_CONTROLLER") == Some("draino"))
-                .then(|| ("draino-enabled".to_owned(), "true".to_owned())),
+            (role == Role::Minion
+                && parameters.is_true("AUTO_HEALING_ENABLED")
+                && parameters.get("AUTO_HEALING_CONTROLLER") == Some("draino"))
+            .then(|| ("draino-enabled".to_owned(), "true".to_owned())),
         ];
-        // Magnum sends line ends as two characters (magnum-node.md 3).
-        let pem = |name: &str| parameters.get(name).map(|text| text.replace("\\n", "\n"));
         let options = |name: &str| text(name).unwrap_or_default();
         Some(Self {
             minor,
@@ -123,31 +89,20 @@ impl ClusterSpec {
                 balancer: parameters.get("API_BALANCER") == Some("haproxy"),
             },
             networks,
-            etcd: Etcd {
-                tag: text("ETCD_TAG"),
-                cluster: match (secret("ETCD_DISCOVERY_URL"), parameters.get("ETCD_INITIAL_CLUSTER")) {
-                    (_, Some(members)) => EtcdCluster::Static(members.split(',').map(str::to_owned).collect()),
-                    (Some(url), None) => EtcdCluster::Discovery(url),
-                    (None, None) => EtcdCluster::Single,
-                },
-                joins: parameters.get("ETCD_INITIAL_CLUSTER_STATE") == Some("existing"),
-                learner: parameters.is_true("ETCD_LEARNER"),
-                server: ip("ETCD_SERVER_IP").or_else(|| ip("KUBE_MASTER_IP")),
-                balancer: ip("ETCD_LB_VIP"),
-                client_port: if old_etcd { 4001 } else { 2379 },
-                peer_port: if old_etcd { 7001 } else { 2380 },
-            },
+            etcd: etcd(parameters),
             runtime: Runtime {
                 kind,
                 cri_dockerd: kind == RuntimeKind::Docker && minor.number() >= 24,
-                cgroup_driver: text("CGROUP_DRIVER").unwrap_or_else(|| "systemd".to_owned()),
+                cgroup_driver: text("CGROUP_DRIVER").unwrap_or_else(|| default_cgroup_driver(minor).to_owned()),
                 sandbox_image: text("SANDBOX_IMAGE"),
             },
             node: NodeSettings {
                 labels: own_labels
                     .into_iter()
                     .flatten()
-                    .chain(items("NODE_LABELS").filter_map(|item| item.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()))))
+                    .chain(
+                        items("NODE_LABELS").filter_map(|item| item.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()))),
+                    )
                     .collect(),
                 taints: items("NODE_TAINTS").map(str::to_owned).collect(),
                 static_pod_url: text("STATIC_POD_URL"),
@@ -156,18 +111,12 @@ impl ClusterSpec {
                 system_reserved: text("SYSTEM_RESERVED"),
                 public: ip("KUBE_NODE_PUBLIC_IP"),
             },
-            control_plane: ControlPlane {
-                allow_privileged: parameters.is_true("KUBE_ALLOW_PRIV"),
-                admission: options("ADMISSION_CONTROL_LIST").split(',').filter(|item| !item.is_empty()).map(str::to_owned).collect(),
-                keystone_auth: parameters.is_true("KEYSTONE_AUTH_ENABLED"),
-                signs: parameters.is_true("CERT_MANAGER_API"),
-                ca_key: pem("CA_KEY").as_deref().map(Secret::new),
-                service_account_key: pem("KUBE_SERVICE_ACCOUNT_KEY"),
-                service_account_private_key: pem("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY").as_deref().map(Secret::new),
-                cluster_name: text("CLUSTER_UUID").or_else(|| text("BAY_UUID")).unwrap_or_default(),
-            },
-            cloud,
-            registry,
+            control_plane: control_plane(parameters),
+            cloud: cloud(parameters, minor),
+            registry: registry(parameters, role),
+            bootstrap_token: secret("BOOTSTRAP_TOKEN"),
+            openstack_ca: text("OPENSTACK_CA").map(|pem| format!("{}\n", pem.replace("\\n", "\n").trim_end())),
+            selinux: text("SELINUX_MODE"),
             kubestack: parameters.is_true("KUBESTACK").then(|| text("KUBESTACK_BRIDGE").unwrap_or_default()),
             image_prefix: text("CONTAINER_INFRA_PREFIX").or_else(|| text("HYPERKUBE_PREFIX")),
             options: Options {
@@ -179,6 +128,11 @@ impl ClusterSpec {
             },
         })
     }
+}
+
+/// As kubeadm sets it: systemd's since 1.22. Runtime and kubelet get the same.
+fn default_cgroup_driver(minor: Minor) -> &'static str {
+    if minor.number() < 22 { "cgroupfs" } else { "systemd" }
 }
 
 fn networks(parameters: &Parameters) -> Option<Networks> {
@@ -206,4 +160,95 @@ fn networks(parameters: &Parameters) -> Option<Networks> {
         dns,
         domain: text("DNS_CLUSTER_DOMAIN")?,
     })
+}
+
+fn cloud(parameters: &Parameters, minor: Minor) -> Option<Cloud> {
+    let text = |name: &str| parameters.get(name).map(str::to_owned);
+    let secret = |name: &str| parameters.get(name).map(Secret::new);
+    // The built-in provider knows trusts from 1.5 on (magnum-node.md 1.8: Magnum 4.x).
+    let trustee = parameters.get("TRUSTEE_USER_ID").filter(|_| minor.number() >= FIRST_WITH_TRUSTS);
+    let user = match (trustee, secret("TRUSTEE_PASSWORD")) {
+        (Some(user), Some(password)) => Some(CloudUser::Trustee(user.to_owned(), password)),
+        _ => match (text("USERNAME"), secret("PASSWORD"), text("TENANT_NAME")) {
+            (Some(user), Some(password), Some(project)) => Some(CloudUser::Creator(user, password, project)),
+            _ => None,
+        },
+    };
+    user.zip(text("AUTH_URL")).map(|(user, auth_url)| Cloud {
+        auth_url,
+        user,
+        trust: secret("TRUST_ID"),
+        region: text("REGION_NAME"),
+        subnet: text("CLUSTER_SUBNET"),
+        floating_network: text("EXTERNAL_NETWORK_ID"),
+        network_name: text("CLUSTER_NETWORK_NAME"),
+        octavia: parameters.is_true("OCTAVIA_ENABLED").then(|| Octavia {
+            provider: text("OCTAVIA_PROVIDER").unwrap_or_default(),
+            algorithm: text("OCTAVIA_LB_ALGORITHM").unwrap_or_default(),
+            health_check: parameters.is_true("OCTAVIA_LB_HEALTHCHECK"),
+        }),
+        provider: parameters.get("CLOUD_PROVIDER_ENABLED") != Some("false"),
+        // Before, it switches the built-in one (magnum-node.md 2.9: the external one came with Magnum 7.x, that is 1.11).
+        external: parameters.is_true("CLOUD_PROVIDER_ENABLED") && minor.number() >= FIRST_WITH_EXTERNAL_CLOUD,
+        in_tree_cinder: parameters.get("VOLUME_DRIVER") == Some("cinder") && !parameters.is_true("CINDER_CSI_ENABLED"),
+        tag: text("CLOUD_PROVIDER_TAG"),
+    })
+}
+
+fn registry(parameters: &Parameters, role: Role) -> Option<Registry> {
+    let text = |name: &str| parameters.get(name).map(str::to_owned);
+    let number = |name: &str| parameters.number(name).unwrap_or_default();
+    let first = |names: &[&str]| names.iter().find_map(|name| parameters.given(name)).map(str::to_owned);
+    (role == Role::Minion && parameters.is_true("REGISTRY_ENABLED")).then(|| Registry {
+        port: u16::try_from(number("REGISTRY_PORT")).unwrap_or_default(),
+        container: text("REGISTRY_CONTAINER").unwrap_or_default(),
+        insecure: parameters.is_true("REGISTRY_INSECURE"),
+        chunk_size: number("REGISTRY_CHUNKSIZE"),
+        auth_url: first(&["REGISTRY_AUTH_URL", "AUTH_URL"]).unwrap_or_default(),
+        region: first(&["REGISTRY_REGION", "SWIFT_REGION"]),
+        user: first(&["REGISTRY_USERNAME", "TRUSTEE_USERNAME"]).unwrap_or_default(),
+        password: Secret::new(&first(&["REGISTRY_PASSWORD", "TRUSTEE_PASSWORD"]).unwrap_or_default()),
+        domain: first(&["REGISTRY_DOMAIN", "TRUSTEE_DOMAIN_ID"]),
+        domain_is_id: parameters.given("REGISTRY_DOMAIN").is_none(),
+        trust: first(&["REGISTRY_TRUST_ID", "TRUST_ID"]).as_deref().map(Secret::new),
+    })
+}
+
+fn control_plane(parameters: &Parameters) -> ControlPlane {
+    let text = |name: &str| parameters.get(name).map(str::to_owned);
+    // Magnum sends line ends as two characters (magnum-node.md 3).
+    let pem = |name: &str| parameters.get(name).map(|text| text.replace("\\n", "\n"));
+    let plugins = parameters.get("ADMISSION_CONTROL_LIST").unwrap_or_default().split(',');
+    ControlPlane {
+        allow_privileged: parameters.is_true("KUBE_ALLOW_PRIV"),
+        admission: plugins.filter(|plugin| !plugin.is_empty()).map(str::to_owned).collect(),
+        keystone_auth: parameters.is_true("KEYSTONE_AUTH_ENABLED"),
+        signs: parameters.is_true("CERT_MANAGER_API"),
+        ca_key: pem("CA_KEY").as_deref().map(Secret::new),
+        service_account_key: pem("KUBE_SERVICE_ACCOUNT_KEY"),
+        service_account_private_key: pem("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY").as_deref().map(Secret::new),
+        cluster_name: text("CLUSTER_UUID").or_else(|| text("BAY_UUID")).unwrap_or_default(),
+    }
+}
+
+fn etcd(parameters: &Parameters) -> Etcd {
+    let text = |name: &str| parameters.get(name).map(str::to_owned);
+    let secret = |name: &str| parameters.get(name).map(Secret::new);
+    let ip = |name: &str| parameters.get(name).and_then(|text| text.parse::<IpAddr>().ok());
+    // seed-systems.md 6a: the ports that etcd had before its registration.
+    let old = parameters.get("NODE_LAYOUT") == Some("kubernetes-ansible");
+    Etcd {
+        tag: text("ETCD_TAG"),
+        cluster: match (secret("ETCD_DISCOVERY_URL"), parameters.get("ETCD_INITIAL_CLUSTER")) {
+            (_, Some(members)) => EtcdCluster::Static(members.split(',').map(str::to_owned).collect()),
+            (Some(url), None) => EtcdCluster::Discovery(url),
+            (None, None) => EtcdCluster::Single,
+        },
+        joins: parameters.get("ETCD_INITIAL_CLUSTER_STATE") == Some("existing"),
+        learner: parameters.is_true("ETCD_LEARNER"),
+        server: ip("ETCD_SERVER_IP").or_else(|| ip("KUBE_MASTER_IP")),
+        balancer: ip("ETCD_LB_VIP"),
+        client_port: if old { 4001 } else { 2379 },
+        peer_port: if old { 7001 } else { 2380 },
+    }
 }

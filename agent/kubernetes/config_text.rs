@@ -33,7 +33,8 @@ fn yaml(text: &str) -> Result<Map<String, Value>, Mistake> {
     let mut map = Map::new();
     let mut place = Place::Outside;
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| bad(&format!("is not YAML: line {}: {}", error.marker().line(), error.info())))?;
+        let (event, span) =
+            event.map_err(|error| bad(&format!("is not YAML: line {}: {}", error.marker().line(), error.info())))?;
         let line = span.start.line();
         let odd = |what: &str| bad(&format!("is not a flat map: line {line}: {what}"));
         place = match (place, event) {

@@ -306,7 +306,9 @@ mod tests {
         for unit in [UNIT, scheduler::UNIT] {
             let unit = desired.units.iter().find(|one| one.name == unit).unwrap();
             assert!(
-                ["controller-manager", "scheduler"].iter().any(|name| unit.restart_on.contains(&format!("/etc/kubernetes/{name}.conf"))),
+                ["controller-manager", "scheduler"]
+                    .iter()
+                    .any(|name| unit.restart_on.contains(&format!("/etc/kubernetes/{name}.conf"))),
                 "{:?}",
                 unit.restart_on
             );

@@ -71,7 +71,8 @@ pub fn parse(text: &str) -> Result<HeatParams, Vec<Mistake>> {
 #[must_use]
 pub fn of_script(script: &str) -> Option<String> {
     let mut lines = script.lines();
-    let opening = lines.by_ref().find(|line| line.contains("<<") && line.to_ascii_lowercase().replace('-', "_").contains("heat_params"))?;
+    let opening =
+        lines.by_ref().find(|line| line.contains("<<") && line.to_ascii_lowercase().replace('-', "_").contains("heat_params"))?;
     let (_, word) = opening.rsplit_once("<<")?;
     let tabs = word.starts_with('-');
     let word = word.trim_start_matches('-').split_whitespace().next()?;
@@ -282,7 +283,9 @@ mod tests {
         ]) {
             assert!(found.starts_with(expected), "{found}");
         }
-        assert!(!is_heat_params("#!/bin/sh\necho hello\n") && is_heat_params("\n# made\nROLE=\"x\"") && !is_heat_params("{\"a\": 1}"));
+        assert!(
+            !is_heat_params("#!/bin/sh\necho hello\n") && is_heat_params("\n# made\nROLE=\"x\"") && !is_heat_params("{\"a\": 1}")
+        );
     }
 
     #[test]

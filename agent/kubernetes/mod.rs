@@ -35,17 +35,23 @@ mod other_systems;
 pub mod parameter_table;
 pub mod parameters;
 mod podmaster;
+mod preflight;
 mod registry;
 mod render;
+mod reservations;
+mod runtime;
 mod scheduler;
+mod settings;
+mod toml_file;
 pub mod value_kinds;
 pub mod versions;
 mod yaml;
 
 pub use cluster::Facts;
 pub use host::GUARD;
-pub use node_spec::{NodeSpec, Role, Secret};
+pub use node_spec::{NodeSpec, Preflight, Role, Secret};
 pub use parameters::{Mistake, Parameters};
+pub use preflight::preflight;
 pub use render::render;
 
 use crate::metadata::Deployment;
@@ -116,5 +122,75 @@ mod tests {
         assert_eq!(mistakes(bad_address), ["KUBE_NODE_IP", "DOCKER_STORAGE_DRIVER"]);
         let bad_role = json!({"ROLE": "manager\n", "ETCD_VOLUME": "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4"});
         assert_eq!(mistakes(bad_role), ["ROLE"]);
+    }
+
+    /// The samples of magnum-node.md section 8, with changes; of a name that is given twice, the last counts.
+    fn sample(name: &str, changes: &str) -> Result<NodeSpec, Vec<Mistake>> {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/heat-params").join(name);
+        let text = format!("{}\n{changes}\n", std::fs::read_to_string(path).unwrap());
+        assert!(heat_params::is_heat_params(&text));
+        let read = heat_params::parse(&text).unwrap();
+        let warned: Vec<_> = read.warnings.iter().map(ToString::to_string).collect();
+        assert!(changes.contains('$') || warned.is_empty(), "{warned:?}");
+        node_of(&Deployment::parse(&json!({"id": "i", "group": "kubernetes-node", "config": read.parameters})).unwrap().unwrap())
+    }
+
+    #[test]
+    fn magnums_own_parameters_render_in_both_roles_and_eras() {
+        // The first era leaves the version to the image.
+        let seed = "KUBE_TAG=v1.2.0";
+        for (name, changes) in [
+            ("2016-master", seed),
+            ("2016-minion", seed),
+            ("2016-master", "KUBE_TAG=v1.2.0\nTLS_DISABLED=\"True\"\nKUBE_API_PORT=8080\nMAGNUM_URL="),
+            ("2026-master", ""),
+            ("2026-worker", ""),
+            ("2026-master", "DOCKER_VOLUME_SIZE=\"0\"\nETCD_VOLUME_SIZE=\"0\""),
+            ("2026-master", "NETWORK_DRIVER=calico"),
+            (
+                "2026-master",
+                "CERT_MANAGER_API=True\nCA_KEY=\"-----BEGIN RSA PRIVATE KEY-----\\nAA\\n-----END RSA PRIVATE KEY-----\\n\"",
+            ),
+            ("2026-worker", "KUBE_NODE_IP="),
+            ("2026-master", "TRUST_ID="),
+            ("2026-worker", "HTTP_PROXY='http://user:p$a%ss@proxy.example.org:3128'"),
+            (
+                "2026-master",
+                "KUBE_NODE_IP=2001:db8::11\nPODS_NETWORK_CIDR=fd00:2::/56\nPORTAL_NETWORK_CIDR=fd00:1::/108\nDNS_SERVICE_IP=\nCLUSTER_SUBNET_CIDR=",
+            ),
+            ("2026-master", "KUBE_TAG=\"v1.19.16\"\nKUBE_TAG=v1.20.15-rancher1"),
+            ("2026-worker", r#"PASSWORD="a\"b\\c\`d""#),
+        ] {
+            let spec = sample(name, changes).unwrap_or_else(|mistakes| panic!("{name} {changes}: {mistakes:?}"));
+            assert_eq!(spec.role == Role::Master, name.ends_with("master"));
+            let desired = render(&spec, &Facts::default());
+            assert!(desired.files.iter().all(|file| file.path.starts_with('/')));
+        }
+        for minor in 19..=versions::Minor::NEWEST.number() {
+            for name in ["2026-master", "2026-worker"] {
+                // A list of another version's plugins is filtered; docker's own shim is gone later.
+                let spec = sample(name, &format!("KUBE_TAG=v1.{minor}.1\nCONTAINERD_VERSION=1.7.20")).unwrap();
+                assert_eq!(spec.kubernetes.unwrap().minor.number(), minor);
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_right_in_magnums_parameters_is_one_mistake() {
+        for (name, changes, expected) in [
+            ("2026-worker", "KUBELET_OPTIONS=\"--allow-privileged=true\"", "KUBELET_OPTIONS: "),
+            ("2026-master", "TLS_DISABLED=True", "TLS_DISABLED: cannot be honoured by 1.28"),
+            ("2026-master", "KUBE_NODE_IP=", "KUBE_NODE_IP: is missing"),
+            // Old Heat put DOCKER_VOLUME's value into DOCKER_VOLUME_SIZE (magnum-node.md 7.3 no. 32).
+            (
+                "2016-master",
+                "KUBE_TAG=v1.2.0\nDOCKER_VOLUME_SIZE=7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4_SIZE",
+                "DOCKER_VOLUME_SIZE: ",
+            ),
+            ("2016-master", "", "TLS_DISABLED: this version cannot honour: false on a master"),
+        ] {
+            let found: Vec<_> = sample(name, changes).unwrap_err().iter().map(ToString::to_string).collect();
+            assert!(found.len() == 1 && found[0].starts_with(expected), "{name} {changes}: {found:?}");
+        }
     }
 }

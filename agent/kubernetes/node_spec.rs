@@ -87,6 +87,19 @@ pub struct NodeSpec {
     pub deadline: Duration,
     /// Whether differences are put right by themselves.
     pub repair: bool,
+    /// What happens where the machine is too small for its role.
+    pub preflight: Preflight,
+}
+
+/// `PREFLIGHT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preflight {
+    /// The reader is told.
+    Warn,
+    /// The node is not begun.
+    Refuse,
+    /// Nobody looks.
+    Off,
 }
 
 /// A Cinder volume.
@@ -158,6 +171,11 @@ impl NodeSpec {
             wait_handle: parameters.wait_handle(),
             // A very short timeout keeps half of itself rather than nothing.
             deadline: timeout.saturating_sub(MARGIN).max(timeout / 2),
+            preflight: match parameters.get("PREFLIGHT") {
+                Some("refuse") => Preflight::Refuse,
+                Some("off") => Preflight::Off,
+                _ => Preflight::Warn,
+            },
             repair: parameters.get("DRIFT") == Some("repair"),
         })
     }

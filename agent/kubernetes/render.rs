@@ -1,18 +1,18 @@
 //! From a node's specification, and what its machine is, to everything that it should look like.
 
+use super::cluster::{ClusterSpec, Facts};
 use super::node_spec::{NodeSpec, Role};
 use super::{
-    apiserver, certificates, cloud_config, containerd, controller_manager, cri_dockerd, crio, docker, etcd, flannel, haproxy, host, kube_proxy,
-    kubelet, other_systems, podmaster, registry, scheduler,
+    apiserver, certificates, cloud_config, containerd, controller_manager, cri_dockerd, crio, docker, etcd, flannel, haproxy,
+    host, kube_proxy, kubelet, other_systems, podmaster, registry, scheduler,
 };
-use super::cluster::{ClusterSpec, Facts};
 use crate::desired::Desired;
 
 /// Renders a node.
 #[must_use]
 pub fn render(spec: &NodeSpec, facts: &Facts) -> Desired {
     let mut desired = Desired::default();
-    host::add(&mut desired);
+    host::add(spec, &mut desired);
     if let (Role::Master, Some(address)) = (spec.role, spec.address) {
         etcd::add(spec, address, &mut desired);
     }

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 /// A document, with a line that says whose it is.
 pub(super) fn document(value: &Value) -> String {
-    let mut out = String::from("# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n");
+    let mut out =
+        String::from("# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n");
     block(value, 0, &mut out);
     out
 }

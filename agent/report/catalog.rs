@@ -274,6 +274,10 @@ messages! {
         "Two kubernetes-node deployments for one server",
         "It is not known which one is meant; both are failed, nothing is changed.",
         "Keep one of them in the template.";
+    NodeParametersOdd = "HNA-0508", Warning, "7d612e472d4abe50580cf5e5b1902e25",
+        "A parameter of the node is odd",
+        "The node is brought up; something in its parameters, or the size of its machine, may be other than meant.",
+        "Cause and remedy say what is odd and what to do. `heat-node-agent verify` lists it too.";
     FileWritten = "HNA-0601", Info, "6ca855286f2b4a77878187cbcfea208d",
         "A file was written",
         "It differed from what the parameters ask for.",

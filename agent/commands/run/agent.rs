@@ -13,7 +13,7 @@ mod orders;
 mod settle;
 pub(super) mod view;
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -140,6 +140,7 @@ impl Agent {
             programs: Rc::clone(&programs),
             clock: clock.clone(),
             report: report.clone(),
+            machine: OnceCell::new(),
             looked: Cell::new(false),
         });
         let orders = orders::watch(&state)?;

@@ -1,6 +1,6 @@
 //! The node's own lane: from a kubernetes-node deployment to its result and its wait condition's signal.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::http::Http;
-use crate::kubernetes::{self, Facts, Mistake, NodeSpec};
+use crate::kubernetes::{self, Facts, Mistake, NodeSpec, Preflight};
 use crate::metadata::Deployment;
 use crate::programs::{Programs, key_of};
 use crate::report::text::shortened;
@@ -42,6 +42,8 @@ pub(super) struct Node {
     pub(super) programs: Rc<Programs>,
     pub(super) clock: Clock,
     pub(super) report: Report,
+    /// What the machine is.
+    pub(super) machine: OnceCell<Facts>,
     /// A node in place was looked at since the start.
     pub(super) looked: Cell<bool>,
 }
@@ -77,7 +79,7 @@ pub(super) struct Look {
 }
 
 /// Checks parameters and wait handle.
-pub(in crate::commands) fn understand(deployment: &Deployment) -> std::result::Result<Plan, Vec<Mistake>> {
+pub(in crate::commands) fn understand(deployment: &Deployment, facts: &Facts) -> std::result::Result<Plan, Vec<Mistake>> {
     let handle = kubernetes::readable_parameters(deployment).wait_handle().map(|value| Handle::parse(&value)).transpose();
     let (spec, handle) = match (kubernetes::node_of(deployment), handle) {
         (Ok(spec), Ok(handle)) => (spec, handle),
@@ -92,18 +94,35 @@ pub(in crate::commands) fn understand(deployment: &Deployment) -> std::result::R
             return Err(mistakes);
         }
     };
-    let desired = kubernetes::render(&spec, &Facts::default());
-    if !desired.certificates.is_empty() {
-        return Err(vec![Mistake::general(
-            "CERTIFICATES",
-            format!("this version cannot honour: {} certificates on a running node", desired.certificates.len()),
-            "certificates are planned and verified, not made yet",
-            "set TLS_DISABLED to True with a version up to 1.19, or use `plan` and `apply --root`",
-        )]);
-    }
+    let desired = kubernetes::render(&spec, facts);
     // What the node looks like is the generation; where its signals go is not part of it.
     let digest = key_of(&format!("{:?}", (&desired, &spec.kube_version)));
     Ok(Plan { spec, desired, digest, wait: handle })
+}
+
+impl Plan {
+    /// The same plan, if this machine can carry it out.
+    pub(super) fn honourable(self, facts: &Facts) -> std::result::Result<Self, Vec<Mistake>> {
+        let mut mistakes = Vec::new();
+        if !self.desired.certificates.is_empty() {
+            mistakes.push(Mistake::general(
+                "CERTIFICATES",
+                format!("this version cannot honour: {} certificates on a running node", self.desired.certificates.len()),
+                "certificates are planned and verified, not made yet",
+                "set TLS_DISABLED to True with a version up to 1.19, or use `plan` and `apply --root`",
+            ));
+        }
+        if self.spec.preflight == Preflight::Refuse {
+            mistakes.extend(kubernetes::preflight(&self.spec, facts));
+        }
+        if mistakes.is_empty() { Ok(self) } else { Err(mistakes) }
+    }
+
+    /// What the reader should know, although the node is brought up.
+    pub(in crate::commands) fn warnings(&self, facts: &Facts) -> Vec<Mistake> {
+        let small = if self.spec.preflight == Preflight::Warn { kubernetes::preflight(&self.spec, facts) } else { Vec::new() };
+        self.spec.warnings.iter().cloned().chain(small).collect()
+    }
 }
 
 /// Every mistake in one error.
@@ -141,6 +160,11 @@ pub(in crate::commands) fn wait_id(deployment: &Deployment, hostname: &str) -> S
 }
 
 impl Node {
+    /// What the machine is; looked at once, when the first node asks for it.
+    pub(super) fn facts(&self) -> Facts {
+        *self.machine.get_or_init(|| crate::commands::facts::of_machine(&self.root))
+    }
+
     /// The FAILURE of a node that is not begun, if its wait handle at least can be read.
     pub(super) fn wait_failure(&self, deployment: &Deployment, code: Code, error: &Error) -> Option<Wait> {
         self.wait_failed(deployment, sentence(code, error), json!({"code": code.entry().code}))
@@ -198,7 +222,7 @@ impl Node {
             // A newer agent may understand parameters differently; the next deployment tells.
             return Ok(Look { drifted: false });
         };
-        let desired = kubernetes::render(&spec, &Facts::default());
+        let desired = kubernetes::render(&spec, &self.facts());
         if !self.looked.get() {
             // It may have run before anybody said which instance this is, and systemd does not come back to what it refused.
             let refused = systemd.unit(kubernetes::GUARD).await?.is_failed();
@@ -362,7 +386,7 @@ mod tests {
             let config =
                 json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
             let entry = json!({"id": "i", "group": "kubernetes-node", "config": config, "inputs": inputs});
-            understand(&Deployment::parse(&entry).unwrap().unwrap())
+            understand(&Deployment::parse(&entry).unwrap().unwrap(), &Facts::default())
         };
         let understood = |curl| understood_as("WAIT_CURL", curl);
         let line = "curl -i -X POST -H 'X-Auth-Token: 5f0e' -H 'Accept: application/json' https://h:8004/v1/p/stacks/s/u/resources/r/signal";

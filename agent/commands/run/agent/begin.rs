@@ -9,7 +9,7 @@ use super::view::lists_all;
 use super::{Agent, SAID_LIMIT, node};
 use crate::deploy::{Generation, GenerationState, Outcome, Policy, State, Todo, Work, hooks, todo};
 use crate::error::{Error, Result};
-use crate::kubernetes;
+use crate::kubernetes::{self, Mistake};
 use crate::metadata::{Deployment, Malformed};
 use crate::programs::Programs;
 use crate::report::{Code, Event, Phase};
@@ -50,7 +50,7 @@ impl Agent {
                     }
                 }
                 Todo::Do { deployment, work: Work::Node, state } => {
-                    if self.bring_up.is_none() && (!busy || node::understand(&deployment).is_err()) {
+                    if self.bring_up.is_none() && (!busy || self.plan_of(&deployment).is_err()) {
                         self.start_node(*deployment, state)?;
                     }
                 }
@@ -135,13 +135,22 @@ impl Agent {
             self.store_wait(&deployment, self.node.wait_failed(&deployment, reason.clone(), Value::Null).as_ref())?;
             return self.end(&deployment.id, Outcome::refused(reason));
         }
-        let plan = match node::understand(&deployment) {
+        let plan = match self.plan_of(&deployment) {
             Ok(plan) => plan,
             Err(mistakes) => {
                 let error = node::bad_parameters(&mistakes);
                 return self.refuse(&deployment, Code::NodeParametersBad, &error);
             }
         };
+        for warning in plan.warnings(&self.node.facts()) {
+            self.report.emit(
+                Event::new(Code::NodeParametersOdd, format!("{} {}", warning.parameter, warning.problem))
+                    .phase(Phase::Plan)
+                    .deployment(&deployment.id, &deployment.name)
+                    .cause(warning.rule)
+                    .remedy(warning.remedy),
+            );
+        }
         // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
         let generation = self.generations.begin(&plan.digest, &deployment.id, entry.clone())?;
         self.journal.start(&deployment.id, &entry)?;
@@ -160,6 +169,12 @@ impl Agent {
             (id, done)
         }));
         Ok(())
+    }
+
+    /// What a node's deployment asks for, if this machine can be so.
+    fn plan_of(&self, deployment: &Deployment) -> std::result::Result<node::Plan, Vec<Mistake>> {
+        let facts = self.node.facts();
+        node::understand(deployment, &facts)?.honourable(&facts)
     }
 
     /// Records a new deployment, or what the metadata says of a known one. `false` if the replaced tools ran it before us.
