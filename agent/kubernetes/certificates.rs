@@ -243,3 +243,124 @@ impl<'a> Wish<'a> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::fixtures::{certificate, master, node};
+
+    /// magnum-node.md 4.3, with what differs from minor to minor.
+    #[test]
+    fn a_master_wants_the_whole_set() {
+        let desired = master(28, &[]);
+        let found: Vec<_> = desired
+            .certificates
+            .iter()
+            .map(|one| {
+                let organisation = one.organisations.join(",");
+                format!(
+                    "{} {} CN={} O={organisation} serves={} {} {} {}",
+                    one.name, one.signer, one.common_name, one.serves, one.path, one.key, one.owner.user
+                )
+            })
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "kubelet kubernetes CN=system:node:blue-master-0 O=system:nodes serves=true /etc/kubernetes/certs/kubelet.crt /etc/kubernetes/certs/kubelet.key root",
+                "proxy kubernetes CN=system:kube-proxy O=system:node-proxier serves=false /etc/kubernetes/certs/proxy.crt /etc/kubernetes/certs/proxy.key root",
+                "server kubernetes CN=kubernetes O= serves=true /etc/kubernetes/certs/server.crt /etc/kubernetes/certs/server.key root",
+                "admin kubernetes CN=admin O=system:masters serves=false /etc/kubernetes/certs/admin.crt /etc/kubernetes/certs/admin.key root",
+                "controller-manager kubernetes CN=system:kube-controller-manager O= serves=true /etc/kubernetes/certs/controller-manager.crt /etc/kubernetes/certs/controller-manager.key root",
+                "scheduler kubernetes CN=system:kube-scheduler O= serves=true /etc/kubernetes/certs/scheduler.crt /etc/kubernetes/certs/scheduler.key root",
+                "front-proxy front-proxy CN=front-proxy O= serves=false /etc/kubernetes/certs/front-proxy/server.crt /etc/kubernetes/certs/front-proxy/server.key root",
+                "etcd-server etcd CN=etcd O= serves=true /etc/etcd/certs/server.crt /etc/etcd/certs/server.key etcd",
+                "etcd-admin etcd CN=etcd O= serves=false /etc/etcd/certs/admin.crt /etc/etcd/certs/admin.key root",
+            ]
+        );
+        let authorities: Vec<_> = desired.authorities.iter().map(|one| (one.signer, one.path.as_str())).collect();
+        assert_eq!(
+            authorities,
+            [(Signer::Kubernetes, AUTHORITY), (Signer::FrontProxy, FRONT_PROXY_AUTHORITY), (Signer::Etcd, ETCD_AUTHORITY)]
+        );
+        for (minor, there) in [(1, false), (6, false), (7, true), (37, true)] {
+            assert_eq!(certificate(&master(minor, &[]), "front-proxy").is_some(), there, "{minor}");
+        }
+    }
+
+    #[test]
+    fn every_certificate_lies_in_a_directory_that_is_made() {
+        for minor in [1, 5, 28] {
+            let desired = master(minor, &[]);
+            let paths = desired.certificates.iter().flat_map(|one| [&one.path, &one.key]);
+            for path in paths.chain(desired.authorities.iter().map(|one| &one.path)) {
+                let folder = path.rsplit_once('/').unwrap().0;
+                assert!(desired.directories.iter().any(|one| one.path == folder), "{path}");
+            }
+        }
+    }
+
+    /// magnum-node.md 4.3 (full set); 7.5 no. 67 (computed), 68 (only addresses)
+    #[test]
+    fn servers_are_named_as_they_are_reached() {
+        let desired = master(
+            28,
+            &[
+                ("KUBE_API_PUBLIC_ADDRESS", "203.0.113.40"),
+                ("KUBE_API_PRIVATE_ADDRESS", "10.0.0.17"),
+                ("KUBE_NODE_PUBLIC_IP", "203.0.113.41"),
+                ("ETCD_LB_VIP", "10.0.0.18"),
+                ("PORTAL_NETWORK_CIDR", "10.254.3.255/20"),
+                ("DNS_SERVICE_IP", "10.254.0.10"),
+                ("DNS_CLUSTER_DOMAIN", "blue.example"),
+                ("MASTER_ADDRESSES", "192.0.2.11,192.0.2.12"),
+            ],
+        );
+        for name in ["server", "etcd-server"] {
+            let found = certificate(&desired, name).unwrap();
+            let addresses: Vec<_> = found.addresses.iter().map(ToString::to_string).collect();
+            assert_eq!(
+                addresses,
+                ["192.0.2.11", "203.0.113.41", "10.0.0.17", "203.0.113.40", "10.0.0.18", "127.0.0.1", "10.254.0.1", "192.0.2.12"],
+                "{name}"
+            );
+            assert_eq!(
+                found.names,
+                [
+                    "blue-master-0",
+                    "kubernetes",
+                    "kubernetes.default",
+                    "kubernetes.default.svc",
+                    "localhost",
+                    "kubernetes.default.svc.blue.example"
+                ]
+            );
+        }
+        let v6 =
+            master(28, &[("KUBE_NODE_IP", "2001:db8::11"), ("PORTAL_NETWORK_CIDR", "2001:db8:1::/112"), ("DNS_SERVICE_IP", "")]);
+        let addresses: Vec<_> = certificate(&v6, "server").unwrap().addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["2001:db8::11", "127.0.0.1", "::1", "2001:db8:1::1"]);
+        let local = certificate(&desired, "scheduler").unwrap();
+        assert_eq!((local.names.as_slice(), local.addresses.len()), (&["localhost".to_owned()][..], 1));
+    }
+
+    #[test]
+    fn a_worker_wants_its_own_two_or_asks_the_cluster() {
+        let names = |desired: &Desired| desired.certificates.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
+        let worker = [("ROLE", "minion"), ("KUBE_MASTER_IP", "192.0.2.5"), ("INSTANCE_NAME", "blue-node-0")];
+        let desired = node(&worker);
+        assert_eq!(names(&desired), ["kubelet", "proxy"]);
+        let kubelet = certificate(&desired, "kubelet").unwrap();
+        assert_eq!(
+            (kubelet.common_name.as_str(), kubelet.names.join(",")),
+            ("system:node:blue-node-0", "blue-node-0".to_owned())
+        );
+        assert_eq!(kubelet.addresses, ["192.0.2.11".parse::<IpAddr>().unwrap()]);
+        assert_eq!(desired.authorities.len(), 1);
+        let bootstrap: Vec<_> = worker.into_iter().chain([("CERTIFICATES", "bootstrap")]).collect();
+        let desired = node(&bootstrap);
+        assert!(names(&desired).is_empty() && desired.authorities.len() == 1);
+        let nameless: Vec<_> = worker.into_iter().chain([("INSTANCE_NAME", "")]).collect();
+        assert_eq!(certificate(&node(&nameless), "kubelet").unwrap().common_name, "system:node:192.0.2.11");
+    }
+}

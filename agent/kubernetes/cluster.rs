@@ -197,7 +197,8 @@ impl Networks {
     /// The first address of the service network, which is the API's own (magnum-node.md 4.3).
     #[must_use]
     pub fn first_service(&self) -> Option<IpAddr> {
-        self.services.hosts().next()
+        // In an IPv6 network the first host is the network's own address.
+        self.services.hosts().nth(usize::from(matches!(self.services, IpNet::V6(_))))
     }
 }
 

@@ -67,6 +67,8 @@ impl ClusterSpec {
                 && parameters.get("AUTO_HEALING_CONTROLLER") == Some("draino"))
             .then(|| ("draino-enabled".to_owned(), "true".to_owned())),
         ];
+        // Magnum sends line ends as two characters (magnum-node.md 3).
+        let pem = |name: &str| parameters.get(name).map(|text| text.replace("\\n", "\n"));
         let options = |name: &str| text(name).unwrap_or_default();
         Some(Self {
             minor,
@@ -120,15 +122,15 @@ impl ClusterSpec {
                     .collect(),
                 keystone_auth: parameters.is_true("KEYSTONE_AUTH_ENABLED"),
                 signs: parameters.is_true("CERT_MANAGER_API"),
-                ca_key: secret("CA_KEY"),
-                service_account_key: text("KUBE_SERVICE_ACCOUNT_KEY"),
-                service_account_private_key: secret("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY"),
+                ca_key: pem("CA_KEY").as_deref().map(Secret::new),
+                service_account_key: pem("KUBE_SERVICE_ACCOUNT_KEY"),
+                service_account_private_key: pem("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY").as_deref().map(Secret::new),
                 cluster_name: text("CLUSTER_UUID").or_else(|| text("BAY_UUID")).unwrap_or_default(),
             },
             cloud: cloud(parameters, minor),
             registry: registry(parameters, role),
             bootstrap_token: secret("BOOTSTRAP_TOKEN"),
-            openstack_ca: text("OPENSTACK_CA").map(|pem| format!("{}\n", pem.replace("\\n", "\n").trim_end())),
+            openstack_ca: pem("OPENSTACK_CA").map(|pem| format!("{}\n", pem.trim_end())),
             selinux: text("SELINUX_MODE"),
             kubestack: parameters.is_true("KUBESTACK").then(|| text("KUBESTACK_BRIDGE").unwrap_or_default()),
             image_prefix: text("CONTAINER_INFRA_PREFIX").or_else(|| text("HYPERKUBE_PREFIX")),

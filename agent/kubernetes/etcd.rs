@@ -8,14 +8,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use reqwest::Url;
-
 use super::certificates::{ETCD_AUTHORITY, ETCD_SERVER};
 use super::cluster::{ClusterSpec, EtcdCluster, NetworkDriver, host_of};
+use super::cluster_checks::two_numbers;
 use super::environment_file::line;
 use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, Proxy, Secret, VolumeSpec};
-use super::parameters::Mistake;
 use super::versions::Minor;
 use crate::desired::{Desired, Directory, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
 
@@ -28,40 +26,28 @@ pub(super) const DATA: &str = "/var/lib/etcd/default.etcd";
 /// Where health is served in the clear, on the loopback.
 const HEALTH: &str = "http://127.0.0.1:2381";
 /// The first version with a listener for health alone.
-const HEALTH_LISTENER: Version = Version(3, 3);
+const HEALTH_LISTENER: Version = (3, 3);
 /// The first version that is told whom to trust instead of a CA file.
-const TRUSTED_CA: Version = Version(2, 2);
+const TRUSTED_CA: Version = (2, 2);
 /// The last Kubernetes that keeps its objects in etcd's v2 store.
 const LAST_WITH_V2_STORE: u16 = 5;
 /// Versions that have the v2 API, but switched off (magnum-node.md 5.6).
-const HIDDEN_V2: [Version; 2] = [Version(3, 4), Version(3, 5)];
-/// The first version that takes learners.
-const LEARNERS: Version = Version(3, 4);
-/// The first version that silently ignores v2 discovery.
-const NO_DISCOVERY: Version = Version(3, 7);
-
+const HIDDEN_V2: [Version; 2] = [(3, 4), (3, 5)];
 /// Major and minor version of etcd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Version(u16, u16);
+type Version = (u16, u16);
 
-impl Version {
-    /// As `ETCD_TAG` names it, else what the minor was released with (magnum-node.md 5.6).
-    fn of(cluster: &ClusterSpec) -> Self {
-        let tagged = cluster.etcd.tag.as_deref().and_then(|tag| {
-            let mut numbers = tag.trim_start_matches('v').split(['.', '-', '+']).map(str::parse);
-            Some(Self(numbers.next()?.ok()?, numbers.next()?.ok()?))
-        });
-        tagged.unwrap_or(match cluster.minor.number() {
-            0..=1 => Self(2, 0),
-            2..=5 => Self(2, 2),
-            6..=12 => Self(3, 0),
-            13..=18 => Self(3, 2),
-            19..=21 => Self(3, 4),
-            22..=33 => Self(3, 5),
-            34..=36 => Self(3, 6),
-            _ => Self(3, 7),
-        })
-    }
+/// As `ETCD_TAG` names it, else what the minor was released with (magnum-node.md 5.6).
+pub(super) fn version(cluster: &ClusterSpec) -> Version {
+    cluster.etcd.tag.as_deref().and_then(two_numbers).unwrap_or(match cluster.minor.number() {
+        0..=1 => (2, 0),
+        2..=5 => (2, 2),
+        6..=12 => (3, 0),
+        13..=18 => (3, 2),
+        19..=21 => (3, 4),
+        22..=33 => (3, 5),
+        34..=36 => (3, 6),
+        _ => (3, 7),
+    })
 }
 
 /// How the member serves.
@@ -80,7 +66,7 @@ impl Listeners {
         let Some(cluster) = &spec.kubernetes else {
             return Self { tls: false, plain_loopback: true, health: false, client_port: 2379, peer_port: 2380 };
         };
-        let health = cluster.tls && Version::of(cluster) >= HEALTH_LISTENER;
+        let health = cluster.tls && version(cluster) >= HEALTH_LISTENER;
         Self {
             tls: cluster.tls,
             // The API server of 1.0 and 1.1 has no flags for etcd's certificates.
@@ -120,7 +106,9 @@ pub(super) fn url_of_the_api_server(spec: &NodeSpec, cluster: &ClusterSpec) -> S
     let listeners = Listeners::of(spec);
     match spec.address {
         // The open loopback is for versions that have nothing else to show their health by, not for the API server.
-        Some(address) if listeners.tls && listeners.plain_loopback && cluster.minor >= Minor::OLDEST_CHECKED => listeners.client(address),
+        Some(address) if listeners.tls && listeners.plain_loopback && cluster.minor >= Minor::OLDEST_CHECKED => {
+            listeners.client(address)
+        }
         _ => listeners.loopback(),
     }
 }
@@ -128,73 +116,6 @@ pub(super) fn url_of_the_api_server(spec: &NodeSpec, cluster: &ClusterSpec) -> S
 /// Name of the member: the node's, else its address.
 fn member_name(name: Option<&String>, address: IpAddr) -> String {
     name.cloned().unwrap_or_else(|| address.to_string())
-}
-
-/// What is wrong with a master's etcd, as far as parameters can tell.
-pub(super) fn check(cluster: &ClusterSpec, address: Option<IpAddr>, mistakes: &mut Vec<Mistake>) {
-    let etcd = &cluster.etcd;
-    let version = Version::of(cluster);
-    let mut mistake = |name: &str, problem: &str, rule: &str, remedy: &str| {
-        mistakes.push(Mistake::general(name, problem, rule, remedy));
-    };
-    // magnum-node.md 7.5 no. 62
-    if matches!(etcd.cluster, EtcdCluster::Discovery(_)) && version >= NO_DISCOVERY {
-        mistake(
-            "ETCD_DISCOVERY_URL",
-            "is given to an etcd without v2 discovery",
-            "etcd 3.7 and later ignore it, and each master would form a cluster of its own",
-            "give ETCD_INITIAL_CLUSTER, or an older ETCD_TAG",
-        );
-    }
-    if etcd.learner && version < LEARNERS {
-        mistake("ETCD_LEARNER", "is set for an etcd without learners", "learners came with etcd 3.4", "remove it, or give a newer ETCD_TAG");
-    }
-    if etcd.learner && !etcd.joins {
-        mistake(
-            "ETCD_LEARNER",
-            "is set for a member of a new cluster",
-            "a learner joins a cluster that is there",
-            "remove it, or set ETCD_INITIAL_CLUSTER_STATE to existing",
-        );
-    }
-    let EtcdCluster::Static(members) = &etcd.cluster else {
-        if etcd.joins {
-            mistake(
-                "ETCD_INITIAL_CLUSTER_STATE",
-                "is existing without ETCD_INITIAL_CLUSTER",
-                "a member that joins is told all members, itself too",
-                "give ETCD_INITIAL_CLUSTER",
-            );
-        }
-        return;
-    };
-    let scheme = if cluster.tls { "https" } else { "http" };
-    let good = |member: &String| {
-        let (name, url) = member.split_once('=')?;
-        let parsed = Url::parse(url).ok().filter(|parsed| parsed.scheme() == scheme && parsed.has_host() && parsed.port().is_some())?;
-        (!name.is_empty() && parsed.path() == "/").then(|| (name.to_owned(), url.trim_end_matches('/').to_owned()))
-    };
-    let known: Vec<_> = members.iter().filter_map(good).collect();
-    if known.len() < members.len() {
-        let rule = format!("name={scheme}://address:port of each member's peer URL, between commas");
-        mistake("ETCD_INITIAL_CLUSTER", "holds what is no member", &rule, "correct it; the scheme follows TLS_DISABLED");
-        return;
-    }
-    let doubled = known.iter().enumerate().any(|(at, (name, url))| known.iter().skip(at + 1).any(|other| other.0 == *name || other.1 == *url));
-    if doubled {
-        mistake("ETCD_INITIAL_CLUSTER", "names a member twice", "names and URLs are unique", "correct it");
-    }
-    if known.len() % 2 == 0 && !etcd.joins {
-        let rule = "an even number of members survives no more losses than one member less";
-        mistake("ETCD_INITIAL_CLUSTER", "has an even number of members", rule, "give 1, 3, 5 or 7 members");
-    }
-    if let Some(address) = address {
-        let own = (member_name(cluster.node_name.as_ref(), address), format!("{scheme}://{}:{}", host_of(address), etcd.peer_port));
-        if !known.contains(&own) {
-            let rule = format!("etcd finds itself by {}={}", own.0, own.1);
-            mistake("ETCD_INITIAL_CLUSTER", "lacks this node", &rule, "add it, or correct INSTANCE_NAME and KUBE_NODE_IP");
-        }
-    }
 }
 
 /// Adds etcd's part.
@@ -226,11 +147,7 @@ pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
     desired.gates.push(Gate {
         name: "etcd".to_owned(),
         unit: Some(UNIT.to_owned()),
-        probe: Probe::HttpJson {
-            url: health.clone(),
-            key: "health".to_owned(),
-            value: "true".to_owned(),
-        },
+        probe: Probe::HttpJson { url: health.clone(), key: "health".to_owned(), value: "true".to_owned() },
         consecutive: 2,
         needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
         remedy: format!("`journalctl -u {UNIT}`; `curl {health}`"),
@@ -283,7 +200,7 @@ fn settings(spec: &NodeSpec, address: IpAddr) -> String {
 
 /// What only a Kubernetes cluster asks for: TLS, and the v2 API for its old clients.
 fn add_cluster_settings(cluster: &ClusterSpec, set: &mut impl FnMut(&str, &str)) {
-    let version = Version::of(cluster);
+    let version = version(cluster);
     if HIDDEN_V2.contains(&version) && needs_v2(cluster) {
         set("ETCD_ENABLE_V2", "true");
     }
@@ -305,10 +222,7 @@ fn add_cluster_settings(cluster: &ClusterSpec, set: &mut impl FnMut(&str, &str))
 
 /// Whether someone speaks the v2 API: Kubernetes up to 1.5, flannel up to 0.17 (magnum-node.md 5.6).
 fn needs_v2(cluster: &ClusterSpec) -> bool {
-    let flannel = cluster.networks.flannel_tag.as_deref().and_then(|tag| {
-        let mut numbers = tag.trim_start_matches('v').split(['.', '-']).map(str::parse::<u16>);
-        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-    });
+    let flannel = cluster.networks.flannel_tag.as_deref().and_then(two_numbers);
     let old_flannel = cluster.networks.driver == NetworkDriver::Flannel && flannel.is_none_or(|version| version <= (0, 17));
     cluster.minor.number() <= LAST_WITH_V2_STORE || old_flannel && cluster.has_flannel_in_etcd()
 }
@@ -373,4 +287,179 @@ fn store_volume(volume: &VolumeSpec, cluster: &str) -> Volume {
 
 fn private(path: &str, needs: BTreeSet<Need>) -> Directory {
     Directory { path: path.to_owned(), mode: 0o700, owner: Owner::named("etcd"), needs }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::fixtures::{arguments, asked, assignments, content, file, master, node, problems, value};
+
+    fn settings_of(minor: u16, changes: &[(&str, &str)]) -> Vec<(String, String)> {
+        assignments(content(&master(minor, changes), SETTINGS))
+    }
+
+    fn get<'a>(settings: &'a [(String, String)], key: &str) -> Option<&'a str> {
+        settings.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    #[test]
+    fn without_kube_tag_nothing_changes() {
+        let settings = assignments(content(&node(&[("KUBE_TAG", ""), ("TLS_DISABLED", "true"), ("CERTIFICATES", "")]), SETTINGS));
+        assert_eq!(get(&settings, "ETCD_LISTEN_CLIENT_URLS"), Some("http://192.0.2.11:2379,http://127.0.0.1:2379"));
+        assert!(!settings.iter().any(|(key, _)| key.contains("CERT") || key.contains("METRICS")));
+    }
+
+    /// magnum-node.md 1.3, 5.6; 7.1 no. 6; 7.5 no. 63 (no loopback is told to anybody)
+    #[test]
+    fn with_tls_clients_and_peers_show_certificates() {
+        for (minor, tag, listens, health, ca, api) in [
+            (
+                28,
+                "v3.5.13",
+                "https://192.0.2.11:2379,https://127.0.0.1:2379",
+                "http://127.0.0.1:2381/health",
+                "TRUSTED_CA_FILE",
+                "https://127.0.0.1:2379",
+            ),
+            (
+                19,
+                "",
+                "https://192.0.2.11:2379,https://127.0.0.1:2379",
+                "http://127.0.0.1:2381/health",
+                "TRUSTED_CA_FILE",
+                "https://127.0.0.1:2379",
+            ),
+            (
+                28,
+                "3.3.0",
+                "https://192.0.2.11:2379,https://127.0.0.1:2379",
+                "http://127.0.0.1:2381/health",
+                "TRUSTED_CA_FILE",
+                "https://127.0.0.1:2379",
+            ),
+            (
+                15,
+                "v3.2.26",
+                "https://192.0.2.11:2379,http://127.0.0.1:2379",
+                "http://127.0.0.1:2379/health",
+                "TRUSTED_CA_FILE",
+                "https://192.0.2.11:2379",
+            ),
+            (
+                5,
+                "v2.2.1",
+                "https://192.0.2.11:2379,http://127.0.0.1:2379",
+                "http://127.0.0.1:2379/health",
+                "TRUSTED_CA_FILE",
+                "https://192.0.2.11:2379",
+            ),
+            (
+                2,
+                "v2.0.10",
+                "https://192.0.2.11:2379,http://127.0.0.1:2379",
+                "http://127.0.0.1:2379/health",
+                "CA_FILE",
+                "https://192.0.2.11:2379",
+            ),
+            // The API server of 1.1 cannot show a certificate.
+            (
+                1,
+                "",
+                "https://192.0.2.11:2379,http://127.0.0.1:2379",
+                "http://127.0.0.1:2379/health",
+                "CA_FILE",
+                "http://127.0.0.1:2379",
+            ),
+        ] {
+            let desired = master(minor, &[("ETCD_TAG", tag)]);
+            let settings = assignments(content(&desired, SETTINGS));
+            assert_eq!(get(&settings, "ETCD_LISTEN_CLIENT_URLS"), Some(listens), "{minor} {tag}");
+            assert_eq!(get(&settings, "ETCD_ADVERTISE_CLIENT_URLS"), Some("https://192.0.2.11:2379"));
+            for key in ["ETCD_LISTEN_PEER_URLS", "ETCD_INITIAL_ADVERTISE_PEER_URLS"] {
+                assert_eq!(get(&settings, key), Some("https://192.0.2.11:2380"));
+            }
+            assert_eq!(asked(&desired, "etcd"), Some(health), "{minor} {tag}");
+            assert_eq!(get(&settings, "ETCD_LISTEN_METRICS_URLS").is_some(), health.contains("2381"));
+            for whom in ["", "PEER_"] {
+                assert_eq!(get(&settings, &format!("ETCD_{whom}{ca}")), Some("/etc/etcd/certs/ca.crt"), "{minor} {tag}");
+                assert_eq!(get(&settings, &format!("ETCD_{whom}CERT_FILE")), Some("/etc/etcd/certs/server.crt"));
+                assert_eq!(get(&settings, &format!("ETCD_{whom}KEY_FILE")), Some("/etc/etcd/certs/server.key"));
+                let auth = get(&settings, &format!("ETCD_{whom}CLIENT_CERT_AUTH"));
+                assert_eq!(auth, (ca == "TRUSTED_CA_FILE").then_some("true"), "{minor} {tag}");
+                // Fatal to 3.4 and later.
+                assert!(ca == "CA_FILE" || get(&settings, &format!("ETCD_{whom}CA_FILE")).is_none());
+            }
+            let api_server = arguments(&desired, "kube-apiserver.service");
+            assert_eq!(value(&api_server, "etcd-servers"), Some(api), "{minor} {tag}");
+            assert_eq!(value(&api_server, "etcd-certfile").is_some(), minor >= 2);
+        }
+        let open = settings_of(15, &[("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("ETCD_TAG", "v3.5.1")]);
+        assert_eq!(get(&open, "ETCD_LISTEN_CLIENT_URLS"), Some("http://192.0.2.11:2379,http://127.0.0.1:2379"));
+        assert!(!open.iter().any(|(key, _)| key.contains("CERT") || key.contains("METRICS")));
+    }
+
+    #[test]
+    fn the_v2_api_is_switched_on_where_it_is_hidden_and_needed() {
+        for (minor, tag, changes, expected) in [
+            (5, "v3.4.6", &[][..], Some("true")),
+            (5, "v3.3.6", &[], None),
+            (5, "v2.2.1", &[], None),
+            (9, "v3.5.1", &[], Some("true")),
+            (9, "v3.5.1", &[("FLANNEL_TAG", "v0.17.0")], Some("true")),
+            (9, "v3.5.1", &[("FLANNEL_TAG", "v0.18.0")], None),
+            (9, "v3.5.1", &[("NETWORK_DRIVER", "calico")], None),
+            (28, "v3.5.1", &[], None),
+        ] {
+            let changes: Vec<_> = [("ETCD_TAG", tag)].iter().chain(changes).copied().collect();
+            assert_eq!(get(&settings_of(minor, &changes), "ETCD_ENABLE_V2"), expected, "{minor} {changes:?}");
+        }
+    }
+
+    /// magnum-node.md 7.5 no. 62 and 63
+    #[test]
+    fn members_find_each_other_by_discovery_a_list_or_are_alone() {
+        let discovery = [("ETCD_DISCOVERY_URL", "https://discovery.example.org/0f1e"), ("MASTER_INDEX", "1")];
+        let http = ("HTTP_PROXY", "http://one.example.org:3128");
+        let https = ("HTTPS_PROXY", "http://two.example.org:3128");
+        for (proxies, expected) in
+            [(&[][..], None), (&[http], Some(http.1)), (&[https], Some(https.1)), (&[http, https], Some(https.1))]
+        {
+            let changes: Vec<_> = discovery.iter().chain(proxies).copied().collect();
+            let desired = master(28, &changes);
+            let settings = assignments(content(&desired, SETTINGS));
+            assert_eq!(get(&settings, "ETCD_DISCOVERY"), Some("https://discovery.example.org/0f1e"));
+            assert_eq!(get(&settings, "ETCD_DISCOVERY_PROXY"), expected, "{proxies:?}");
+            assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER"), None);
+            assert!(file(&desired, SETTINGS).is_some_and(|file| file.secret && file.mode == 0o600));
+            assert!(content(&desired, DROP_IN).contains("TimeoutStartSec=infinity"));
+        }
+        let members =
+            "blue-master-0=https://192.0.2.11:2380,blue-master-1=https://192.0.2.12:2380,blue-master-2=https://192.0.2.13:2380";
+        for (state, learner) in [("new", "false"), ("existing", "false"), ("existing", "true")] {
+            let changes = [("ETCD_INITIAL_CLUSTER", members), ("ETCD_INITIAL_CLUSTER_STATE", state), ("ETCD_LEARNER", learner)];
+            let settings = settings_of(28, &changes);
+            assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER"), Some(members));
+            assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER_STATE"), Some(state));
+            assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER_TOKEN"), Some("c0ffee00-1111-4222-8333-444455556666"));
+        }
+        let alone = settings_of(28, &[("INSTANCE_NAME", "")]);
+        assert_eq!(get(&alone, "ETCD_NAME"), Some("192.0.2.11"));
+        assert_eq!(get(&alone, "ETCD_INITIAL_CLUSTER"), Some("192.0.2.11=https://192.0.2.11:2380"));
+        assert_eq!(get(&alone, "ETCD_INITIAL_CLUSTER_STATE"), Some("new"));
+    }
+
+    /// The version that a Kubernetes was released with counts where no tag says another.
+    #[test]
+    fn discovery_is_refused_where_it_would_be_ignored() {
+        let with = |tag, etcd| {
+            problems(&[("KUBE_TAG", tag), ("ETCD_TAG", etcd), ("ETCD_DISCOVERY_URL", "https://discovery.example.org/0f1e")])
+        };
+        for (tag, etcd) in [("v1.37.0", ""), ("v1.28.0", "v3.7.0")] {
+            assert_eq!(with(tag, etcd).len(), 1, "{tag} {etcd}: {:?}", with(tag, etcd));
+            assert!(with(tag, etcd)[0].starts_with("ETCD_DISCOVERY_URL "));
+        }
+        for (tag, etcd) in [("v1.37.0", "v3.6.5"), ("v1.36.0", "")] {
+            assert!(with(tag, etcd).is_empty());
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, json};
 
 use super::node_spec::NodeSpec;
-use super::parameters::{Mistake, Parameters};
+use super::parameters::Parameters;
 use super::versions::split;
 use super::{Facts, render};
 use crate::desired::{Certificate, Desired, File, Gate, Probe};
@@ -20,8 +20,9 @@ pub(super) fn parameters(changes: &[(&str, &str)]) -> Parameters {
         ("KUBE_NODE_IP", "192.0.2.11"),
         ("INSTANCE_NAME", "blue-master-0"),
         ("CLUSTER_UUID", "c0ffee00-1111-4222-8333-444455556666"),
-        ("CERTIFICATES", "magnum"),
+        ("CERTIFICATES", "given"),
         ("KEYSTONE_AUTH_ENABLED", "false"),
+        ("CGROUP_DRIVER", "cgroupfs"),
     ];
     for (name, value) in base.iter().chain(changes) {
         config.insert((*name).to_owned(), json!(value));
@@ -30,17 +31,18 @@ pub(super) fn parameters(changes: &[(&str, &str)]) -> Parameters {
     Parameters::from_deployment(&deployment).unwrap()
 }
 
-pub(super) fn mistakes(changes: &[(&str, &str)]) -> Vec<Mistake> {
-    NodeSpec::from_parameters(&parameters(changes)).err().unwrap_or_default()
-}
-
 /// What is wrong with a master, without rules and remedies.
 pub(super) fn problems(changes: &[(&str, &str)]) -> Vec<String> {
-    mistakes(changes).into_iter().map(|mistake| format!("{} {}", mistake.parameter, mistake.problem)).collect()
+    let mistakes = NodeSpec::from_parameters(&parameters(changes)).err().unwrap_or_default();
+    mistakes.into_iter().map(|mistake| format!("{} {}", mistake.parameter, mistake.problem)).collect()
+}
+
+pub(super) fn spec(changes: &[(&str, &str)]) -> NodeSpec {
+    NodeSpec::from_parameters(&parameters(changes)).unwrap()
 }
 
 pub(super) fn node(changes: &[(&str, &str)]) -> Desired {
-    render(&NodeSpec::from_parameters(&parameters(changes)).unwrap(), &Facts::default())
+    render(&spec(changes), &Facts::default())
 }
 
 /// A master of a minor.
@@ -63,7 +65,8 @@ pub(super) fn assignments(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         let (key, rest) = line.split_once('=').unwrap_or_else(|| panic!("no assignment: {line:?}"));
-        let inner = rest.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_else(|| panic!("no value: {line:?}"));
+        let inner =
+            rest.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_else(|| panic!("no value: {line:?}"));
         let (mut value, mut chars) = (String::new(), inner.chars());
         while let Some(c) = chars.next() {
             assert!(!matches!(c, '"' | '`' | '$'), "open quote or variable: {line:?}");

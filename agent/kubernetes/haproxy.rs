@@ -113,3 +113,78 @@ RestartSec=5
 "
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kubernetes::fixtures::{asked, content, file, node, spec};
+
+    fn worker(minor: u16, changes: &[(&str, &str)]) -> Desired {
+        let tag = format!("v1.{minor}.3");
+        let base = [
+            ("KUBE_TAG", tag.as_str()),
+            ("ROLE", "minion"),
+            ("API_BALANCER", "haproxy"),
+            ("MASTER_ADDRESSES", "192.0.2.11,2001:db8::12"),
+        ];
+        node(&base.into_iter().chain(changes.iter().copied()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn masters_are_checked_by_their_health_and_certificate() {
+        let open: &[(&str, &str)] = &[("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080")];
+        for (minor, changes, http, server, gate) in [
+            (
+                28,
+                &[][..],
+                Some("GET /readyz"),
+                "192.0.2.11:6443 check check-ssl verify required ca-file /etc/kubernetes/certs/ca.crt",
+                Some("https://127.0.0.1:6443/readyz"),
+            ),
+            (
+                6,
+                &[],
+                Some("GET /healthz"),
+                "192.0.2.11:6443 check check-ssl verify required ca-file /etc/kubernetes/certs/ca.crt",
+                Some("https://127.0.0.1:6443/healthz"),
+            ),
+            // There nobody who is unknown is told anything.
+            (5, &[], None, "192.0.2.11:6443 check", None),
+            (15, open, Some("GET /healthz"), "192.0.2.11:8080 check", Some("http://127.0.0.1:8080/healthz")),
+        ] {
+            let desired = worker(minor, changes);
+            let text = content(&desired, SETTINGS);
+            let found = text.lines().find_map(|line| line.trim().strip_prefix("option httpchk "));
+            assert_eq!(found, http, "{minor}");
+            assert!(text.contains(&format!("    server master-0 {server}\n")), "{text}");
+            assert!(text.contains("    server master-1 [2001:db8::12]:"), "{text}");
+            assert_eq!(asked(&desired, "haproxy"), gate, "{minor}");
+            // The node itself goes that way.
+            assert!(text.contains("    bind 127.0.0.1:"));
+            assert!(content(&desired, DROP_IN).contains("Requires=heat-node-agent-guard.service"));
+        }
+    }
+
+    #[test]
+    fn nobody_else_gets_it() {
+        let worker = node(&[("ROLE", "minion"), ("KUBE_MASTER_IP", "192.0.2.5")]);
+        assert!(file(&worker, SETTINGS).is_none() && file(&node(&[]), SETTINGS).is_none());
+    }
+
+    proptest! {
+        /// Whatever the addresses: as many servers as masters, and no line more.
+        #[test]
+        fn no_address_adds_a_line(masters in prop::collection::vec(any::<IpAddr>(), 1..8), port in 1_u16..) {
+            let mut spec = spec(&[("ROLE", "minion"), ("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "192.0.2.11")]);
+            let cluster = spec.kubernetes.as_mut().unwrap();
+            let lines = settings(cluster).lines().count();
+            cluster.api.masters.clone_from(&masters);
+            cluster.api.port = port;
+            let text = settings(cluster);
+            prop_assert_eq!(text.lines().count(), lines - 1 + masters.len());
+            prop_assert_eq!(text.matches("    server master-").count(), masters.len());
+        }
+    }
+}

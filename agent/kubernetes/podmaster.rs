@@ -19,6 +19,8 @@ use crate::desired::{Desired, File};
 const WAITING: &str = "/srv/kubernetes/manifests";
 /// The port in the clear, on the loopback.
 const MASTER: &str = "--master=http://127.0.0.1:8080";
+/// Where images come from that the images of that time hold already (magnum-node.md 0, 1.9).
+const IMAGES: &str = "gcr.io/google_containers/";
 /// As Magnum's first releases pin it.
 const IMAGE: &str = "podmaster:1.1";
 
@@ -35,7 +37,7 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     for path in [WAITING, MANIFESTS] {
         desired.directories.push(directory(path));
     }
-    let prefix = cluster.image_prefix.clone().unwrap_or_default();
+    let prefix = cluster.image_prefix.as_deref().unwrap_or(IMAGES);
     let hyperkube = format!("{prefix}hyperkube:{}", cluster.tag);
     let mut arguments = vec!["/hyperkube", "controller-manager", MASTER].into_iter().map(str::to_owned).collect::<Vec<_>>();
     if let Some(keys) = service_account_keys(cluster) {
@@ -59,15 +61,9 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
             "volumeMounts": [{"name": "waiting", "mountPath": WAITING, "readOnly": true}, {"name": "manifests", "mountPath": MANIFESTS}],
         })
     };
-    let electors = json!([
-        election("controller", "kube-controller-manager.yaml"),
-        election("scheduler", "kube-scheduler.yaml"),
-    ]);
+    let electors = json!([election("controller", "kube-controller-manager.yaml"), election("scheduler", "kube-scheduler.yaml"),]);
     for (path, content) in [
-        (
-            format!("{WAITING}/kube-controller-manager.yaml"),
-            component("kube-controller-manager", &hyperkube, &arguments, 10252),
-        ),
+        (format!("{WAITING}/kube-controller-manager.yaml"), component("kube-controller-manager", &hyperkube, &arguments, 10252)),
         (format!("{WAITING}/kube-scheduler.yaml"), component("kube-scheduler", &hyperkube, &scheduler, 10251)),
         (
             format!("{MANIFESTS}/kube-podmaster.yaml"),
@@ -104,4 +100,61 @@ fn pod(name: &str, containers: &Value, volumes: &Value) -> String {
         "metadata": {"name": name, "namespace": "kube-system"},
         "spec": {"hostNetwork": true, "containers": containers, "volumes": volumes},
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::fixtures::{MINORS, content, file, gate, master};
+
+    /// magnum-node.md 1.9, 5.7
+    #[test]
+    fn it_elects_where_nothing_else_does() {
+        for minor in MINORS {
+            let desired = master(minor, &[]);
+            let elects = minor < 2;
+            let path = format!("{MANIFESTS}/kube-podmaster.yaml");
+            assert_eq!(file(&desired, &path).is_some(), elects, "{minor}");
+            for unit in ["kube-controller-manager.service", "kube-scheduler.service"] {
+                assert_eq!(desired.units.iter().any(|one| one.name == unit), !elects, "{unit} {minor}");
+            }
+            // On a master that does not lead they must not run.
+            assert_eq!(gate(&desired, "controller-manager").is_none(), elects);
+        }
+    }
+
+    #[test]
+    fn the_manifests_hold_what_the_two_need() {
+        let keys = [
+            ("KUBE_SERVICE_ACCOUNT_KEY", "-----BEGIN PUBLIC KEY-----\\nAA\\n-----END PUBLIC KEY-----"),
+            ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "-----BEGIN RSA PRIVATE KEY-----\\nBB\\n-----END RSA PRIVATE KEY-----"),
+            ("CONTAINER_INFRA_PREFIX", "mirror.example.org/"),
+        ];
+        let desired = master(1, &keys);
+        let manager = content(&desired, "/srv/kubernetes/manifests/kube-controller-manager.yaml");
+        for part in [
+            "image: \"mirror.example.org/hyperkube:v1.1.3\"",
+            "- \"--master=http://127.0.0.1:8080\"",
+            "- \"--service-account-private-key-file=/etc/kubernetes/certs/service_account_private.key\"",
+            "- \"--root-ca-file=/etc/kubernetes/certs/ca.crt\"",
+            "port: 10252",
+            "readOnly: true",
+        ] {
+            assert!(manager.contains(part), "{part}: {manager}");
+        }
+        assert!(content(&desired, "/srv/kubernetes/manifests/kube-scheduler.yaml").contains("port: 10251"));
+        let podmaster = content(&desired, "/etc/kubernetes/manifests/kube-podmaster.yaml");
+        for part in [
+            "- \"--etcd-servers=http://127.0.0.1:2379\"",
+            "- \"--key=controller\"",
+            "- \"--key=scheduler\"",
+            "- \"--source-file=/srv/kubernetes/manifests/kube-scheduler.yaml\"",
+            "- \"--dest-file=/etc/kubernetes/manifests/kube-scheduler.yaml\"",
+        ] {
+            assert!(podmaster.contains(part), "{part}: {podmaster}");
+        }
+        let open = master(1, &[("TLS_DISABLED", "true"), ("CERTIFICATES", "")]);
+        let manager = content(&open, "/srv/kubernetes/manifests/kube-controller-manager.yaml");
+        assert!(!manager.contains("key-file") && !manager.contains("root-ca"));
+    }
 }

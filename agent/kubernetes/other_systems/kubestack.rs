@@ -30,15 +30,18 @@ pub(in crate::kubernetes) fn set_network_provider(cluster: &ClusterSpec, flags: 
     }
 }
 
-/// What is wrong with asking for it.
-pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mistake>) {
-    if cluster.kubestack.is_some() && cluster.minor.number() > LAST_PATCHED {
-        mistakes.push(Mistake::general(
-            "KUBESTACK",
-            format!("is set with Kubernetes {}", cluster.minor),
-            "builds with --network-provider exist up to 1.3; kubelet and controller manager of every other end at that flag",
-            "remove it, or give the KUBE_TAG of such a build",
-        ));
+/// What is wrong with asking for it, and what has to be known.
+pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mistake>, warnings: &mut Vec<Mistake>) {
+    if cluster.kubestack.is_none() {
+        return;
+    }
+    let rule = "builds with --network-provider exist up to 1.3; kubelet and controller manager of every other end at that flag";
+    let said = |problem: String, remedy| Mistake::general("KUBESTACK", problem, rule, remedy);
+    if cluster.minor.number() > LAST_PATCHED {
+        mistakes
+            .push(said(format!("is set with Kubernetes {}", cluster.minor), "remove it, or give the KUBE_TAG of such a build"));
+    } else {
+        warnings.push(said("is set".to_owned(), "make sure that the image holds such a build"));
     }
 }
 
@@ -48,7 +51,9 @@ pub(in crate::kubernetes) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts
     desired.directories.push(directory("/etc/systemd/system/kubestack.service.d"));
     let content = settings(cluster, bridge);
     desired.files.push(File { path: SETTINGS.to_owned(), mode: 0o600, owner: Owner::root(), content, secret: true });
-    let drop_in = format!("# Made by heat-node-agent.\n[Unit]\n{GUARDED}StartLimitIntervalSec=0\n\n[Service]\nRestart=always\nRestartSec=5\n");
+    let drop_in = format!(
+        "# Made by heat-node-agent.\n[Unit]\n{GUARDED}StartLimitIntervalSec=0\n\n[Service]\nRestart=always\nRestartSec=5\n"
+    );
     desired.files.push(File::public(DROP_IN, drop_in));
     desired.units.push(Unit {
         name: UNIT.to_owned(),
@@ -60,7 +65,8 @@ pub(in crate::kubernetes) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts
 }
 
 fn settings(cluster: &ClusterSpec, bridge: &str) -> String {
-    let mut out = String::from("# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n");
+    let mut out =
+        String::from("# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n");
     if let Some(cloud) = &cluster.cloud {
         out.push_str(&section("Global"));
         out.push_str(&line("auth-url", &cloud.auth_url));
