@@ -499,9 +499,15 @@ mod tests {
             ("TRUSTEE_PASSWORD", "p"),
             ("TRUST_ID", "t"),
         ];
-        for (minor, external, expected) in
-            [(5, "", Some("openstack")), (25, "", Some("openstack")), (26, "", None), (5, "true", None), (28, "true", None)]
-        {
+        for (minor, external, expected) in [
+            (5, "", Some("openstack")),
+            (25, "", Some("openstack")),
+            (26, "", None),
+            (5, "true", Some("openstack")),
+            (11, "true", None),
+            (28, "true", None),
+            (9, "false", None),
+        ] {
             let changes: Vec<_> = trustee.iter().copied().chain([("CLOUD_PROVIDER_ENABLED", external)]).collect();
             let found = of(minor, &changes);
             assert_eq!(value(&found, "cloud-provider"), expected, "{minor} {external}");

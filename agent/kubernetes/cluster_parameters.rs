@@ -5,16 +5,14 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::cluster::{
-    Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, NetworkDriver, Networks,
-    NodeSettings, Octavia, Options, Registry, Runtime, RuntimeKind,
+    Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, FIRST_WITH_TRUSTS, NetworkDriver,
+    Networks, NodeSettings, Octavia, Options, Registry, Runtime, RuntimeKind,
 };
 use super::cluster_checks::{Checks, minor_of, two_numbers};
 use super::node_spec::{Role, Secret};
 use super::parameters::{Mistake, Parameters};
 use super::versions::Minor;
 
-/// The first minor whose built-in OpenStack provider takes a trust.
-const FIRST_WITH_TRUSTS: u16 = 5;
 /// The first minor that Magnum ran with the external provider.
 const FIRST_WITH_EXTERNAL_CLOUD: u16 = 11;
 
@@ -96,7 +94,9 @@ impl ClusterSpec {
                 kind,
                 cri_dockerd: kind == RuntimeKind::Docker && minor.number() >= 24,
                 cgroup_driver: text("CGROUP_DRIVER").unwrap_or_else(|| default_cgroup_driver(minor).to_owned()),
-                sandbox_image: text("SANDBOX_IMAGE"),
+                // A private mirror holds Magnum's own choice (magnum-node.md 2.3).
+                sandbox_image: text("SANDBOX_IMAGE")
+                    .or_else(|| text("CONTAINER_INFRA_PREFIX").map(|prefix| format!("{prefix}pause:3.1"))),
             },
             node: NodeSettings {
                 labels: own_labels
@@ -180,15 +180,12 @@ fn networks(parameters: &Parameters) -> Option<Networks> {
 fn cloud(parameters: &Parameters, minor: Minor) -> Option<Cloud> {
     let text = |name: &str| parameters.get(name).map(str::to_owned);
     let secret = |name: &str| parameters.get(name).map(Secret::new);
-    // The built-in provider knows trusts from 1.5 on (magnum-node.md 1.8: Magnum 4.x).
-    let trustee = parameters.get("TRUSTEE_USER_ID").filter(|_| minor.number() >= FIRST_WITH_TRUSTS);
-    let user = match (trustee, secret("TRUSTEE_PASSWORD")) {
-        (Some(user), Some(password)) => Some(CloudUser::Trustee(user.to_owned(), password)),
-        _ => match (text("USERNAME"), secret("PASSWORD"), text("TENANT_NAME")) {
-            (Some(user), Some(password), Some(project)) => Some(CloudUser::Creator(user, password, project)),
-            _ => None,
-        },
-    };
+    let trustee = text("TRUSTEE_USER_ID").zip(secret("TRUSTEE_PASSWORD"));
+    let trustee = trustee.map(|(user, password)| CloudUser::Trustee(user, password));
+    let creator = text("USERNAME").zip(secret("PASSWORD")).zip(text("TENANT_NAME"));
+    let creator = creator.map(|((user, password), project)| CloudUser::Creator(user, password, project));
+    // Magnum 3.x sends both, and its Kubernetes understands the creator alone.
+    let user = if minor.number() < FIRST_WITH_TRUSTS { creator.or(trustee) } else { trustee.or(creator) };
     user.zip(text("AUTH_URL")).map(|(user, auth_url)| Cloud {
         auth_url,
         user,

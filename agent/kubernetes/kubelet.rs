@@ -14,7 +14,7 @@ use super::node_spec::{NodeSpec, Role};
 use super::runtime;
 use super::settings::Settings;
 use super::versions::{Component, ConfigKind};
-use super::{cloud_config, reservations};
+use super::{cloud_config, other_systems, reservations};
 use crate::desired::{Desired, Directory, File, Need};
 
 const UNIT: &str = "kubelet.service";
@@ -103,6 +103,7 @@ fn settings(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Settings {
     if !has_variables(minor) {
         settings.flags.set("allow-privileged", cluster.control_plane.allow_privileged.to_string());
     }
+    other_systems::set_network_provider(cluster, &mut settings.flags);
     // cAdvisor's own port shows containers to everybody (magnum-node.md 5.1).
     settings.flags.set("cadvisor-port", "0");
     if settings.document().is_some() {
@@ -280,7 +281,7 @@ mod tests {
         let base =
             [("KUBE_TAG", tag.as_str()), ("CGROUP_DRIVER", driver), ("CERTIFICATES", "given"), ("KUBE_MASTER_IP", "192.0.2.5")];
         let all: Vec<_> = base.into_iter().chain(changes.iter().copied()).collect();
-        let facts = Facts { memory: Some(4096), cpus: Some(2), resolved: true };
+        let facts = Facts { memory: Some(4096), cpus: Some(2), resolved: true, ..Facts::default() };
         render(&NodeSpec::from_parameters(&parameters(&all)).unwrap(), &facts)
     }
 
