@@ -42,15 +42,6 @@ impl ClusterSpec {
             let items = parameters.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty());
             items.filter_map(|item| item.parse().ok()).collect::<Vec<IpAddr>>()
         };
-        let kind = match parameters.get("CONTAINER_RUNTIME") {
-            Some("containerd") => {
-                // Magnum's own default is 1.4.4, which no image with a recent Kubernetes has.
-                let (first, second) = parameters.get("CONTAINERD_VERSION").and_then(two_numbers).unwrap_or((1, 6));
-                RuntimeKind::Containerd(first, second)
-            }
-            Some("cri-o") => RuntimeKind::CriO,
-            _ => RuntimeKind::Docker,
-        };
         let tls = !parameters.is_true("TLS_DISABLED");
         let magnum = parameters.get("MAGNUM_URL").is_some();
         let networks = networks(parameters)?;
@@ -90,14 +81,7 @@ impl ClusterSpec {
             },
             networks,
             etcd: etcd(parameters),
-            runtime: Runtime {
-                kind,
-                cri_dockerd: kind == RuntimeKind::Docker && minor.number() >= 24,
-                cgroup_driver: text("CGROUP_DRIVER").unwrap_or_else(|| default_cgroup_driver(minor).to_owned()),
-                // A private mirror holds Magnum's own choice (magnum-node.md 2.3).
-                sandbox_image: text("SANDBOX_IMAGE")
-                    .or_else(|| text("CONTAINER_INFRA_PREFIX").map(|prefix| format!("{prefix}pause:3.1"))),
-            },
+            runtime: runtime(parameters, minor),
             node: NodeSettings {
                 labels: own_labels
                     .into_iter()
@@ -224,6 +208,27 @@ fn registry(parameters: &Parameters, role: Role) -> Option<Registry> {
         domain_is_id: parameters.given("REGISTRY_DOMAIN").is_none(),
         trust: first(&["REGISTRY_TRUST_ID", "TRUST_ID"]).as_deref().map(Secret::new),
     })
+}
+
+fn runtime(parameters: &Parameters, minor: Minor) -> Runtime {
+    let text = |name: &str| parameters.get(name).map(str::to_owned);
+    let kind = match parameters.get("CONTAINER_RUNTIME") {
+        Some("containerd") => {
+            // Magnum's own default is 1.4.4, which no image with a recent Kubernetes has.
+            let (first, second) = parameters.get("CONTAINERD_VERSION").and_then(two_numbers).unwrap_or((1, 6));
+            RuntimeKind::Containerd(first, second)
+        }
+        Some("cri-o") => RuntimeKind::CriO,
+        _ => RuntimeKind::Docker,
+    };
+    Runtime {
+        kind,
+        cri_dockerd: kind == RuntimeKind::Docker && minor.number() >= 24,
+        cgroup_driver: text("CGROUP_DRIVER").unwrap_or_else(|| default_cgroup_driver(minor).to_owned()),
+        // A private mirror holds Magnum's own choice (magnum-node.md 2.3).
+        sandbox_image: text("SANDBOX_IMAGE")
+            .or_else(|| text("CONTAINER_INFRA_PREFIX").map(|prefix| format!("{prefix}pause:3.1"))),
+    }
 }
 
 fn etcd(parameters: &Parameters) -> Etcd {
