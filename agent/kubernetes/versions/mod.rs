@@ -7,6 +7,8 @@
 //! list, no noted removal; `?` means that nothing is known. In all other minors it is known not to be there.
 
 mod command_line;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use std::fmt;
@@ -82,12 +84,6 @@ impl Minor {
         let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         let (digits, after) = rest.split_at(end);
         (after.is_empty() || after.starts_with(['.', '-', '+'])).then(|| digits.parse().ok().map(Self)).flatten()
-    }
-
-    /// The minor after it.
-    #[must_use]
-    pub fn next(self) -> Self {
-        Self(self.0 + 1)
     }
 
     /// The `28` of 1.28.
