@@ -223,6 +223,33 @@ pub fn admission_plugin(minor: Minor, name: &str) -> Standing {
     }
 }
 
+/// A program with releases of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Companion {
+    /// etcd's server 3.N
+    Etcd,
+    /// flanneld 0.N
+    Flanneld,
+}
+
+/// Whether a companion's minor has a flag; none where that is not known. `-` and `_` are not the same to them.
+#[must_use]
+pub fn companion_flag(program: Companion, minor: u16, name: &str) -> Option<bool> {
+    let (prefix, newest) = match program {
+        Companion::Etcd => ("etcd ", 7),
+        Companion::Flanneld => ("flanneld ", 20),
+    };
+    let rows = || include_str!("companions.txt").lines().filter_map(|line| line.strip_prefix(prefix)?.split_once(' '));
+    let ranges = rows().find(|(of, _)| *of == name).map(|(_, ranges)| ranges)?;
+    match standing(ranges, Minor(minor.min(newest)), "") {
+        Standing::Known => Some(true),
+        Standing::Unknown => None,
+        // flanneld's oldest list is that of 0.5.
+        _ if program == Companion::Flanneld && minor < 5 => None,
+        _ => Some(false),
+    }
+}
+
 /// The ranges of a name in a table.
 fn row(table: &'static str, name: &str) -> Option<&'static str> {
     table.lines().find_map(|line| {

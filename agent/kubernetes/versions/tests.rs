@@ -294,10 +294,44 @@ fn admission_plugins_come_and_go() {
 }
 
 #[test]
+fn flags_of_etcd_and_flanneld() {
+    use Companion::{Etcd, Flanneld};
+    for (program, minor, name, expected) in [
+        (Etcd, 3, "ca-file", Some(true)),
+        (Etcd, 4, "ca-file", Some(false)),
+        (Etcd, 4, "listen-metrics-urls", Some(true)),
+        (Etcd, 5, "listen-metrics-urls", None),
+        (Etcd, 5, "enable-v2", Some(true)),
+        (Etcd, 6, "enable-v2", Some(false)),
+        (Etcd, 6, "discovery", Some(true)),
+        (Etcd, 7, "discovery", Some(false)),
+        (Etcd, 5, "discovery-token", Some(false)),
+        (Etcd, 6, "discovery-token", Some(true)),
+        (Etcd, 4, "no-such", None),
+        (Flanneld, 7, "remote", Some(true)),
+        (Flanneld, 8, "remote", None),
+        (Flanneld, 9, "remote", Some(false)),
+        (Flanneld, 5, "public-ip", None),
+        (Flanneld, 6, "public-ip", Some(true)),
+        (Flanneld, 4, "public-ip", None),
+        (Flanneld, 14, "net-config-path", Some(true)),
+        (Flanneld, 11, "net-config-path", Some(false)),
+        (Flanneld, 20, "log_backtrace_at", Some(true)),
+        (Flanneld, 20, "log-backtrace-at", None),
+    ] {
+        assert_eq!(companion_flag(program, minor, name), expected, "{program:?} {minor} {name}");
+    }
+}
+
+#[test]
 fn every_line_of_the_tables_is_understood() {
     let fields = [ConfigKind::Kubelet.table(), ConfigKind::Proxy.table(), include_str!("admission-plugins.txt")];
     let tables = Component::ALL.map(Component::table);
-    let mut bytes = include_str!("instead.txt").len();
+    let mut bytes = include_str!("instead.txt").len() + include_str!("companions.txt").len();
+    for line in include_str!("companions.txt").lines() {
+        let ranges = line.rsplit(' ').next().unwrap();
+        assert!(ranges.split(',').all(|text| range(text).is_some()), "{line}");
+    }
     for table in tables.into_iter().chain(fields) {
         bytes += table.len();
         let mut before = "";
