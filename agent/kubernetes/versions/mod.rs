@@ -3,7 +3,7 @@
 //! In: a component, a minor, a name. Out: its [`Standing`]. The tables are the `.txt` files beside this one; `docs/flags/renew` makes
 //! them from lists of real binaries and reference pages and from noted changes. A line is a name and the minors that know it:
 //! `config 2-5,10-` is known from 1.2 to 1.5 and again from 1.10 on. A letter after a range says whence, where it is not the minor's own
-//! list: `h` the real binary takes it without showing it, `b` the minors before and after know it, `n` a noted change or, after the last
+//! list: `h` the real binary takes it without showing it, `c` a binary with features cut out shows it, `b` the minors before and after know it, `n` a noted change or, after the last
 //! list, no noted removal; `?` means that nothing is known. In all other minors it is known not to be there.
 
 mod command_line;
