@@ -162,7 +162,7 @@ impl CommandLine {
         let mistake = match flag(component, minor, name) {
             Standing::Known | Standing::Unchecked => None,
             Standing::Removed { last, instead } => {
-                Some((format!("--{name} is gone: {component} {last} was the last to have it"), remedy(name, instead)))
+                Some((format!("--{name} is gone: {component} {last} is the last known to have it"), remedy(name, instead)))
             }
             Standing::NotYet { first } => Some((
                 format!("--{name} comes with {component} {first}"),
@@ -212,7 +212,7 @@ impl CommandLine {
                         .push(format!("--{name}: whether {} knows the admission plugin {plugin} is not known", self.minor));
                     continue;
                 }
-                Standing::Removed { last, instead } => (format!("is gone: {last} was the last to have it"), instead),
+                Standing::Removed { last, instead } => (format!("is gone: {last} is the last known to have it"), instead),
                 Standing::NotYet { first } => (format!("comes with {first}"), ""),
                 Standing::NeverThere => ("is none".to_owned(), ""),
             };

@@ -217,6 +217,16 @@ fn what_no_list_proves_to_be_gone_is_unknown() {
 }
 
 #[test]
+fn the_last_minor_is_the_last_that_is_known_to_have_it() {
+    // 1.6 takes it, of 1.7 to 1.14 nothing is known, the binary of 1.15 refuses it.
+    assert_eq!(flag(Component::Kubelet, Minor(10), "babysit-daemons"), Standing::Unknown);
+    assert_eq!(removed(Component::Kubelet, 15, "babysit-daemons"), Some((6, "")));
+    // Known from 1.5 on, perhaps there in 1.4.
+    assert_eq!(admission_plugin(Minor(3), "PodNodeSelector"), Standing::NotYet { first: Minor(5) });
+    assert_eq!(admission_plugin(Minor(4), "PodNodeSelector"), Standing::Unknown);
+}
+
+#[test]
 fn what_only_other_components_have_was_never_there() {
     assert_eq!(flag(Component::ApiServer, Minor(20), "cluster-dns"), Standing::NeverThere);
     assert_eq!(flag(Component::Scheduler, Minor(31), "etcd-servers"), Standing::NeverThere);
@@ -519,7 +529,7 @@ fn stale_and_foreign_options_are_refused_and_unknown_ones_pass() {
     assert_eq!(
         whats,
         [
-            "--network-plugin is gone: kubelet 1.23 was the last to have it",
+            "--network-plugin is gone: kubelet 1.23 is the last known to have it",
             "--config-dir comes with kubelet 1.28",
             "--etcd-servers is no flag of kubelet",
             "--container-runtime=docker stops kubelet 1.26",
@@ -576,7 +586,7 @@ fn admission_plugins_in_options_are_checked_and_the_two_styles_exclude_each_othe
     assert_eq!(words, [""; 0]);
     assert_eq!(
         checked.mistakes[0].0,
-        "--enable-admission-plugins: admission plugin PodSecurityPolicy is gone: 1.24 was the last to have it"
+        "--enable-admission-plugins: admission plugin PodSecurityPolicy is gone: 1.24 is the last known to have it"
     );
     assert_eq!(checked.mistakes[0].2, "instead of PodSecurityPolicy: PodSecurity");
     assert_eq!(checked.warnings, ["--enable-admission-plugins: whether 1.25 knows the admission plugin MyOwn is not known"]);
