@@ -154,6 +154,7 @@ const NOTED: &[(Component, &str, u16, u16, &str)] = &[
     (Component::Scheduler, "scheduler-name", 2, 21, "--config"),
     (Component::Scheduler, "policy-config-file", 2, 22, "--config"),
     (Component::Scheduler, "port", 2, 23, "--secure-port"),
+    (Component::Scheduler, "secure-port", 13, 37, ""),
     (Component::Scheduler, "lock-object-name", 7, 27, "--leader-elect-resource-name"),
     (Component::Scheduler, "lock-object-namespace", 7, 27, "--leader-elect-resource-namespace"),
     (Component::Proxy, "master", 2, 37, ""),
@@ -426,6 +427,22 @@ fn what_a_list_shows_is_known_in_that_minor() {
         }
     }
     assert!(looked_at > 10_000, "{looked_at}");
+}
+
+/// After the last list flags are carried forward. A page of a later minor, which took no part in that, has just these.
+#[test]
+fn what_was_carried_forward_is_on_a_later_page() {
+    let page: std::collections::BTreeSet<_> = include_str!("../../../docs/flags/kubelet-1.34.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .flat_map(str::split_whitespace)
+        .collect();
+    assert!(page.len() > 120);
+    let ours = Component::Kubelet.table().lines().filter_map(|line| line.split_once(' ')).map(|(name, _)| name);
+    let carried: std::collections::BTreeSet<_> = ours.filter(|name| known(Component::Kubelet, 34, name)).collect();
+    // The page is of a build without the JSON format; --runonce is still parsed, and then an error (kubernetes pull request 126336).
+    assert_eq!(carried.difference(&page).collect::<Vec<_>>(), [&"log-json-info-buffer-size", &"log-json-split-stream"]);
+    assert_eq!(page.difference(&carried).collect::<Vec<_>>(), [&"runonce"]);
 }
 
 fn kubelet(minor: u16, ours: &[(&'static str, &str)], options: &str) -> (CommandLine, Checked) {
