@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -429,20 +431,22 @@ fn what_a_list_shows_is_known_in_that_minor() {
     assert!(looked_at > 10_000, "{looked_at}");
 }
 
-/// After the last list flags are carried forward. A page of a later minor, which took no part in that, has just these.
+/// After the last list flags are carried forward. Pages of later minors, which took no part in that, have just these.
 #[test]
-fn what_was_carried_forward_is_on_a_later_page() {
-    let page: std::collections::BTreeSet<_> = include_str!("../../../docs/flags/kubelet-1.34.txt")
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .flat_map(str::split_whitespace)
-        .collect();
-    assert!(page.len() > 120);
-    let ours = Component::Kubelet.table().lines().filter_map(|line| line.split_once(' ')).map(|(name, _)| name);
-    let carried: std::collections::BTreeSet<_> = ours.filter(|name| known(Component::Kubelet, 34, name)).collect();
-    // The page is of a build without the JSON format; --runonce is still parsed, and then an error (kubernetes pull request 126336).
-    assert_eq!(carried.difference(&page).collect::<Vec<_>>(), [&"log-json-info-buffer-size", &"log-json-split-stream"]);
-    assert_eq!(page.difference(&carried).collect::<Vec<_>>(), [&"runonce"]);
+fn what_was_carried_forward_is_on_later_pages() {
+    // The kubelet's page is of a build without the JSON format; --runonce is still parsed, and then an error (kubernetes pull request 126336).
+    let json = ["log-json-info-buffer-size", "log-json-split-stream"];
+    for (component, minor, page, not_on_it, in_error) in [
+        (Component::Kubelet, 34, include_str!("../../../docs/flags/kubelet-1.34.txt"), &json[..], &["runonce"][..]),
+        (Component::ApiServer, 35, include_str!("../../../docs/flags/kube-apiserver-1.35.txt"), &[], &[]),
+    ] {
+        let page: BTreeSet<_> = page.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace).collect();
+        assert!(page.len() > 120);
+        let ours = component.table().lines().filter_map(|line| line.split_once(' ')).map(|(name, _)| name);
+        let carried: BTreeSet<_> = ours.filter(|name| known(component, minor, name)).collect();
+        assert_eq!(carried.difference(&page).copied().collect::<Vec<_>>(), not_on_it, "{component}");
+        assert_eq!(page.difference(&carried).copied().collect::<Vec<_>>(), in_error, "{component}");
+    }
 }
 
 fn kubelet(minor: u16, ours: &[(&'static str, &str)], options: &str) -> (CommandLine, Checked) {
