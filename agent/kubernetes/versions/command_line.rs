@@ -3,7 +3,8 @@
 use super::words::{quoted, split};
 use super::{Component, Minor, Standing, admission_plugin, flag};
 
-/// Flags whose value is a map or a set, with what ends a key in an item. Our items and the user's stand beside each other; the user's win.
+/// Flags whose value is a map or a set, with what ends a key in an item. Our items and the user's stand beside each
+/// other; the user's win.
 const MAPS: [(&str, char); 10] = [
     ("eviction-hard", '<'),
     ("eviction-minimum-reclaim", '='),
@@ -17,8 +18,8 @@ const MAPS: [(&str, char); 10] = [
     ("system-reserved", '='),
 ];
 
-/// Values that stop a component, by the first and last minor that refuse it: component, flag, minors, whether the value is refused, the rule,
-/// the remedy (magnum-node.md 5.1 to 5.5).
+/// Values that stop a component, by the first and last minor that refuse it: component, flag, minors, whether the value
+/// is refused, the rule, the remedy (magnum-node.md 5.1 to 5.5).
 type BadValue = (Component, &'static str, u16, u16, fn(&str) -> bool, &'static str, &'static str);
 const BAD_VALUES: [BadValue; 7] = [
     (Component::ApiServer, "insecure-port", 20, 23, |value| value != "0", "0 only", "use --secure-port"),
@@ -74,8 +75,8 @@ impl CommandLine {
         Self { component, minor, flags: Vec::new() }
     }
 
-    /// Sets our own flag, whose value replaces one that was set before. It is not taken, and false is the answer, where the minor is not known
-    /// to have it, and where the value holds a control character.
+    /// Sets our own flag, whose value replaces one that was set before. It is not taken, and false is the answer, where
+    /// the minor is not known to have it, and where the value holds a control character.
     pub fn set(&mut self, name: &'static str, value: impl Into<String>) -> bool {
         self.put(name, value.into())
     }
@@ -100,7 +101,8 @@ impl CommandLine {
         self.flags.iter().any(|flag| flag.name == name)
     }
 
-    /// Adds a user's options. They win over what was set before; maps are merged, and what the user gives twice is given twice.
+    /// Adds a user's options. They win over what was set before; maps are merged, and what the user gives twice is
+    /// given twice.
     pub fn options(&mut self, text: &str) -> Checked {
         let mut checked = Checked::default();
         let words = match split(text) {

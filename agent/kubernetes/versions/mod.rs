@@ -1,10 +1,11 @@
 //! What each minor release of Kubernetes takes: flags, fields of configuration files, admission plugins.
 //!
-//! In: a component, a minor, a name. Out: its [`Standing`]. The tables are the `.txt` files beside this one; `docs/flags/renew` makes
-//! them from lists of real binaries and reference pages and from noted changes. A line is a name and the minors that know it:
-//! `config 2-5,10-` is known from 1.2 to 1.5 and again from 1.10 on. A letter after a range says whence, where it is not the minor's own
-//! list: `h` the real binary takes it without showing it, `c` a binary with features cut out shows it, `b` the minors before and after know it, `n` a noted change or, after the last
-//! list, no noted removal; `?` means that nothing is known. In all other minors it is known not to be there.
+//! In: a component, a minor, a name. Out: its [`Standing`]. The tables are the `.txt` files beside this one;
+//! `docs/flags/renew` makes them from lists of real binaries and reference pages and from noted changes. A line is a
+//! name and the minors that know it: `config 2-5,10-` is known from 1.2 to 1.5 and again from 1.10 on. A letter after a
+//! range says whence, where it is not the minor's own list: `h` the real binary takes it without showing it, `c` a
+//! binary with features cut out shows it, `b` the minors before and after know it, `n` a noted change or, after the
+//! last list, no noted removal; `?` means that nothing is known. In all other minors it is known not to be there.
 
 mod command_line;
 #[cfg(test)]
@@ -142,7 +143,8 @@ impl ConfigKind {
         }
     }
 
-    /// The `apiVersion` of the file; none in a minor that reads no such file, or one of another form (magnum-node.md 5.1, 5.5).
+    /// The `apiVersion` of the file; none in a minor that reads no such file, or one of another form (magnum-node.md
+    /// 5.1, 5.5).
     #[must_use]
     pub fn api_version(self, minor: Minor) -> Option<&'static str> {
         match self {

@@ -38,8 +38,8 @@ fn a_tag_has_a_minor_whatever_comes_after_it() {
     assert_eq!(Minor::of_tag("v1.28.9").map(|minor| minor.to_string()).as_deref(), Some("1.28"));
 }
 
-/// The tables of magnum-node.md 5.1 to 5.5, a row each: the first minor that has a flag (2: before the oldest list), the last (37: still there),
-/// and the beginning of what to use instead.
+/// The tables of magnum-node.md 5.1 to 5.5, a row each: the first minor that has a flag (2: before the oldest list),
+/// the last (37: still there), and the beginning of what to use instead.
 const NOTED: &[(Component, &str, u16, u16, &str)] = &[
     (Component::Kubelet, "api-servers", 2, 7, "--kubeconfig"),
     (Component::Kubelet, "require-kubeconfig", 4, 9, "nothing"),
@@ -379,7 +379,8 @@ fn every_line_of_the_tables_is_understood() {
     }
 }
 
-/// The lists from which the table was made, read by themselves: what a list shows is never called gone, but for what was noted to be shown in error.
+/// The lists from which the table was made, read by themselves: what a list shows is never called gone, but for what
+/// was noted to be shown in error.
 #[test]
 fn what_a_list_shows_is_known_in_that_minor() {
     let logging = [
@@ -434,7 +435,8 @@ fn what_a_list_shows_is_known_in_that_minor() {
 /// After the last list flags are carried forward. Pages of later minors, which took no part in that, have just these.
 #[test]
 fn what_was_carried_forward_is_on_later_pages() {
-    // The kubelet's page is of a build without the JSON format; --runonce is still parsed, and then an error (kubernetes pull request 126336).
+    // The kubelet's page is of a build without the JSON format; --runonce is still parsed, and then an error
+    // (kubernetes pull request 126336).
     let json = ["log-json-info-buffer-size", "log-json-split-stream"];
     for (component, minor, page, not_on_it, in_error) in [
         (Component::Kubelet, 34, include_str!("../../../docs/flags/kubelet-1.34.txt"), &json[..], &["runonce"][..]),
@@ -641,8 +643,8 @@ fn what_is_no_command_line_is_refused() {
     }
 }
 
-/// How systemd splits the value of `$VAR` (extract_first_word() with EXTRACT_RELAX and EXTRACT_UNQUOTE): quotes of either kind anywhere in a word,
-/// a backslash before any character, in quotes too.
+/// How systemd splits the value of `$VAR` (extract_first_word() with EXTRACT_RELAX and EXTRACT_UNQUOTE): quotes of
+/// either kind anywhere in a word, a backslash before any character, in quotes too.
 fn as_systemd_splits(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
