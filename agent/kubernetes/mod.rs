@@ -23,6 +23,8 @@ mod flannel;
 mod haproxy;
 pub mod heat_params;
 mod host;
+#[cfg(test)]
+mod injection_tests;
 mod kube_proxy;
 mod kubeconfig;
 mod kubelet;
