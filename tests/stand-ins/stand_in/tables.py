@@ -4,7 +4,10 @@ Known from: the lists (see lists/renew). For each minor all of its lists togethe
  - they leave out flags that are deprecated (hidden): a flag which an earlier and a later list have was there in between;
  - up to 1.10 they leave out the flags of the logging library;
  - from 1.18 on the kubelet's page was kept by hand: what the program 1.21 had and the page of 1.21 lacks went on, until noted;
- - the programs 1.2 to 1.21 whose --help was read are a fork's: its own flags are left out (FORK).
+ - three pages of 1.10 are copies of those of 1.9, and the kubelet's page of 1.11 is lost: there only what an earlier and a later list
+   have is believed;
+ - the programs 1.2 to 1.21 whose --help was read are a fork's: its own flags are left out (FORK), and those of its 1.2 that the page of
+   1.2 lacks and the page of 1.3 has (EARLY).
 1.32 and later: the list of 1.31 and noted changes. Not known: flags that came new with 1.32 or later; flags that the program 1.22 or
 later has and its page does not show, unless noted.
 """
@@ -18,20 +21,25 @@ COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "ku
 
 # [spec] README of the lists; the first is Hypernetes' and KubeStack's, which an installation of that fork has (version suffix -hyper)
 HYPER = "network-provider"
-FORK = {HYPER, "advertise-port", "ir-data-source", "ir-dbname", "ir-hawkular", "ir-influxdb-host", "ir-namespace-only", "ir-password",
-        "ir-percentile", "ir-user", "loglevel", "cinder-config", "disable-hyper-internal-service", "docker-run", "hyper-root",
-        "allow-verification-with-non-compliant-keys"}
+FORK = {HYPER, "advertise-port", "cinder-config", "disable-hyper-internal-service", "hyper-root"}
+EARLY = {"etcd-cafile", "etcd-certfile", "etcd-keyfile", "daemonset-lookup-cache-size"}
+NO_PAGE = {("kube-apiserver", 10), ("kube-scheduler", 10), ("kube-proxy", 10), ("kubelet", 11)}
 
 ALWAYS = {"help", "version", "v", "vmodule"}  # [list] wherever a real program was asked
 KLOG = {"alsologtostderr", "log-backtrace-at", "log-dir", "logtostderr", "stderrthreshold"}  # [list] 1.2 on, [spec] gone 1.26
 KLOG_LATER = {"add-dir-header", "log-file", "log-file-max-size", "skip-headers", "skip-log-headers"}  # [list] 1.16 on
+KLOG_LAST = {"one-output"}  # [list] 1.20 on
 
 # (program, flag, first minor, last minor): there although no list of those minors shows it. [spec] section 5 if nothing else is said.
 NOTED = (
     ("kube-apiserver", "insecure-port", 2, 23), ("kube-apiserver", "insecure-bind-address", 2, 23),
     ("kube-apiserver", "kubelet-https", 2, 21), ("kube-apiserver", "master-service-namespace", 2, 26),
     ("kube-apiserver", "cloud-provider", 2, 32), ("kube-apiserver", "cloud-config", 2, 32),
-    ("kube-apiserver", "service-account-api-audiences", 10, 22),
+    ("kube-apiserver", "service-account-api-audiences", 10, 22), ("kube-apiserver", "enable-admission-plugins", 10, LAST),
+    ("kube-apiserver", "disable-admission-plugins", 10, LAST), ("kube-apiserver", "service-account-issuer", 10, LAST),
+    ("kube-apiserver", "service-account-signing-key-file", 10, LAST), ("kube-apiserver", "etcd-quorum-read", 2, 12),
+    ("kube-apiserver", "admission-control", 2, LAST), ("kube-apiserver", "portal-net", 2, 8), ("kube-apiserver", "public-address-override", 2, 9),
+    ("kube-apiserver", "repair-malformed-updates", 2, 13), ("kube-apiserver", "tls-ca-file", 5, 10),
     ("kube-controller-manager", "port", 2, 23), ("kube-controller-manager", "address", 2, 23),
     ("kube-controller-manager", "pod-eviction-timeout", 2, 26), ("kube-controller-manager", "enable-taint-manager", 6, 26),
     ("kube-controller-manager", "experimental-cluster-signing-duration", 7, 24),
@@ -39,7 +47,8 @@ NOTED = (
     ("kubelet", "cadvisor-port", 2, 11), ("kubelet", "api-servers", 2, 7), ("kubelet", "require-kubeconfig", 4, 9),
     ("kubelet", "allow-privileged", 2, 14), ("kubelet", "register-schedulable", 2, 33), ("kubelet", "cloud-config", 2, 33),
     ("kubelet", "pod-infra-container-image", 2, 34), ("kubelet", "container-runtime", 2, 26),
-    ("kubelet", "non-masquerade-cidr", 2, 23), ("kubelet", "register-with-taints", 6, LAST),
+    ("kubelet", "configure-cbr0", 2, 4), ("kubelet", "network-plugin-dir", 2, 8), ("kubelet", "non-masquerade-cidr", 2, 23), ("kubelet", "register-with-taints", 6, LAST),
+    ("kube-proxy", "cleanup-iptables", 2, 13), ("kube-proxy", "conntrack-max", 2, 15),
 )
 # (program, flag, first minor without it): what later lists or the rule above would still give. [spec] section 5.
 GONE = (
@@ -50,6 +59,7 @@ GONE = (
     ("kubelet", "experimental-dockershim-root-directory", 24), ("kubelet", "redirect-container-streaming", 23),
     ("kubelet", "experimental-logging-sanitization", 24), ("kubelet", "one-output", 26),
     ("kube-apiserver", "cloud-provider", 33), ("kube-apiserver", "cloud-config", 33),
+    *(("kube-proxy", flag, 26) for flag in sorted(KLOG | KLOG_LATER | KLOG_LAST)),  # its pages go on showing them
 )
 
 
@@ -96,10 +106,11 @@ def flags(component: str, version: str) -> frozenset[str]:
     minor = minor_of(version)
     near = min(minor, LISTED)
     has = {name for name, minors in listed(component).items() if minors and min(minors) <= near <= max(minors)}
+    if (component, minor) in NO_PAGE:
+        has = {n for n in has if min(listed(component)[n]) < minor < max(listed(component)[n])}
+    if minor == 2:
+        has -= EARLY
     if component == "kubelet":
-        # The page of 1.11 does not exist: what only 1.10 or only 1.12 has is not believed unless noted.
-        if minor == 11:
-            has = {n for n in has if {10, 12} <= listed(component)[n] or (min(listed(component)[n]) < 10 and max(listed(component)[n]) > 12)}
         # --config was a directory up to 1.5 and a file from 1.10 on, and nothing in between. [list] [spec]
         if 6 <= minor <= 9:
             has.discard("config")
@@ -110,6 +121,8 @@ def flags(component: str, version: str) -> frozenset[str]:
         has |= KLOG
     if 16 <= minor < 26:
         has |= KLOG_LATER
+    if 20 <= minor < 26:
+        has |= KLOG_LAST
     has |= {flag for program, flag, first, last in NOTED if program == component and first <= minor <= last}
     # A removal that is noted wins over lists: the page of a later minor was copied, or only describes. [spec]
     has -= {flag for program, flag, since in GONE if program == component and minor >= since}
