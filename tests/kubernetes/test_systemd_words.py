@@ -19,7 +19,7 @@ def test_words(text, words):
 
 
 def test_variables():
-    assert expand(["$A", "$A", "x${A}", "$B", "$$A", "$C"], {"A": 'p "q r"', "B": ""}) == ["$A", "p", "q r", 'xp "q r"', "$A"]
+    assert expand(["$A", "$A", "x${A}", "$B", "$$A", "$C", "$", "$A-b", "a$A"], {"A": 'p "q r"', "B": ""}) == ["$A", "p", "q r", 'xp "q r"', "$A", "a$A"]
 
 
 def test_a_drop_in_drops_the_unit_s_own(tmp_path):

@@ -133,10 +133,12 @@ def _escape(text: str, i: int) -> tuple[str, int]:
 
 
 def expand(words: list[str], environment: dict[str, str]) -> list[str]:
-    """$NAME as a word of its own is split into any number of words; ${NAME} anywhere is one; $$ is a dollar. The program is left alone."""
+    """$NAME as a word of its own is split into any number of words; ${NAME} anywhere is one; $$ is a dollar. The program is left alone.
+
+    A word that begins with $ is taken for a name to its end: `$` and `$a-b` are no variable that exists, and vanish."""
     out = words[:1]
     for word in words[1:]:
-        if re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", word):
+        if word.startswith("$") and word[1:2] not in ("{", "$"):
             out += split(environment.get(word[1:], ""))
         else:
             out.append(re.sub(r"\$(\$|\{([A-Za-z_][A-Za-z0-9_]*)\})",
