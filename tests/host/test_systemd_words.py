@@ -11,7 +11,8 @@ FILES = [
     'S="--a=1 --b=\\"x y\\" --c=\'p q\' --d=m\\\\ n --e= --f=\\"\\" \\"\\" --g=$A ${A} %h"\nT="a\\\\\\\\b \\"c\\\\\\"d\\" \'e\\\\\'f\' "\n',
     'U="--x=\\"open and blanks"\nV=" \t lead and trail \t"\nW="--l=a=b,c=d --m=*?[x] --n=~ --o=\xe4\xf6 --p=&;|<>"\n',
 ]
-LINES = ["$A $B $C $D", "$E $F $G $H", "$I $J $K $L $M $N $O $P", "$Q $R", "$S", "$T", "$U", "$V", "$W", "${S} x${A}y $$A $$ $ a$A $A-b ${A-b} ${A x",
+LINES = ["$A $B $C $D", "$E $F $G $H", "$I $J $K $L $M $N $O $P", "$Q $R", "$S", "$T", "$U", "$V", "$W",
+         "${S} x${A}y $$A $$ $ a$A $A-b ${A-b} ${A x",
          "\"a b\" 'c d' e\\x20f \\\"g\\\" \"h\\\"i\" 100%% \"\" j\\tk", "$NOBODY ${NOBODY} end"]
 
 

@@ -41,7 +41,8 @@ class Running:
         if notify:
             environment["NOTIFY_SOCKET"] = str(notify)
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen([programs / name, *map(str, words)], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen([programs / name, *map(str, words)], env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                                            stderr=log)
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")

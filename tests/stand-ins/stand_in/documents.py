@@ -144,7 +144,8 @@ def check_kubelet(document: dict, minor: int):
     if not 0 <= low < high <= 100:
         raise Refused(f"{what}: imageGCLowThresholdPercent {low} and imageGCHighThresholdPercent {high} must be in order, 0 to 100")
     enforce = set(document.get("enforceNodeAllocatable") or [])
-    if stray := enforce - {"pods", "system-reserved", "kube-reserved", "system-reserved-compressible", "kube-reserved-compressible", "none"}:
+    if stray := enforce - {"pods", "system-reserved", "kube-reserved", "system-reserved-compressible", "kube-reserved-compressible",
+                           "none"}:
         raise Refused(f"{what}: invalid enforceNodeAllocatable: {', '.join(stray)}")
     for name, group in (("system-reserved", "systemReservedCgroup"), ("kube-reserved", "kubeReservedCgroup")):
         if name in enforce and not document.get(group):

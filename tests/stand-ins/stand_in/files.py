@@ -71,7 +71,8 @@ def certificates(path: str, what: str) -> list[dict]:
         found.append(decoded(der))
         begins, ends = (ssl.cert_time_to_seconds(found[-1][field]) for field in ("notBefore", "notAfter"))
         if not begins <= time.time() <= ends:
-            raise Refused(f"{what}: {path}: x509: certificate has expired or is not yet valid: from {found[-1]['notBefore']} to {found[-1]['notAfter']}")
+            between = f"from {found[-1]['notBefore']} to {found[-1]['notAfter']}"
+            raise Refused(f"{what}: {path}: x509: certificate has expired or is not yet valid: {between}")
     return found
 
 
@@ -201,23 +202,24 @@ OPENSTACK = {
 def openstack_config(path: str, minor: int):
     """Read as gcfg does: an unknown section or key is fatal. [tried] 1.2. Later in-tree readers only warn [memory]; here it stays fatal."""
     section = None
-    for number, line in enumerate(read(path, "could not init cloud provider \"openstack\"").decode().splitlines(), 1):
+    what = 'could not init cloud provider "openstack"'
+    for number, line in enumerate(read(path, what).decode().splitlines(), 1):
         line = line.strip()
         if not line or line[0] in "#;":
             continue
         if found := re.fullmatch(r'\[\s*([\w-]+)\s*(?:"([^"]*)")?\s*\]', line):
             section = next((s for s in OPENSTACK if s.lower() == found[1].lower()), None)
             if section is None:
-                raise Refused(f'could not init cloud provider "openstack": invalid section: section "{found[1]}"', 255)
+                raise Refused(f'{what}: invalid section: section "{found[1]}"', 255)
             continue
         found = re.fullmatch(r"([A-Za-z][\w-]*)\s*(?:=\s*(.*))?", line)
         if not found or section is None:
-            raise Refused(f'could not init cloud provider "openstack": {path}:{number}: expected section header or variable', 255)
+            raise Refused(f'{what}: {path}:{number}: expected section header or variable', 255)
         if OPENSTACK[section].get(found[1].lower(), 99) > minor:
-            raise Refused(f'could not init cloud provider "openstack": invalid variable: section "{section}" subsection "" variable "{found[1]}"', 255)
+            raise Refused(f'{what}: invalid variable: section "{section}" subsection "" variable "{found[1]}"', 255)
         value = found[2] or ""
         bare = re.sub(r'"(?:[^"\\]|\\["\\nt])*"', "", value)
         if '"' in bare or "\\" in bare:
-            raise Refused(f'could not init cloud provider "openstack": {path}:{number}: string not terminated or unknown escape', 255)
-    if not ROOT and section is None:
-        raise Refused('could not init cloud provider "openstack": empty configuration', 255)
+            raise Refused(f'{what}: {path}:{number}: string not terminated or unknown escape', 255)
+    if section is None:
+        raise Refused(f'{what}: empty configuration', 255)

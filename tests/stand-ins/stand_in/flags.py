@@ -127,8 +127,8 @@ def parse(component: str, version: str, words: list[str]) -> Flags:
         if not word.startswith("--"):
             # [source] kubelet and later all: "unknown command"; before that a word without dashes was ignored. Whoever writes one
             # has split a value in two, so it is refused in all.
-            text = f"unknown shorthand flag: {word[1:2]!r} in {word}" if word.startswith("-") else f"unknown command {word!r} for {component!r}"
-            raise unknown(component, minor, text)
+            short = f"unknown shorthand flag: {word[1:2]!r} in {word}"
+            raise unknown(component, minor, short if word.startswith("-") else f"unknown command {word!r} for {component!r}")
         name, equals, value = word[2:].partition("=")
         name = tables.normal(name)
         if not name:

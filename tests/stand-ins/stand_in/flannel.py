@@ -123,7 +123,8 @@ class Etcd:
         self.endpoints = endpoints(f)
         self.prefix = f.get("etcd-prefix", "/coreos.com/network").rstrip("/")
         self.tls = [files.at(f.get(n)) if f.get(n) else "" for n in ("etcd-cafile", "etcd-certfile", "etcd-keyfile")]
-        self.login = base64.b64encode(f"{f.get('etcd-username')}:{f.get('etcd-password')}".encode()).decode() if f.get("etcd-username") else ""
+        login = f"{f.get('etcd-username')}:{f.get('etcd-password')}"
+        self.login = base64.b64encode(login.encode()).decode() if f.get("etcd-username") else ""
         self.gateway = "/v3"
 
     def _ask(self, method: str, path: str, body: str = "", kind: str = "application/json") -> tuple[int, dict]:
@@ -132,7 +133,8 @@ class Etcd:
             url = urlsplit(endpoint)
             try:
                 if url.scheme == "https":
-                    connection = http.client.HTTPSConnection(url.hostname, url.port or 2379, timeout=3, context=serve.client_context(*self.tls))
+                    connection = http.client.HTTPSConnection(url.hostname, url.port or 2379, timeout=3,
+                                                             context=serve.client_context(*self.tls))
                 else:
                     connection = http.client.HTTPConnection(url.hostname, url.port or 2379, timeout=3)
                 with_login = {"Authorization": f"Basic {self.login}"} if self.login and not self.v3 else {}
@@ -183,7 +185,8 @@ class Etcd:
             put = {"requestPut": {"key": key, "value": encoded(value), "lease": lease}}
             return bool(self._v3("kv/txn", {"compare": compare, "success": [put]}).get("succeeded"))
         query = {"value": value, "ttl": TTL, **({"prevExist": "false"} if new else {})}
-        status, answer = self._ask("PUT", f"/v2/keys{quote(self.prefix)}/subnets/{name}", urlencode(query), "application/x-www-form-urlencoded")
+        status, answer = self._ask("PUT", f"/v2/keys{quote(self.prefix)}/subnets/{name}", urlencode(query),
+                                   "application/x-www-form-urlencoded")
         if status == 412:
             return False
         if status not in (200, 201):
@@ -245,7 +248,8 @@ def attend(program: Program, name: str, address: str, mtu: int):
         except NotYet as error:
             print(f"{name}: {error}", file=sys.stderr, flush=True)
             time.sleep(1)
-    mtu -= {"vxlan": 50, "udp": 28, "ipip": 20, "wireguard": 80}.get(network.backend, 0)  # [spec] 8b for udp, [tried] 1450 for vxlan, else [memory]
+    mtu -= {"vxlan": 50, "udp": 28, "ipip": 20, "wireguard": 80}.get(network.backend,
+                                                                     0)  # [spec] 8b for udp, [tried] 1450 for vxlan, else [memory]
     lines = [f"FLANNEL_NETWORK={network.network}"] if program.version >= (0, 5, 3) else []
     lines += [f"FLANNEL_SUBNET={subnet.network_address + 1}/{subnet.prefixlen}", f"FLANNEL_MTU={mtu}",
               f"FLANNEL_IPMASQ={'true' if f.on('ip-masq') else 'false'}"]
@@ -281,7 +285,8 @@ def from_etcd(etcd: Etcd, program: Program, address: str) -> tuple[Network, ipad
     for subnet in candidates:
         if etcd.put_lease(str(subnet).replace("/", "-"), json.dumps(value), new=subnet != own):
             return network, subnet
-    raise NotYet("failed to acquire lease: out of subnets") if program.version >= (0, 10, 0) else Refused("failed to acquire lease: out of subnets")
+    lost = "failed to acquire lease: out of subnets"
+    raise NotYet(lost) if program.version >= (0, 10, 0) else Refused(lost)
 
 
 def free(network: Network, taken: dict):

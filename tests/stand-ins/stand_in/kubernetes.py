@@ -53,7 +53,8 @@ BUNDLES = ("client-ca-file", "kubelet-certificate-authority", "etcd-cafile", "re
            "tls-ca-file", "experimental-keystone-ca-file")
 READABLE = ("audit-policy-file", "encryption-provider-config", "experimental-encryption-provider-config", "basic-auth-file",
             "token-auth-file", "admission-control-config-file", "authorization-policy-file", "egress-selector-config-file",
-            "policy-config-file", "tracing-config-file", "authentication-config", "authorization-config", "image-credential-provider-config")
+            "policy-config-file", "tracing-config-file", "authentication-config", "authorization-config",
+            "image-credential-provider-config")
 KUBECONFIGS = ("authentication-kubeconfig", "authorization-kubeconfig", "authentication-token-webhook-config-file",
                "authorization-webhook-config-file", "audit-webhook-config-file")
 
@@ -148,14 +149,17 @@ ADMISSION = {
     "AlwaysAdmit": (2, 99), "AlwaysDeny": (2, 99), "AlwaysPullImages": (2, 99), "LimitRanger": (2, 99), "NamespaceAutoProvision": (2, 99),
     "NamespaceExists": (2, 99), "NamespaceLifecycle": (2, 99), "ResourceQuota": (2, 99), "ServiceAccount": (2, 99),
     "DenyEscalatingExec": (2, 20), "DenyExecOnPrivileged": (2, 20), "InitialResources": (2, 9), "PersistentVolumeLabel": (2, 30),
-    "SecurityContextDeny": (2, 29), "PodSecurityPolicy": (3, 24), "LimitPodHardAntiAffinityTopology": (3, 99), "ImagePolicyWebhook": (4, 99),
+    "SecurityContextDeny": (2, 29), "PodSecurityPolicy": (3, 24), "LimitPodHardAntiAffinityTopology": (3, 99),
+    "ImagePolicyWebhook": (4, 99),
     "DefaultStorageClass": (4, 99), "OwnerReferencesPermissionEnforcement": (5, 99), "PodNodeSelector": (5, 99), "PodPreset": (6, 19),
     "DefaultTolerationSeconds": (6, 99), "PodTolerationRestriction": (7, 99), "NodeRestriction": (7, 99), "Initializers": (7, 13),
     "GenericAdmissionWebhook": (7, 8), "Priority": (8, 99), "PersistentVolumeClaimResize": (8, 99), "EventRateLimit": (8, 99),
-    "PVCProtection": (9, 9), "ExtendedResourceToleration": (9, 99), "MutatingAdmissionWebhook": (9, 99), "ValidatingAdmissionWebhook": (9, 99),
+    "PVCProtection": (9, 9), "ExtendedResourceToleration": (9, 99), "MutatingAdmissionWebhook": (9, 99),
+    "ValidatingAdmissionWebhook": (9, 99),
     "StorageObjectInUseProtection": (10, 99), "TaintNodesByCondition": (12, 99), "RuntimeClass": (14, 99), "CertificateApproval": (18, 99),
     "CertificateSigning": (18, 99), "CertificateSubjectRestriction": (18, 99), "DefaultIngressClass": (18, 99),
-    "DenyServiceExternalIPs": (21, 99), "PodSecurity": (22, 99), "ValidatingAdmissionPolicy": (26, 99), "ClusterTrustBundleAttest": (27, 99),
+    "DenyServiceExternalIPs": (21, 99), "PodSecurity": (22, 99), "ValidatingAdmissionPolicy": (26, 99),
+    "ClusterTrustBundleAttest": (27, 99),
     "MutatingAdmissionPolicy": (32, 99), "PodTopologyLabels": (33, 99),
 }
 
@@ -188,7 +192,8 @@ def apiserver(p: Program):
     if insecure == secure and insecure:
         raise Refused("--secure-port and --insecure-port cannot use the same port")
     if minor >= 20 and not (f.get("service-account-issuer") and f.get("service-account-signing-key-file")):
-        raise Refused("service-account-issuer is a required flag, --service-account-signing-key-file and --service-account-issuer are required flags")
+        raise Refused("service-account-issuer is a required flag, "
+                      "--service-account-signing-key-file and --service-account-issuer are required flags")
     if minor >= 20 and not f.every("service-account-key-file"):
         raise Refused("--service-account-key-file is a required flag")
     for issuer in f.all.get("service-account-issuer", []):
@@ -265,10 +270,12 @@ def scheduler(p: Program):
 
 
 # --- kubelet --------------------------------------------------------------------------------------
-LABELS = {"kubernetes.io/hostname", "kubernetes.io/instance-type", "kubernetes.io/os", "kubernetes.io/arch", "beta.kubernetes.io/instance-type",
+LABELS = {"kubernetes.io/hostname", "kubernetes.io/instance-type", "kubernetes.io/os", "kubernetes.io/arch",
+          "beta.kubernetes.io/instance-type",
           "beta.kubernetes.io/os", "beta.kubernetes.io/arch", "failure-domain.beta.kubernetes.io/zone",
           "failure-domain.beta.kubernetes.io/region", "failure-domain.kubernetes.io/zone", "failure-domain.kubernetes.io/region",
-          "topology.kubernetes.io/zone", "topology.kubernetes.io/region", "node.kubernetes.io/instance-type"}  # [memory] of the reference page
+          "topology.kubernetes.io/zone", "topology.kubernetes.io/region",
+          "node.kubernetes.io/instance-type"}  # [memory] of the reference page
 NAME = re.compile(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
@@ -298,12 +305,14 @@ def kubelet(p: Program):
         if name in f and f.get(name) not in allowed:
             raise Refused(f"--{name}: invalid value {f.get(name)!r}")
     addresses = f.every("node-ip")
-    if any(ipaddress.ip_address(a).is_loopback or ipaddress.ip_address(a).is_multicast for a in addresses) or (len(addresses) > 1 and minor < 20):
+    if any(ipaddress.ip_address(a).is_loopback or ipaddress.ip_address(a).is_multicast for a in addresses) or (len(addresses) > 1
+                                                                                                               and minor < 20):
         raise Refused(f"bad --node-ip {f.get('node-ip')!r}: nodeIP can't be loopback or multicast address, and one before 1.20")  # [memory]
     if f.on("runonce") and minor >= 32:
         raise Refused("invalid configuration: runOnce is no longer supported")
     authentication = p.document.get("authentication") or {}
-    mode = (p.document.get("authorization") or {}).get("mode") or f.get("authorization-mode") or ("Webhook" if p.document else "AlwaysAllow")
+    mode = (p.document.get("authorization") or {}).get("mode") or f.get("authorization-mode") or ("Webhook" if p.document
+                                                                                                  else "AlwaysAllow")
     webhook = f.on("authentication-token-webhook", (authentication.get("webhook") or {}).get("enabled", bool(p.document)))
     if not p.server and not p.bootstrap and (mode == "Webhook" or webhook) and ("authorization-mode" in f or p.document):
         raise Refused("no client provided, cannot use webhook authorization")  # [memory]
@@ -330,7 +339,8 @@ def kubelet_api(p: Program):
     if f.on("require-kubeconfig") and minor < 8 and not p.server:
         raise Refused("invalid kubeconfig: no server")
     if minor < 8 and kubeconfig and not p.server:
-        raise Refused("--kubeconfig without --require-kubeconfig or --api-servers: the kubelet would stand alone")  # stricter: it only warns
+        # stricter than the real one, which warns and stands alone
+        raise Refused("--kubeconfig without --require-kubeconfig or --api-servers: the kubelet would stand alone")
 
 
 def label_key(key: str) -> bool:

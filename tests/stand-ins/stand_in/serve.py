@@ -95,7 +95,8 @@ def server_context(certificate: tuple[str, str] | None, client_ca: str) -> ssl.S
         with tempfile.TemporaryDirectory() as folder:  # as the real ones do when they are given none
             pair = f"{folder}/certificate", f"{folder}/key"
             try:
-                subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "365", "-subj", f"/CN={socket.gethostname()}",
+                subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "365", "-subj",
+                                f"/CN={socket.gethostname()}",
                                 "-out", pair[0], "-keyout", pair[1]], check=True, capture_output=True)
             except (OSError, subprocess.CalledProcessError) as error:
                 raise Refused(f"no certificate is given and none can be made: {error}") from error
@@ -175,7 +176,8 @@ class Api(Service):
         self.health = threading.Lock()
         self.etcd_was = (0.0, "not asked yet")
         f = program.flags
-        self.etcd = [(url, client_context(*(files.at(f.get(n)) if f.get(n) else "" for n in ("etcd-cafile", "etcd-certfile", "etcd-keyfile")))
+        self.etcd = [(url, client_context(*(files.at(f.get(n)) if f.get(n) else ""
+                                            for n in ("etcd-cafile", "etcd-certfile", "etcd-keyfile")))
                       if url.startswith("https") else None) for url in f.every("etcd-servers")]
         self.tokens = {}
         if path := f.get("token-auth-file"):
@@ -387,7 +389,8 @@ def status(p: Program) -> dict:
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     # Not Ready: the network's own programs are no part of the node agent's work, and nothing may wait for it.
     return {"nodeInfo": {"kubeletVersion": f"v{p.version}"}, "conditions": [
-        {"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "network plugin is not ready", "lastHeartbeatTime": now}]}
+        {"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "network plugin is not ready",
+         "lastHeartbeatTime": now}]}
 
 
 def register(p: Program):
@@ -402,7 +405,8 @@ def register(p: Program):
             code, text = ask(p.server, "PATCH", f"{path}/status", {"status": status(p)})
             if code == 404:
                 code, text = ask(p.server, "POST", "/api/v1/nodes", node)
-                print(f"registered node {node['metadata']['name']}" if code == 201 else f"cannot register: {code} {text.decode()}", flush=True)
+                print(f"registered node {node['metadata']['name']}" if code == 201 else f"cannot register: {code} {text.decode()}",
+                      flush=True)
             now = "" if code < 300 else f"cannot update node status: {code} {text.decode()}"
         except (OSError, http.client.HTTPException) as error:
             now = f"cannot update node status: {error}"

@@ -38,7 +38,8 @@ NOTED = (
     ("kube-apiserver", "service-account-api-audiences", 10, 22), ("kube-apiserver", "enable-admission-plugins", 10, LAST),
     ("kube-apiserver", "disable-admission-plugins", 10, LAST), ("kube-apiserver", "service-account-issuer", 10, LAST),
     ("kube-apiserver", "service-account-signing-key-file", 10, LAST), ("kube-apiserver", "etcd-quorum-read", 2, 12),
-    ("kube-apiserver", "admission-control", 2, LAST), ("kube-apiserver", "portal-net", 2, 8), ("kube-apiserver", "public-address-override", 2, 9),
+    ("kube-apiserver", "admission-control", 2, LAST), ("kube-apiserver", "portal-net", 2, 8),
+    ("kube-apiserver", "public-address-override", 2, 9),
     ("kube-apiserver", "repair-malformed-updates", 2, 13), ("kube-apiserver", "tls-ca-file", 5, 10),
     ("kube-controller-manager", "port", 2, 23), ("kube-controller-manager", "address", 2, 23),
     ("kube-controller-manager", "pod-eviction-timeout", 2, 26), ("kube-controller-manager", "enable-taint-manager", 6, 26),
@@ -47,7 +48,8 @@ NOTED = (
     ("kubelet", "cadvisor-port", 2, 11), ("kubelet", "api-servers", 2, 7), ("kubelet", "require-kubeconfig", 4, 9),
     ("kubelet", "allow-privileged", 2, 14), ("kubelet", "register-schedulable", 2, 33), ("kubelet", "cloud-config", 2, 33),
     ("kubelet", "pod-infra-container-image", 2, 34), ("kubelet", "container-runtime", 2, 26),
-    ("kubelet", "configure-cbr0", 2, 4), ("kubelet", "network-plugin-dir", 2, 8), ("kubelet", "non-masquerade-cidr", 2, 23), ("kubelet", "register-with-taints", 6, LAST),
+    ("kubelet", "configure-cbr0", 2, 4), ("kubelet", "network-plugin-dir", 2, 8), ("kubelet", "non-masquerade-cidr", 2, 23),
+    ("kubelet", "register-with-taints", 6, LAST),
     ("kube-proxy", "cleanup-iptables", 2, 13), ("kube-proxy", "conntrack-max", 2, 15),
 )
 # (program, flag, first minor without it): what later lists or the rule above would still give. [spec] section 5.
