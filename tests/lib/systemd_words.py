@@ -141,7 +141,7 @@ def expand(words: list[str], environment: dict[str, str]) -> list[str]:
         if word.startswith("$") and word[1:2] not in ("{", "$"):
             out += split(environment.get(word[1:], ""))
         else:
-            out.append(re.sub(r"\$(\$|\{([A-Za-z_][A-Za-z0-9_]*)\})",
+            out.append(re.sub(r"\$(\$|\{([^}]*)\})",
                               lambda m: "$" if m[1] == "$" else environment.get(m[2], ""), word))
     return out
 
