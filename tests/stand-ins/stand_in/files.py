@@ -9,6 +9,7 @@ import binascii
 import os
 import re
 import ssl
+import tempfile
 import time
 from pathlib import Path
 
@@ -78,14 +79,10 @@ def certificates(path: str, what: str) -> list[dict]:
 
 def decoded(der: bytes) -> dict:
     """Subject and times, for certificates that are no CA too. The standard library has no other way to them."""
-    path = f"/tmp/stand-in-{os.getpid()}.pem"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(ssl.DER_cert_to_PEM_cert(der))
-        return ssl._ssl._test_decode_cert(path)
-    finally:
-        os.unlink(path)
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(ssl.DER_cert_to_PEM_cert(der))
+        file.flush()
+        return ssl._ssl._test_decode_cert(file.name)
 
 
 def key(path: str, what: str, public_too: bool = False):
@@ -147,7 +144,7 @@ class Kubeconfig:
             if stray := set(keys) - known:  # stricter than the real ones, which ignore them
                 raise Refused(f"{self.what}: unknown field of a {kind}: {', '.join(sorted(stray))}")
         self.server = cluster.get("server") or ""
-        if not re.fullmatch(r"https?://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+)(:\d+)?/?", self.server):
+        if not re.fullmatch(r"https?://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+)(:\d+)?(/\S*)?", self.server):
             raise Refused(f"{self.what}: invalid configuration: no or bad server: {self.server!r}")
         self.insecure = bool(cluster.get("insecure-skip-tls-verify"))
         self.ca = self._certificate(cluster, "certificate-authority")

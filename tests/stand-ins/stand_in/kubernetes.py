@@ -135,7 +135,7 @@ def old_port(p: Program, default: int, gone: int):
 
 
 def secure_port(p: Program, default: int, since: int):
-    if p.minor >= since and (number := p.flags.number("secure-port", default)):
+    if number := p.flags.number("secure-port", default if p.minor >= since else 0):
         p.ports.append(Port(p.flags.get("bind-address", "0.0.0.0"), number, tls=True))
     if p.flags.get("tls-cert-file"):
         p.certificate = files.at(p.flags.get("tls-cert-file")), files.at(p.flags.get("tls-private-key-file"))
@@ -172,6 +172,7 @@ def apiserver(p: Program):
     for url in etcd:
         if not re.fullmatch(r"(https?|unixs?)://(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):\d+/?", url):
             raise Refused(f"--etcd-servers: {url!r} is no URL with scheme, host and port")
+    # stricter than the real one, which would fail to connect, or leave the files unread
     if any(url.startswith("https") for url in etcd) != any(f.get(n) for n in ("etcd-cafile", "etcd-certfile")):
         raise Refused("--etcd-servers and --etcd-cafile, --etcd-certfile do not fit together: one speaks of TLS and the other does not")
     if (backend := f.get("storage-backend")) and backend not in ({"etcd2", "etcd3"} if minor < 13 else {"etcd3"}):
@@ -255,7 +256,7 @@ def controller_manager(p: Program):
             raise Refused(f"New CIDR set failed; the node CIDR size is too big: /{mask} in {networks[0]}")  # [memory]
     cloud(p)
     old_port(p, 10252, 24)
-    secure_port(p, 10257, 13)
+    secure_port(p, 10257, 12)  # [memory] the flag is there from 1.11 on [list], the port by default from 1.12 on
 
 
 def scheduler(p: Program):
