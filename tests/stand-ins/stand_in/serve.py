@@ -1,8 +1,9 @@
 """Serving: ports, health, the list of nodes, registration, notification, and dying when told to.
 
 Known from: [spec] for ports (10251 and 10252 without TLS, gone with 1.24; 10257 and 10259 with TLS from 1.12 and 1.13 on; 10248, 10250,
-10255, 10249, 10256) and for /healthz being exactly "ok"; /livez and /readyz from 1.16 on [spec 7.2, memory]. Who tells systemd READY=1: kube-apiserver in every
-version (kubernetes pull 8764 of 2015), kubelet from 1.10 on (release notes of 1.10, pull 60654), the others never.
+10255, 10249, 10256) and for /healthz being exactly "ok"; /livez and /readyz from 1.16 on [spec 7.2, memory]. Who tells systemd
+READY=1: kube-apiserver in every version (kubernetes pull 8764 of 2015), kubelet from 1.10 on (release notes of 1.10, pull 60654), the
+others never.
 kube-apiserver is ready once its etcd is healthy and ends itself when that takes too long; kube-controller-manager ends when the API
 does not answer within 10 s; the rest wait for ever. [memory]
 Not imitated: any API but nodes; leader election (all serve alike); signing of certificates (a kubelet with only a bootstrap kubeconfig
