@@ -6,7 +6,7 @@
 
 use reqwest::Url;
 
-use super::cluster::{Cloud, CloudUser, ClusterSpec, Facts};
+use super::cluster::{Cloud, CloudUser, ClusterSpec, FIRST_WITH_TRUSTS, Facts};
 use super::gcfg::{line, section};
 use super::host::OPENSTACK_AUTHORITY;
 use super::node_spec::{NodeSpec, Role};
@@ -36,6 +36,14 @@ impl Reader {
         }
     }
 
+    /// Whether it can be told who the user is: a trustee has no project but by a trust.
+    fn understands(self, cloud: &Cloud) -> bool {
+        match cloud.user {
+            CloudUser::Trustee(..) => cloud.trust.is_some() && self.takes(FIRST_WITH_TRUSTS),
+            CloudUser::Creator(..) => true,
+        }
+    }
+
     /// Whether keys count that the external provider gave up with 1.27 (magnum-node.md 2.3).
     fn is_before_127(self) -> bool {
         !matches!(self, Self::External(27..))
@@ -61,6 +69,9 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     let master = spec.role == Role::Master;
     let external = cloud.external.then(|| Reader::External(release(cluster)));
     let mut add = |path: &str, reader: Reader, networking: bool| {
+        if !reader.understands(cloud) {
+            return;
+        }
         let content = file(cluster, cloud, reader, networking);
         desired.files.push(File { path: path.to_owned(), mode: 0o600, owner: Owner::root(), content, secret: true });
     };
@@ -252,6 +263,9 @@ mod tests {
         // A trust that the first minors would not understand is not given to them.
         let both = [&creator[..], TRUSTEE].concat();
         assert!(!keys(content(&rendered("v1.4.0", "master", &both), PATH)).contains(&"Global.trust-id".to_owned()));
+        assert_eq!(found(&rendered("v1.4.0", "master", TRUSTEE), PATH), None);
+        let without: Vec<_> = TRUSTEE.iter().copied().filter(|(name, _)| *name != "TRUST_ID").collect();
+        assert_eq!(found(&rendered("v1.9.0", "master", &without), PATH), None);
     }
 
     #[test]

@@ -9,6 +9,8 @@ use super::versions::Minor;
 
 /// Where everything of the control plane lies.
 pub(super) const CERTIFICATES: &str = "/etc/kubernetes/certs";
+/// The first minor whose built-in provider takes a trust (magnum-node.md 1.8: Magnum 4.x).
+pub(super) const FIRST_WITH_TRUSTS: u16 = 5;
 /// The last minor with OpenStack's cloud provider built in.
 const LAST_BUILT_IN_CLOUD: u16 = 25;
 /// How components reach OpenStack, where they do so by themselves.
@@ -107,7 +109,7 @@ impl ClusterSpec {
     #[must_use]
     pub fn has_built_in_cloud(&self) -> bool {
         let wanted = |cloud: &Cloud| cloud.provider && !cloud.external && cloud.trust.is_some();
-        self.minor.number() <= LAST_BUILT_IN_CLOUD && self.cloud.as_ref().is_some_and(wanted)
+        (FIRST_WITH_TRUSTS..=LAST_BUILT_IN_CLOUD).contains(&self.minor.number()) && self.cloud.as_ref().is_some_and(wanted)
     }
 
     /// Whether the external provider leaves Cinder's volumes to the plugin that is built into Kubernetes.

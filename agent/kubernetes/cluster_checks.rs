@@ -383,7 +383,7 @@ impl Checks<'_> {
         for plugin in plane.admission.clone() {
             let said = match admission_plugin(minor, &plugin) {
                 Standing::Removed { last, .. } => {
-                    Some((format!("holds {plugin}, which is gone since {}", last.next()), "it is left out"))
+                    Some((format!("holds {plugin}, which {last} was the last to have"), "it is left out"))
                 }
                 Standing::NotYet { first } => Some((format!("holds {plugin}, which comes with {first}"), "it is left out")),
                 Standing::NeverThere => Some((format!("holds {plugin}, which no version knows"), "it is left out")),
@@ -726,8 +726,8 @@ mod tests {
             spec(&[&[("ADMISSION_CONTROL_LIST", list)]]).unwrap().warnings.iter().map(ToString::to_string).collect();
         assert_eq!(warned.len(), 3, "{warned:?}");
         for (found, expected) in warned.iter().zip([
-            "holds PodSecurityPolicy, which is gone since 1.25",
-            "holds Initializers, which is gone since 1.14",
+            "holds PodSecurityPolicy, which 1.24 was the last to have",
+            "holds Initializers, which 1.13 was the last to have",
             "holds Imaginary",
         ]) {
             assert!(found.contains(expected), "{found}");

@@ -5,16 +5,14 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::cluster::{
-    Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, NetworkDriver, Networks,
-    NodeSettings, Octavia, Options, Registry, Runtime, RuntimeKind,
+    Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, FIRST_WITH_TRUSTS, NetworkDriver,
+    Networks, NodeSettings, Octavia, Options, Registry, Runtime, RuntimeKind,
 };
 use super::cluster_checks::{Checks, minor_of, two_numbers};
 use super::node_spec::{Role, Secret};
 use super::parameters::{Mistake, Parameters};
 use super::versions::Minor;
 
-/// The first minor whose built-in OpenStack provider takes a trust.
-const FIRST_WITH_TRUSTS: u16 = 5;
 /// The first minor that Magnum ran with the external provider.
 const FIRST_WITH_EXTERNAL_CLOUD: u16 = 11;
 
@@ -43,15 +41,6 @@ impl ClusterSpec {
         let addresses = |name: &str| {
             let items = parameters.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty());
             items.filter_map(|item| item.parse().ok()).collect::<Vec<IpAddr>>()
-        };
-        let kind = match parameters.get("CONTAINER_RUNTIME") {
-            Some("containerd") => {
-                // Magnum's own default is 1.4.4, which no image with a recent Kubernetes has.
-                let (first, second) = parameters.get("CONTAINERD_VERSION").and_then(two_numbers).unwrap_or((1, 6));
-                RuntimeKind::Containerd(first, second)
-            }
-            Some("cri-o") => RuntimeKind::CriO,
-            _ => RuntimeKind::Docker,
         };
         let tls = !parameters.is_true("TLS_DISABLED");
         let magnum = parameters.get("MAGNUM_URL").is_some();
@@ -90,12 +79,7 @@ impl ClusterSpec {
             },
             networks,
             etcd: etcd(parameters),
-            runtime: Runtime {
-                kind,
-                cri_dockerd: kind == RuntimeKind::Docker && minor.number() >= 24,
-                cgroup_driver: text("CGROUP_DRIVER").unwrap_or_else(|| default_cgroup_driver(minor).to_owned()),
-                sandbox_image: text("SANDBOX_IMAGE"),
-            },
+            runtime: runtime(parameters, minor),
             node: NodeSettings {
                 labels: own_labels
                     .into_iter()
@@ -115,7 +99,7 @@ impl ClusterSpec {
             cloud: cloud(parameters, minor),
             registry: registry(parameters, role),
             bootstrap_token: secret("BOOTSTRAP_TOKEN"),
-            openstack_ca: text("OPENSTACK_CA").map(|pem| format!("{}\n", pem.replace("\\n", "\n").trim_end())),
+            openstack_ca: pem(parameters, "OPENSTACK_CA").map(|pem| format!("{}\n", pem.trim_end())),
             selinux: text("SELINUX_MODE"),
             kubestack: parameters.is_true("KUBESTACK").then(|| text("KUBESTACK_BRIDGE").unwrap_or_default()),
             image_prefix: text("CONTAINER_INFRA_PREFIX").or_else(|| text("HYPERKUBE_PREFIX")),
@@ -165,15 +149,12 @@ fn networks(parameters: &Parameters) -> Option<Networks> {
 fn cloud(parameters: &Parameters, minor: Minor) -> Option<Cloud> {
     let text = |name: &str| parameters.get(name).map(str::to_owned);
     let secret = |name: &str| parameters.get(name).map(Secret::new);
-    // The built-in provider knows trusts from 1.5 on (magnum-node.md 1.8: Magnum 4.x).
-    let trustee = parameters.get("TRUSTEE_USER_ID").filter(|_| minor.number() >= FIRST_WITH_TRUSTS);
-    let user = match (trustee, secret("TRUSTEE_PASSWORD")) {
-        (Some(user), Some(password)) => Some(CloudUser::Trustee(user.to_owned(), password)),
-        _ => match (text("USERNAME"), secret("PASSWORD"), text("TENANT_NAME")) {
-            (Some(user), Some(password), Some(project)) => Some(CloudUser::Creator(user, password, project)),
-            _ => None,
-        },
-    };
+    let trustee = text("TRUSTEE_USER_ID").zip(secret("TRUSTEE_PASSWORD"));
+    let trustee = trustee.map(|(user, password)| CloudUser::Trustee(user, password));
+    let creator = text("USERNAME").zip(secret("PASSWORD")).zip(text("TENANT_NAME"));
+    let creator = creator.map(|((user, password), project)| CloudUser::Creator(user, password, project));
+    // Magnum 3.x sends both, and its Kubernetes understands the creator alone.
+    let user = if minor.number() < FIRST_WITH_TRUSTS { creator.or(trustee) } else { trustee.or(creator) };
     user.zip(text("AUTH_URL")).map(|(user, auth_url)| Cloud {
         auth_url,
         user,
@@ -214,10 +195,14 @@ fn registry(parameters: &Parameters, role: Role) -> Option<Registry> {
     })
 }
 
+/// PEM text with real line ends: Magnum sends two characters for each (magnum-node.md 3).
+fn pem(parameters: &Parameters, name: &str) -> Option<String> {
+    parameters.get(name).map(|text| text.replace("\\n", "\n"))
+}
+
 fn control_plane(parameters: &Parameters) -> ControlPlane {
     let text = |name: &str| parameters.get(name).map(str::to_owned);
-    // Magnum sends line ends as two characters (magnum-node.md 3).
-    let pem = |name: &str| parameters.get(name).map(|text| text.replace("\\n", "\n"));
+    let pem = |name: &str| pem(parameters, name);
     let plugins = parameters.get("ADMISSION_CONTROL_LIST").unwrap_or_default().split(',');
     ControlPlane {
         allow_privileged: parameters.is_true("KUBE_ALLOW_PRIV"),
@@ -228,6 +213,27 @@ fn control_plane(parameters: &Parameters) -> ControlPlane {
         service_account_key: pem("KUBE_SERVICE_ACCOUNT_KEY"),
         service_account_private_key: pem("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY").as_deref().map(Secret::new),
         cluster_name: text("CLUSTER_UUID").or_else(|| text("BAY_UUID")).unwrap_or_default(),
+    }
+}
+
+fn runtime(parameters: &Parameters, minor: Minor) -> Runtime {
+    let text = |name: &str| parameters.get(name).map(str::to_owned);
+    let kind = match parameters.get("CONTAINER_RUNTIME") {
+        Some("containerd") => {
+            // Magnum's own default is 1.4.4, which no image with a recent Kubernetes has.
+            let (first, second) = parameters.get("CONTAINERD_VERSION").and_then(two_numbers).unwrap_or((1, 6));
+            RuntimeKind::Containerd(first, second)
+        }
+        Some("cri-o") => RuntimeKind::CriO,
+        _ => RuntimeKind::Docker,
+    };
+    Runtime {
+        kind,
+        cri_dockerd: kind == RuntimeKind::Docker && minor.number() >= 24,
+        cgroup_driver: text("CGROUP_DRIVER").unwrap_or_else(|| default_cgroup_driver(minor).to_owned()),
+        // A private mirror holds Magnum's own choice (magnum-node.md 2.3).
+        sandbox_image: text("SANDBOX_IMAGE")
+            .or_else(|| text("CONTAINER_INFRA_PREFIX").map(|prefix| format!("{prefix}pause:3.1"))),
     }
 }
 

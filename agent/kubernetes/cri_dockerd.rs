@@ -39,7 +39,7 @@ pub(super) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desir
     daemon.needs = [Need::Unit(DOCKER.to_owned()), Need::Unit(SOCKET.to_owned())].into();
     daemon.after = vec![DOCKER, SOCKET];
     daemon.unit_lines = format!("Requires={SOCKET}\n");
-    daemon.service_lines = "Type=notify\n".to_owned();
+    daemon.service_lines.push_str("Type=notify\n");
     daemon.add(desired);
 }
 

@@ -67,6 +67,7 @@ mod tests {
             ("KUBE_MASTER_IP", "192.0.2.5"),
             ("CERTIFICATES", "given"),
             ("CONTAINER_RUNTIME", "cri-o"),
+            ("CGROUP_DRIVER", "systemd"),
             ("SANDBOX_IMAGE", "pause:3.9"),
             ("INSECURE_REGISTRY_URL", "registry.example.org:5000"),
             ("HTTP_PROXY", "http://proxy.example.org:3128"),

@@ -52,7 +52,7 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     let mut daemon = Daemon::new(UNIT, "flanneld", SETTINGS);
     daemon.variables.push(("FLANNEL_OPTIONS", words.join(" ")));
     // It ends when its lease is gone, and is started again (seed-systems.md 8d). It says when it has a subnet.
-    daemon.service_lines = "Type=notify\nTimeoutStartSec=infinity\n".to_owned();
+    daemon.service_lines.push_str("Type=notify\nTimeoutStartSec=infinity\n");
     daemon.add(desired);
 }
 

@@ -42,7 +42,7 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
         daemon.restart_on.push(CONFIGURATION.to_owned());
     }
     daemon.take(&settings.flags, cluster, spec.role, VARIABLES, "KUBE_PROXY_ARGS");
-    daemon.service_lines = "User=root\n".to_owned();
+    daemon.service_lines.push_str("User=root\n");
     daemon.add(desired);
     // Where a user put it elsewhere, nothing is known of its health but that it runs.
     if !["metrics-bind-address", "metrics-port", "config"]

@@ -14,7 +14,7 @@ use super::node_spec::{NodeSpec, Role};
 use super::runtime;
 use super::settings::Settings;
 use super::versions::{Component, ConfigKind};
-use super::{cloud_config, reservations};
+use super::{cloud_config, other_systems, reservations};
 use crate::desired::{Desired, Directory, File, Need};
 
 const UNIT: &str = "kubelet.service";
@@ -28,7 +28,7 @@ const OWN_KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
 pub(super) const OWN_CERTIFICATE: &str = "/var/lib/kubelet/pki/kubelet-client-current.pem";
 pub(super) const STATE: &str = "/var/lib/kubelet";
 /// Not below /usr, which is read-only on some systems.
-const VOLUME_PLUGINS: &str = "/var/lib/kubelet/volumeplugins";
+pub(super) const VOLUME_PLUGINS: &str = "/var/lib/kubelet/volumeplugins";
 const HEALTH_PORT: u16 = 10_248;
 
 /// The variables of distributions' units (magnum-node.md 1.0).
@@ -103,6 +103,7 @@ fn settings(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Settings {
     if !has_variables(minor) {
         settings.flags.set("allow-privileged", cluster.control_plane.allow_privileged.to_string());
     }
+    other_systems::set_network_provider(cluster, &mut settings.flags);
     // cAdvisor's own port shows containers to everybody (magnum-node.md 5.1).
     settings.flags.set("cadvisor-port", "0");
     if settings.document().is_some() {

@@ -27,6 +27,8 @@ mod gcfg;
 mod haproxy;
 pub mod heat_params;
 mod host;
+#[cfg(test)]
+mod injection_tests;
 mod kube_proxy;
 mod kubeconfig;
 mod kubelet;

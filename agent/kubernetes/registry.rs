@@ -52,7 +52,7 @@ pub(super) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desir
         daemon.needs.insert(Need::Unit("docker.service".to_owned()));
         daemon.after.push("docker.service");
         // One that a cut of power left behind has the name still.
-        daemon.service_lines = "ExecStartPre=-docker rm --force registry\n".to_owned();
+        daemon.service_lines.push_str("ExecStartPre=-docker rm --force registry\n");
     }
     daemon.add(desired);
 }

@@ -78,7 +78,9 @@ fn kubestack_is_there_only_where_it_is_asked_for() {
     for (minor, asked, flag) in [(2, "true", Some("127.0.0.1:4237")), (3, "true", Some("127.0.0.1:4237")), (3, "false", None)] {
         let changes: Vec<_> = CREATOR.iter().copied().chain([("KUBESTACK", asked)]).collect();
         let desired = master(minor, &changes);
-        assert_eq!(value(&arguments(&desired, "kube-controller-manager.service"), "network-provider"), flag, "{minor} {asked}");
+        for unit in ["kube-controller-manager.service", "kubelet.service"] {
+            assert_eq!(value(&arguments(&desired, unit), "network-provider"), flag, "{unit} {minor} {asked}");
+        }
         assert_eq!(file(&desired, "/etc/kubestack.conf").is_some(), flag.is_some());
         assert_eq!(desired.units.iter().any(|unit| unit.name == "kubestack.service" && unit.enable), flag.is_some());
     }

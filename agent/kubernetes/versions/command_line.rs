@@ -3,7 +3,8 @@
 use super::words::{quoted, split};
 use super::{Component, Minor, Standing, admission_plugin, flag};
 
-/// Flags whose value is a map or a set, with what ends a key in an item. Our items and the user's stand beside each other; the user's win.
+/// Flags whose value is a map or a set, with what ends a key in an item. Our items and the user's stand beside each
+/// other; the user's win.
 const MAPS: [(&str, char); 10] = [
     ("eviction-hard", '<'),
     ("eviction-minimum-reclaim", '='),
@@ -16,6 +17,32 @@ const MAPS: [(&str, char); 10] = [
     ("runtime-config", '='),
     ("system-reserved", '='),
 ];
+
+/// Values that stop a component, by the first and last minor that refuse it: component, flag, minors, whether the value
+/// is refused, the rule, the remedy (magnum-node.md 5.1 to 5.5).
+type BadValue = (Component, &'static str, u16, u16, fn(&str) -> bool, &'static str, &'static str);
+const BAD_VALUES: [BadValue; 7] = [
+    (Component::ApiServer, "insecure-port", 20, 23, |value| value != "0", "0 only", "use --secure-port"),
+    (Component::ApiServer, "secure-port", 20, u16::MAX, |value| value == "0", "1 to 65535", "leave it out, or name a port"),
+    (Component::ApiServer, "storage-backend", 13, u16::MAX, |value| value == "etcd2", "etcd3", "move the data to etcd3 first"),
+    (
+        Component::ControllerManager,
+        "cloud-provider",
+        32,
+        u16::MAX,
+        foreign_cloud,
+        EXTERNAL,
+        "use the external cloud controller manager",
+    ),
+    (Component::Kubelet, "cloud-provider", 32, u16::MAX, foreign_cloud, EXTERNAL, "use the external cloud controller manager"),
+    (Component::Kubelet, "container-runtime", 24, 26, |value| value != "remote", "remote", "use --container-runtime-endpoint"),
+    (Component::Proxy, "proxy-mode", 26, u16::MAX, |value| value == "userspace", "iptables, ipvs or nftables", "use iptables"),
+];
+const EXTERNAL: &str = "external, or nothing";
+
+fn foreign_cloud(value: &str) -> bool {
+    !value.is_empty() && value != "external"
+}
 
 /// A component's flags.
 #[derive(Clone, Debug)]
@@ -48,8 +75,8 @@ impl CommandLine {
         Self { component, minor, flags: Vec::new() }
     }
 
-    /// Sets our own flag, whose value replaces one that was set before. It is not taken, and false is the answer, where the minor is not known
-    /// to have it, and where the value holds a control character.
+    /// Sets our own flag, whose value replaces one that was set before. It is not taken, and false is the answer, where
+    /// the minor is not known to have it, and where the value holds a control character.
     pub fn set(&mut self, name: &'static str, value: impl Into<String>) -> bool {
         self.put(name, value.into())
     }
@@ -74,7 +101,8 @@ impl CommandLine {
         self.flags.iter().any(|flag| flag.name == name)
     }
 
-    /// Adds a user's options. They win over what was set before; maps are merged, and what the user gives twice is given twice.
+    /// Adds a user's options. They win over what was set before; maps are merged, and what the user gives twice is
+    /// given twice.
     pub fn options(&mut self, text: &str) -> Checked {
         let mut checked = Checked::default();
         let words = match split(text) {
@@ -116,6 +144,16 @@ impl CommandLine {
         for flag in given {
             self.take(flag, &mut checked);
         }
+        // Both styles at once stop the API server (magnum-node.md 5.2).
+        let new_style = |flag: &Flag| matches!(flag.name.as_str(), "enable-admission-plugins" | "disable-admission-plugins");
+        if self.has("admission-control") && self.flags.iter().any(new_style) {
+            self.flags.retain(|flag| flag.name != "admission-control");
+            checked.mistake(
+                "--admission-control and --enable-admission-plugins or --disable-admission-plugins are given both".to_owned(),
+                "one of the two styles".to_owned(),
+                "use --enable-admission-plugins and --disable-admission-plugins".to_owned(),
+            );
+        }
         checked
     }
 
@@ -126,7 +164,7 @@ impl CommandLine {
         let mistake = match flag(component, minor, name) {
             Standing::Known | Standing::Unchecked => None,
             Standing::Removed { last, instead } => {
-                Some((format!("--{name} is gone since {component} {}", last.next()), remedy(name, instead)))
+                Some((format!("--{name} is gone: {component} {last} is the last known to have it"), remedy(name, instead)))
             }
             Standing::NotYet { first } => Some((
                 format!("--{name} comes with {component} {first}"),
@@ -150,7 +188,15 @@ impl CommandLine {
             );
             return false;
         }
-        if component == Component::ApiServer && name.ends_with("admission-plugins") || name == "admission-control" {
+        let bad = BAD_VALUES.iter().find(|(of, flag, first, last, refused, ..)| {
+            *of == component && *flag == name && (*first..=*last).contains(&minor.number()) && refused(value)
+        });
+        if let Some((.., rule, remedy)) = bad {
+            let what = format!("--{name}={} stops {component} {minor}", shown(value));
+            checked.mistake(what, (*rule).to_owned(), (*remedy).to_owned());
+            return false;
+        }
+        if component == Component::ApiServer && (name.ends_with("admission-plugins") || name == "admission-control") {
             return self.knows_plugins(name, value, checked);
         }
         true
@@ -168,7 +214,7 @@ impl CommandLine {
                         .push(format!("--{name}: whether {} knows the admission plugin {plugin} is not known", self.minor));
                     continue;
                 }
-                Standing::Removed { last, instead } => (format!("is gone since {}", last.next()), instead),
+                Standing::Removed { last, instead } => (format!("is gone: {last} is the last known to have it"), instead),
                 Standing::NotYet { first } => (format!("comes with {first}"), ""),
                 Standing::NeverThere => ("is none".to_owned(), ""),
             };

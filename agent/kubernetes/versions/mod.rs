@@ -1,12 +1,15 @@
 //! What each minor release of Kubernetes takes: flags, fields of configuration files, admission plugins.
 //!
-//! In: a component, a minor, a name. Out: its [`Standing`]. The tables are the `.txt` files beside this one; `docs/flags/renew` makes
-//! them from lists of real binaries and reference pages and from noted changes. A line is a name and the minors that know it:
-//! `config 2-5,10-` is known from 1.2 to 1.5 and again from 1.10 on. A letter after a range says whence, where it is not the minor's own
-//! list: `h` the real binary takes it without showing it, `b` the minors before and after know it, `n` a noted change or, after the last
-//! list, no noted removal; `?` means that nothing is known. In all other minors it is known not to be there.
+//! In: a component, a minor, a name. Out: its [`Standing`]. The tables are the `.txt` files beside this one;
+//! `docs/flags/renew` makes them from lists of real binaries and reference pages and from noted changes. A line is a
+//! name and the minors that know it: `config 2-5,10-` is known from 1.2 to 1.5 and again from 1.10 on. A letter after a
+//! range says whence, where it is not the minor's own list: `h` the real binary takes it without showing it, `c` a
+//! binary with features cut out shows it, `b` the minors before and after know it, `n` a noted change or, after the
+//! last list, no noted removal; `?` means that nothing is known. In all other minors it is known not to be there.
 
 mod command_line;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use std::fmt;
@@ -84,12 +87,6 @@ impl Minor {
         (after.is_empty() || after.starts_with(['.', '-', '+'])).then(|| digits.parse().ok().map(Self)).flatten()
     }
 
-    /// The minor after it.
-    #[must_use]
-    pub fn next(self) -> Self {
-        Self(self.0 + 1)
-    }
-
     /// The `28` of 1.28.
     #[must_use]
     pub fn number(self) -> u16 {
@@ -146,7 +143,8 @@ impl ConfigKind {
         }
     }
 
-    /// The `apiVersion` of the file; none in a minor that reads no such file, or one of another form (magnum-node.md 5.1, 5.5).
+    /// The `apiVersion` of the file; none in a minor that reads no such file, or one of another form (magnum-node.md
+    /// 5.1, 5.5).
     #[must_use]
     pub fn api_version(self, minor: Minor) -> Option<&'static str> {
         match self {
@@ -224,6 +222,33 @@ pub fn admission_plugin(minor: Minor, name: &str) -> Standing {
     match row(include_str!("admission-plugins.txt"), name) {
         Some(ranges) => standing(ranges, minor, instead("admission", name)),
         None => Standing::Unknown,
+    }
+}
+
+/// A program with releases of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Companion {
+    /// etcd's server 3.N
+    Etcd,
+    /// flanneld 0.N
+    Flanneld,
+}
+
+/// Whether a companion's minor has a flag; none where that is not known. `-` and `_` are not the same to them.
+#[must_use]
+pub fn companion_flag(program: Companion, minor: u16, name: &str) -> Option<bool> {
+    let (prefix, newest) = match program {
+        Companion::Etcd => ("etcd ", 7),
+        Companion::Flanneld => ("flanneld ", 20),
+    };
+    let rows = || include_str!("companions.txt").lines().filter_map(|line| line.strip_prefix(prefix)?.split_once(' '));
+    let ranges = rows().find(|(of, _)| *of == name).map(|(_, ranges)| ranges)?;
+    match standing(ranges, Minor(minor.min(newest)), "") {
+        Standing::Known => Some(true),
+        Standing::Unknown => None,
+        // flanneld's oldest list is that of 0.5.
+        _ if program == Companion::Flanneld && minor < 5 => None,
+        _ => Some(false),
     }
 }
 

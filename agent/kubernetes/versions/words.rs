@@ -55,8 +55,9 @@ fn push(word: &mut String, c: char) -> Result<(), &'static str> {
 
 /// A word as it stands in a variable that a unit expands as `$VAR`.
 ///
-/// systemd splits the value at blanks, takes quotes away and a backslash before any character (systemd.service(5), "Command lines"); what it
-/// expanded it expands no further. Only `\\` and `\"` are written: older ones read other pairs as in C.
+/// systemd splits the value at blanks, takes quotes away and a backslash before any character (systemd.service(5),
+/// "Command lines"); what it expanded it expands no further. Only `\\` and `\"` are written: older ones read other
+/// pairs as in C.
 #[must_use]
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| !c.is_whitespace() && !matches!(c, '"' | '\'' | '\\');

@@ -1,0 +1,651 @@
+"""The stand-ins refuse what the real programs refuse. Each rule: what is good, and the one word that makes it bad.
+
+Nothing here needs a host. etcd is the real one, from PATH or from the root that hosts are made of."""
+import http.client
+import json
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import time
+
+import pytest
+from lib.certificates import Authority, public_key
+from lib.common import TESTHOST, wait_for
+from lib.stand_ins import Running, accepts, install, refusal, tables
+
+MINORS = range(tables.FIRST, tables.LAST + 1)
+SERVICES = "--service-cluster-ip-range=10.254.0.0/16"
+ETCD = "--etcd-servers=http://127.0.0.1:2379"
+
+
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("pki")
+    ca = Authority(folder)
+    made = {"ca": str(ca.certificate), "cakey": str(ca.private), "dir": str(folder)}
+    for name, more in (("server", {}), ("other", {}), ("expired", {"days": -1}),
+                       ("node", {"subject": "/O=system:nodes/CN=system:node:node-1"}),
+                       ("manager", {"subject": "/CN=system:kube-controller-manager"})):
+        made[name], made[f"{name}key"] = map(str, ca.sign(name, **more))
+    made["sapub"] = str(folder / "sa.pub")
+    public_key(ca.private, folder / "sa.pub")
+    (folder / "garbage").write_text("-----BEGIN CERTIFICATE-----\nMIIBqqqq\n-----END CERTIFICATE-----\n")
+    made["garbage"] = str(folder / "garbage")
+    (folder / "empty").mkdir()
+    made["empty"] = str(folder / "empty")
+    for name, text in {
+        "config": kubeconfig(made), "token": kubeconfig(made, user={"token": "abc.def"}),
+        "http": kubeconfig(made, server="http://192.0.2.1:8080"),
+        "bad-server": kubeconfig(made, server="192.0.2.1:6443"), "bad-ca": kubeconfig(made, ca="/nowhere/ca.crt"),
+        "bad-pair": kubeconfig(made, user={"client-certificate": made["node"], "client-key": made["otherkey"]}),
+        "bad-context": {**kubeconfig(made), "current-context": "gone"}, "bad-field": kubeconfig(made, cluster={"cert-authority": "x"}),
+    }.items():
+        (folder / name).write_text(json.dumps(text))
+        made[name] = str(folder / name)
+    return made
+
+
+def kubeconfig(pki: dict, server: str = "https://192.0.2.1:6443", ca: str = "", user: dict | None = None,
+               cluster: dict | None = None) -> dict:
+    user = user or {"client-certificate": pki["node"], "client-key": pki["nodekey"]}
+    return {"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "k", "cluster": {"server": server, "certificate-authority": ca or pki["ca"], **(cluster or {})}}],
+            "users": [{"name": "u", "user": user}], "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}]}
+
+
+def apiserver(pki: dict, minor: int) -> list[str]:
+    words = [ETCD, SERVICES]
+    if minor >= 20:
+        words += ["--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+                  f"--service-account-signing-key-file={pki['cakey']}", f"--service-account-key-file={pki['sapub']}"]
+    return words
+
+
+def usual(pki: dict, component: str, minor: int) -> list[str]:
+    """The least that makes the program run."""
+    if component == "kube-apiserver":
+        return apiserver(pki, minor)
+    if component == "kubelet":
+        return []
+    return [f"--kubeconfig={pki['config']}"]
+
+
+# --- flags ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("component", tables.COMPONENTS)
+def test_every_minor_takes_what_its_own_lists_have(component):
+    columns, rows = tables.table(component)
+    seen = 0
+    for at, column in enumerate(columns):
+        minor = int(re.match(r"1\.(\d+)", column)[1])
+        # What is noted against a list is in the tests of removals below.
+        against = {flag for program, flag, since in tables.GONE if program == component and minor >= since}
+        against |= tables.FORK | (tables.EARLY if column == "1.2.0" else set())
+        if (component, minor) in tables.NO_PAGE:
+            continue
+        own = {tables.normal(f) for f, marks in rows.items() if marks[at] == "x"} - against
+        known = tables.flags(component, f"1.{minor}.0")
+        assert not own - known, f"{component} {column}"
+        seen += len(own)
+    assert seen > 1000
+
+
+# The last minor that has it, for the removals that the flag history names; in the next it is refused.
+REMOVED = [("kubelet", flag, last) for flag, last in {
+    "api-servers": 7, "require-kubeconfig": 9, "cadvisor-port": 11, "allow-privileged": 14, "register-schedulable": 33,
+    "pod-infra-container-image": 34, "container-runtime": 26, "network-plugin": 23, "cni-conf-dir": 23, "cni-bin-dir": 23,
+    "docker-endpoint": 23, "network-plugin-dir": 8, "configure-cbr0": 4, "cloud-config": 33, "dynamic-config-dir": 23, "logtostderr": 25,
+    "keep-terminated-pod-volumes": 30}.items()]
+REMOVED += [("kube-apiserver", flag, last) for flag, last in {
+    "insecure-bind-address": 23, "insecure-port": 23, "portal-net": 8, "etcd-quorum-read": 12, "tls-ca-file": 10, "cloud-provider": 32,
+    "cloud-config": 32, "basic-auth-file": 18, "master-service-namespace": 26, "logtostderr": 25, "repair-malformed-updates": 13,
+    "experimental-keystone-url": 9}.items()]
+REMOVED += [("kube-controller-manager", flag, last) for flag, last in {
+    "port": 23, "address": 23, "pod-eviction-timeout": 26, "enable-taint-manager": 26, "experimental-cluster-signing-duration": 24}.items()]
+REMOVED += [("kube-scheduler", flag, last) for flag, last in {"algorithm-provider": 21, "port": 23, "lock-object-name": 27}.items()]
+REMOVED += [("kube-proxy", flag, last) for flag, last in {"cleanup-iptables": 13, "resource-container": 15, "conntrack-max": 15}.items()]
+
+
+@pytest.mark.parametrize("component, flag, last", REMOVED)
+def test_a_flag_ends_with_its_last_minor(component, flag, last):
+    assert flag in tables.flags(component, f"1.{last}.0")
+    assert flag not in tables.flags(component, f"1.{last + 1}.0")
+    assert f"unknown flag: --{flag}" in refusal(component, f"1.{last + 1}.0", f"--{flag}=x")
+
+
+@pytest.mark.parametrize("component, flag, first", [
+    ("kubelet", "pod-manifest-path", 4), ("kubelet", "register-with-taints", 6), ("kubelet", "fail-swap-on", 8),
+    ("kubelet", "cgroup-driver", 5),
+    ("kubelet", "bootstrap-kubeconfig", 7), ("kube-apiserver", "enable-admission-plugins", 10), ("kube-apiserver", "etcd-cafile", 3),
+    ("kube-apiserver", "kubelet-preferred-address-types", 5), ("kube-apiserver", "proxy-client-cert-file", 7),
+    ("kube-controller-manager", "authentication-kubeconfig", 12), ("kube-scheduler", "config", 9), ("kube-proxy", "config", 7),
+    ("kube-proxy", "metrics-bind-address", 8), ("kube-proxy", "cluster-cidr", 3)])
+def test_a_flag_begins_with_its_first_minor(component, flag, first):
+    assert flag in tables.flags(component, f"1.{first}.0")
+    assert f"unknown flag: --{flag}" in refusal(component, f"1.{first - 1}.0", f"--{flag}=x")
+
+
+def test_the_kubelet_says_config_of_two_things_and_nothing_between(pki):
+    assert accepts("kubelet", "1.5.0", f"--config={pki['empty']}")
+    assert "unknown flag" in refusal("kubelet", "1.8.0", f"--config={pki['empty']}")
+    assert refusal("kubelet", "1.10.0", f"--config={pki['empty']}")
+
+
+def test_flags_of_a_fork_are_the_fork_s():
+    assert accepts("kubelet", "1.2.0-hyper", "--network-provider=127.0.0.1:4237")
+    assert "unknown flag" in refusal("kubelet", "1.2.0", "--network-provider=127.0.0.1:4237")
+
+
+@pytest.mark.parametrize("words, name, value", [
+    (["--cluster_dns=10.254.0.10"], "cluster-dns", "10.254.0.10"), (["--cluster-dns", "10.254.0.10"], "cluster-dns", "10.254.0.10"),
+    (["-v", "3"], "v", "3"), (["-v=3"], "v", "3"), (["--register-node"], "register-node", "true"),
+    (["--register-node=0", "--v=2"], "register-node", "0"), (["--port=1", "--port=2"], "port", "2")])
+def test_how_words_are_read(words, name, value):
+    assert accepts("kubelet", "1.20.0", *words).flags.get(name) == value
+
+
+@pytest.mark.parametrize("version, words, status, text", [
+    ("1.2.0", ["--nonsense"], 2, "unknown flag: --nonsense"), ("1.12.0", ["--nonsense"], 255, "unknown flag: --nonsense"),
+    ("1.28.0", ["--nonsense"], 1, "failed to parse kubelet flag: unknown flag: --nonsense"),
+    ("1.28.0", ["--port"], 1, "flag needs an argument: --port"), ("1.28.0", ["--register-node", "false"], 1, "unknown command"),
+    ("1.28.0", ["--node-labels=a=b", "c"], 1, "unknown command"), ("1.28.0", ["-x"], 1, "unknown shorthand flag"),
+    ("1.28.0", ["--="], 1, "bad flag syntax"), ("1.28.0", ["--"], 1, "unknown command")])
+def test_how_mistakes_are_said(tmp_path, version, words, status, text):
+    programs = install(tmp_path, version)
+    done = subprocess.run([programs / "kubelet", *words], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (status, "") and text in done.stderr
+
+
+def test_versions_are_told_as_the_real_ones_tell_them(tmp_path):
+    programs = install(tmp_path, "v1.28.9", "flanneld=0.17.0")
+    said = [subprocess.run([programs / name, "--version"], capture_output=True, text=True, timeout=30, check=True)
+            for name in ("kubelet", "flanneld")]
+    assert [(s.stdout, s.stderr) for s in said] == [("Kubernetes v1.28.9\n", ""), ("", "0.17.0\n")]
+
+
+# --- values, files and what belongs together: component, minor, what is there besides the least, good, bad, what it says ------------
+RULES = [
+    ("kubelet", 20, "--register-node=true", "--register-node=yes", "ParseBool"),
+    ("kubelet", 20, "--port=10250", "--port=70000", "between 0 and 65535"),
+    ("kubelet", 20, "--max-pods=110", "--max-pods=many", "ParseInt"),
+    ("kubelet", 20, "--sync-frequency=1m30s", "--sync-frequency=90", "invalid duration"),
+    ("kubelet", 20, "--address=::", "--address=all", "failed to parse IP"),
+    ("kubelet", 20, "--cluster-dns=10.0.0.1,10.0.0.2", "--cluster-dns=dns.example", "failed to parse IP"),
+    ("kubelet", 20, "--pod-cidr=10.0.0.0/24", "--pod-cidr=10.0.0.0", "invalid CIDR"),
+    ("kubelet", 20, "--feature-gates=A=true,B=false", "--feature-gates=A", "malformed pair"),
+    ("kubelet", 20, "--feature-gates=A=true", "--feature-gates=A=on", "not a boolean"),
+    ("kubelet", 20, "--eviction-hard=memory.available<100Mi", "--eviction-hard=memory", "malformed pair"),
+    ("kubelet", 20, "--kubeconfig={config}", "--kubeconfig=/nowhere", "no such file"),
+    ("kubelet", 20, "--kubeconfig={token}", "--kubeconfig={bad-server}", "bad server"),
+    ("kubelet", 20, "--kubeconfig={http}", "--kubeconfig={bad-ca}", "no such file"),
+    ("kubelet", 20, "--kubeconfig={config}", "--kubeconfig={bad-pair}", "does not match"),
+    ("kubelet", 20, "--kubeconfig={config}", "--kubeconfig={bad-context}", "context was not found"),
+    ("kubelet", 20, "--kubeconfig={config}", "--kubeconfig={bad-field}", "unknown field"),
+    ("kubelet", 20, "--bootstrap-kubeconfig={token} --kubeconfig={dir}/later",
+     "--bootstrap-kubeconfig={bad-context} --kubeconfig={dir}/later", "context"),
+    ("kubelet", 20, "--client-ca-file={ca}", "--client-ca-file={garbage}", "malformed"),
+    ("kubelet", 20, "--client-ca-file={ca}", "--client-ca-file={cakey}", "does not contain any valid"),
+    ("kubelet", 20, "--tls-cert-file={server} --tls-private-key-file={serverkey}", "--tls-cert-file={server}", "together"),
+    ("kubelet", 20, "--tls-cert-file={server} --tls-private-key-file={serverkey}",
+     "--tls-cert-file={server} --tls-private-key-file={otherkey}", "does not match"),
+    ("kubelet", 20, "--tls-cert-file={server} --tls-private-key-file={serverkey}",
+     "--tls-cert-file={expired} --tls-private-key-file={expiredkey}", "expired"),
+    ("kubelet", 20, "--pod-manifest-path={empty}", "--pod-manifest-path={dir}/nowhere", "no such directory"),
+    ("kubelet", 7, "--kubeconfig={config} --require-kubeconfig", "--kubeconfig={config}", "stand alone"),
+    ("kubelet", 15, "--node-labels=node-role.kubernetes.io/master=", "--node-labels=a b=c", "invalid argument"),
+    ("kubelet", 16, "--node-labels=node.kubernetes.io/x=1,magnum.openstack.org/role=worker",
+     "--node-labels=node-role.kubernetes.io/master=", "unknown 'kubernetes.io'"),
+    ("kubelet", 20, "--register-with-taints=node-role.kubernetes.io/master=:NoSchedule", "--register-with-taints=x=y:Never",
+     "invalid argument"),
+    ("kubelet", 20, "--hostname-override=node-1.example", "--hostname-override=node_1", "DNS-1123"),
+    ("kubelet", 20, "--container-runtime=remote --container-runtime-endpoint=unix:///run/containerd/containerd.sock",
+     "--container-runtime-endpoint=unix:///run/containerd/containerd.sock", "would take docker"),
+    ("kubelet", 20, "--container-runtime=docker", "--container-runtime=remote", "without --container-runtime-endpoint"),
+    ("kubelet", 24, "--container-runtime=remote --container-runtime-endpoint=/run/crio/crio.sock", "--container-runtime=docker",
+     "unsupported CRI runtime"),
+    ("kubelet", 24, "--container-runtime-endpoint=unix:///x", "--container-runtime-endpoint=tcp://x", "not supported"),
+    ("kubelet", 20, "--cgroup-driver=systemd", "--cgroup-driver=native.cgroupdriver=systemd", "invalid value"),
+    ("kubelet", 20, "--network-plugin=cni", "--network-plugin=flannel", "invalid value"),
+    ("kubelet", 20, "--node-ip=192.0.2.5", "--node-ip=127.0.0.1", "loopback"),
+    ("kubelet", 20, "--node-ip=192.0.2.5,2001:db8::5", "--node-ip=192.0.2.5,", None),
+    ("kubelet", 19, "--node-ip=192.0.2.5", "--node-ip=192.0.2.5,2001:db8::5", "before 1.20"),
+    ("kubelet", 31, "--runonce=true", None, ""), ("kubelet", 32, "--runonce=false", "--runonce=true", "runOnce"),
+    ("kubelet", 20, "--kubeconfig={config} --authorization-mode=Webhook", "--authorization-mode=Webhook", "no client provided"),
+    ("kubelet", 25, "--cloud-provider=openstack", None, ""),
+    ("kubelet", 26, "--cloud-provider=aws", "--cloud-provider=openstack", "unknown cloud provider"),
+    ("kubelet", 32, "--cloud-provider=external", "--cloud-provider=aws", "unknown cloud provider"),
+    ("kubelet", 6, "--cloud-provider=external", None, ""),
+    ("kubelet", 5, "--cloud-provider=", "--cloud-provider=external", "unknown cloud provider"),
+    ("kube-apiserver", 19, "--insecure-port=8080", None, ""),
+    ("kube-apiserver", 20, "--insecure-port=0", "--insecure-port=8080", "only zero is allowed"),
+    ("kube-apiserver", 19, "--secure-port=0", None, ""),
+    ("kube-apiserver", 20, "--secure-port=6443", "--secure-port=0", "cannot be turned off"),
+    ("kube-apiserver", 15, "--secure-port=6443", "--secure-port=8080", "same port"),
+    ("kube-apiserver", 20, "--etcd-servers=http://a:2379,http://b:2379", "--etcd-servers=a:2379", "no URL"),
+    ("kube-apiserver", 20, "--etcd-servers=https://a:2379 --etcd-cafile={ca}", "--etcd-servers=https://a:2379", "do not fit together"),
+    ("kube-apiserver", 20, "--etcd-servers=https://a:2379 --etcd-cafile={ca}", "--etcd-cafile={ca}", "do not fit together"),
+    ("kube-apiserver", 12, "--storage-backend=etcd2", "--storage-backend=etcd1", "storage-backend"),
+    ("kube-apiserver", 13, "--storage-backend=etcd3", "--storage-backend=etcd2", "storage-backend"),
+    ("kube-apiserver", 20, "--service-cluster-ip-range=10.0.0.0/12", "--service-cluster-ip-range=10.0.0.0/8", "too large"),
+    ("kube-apiserver", 20, "--service-account-issuer=kubernetes/serviceaccount", "--service-account-issuer=x:y", "not a valid URL"),
+    ("kube-apiserver", 20, "--service-account-key-file={sapub}", "--service-account-key-file={garbage}", "valid RSA or ECDSA"),
+    ("kube-apiserver", 20, "--service-account-signing-key-file={cakey}", "--service-account-signing-key-file={sapub}", "private key"),
+    ("kube-apiserver", 7, "--authorization-mode=Node,RBAC", "--authorization-mode=Node,Node", "more than once"),
+    ("kube-apiserver", 6, "--authorization-mode=RBAC", "--authorization-mode=Node,RBAC", "not a valid mode"),
+    ("kube-apiserver", 20, "--authorization-mode=Webhook --authorization-webhook-config-file={http}", "--authorization-mode=Webhook",
+     "go together"),
+    ("kube-apiserver", 10, "--admission-control=NodeRestriction",
+     "--admission-control=NodeRestriction --enable-admission-plugins=ServiceAccount", "mutually exclusive"),
+    ("kube-apiserver", 20, "--enable-admission-plugins=NodeRestriction", "--enable-admission-plugins=Nonsense",
+     "unknown admission plugin: Nonsense"),
+    ("kube-apiserver", 24, "--enable-admission-plugins=PodSecurityPolicy", None, ""),
+    ("kube-apiserver", 25, "--enable-admission-plugins=PodSecurity", "--enable-admission-plugins=PodSecurityPolicy",
+     "unknown admission plugin"),
+    ("kube-apiserver", 20, "--enable-admission-plugins=Priority",
+     "--enable-admission-plugins=Priority --disable-admission-plugins=Priority", "overlapped"),
+    ("kube-apiserver", 20, "--kubelet-preferred-address-types=InternalIP,Hostname", "--kubelet-preferred-address-types=IP", "unknown IP"),
+    ("kube-apiserver", 20, "--kubelet-client-certificate={node} --kubelet-client-key={nodekey}", "--kubelet-client-key={nodekey}",
+     "together"),
+    ("kube-apiserver", 20, "--audit-policy-file={config}", "--audit-policy-file=/nowhere", "no such file"),
+    ("kube-controller-manager", 20, "--allocate-node-cidrs=true --cluster-cidr=10.0.0.0/16", "--allocate-node-cidrs=true",
+     "needs --cluster-cidr"),
+    ("kube-controller-manager", 20, "--allocate-node-cidrs --cluster-cidr=10.0.0.0/16", "--allocate-node-cidrs --cluster-cidr=10.0.0.0/25",
+     "too big"),
+    ("kube-controller-manager", 20, "--root-ca-file=", "--root-ca-file={cakey}", "does not contain any valid"),
+    ("kube-controller-manager", 20, "--cluster-signing-cert-file={ca} --cluster-signing-key-file={cakey}",
+     "--cluster-signing-cert-file={ca} --cluster-signing-key-file={otherkey}", "does not match"),
+    ("kube-controller-manager", 20, "--leader-elect-resource-lock=leases", "--leader-elect-resource-lock=lease", "Invalid lock-type"),
+    ("kube-controller-manager", 13, "--leader-elect-resource-lock=endpoints", "--leader-elect-resource-lock=leases", "Invalid lock-type"),
+    ("kube-scheduler", 20, "--leader-elect=true", "--leader-elect=ja", "ParseBool"),
+    ("kube-proxy", 8, "--proxy-mode=ipvs", "--proxy-mode=nftables", "unknown proxy-mode"),
+    ("kube-proxy", 25, "--proxy-mode=userspace", None, ""),
+    ("kube-proxy", 26, "--proxy-mode=iptables", "--proxy-mode=userspace", "unknown proxy-mode"),
+    ("kube-proxy", 20, "--metrics-bind-address=0.0.0.0:10249", "--metrics-bind-address=all:10249", "IP:port"),
+    ("kube-proxy", 20, "--detect-local-mode=ClusterCIDR", "--detect-local-mode=Cluster", "detect-local-mode"),
+]
+
+
+@pytest.mark.parametrize("component, minor, good, bad, says", RULES)
+def test_rules(pki, component, minor, good, bad, says):
+    least = usual(pki, component, minor)
+    assert refusal(component, f"1.{minor}.0", *least, *good.format(**pki).split(" ")) == ""
+    if bad is not None and says is not None:
+        least = [w for w in least if w.split("=")[0] not in {b.split("=")[0] for b in bad.split()}]
+        told = refusal(component, f"1.{minor}.0", *least, *([bad.format(**pki)] if "a b" in bad else bad.format(**pki).split(" ")))
+        assert says in told, told
+
+
+@pytest.mark.parametrize("component, minor, words, says", [
+    ("kube-apiserver", 2, [SERVICES], "--etcd-servers"), ("kube-apiserver", 2, [ETCD], "--service-cluster-ip-range"),
+    ("kube-apiserver", 20, [ETCD, SERVICES], "service-account-issuer"), ("kube-controller-manager", 2, [], "no configuration"),
+    ("kube-scheduler", 28, [], "no configuration"), ("kube-proxy", 28, [], "no configuration"),
+    ("kube-controller-manager", 20, ["--master=http://127.0.0.1:8080"], "without --kubeconfig")])
+def test_what_is_needed(component, minor, words, says):
+    assert says in refusal(component, f"1.{minor}.0", *words)
+
+
+# --- configuration files --------------------------------------------------------------------------
+KUBELET = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
+PROXY = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
+SCHEDULER = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+NO_WEBHOOK = {"authentication": {"webhook": {"enabled": False}}, "authorization": {"mode": "AlwaysAllow"}}
+
+
+@pytest.mark.parametrize("component, minor, good, bad, says", [
+    ("kubelet", 10, KUBELET | NO_WEBHOOK, {"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1"}, "no kind"),
+    ("kubelet", 20, {"failSwapOn": False}, {"failSwapOff": False}, 'unknown field "failSwapOff"'),
+    ("kubelet", 20, {"failSwapOn": True}, {"failSwapOn": "true"}, "cannot unmarshal"),
+    ("kubelet", 20, {"maxPods": 110}, {"maxPods": 110.5}, "cannot unmarshal"),
+    ("kubelet", 20, {"clusterDNS": ["10.0.0.1"]}, {"clusterDNS": "10.0.0.1"}, "cannot unmarshal"),
+    ("kubelet", 20, {"clusterDNS": ["10.0.0.1"]}, {"clusterDNS": ["dns"]}, "invalid IP"),
+    ("kubelet", 20, {"syncFrequency": "1m"}, {"syncFrequency": "60"}, "invalid duration"),
+    ("kubelet", 20, {"evictionHard": {"memory.available": "100Mi"}}, {"evictionHard": {"memory.available": 100}}, "cannot unmarshal"),
+    ("kubelet", 20, {"featureGates": {"X": True}}, {"featureGates": {"X": "true"}}, "cannot unmarshal"),
+    ("kubelet", 20, {"authentication": {"webhook": {"enabled": False}, "anonymous": {"enabled": False}}},
+     {"authentication": {"webhook": {"enabled": False, "mode": 1}}}, 'unknown field "authentication.webhook.mode"'),
+    ("kubelet", 20, {"authentication": {"webhook": {"enabled": False}, "x509": {"clientCAFile": "{ca}"}}},
+     {"authentication": {"webhook": {"enabled": False}, "x509": {"clientCAFile": "/nowhere"}}}, "no such file"),
+    ("kubelet", 20, {"tlsCertFile": "{server}", "tlsPrivateKeyFile": "{serverkey}"},
+     {"tlsCertFile": "{server}", "tlsPrivateKeyFile": "{otherkey}"}, "not match"),
+    ("kubelet", 20, {"cgroupDriver": "systemd"}, {"cgroupDriver": "native"}, "must be one of"),
+    ("kubelet", 20, {"staticPodPath": "{empty}"}, {"staticPodPath": "{dir}/nowhere"}, "no such directory"),
+    ("kubelet", 20, {"imageGCHighThresholdPercent": 90}, {"imageGCHighThresholdPercent": 70}, "in order"),
+    ("kubelet", 20, {"enforceNodeAllocatable": ["pods"]}, {"enforceNodeAllocatable": ["kube-reserved"]}, "kubeReservedCgroup"),
+    ("kubelet", 20, {"readOnlyPort": 0}, {"readOnlyPort": 65536}, "between 0 and 65535"),
+    ("kubelet", 22, {"memorySwap": {"swapBehavior": "LimitedSwap"}}, {"memorySwap": {"swapBehaviour": "x"}}, "unknown field"),
+    ("kubelet", 23, {"registerWithTaints": [{"key": "a", "effect": "NoSchedule"}]}, {"registerWithTaints": [{"name": "a"}]},
+     "unknown field"),
+    ("kubelet", 22, {"maxPods": 10}, {"registerWithTaints": []}, "unknown field"),
+    ("kubelet", 19, {"volumePluginDir": "/x"}, {"volumePluginDirs": "/x"}, "unknown field"),
+    ("kubelet", 18, {"maxPods": 10}, {"volumePluginDir": "/x"}, "unknown field"),
+    ("kubelet", 27, {"containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock"}, {"containerRuntimeEndpoint": "tcp://x"},
+     "not supported"),
+    ("kubelet", 26, {"maxPods": 10}, {"containerRuntimeEndpoint": "unix:///x"}, "unknown field"),
+    ("kubelet", 36, {"failCgroupV1": True}, {"failCgroupV2": True}, "unknown field"),
+    ("kubelet", 37, {"failCgroupV1": True}, {"x": 1}, "unknown field"),
+    ("kube-proxy", 9, PROXY, {"apiVersion": "componentconfig/v1alpha1", "kind": "KubeProxyConfiguration"}, "no kind"),
+    ("kube-proxy", 20, {"mode": "ipvs", "clusterCIDR": "10.0.0.0/16"}, {"mode": "nftables"}, "mode must be one of"),
+    ("kube-proxy", 29, {"mode": "nftables"}, {"mode": "kernel"}, "mode must be one of"),
+    ("kube-proxy", 20, {"conntrack": {"min": 1}}, {"conntrack": {"maximum": 1}}, 'unknown field "conntrack.maximum"'),
+    ("kube-proxy", 20, {"hostnameOverride": "node-1"}, {"clusterCIDR": "10.0.0.0"}, "CIDR"),
+    ("kube-proxy", 20, {"healthzBindAddress": "0.0.0.0:10256"}, {"healthzBindAddress": "here:10256"}, "IP:port"),
+    ("kube-scheduler", 25, SCHEDULER, {**SCHEDULER, "apiVersion": "kubescheduler.config.k8s.io/v1alpha1"}, "no kind"),
+    ("kube-scheduler", 28, {**SCHEDULER, "apiVersion": "kubescheduler.config.k8s.io/v1beta3"},
+     {**SCHEDULER, "apiVersion": "kubescheduler.config.k8s.io/v1beta2"}, "no kind"),
+])
+def test_configuration_files(pki, tmp_path, component, minor, good, bad, says):
+    head, more = {"kubelet": (KUBELET | NO_WEBHOOK, {}), "kube-proxy": (PROXY, {"clientConnection": {"kubeconfig": pki["http"]}}),
+                  "kube-scheduler": (SCHEDULER, {"clientConnection": {"kubeconfig": pki["http"]}})}[component]
+
+    def told(document: dict) -> str:
+        path = tmp_path / "config"
+        text = json.dumps({**head, **more, **document})
+        for name, value in pki.items():
+            text = text.replace(f"{{{name}}}", value)
+        path.write_text(text)
+        return refusal(component, f"1.{minor}.0", f"--config={path}")
+    assert told(good) == ""
+    assert says in told(bad)
+
+
+def test_a_key_twice_is_refused(tmp_path):
+    (tmp_path / "config").write_text("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 1\nmaxPods: 2\n")
+    assert "already set" in refusal("kubelet", "1.28.0", f"--config={tmp_path}/config")
+
+
+def test_flags_beside_kube_proxy_s_file(pki, tmp_path):
+    (tmp_path / "config").write_text(json.dumps({**PROXY, "clientConnection": {"kubeconfig": pki["http"]}}))
+    words = [f"--config={tmp_path}/config", "--hostname-override=node-1"]
+    assert refusal("kube-proxy", "1.20.0", *words) == ""
+    assert "ignored" in refusal("kube-proxy", "1.13.0", *words)
+    assert "--cluster-cidr" in refusal("kube-proxy", "1.20.0", *words, "--cluster-cidr=10.0.0.0/16")
+
+
+# Magnum 2.x's file, which a real 1.2 takes, and what that one refuses.
+CLOUD = "[Global]\nauth-url=http://192.0.2.1:5000/v2\nUsername=u\nPassword=\"p;#\"\ntenant-name=t\n" \
+        "[LoadBalancer]\nsubnet-id=s\ncreate-monitor=yes\nmonitor-delay=1m\nmonitor-timeout=30s\nmonitor-max-retries=3\n"
+
+
+@pytest.mark.parametrize("minor, more, says", [
+    (2, "", ""), (2, "use-octavia=true\n", 'invalid variable: section "LoadBalancer"'),
+    (2, "[Global]\ntrust-id=x\n", 'variable "trust-id"'),
+    (5, "[Global]\ntrust-id=x\n", ""), (9, "use-octavia=true\n", ""), (20, "[Networking]\nx=y\n", "invalid section"),
+    (20, "nonsense\n", 'variable "nonsense"'),
+    (20, 'lb-provider="octavia\n', "string not terminated"), (20, "lb-provider=a\\b\n", "unknown escape")])
+def test_the_cloud_s_file_is_read_strictly(pki, tmp_path, minor, more, says):
+    (tmp_path / "cloud").write_text(CLOUD + more)
+    told = refusal("kube-controller-manager", f"1.{minor}.0", f"--kubeconfig={pki['config']}", "--cloud-provider=openstack",
+                   f"--cloud-config={tmp_path}/cloud")
+    assert says in told if says else told == ""
+
+
+# --- where they serve -----------------------------------------------------------------------------
+@pytest.mark.parametrize("component, minor, words, ports", [
+    ("kube-apiserver", 2, [], ["127.0.0.1:8080", "0.0.0.0:6443 tls"]), ("kube-apiserver", 19, ["--insecure-port=0"], ["0.0.0.0:6443 tls"]),
+    ("kube-apiserver", 20, [], ["0.0.0.0:6443 tls"]), ("kube-controller-manager", 2, [], ["0.0.0.0:10252"]),
+    ("kube-controller-manager", 13, [], ["127.0.0.1:10252", "0.0.0.0:10257 tls"]),
+    ("kube-controller-manager", 13, ["--port=0"], ["0.0.0.0:10257 tls"]),
+    ("kube-controller-manager", 24, ["--bind-address=127.0.0.1"], ["127.0.0.1:10257 tls"]),
+    ("kube-controller-manager", 24, ["--secure-port=0"], []),
+    ("kube-scheduler", 2, [], ["0.0.0.0:10251"]), ("kube-scheduler", 24, [], ["0.0.0.0:10259 tls"]),
+    ("kubelet", 2, [], ["127.0.0.1:10248", "0.0.0.0:10250 tls", "0.0.0.0:10255", "0.0.0.0:4194"]),
+    ("kubelet", 20, ["--read-only-port=0", "--address=192.0.2.1"], ["127.0.0.1:10248", "192.0.2.1:10250 tls"]),
+    ("kube-proxy", 2, [], ["127.0.0.1:10249"]), ("kube-proxy", 20, [], ["127.0.0.1:10249", "0.0.0.0:10256"]),
+    ("kube-proxy", 20, ["--metrics-bind-address=0.0.0.0"], ["0.0.0.0:10249", "0.0.0.0:10256"])])
+def test_ports(pki, component, minor, words, ports):
+    program = accepts(component, f"1.{minor}.0", *usual(pki, component, minor), *words)
+    assert [f"{p.address}:{p.number}{' tls' if p.tls else ''}" for p in program.ports] == ports
+
+
+@pytest.fixture
+def running(tmp_path):
+    """running(programs, name, *words) starts one; all are ended."""
+    made: list[Running] = []
+
+    def start(programs, name, *words, **more) -> Running:
+        made.append(Running(programs, name, *words, control=tmp_path, **more))
+        return made[-1]
+    yield start
+    for one in made:
+        one.end()
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture
+def etcd(tmp_path):
+    """A real etcd 3.4 with both of its APIs; the address of its clients."""
+    program = shutil.which("etcd") or TESTHOST / "cache/node/usr/bin/etcd"
+    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    with open(tmp_path / "etcd.log", "wb") as log:
+        process = subprocess.Popen([program, "--data-dir", tmp_path / "etcd", "--enable-v2", "--listen-client-urls", client,
+                                    "--advertise-client-urls", client,
+                                    "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster",
+                                    f"default={peer}"],
+                                   stdout=log, stderr=log)
+    wait_for(lambda: get(client, "/health")[0] == 200, 30, "etcd")
+    yield client
+    process.terminate()
+    process.wait(20)
+
+
+def get(url: str, path: str, pki: dict | None = None, who: str = "", method: str = "GET", body: str | None = None) -> tuple[int, str]:
+    host = url.split("//")[1]
+    if url.startswith("https"):
+        context = ssl.create_default_context(cafile=pki["ca"])
+        if who:
+            context.load_cert_chain(pki[who], pki[f"{who}key"])
+        connection = http.client.HTTPSConnection(host, timeout=5, context=context)
+    else:
+        connection = http.client.HTTPConnection(host, timeout=5)
+    try:
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def notified(tmp_path):
+    """A socket as systemd's; its path and what came."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+        s.bind(str(tmp_path / "notify"))
+        s.settimeout(20)
+        yield s
+
+
+def test_a_cluster_of_them(pki, tmp_path, etcd, running, notified):
+    programs = install(tmp_path / "bin", "1.28.9")
+    port, kubelet_port, healthz, manager_port = (free_port() for _ in range(4))
+    url = f"https://127.0.0.1:{port}"
+    words = [*apiserver(pki, 28), f"--etcd-servers={etcd}", f"--secure-port={port}", "--bind-address=127.0.0.1",
+             f"--tls-cert-file={pki['server']}",
+             f"--tls-private-key-file={pki['serverkey']}", f"--client-ca-file={pki['ca']}", "--authorization-mode=Node,RBAC"]
+    api = running(programs, "kube-apiserver", *words, notify=tmp_path / "notify")
+    assert notified.recv(100) == b"READY=1"
+    for path in ("/healthz", "/livez", "/readyz"):
+        assert get(url, path, pki) == (200, "ok")
+    assert json.loads(get(url, "/version", pki)[1])["gitVersion"] == "v1.28.9"
+    assert get(url, "/api/v1/nodes", pki)[0] == 403
+
+    (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig(pki, server=url)))
+    kubelet = running(programs, "kubelet", f"--kubeconfig={tmp_path}/kubeconfig", "--hostname-override=node-1", "--node-ip=192.0.2.5",
+                      "--read-only-port=0",
+                      "--node-labels=magnum.openstack.org/role=worker", "--register-with-taints=a=b:NoSchedule", "--address=127.0.0.1",
+                      f"--port={kubelet_port}", f"--healthz-port={healthz}", f"--client-ca-file={pki['ca']}",
+                      f"--tls-cert-file={pki['server']}",
+                      f"--tls-private-key-file={pki['serverkey']}", "--anonymous-auth=false", notify=tmp_path / "notify")
+    assert notified.recv(100) == b"READY=1"
+    wait_for(lambda: "registered node node-1" in kubelet.said(), 20, "registration")
+    node = json.loads(get(url, "/api/v1/nodes/node-1", pki, "node")[1])
+    assert node["metadata"]["labels"]["magnum.openstack.org/role"] == "worker"
+    assert node["spec"]["taints"] == [{"key": "a", "value": "b", "effect": "NoSchedule"}]
+    assert node["status"]["addresses"][0] == {"type": "InternalIP", "address": "192.0.2.5"}
+    assert get(f"http://127.0.0.1:{healthz}", "/healthz") == (200, "ok")
+    assert get(f"https://127.0.0.1:{kubelet_port}", "/healthz", pki)[0] == 401
+    assert get(f"https://127.0.0.1:{kubelet_port}", "/healthz", pki, "node") == (200, "ok")
+    # A node writes only itself, and others only read.
+    other = json.dumps({"metadata": {"name": "node-2"}})
+    assert get(url, "/api/v1/nodes", pki, "node", "POST", other)[0] == 403
+    assert [get(url, "/api/v1/nodes", pki, "manager", method, other)[0] for method in ("GET", "POST")] == [200, 403]
+
+    (tmp_path / "manager").write_text(json.dumps(kubeconfig(pki, server=url,
+                                                            user={"client-certificate": pki["manager"], "client-key": pki["managerkey"]})))
+    manager = running(programs, "kube-controller-manager", f"--kubeconfig={tmp_path}/manager", f"--secure-port={manager_port}",
+                      "--bind-address=127.0.0.1",
+                      f"--tls-cert-file={pki['server']}", f"--tls-private-key-file={pki['serverkey']}")
+    wait_for(lambda: get(f"https://127.0.0.1:{manager_port}", "/healthz", pki) == (200, "ok"), 20, "kube-controller-manager")
+
+    # Unhealthy, then dead, when told to; and again dead as long as the order lies there.
+    (tmp_path / "kube-apiserver").write_text("unhealthy")
+    assert get(url, "/readyz", pki)[0] == 500
+    (tmp_path / "kube-apiserver").write_text("die 7")
+    assert api.wait() == 7
+    assert running(programs, "kube-apiserver", *words).wait() == 7
+    (tmp_path / "kube-apiserver").unlink()
+    kubelet.process.send_signal(signal.SIGUSR1)
+    assert kubelet.wait() == 1
+    assert manager.end() == 0
+
+
+def test_an_api_without_etcd_is_not_ready(pki, tmp_path, running):
+    programs = install(tmp_path / "bin", "1.2.0")
+    port, insecure, nobody = (free_port() for _ in range(3))
+    api = running(programs, "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{nobody}", SERVICES, f"--secure-port={port}",
+                  f"--insecure-port={insecure}")
+    time.sleep(1.5)
+    assert api.process.poll() is None
+    with pytest.raises(ConnectionRefusedError):
+        get(f"http://127.0.0.1:{insecure}", "/healthz")
+
+
+def test_a_seed_s_master(tmp_path, etcd, running):
+    """1.2: no credentials on 8080, 401 with TLS; the controller manager finds it by --master, and ends if nobody is there."""
+    programs = install(tmp_path / "bin", "1.2.0")
+    insecure, secure, health, nobody = (free_port() for _ in range(4))
+    running(programs, "kube-apiserver", f"--etcd_servers={etcd}", SERVICES, f"--insecure-port={insecure}", f"--secure-port={secure}",
+            "--bind_address=127.0.0.1")
+    wait_for(lambda: get(f"http://127.0.0.1:{insecure}", "/healthz") == (200, "ok"), 30, "kube-apiserver")
+    context = ssl._create_unverified_context()
+    connection = http.client.HTTPSConnection("127.0.0.1", secure, context=context, timeout=5)
+    connection.request("GET", "/healthz")
+    assert connection.getresponse().status == 401
+    connection.close()
+    running(programs, "kube-controller-manager", f"--master=http://127.0.0.1:{insecure}", f"--port={health}", "--address=127.0.0.1")
+    wait_for(lambda: get(f"http://127.0.0.1:{health}", "/healthz") == (200, "ok"), 20, "kube-controller-manager")
+    assert get(f"http://127.0.0.1:{insecure}", "/livez")[0] == 404
+
+
+# --- flanneld -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("version, good, bad, says", [
+    ("0.5.0", "-networks=a", "-kube-subnet-mgr", "not defined: -kube-subnet-mgr"),
+    ("0.7.1", "-kube-subnet-mgr=false", "-iface-regex=x", "not defined"),
+    ("0.9.1", "-iface-regex=x", "-listen=x", "not defined"), ("0.14.0", "-net-config-path=/x", "-public-ipv6=x", "not defined"),
+    ("0.17.0", "-public-ipv6=::1", "-iface-can-reach=x", "not defined"), ("0.20.2", "-iface-can-reach=x", "-etcd_prefix=/x", "not defined"),
+    ("0.20.2", "--ip-masq --etcd-prefix /x", "stray", "stray"), ("0.20.2", "-ip-masq", "-ip-masq=ja", "ParseBool"),
+    ("0.20.2", "-etcd-endpoints=http://a:2379", "-etcd-endpoints=a:2379", "bad -etcd-endpoints"),
+    ("0.20.2", "-etcd-certfile={server} -etcd-keyfile={serverkey}", "-etcd-certfile={server}", "go together"),
+    ("0.20.2", "-etcd-certfile={server} -etcd-keyfile={serverkey}", "-etcd-certfile={server} -etcd-keyfile={otherkey}", "does not match"),
+    ("0.20.2", "-etcd-cafile={ca}", "-etcd-cafile=/nowhere", "no such file"),
+    ("0.20.2", "-kube-subnet-mgr -net-config-path={dir}/net", "-kube-subnet-mgr -net-config-path=/nowhere", "no such file")])
+def test_flanneld_s_flags(pki, version, good, bad, says):
+    with open(f"{pki['dir']}/net", "w") as file:
+        file.write('{"Network": "10.100.0.0/16", "Backend": {"Type": "vxlan"}}')
+    assert refusal("flanneld", version, *good.format(**pki).split()) == ""
+    assert says in refusal("flanneld", version, *bad.format(**pki).split())
+
+
+def test_flanneld_takes_flags_from_its_environment():
+    assert accepts("flanneld", "0.20.2", environment={"FLANNELD_ETCD_PREFIX": "/x"}).flags.get("etcd-prefix") == "/x"
+    assert accepts("flanneld", "0.20.2", "-etcd-prefix=/y", environment={"FLANNELD_ETCD_PREFIX": "/x"}).flags.get("etcd-prefix") == "/y"
+
+
+@pytest.mark.parametrize("version, document, says", [
+    ("0.9.1", {"Network": "10.1.0.0/16", "Subnetlen": 24}, "24 udp"), ("0.9.1", {"Network": "10.1.2.0/24"}, "25 udp"),
+    ("0.10.0", {"Network": "10.1.2.0/24"}, "26 udp"),
+    ("0.20.2", {"Network": "10.1.0.0/16", "Backend": {"Type": "host-gw"}}, "24 host-gw"),
+    ("0.9.1", {"Network": "10.1.0.0/16", "SubnetLen": 17}, "17 udp"),
+    ("0.10.0", {"Network": "10.1.0.0/16", "SubnetLen": 17}, "at least four"), ("0.10.0", {"Network": "10.1.0.0/29"}, "at most /28"),
+    ("0.10.0", {"Network": "10.1.0.0/16", "SubnetLen": 31}, "at most 30"),
+    ("0.9.1", {"Network": "10.1.0.0/16", "SubnetLen": 8}, "larger than"),
+    ("0.10.0", {"Network": "10.1.0.0/16", "SubnetMin": "10.1.5.1"}, "boundary"),
+    ("0.20.2", {"Network": "10.1.0.0/16", "SubnetMin": "10.2.0.0"}, "is not in"),
+    ("0.20.2", {"SubnetLen": 24}, "bad configuration"), ("0.20.2", {"Network": "10.1.0.0/16", "Backend": {"Type": "magic"}},
+                                                         "unknown backend type"),
+    ("0.9.1", {"Network": "10.1.0.0/16", "Backend": {"Type": "wireguard"}}, "unknown backend type"),
+    ("0.20.2", {"Network": "10.1.0.0/16", "SubnetLen": "24"}, "cannot unmarshal")])
+def test_flanneld_reads_the_network(version, document, says):
+    from stand_in import flannel
+    try:
+        network = flannel.parse(json.dumps(document), tables.flannel_version(version))
+        told = f"{network.length} {network.backend}"
+    except (flannel.NotYet, Exception) as error:
+        told = str(error)
+    assert says in told, told
+
+
+@pytest.mark.parametrize("version, v3", [("0.17.0", False), ("0.20.2", True)])
+def test_flanneld_takes_a_lease(tmp_path, etcd, running, notified, version, v3):
+    programs = install(tmp_path / "bin", f"flanneld={version}")
+
+    def start(name: str, **more) -> Running:
+        return running(programs, "flanneld", f"-etcd-endpoints={etcd}", "-iface=127.0.0.1", f"-public-ip=192.0.2.{name}",
+                       f"-subnet-file={tmp_path}/{name}.env", "-ip-masq", **more)
+    first = start("1", notify=tmp_path / "notify")
+    # The configuration under the other API is not seen: no answer, no READY, and it goes on asking.
+    put(etcd, "/coreos.com/network/config", json.dumps({"Network": "10.100.0.0/16", "SubnetLen": 24, "Backend": {"Type": "host-gw"}}),
+        v3=not v3)
+    wait_for(lambda: "config not found" in first.said(), 20, "its complaint")
+    assert not (tmp_path / "1.env").exists() and first.process.poll() is None
+    put(etcd, "/coreos.com/network/config", json.dumps({"Network": "10.100.0.0/16", "SubnetLen": 24, "Backend": {"Type": "host-gw"}}),
+        v3=v3)
+    assert notified.recv(100) == b"READY=1"
+    assert (tmp_path / "1.env").read_text().split() == [
+        "FLANNEL_NETWORK=10.100.0.0/16", "FLANNEL_SUBNET=10.100.1.1/24", "FLANNEL_MTU=65536", "FLANNEL_IPMASQ=true"]
+    second = start("2")
+    wait_for((tmp_path / "2.env").exists, 20, "the second one's lease")
+    assert "FLANNEL_SUBNET=10.100.2.1/24" in (tmp_path / "2.env").read_text()
+    # It keeps its lease over a restart, stays after SIGTERM, and ends when the lease is gone.
+    assert second.end() == 0 and (tmp_path / "2.env").exists()
+    (tmp_path / "2.env").unlink()
+    second = start("2")
+    wait_for((tmp_path / "2.env").exists, 20, "the second one's lease again")
+    assert "FLANNEL_SUBNET=10.100.2.1/24" in (tmp_path / "2.env").read_text()
+    if v3:
+        remove = get(etcd, "/v3/kv/deleterange", method="POST",
+                     body=json.dumps({"key": base64_of("/coreos.com/network/subnets/10.100.2.0-24")}))
+    else:
+        remove = get(etcd, "/v2/keys/coreos.com/network/subnets/10.100.2.0-24", method="DELETE")
+    assert remove[0] == 200
+    assert second.wait() == 0 and first.process.poll() is None
+
+
+def test_flanneld_ends_at_an_unknown_backend(tmp_path, etcd, running):
+    put(etcd, "/coreos.com/network/config", '{"Network": "10.100.0.0/16", "Backend": {"Type": "magic"}}', v3=True)
+    programs = install(tmp_path / "bin", "flanneld=0.20.2")
+    assert running(programs, "flanneld", f"-etcd-endpoints={etcd}", "-iface=lo", f"-subnet-file={tmp_path}/env").wait() == 1
+
+
+def base64_of(text: str) -> str:
+    import base64
+    return base64.b64encode(text.encode()).decode()
+
+
+def put(etcd: str, key: str, value: str, v3: bool):
+    if v3:
+        done = get(etcd, "/v3/kv/put", method="POST", body=json.dumps({"key": base64_of(key), "value": base64_of(value)}))
+    else:
+        from urllib.parse import urlencode
+        host = etcd.split("//")[1]
+        connection = http.client.HTTPConnection(host, timeout=5)
+        connection.request("PUT", f"/v2/keys{key}", urlencode({"value": value}), {"Content-Type": "application/x-www-form-urlencoded"})
+        done = connection.getresponse().status, ""
+        connection.close()
+    assert done[0] in (200, 201)
