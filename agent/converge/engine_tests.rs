@@ -556,6 +556,25 @@ async fn an_owner_that_a_helper_makes_is_waited_for() {
 }
 
 #[tokio::test]
+async fn a_helper_that_is_not_there_has_nothing_to_apply() {
+    let file = File::public("/etc/NetworkManager/conf.d/90.conf", "x");
+    let desired = Desired {
+        units: vec![Unit { applies_files: true, enable: false, ..unit("NetworkManager.service", &[&file.path], &[]) }],
+        files: vec![file],
+        ..Desired::default()
+    };
+    for (there, told) in [(true, true), (false, false)] {
+        let machine = Machine::new(manual());
+        let states = [("NetworkManager.service", "active")];
+        let fake = Fake::new(&machine.clock, if there { &states } else { &[] });
+        machine.converge(&desired, &fake).await.unwrap();
+        let log = fake.log.lock().unwrap().join(" ");
+        assert_eq!(log.contains("NetworkManager.service"), told, "{log}");
+        assert!(!machine.codes().contains(&Code::UnitHelperFailed));
+    }
+}
+
+#[tokio::test]
 async fn a_bus_that_is_away_for_a_moment_is_waited_for() {
     let machine = Machine::new(manual());
     let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]);

@@ -148,7 +148,7 @@ impl<U: Units, P: Prober> Measure<'_, U, P> {
     /// One measurement, good: main process and number of restarts of the gate's unit, because good answers count together
     /// only while these stay. Bad: the cause in words.
     async fn measure(&self, gate: &Gate) -> Result<Option<(u32, u32)>, String> {
-        self.ask(&gate.probe).await?;
+        ask(self.root, self.prober, &gate.probe).await?;
         let Some(unit) = &gate.unit else { return Ok(None) };
         let state = self.units.unit(unit).await.map_err(|error| error.to_string())?;
         // Somebody else may answer in its place. A unit that applied settings has done its work and may be down.
@@ -157,27 +157,28 @@ impl<U: Units, P: Prober> Measure<'_, U, P> {
         }
         Ok(Some((state.main_pid, state.n_restarts)))
     }
+}
 
-    async fn ask(&self, probe: &Probe) -> Result<(), String> {
-        match probe {
-            Probe::HttpJson { url, key, value } => {
-                let answer = self.prober.get_json(url).await.map_err(|error| error.to_string())?;
-                expect(&answer, key, value)
-            }
-            Probe::Docker { socket, storage_driver, data_root } => {
-                let info = self.prober.docker(socket, "/info").await.map_err(|error| error.to_string())?;
-                expect(&info, "Driver", storage_driver)?;
-                expect(&info, "DockerRootDir", data_root)
-            }
-            Probe::Http { url, body, authority } => {
-                let answer = self.prober.get_text(url, authority.as_deref()).await.map_err(|error| error.to_string())?;
-                match body {
-                    Some(body) if answer.trim() != body => Err(format!("the answer is {}, not {body}", quoted(answer.trim()))),
-                    _ => Ok(()),
-                }
-            }
-            Probe::Sysctl(settings) => settings.iter().try_for_each(|(key, least)| at_least(self.root, key, *least)),
+/// One question: whether the answer is as it should be, else the cause in words.
+async fn ask(root: &Tree, prober: &impl Prober, probe: &Probe) -> Result<(), String> {
+    match probe {
+        Probe::HttpJson { url, key, value } => {
+            let answer = prober.get_json(url).await.map_err(|error| error.to_string())?;
+            expect(&answer, key, value)
         }
+        Probe::Docker { socket, storage_driver, data_root } => {
+            let info = prober.docker(socket, "/info").await.map_err(|error| error.to_string())?;
+            expect(&info, "Driver", storage_driver)?;
+            expect(&info, "DockerRootDir", data_root)
+        }
+        Probe::Http { url, body, authority } => {
+            let answer = prober.get_text(url, authority.as_deref()).await.map_err(|error| error.to_string())?;
+            match body {
+                Some(body) if answer.trim() != body => Err(format!("the answer is {}, not {body}", quoted(answer.trim()))),
+                _ => Ok(()),
+            }
+        }
+        Probe::Sysctl(settings) => settings.iter().try_for_each(|(key, least)| at_least(root, key, *least)),
     }
 }
 
@@ -219,8 +220,12 @@ fn at_least(root: &Tree, key: &str, least: u64) -> Result<(), String> {
 mod tests {
     use serde_json::json;
 
+    use std::sync::Arc;
+
     use super::*;
     use crate::files::Attributes;
+    use crate::http::fake::{Authority, Fake, ok, status};
+    use crate::http::{Http, Tls};
 
     #[test]
     fn an_answer_is_compared_as_text() {
@@ -233,6 +238,40 @@ mod tests {
         ] {
             assert_eq!(expect(&answer, "health", "true").err().as_deref(), bad, "{answer}");
         }
+    }
+
+    /// The API server is believed by the cluster's authority alone, and only while it says that it is well.
+    #[tokio::test]
+    async fn an_https_gate_believes_the_authority_in_its_file_and_nobody_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Arc::new(Tree::open(dir.path()).unwrap());
+        let ours = Authority::new("blue");
+        for (path, authority) in [("/ca.crt", &ours), ("/other.crt", &Authority::new("blue"))] {
+            root.write(Path::new(path), authority.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
+        }
+        let starting = || status("500 Internal Server Error", "[-]etcd failed: reason withheld\nhealthz check failed");
+        let server = Fake::start_tls(vec![starting(), ok("not ok"), ok("ok\n")], ours.identity("127.0.0.1", (2020, 2090))).await;
+        let http = Http::new(Tls::default(), root, Clock::system());
+        let url = format!("{}/readyz", server.base);
+        let question = |file: Option<&str>| Probe::Http {
+            url: url.clone(),
+            body: Some("ok".to_owned()),
+            authority: file.map(str::to_owned),
+        };
+        let tree = Tree::open(dir.path()).unwrap();
+        for stranger in [None, Some("/other.crt"), Some("/absent.crt")] {
+            let cause = ask(&tree, &http, &question(stranger)).await.unwrap_err();
+            assert!(server.requests().is_empty(), "{stranger:?}: {cause}");
+        }
+        assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), format!("{url} answers 500"));
+        assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), "the answer is not ok, not ok");
+        assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await, Ok(()));
+        assert!(server.requests().iter().all(|request| request.starts_with("GET /readyz ")));
+        // A name that the certificate does not have.
+        server.present(Some(ours.identity("192.0.2.11", (2020, 2090))));
+        let another = Http::new(Tls::default(), Arc::new(Tree::open(dir.path()).unwrap()), Clock::system());
+        let cause = ask(&tree, &another, &question(Some("/ca.crt"))).await.unwrap_err();
+        assert!(!cause.contains("answer"), "{cause}");
     }
 
     #[test]

@@ -83,6 +83,10 @@ impl<U: Units> Starter<'_, U> {
             return Ok(false);
         }
         let name = &unit.name;
+        // NetworkManager, a runtime that the node does not use: where it is not there, it has nothing to apply.
+        if self.look(name).await?.is_missing() {
+            return Ok(false);
+        }
         let taken = self.clock.start();
         let cause = match self.clock.limit(self.left(), self.units.restart(name)).await {
             Some(Ok(outcome)) if outcome.is_done() => {

@@ -9,6 +9,12 @@ use super::versions::Minor;
 
 /// Where everything of the control plane lies.
 pub(super) const CERTIFICATES: &str = "/etc/kubernetes/certs";
+/// The first minor whose built-in provider takes a trust (magnum-node.md 1.8: Magnum 4.x).
+pub(super) const FIRST_WITH_TRUSTS: u16 = 5;
+/// The last minor with OpenStack's cloud provider built in.
+const LAST_BUILT_IN_CLOUD: u16 = 25;
+/// How components reach OpenStack, where they do so by themselves.
+pub(super) const CLOUD_CONFIG: &str = "/etc/kubernetes/cloud-config";
 /// The manifest directory of the kubelet.
 pub(super) const MANIFESTS: &str = "/etc/kubernetes/manifests";
 
@@ -41,6 +47,16 @@ pub struct ClusterSpec {
     pub cloud: Option<Cloud>,
     /// A registry on the node (`REGISTRY_ENABLED`, workers only).
     pub registry: Option<Registry>,
+    /// `BOOTSTRAP_TOKEN`: what a worker without a certificate joins by.
+    pub bootstrap_token: Option<Secret>,
+    /// `OPENSTACK_CA`, with real line ends: who signed OpenStack's certificates.
+    pub openstack_ca: Option<String>,
+    /// `SELINUX_MODE`.
+    pub selinux: Option<String>,
+    /// KubeStack's network provider, where it is asked for (`KUBESTACK`): its integration bridge.
+    pub kubestack: Option<String>,
+    /// Where images of Kubernetes come from (`CONTAINER_INFRA_PREFIX`, else `HYPERKUBE_PREFIX`), as the prefix of a name.
+    pub image_prefix: Option<String>,
     /// Users' further flags.
     pub options: Options,
 }
@@ -86,6 +102,51 @@ impl ClusterSpec {
             _ => "127.0.0.1".to_owned(),
         };
         format!("{scheme}://{host}:{}", self.api.port)
+    }
+
+    /// Whether OpenStack is served by the provider that is built into Kubernetes: with a trust (Magnum's first releases
+    /// left it off), without the external one, and up to 1.25 (magnum-node.md 1.5, 5.3).
+    #[must_use]
+    pub fn has_built_in_cloud(&self) -> bool {
+        let wanted = |cloud: &Cloud| cloud.provider && !cloud.external && cloud.trust.is_some();
+        (FIRST_WITH_TRUSTS..=LAST_BUILT_IN_CLOUD).contains(&self.minor.number()) && self.cloud.as_ref().is_some_and(wanted)
+    }
+
+    /// Whether the external provider leaves Cinder's volumes to the plugin that is built into Kubernetes.
+    #[must_use]
+    pub fn has_built_in_cinder(&self) -> bool {
+        self.minor.number() <= LAST_BUILT_IN_CLOUD
+            && self.cloud.as_ref().is_some_and(|cloud| cloud.external && cloud.in_tree_cinder)
+    }
+
+    /// Whether there are further masters.
+    #[must_use]
+    pub fn has_several_masters(&self) -> bool {
+        match &self.etcd.cluster {
+            EtcdCluster::Static(members) => members.len() > 1,
+            EtcdCluster::Discovery(_) => true,
+            EtcdCluster::Single => self.api.masters.len() > 1,
+        }
+    }
+
+    /// Whether flanneld runs as a unit and keeps its leases in etcd: with the command lines of the first releases. Later it
+    /// is one of the cluster's add-ons and keeps them in the API (magnum-node.md 1.6).
+    #[must_use]
+    pub fn has_flannel_in_etcd(&self) -> bool {
+        self.networks.driver == NetworkDriver::Flannel && self.minor.number() <= 9
+    }
+
+    /// Whether pods get their network by CNI: not where flannel's part of the network is docker's own bridge, and docker is
+    /// spoken to by the kubelet itself.
+    #[must_use]
+    pub fn uses_cni(&self) -> bool {
+        !self.has_flannel_in_etcd() || self.runtime.kind != RuntimeKind::Docker || self.runtime.cri_dockerd
+    }
+
+    /// Whether the controller manager signs certificates.
+    #[must_use]
+    pub fn signs(&self) -> bool {
+        self.tls && self.control_plane.signs && self.control_plane.ca_key.is_some()
     }
 
     /// Whether the certificates of this node are wishes for the agent to fulfil.
@@ -138,7 +199,8 @@ impl Networks {
     /// The first address of the service network, which is the API's own (magnum-node.md 4.3).
     #[must_use]
     pub fn first_service(&self) -> Option<IpAddr> {
-        self.services.hosts().next()
+        // In an IPv6 network the first host is the network's own address.
+        self.services.hosts().nth(usize::from(matches!(self.services, IpNet::V6(_))))
     }
 }
 
@@ -168,6 +230,10 @@ pub struct Etcd {
     pub server: Option<IpAddr>,
     /// `ETCD_LB_VIP`: a further name of the server's certificate.
     pub balancer: Option<IpAddr>,
+    /// Where clients are served: 2379, or 4001 in kubernetes-ansible's layout.
+    pub client_port: u16,
+    /// Where peers are served: 2380, or 7001 in kubernetes-ansible's layout.
+    pub peer_port: u16,
 }
 
 /// Which container runtime.
@@ -253,7 +319,9 @@ pub struct Cloud {
     pub network_name: Option<String>,
     /// `OCTAVIA_ENABLED`, and its provider, algorithm and health checks.
     pub octavia: Option<Octavia>,
-    /// Whether the external provider runs (`CLOUD_PROVIDER_ENABLED`); else the in-tree one, where the version has it.
+    /// Whether there is a provider at all: unless `CLOUD_PROVIDER_ENABLED` says no.
+    pub provider: bool,
+    /// Whether it is the external one (`CLOUD_PROVIDER_ENABLED`, from 1.11 on); else the in-tree one, where the version has it.
     pub external: bool,
     /// Whether volumes are Cinder's by the in-tree plugin (`VOLUME_DRIVER=cinder` without `CINDER_CSI_ENABLED`).
     pub in_tree_cinder: bool,
@@ -302,6 +370,8 @@ pub struct Registry {
     pub password: Secret,
     /// `REGISTRY_DOMAIN`, else `TRUSTEE_DOMAIN_ID`.
     pub domain: Option<String>,
+    /// Whether that is an id (`TRUSTEE_DOMAIN_ID`), no name.
+    pub domain_is_id: bool,
     /// `REGISTRY_TRUST_ID`, else `TRUST_ID`.
     pub trust: Option<Secret>,
 }

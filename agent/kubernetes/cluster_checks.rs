@@ -214,7 +214,7 @@ impl Checks<'_> {
             return;
         }
         let etcd = &self.spec.etcd;
-        let version = etcd.tag.as_deref().and_then(two_numbers);
+        let version = Some(super::etcd::version(self.spec));
         let (joins, learner) = (etcd.joins, etcd.learner);
         let members = match &etcd.cluster {
             EtcdCluster::Static(members) => members.clone(),

@@ -5,13 +5,16 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::cluster::{
-    Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, NetworkDriver, Networks,
-    NodeSettings, Octavia, Options, Registry, Runtime, RuntimeKind,
+    Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, FIRST_WITH_TRUSTS, NetworkDriver,
+    Networks, NodeSettings, Octavia, Options, Registry, Runtime, RuntimeKind,
 };
 use super::cluster_checks::{Checks, minor_of, two_numbers};
 use super::node_spec::{Role, Secret};
 use super::parameters::{Mistake, Parameters};
 use super::versions::Minor;
+
+/// The first minor that Magnum ran with the external provider.
+const FIRST_WITH_EXTERNAL_CLOUD: u16 = 11;
 
 impl ClusterSpec {
     /// Reads it; nothing where there is no KUBE_TAG.
@@ -39,15 +42,6 @@ impl ClusterSpec {
             let items = parameters.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty());
             items.filter_map(|item| item.parse().ok()).collect::<Vec<IpAddr>>()
         };
-        let kind = match parameters.get("CONTAINER_RUNTIME") {
-            Some("containerd") => {
-                // Magnum's own default is 1.4.4, which no image with a recent Kubernetes has.
-                let (first, second) = parameters.get("CONTAINERD_VERSION").and_then(two_numbers).unwrap_or((1, 6));
-                RuntimeKind::Containerd(first, second)
-            }
-            Some("cri-o") => RuntimeKind::CriO,
-            _ => RuntimeKind::Docker,
-        };
         let tls = !parameters.is_true("TLS_DISABLED");
         let magnum = parameters.get("MAGNUM_URL").is_some();
         let networks = networks(parameters)?;
@@ -62,6 +56,8 @@ impl ClusterSpec {
                 && parameters.get("AUTO_HEALING_CONTROLLER") == Some("draino"))
             .then(|| ("draino-enabled".to_owned(), "true".to_owned())),
         ];
+        // Magnum sends line ends as two characters (magnum-node.md 3).
+        let pem = |name: &str| parameters.get(name).map(|text| text.replace("\\n", "\n"));
         let options = |name: &str| text(name).unwrap_or_default();
         Some(Self {
             minor,
@@ -85,12 +81,7 @@ impl ClusterSpec {
             },
             networks,
             etcd: etcd(parameters),
-            runtime: Runtime {
-                kind,
-                cri_dockerd: kind == RuntimeKind::Docker && minor.number() >= 24,
-                cgroup_driver: text("CGROUP_DRIVER").unwrap_or_else(|| default_cgroup_driver(minor).to_owned()),
-                sandbox_image: text("SANDBOX_IMAGE"),
-            },
+            runtime: runtime(parameters, minor),
             node: NodeSettings {
                 labels: own_labels
                     .into_iter()
@@ -115,13 +106,18 @@ impl ClusterSpec {
                     .collect(),
                 keystone_auth: parameters.is_true("KEYSTONE_AUTH_ENABLED"),
                 signs: parameters.is_true("CERT_MANAGER_API"),
-                ca_key: secret("CA_KEY"),
-                service_account_key: text("KUBE_SERVICE_ACCOUNT_KEY"),
-                service_account_private_key: secret("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY"),
+                ca_key: pem("CA_KEY").as_deref().map(Secret::new),
+                service_account_key: pem("KUBE_SERVICE_ACCOUNT_KEY"),
+                service_account_private_key: pem("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY").as_deref().map(Secret::new),
                 cluster_name: text("CLUSTER_UUID").or_else(|| text("BAY_UUID")).unwrap_or_default(),
             },
-            cloud: cloud(parameters),
+            cloud: cloud(parameters, minor),
             registry: registry(parameters, role),
+            bootstrap_token: secret("BOOTSTRAP_TOKEN"),
+            openstack_ca: pem("OPENSTACK_CA").map(|pem| format!("{}\n", pem.trim_end())),
+            selinux: text("SELINUX_MODE"),
+            kubestack: parameters.is_true("KUBESTACK").then(|| text("KUBESTACK_BRIDGE").unwrap_or_default()),
+            image_prefix: text("CONTAINER_INFRA_PREFIX").or_else(|| text("HYPERKUBE_PREFIX")),
             options: Options {
                 kubelet: options("KUBELET_OPTIONS"),
                 api_server: options("KUBEAPI_OPTIONS"),
@@ -165,16 +161,15 @@ fn networks(parameters: &Parameters) -> Option<Networks> {
     })
 }
 
-fn cloud(parameters: &Parameters) -> Option<Cloud> {
+fn cloud(parameters: &Parameters, minor: Minor) -> Option<Cloud> {
     let text = |name: &str| parameters.get(name).map(str::to_owned);
     let secret = |name: &str| parameters.get(name).map(Secret::new);
-    let user = match (parameters.get("TRUSTEE_USER_ID"), secret("TRUSTEE_PASSWORD")) {
-        (Some(user), Some(password)) => Some(CloudUser::Trustee(user.to_owned(), password)),
-        _ => match (text("USERNAME"), secret("PASSWORD"), text("TENANT_NAME")) {
-            (Some(user), Some(password), Some(project)) => Some(CloudUser::Creator(user, password, project)),
-            _ => None,
-        },
-    };
+    let trustee = text("TRUSTEE_USER_ID").zip(secret("TRUSTEE_PASSWORD"));
+    let trustee = trustee.map(|(user, password)| CloudUser::Trustee(user, password));
+    let creator = text("USERNAME").zip(secret("PASSWORD")).zip(text("TENANT_NAME"));
+    let creator = creator.map(|((user, password), project)| CloudUser::Creator(user, password, project));
+    // Magnum 3.x sends both, and its Kubernetes understands the creator alone.
+    let user = if minor.number() < FIRST_WITH_TRUSTS { creator.or(trustee) } else { trustee.or(creator) };
     user.zip(text("AUTH_URL")).map(|(user, auth_url)| Cloud {
         auth_url,
         user,
@@ -188,7 +183,9 @@ fn cloud(parameters: &Parameters) -> Option<Cloud> {
             algorithm: text("OCTAVIA_LB_ALGORITHM").unwrap_or_default(),
             health_check: parameters.is_true("OCTAVIA_LB_HEALTHCHECK"),
         }),
-        external: parameters.is_true("CLOUD_PROVIDER_ENABLED"),
+        provider: parameters.get("CLOUD_PROVIDER_ENABLED") != Some("false"),
+        // Before, it switches the built-in one (magnum-node.md 2.9: the external one came with Magnum 7.x, that is 1.11).
+        external: parameters.is_true("CLOUD_PROVIDER_ENABLED") && minor.number() >= FIRST_WITH_EXTERNAL_CLOUD,
         in_tree_cinder: parameters.get("VOLUME_DRIVER") == Some("cinder") && !parameters.is_true("CINDER_CSI_ENABLED"),
         tag: text("CLOUD_PROVIDER_TAG"),
     })
@@ -208,14 +205,38 @@ fn registry(parameters: &Parameters, role: Role) -> Option<Registry> {
         user: first(&["REGISTRY_USERNAME", "TRUSTEE_USERNAME"]).unwrap_or_default(),
         password: Secret::new(&first(&["REGISTRY_PASSWORD", "TRUSTEE_PASSWORD"]).unwrap_or_default()),
         domain: first(&["REGISTRY_DOMAIN", "TRUSTEE_DOMAIN_ID"]),
+        domain_is_id: parameters.given("REGISTRY_DOMAIN").is_none(),
         trust: first(&["REGISTRY_TRUST_ID", "TRUST_ID"]).as_deref().map(Secret::new),
     })
+}
+
+fn runtime(parameters: &Parameters, minor: Minor) -> Runtime {
+    let text = |name: &str| parameters.get(name).map(str::to_owned);
+    let kind = match parameters.get("CONTAINER_RUNTIME") {
+        Some("containerd") => {
+            // Magnum's own default is 1.4.4, which no image with a recent Kubernetes has.
+            let (first, second) = parameters.get("CONTAINERD_VERSION").and_then(two_numbers).unwrap_or((1, 6));
+            RuntimeKind::Containerd(first, second)
+        }
+        Some("cri-o") => RuntimeKind::CriO,
+        _ => RuntimeKind::Docker,
+    };
+    Runtime {
+        kind,
+        cri_dockerd: kind == RuntimeKind::Docker && minor.number() >= 24,
+        cgroup_driver: text("CGROUP_DRIVER").unwrap_or_else(|| default_cgroup_driver(minor).to_owned()),
+        // A private mirror holds Magnum's own choice (magnum-node.md 2.3).
+        sandbox_image: text("SANDBOX_IMAGE")
+            .or_else(|| text("CONTAINER_INFRA_PREFIX").map(|prefix| format!("{prefix}pause:3.1"))),
+    }
 }
 
 fn etcd(parameters: &Parameters) -> Etcd {
     let text = |name: &str| parameters.get(name).map(str::to_owned);
     let secret = |name: &str| parameters.get(name).map(Secret::new);
     let ip = |name: &str| parameters.get(name).and_then(|text| text.parse::<IpAddr>().ok());
+    // seed-systems.md 6a: the ports that etcd had before its registration.
+    let old = parameters.get("NODE_LAYOUT") == Some("kubernetes-ansible");
     Etcd {
         tag: text("ETCD_TAG"),
         cluster: match (secret("ETCD_DISCOVERY_URL"), parameters.get("ETCD_INITIAL_CLUSTER")) {
@@ -227,5 +248,7 @@ fn etcd(parameters: &Parameters) -> Etcd {
         learner: parameters.is_true("ETCD_LEARNER"),
         server: ip("ETCD_SERVER_IP").or_else(|| ip("KUBE_MASTER_IP")),
         balancer: ip("ETCD_LB_VIP"),
+        client_port: if old { 4001 } else { 2379 },
+        peer_port: if old { 7001 } else { 2380 },
     }
 }

@@ -6,9 +6,100 @@
 
 use std::collections::BTreeSet;
 
+use super::cluster::ClusterSpec;
 use super::environment_file::line;
 use super::host::{GUARDED, directory};
-use crate::desired::{Desired, File, Need, Owner, Unit};
+use super::node_spec::Role;
+use super::versions::{Checked, CommandLine, Component, Minor, Standing, flag, quoted};
+use crate::desired::{Desired, File, Gate, Need, Owner, Probe, Unit};
+
+/// Up to this minor flags stand in the variables that distributions' units expand; later one variable holds them all.
+const LAST_WITH_VARIABLES: u16 = 9;
+/// Read by every component of that band before its own file.
+const SHARED: &str = "/etc/kubernetes/config";
+/// Known to 1.2, the oldest minor with a list, but not to 1.0 (magnum-node.md 5.1 to 5.4).
+const NEW_IN_1_1_OR_1_2: &[&str] = &[
+    "etcd-cafile",
+    "etcd-certfile",
+    "etcd-keyfile",
+    "etcd-quorum-read",
+    "kubelet-certificate-authority",
+    "kubelet-client-certificate",
+    "kubelet-client-key",
+    "leader-elect",
+];
+
+/// Which flags stand in which variable; one without flags is a variable of the shared file.
+pub(super) type Variables = &'static [(&'static str, &'static [&'static str])];
+
+/// A component's flags in the making.
+pub(super) struct Flags {
+    component: Component,
+    minor: Minor,
+    line: CommandLine,
+    /// Words that no release has, for builds that do.
+    patched: Vec<String>,
+}
+
+impl Flags {
+    pub(super) fn new(component: Component, minor: Minor) -> Self {
+        Self { component, minor, line: CommandLine::new(component, minor), patched: Vec::new() }
+    }
+
+    /// Sets one of our own flags where the minor knows it. Below the oldest list that is what 1.2 knows and 1.0 knew:
+    /// there the command line itself takes anything.
+    pub(super) fn set(&mut self, name: &'static str, value: impl Into<String>) -> bool {
+        self.knows(name) && self.line.set(name, value)
+    }
+
+    /// Whether the minor is known to take a flag.
+    pub(super) fn knows(&self, name: &str) -> bool {
+        let old = self.minor < Minor::OLDEST_CHECKED;
+        flag(self.component, self.minor.max(Minor::OLDEST_CHECKED), name) == Standing::Known
+            && !(old && NEW_IN_1_1_OR_1_2.contains(&name))
+    }
+
+    /// Sets a flag that no release has but a build with a patch, which the parameters ask for.
+    pub(super) fn set_patched(&mut self, name: &'static str, value: &'static str) {
+        self.patched.push(format!("--{name}={value}"));
+    }
+
+    /// A word a flag, ours first.
+    pub(super) fn words(&self) -> Vec<String> {
+        self.line.words().into_iter().chain(self.patched.iter().cloned()).collect()
+    }
+
+    /// Adds a user's options, which win. What is wrong with them was said when the parameters were read.
+    pub(super) fn options(&mut self, text: &str) -> Checked {
+        self.line.options(text)
+    }
+
+    /// The value that holds in the end.
+    pub(super) fn value(&self, name: &str) -> Option<String> {
+        let prefix = format!("--{name}=");
+        self.line.words().iter().rev().find_map(|word| word.strip_prefix(&prefix).map(str::to_owned))
+    }
+
+    /// A port as it is in the end; none where it was switched off.
+    pub(super) fn port(&self, name: &str, default: u16) -> Option<u16> {
+        let port = self.value(name).map_or(Ok(default), |text| text.parse()).unwrap_or_default();
+        (port != 0).then_some(port)
+    }
+}
+
+/// Files of this node that flags name: the component is restarted when they change.
+pub(super) fn read_files(flags: &Flags, desired: &Desired) -> Vec<String> {
+    let words = flags.line.words();
+    let named = |path: &str| words.iter().any(|word| word.split_once('=').is_some_and(|(_, value)| value == path));
+    let mut paths: Vec<String> = desired.files.iter().map(|file| file.path.clone()).filter(|path| named(path)).collect();
+    paths.dedup();
+    paths
+}
+
+/// Whether flags stand in the variables of distributions' units.
+pub(super) fn has_variables(minor: Minor) -> bool {
+    minor.number() <= LAST_WITH_VARIABLES
+}
 
 /// One component.
 pub(super) struct Daemon {
@@ -22,6 +113,10 @@ pub(super) struct Daemon {
     pub(super) variables: Vec<(&'static str, String)>,
     /// Further environment files that stand before its own.
     pub(super) shared: &'static [&'static str],
+    /// Variables of those files, which the command line names first.
+    pub(super) shared_variables: Vec<&'static str>,
+    /// Content of [`SHARED`], where it is one of them: whoever comes first writes it.
+    pub(super) shared_content: Option<String>,
     /// Whether the environment file holds a secret.
     pub(super) secret: bool,
     /// Further files whose change needs a restart.
@@ -44,6 +139,8 @@ impl Daemon {
             settings,
             variables: Vec::new(),
             shared: &[],
+            shared_variables: Vec::new(),
+            shared_content: None,
             secret: false,
             restart_on: Vec::new(),
             needs: BTreeSet::new(),
@@ -53,19 +150,42 @@ impl Daemon {
         }
     }
 
+    /// Takes the flags: up to 1.9 spread over the variables that distributions' units expand, what is left in `rest`;
+    /// later all of them in `rest`.
+    pub(super) fn take(&mut self, flags: &Flags, cluster: &ClusterSpec, role: Role, variables: Variables, rest: &'static str) {
+        let mut words = flags.words();
+        if has_variables(cluster.minor) {
+            self.shared = &[SHARED];
+            self.shared_content = Some(shared(cluster, role));
+            for (variable, names) in variables {
+                if names.is_empty() {
+                    self.shared_variables.push(variable);
+                    continue;
+                }
+                let (here, left): (Vec<_>, Vec<_>) = words.into_iter().partition(|word| names.contains(&name_of(word)));
+                self.variables.push((variable, joined(&here)));
+                words = left;
+            }
+        }
+        self.variables.push((rest, joined(&words)));
+    }
+
     /// Adds file, drop-in and unit; the gate is the component's own.
     pub(super) fn add(self, desired: &mut Desired) {
         let folder = format!("/etc/systemd/system/{}.d", self.unit);
         let drop_in = format!("{folder}/50-heat-node-agent.conf");
-        let mut settings = String::from(
-            "# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n",
-        );
+        let mut settings = String::from(MADE);
         for (key, value) in &self.variables {
             settings.push_str(&line(key, value));
         }
         desired.directories.push(directory(&folder));
         let mode = if self.secret { 0o600 } else { 0o644 };
         let text = self.drop_in();
+        if let Some(content) = self.shared_content
+            && !desired.files.iter().any(|file| file.path == SHARED)
+        {
+            desired.files.push(File::public(SHARED, content));
+        }
         desired.files.push(File {
             path: self.settings.to_owned(),
             mode,
@@ -96,9 +216,141 @@ impl Daemon {
         for path in self.shared.iter().chain([&self.settings]) {
             out.push_str(&format!("EnvironmentFile={path}\n"));
         }
-        let words: String = self.variables.iter().map(|(key, _)| format!(" ${key}")).collect();
+        let own = self.variables.iter().map(|(key, _)| key);
+        let words: String = self.shared_variables.iter().chain(own).map(|key| format!(" ${key}")).collect();
         out.push_str(&format!("ExecStart=\nExecStart={}{words}\nRestart=always\nRestartSec=5\n", self.program));
         out.push_str(&self.service_lines);
         out
+    }
+}
+
+const MADE: &str = "# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n";
+
+/// `/etc/kubernetes/config`: what every component of the first releases reads (magnum-node.md 1.0). With TLS the server
+/// stands in each component's kubeconfig.
+fn shared(cluster: &ClusterSpec, role: Role) -> String {
+    let master = if cluster.tls { String::new() } else { quoted(&format!("--master={}", cluster.server(role))) };
+    let mut out = String::from(MADE);
+    for (key, value) in [
+        ("KUBE_LOGTOSTDERR", "--logtostderr=true"),
+        ("KUBE_LOG_LEVEL", "--v=0"),
+        ("KUBE_ALLOW_PRIV", &format!("--allow-privileged={}", cluster.control_plane.allow_privileged)),
+        ("KUBE_MASTER", &master),
+    ] {
+        out.push_str(&line(key, value));
+    }
+    out
+}
+
+fn joined(words: &[String]) -> String {
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// `v` of `--v=2`.
+fn name_of(word: &str) -> &str {
+    word.trim_start_matches('-').split('=').next().unwrap_or_default()
+}
+
+/// A gate that asks a component of this node over HTTP until it answers `ok`.
+pub(super) fn ok_gate(name: &str, unit: &str, url: String, authority: Option<&str>, consecutive: u8) -> Gate {
+    let with = authority.map(|path| format!("--cacert {path} ")).unwrap_or_default();
+    Gate {
+        name: name.to_owned(),
+        unit: Some(unit.to_owned()),
+        remedy: format!("`journalctl -u {unit}`; `curl {with}{url}`"),
+        probe: Probe::Http { url, body: Some("ok".to_owned()), authority: authority.map(str::to_owned) },
+        consecutive,
+        needs: BTreeSet::from([Need::Unit(unit.to_owned())]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kubernetes::fixtures::{MINORS, arguments, assignments, content, master, spec};
+    use crate::kubernetes::{Facts, render};
+
+    #[test]
+    fn the_first_releases_read_variables_and_the_later_ones_one() {
+        let old = master(5, &[("KUBE_ALLOW_PRIV", "false")]);
+        let drop_in = content(&old, "/etc/systemd/system/kube-apiserver.service.d/50-heat-node-agent.conf");
+        assert!(drop_in.contains(
+            "ExecStart=\nExecStart=kube-apiserver $KUBE_LOGTOSTDERR $KUBE_LOG_LEVEL $KUBE_ALLOW_PRIV $KUBE_ETCD_SERVERS $KUBE_API_ADDRESS \
+             $KUBE_API_PORT $KUBE_SERVICE_ADDRESSES $KUBE_ADMISSION_CONTROL $KUBE_API_ARGS\n"
+        ));
+        assert!(
+            drop_in.contains(
+                "EnvironmentFile=\nEnvironmentFile=/etc/kubernetes/config\nEnvironmentFile=/etc/kubernetes/apiserver\n"
+            )
+        );
+        assert_eq!(
+            assignments(content(&old, "/etc/kubernetes/config")),
+            [
+                ("KUBE_LOGTOSTDERR", "--logtostderr=true"),
+                ("KUBE_LOG_LEVEL", "--v=0"),
+                ("KUBE_ALLOW_PRIV", "--allow-privileged=false"),
+                ("KUBE_MASTER", "")
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        );
+        assert_eq!(old.files.iter().filter(|file| file.path == SHARED).count(), 1);
+        let new = master(10, &[]);
+        let drop_in = content(&new, "/etc/systemd/system/kube-apiserver.service.d/50-heat-node-agent.conf");
+        assert!(drop_in.contains("ExecStart=kube-apiserver $KUBE_API_ARGS\n"));
+        assert!(!drop_in.contains("/etc/kubernetes/config"));
+    }
+
+    /// magnum-node.md 7.5 no. 64 and 66, design.md 5: enabled, restarted, never on a copy of a disk, by root.
+    #[test]
+    fn every_component_comes_back_and_is_guarded() {
+        for minor in MINORS {
+            let desired = master(minor, &[]);
+            for unit in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
+                let Some(found) = desired.units.iter().find(|one| one.name == format!("{unit}.service")) else {
+                    assert!(minor < 2 && unit != "kube-apiserver", "{unit} {minor}");
+                    continue;
+                };
+                assert!(found.enable);
+                let drop_in = content(&desired, &format!("/etc/systemd/system/{unit}.service.d/50-heat-node-agent.conf"));
+                for line in
+                    ["Restart=always\n", "StartLimitIntervalSec=0\n", "User=root\n", "Requires=heat-node-agent-guard.service\n"]
+                {
+                    assert!(drop_in.contains(line), "{unit} {minor} {line}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Whatever stands in users' options or names: each line of a file assigns one of our variables, and what the unit gets are
+        /// the words of the command line, no more.
+        #[test]
+        fn no_option_injects_a_line_a_flag_or_a_directive(
+            minor in prop::sample::select(MINORS.to_vec()),
+            options in "(--v=[0-9] )?(--[a-z-]{1,12}=\"?[ -~]{0,30}\"? ?){0,3}",
+        ) {
+            let mut spec = spec(&[("KUBE_TAG", &format!("v1.{minor}.3"))]);
+            let plain = render(&spec, &Facts::default());
+            // Past the checks of parameters, which refuse most of it.
+            spec.kubernetes.as_mut().unwrap().options.api_server.clone_from(&options);
+            let desired = render(&spec, &Facts::default());
+            let path = "/etc/kubernetes/apiserver";
+            let keys = |desired| assignments(content(desired, path)).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+            prop_assert_eq!(keys(&desired), keys(&plain));
+            let drop_in = "/etc/systemd/system/kube-apiserver.service.d/50-heat-node-agent.conf";
+            prop_assert_eq!(content(&desired, drop_in), content(&plain, drop_in));
+            let mut flags = Flags::new(Component::ApiServer, Minor::of_tag(&format!("v1.{minor}")).unwrap());
+            drop(flags.options(&options));
+            let found = arguments(&desired, "kube-apiserver.service");
+            for word in flags.words() {
+                prop_assert!(found.contains(&word), "{} {:?}", word, found);
+            }
+            for word in &found {
+                prop_assert!(word.starts_with("--") && !word.contains(['\n', '\r']), "{:?}", found);
+            }
+        }
     }
 }

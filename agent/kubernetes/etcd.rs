@@ -1,11 +1,20 @@
 //! etcd on a master: the distribution's `etcd.service` with our settings.
+//!
+//! Only an environment file is written: a configuration file makes etcd ignore the environment (magnum-node.md 5.6).
+//! With TLS clients and peers show certificates, on the loopback too (7.1 no. 6); health is served in the clear by a
+//! listener of its own, which tells nothing else but measurements. etcd has it since 3.3; before, the loopback stays open.
+//! A learner is made by a member's call (`member add --learner`); what it has on disk is that of any member that joins.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use super::certificates::{ETCD_AUTHORITY, ETCD_SERVER};
+use super::cluster::{ClusterSpec, EtcdCluster, NetworkDriver, host_of};
+use super::cluster_checks::two_numbers;
 use super::environment_file::line;
 use super::host::{GUARDED, directory};
-use super::node_spec::{NodeSpec, VolumeSpec};
+use super::node_spec::{NodeSpec, Proxy, Secret, VolumeSpec};
+use super::versions::Minor;
 use crate::desired::{Desired, Directory, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
 
 const UNIT: &str = "etcd.service";
@@ -13,6 +22,101 @@ const SETTINGS: &str = "/etc/etcd/etcd.conf";
 pub(super) const DROP_IN: &str = "/etc/systemd/system/etcd.service.d/50-heat-node-agent.conf";
 pub(super) const STORE: &str = "/var/lib/etcd";
 pub(super) const DATA: &str = "/var/lib/etcd/default.etcd";
+
+/// Where health is served in the clear, on the loopback.
+const HEALTH: &str = "http://127.0.0.1:2381";
+/// The first version with a listener for health alone.
+const HEALTH_LISTENER: Version = (3, 3);
+/// The first version that is told whom to trust instead of a CA file.
+const TRUSTED_CA: Version = (2, 2);
+/// The last Kubernetes that keeps its objects in etcd's v2 store.
+const LAST_WITH_V2_STORE: u16 = 5;
+/// Versions that have the v2 API, but switched off (magnum-node.md 5.6).
+const HIDDEN_V2: [Version; 2] = [(3, 4), (3, 5)];
+/// Major and minor version of etcd.
+type Version = (u16, u16);
+
+/// As `ETCD_TAG` names it, else what the minor was released with (magnum-node.md 5.6).
+pub(super) fn version(cluster: &ClusterSpec) -> Version {
+    cluster.etcd.tag.as_deref().and_then(two_numbers).unwrap_or(match cluster.minor.number() {
+        0..=1 => (2, 0),
+        2..=5 => (2, 2),
+        6..=12 => (3, 0),
+        13..=18 => (3, 2),
+        19..=21 => (3, 4),
+        22..=33 => (3, 5),
+        34..=36 => (3, 6),
+        _ => (3, 7),
+    })
+}
+
+/// How the member serves.
+struct Listeners {
+    tls: bool,
+    /// Whether the loopback is served in the clear.
+    plain_loopback: bool,
+    /// Whether health has a listener of its own.
+    health: bool,
+    client_port: u16,
+    peer_port: u16,
+}
+
+impl Listeners {
+    fn of(spec: &NodeSpec) -> Self {
+        let Some(cluster) = &spec.kubernetes else {
+            return Self { tls: false, plain_loopback: true, health: false, client_port: 2379, peer_port: 2380 };
+        };
+        let health = cluster.tls && version(cluster) >= HEALTH_LISTENER;
+        Self {
+            tls: cluster.tls,
+            // The API server of 1.0 and 1.1 has no flags for etcd's certificates.
+            plain_loopback: !health || cluster.minor < Minor::OLDEST_CHECKED,
+            health,
+            client_port: cluster.etcd.client_port,
+            peer_port: cluster.etcd.peer_port,
+        }
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+
+    /// On the loopback, in the clear where that is served.
+    fn loopback(&self) -> String {
+        let scheme = if self.plain_loopback { "http" } else { self.scheme() };
+        format!("{scheme}://127.0.0.1:{}", self.client_port)
+    }
+
+    fn client(&self, address: IpAddr) -> String {
+        format!("{}://{}:{}", self.scheme(), host_of(address), self.client_port)
+    }
+
+    fn peer(&self, address: IpAddr) -> String {
+        format!("{}://{}:{}", self.scheme(), host_of(address), self.peer_port)
+    }
+
+    fn health(&self) -> String {
+        if self.health { format!("{HEALTH}/health") } else { format!("{}/health", self.loopback()) }
+    }
+}
+
+/// Where the API server of this master reaches etcd. Over TLS it needs certificates, and the server's names the address
+/// and the loopback alike.
+pub(super) fn url_of_the_api_server(spec: &NodeSpec, cluster: &ClusterSpec) -> String {
+    let listeners = Listeners::of(spec);
+    match spec.address {
+        // The open loopback is for versions that have nothing else to show their health by, not for the API server.
+        Some(address) if listeners.tls && listeners.plain_loopback && cluster.minor >= Minor::OLDEST_CHECKED => {
+            listeners.client(address)
+        }
+        _ => listeners.loopback(),
+    }
+}
+
+/// Name of the member: the node's, else its address.
+fn member_name(name: Option<&String>, address: IpAddr) -> String {
+    name.cloned().unwrap_or_else(|| address.to_string())
+}
 
 /// Adds etcd's part.
 pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
@@ -27,7 +131,7 @@ pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
     }
     desired.directories.push(private(DATA, store_needs.clone()));
     // The discovery URL lets its reader join the cluster. systemd reads the file as root.
-    let secret = spec.etcd_discovery.is_some();
+    let secret = discovery(spec).is_some();
     let mode = if secret { 0o600 } else { 0o644 };
     desired.files.push(File { path: SETTINGS.to_owned(), mode, owner: Owner::root(), content: settings(spec, address), secret });
     desired.files.push(File::public(DROP_IN, drop_in(spec)));
@@ -39,17 +143,14 @@ pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
         needs: store_needs,
         applies_files: false,
     });
+    let health = Listeners::of(spec).health();
     desired.gates.push(Gate {
         name: "etcd".to_owned(),
         unit: Some(UNIT.to_owned()),
-        probe: Probe::HttpJson {
-            url: "http://127.0.0.1:2379/health".to_owned(),
-            key: "health".to_owned(),
-            value: "true".to_owned(),
-        },
+        probe: Probe::HttpJson { url: health.clone(), key: "health".to_owned(), value: "true".to_owned() },
         consecutive: 2,
         needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
-        remedy: format!("`journalctl -u {UNIT}`; `curl http://127.0.0.1:2379/health`"),
+        remedy: format!("`journalctl -u {UNIT}`; `curl {health}`"),
     });
 }
 
@@ -58,37 +159,86 @@ pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
 /// The member listens on its address and on the loopback, but tells its peers and clients the address only: who is
 /// told a loopback address reaches himself (magnum-node.md 5.6).
 fn settings(spec: &NodeSpec, address: IpAddr) -> String {
-    let host = match address {
-        IpAddr::V4(v4) => v4.to_string(),
-        IpAddr::V6(v6) => format!("[{v6}]"),
-    };
-    let name = spec.name.clone().unwrap_or_else(|| address.to_string());
-    let (client, peer) = (format!("http://{host}:2379"), format!("http://{host}:2380"));
+    let listeners = Listeners::of(spec);
+    let name = member_name(spec.name.as_ref(), address);
+    let (client, peer) = (listeners.client(address), listeners.peer(address));
     let mut out =
         String::from("# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n");
-    for (key, value) in [
-        ("ETCD_NAME", name.as_str()),
-        ("ETCD_DATA_DIR", DATA),
-        ("ETCD_LISTEN_CLIENT_URLS", &format!("{client},http://127.0.0.1:2379")),
-        ("ETCD_ADVERTISE_CLIENT_URLS", &client),
-        ("ETCD_LISTEN_PEER_URLS", &peer),
-        ("ETCD_INITIAL_ADVERTISE_PEER_URLS", &peer),
-    ] {
-        out.push_str(&line(key, value));
+    let mut set = |key: &str, value: &str| out.push_str(&line(key, value));
+    set("ETCD_NAME", &name);
+    set("ETCD_DATA_DIR", DATA);
+    set("ETCD_LISTEN_CLIENT_URLS", &format!("{client},{}", listeners.loopback()));
+    set("ETCD_ADVERTISE_CLIENT_URLS", &client);
+    set("ETCD_LISTEN_PEER_URLS", &peer);
+    set("ETCD_INITIAL_ADVERTISE_PEER_URLS", &peer);
+    if listeners.health {
+        set("ETCD_LISTEN_METRICS_URLS", HEALTH);
     }
-    let Some(discovery) = &spec.etcd_discovery else {
-        out.push_str(&line("ETCD_INITIAL_CLUSTER", &format!("{name}={peer}")));
-        out.push_str(&line("ETCD_INITIAL_CLUSTER_STATE", "new"));
-        // Members of two clusters never mix up, even if addresses are used again.
-        let token = if spec.cluster.is_empty() { &name } else { &spec.cluster };
-        out.push_str(&line("ETCD_INITIAL_CLUSTER_TOKEN", token));
+    if let Some(cluster) = &spec.kubernetes {
+        add_cluster_settings(cluster, &mut set);
+    }
+    if let Some(discovery) = discovery(spec) {
+        set("ETCD_DISCOVERY", discovery.reveal());
+        if let Some(proxy) = spec.proxy.as_ref().and_then(|proxy| proxy_for(proxy, discovery)) {
+            set("ETCD_DISCOVERY_PROXY", proxy.reveal());
+        }
         return out;
-    };
-    out.push_str(&line("ETCD_DISCOVERY", discovery.reveal()));
-    if let Some(proxy) = spec.proxy.as_ref().and_then(|proxy| proxy.http.as_ref()) {
-        out.push_str(&line("ETCD_DISCOVERY_PROXY", proxy.reveal()));
     }
+    let (members, state) = match spec.kubernetes.as_ref().map(|cluster| &cluster.etcd) {
+        Some(etcd) => match &etcd.cluster {
+            EtcdCluster::Static(members) => (members.join(","), if etcd.joins { "existing" } else { "new" }),
+            _ => (format!("{name}={peer}"), "new"),
+        },
+        None => (format!("{name}={peer}"), "new"),
+    };
+    set("ETCD_INITIAL_CLUSTER", &members);
+    set("ETCD_INITIAL_CLUSTER_STATE", state);
+    // Members of two clusters never mix up, even if addresses are used again.
+    set("ETCD_INITIAL_CLUSTER_TOKEN", if spec.cluster.is_empty() { &name } else { &spec.cluster });
     out
+}
+
+/// What only a Kubernetes cluster asks for: TLS, and the v2 API for its old clients.
+fn add_cluster_settings(cluster: &ClusterSpec, set: &mut impl FnMut(&str, &str)) {
+    let version = version(cluster);
+    if HIDDEN_V2.contains(&version) && needs_v2(cluster) {
+        set("ETCD_ENABLE_V2", "true");
+    }
+    if !cluster.tls {
+        return;
+    }
+    for whom in ["", "PEER_"] {
+        set(&format!("ETCD_{whom}CERT_FILE"), ETCD_SERVER.certificate);
+        set(&format!("ETCD_{whom}KEY_FILE"), ETCD_SERVER.key);
+        if version < TRUSTED_CA {
+            // There a CA file is all that makes certificates necessary.
+            set(&format!("ETCD_{whom}CA_FILE"), ETCD_AUTHORITY);
+        } else {
+            set(&format!("ETCD_{whom}TRUSTED_CA_FILE"), ETCD_AUTHORITY);
+            set(&format!("ETCD_{whom}CLIENT_CERT_AUTH"), "true");
+        }
+    }
+}
+
+/// Whether someone speaks the v2 API: Kubernetes up to 1.5, flannel up to 0.17 (magnum-node.md 5.6).
+fn needs_v2(cluster: &ClusterSpec) -> bool {
+    let flannel = cluster.networks.flannel_tag.as_deref().and_then(two_numbers);
+    let old_flannel = cluster.networks.driver == NetworkDriver::Flannel && flannel.is_none_or(|version| version <= (0, 17));
+    cluster.minor.number() <= LAST_WITH_V2_STORE || old_flannel && cluster.has_flannel_in_etcd()
+}
+
+/// `ETCD_DISCOVERY_URL`, where the members find each other by it: a list of members wins.
+fn discovery(spec: &NodeSpec) -> Option<&Secret> {
+    match spec.kubernetes.as_ref().map(|cluster| &cluster.etcd.cluster) {
+        Some(EtcdCluster::Static(_)) => None,
+        _ => spec.etcd_discovery.as_ref(),
+    }
+}
+
+/// The proxy for the URL's scheme, else the one that is there (magnum-node.md 7.5 no. 62).
+fn proxy_for<'a>(proxy: &'a Proxy, url: &Secret) -> Option<&'a Secret> {
+    let https = proxy.https.as_ref().filter(|_| url.reveal().starts_with("https:"));
+    https.or(proxy.http.as_ref())
 }
 
 fn drop_in(spec: &NodeSpec) -> String {
@@ -113,7 +263,7 @@ Restart=always
 RestartSec=5
 "
     );
-    if spec.etcd_discovery.is_some() {
+    if discovery(spec).is_some() {
         out.push_str("# Discovery lasts until every master is there.\nTimeoutStartSec=infinity\n");
     }
     out
@@ -137,4 +287,179 @@ fn store_volume(volume: &VolumeSpec, cluster: &str) -> Volume {
 
 fn private(path: &str, needs: BTreeSet<Need>) -> Directory {
     Directory { path: path.to_owned(), mode: 0o700, owner: Owner::named("etcd"), needs }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::fixtures::{arguments, asked, assignments, content, file, master, node, problems, value};
+
+    fn settings_of(minor: u16, changes: &[(&str, &str)]) -> Vec<(String, String)> {
+        assignments(content(&master(minor, changes), SETTINGS))
+    }
+
+    fn get<'a>(settings: &'a [(String, String)], key: &str) -> Option<&'a str> {
+        settings.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    #[test]
+    fn without_kube_tag_nothing_changes() {
+        let settings = assignments(content(&node(&[("KUBE_TAG", ""), ("TLS_DISABLED", "true"), ("CERTIFICATES", "")]), SETTINGS));
+        assert_eq!(get(&settings, "ETCD_LISTEN_CLIENT_URLS"), Some("http://192.0.2.11:2379,http://127.0.0.1:2379"));
+        assert!(!settings.iter().any(|(key, _)| key.contains("CERT") || key.contains("METRICS")));
+    }
+
+    /// magnum-node.md 1.3, 5.6; 7.1 no. 6; 7.5 no. 63 (no loopback is told to anybody)
+    #[test]
+    fn with_tls_clients_and_peers_show_certificates() {
+        for (minor, tag, listens, health, ca, api) in [
+            (
+                28,
+                "v3.5.13",
+                "https://192.0.2.11:2379,https://127.0.0.1:2379",
+                "http://127.0.0.1:2381/health",
+                "TRUSTED_CA_FILE",
+                "https://127.0.0.1:2379",
+            ),
+            (
+                19,
+                "",
+                "https://192.0.2.11:2379,https://127.0.0.1:2379",
+                "http://127.0.0.1:2381/health",
+                "TRUSTED_CA_FILE",
+                "https://127.0.0.1:2379",
+            ),
+            (
+                28,
+                "3.3.0",
+                "https://192.0.2.11:2379,https://127.0.0.1:2379",
+                "http://127.0.0.1:2381/health",
+                "TRUSTED_CA_FILE",
+                "https://127.0.0.1:2379",
+            ),
+            (
+                15,
+                "v3.2.26",
+                "https://192.0.2.11:2379,http://127.0.0.1:2379",
+                "http://127.0.0.1:2379/health",
+                "TRUSTED_CA_FILE",
+                "https://192.0.2.11:2379",
+            ),
+            (
+                5,
+                "v2.2.1",
+                "https://192.0.2.11:2379,http://127.0.0.1:2379",
+                "http://127.0.0.1:2379/health",
+                "TRUSTED_CA_FILE",
+                "https://192.0.2.11:2379",
+            ),
+            (
+                2,
+                "v2.0.10",
+                "https://192.0.2.11:2379,http://127.0.0.1:2379",
+                "http://127.0.0.1:2379/health",
+                "CA_FILE",
+                "https://192.0.2.11:2379",
+            ),
+            // The API server of 1.1 cannot show a certificate.
+            (
+                1,
+                "",
+                "https://192.0.2.11:2379,http://127.0.0.1:2379",
+                "http://127.0.0.1:2379/health",
+                "CA_FILE",
+                "http://127.0.0.1:2379",
+            ),
+        ] {
+            let desired = master(minor, &[("ETCD_TAG", tag)]);
+            let settings = assignments(content(&desired, SETTINGS));
+            assert_eq!(get(&settings, "ETCD_LISTEN_CLIENT_URLS"), Some(listens), "{minor} {tag}");
+            assert_eq!(get(&settings, "ETCD_ADVERTISE_CLIENT_URLS"), Some("https://192.0.2.11:2379"));
+            for key in ["ETCD_LISTEN_PEER_URLS", "ETCD_INITIAL_ADVERTISE_PEER_URLS"] {
+                assert_eq!(get(&settings, key), Some("https://192.0.2.11:2380"));
+            }
+            assert_eq!(asked(&desired, "etcd"), Some(health), "{minor} {tag}");
+            assert_eq!(get(&settings, "ETCD_LISTEN_METRICS_URLS").is_some(), health.contains("2381"));
+            for whom in ["", "PEER_"] {
+                assert_eq!(get(&settings, &format!("ETCD_{whom}{ca}")), Some("/etc/etcd/certs/ca.crt"), "{minor} {tag}");
+                assert_eq!(get(&settings, &format!("ETCD_{whom}CERT_FILE")), Some("/etc/etcd/certs/server.crt"));
+                assert_eq!(get(&settings, &format!("ETCD_{whom}KEY_FILE")), Some("/etc/etcd/certs/server.key"));
+                let auth = get(&settings, &format!("ETCD_{whom}CLIENT_CERT_AUTH"));
+                assert_eq!(auth, (ca == "TRUSTED_CA_FILE").then_some("true"), "{minor} {tag}");
+                // Fatal to 3.4 and later.
+                assert!(ca == "CA_FILE" || get(&settings, &format!("ETCD_{whom}CA_FILE")).is_none());
+            }
+            let api_server = arguments(&desired, "kube-apiserver.service");
+            assert_eq!(value(&api_server, "etcd-servers"), Some(api), "{minor} {tag}");
+            assert_eq!(value(&api_server, "etcd-certfile").is_some(), minor >= 2);
+        }
+        let open = settings_of(15, &[("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("ETCD_TAG", "v3.5.1")]);
+        assert_eq!(get(&open, "ETCD_LISTEN_CLIENT_URLS"), Some("http://192.0.2.11:2379,http://127.0.0.1:2379"));
+        assert!(!open.iter().any(|(key, _)| key.contains("CERT") || key.contains("METRICS")));
+    }
+
+    #[test]
+    fn the_v2_api_is_switched_on_where_it_is_hidden_and_needed() {
+        for (minor, tag, changes, expected) in [
+            (5, "v3.4.6", &[][..], Some("true")),
+            (5, "v3.3.6", &[], None),
+            (5, "v2.2.1", &[], None),
+            (9, "v3.5.1", &[], Some("true")),
+            (9, "v3.5.1", &[("FLANNEL_TAG", "v0.17.0")], Some("true")),
+            (9, "v3.5.1", &[("FLANNEL_TAG", "v0.18.0")], None),
+            (9, "v3.5.1", &[("NETWORK_DRIVER", "calico")], None),
+            (28, "v3.5.1", &[], None),
+        ] {
+            let changes: Vec<_> = [("ETCD_TAG", tag)].iter().chain(changes).copied().collect();
+            assert_eq!(get(&settings_of(minor, &changes), "ETCD_ENABLE_V2"), expected, "{minor} {changes:?}");
+        }
+    }
+
+    /// magnum-node.md 7.5 no. 62 and 63
+    #[test]
+    fn members_find_each_other_by_discovery_a_list_or_are_alone() {
+        let discovery = [("ETCD_DISCOVERY_URL", "https://discovery.example.org/0f1e"), ("MASTER_INDEX", "1")];
+        let http = ("HTTP_PROXY", "http://one.example.org:3128");
+        let https = ("HTTPS_PROXY", "http://two.example.org:3128");
+        for (proxies, expected) in
+            [(&[][..], None), (&[http], Some(http.1)), (&[https], Some(https.1)), (&[http, https], Some(https.1))]
+        {
+            let changes: Vec<_> = discovery.iter().chain(proxies).copied().collect();
+            let desired = master(28, &changes);
+            let settings = assignments(content(&desired, SETTINGS));
+            assert_eq!(get(&settings, "ETCD_DISCOVERY"), Some("https://discovery.example.org/0f1e"));
+            assert_eq!(get(&settings, "ETCD_DISCOVERY_PROXY"), expected, "{proxies:?}");
+            assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER"), None);
+            assert!(file(&desired, SETTINGS).is_some_and(|file| file.secret && file.mode == 0o600));
+            assert!(content(&desired, DROP_IN).contains("TimeoutStartSec=infinity"));
+        }
+        let members =
+            "blue-master-0=https://192.0.2.11:2380,blue-master-1=https://192.0.2.12:2380,blue-master-2=https://192.0.2.13:2380";
+        for (state, learner) in [("new", "false"), ("existing", "false"), ("existing", "true")] {
+            let changes = [("ETCD_INITIAL_CLUSTER", members), ("ETCD_INITIAL_CLUSTER_STATE", state), ("ETCD_LEARNER", learner)];
+            let settings = settings_of(28, &changes);
+            assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER"), Some(members));
+            assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER_STATE"), Some(state));
+            assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER_TOKEN"), Some("c0ffee00-1111-4222-8333-444455556666"));
+        }
+        let alone = settings_of(28, &[("INSTANCE_NAME", "")]);
+        assert_eq!(get(&alone, "ETCD_NAME"), Some("192.0.2.11"));
+        assert_eq!(get(&alone, "ETCD_INITIAL_CLUSTER"), Some("192.0.2.11=https://192.0.2.11:2380"));
+        assert_eq!(get(&alone, "ETCD_INITIAL_CLUSTER_STATE"), Some("new"));
+    }
+
+    /// The version that a Kubernetes was released with counts where no tag says another.
+    #[test]
+    fn discovery_is_refused_where_it_would_be_ignored() {
+        let with = |tag, etcd| {
+            problems(&[("KUBE_TAG", tag), ("ETCD_TAG", etcd), ("ETCD_DISCOVERY_URL", "https://discovery.example.org/0f1e")])
+        };
+        for (tag, etcd) in [("v1.37.0", ""), ("v1.28.0", "v3.7.0")] {
+            assert_eq!(with(tag, etcd).len(), 1, "{tag} {etcd}: {:?}", with(tag, etcd));
+            assert!(with(tag, etcd)[0].starts_with("ETCD_DISCOVERY_URL "));
+        }
+        for (tag, etcd) in [("v1.37.0", "v3.6.5"), ("v1.36.0", "")] {
+            assert!(with(tag, etcd).is_empty());
+        }
+    }
 }

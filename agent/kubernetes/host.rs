@@ -1,16 +1,24 @@
-//! What every node needs of its host: kernel modules, kernel settings, directories.
+//! What every node needs of its host: kernel modules, kernel settings, directories; and what a Kubernetes node needs besides.
 //!
 //! The agent loads and sets nothing itself: it writes the files that the distribution's own units
 //! apply, at this boot and at every later one, and a gate measures the effect.
 
 use std::collections::BTreeSet;
 
+use super::cluster::{ClusterSpec, NetworkDriver};
+use super::node_spec::{NodeSpec, Role};
+use super::runtime::{CNI_NETWORKS, CNI_PROGRAMS};
+use super::versions::split;
 use crate::desired::{Desired, Directory, File, Gate, Need, Owner, Probe, Unit};
 
 const MODULES_FILE: &str = "/etc/modules-load.d/heat-node-agent.conf";
 const SYSCTL_FILE: &str = "/etc/sysctl.d/90-heat-node-agent.conf";
+const NETWORK_MANAGER_FILE: &str = "/etc/NetworkManager/conf.d/90-heat-node-agent.conf";
 const MODULES_UNIT: &str = "systemd-modules-load.service";
 const SYSCTL_UNIT: &str = "systemd-sysctl.service";
+const NETWORK_MANAGER_UNIT: &str = "NetworkManager.service";
+/// Certificate of who signed OpenStack's certificates, for what speaks to OpenStack from this node.
+pub(super) const OPENSTACK_AUTHORITY: &str = "/etc/kubernetes/ca-bundle.crt";
 
 const MODULES: &str = "\
 # Made by heat-node-agent.
@@ -39,12 +47,22 @@ After=heat-node-agent-guard.service
 ";
 
 /// Adds the host's part.
-pub(super) fn add(desired: &mut Desired) {
+pub(super) fn add(spec: &NodeSpec, desired: &mut Desired) {
     for path in ["/etc/kubernetes", "/srv/kubernetes"] {
         desired.directories.push(directory(path));
     }
-    desired.files.push(File::public(MODULES_FILE, MODULES));
-    desired.files.push(File::public(SYSCTL_FILE, SETTINGS));
+    let (mut modules, mut settings) = (MODULES.to_owned(), SETTINGS.to_owned());
+    let mut measured = vec![("net/ipv4/ip_forward".to_owned(), 1), ("net/bridge/bridge-nf-call-iptables".to_owned(), 1)];
+    if let Some(cluster) = &spec.kubernetes {
+        further_modules(cluster, &mut modules);
+        for (key, value, why) in further_settings(spec.role, cluster) {
+            settings.push_str(&format!("# {why}\n{key} = {value}\n"));
+            measured.push((key.replace('.', "/"), value));
+        }
+        add_files(cluster, desired);
+    }
+    desired.files.push(File::public(MODULES_FILE, modules));
+    desired.files.push(File::public(SYSCTL_FILE, settings));
     let modules = BTreeSet::from([MODULES_FILE.to_owned()]);
     desired.units.push(helper(MODULES_UNIT, modules.clone(), BTreeSet::new()));
     // The bridge settings exist only once br_netfilter is loaded, so new modules mean that settings are applied again.
@@ -53,11 +71,76 @@ pub(super) fn add(desired: &mut Desired) {
     desired.gates.push(Gate {
         name: "sysctl".to_owned(),
         unit: Some(SYSCTL_UNIT.to_owned()),
-        probe: Probe::Sysctl(vec![("net/ipv4/ip_forward".to_owned(), 1), ("net/bridge/bridge-nf-call-iptables".to_owned(), 1)]),
+        probe: Probe::Sysctl(measured),
         consecutive: 1,
         needs: BTreeSet::from([Need::Unit(SYSCTL_UNIT.to_owned())]),
         remedy: format!("`journalctl -u {MODULES_UNIT} -u {SYSCTL_UNIT}`; look for a file in /etc/sysctl.d that sorts after 90-heat-node-agent.conf"),
     });
+}
+
+/// By pod network and by the way services are balanced.
+fn further_modules(cluster: &ClusterSpec, modules: &mut String) {
+    if cluster.networks.driver == NetworkDriver::Flannel {
+        match cluster.networks.flannel_backend.as_str() {
+            "vxlan" => modules.push_str("# flannel's backend\nvxlan\n"),
+            "udp" => modules.push_str("# flannel's backend\ntun\n"),
+            _ => {}
+        }
+    }
+    // nf_conntrack has no second name for IPv4 on newer kernels; it comes with the others on all.
+    if asks_for_ipvs(&cluster.options.proxy) {
+        modules.push_str("# kube-proxy in mode ipvs\nip_vs\nip_vs_rr\nip_vs_wrr\nip_vs_sh\nnf_conntrack\n");
+    }
+}
+
+fn asks_for_ipvs(options: &str) -> bool {
+    let words = split(options).unwrap_or_default();
+    let next = words.iter().skip(1);
+    words.iter().any(|word| matches!(word.replace('_', "-").as_str(), "--proxy-mode=ipvs"))
+        || words.iter().zip(next).any(|(word, next)| word.replace('_', "-") == "--proxy-mode" && next == "ipvs")
+}
+
+/// Key, value, why.
+fn further_settings(role: Role, cluster: &ClusterSpec) -> Vec<(&'static str, u64, &'static str)> {
+    let mut settings = Vec::new();
+    if cluster.networks.driver == NetworkDriver::Calico {
+        // magnum-node.md 2.3; felix wants it strict, and some distributions' default is loose.
+        settings.push(("net.ipv4.conf.all.rp_filter", 1, "calico lets no pod take another's address."));
+        if role == Role::Minion {
+            // magnum-node.md 2.5
+            settings.push(("vm.max_map_count", 262_144, "As Magnum's workers with calico have it, for search engines."));
+        }
+    }
+    settings
+}
+
+fn add_files(cluster: &ClusterSpec, desired: &mut Desired) {
+    if cluster.uses_cni() {
+        // Programs and networks come with the image and with the cluster's add-ons.
+        for path in ["/etc/cni", CNI_NETWORKS, "/opt/cni", CNI_PROGRAMS] {
+            add_directory(path, desired);
+        }
+    }
+    if cluster.networks.driver == NetworkDriver::Calico {
+        // Else NetworkManager takes over what calico made (magnum-node.md 7.4 no. 53).
+        for path in ["/etc/NetworkManager", "/etc/NetworkManager/conf.d"] {
+            add_directory(path, desired);
+        }
+        let content = "# Made by heat-node-agent.\n[keyfile]\nunmanaged-devices=interface-name:cali*;interface-name:tunl*\n";
+        desired.files.push(File::public(NETWORK_MANAGER_FILE, content));
+        // Where there is none, there is nothing to restart.
+        let needs = BTreeSet::new();
+        desired.units.push(helper(NETWORK_MANAGER_UNIT, BTreeSet::from([NETWORK_MANAGER_FILE.to_owned()]), needs));
+    }
+    if let Some(mode) = &cluster.selinux {
+        add_directory("/etc/selinux", desired);
+        let content =
+            format!("# Made by heat-node-agent. It counts from the next boot on.\nSELINUX={mode}\nSELINUXTYPE=targeted\n");
+        desired.files.push(File::public("/etc/selinux/config", content));
+    }
+    if let Some(authority) = &cluster.openstack_ca {
+        desired.files.push(File::public(OPENSTACK_AUTHORITY, authority.as_str()));
+    }
 }
 
 /// A root-owned directory that everybody may enter.
@@ -65,7 +148,96 @@ pub(super) fn directory(path: &str) -> Directory {
     Directory { path: path.to_owned(), mode: 0o755, owner: Owner::root(), needs: BTreeSet::new() }
 }
 
+/// Adds such a directory, if nobody else did.
+pub(super) fn add_directory(path: &str, desired: &mut Desired) {
+    if !desired.directories.iter().any(|one| one.path == path) {
+        desired.directories.push(directory(path));
+    }
+}
+
 fn helper(name: &str, restart_on: BTreeSet<String>, needs: BTreeSet<Need>) -> Unit {
     // The distribution enables these by itself.
     Unit { name: name.to_owned(), enable: false, restart_on, needs, applies_files: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{content, file, node};
+    use super::*;
+
+    fn worker(changes: &[(&str, &str)]) -> Desired {
+        let base =
+            [("ROLE", "minion"), ("KUBE_MASTER_IP", "192.0.2.5"), ("CERTIFICATES", "given"), ("CONTAINER_RUNTIME", "containerd")];
+        node(&base.into_iter().chain(changes.iter().copied()).collect::<Vec<_>>())
+    }
+
+    fn plain(text: &str) -> Vec<&str> {
+        text.lines().filter(|line| !line.starts_with('#')).collect()
+    }
+
+    #[test]
+    fn modules_follow_the_network_and_the_balancing() {
+        for (changes, more) in [
+            (&[][..], &[][..]),
+            (&[("FLANNEL_BACKEND", "vxlan")], &["vxlan"]),
+            (&[("FLANNEL_BACKEND", "udp")], &["tun"]),
+            (&[("FLANNEL_BACKEND", "vxlan"), ("NETWORK_DRIVER", "calico")], &[]),
+            (&[("KUBEPROXY_OPTIONS", "--proxy-mode=ipvs")], &["ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_conntrack"]),
+            (
+                &[("KUBEPROXY_OPTIONS", "--v=2 --proxy_mode 'ipvs'")],
+                &["ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_conntrack"],
+            ),
+            (&[("KUBEPROXY_OPTIONS", "--proxy-mode=iptables")], &[]),
+        ] {
+            let desired = worker(changes);
+            let expected: Vec<_> = ["br_netfilter", "overlay"].iter().chain(more).copied().collect();
+            assert_eq!(plain(content(&desired, MODULES_FILE)), expected, "{changes:?}");
+        }
+    }
+
+    // magnum-node.md 7.4 no. 53
+    #[test]
+    fn calico_needs_more_of_the_host() {
+        let gate = |desired: &Desired| match &desired.gates.iter().find(|gate| gate.name == "sysctl").unwrap().probe {
+            Probe::Sysctl(keys) => keys.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(),
+            _ => Vec::new(),
+        };
+        let calico = worker(&[("NETWORK_DRIVER", "calico")]);
+        assert!(content(&calico, SYSCTL_FILE).ends_with("\nvm.max_map_count = 262144\n"));
+        assert!(content(&calico, SYSCTL_FILE).contains("\nnet.ipv4.conf.all.rp_filter = 1\n"));
+        assert_eq!(gate(&calico)[2..], ["net/ipv4/conf/all/rp_filter=1", "vm/max_map_count=262144"]);
+        assert_eq!(
+            plain(content(&calico, NETWORK_MANAGER_FILE)),
+            ["[keyfile]", "unmanaged-devices=interface-name:cali*;interface-name:tunl*"]
+        );
+        let helper = calico.units.iter().find(|unit| unit.name == NETWORK_MANAGER_UNIT).unwrap();
+        assert!(helper.applies_files && !helper.enable && helper.restart_on.contains(NETWORK_MANAGER_FILE));
+        let flannel = worker(&[]);
+        assert_eq!(gate(&flannel).len(), 2);
+        assert_eq!(file(&flannel, NETWORK_MANAGER_FILE), None);
+    }
+
+    #[test]
+    fn selinux_is_as_the_image_has_it_unless_it_is_asked_for() {
+        assert_eq!(file(&worker(&[]), "/etc/selinux/config"), None);
+        let asked = worker(&[("SELINUX_MODE", "Permissive")]);
+        assert_eq!(plain(content(&asked, "/etc/selinux/config")), ["SELINUX=permissive", "SELINUXTYPE=targeted"]);
+    }
+
+    #[test]
+    fn directories_are_named_once_and_after_their_parents() {
+        for changes in
+            [&[][..], &[("NETWORK_DRIVER", "calico"), ("SELINUX_MODE", "enforcing")], &[("CONTAINER_RUNTIME", "cri-o")]]
+        {
+            let desired = worker(changes);
+            let paths: Vec<_> = desired.directories.iter().map(|one| one.path.as_str()).collect();
+            for (at, path) in paths.iter().enumerate() {
+                assert!(!paths[..at].contains(path), "{path} is there twice");
+                assert!(
+                    !paths[..at].iter().any(|earlier| earlier.starts_with(&format!("{path}/"))),
+                    "{path} comes after what lies in it"
+                );
+            }
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::node_spec::Secret;
 use super::yaml;
 use crate::desired::{File, Owner};
 
@@ -14,6 +15,8 @@ pub(super) enum Identity<'a> {
         /// Path of the key.
         key: &'a str,
     },
+    /// A bearer token: the file is a secret then.
+    Token(&'a Secret),
     /// Nothing: the API asks for nothing (TLS_DISABLED).
     Nobody,
 }
@@ -26,6 +29,7 @@ pub(super) fn file(path: &str, server: &str, authority: Option<&str>, user: &str
     }
     let credentials = match identity {
         Identity::Certificate { certificate, key } => json!({"client-certificate": certificate, "client-key": key}),
+        Identity::Token(token) => json!({"token": token.reveal()}),
         Identity::Nobody => json!({}),
     };
     let document = json!({
@@ -36,5 +40,6 @@ pub(super) fn file(path: &str, server: &str, authority: Option<&str>, user: &str
         "contexts": [{"name": "default", "context": {"cluster": "kubernetes", "user": user}}],
         "current-context": "default",
     });
-    File { path: path.to_owned(), mode: 0o600, owner: Owner::root(), content: yaml::document(&document), secret: false }
+    let secret = matches!(identity, Identity::Token(_));
+    File { path: path.to_owned(), mode: 0o600, owner: Owner::root(), content: yaml::document(&document), secret }
 }

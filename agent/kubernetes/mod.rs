@@ -6,6 +6,7 @@
 //! that a node gets can be tested by a table.
 
 mod apiserver;
+mod certificates;
 mod cloud_config;
 pub mod cluster;
 mod cluster_checks;
@@ -19,7 +20,10 @@ mod daemon;
 mod docker;
 mod environment_file;
 mod etcd;
+#[cfg(test)]
+mod fixtures;
 mod flannel;
+mod gcfg;
 mod haproxy;
 pub mod heat_params;
 mod host;
@@ -29,13 +33,18 @@ mod kube_proxy;
 mod kubeconfig;
 mod kubelet;
 pub mod node_spec;
+mod other_systems;
 pub mod parameter_table;
 pub mod parameters;
 mod podmaster;
 mod preflight;
 mod registry;
 mod render;
+mod reservations;
+mod runtime;
 mod scheduler;
+mod settings;
+mod toml_file;
 pub mod value_kinds;
 pub mod versions;
 mod yaml;

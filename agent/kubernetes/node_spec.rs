@@ -146,6 +146,9 @@ impl NodeSpec {
         }
         let mut warnings = Vec::new();
         let kubernetes = ClusterSpec::from_parameters(parameters, role, address, &mut mistakes, &mut warnings);
+        if let Some(cluster) = &kubernetes {
+            super::other_systems::check(cluster, &mut mistakes, &mut warnings);
+        }
         if !mistakes.is_empty() {
             return Err(mistakes);
         }

@@ -61,6 +61,12 @@ pub const TABLE: &[Parameter] = &[
     p("SWAP", Choice(&["off", "allow"]), "off", "allow: the kubelet starts on a machine with swap"),
     p("KUBE_RESERVED", List, "", "resources kept for Kubernetes, e.g. cpu=100m,memory=256Mi; else computed from the machine"),
     p("SYSTEM_RESERVED", List, "", "resources kept for the system; else computed from the machine"),
+    p("NODE_LAYOUT", Choice(&["magnum", "kubernetes-ansible"]), "magnum", "kubernetes-ansible: etcd serves its first ports, 4001 and 7001"),
+    p("KUBESTACK", Bool, "false", "whether KubeStack is the network provider of kubelet and controller manager (builds of Kubernetes 1.2 and 1.3 that know it)"),
+    p("KUBESTACK_BRIDGE", Word, "br-int", "Open vSwitch bridge that KubeStack's ports are on"),
+    secret("BOOTSTRAP_TOKEN", Word, "token that a worker joins by, with CERTIFICATES=bootstrap"),
+    p("OPENSTACK_CA", Pem, "", "certificate of the authority that signed OpenStack's, where the system does not know it"),
+    p("SELINUX_MODE", Choice(&["enforcing", "permissive", "disabled"]), "", "SELinux from the next boot on; else as the image has it"),
     p("PREFLIGHT", Choice(&["warn", "refuse", "off"]), "warn", "what happens where the machine is too small for its role"),
     p("DRIFT", Choice(&["report", "repair"]), "report", "what happens when the node no longer is as its parameters ask"),
     // Identity and role.

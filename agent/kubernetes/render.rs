@@ -3,8 +3,8 @@
 use super::cluster::{ClusterSpec, Facts};
 use super::node_spec::{NodeSpec, Role};
 use super::{
-    apiserver, cloud_config, containerd, controller_manager, cri_dockerd, crio, docker, etcd, flannel, haproxy, host, kube_proxy,
-    kubelet, podmaster, registry, scheduler,
+    apiserver, certificates, cloud_config, containerd, controller_manager, cri_dockerd, crio, docker, etcd, flannel, haproxy,
+    host, kube_proxy, kubelet, other_systems, podmaster, registry, scheduler,
 };
 use crate::desired::Desired;
 
@@ -12,7 +12,7 @@ use crate::desired::Desired;
 #[must_use]
 pub fn render(spec: &NodeSpec, facts: &Facts) -> Desired {
     let mut desired = Desired::default();
-    host::add(&mut desired);
+    host::add(spec, &mut desired);
     if let (Role::Master, Some(address)) = (spec.role, spec.address) {
         etcd::add(spec, address, &mut desired);
     }
@@ -25,20 +25,22 @@ pub fn render(spec: &NodeSpec, facts: &Facts) -> Desired {
 
 fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
     type Add = fn(&NodeSpec, &ClusterSpec, &Facts, &mut Desired);
+    // What others read, and are restarted for.
+    let first: &[Add] = &[certificates::add, cloud_config::add];
+    let on_masters: &[Add] = &[apiserver::add, controller_manager::add, scheduler::add, podmaster::add];
     let everywhere: &[Add] = &[
         containerd::add,
         crio::add,
         cri_dockerd::add,
         flannel::add,
-        cloud_config::add,
         kubelet::add,
         kube_proxy::add,
         registry::add,
         haproxy::add,
+        other_systems::add,
     ];
-    let on_masters: &[Add] = &[apiserver::add, controller_manager::add, scheduler::add, podmaster::add];
     let masters = on_masters.iter().filter(|_| spec.role == Role::Master);
-    for add in masters.chain(everywhere) {
+    for add in first.iter().chain(masters).chain(everywhere) {
         add(spec, cluster, facts, desired);
     }
 }

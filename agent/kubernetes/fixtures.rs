@@ -1,0 +1,114 @@
+//! Nodes for tests, and what is read back from what they get.
+
+use serde_json::{Map, json};
+
+use super::node_spec::NodeSpec;
+use super::parameters::Parameters;
+use super::versions::split;
+use super::{Facts, render};
+use crate::desired::{Certificate, Desired, File, Gate, Probe};
+use crate::metadata::Deployment;
+
+/// Every kind of change of the command lines that section 5.7 of magnum-node.md has, and both ends.
+pub(super) const MINORS: [u16; 16] = [1, 2, 3, 5, 6, 7, 9, 10, 12, 15, 18, 19, 20, 24, 31, 37];
+
+/// A master's parameters with changes; an empty value leaves one out.
+pub(super) fn parameters(changes: &[(&str, &str)]) -> Parameters {
+    let mut config = Map::new();
+    let base = [
+        ("KUBE_TAG", "v1.28.9"),
+        ("KUBE_NODE_IP", "192.0.2.11"),
+        ("INSTANCE_NAME", "blue-master-0"),
+        ("CLUSTER_UUID", "c0ffee00-1111-4222-8333-444455556666"),
+        ("CERTIFICATES", "given"),
+        ("KEYSTONE_AUTH_ENABLED", "false"),
+        ("CGROUP_DRIVER", "cgroupfs"),
+    ];
+    for (name, value) in base.iter().chain(changes) {
+        config.insert((*name).to_owned(), json!(value));
+    }
+    let deployment = Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap();
+    Parameters::from_deployment(&deployment).unwrap()
+}
+
+/// What is wrong with a master, without rules and remedies.
+pub(super) fn problems(changes: &[(&str, &str)]) -> Vec<String> {
+    let mistakes = NodeSpec::from_parameters(&parameters(changes)).err().unwrap_or_default();
+    mistakes.into_iter().map(|mistake| format!("{} {}", mistake.parameter, mistake.problem)).collect()
+}
+
+pub(super) fn spec(changes: &[(&str, &str)]) -> NodeSpec {
+    NodeSpec::from_parameters(&parameters(changes)).unwrap()
+}
+
+pub(super) fn node(changes: &[(&str, &str)]) -> Desired {
+    render(&spec(changes), &Facts::default())
+}
+
+/// A master of a minor.
+pub(super) fn master(minor: u16, changes: &[(&str, &str)]) -> Desired {
+    let tag = format!("v1.{minor}.3");
+    let all: Vec<_> = [("KUBE_TAG", tag.as_str())].into_iter().chain(changes.iter().copied()).collect();
+    node(&all)
+}
+
+pub(super) fn file<'a>(desired: &'a Desired, path: &str) -> Option<&'a File> {
+    desired.files.iter().find(|file| file.path == path)
+}
+
+pub(super) fn content<'a>(desired: &'a Desired, path: &str) -> &'a str {
+    &file(desired, path).unwrap_or_else(|| panic!("{path} is not there")).content
+}
+
+/// The assignments of an environment file, read as systemd reads it: each on a line of its own, in double quotes.
+pub(super) fn assignments(text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+        let (key, rest) = line.split_once('=').unwrap_or_else(|| panic!("no assignment: {line:?}"));
+        let inner =
+            rest.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_else(|| panic!("no value: {line:?}"));
+        let (mut value, mut chars) = (String::new(), inner.chars());
+        while let Some(c) = chars.next() {
+            assert!(!matches!(c, '"' | '`' | '$'), "open quote or variable: {line:?}");
+            let escaped = (c == '\\').then(|| chars.next().unwrap_or_else(|| panic!("{line:?}")));
+            assert!(escaped.is_none_or(|c| "\"\\`$".contains(c)), "{line:?}");
+            value.push(escaped.unwrap_or(c));
+        }
+        found.push((key.to_owned(), value));
+    }
+    found
+}
+
+/// The arguments that a unit gets from its environment files: in the order of its command line, split as systemd does.
+pub(super) fn arguments(desired: &Desired, unit: &str) -> Vec<String> {
+    let drop_in = content(desired, &format!("/etc/systemd/system/{unit}.d/50-heat-node-agent.conf"));
+    let mut variables = std::collections::BTreeMap::new();
+    for path in drop_in.lines().filter_map(|line| line.strip_prefix("EnvironmentFile=")).filter(|path| !path.is_empty()) {
+        variables.extend(assignments(content(desired, path)));
+    }
+    let command = drop_in.lines().filter_map(|line| line.strip_prefix("ExecStart=")).next_back().unwrap();
+    let names = command.split(' ').skip(1).map(|word| word.strip_prefix('$').unwrap_or_else(|| panic!("{word}")));
+    names.flat_map(|name| split(variables.get(name).unwrap_or_else(|| panic!("{name} is in no file"))).unwrap()).collect()
+}
+
+/// The value of a flag among arguments; the last one holds.
+pub(super) fn value<'a>(arguments: &'a [String], name: &str) -> Option<&'a str> {
+    let prefix = format!("--{name}=");
+    arguments.iter().rev().find_map(|word| word.strip_prefix(&prefix))
+}
+
+pub(super) fn gate<'a>(desired: &'a Desired, name: &str) -> Option<&'a Gate> {
+    desired.gates.iter().find(|gate| gate.name == name)
+}
+
+/// What a gate asks.
+pub(super) fn asked<'a>(desired: &'a Desired, name: &str) -> Option<&'a str> {
+    match &gate(desired, name)?.probe {
+        Probe::Http { url, .. } | Probe::HttpJson { url, .. } => Some(url),
+        _ => None,
+    }
+}
+
+pub(super) fn certificate<'a>(desired: &'a Desired, name: &str) -> Option<&'a Certificate> {
+    desired.certificates.iter().find(|certificate| certificate.name == name)
+}

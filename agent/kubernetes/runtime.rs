@@ -1,0 +1,169 @@
+//! What every container runtime has in common: its store, perhaps on a volume of its own, its proxies, its drop-in; and
+//! how the kubelet reaches it.
+
+use std::collections::BTreeSet;
+
+use super::cluster::{ClusterSpec, RuntimeKind};
+use super::environment_file::line;
+use super::host::{GUARDED, add_directory};
+use super::node_spec::{NodeSpec, Proxy};
+use crate::desired::{Desired, File, Need, Owner, Unit, Volume, VolumeRole};
+
+/// Where the programs of pod networks lie. The one source of both paths, for runtimes and kubelets (magnum-node.md 7.4 no. 46).
+pub(super) const CNI_PROGRAMS: &str = "/opt/cni/bin";
+/// Where pod networks are described.
+pub(super) const CNI_NETWORKS: &str = "/etc/cni/net.d";
+
+const DOCKER: &str = "docker.service";
+const CONTAINERD: &str = "containerd.service";
+const CRI_O: &str = "crio.service";
+const CRI_DOCKERD: &str = "cri-docker.service";
+
+/// A runtime with the distribution's own unit.
+pub(super) struct Engine {
+    /// `docker.service`.
+    pub(super) unit: &'static str,
+    /// Where its settings lie.
+    pub(super) folder: &'static str,
+    /// Its store, which a volume is mounted at.
+    pub(super) store: &'static str,
+    /// Mode of the store's root, as the runtime itself makes it.
+    pub(super) store_mode: u32,
+    /// What it reads when it starts.
+    pub(super) settings: Vec<File>,
+    /// Further lines of the unit section of its drop-in.
+    pub(super) unit_lines: &'static str,
+}
+
+impl Engine {
+    /// Adds directories, volume, files and unit.
+    pub(super) fn add(self, spec: &NodeSpec, desired: &mut Desired) {
+        let drop_ins = format!("/etc/systemd/system/{}.d", self.unit);
+        let drop_in = format!("{drop_ins}/50-heat-node-agent.conf");
+        add_directory(self.folder, desired);
+        add_directory(&drop_ins, desired);
+        let mut needs = BTreeSet::new();
+        if let Some(volume) = &spec.runtime_volume {
+            desired.volumes.push(Volume {
+                role: VolumeRole::Runtime,
+                cinder_id: volume.id.clone(),
+                hint: "/dev/vdb".to_owned(),
+                mount_point: self.store.to_owned(),
+                root_mode: self.store_mode,
+                root_owner: Owner::root(),
+                format: volume.format,
+                format_parameter: "DOCKER_VOLUME_FORMAT",
+                adopt: volume.adopt.clone(),
+                cluster: spec.cluster.clone(),
+                users: vec![self.unit.to_owned()],
+            });
+            needs.insert(Need::Volume(VolumeRole::Runtime));
+        }
+        let mut restart_on: BTreeSet<String> = self.settings.iter().map(|file| file.path.clone()).collect();
+        let content = self.drop_in(spec);
+        desired.files.extend(self.settings);
+        if let Some(proxy) = &spec.proxy {
+            // Proxy URLs may hold a password.
+            let (path, content) = (proxy_file(self.folder), environment(proxy));
+            restart_on.insert(path.clone());
+            desired.files.push(File { path, mode: 0o600, owner: Owner::root(), content, secret: true });
+        }
+        restart_on.insert(drop_in.clone());
+        desired.files.push(File::public(drop_in, content));
+        desired.units.push(Unit { name: self.unit.to_owned(), enable: true, restart_on, needs, applies_files: false });
+    }
+
+    fn drop_in(&self, spec: &NodeSpec) -> String {
+        let store = self.store;
+        let mut out = format!(
+            "\
+# Made by heat-node-agent.
+[Unit]
+{GUARDED}\
+# Never on the directory below the volume.
+RequiresMountsFor={store}
+"
+        );
+        if spec.runtime_volume.is_some() {
+            // Also in the moments before the mount unit is there.
+            out.push_str(&format!("AssertPathIsMountPoint={store}\n"));
+        }
+        out.push_str(self.unit_lines);
+        if spec.proxy.is_some() {
+            out.push_str(&format!("\n[Service]\nEnvironmentFile={}\n", proxy_file(self.folder)));
+        }
+        out
+    }
+}
+
+fn proxy_file(folder: &str) -> String {
+    format!("{folder}/proxy.env")
+}
+
+fn environment(proxy: &Proxy) -> String {
+    let mut out = String::from("# Made by heat-node-agent.\n");
+    for (key, value) in [("HTTP_PROXY", &proxy.http), ("HTTPS_PROXY", &proxy.https)] {
+        if let Some(value) = value {
+            out.push_str(&line(key, value.reveal()));
+        }
+    }
+    out.push_str(&line("NO_PROXY", &proxy.none.join(",")));
+    out
+}
+
+/// The unit that the kubelet talks to.
+pub(super) fn unit(cluster: &ClusterSpec) -> &'static str {
+    if cluster.runtime.cri_dockerd { CRI_DOCKERD } else { unit_of_kind(cluster) }
+}
+
+/// The unit that containers run by.
+pub(super) fn unit_of_kind(cluster: &ClusterSpec) -> &'static str {
+    match cluster.runtime.kind {
+        RuntimeKind::Docker => DOCKER,
+        RuntimeKind::Containerd(..) => CONTAINERD,
+        RuntimeKind::CriO => CRI_O,
+    }
+}
+
+/// Where the kubelet reaches it; nothing where the kubelet speaks to docker by itself.
+pub(super) fn endpoint(cluster: &ClusterSpec) -> Option<&'static str> {
+    match cluster.runtime.kind {
+        RuntimeKind::Docker if cluster.runtime.cri_dockerd => Some("unix:///run/cri-dockerd.sock"),
+        RuntimeKind::Docker => None,
+        RuntimeKind::Containerd(..) => Some("unix:///run/containerd/containerd.sock"),
+        RuntimeKind::CriO => Some("unix:///run/crio/crio.sock"),
+    }
+}
+
+/// Keeps the other runtimes off: two at once fight over the node (magnum-node.md 7.4 no. 44). docker needs containerd
+/// for itself.
+pub(super) fn keep_others_off(cluster: &ClusterSpec, desired: &mut Desired) {
+    let others: &[&str] = match cluster.runtime.kind {
+        RuntimeKind::Docker => &[CRI_O],
+        RuntimeKind::Containerd(..) => &[DOCKER, "docker.socket", CRI_DOCKERD, "cri-docker.socket", CRI_O],
+        RuntimeKind::CriO => &[DOCKER, "docker.socket", CRI_DOCKERD, "cri-docker.socket", CONTAINERD],
+    };
+    for unit in others {
+        let folder = format!("/etc/systemd/system/{unit}.d");
+        let path = format!("{folder}/50-heat-node-agent.conf");
+        let content = format!(
+            "\
+# Made by heat-node-agent.
+[Unit]
+# The node's container runtime is {}. This is never true, so nothing starts another one beside it.
+ConditionPathExists=!/
+",
+            unit_of_kind(cluster)
+        );
+        add_directory(&folder, desired);
+        desired.files.push(File::public(path.clone(), content));
+        // Its one restart, when the file is new, ends one that runs.
+        desired.units.push(Unit {
+            name: (*unit).to_owned(),
+            enable: false,
+            restart_on: BTreeSet::from([path]),
+            needs: BTreeSet::new(),
+            applies_files: true,
+        });
+    }
+}
