@@ -47,6 +47,10 @@ fn skeleton(line: &str) -> String {
     }
     let at = line.find(['=', ':']).unwrap_or(line.len());
     let (key, value) = line.split_at(at);
+    // Only the variables of environment files are split into words.
+    if !value.starts_with("=\"") || !key.bytes().all(|b| b.is_ascii_uppercase() || b == b'_') {
+        return format!("{key} ");
+    }
     // Where a flag's value holds a blank, the unit must still make one word of it.
     let flags: Vec<&str> = value.split(['"', '\'', ' ', '\\']).filter(|word| word.starts_with("--")).collect();
     let names: Vec<&str> = flags.iter().filter_map(|flag| flag.split('=').next()).collect();
