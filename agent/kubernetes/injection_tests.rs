@@ -47,9 +47,9 @@ fn skeleton(line: &str) -> String {
     }
     let at = line.find(['=', ':']).unwrap_or(line.len());
     let (key, value) = line.split_at(at);
-    // Flags stand in assignments; elsewhere a word with dashes is text, in quotes.
-    if !value.starts_with("=\"") {
-        return key.to_owned();
+    // Only the variables of environment files are split into words.
+    if !value.starts_with("=\"") || !key.bytes().all(|b| b.is_ascii_uppercase() || b == b'_') {
+        return format!("{key} ");
     }
     // Where a flag's value holds a blank, the unit must still make one word of it.
     let flags: Vec<&str> = value.split(['"', '\'', ' ', '\\']).filter(|word| word.starts_with("--")).collect();
@@ -86,11 +86,13 @@ proptest! {
             _ => ("plain".to_owned(), value),
         };
         config.insert(row.name.to_owned(), json!(plain));
+        // A parameter that refuses a plain word is none of the free ones; it does not count as tried.
         let expected = shape(&config);
+        prop_assume!(expected.is_some());
         config.insert(row.name.to_owned(), json!(value));
         // What is refused is in no file.
-        if let (Some(found), Some(expected)) = (shape(&config), expected) {
-            prop_assert_eq!(found, expected, "{}={:?}", row.name, value);
+        if let Some(found) = shape(&config) {
+            prop_assert_eq!(Some(found), expected, "{}={:?}", row.name, value);
         }
     }
 }
