@@ -20,7 +20,7 @@ SERVICES = ("etcd.service", "docker.service")
 DROP_INS = [f"/etc/systemd/system/{unit}.d/50-heat-node-agent.conf" for unit in sorted(SERVICES)]
 # Of the package alone: an image has no package manager to tell.
 PACKAGE_ONLY = {"usr/share/doc/heat-node-agent/changelog.Debian.gz", "usr/share/doc/heat-node-agent/copyright",
-                "usr/share/lintian/overrides/heat-node-agent"}
+                "usr/share/doc/heat-node-agent/third-party-notices.gz", "usr/share/lintian/overrides/heat-node-agent"}
 COUNT = "#!/bin/sh\necho ran >>/var/tmp/ran\n"
 
 
@@ -86,11 +86,16 @@ def test_a_package_holds_what_an_image_gets(deb, tmp_path):
     assert set(package) - set(image) == PACKAGE_ONLY
     assert {name: package[name] for name in image} == image
     fields = dict(re.findall(r"(?m)^([\w-]+): (.*)", run("dpkg-deb", "-f", deb).stdout))
-    assert (fields["Package"], fields["Architecture"], fields["Section"], fields["Priority"]) == ("heat-node-agent", "amd64", "admin", "optional")
+    assert [fields[key] for key in ("Package", "Architecture", "Section", "Priority")] == ["heat-node-agent", "amd64", "admin", "optional"]
     # What the program is linked against is all in that one package.
     needed = re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-dW", tmp_path / "usr/bin/heat-node-agent").stdout)
     assert set(needed) <= {f"lib{name}.so.{n}" for name, n in (("c", 6), ("m", 6), ("pthread", 0), ("dl", 2), ("rt", 1))}, needed
     assert "libc6 (>= 2.17)" in fields["Depends"]
+    # Whose work it is linked with, down to the texts that only one of them has.
+    notices = gzip.decompress(package["usr/share/doc/heat-node-agent/third-party-notices.gz"][1]).decode()
+    for words in ("\n  ring 0.", "\n  tokio 1.", "\n  subtle 2.", "BoringSSL", "Neither the name of the copyright holder"):
+        assert words in notices, words
+    assert "  proptest " not in notices and "  serde_derive " not in notices
     # Settings in /etc are the operator's.
     assert "conffiles" not in run("dpkg-deb", "-I", deb).stdout
 
@@ -113,6 +118,10 @@ def test_on_a_running_host_it_is_enabled_and_runs(deb, hosts, signal_server):
     assert host.show(GUARD, "ActiveState", "Result") == {"ActiveState": "inactive", "Result": "success"}
     said = host.exec("systemd-analyze", "verify", "--man=no", UNIT, GUARD, check=False)
     assert said.stdout + said.stderr == "", said.stdout + said.stderr
+    said = host.exec("systemd-tmpfiles", "--create", "heat-node-agent.conf")
+    assert said.stdout + said.stderr == ""
+    made = host.sh("stat -c '%a %U:%G' /run/heat-node-agent /srv/kubernetes /var/lib/heat-node-agent")
+    assert made == "755 root:root\n755 root:root\n700 root:root\n"
     # The catalog speaks.
     line = host.journal(HNA_EVENT="DeploymentStarted")[0]
     text = host.exec("journalctl", "-q", "-x", f"MESSAGE_ID={line['MESSAGE_ID']}").stdout
@@ -120,8 +129,9 @@ def test_on_a_running_host_it_is_enabled_and_runs(deb, hosts, signal_server):
     # Manual pages and completions lie where they are looked for.
     for page in ("man8/heat-node-agent.8", "man5/heat-node-agent.toml.5", "man7/heat-node-agent-messages.7"):
         assert ".TH " in host.sh(f"zcat /usr/share/man/{page}.gz")
-    begun = 'COMP_WORDS=(heat-node-agent stat); COMP_CWORD=1; _heat__node__agent heat-node-agent stat heat-node-agent; echo "${COMPREPLY[@]}"'
-    assert host.sh(f"set +u; . /usr/share/bash-completion/completions/heat-node-agent; {begun}").strip() == "status"
+    assert host.sh("""set +u; . /usr/share/bash-completion/completions/heat-node-agent
+        COMP_WORDS=(heat-node-agent stat); COMP_CWORD=1; _heat__node__agent heat-node-agent stat heat-node-agent
+        echo "${COMPREPLY[@]}\"""").strip() == "status"
     for path in ("/usr/share/zsh/vendor-completions/_heat-node-agent", "/usr/share/fish/vendor_completions.d/heat-node-agent.fish"):
         assert host.exists(path)
     # dpkg finds every file as it was packed.
@@ -154,7 +164,7 @@ def test_in_an_image_it_is_enabled_as_the_presets_say_and_nothing_starts(deb, ho
         assert ours == ([] if enabled else [f"/etc/systemd/system/multi-user.target.wants/{UNIT}"]), found.stdout
         assert not host.exists(f"{root}/var/lib/heat-node-agent")
     assert host.exec("pgrep", "-x", "heat-node-agent", check=False).returncode == 1
-    assert host.sh("systemctl list-unit-files --no-legend 'heat-node-agent*'") == ""
+    assert host.sh("systemctl list-unit-files --no-legend 'heat-node-agent*' || :") == ""
 
 
 def test_beside_the_replaced_collector_it_is_not_installed(deb, hosts, tmp_path):
@@ -175,7 +185,8 @@ def test_beside_the_replaced_collector_it_is_not_installed(deb, hosts, tmp_path)
     (other / "DEBIAN").mkdir(parents=True)
     (other / "usr/lib/systemd/system").mkdir(parents=True)
     (other / "usr/lib/systemd/system/os-collect-config.service").write_text(service)
-    (other / "DEBIAN/control").write_text("Package: os-collect-config\nVersion: 1\nArchitecture: all\nMaintainer: a <a@b>\nDescription: d\n")
+    fields = "Package: os-collect-config\nVersion: 1\nArchitecture: all\nMaintainer: a <a@b.invalid>\nDescription: collects\n"
+    (other / "DEBIAN/control").write_text(fields)
     for name, words in (("postinst", "daemon-reload; systemctl enable --now"), ("prerm", "disable --now")):
         (other / "DEBIAN" / name).write_text(f"#!/bin/sh\nset -e\nsystemctl {words} os-collect-config.service\n")
         (other / "DEBIAN" / name).chmod(0o755)
@@ -286,9 +297,10 @@ def test_a_guard_of_the_operators_own_outlives_removal(deb, hosts):
     host.exec("dpkg", "-P", "heat-node-agent")
     assert host.read(STAND_IN) == own and host.read(DROP_INS[1]) == "# Made by heat-node-agent.\n[Unit]\n"
     assert GUARD in host.read("/etc/systemd/system/etcd.service.d/90-own.conf")
+    install(host, deb)
+    assert host.read(STAND_IN) == own
     # Without one, what takes its place stays as long as somebody asks for it.
     host.remove(STAND_IN)
-    install(host, deb)
     host.exec("dpkg", "-P", "heat-node-agent")
     assert host.read(STAND_IN).startswith("# Made by the removal of heat-node-agent.")
     with pytest.raises(Failed):
