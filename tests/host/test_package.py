@@ -35,7 +35,7 @@ def newer(deb: Path, folder: Path, version: str) -> Path:
     run("dpkg-deb", "-R", deb, folder / version)
     control = folder / version / "DEBIAN/control"
     control.write_text(re.sub(r"(?m)^Version: .*", f"Version: {version}", control.read_text()))
-    run("dpkg-deb", "-Zxz", "-b", folder / version, folder / f"{version}.deb")
+    run("dpkg-deb", "-Zgzip", "-z1", "-b", folder / version, folder / f"{version}.deb")
     return folder / f"{version}.deb"
 
 
