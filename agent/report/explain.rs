@@ -83,11 +83,20 @@ fn daemon(status: &Status, running: bool) -> Condition {
         let detail = Some(format!("version {}, pid {}", status.agent.version, status.agent.pid));
         return Condition { detail, since: Some(status.agent.started.clone()), ..condition("daemon", Ok) };
     }
-    Condition {
-        cause: Some("it is not running; everything below is what it knew last".to_owned()),
-        remedy: Some("systemctl start heat-node-agent; `journalctl -u heat-node-agent -n 50` says why it ended".to_owned()),
-        ..condition("daemon", Failed)
-    }
+    // Early in a boot its start waits for cloud-init; a second `systemctl start` would only wait beside it.
+    let (cause, remedy) = if status.agent.pid == 0 {
+        (
+            "it has not run since boot; everything below is what it knew before",
+            "`systemctl list-jobs` shows whether its start waits for cloud-init, `cloud-init status --long` how far that is; else \
+             systemctl start --no-block heat-node-agent",
+        )
+    } else {
+        (
+            "it is not running; everything below is what it knew last",
+            "systemctl start heat-node-agent; `journalctl -u heat-node-agent -n 50` says why it ended",
+        )
+    };
+    Condition { cause: Some(cause.to_owned()), remedy: Some(remedy.to_owned()), ..condition("daemon", Failed) }
 }
 
 fn sources(status: &Status) -> Condition {
