@@ -410,6 +410,7 @@ mod tests {
         for (case, status, running, headline_, verdict) in [
             ("well", well(), true, "well: every condition is met", Well),
             ("no daemon", well(), false, "FAILED at daemon", Wait),
+            ("no daemon yet", changed(|s| s.agent.pid = 0), false, "FAILED at daemon", Wait),
             ("a skipped drop-in", changed(|s| s.conditions[0].state = Failed), true, "FAILED at settings", Well),
             ("no systemd", changed(|s| s.conditions[1].state = Failed), true, "FAILED at bus", Well),
             ("a full disk", changed(|s| s.conditions.push(condition(STATE, Failed))), true, "FAILED at state", Wait),
@@ -486,6 +487,7 @@ mod tests {
             let text = page(&tree, Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap());
             assert!((5..=25).contains(&text.lines().count()), "{case}:\n{text}");
             assert_eq!(text.matches("=>").count(), usize::from(!headline_.starts_with("well")), "{case}:\n{text}");
+            assert_eq!(text.contains("its start waits for cloud-init"), case == "no daemon yet", "{text}");
         }
     }
 
