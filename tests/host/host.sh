@@ -41,10 +41,10 @@ apt-get -qq install -y --no-install-recommends docker.io containerd etcd-server 
 systemctl disable --no-reload docker.service docker.socket containerd.service etcd.service
 rm -rf /var/lib/etcd/*'
 # The real cloud-init, with what its stock settings want to find. The network is made from outside (`up --net`), and the root
-# has no translations: cloud-init must look for neither. No SSH keys: the first boot makes them.
+# has no translations: cloud-init must look for neither. Of SSH keys the first boot makes only one, for the time it takes.
 CLOUD_COMMAND='apt-get -qq update
 apt-get -qq install -y --no-install-recommends cloud-init locales openssh-server sudo
-printf "network: {config: disabled}\nlocale: C.UTF-8\n" >/etc/cloud/cloud.cfg.d/90-testhost.cfg
+printf "%s\n" "network: {config: disabled}" "locale: C.UTF-8" "ssh_genkeytypes: [ed25519]" >/etc/cloud/cloud.cfg.d/90-testhost.cfg
 rm -f /etc/ssh/ssh_host_*'
 
 prepare() {
