@@ -179,7 +179,8 @@ def test_where_cloud_init_says_nothing_the_boot_ends_and_the_agent_says_what_it_
     else:
         host = boot(None, enabled=True, extra={"/etc/cloud/cloud.cfg.d/91-datasource.cfg": "datasource_list: [None]\n"})
     event, words = {"no user data": ("NoSource", ["sources", "user_data_format SOFTWARE_CONFIG"]),
-                    "no data source": ("IdentityUnknown", ["identity", "cloud-init has not named the instance", "cloud-init status --long"])}[case]
+                    "no data source": ("IdentityUnknown", ["identity", "cloud-init has not named the instance",
+                                                           "cloud-init status --long"])}[case]
     host.wait_for(lambda: events(host, event))
     assert cloud_init.status(host)[0] == 0
     assert host.is_active(UNIT) and not cycles(host, host.console()) and not host.sh("systemctl --failed --no-legend").strip()

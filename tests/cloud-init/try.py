@@ -65,8 +65,8 @@ def look(host: Host, server: SignalServer, awaited: list[str]) -> int:
     for command in ("status", "explain"):
         print(host.exec("heat-node-agent", command, check=False).stdout, flush=True)
     heading("# systemd-analyze critical-chain cloud-final.service; systemctl --failed")
-    print(host.exec("systemd-analyze", "--no-pager", "critical-chain", "cloud-final.service", "multi-user.target", check=False).stdout, flush=True)
-    print(host.exec("systemctl", "--no-pager", "--failed", check=False).stdout, flush=True)
+    for command in (["systemd-analyze", "critical-chain", "cloud-final.service", "multi-user.target"], ["systemctl", "--failed"]):
+        print(host.exec(*command, "--no-pager", check=False).stdout, flush=True)
     heading("what Heat got")
     for one in server.signals():
         print(f"{one.method} {one.target.split('?')[0]}\n  answered {one.status}; {one.body.decode(errors='replace')}", flush=True)
