@@ -155,6 +155,7 @@ def test_an_image_of_a_node_is_another_instance_as_soon_as_cloud_init_says_so(bo
     well(host, "original")
     # A script is in its middle when the disk is copied.
     server.deploy(server.deployment("long", config=SCRIPT + "sleep 600\n"))
+    host.exec("systemctl", "kill", "-s", "HUP", UNIT)  # poll now
     host.wait_for(lambda: "long" in host.read(RAN))
     cloud_init.be_instance(host, heat_user_data(other.settings()), "copy")
     host.cut()
