@@ -279,7 +279,7 @@ mod tests {
             ("insecure-port", &[(2, Some("8080")), (9, Some("8080")), (10, Some("0")), (19, Some("0")), (24, None)]), // 7.1 no. 8
             ("insecure-bind-address", &[(2, Some("127.0.0.1")), (9, Some("127.0.0.1")), (10, None), (24, None)]),
             ("service-cluster-ip-range", &[(1, Some("10.254.0.0/16")), (37, Some("10.254.0.0/16"))]),
-            ("etcd-cafile", &[(1, None), (2, Some("/etc/etcd/certs/ca.crt")), (37, Some("/etc/etcd/certs/ca.crt"))]),
+            ("etcd-cafile", &[(1, None), (2, None), (3, Some("/etc/etcd/certs/ca.crt")), (37, Some("/etc/etcd/certs/ca.crt"))]),
             ("etcd-keyfile", &[(37, Some("/etc/etcd/certs/admin.key"))]),
             ("etcd-quorum-read", &[(2, None), (8, None)]),
             (
@@ -294,11 +294,14 @@ mod tests {
                     (6, Some("NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
                     (7, Some("NodeRestriction,NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
                     (9, Some("NodeRestriction,NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
-                    (11, None),
+                    (10, None),
                     (37, None),
                 ],
             ),
-            ("enable-admission-plugins", &[(9, None), (11, Some("NodeRestriction")), (37, Some("NodeRestriction"))]),
+            (
+                "enable-admission-plugins",
+                &[(9, None), (10, Some("NodeRestriction")), (11, Some("NodeRestriction")), (37, Some("NodeRestriction"))],
+            ),
             ("anonymous-auth", &[(2, None), (5, Some("false")), (6, None), (37, None)]),
             ("authorization-mode", &[(1, None), (5, None), (6, Some("RBAC")), (7, Some("Node,RBAC")), (37, Some("Node,RBAC"))]),
             ("client-ca-file", &[(1, Some("/etc/kubernetes/certs/ca.crt")), (37, Some("/etc/kubernetes/certs/ca.crt"))]),
@@ -504,9 +507,9 @@ mod tests {
             (25, "", Some("openstack")),
             (26, "", None),
             (5, "true", Some("openstack")),
+            (9, "false", None),
             (11, "true", None),
             (28, "true", None),
-            (9, "false", None),
         ] {
             let changes: Vec<_> = trustee.iter().copied().chain([("CLOUD_PROVIDER_ENABLED", external)]).collect();
             let found = of(minor, &changes);

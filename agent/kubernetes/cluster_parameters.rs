@@ -56,8 +56,6 @@ impl ClusterSpec {
                 && parameters.get("AUTO_HEALING_CONTROLLER") == Some("draino"))
             .then(|| ("draino-enabled".to_owned(), "true".to_owned())),
         ];
-        // Magnum sends line ends as two characters (magnum-node.md 3).
-        let pem = |name: &str| parameters.get(name).map(|text| text.replace("\\n", "\n"));
         let options = |name: &str| text(name).unwrap_or_default();
         Some(Self {
             minor,
@@ -97,24 +95,11 @@ impl ClusterSpec {
                 system_reserved: text("SYSTEM_RESERVED"),
                 public: ip("KUBE_NODE_PUBLIC_IP"),
             },
-            control_plane: ControlPlane {
-                allow_privileged: parameters.is_true("KUBE_ALLOW_PRIV"),
-                admission: options("ADMISSION_CONTROL_LIST")
-                    .split(',')
-                    .filter(|item| !item.is_empty())
-                    .map(str::to_owned)
-                    .collect(),
-                keystone_auth: parameters.is_true("KEYSTONE_AUTH_ENABLED"),
-                signs: parameters.is_true("CERT_MANAGER_API"),
-                ca_key: pem("CA_KEY").as_deref().map(Secret::new),
-                service_account_key: pem("KUBE_SERVICE_ACCOUNT_KEY"),
-                service_account_private_key: pem("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY").as_deref().map(Secret::new),
-                cluster_name: text("CLUSTER_UUID").or_else(|| text("BAY_UUID")).unwrap_or_default(),
-            },
+            control_plane: control_plane(parameters),
             cloud: cloud(parameters, minor),
             registry: registry(parameters, role),
             bootstrap_token: secret("BOOTSTRAP_TOKEN"),
-            openstack_ca: pem("OPENSTACK_CA").map(|pem| format!("{}\n", pem.trim_end())),
+            openstack_ca: pem(parameters, "OPENSTACK_CA").map(|pem| format!("{}\n", pem.trim_end())),
             selinux: text("SELINUX_MODE"),
             kubestack: parameters.is_true("KUBESTACK").then(|| text("KUBESTACK_BRIDGE").unwrap_or_default()),
             image_prefix: text("CONTAINER_INFRA_PREFIX").or_else(|| text("HYPERKUBE_PREFIX")),
@@ -208,6 +193,27 @@ fn registry(parameters: &Parameters, role: Role) -> Option<Registry> {
         domain_is_id: parameters.given("REGISTRY_DOMAIN").is_none(),
         trust: first(&["REGISTRY_TRUST_ID", "TRUST_ID"]).as_deref().map(Secret::new),
     })
+}
+
+/// PEM text with real line ends: Magnum sends two characters for each (magnum-node.md 3).
+fn pem(parameters: &Parameters, name: &str) -> Option<String> {
+    parameters.get(name).map(|text| text.replace("\\n", "\n"))
+}
+
+fn control_plane(parameters: &Parameters) -> ControlPlane {
+    let text = |name: &str| parameters.get(name).map(str::to_owned);
+    let pem = |name: &str| pem(parameters, name);
+    let plugins = parameters.get("ADMISSION_CONTROL_LIST").unwrap_or_default().split(',');
+    ControlPlane {
+        allow_privileged: parameters.is_true("KUBE_ALLOW_PRIV"),
+        admission: plugins.filter(|plugin| !plugin.is_empty()).map(str::to_owned).collect(),
+        keystone_auth: parameters.is_true("KEYSTONE_AUTH_ENABLED"),
+        signs: parameters.is_true("CERT_MANAGER_API"),
+        ca_key: pem("CA_KEY").as_deref().map(Secret::new),
+        service_account_key: pem("KUBE_SERVICE_ACCOUNT_KEY"),
+        service_account_private_key: pem("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY").as_deref().map(Secret::new),
+        cluster_name: text("CLUSTER_UUID").or_else(|| text("BAY_UUID")).unwrap_or_default(),
+    }
 }
 
 fn runtime(parameters: &Parameters, minor: Minor) -> Runtime {

@@ -10,6 +10,7 @@ use super::certificates::{AUTHORITY, AUTHORITY_KEY, CONTROLLER_MANAGER, Pair, se
 use super::cluster::{CLOUD_CONFIG, ClusterSpec, Facts, NetworkDriver, host_of};
 use super::daemon::{Daemon, Flags, Variables, has_variables, ok_gate, read_files};
 use super::kubeconfig::{self, Identity};
+use super::kubelet::VOLUME_PLUGINS;
 use super::node_spec::{NodeSpec, Role};
 use super::other_systems;
 use super::podmaster;
@@ -96,6 +97,8 @@ fn set_own(cluster: &ClusterSpec, flags: &mut Flags) {
         // Workers that join by a token: their tokens are checked and cleaned up.
         flags.set("controllers", "*,bootstrapsigner,tokencleaner");
     }
+    // Where the kubelets' are.
+    flags.set("flex-volume-plugin-dir", VOLUME_PLUGINS);
     other_systems::set_network_provider(cluster, flags);
 }
 
@@ -221,6 +224,10 @@ mod tests {
             ("address", &[(2, Some("127.0.0.1")), (10, Some("127.0.0.1")), (24, None)]),
             ("port", &[(2, None), (10, None), (12, Some("0")), (24, None)]),
             ("tls-private-key-file", &[(10, None), (12, Some("/etc/kubernetes/certs/controller-manager.key"))]),
+            (
+                "flex-volume-plugin-dir",
+                &[(2, None), (3, Some("/var/lib/kubelet/volumeplugins")), (31, Some("/var/lib/kubelet/volumeplugins"))],
+            ),
             ("cluster-signing-key-file", &[(28, None)]),
             ("cloud-provider", &[(28, None)]),
         ] {
@@ -306,7 +313,9 @@ mod tests {
         for unit in [UNIT, scheduler::UNIT] {
             let unit = desired.units.iter().find(|one| one.name == unit).unwrap();
             assert!(
-                ["controller-manager", "scheduler"].iter().any(|name| unit.restart_on.contains(&format!("/etc/kubernetes/{name}.conf"))),
+                ["controller-manager", "scheduler"]
+                    .iter()
+                    .any(|name| unit.restart_on.contains(&format!("/etc/kubernetes/{name}.conf"))),
                 "{:?}",
                 unit.restart_on
             );

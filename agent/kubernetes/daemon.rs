@@ -18,16 +18,8 @@ const LAST_WITH_VARIABLES: u16 = 9;
 /// Read by every component of that band before its own file.
 const SHARED: &str = "/etc/kubernetes/config";
 /// Known to 1.2, the oldest minor with a list, but not to 1.0 (magnum-node.md 5.1 to 5.4).
-const NEW_IN_1_1_OR_1_2: &[&str] = &[
-    "etcd-cafile",
-    "etcd-certfile",
-    "etcd-keyfile",
-    "etcd-quorum-read",
-    "kubelet-certificate-authority",
-    "kubelet-client-certificate",
-    "kubelet-client-key",
-    "leader-elect",
-];
+const NEW_IN_1_1_OR_1_2: &[&str] =
+    &["etcd-quorum-read", "kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key", "leader-elect"];
 
 /// Which flags stand in which variable; one without flags is a variable of the shared file.
 pub(super) type Variables = &'static [(&'static str, &'static [&'static str])];
@@ -269,7 +261,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kubernetes::fixtures::{MINORS, arguments, assignments, content, master, spec};
+    use crate::kubernetes::fixtures::{MINORS, arguments, assignments, content, master, node, spec};
     use crate::kubernetes::{Facts, render};
 
     #[test]
@@ -319,6 +311,46 @@ mod tests {
                 {
                     assert!(drop_in.contains(line), "{unit} {minor} {line}");
                 }
+            }
+        }
+    }
+
+    /// What a step waits for, and what a unit is restarted for, is there in every minor, on masters and workers.
+    #[test]
+    fn nothing_waits_for_what_nobody_brings() {
+        use std::collections::BTreeSet;
+
+        for minor in MINORS {
+            let tag = format!("v1.{minor}.3");
+            let worker = [("KUBE_TAG", tag.as_str()), ("ROLE", "minion"), ("KUBE_MASTER_IP", "192.0.2.5")];
+            for desired in [master(minor, &[]), node(&worker)] {
+                let all = desired.directories.iter().flat_map(|one| &one.needs);
+                let all = all.chain(desired.units.iter().flat_map(|one| &one.needs));
+                for need in all.chain(desired.gates.iter().flat_map(|one| &one.needs)) {
+                    let there = match need {
+                        Need::Volume(role) => desired.volumes.iter().any(|one| one.role == *role),
+                        Need::Directory(path) => desired.directories.iter().any(|one| one.path == *path),
+                        Need::Unit(name) => desired.units.iter().any(|one| one.name == *name),
+                        Need::Gate(name) => desired.gates.iter().any(|one| one.name == *name),
+                    };
+                    assert!(there, "{need:?} {minor}");
+                }
+                for unit in &desired.units {
+                    for path in &unit.restart_on {
+                        assert!(desired.files.iter().any(|file| file.path == *path), "{} {path} {minor}", unit.name);
+                    }
+                }
+                // Each path once, and below a directory that is made or that every system has.
+                let mut paths = BTreeSet::new();
+                for file in &desired.files {
+                    assert!(paths.insert(&file.path), "{} twice, {minor}", file.path);
+                    let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+                    let made = desired.directories.iter().any(|one| one.path == folder);
+                    let usual = ["/etc", "/etc/modules-load.d", "/etc/sysctl.d", "/etc/systemd/system", "/etc/sysconfig"];
+                    assert!(made || usual.contains(&folder), "{} {minor}", file.path);
+                }
+                let names: BTreeSet<_> = desired.gates.iter().map(|gate| &gate.name).collect();
+                assert_eq!(names.len(), desired.gates.len(), "{minor}");
             }
         }
     }

@@ -14,7 +14,7 @@ use super::cluster_checks::two_numbers;
 use super::environment_file::line;
 use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, Proxy, Secret, VolumeSpec};
-use super::versions::Minor;
+use super::versions::{Component, Standing, flag};
 use crate::desired::{Desired, Directory, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
 
 const UNIT: &str = "etcd.service";
@@ -69,8 +69,7 @@ impl Listeners {
         let health = cluster.tls && version(cluster) >= HEALTH_LISTENER;
         Self {
             tls: cluster.tls,
-            // The API server of 1.0 and 1.1 has no flags for etcd's certificates.
-            plain_loopback: !health || cluster.minor < Minor::OLDEST_CHECKED,
+            plain_loopback: !health || !api_server_shows_certificates(cluster),
             health,
             client_port: cluster.etcd.client_port,
             peer_port: cluster.etcd.peer_port,
@@ -105,12 +104,17 @@ impl Listeners {
 pub(super) fn url_of_the_api_server(spec: &NodeSpec, cluster: &ClusterSpec) -> String {
     let listeners = Listeners::of(spec);
     match spec.address {
-        // The open loopback is for versions that have nothing else to show their health by, not for the API server.
-        Some(address) if listeners.tls && listeners.plain_loopback && cluster.minor >= Minor::OLDEST_CHECKED => {
+        // An open loopback is there for the gate, not for an API server that can show a certificate.
+        Some(address) if listeners.tls && listeners.plain_loopback && api_server_shows_certificates(cluster) => {
             listeners.client(address)
         }
         _ => listeners.loopback(),
     }
+}
+
+/// Whether the API server has flags for certificates towards etcd: from 1.3 on.
+fn api_server_shows_certificates(cluster: &ClusterSpec) -> bool {
+    flag(Component::ApiServer, cluster.minor, "etcd-certfile") == Standing::Known
 }
 
 /// Name of the member: the node's, else its address.
@@ -354,14 +358,22 @@ mod tests {
                 "https://192.0.2.11:2379",
             ),
             (
-                2,
+                3,
                 "v2.0.10",
                 "https://192.0.2.11:2379,http://127.0.0.1:2379",
                 "http://127.0.0.1:2379/health",
                 "CA_FILE",
                 "https://192.0.2.11:2379",
             ),
-            // The API server of 1.1 cannot show a certificate.
+            // The API server of 1.2 and before cannot show a certificate.
+            (
+                2,
+                "v3.5.13",
+                "https://192.0.2.11:2379,http://127.0.0.1:2379",
+                "http://127.0.0.1:2381/health",
+                "TRUSTED_CA_FILE",
+                "http://127.0.0.1:2379",
+            ),
             (
                 1,
                 "",
@@ -391,7 +403,7 @@ mod tests {
             }
             let api_server = arguments(&desired, "kube-apiserver.service");
             assert_eq!(value(&api_server, "etcd-servers"), Some(api), "{minor} {tag}");
-            assert_eq!(value(&api_server, "etcd-certfile").is_some(), minor >= 2);
+            assert_eq!(value(&api_server, "etcd-certfile").is_some(), minor >= 3);
         }
         let open = settings_of(15, &[("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("ETCD_TAG", "v3.5.1")]);
         assert_eq!(get(&open, "ETCD_LISTEN_CLIENT_URLS"), Some("http://192.0.2.11:2379,http://127.0.0.1:2379"));

@@ -22,10 +22,14 @@ pub(super) fn parameters(changes: &[(&str, &str)]) -> Parameters {
         ("CLUSTER_UUID", "c0ffee00-1111-4222-8333-444455556666"),
         ("CERTIFICATES", "given"),
         ("KEYSTONE_AUTH_ENABLED", "false"),
-        ("CGROUP_DRIVER", "cgroupfs"),
     ];
     for (name, value) in base.iter().chain(changes) {
         config.insert((*name).to_owned(), json!(value));
+    }
+    let tag = config["KUBE_TAG"].as_str().unwrap_or_default();
+    if ["v1.1.", "v1.2.", "v1.3.", "v1.4."].iter().any(|old| tag.starts_with(old)) {
+        // The only one that kubelets take there.
+        config.entry("CGROUP_DRIVER").or_insert(json!("cgroupfs"));
     }
     let deployment = Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap();
     Parameters::from_deployment(&deployment).unwrap()

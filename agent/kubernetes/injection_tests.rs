@@ -86,11 +86,13 @@ proptest! {
             _ => ("plain".to_owned(), value),
         };
         config.insert(row.name.to_owned(), json!(plain));
+        // A parameter that refuses a plain word is none of the free ones; it does not count as tried.
         let expected = shape(&config);
+        prop_assume!(expected.is_some());
         config.insert(row.name.to_owned(), json!(value));
         // What is refused is in no file.
-        if let (Some(found), Some(expected)) = (shape(&config), expected) {
-            prop_assert_eq!(found, expected, "{}={:?}", row.name, value);
+        if let Some(found) = shape(&config) {
+            prop_assert_eq!(Some(found), expected, "{}={:?}", row.name, value);
         }
     }
 }

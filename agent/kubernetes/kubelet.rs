@@ -28,7 +28,7 @@ const OWN_KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
 pub(super) const OWN_CERTIFICATE: &str = "/var/lib/kubelet/pki/kubelet-client-current.pem";
 pub(super) const STATE: &str = "/var/lib/kubelet";
 /// Not below /usr, which is read-only on some systems.
-const VOLUME_PLUGINS: &str = "/var/lib/kubelet/volumeplugins";
+pub(super) const VOLUME_PLUGINS: &str = "/var/lib/kubelet/volumeplugins";
 const HEALTH_PORT: u16 = 10_248;
 
 /// The variables of distributions' units (magnum-node.md 1.0).

@@ -37,6 +37,14 @@ pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mis
     }
     let rule = "builds with --network-provider exist up to 1.3; kubelet and controller manager of every other end at that flag";
     let said = |problem: String, remedy| Mistake::general("KUBESTACK", problem, rule, remedy);
+    if cluster.cloud.is_none() {
+        mistakes.push(Mistake::general(
+            "KUBESTACK",
+            "is set, and there is nobody to ask Neutron as",
+            "KubeStack makes ports and load balancers by a user of OpenStack",
+            "give AUTH_URL, USERNAME, PASSWORD and TENANT_NAME",
+        ));
+    }
     if cluster.minor.number() > LAST_PATCHED {
         mistakes
             .push(said(format!("is set with Kubernetes {}", cluster.minor), "remove it, or give the KUBE_TAG of such a build"));

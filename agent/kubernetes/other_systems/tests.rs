@@ -2,10 +2,11 @@
 
 use crate::kubernetes::fixtures::{arguments, asked, assignments, content, file, master, node, problems, spec, value};
 
-const TRUSTEE: &[(&str, &str)] = &[
+const CREATOR: &[(&str, &str)] = &[
     ("AUTH_URL", "https://keystone-v3.example.org:5000/v3"),
-    ("TRUSTEE_USER_ID", "7e6d5c4b"),
-    ("TRUSTEE_PASSWORD", "p\"#;[Global]"),
+    ("USERNAME", "bay-owner"),
+    ("PASSWORD", "p\"#;[Global]"),
+    ("TENANT_NAME", "team blue"),
     ("REGION_NAME", "RegionOne"),
     ("EXTERNAL_NETWORK_ID", "e6f70819"),
 ];
@@ -75,34 +76,40 @@ fn openshifts_masters_stand_behind_haproxy() {
 #[test]
 fn kubestack_is_there_only_where_it_is_asked_for() {
     for (minor, asked, flag) in [(2, "true", Some("127.0.0.1:4237")), (3, "true", Some("127.0.0.1:4237")), (3, "false", None)] {
-        let changes: Vec<_> = TRUSTEE.iter().copied().chain([("KUBESTACK", asked)]).collect();
+        let changes: Vec<_> = CREATOR.iter().copied().chain([("KUBESTACK", asked)]).collect();
         let desired = master(minor, &changes);
-        assert_eq!(value(&arguments(&desired, "kube-controller-manager.service"), "network-provider"), flag, "{minor} {asked}");
+        for unit in ["kube-controller-manager.service", "kubelet.service"] {
+            assert_eq!(value(&arguments(&desired, unit), "network-provider"), flag, "{unit} {minor} {asked}");
+        }
         assert_eq!(file(&desired, "/etc/kubestack.conf").is_some(), flag.is_some());
         assert_eq!(desired.units.iter().any(|unit| unit.name == "kubestack.service" && unit.enable), flag.is_some());
     }
     let desired =
-        master(2, &TRUSTEE.iter().copied().chain([("KUBESTACK", "true"), ("KUBESTACK_BRIDGE", "br-pods")]).collect::<Vec<_>>());
+        master(2, &CREATOR.iter().copied().chain([("KUBESTACK", "true"), ("KUBESTACK_BRIDGE", "br-pods")]).collect::<Vec<_>>());
     let settings = file(&desired, "/etc/kubestack.conf").unwrap();
     assert_eq!((settings.mode, settings.secret), (0o600, true));
     assert_eq!(
         settings.content,
         "# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n\
-         [Global]\nauth-url = \"https://keystone-v3.example.org:5000/v3\"\nuser-id = \"7e6d5c4b\"\npassword = \"p\\\"#;[Global]\"\n\
+         [Global]\nauth-url = \"https://keystone-v3.example.org:5000/v3\"\nusername = \"bay-owner\"\npassword = \"p\\\"#;[Global]\"\n\
+         tenant-name = \"team blue\"\n\
          region = \"RegionOne\"\next-net-id = \"e6f70819\"\nkeystone-version = \"3\"\n\n\
          [LoadBalancer]\nlb-method = \"ROUND_ROBIN\"\ncreate-monitor = \"yes\"\nmonitor-delay = \"1m\"\nmonitor-timeout = \"30s\"\nmonitor-max-retries = \"3\"\n\n\
          [Plugin]\nplugin-name = \"ovs\"\nintegration-bridge = \"br-pods\"\n"
     );
     // magnum-node.md 7.3 no. 29: a v3 in a host's name is none in the path.
     let old = [("AUTH_URL", "https://keystone-v3.example.org:5000/v2.0"), ("KUBESTACK", "true")];
-    let desired = master(2, &TRUSTEE.iter().copied().chain(old).collect::<Vec<_>>());
+    let desired = master(2, &CREATOR.iter().copied().chain(old).collect::<Vec<_>>());
     assert!(!content(&desired, "/etc/kubestack.conf").contains("keystone-version"));
 }
 
 /// Another build ends at the flag: said where it is certain, and where it is possible.
 #[test]
 fn kubestack_is_refused_where_no_build_knows_it() {
-    assert_eq!(problems(&[("KUBE_TAG", "v1.4.0"), ("KUBESTACK", "true")]), ["KUBESTACK is set with Kubernetes 1.4"]);
-    let warnings = spec(&[("KUBE_TAG", "v1.3.2"), ("KUBESTACK", "true")]).warnings;
+    let with = |tag| CREATOR.iter().copied().chain([("KUBE_TAG", tag), ("KUBESTACK", "true")]).collect::<Vec<_>>();
+    assert_eq!(problems(&with("v1.4.0")), ["KUBESTACK is set with Kubernetes 1.4"]);
+    let warnings = spec(&with("v1.3.2")).warnings;
     assert!(warnings.iter().any(|warning| warning.parameter == "KUBESTACK"), "{warnings:?}");
+    let nobody = problems(&[("KUBE_TAG", "v1.3.2"), ("KUBESTACK", "true")]);
+    assert_eq!(nobody, ["KUBESTACK is set, and there is nobody to ask Neutron as"]);
 }
