@@ -25,7 +25,6 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
         store: STORE,
         store_mode: 0o700,
         settings: vec![File::public("/etc/containerd/config.toml", settings)],
-        unit_lines: "",
     };
     engine.add(spec, desired);
     if let Some(registry) = spec.insecure_registry.as_ref().filter(|_| (major, minor) >= HOSTS) {

@@ -34,8 +34,7 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
         file.set("insecure", true);
         files.push(File::public(format!("{REGISTRIES}/50-heat-node-agent.conf"), file.finish()));
     }
-    let engine =
-        Engine { unit: "crio.service", folder: "/etc/crio", store: STORE, store_mode: 0o711, settings: files, unit_lines: "" };
+    let engine = Engine { unit: "crio.service", folder: "/etc/crio", store: STORE, store_mode: 0o711, settings: files };
     engine.add(spec, desired);
 }
 

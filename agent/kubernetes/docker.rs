@@ -33,7 +33,6 @@ pub(super) fn add(spec: &NodeSpec, desired: &mut Desired) {
         // As dockerd itself makes its root.
         store_mode: 0o710,
         settings: vec![File::public(SETTINGS, settings(spec))],
-        unit_lines: "",
     };
     engine.add(spec, desired);
     desired.gates.push(Gate {

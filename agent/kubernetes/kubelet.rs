@@ -83,13 +83,12 @@ fn settings(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Settings {
     settings.set("failSwapOn", "fail-swap-on", json!(!cluster.node.swap));
     settings.set("volumePluginDir", "volume-plugin-dir", json!(VOLUME_PLUGINS));
     let computed = reservations::of(facts);
-    for (path, flag, given, computed) in [
-        ("kubeReserved", "kube-reserved", &cluster.node.kube_reserved, computed.kubernetes),
-        ("systemReserved", "system-reserved", &cluster.node.system_reserved, computed.system),
-    ] {
-        if let Some(map) = given.as_deref().map(resources).or(computed) {
-            settings.set(path, flag, Value::Object(map));
-        }
+    let asked = |text: &Option<String>| text.as_deref().map(resources);
+    if let Some(kept) = asked(&cluster.node.kube_reserved).or(computed.kubernetes) {
+        settings.set("kubeReserved", "kube-reserved", Value::Object(kept));
+    }
+    if let Some(kept) = asked(&cluster.node.system_reserved).or(computed.system) {
+        settings.set("systemReserved", "system-reserved", Value::Object(kept));
     }
     container_runtime(cluster, &mut settings);
     pods(spec, cluster, &mut settings);

@@ -31,8 +31,6 @@ pub(super) struct Engine {
     pub(super) store_mode: u32,
     /// What it reads when it starts.
     pub(super) settings: Vec<File>,
-    /// Further lines of the unit section of its drop-in.
-    pub(super) unit_lines: &'static str,
 }
 
 impl Engine {
@@ -88,7 +86,6 @@ RequiresMountsFor={store}
             // Also in the moments before the mount unit is there.
             out.push_str(&format!("AssertPathIsMountPoint={store}\n"));
         }
-        out.push_str(self.unit_lines);
         if spec.proxy.is_some() {
             out.push_str(&format!("\n[Service]\nEnvironmentFile={}\n", proxy_file(self.folder)));
         }
