@@ -360,7 +360,8 @@ mod tests {
         let bootstrap: Vec<_> = worker.into_iter().chain([("CERTIFICATES", "bootstrap")]).collect();
         let desired = node(&bootstrap);
         assert!(names(&desired).is_empty() && desired.authorities.len() == 1);
-        let nameless: Vec<_> = worker.into_iter().chain([("INSTANCE_NAME", "")]).collect();
+        // Before the node authorizer nobody asks a kubelet for its name.
+        let nameless: Vec<_> = worker.into_iter().chain([("INSTANCE_NAME", ""), ("KUBE_TAG", "v1.6.4")]).collect();
         assert_eq!(certificate(&node(&nameless), "kubelet").unwrap().common_name, "system:node:192.0.2.11");
     }
 }

@@ -9,7 +9,11 @@ use ipnet::IpNet;
 use super::cluster::{CertificateSource, ClusterSpec, EtcdCluster, NetworkDriver, RuntimeKind};
 use super::node_spec::Role;
 use super::parameters::{Mistake, Parameters};
+use super::podmaster;
 use super::versions::{CommandLine, Component, Minor, Standing, admission_plugin};
+
+/// The list of etcd's members.
+const MEMBERS: &str = "ETCD_INITIAL_CLUSTER";
 
 /// flannel refuses longer subnets (seed-systems.md 8a).
 const LONGEST_SUBNET: u8 = 30;
@@ -45,6 +49,7 @@ pub(super) struct Checks<'a> {
 impl Checks<'_> {
     pub(super) fn run(&mut self) {
         self.tls();
+        self.name();
         self.reach();
         self.networks();
         self.etcd();
@@ -91,6 +96,12 @@ impl Checks<'_> {
                 "a worker gets its certificate from the masters; they have nobody to ask",
                 "set it to magnum or given",
             ),
+            CertificateSource::Bootstrap if self.spec.bootstrap_token.is_none() => self.wrong(
+                "BOOTSTRAP_TOKEN",
+                "is missing",
+                "a worker without a certificate shows a token to get one",
+                "give the token that the masters know",
+            ),
             CertificateSource::Magnum => {
                 let cluster = ["CLUSTER_UUID", "BAY_UUID"].iter().find_map(|name| self.parameters.get(name));
                 let user = ["TRUSTEE_USER_ID", "USER_TOKEN"].iter().find_map(|name| self.parameters.get(name));
@@ -108,6 +119,14 @@ impl Checks<'_> {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Node authorizer and NodeRestriction know a kubelet by its name in the certificate (magnum-node.md 7.5 no. 56).
+    fn name(&mut self) {
+        if self.spec.tls && self.spec.minor.number() >= 7 && self.spec.node_name.is_none() {
+            let rule = "from 1.7 on a kubelet's certificate carries the name of its node";
+            self.wrong("INSTANCE_NAME", "is missing", rule, "give the name of the server");
         }
     }
 
@@ -264,7 +283,6 @@ impl Checks<'_> {
         if members.is_empty() {
             return;
         }
-        const NAME: &str = "ETCD_INITIAL_CLUSTER";
         let scheme = if self.spec.tls { "https://" } else { "http://" };
         let mut names = BTreeSet::new();
         let mut own = None;
@@ -275,7 +293,7 @@ impl Checks<'_> {
             .collect();
         for (name, url) in members.iter().filter_map(|member| member.split_once('=')) {
             if !names.insert(name.to_owned()) {
-                self.wrong(NAME, format!("names {name} twice"), "a name is one member's", "give each member its own name");
+                self.wrong(MEMBERS, format!("names {name} twice"), "a name is one member's", "give each member its own name");
             }
             let host =
                 reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(|host| host.trim_matches(['[', ']']).to_owned()));
@@ -285,7 +303,7 @@ impl Checks<'_> {
         }
         for member in bad {
             self.wrong(
-                NAME,
+                MEMBERS,
                 format!("holds {member}"),
                 format!("NAME={scheme}ADDRESS:2380 for each member"),
                 "correct the entry",
@@ -294,18 +312,18 @@ impl Checks<'_> {
         match (own, &self.spec.node_name) {
             (None, _) => {
                 let rule = "a member finds itself by KUBE_NODE_IP among its peers";
-                self.wrong(NAME, "does not name this node", rule, "add this node's own entry");
+                self.wrong(MEMBERS, "does not name this node", rule, "add this node's own entry");
             }
             (Some(own), Some(name)) if own != *name => {
                 let rule = "the member's name is INSTANCE_NAME";
-                self.wrong(NAME, format!("calls this node {own}, INSTANCE_NAME says {name}"), rule, "give it one name");
+                self.wrong(MEMBERS, format!("calls this node {own}, INSTANCE_NAME says {name}"), rule, "give it one name");
             }
             _ => {}
         }
         // While members join one by one, an even number passes by.
         if members.len().is_multiple_of(2) && !joins {
             let rule = "an odd number: with one more, an even cluster survives no more failures";
-            self.wrong(NAME, format!("names {} members", members.len()), rule, "give 1, 3 or 5 members");
+            self.wrong(MEMBERS, format!("names {} members", members.len()), rule, "give 1, 3 or 5 members");
         }
     }
 
@@ -379,7 +397,23 @@ impl Checks<'_> {
                 "give both or none",
             );
         }
+        // Below 1.6 there are no tokens without given keys. How many masters a discovery URL stands for is not known.
+        if halves == (false, false) && self.spec.tls && self.spec.minor.number() >= 6 && self.spec.has_several_masters() {
+            let name = "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY";
+            let rule = "what one master signs for service accounts, every master must believe";
+            let remedy = "give one pair of keys to all masters";
+            if matches!(self.spec.etcd.cluster, EtcdCluster::Discovery(_)) {
+                let problem = "is missing, which is right for one master only";
+                self.warnings.push(Mistake::general(name, problem, rule, remedy));
+            } else {
+                self.wrong(name, "is missing", rule, remedy);
+            }
+        }
         let minor = self.spec.minor;
+        if self.spec.image_prefix.is_none() && podmaster::elects(self.spec) {
+            let rule = "below 1.2 controller manager and scheduler run from images";
+            self.wrong("HYPERKUBE_PREFIX", "is missing", rule, "give the prefix that the image's own images have");
+        }
         for plugin in plane.admission.clone() {
             let said = match admission_plugin(minor, &plugin) {
                 Standing::Removed { last, .. } => {
@@ -547,6 +581,8 @@ mod tests {
         ("KUBE_NODE_IP", "10.0.0.11"),
         ("CLUSTER_UUID", "3d9f2b60-7a41-4e0c-9c55-1b2a3c4d5e6f"),
         ("CERTIFICATES", "given"),
+        ("KUBE_SERVICE_ACCOUNT_KEY", "-----BEGIN PUBLIC KEY-----\\nAA\\n-----END PUBLIC KEY-----\\n"),
+        ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "-----BEGIN EC PRIVATE KEY-----\\nAA\\n-----END EC PRIVATE KEY-----\\n"),
         ("CONTAINER_RUNTIME", "containerd"),
         ("CONTAINERD_VERSION", "1.7.2"),
     ];
@@ -572,6 +608,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::too_many_lines, reason = "one table")]
     fn each_contradiction_is_one_mistake() {
         let members = |list: &'static str| ("ETCD_INITIAL_CLUSTER", list);
         let three = "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380";
@@ -662,9 +699,16 @@ mod tests {
             (&[&[("KUBE_RESERVED", "memory=lots")]], "KUBE_RESERVED: holds \"memory=lots\""),
             (&[&[("CERT_MANAGER_API", "True")]], "CA_KEY: is missing"),
             (
-                &[&[("KUBE_SERVICE_ACCOUNT_KEY", "-----BEGIN PUBLIC KEY-----\\nAA\\n-----END PUBLIC KEY-----\\n")]],
-                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing",
+                &[&[("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "")]],
+                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: the two keys of service accounts are one pair",
             ),
+            (
+                &[&[members(three), ("KUBE_SERVICE_ACCOUNT_KEY", ""), ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "")]],
+                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: what one master signs",
+            ),
+            (&[MINION, &[("CERTIFICATES", "bootstrap")]], "BOOTSTRAP_TOKEN: is missing"),
+            (&[&[("INSTANCE_NAME", "")]], "INSTANCE_NAME: is missing"),
+            (&[old, &[("KUBE_TAG", "v1.1.8"), ("CGROUP_DRIVER", "cgroupfs")]], "HYPERKUBE_PREFIX: is missing"),
             (
                 &[
                     MINION,

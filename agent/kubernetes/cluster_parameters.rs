@@ -131,7 +131,7 @@ fn networks(parameters: &Parameters) -> Option<Networks> {
     let dns = match parameters.given("DNS_SERVICE_IP") {
         Some(given) => given.parse().ok()?,
         // The tenth address, as Magnum's default is of Magnum's default network.
-        None => services.hosts().nth(9)?,
+        None => services.hosts().nth(if matches!(services, IpNet::V6(_)) { 10 } else { 9 })?,
     };
     let vxlan = parameters.given("FLANNEL_BACKEND").is_none() && parameters.is_true("FLANNEL_USE_VXLAN");
     Some(Networks {
@@ -207,7 +207,7 @@ fn control_plane(parameters: &Parameters) -> ControlPlane {
     ControlPlane {
         allow_privileged: parameters.is_true("KUBE_ALLOW_PRIV"),
         admission: plugins.filter(|plugin| !plugin.is_empty()).map(str::to_owned).collect(),
-        keystone_auth: parameters.is_true("KEYSTONE_AUTH_ENABLED"),
+        keystone_auth: parameters.given("KEYSTONE_AUTH_ENABLED") == Some("true"),
         signs: parameters.is_true("CERT_MANAGER_API"),
         ca_key: pem("CA_KEY").as_deref().map(Secret::new),
         service_account_key: pem("KUBE_SERVICE_ACCOUNT_KEY"),

@@ -454,7 +454,7 @@ mod tests {
             assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER_STATE"), Some(state));
             assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER_TOKEN"), Some("c0ffee00-1111-4222-8333-444455556666"));
         }
-        let alone = settings_of(28, &[("INSTANCE_NAME", "")]);
+        let alone = settings_of(6, &[("INSTANCE_NAME", ""), ("ETCD_TAG", "3.2.26")]);
         assert_eq!(get(&alone, "ETCD_NAME"), Some("192.0.2.11"));
         assert_eq!(get(&alone, "ETCD_INITIAL_CLUSTER"), Some("192.0.2.11=https://192.0.2.11:2380"));
         assert_eq!(get(&alone, "ETCD_INITIAL_CLUSTER_STATE"), Some("new"));

@@ -26,10 +26,23 @@ pub(super) fn parameters(changes: &[(&str, &str)]) -> Parameters {
     for (name, value) in base.iter().chain(changes) {
         config.insert((*name).to_owned(), json!(value));
     }
-    let tag = config["KUBE_TAG"].as_str().unwrap_or_default();
+    let tag = config["KUBE_TAG"].as_str().unwrap_or_default().to_owned();
     if ["v1.1.", "v1.2.", "v1.3.", "v1.4."].iter().any(|old| tag.starts_with(old)) {
         // The only one that kubelets take there.
         config.entry("CGROUP_DRIVER").or_insert(json!("cgroupfs"));
+    }
+    if tag.starts_with("v1.1.") {
+        config.entry("HYPERKUBE_PREFIX").or_insert(json!("mirror.example.org/"));
+    }
+    if config["CERTIFICATES"] == "bootstrap" {
+        config.entry("BOOTSTRAP_TOKEN").or_insert(json!("abcdef.0123456789abcdef"));
+    }
+    let several = |name: &str| config.get(name).and_then(|value| value.as_str()).is_some_and(|list| list.contains(','));
+    if config.contains_key("ETCD_DISCOVERY_URL") || several("ETCD_INITIAL_CLUSTER") || several("MASTER_ADDRESSES") {
+        let keys = [("KUBE_SERVICE_ACCOUNT_KEY", "PUBLIC KEY"), ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "EC PRIVATE KEY")];
+        for (name, kind) in keys {
+            config.entry(name).or_insert(json!(format!("-----BEGIN {kind}-----\nAA\n-----END {kind}-----\n")));
+        }
     }
     let deployment = Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap();
     Parameters::from_deployment(&deployment).unwrap()

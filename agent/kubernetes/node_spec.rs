@@ -333,7 +333,11 @@ fn proxy(parameters: &Parameters) -> Option<Proxy> {
         "ETCD_LB_VIP",
     ];
     let pods = text("PODS_NETWORK_CIDR").or(text("FLANNEL_NETWORK_CIDR"));
-    for item in fixed.chain(domain).chain(own.into_iter().filter_map(text)).chain(pods).chain(text("PORTAL_NETWORK_CIDR")) {
+    // Only where it was given: the default is Magnum's, not this cloud's.
+    let nodes = parameters.given("CLUSTER_SUBNET_CIDR").map(str::to_owned);
+    for item in
+        fixed.chain(domain).chain(own.into_iter().filter_map(text)).chain(nodes).chain(pods).chain(text("PORTAL_NETWORK_CIDR"))
+    {
         if !none.contains(&item) {
             none.push(item);
         }

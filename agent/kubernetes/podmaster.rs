@@ -19,8 +19,6 @@ use crate::desired::{Desired, File};
 const WAITING: &str = "/srv/kubernetes/manifests";
 /// The port in the clear, on the loopback.
 const MASTER: &str = "--master=http://127.0.0.1:8080";
-/// Where images come from that the images of that time hold already (magnum-node.md 0, 1.9).
-const IMAGES: &str = "gcr.io/google_containers/";
 /// As Magnum's first releases pin it.
 const IMAGE: &str = "podmaster:1.1";
 
@@ -37,7 +35,7 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     for path in [WAITING, MANIFESTS] {
         desired.directories.push(directory(path));
     }
-    let prefix = cluster.image_prefix.as_deref().unwrap_or(IMAGES);
+    let prefix = cluster.image_prefix.as_deref().unwrap_or_default();
     let hyperkube = format!("{prefix}hyperkube:{}", cluster.tag);
     let mut arguments = vec!["/hyperkube", "controller-manager", MASTER].into_iter().map(str::to_owned).collect::<Vec<_>>();
     if let Some(keys) = service_account_keys(cluster) {

@@ -219,7 +219,7 @@ mod tests {
         let id = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4";
         for (kind, good, bad) in [
             (Kind::Bool, &["True", "false", "TRUE"][..], &["yes", "1", "", "truе"][..]),
-            (Kind::Word, &["v1.23.3-rancher1", "docker.io/rancher/"], &["a b", "a\"b", "$(x)", "é"]),
+            (Kind::Word, &["v1.23.3-rancher1", "mirror.example.org/rancher/"], &["a b", "a\"b", "$(x)", "é"]),
             (Kind::Text, &["pa ss$'\"`"], &["a\nb", "\u{7f}"]),
             (Kind::List, &["a,b", "10.0.0.0/8,.svc"], &["a, b", "a\\b"]),
             (Kind::Label, &["bay-master-0", "a"], &["A", "-a", "a-", "a_b", "a.b", ""]),
