@@ -52,7 +52,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kubernetes::Parameters;
+    use crate::kubernetes::{Parameters, heat_params};
     use crate::metadata::Deployment;
 
     fn rendered(deployment: &Value) -> Desired {
@@ -86,6 +86,19 @@ mod tests {
             )
             .unwrap();
         }
+        for one in &desired.authorities {
+            writeln!(out, "authority {} {} {}:{}", one.signer, one.path, one.owner.user, one.owner.group).unwrap();
+        }
+        for one in &desired.certificates {
+            let (owner, subject) = (&one.owner, format!("CN={} O={}", one.common_name, one.organisations.join(",")));
+            writeln!(
+                out,
+                "certificate {} by {}: {subject} {}:{} serves={}",
+                one.name, one.signer, owner.user, owner.group, one.serves
+            )
+            .unwrap();
+            writeln!(out, "  {} {} for {} {:?}", one.path, one.key, one.names.join(" "), one.addresses).unwrap();
+        }
         for one in &desired.gates {
             writeln!(out, "gate {} {}x {:?} needs={:?}", one.name, one.consecutive, one.probe, one.needs).unwrap();
         }
@@ -116,19 +129,45 @@ mod tests {
             let mut config = base.clone();
             config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
             let found = text(&rendered(&json!({"id": "i", "config": config})));
-            let path =
-                std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("agent/kubernetes/golden").join(format!("{name}.txt"));
-            // HNA_RENEW_GOLDEN=1 writes them anew; a person reads the difference.
-            if std::env::var_os("HNA_RENEW_GOLDEN").is_some() {
-                let tree = crate::files::Tree::open_or_create(path.parent().unwrap(), 0o755).unwrap();
-                tree.write(
-                    std::path::Path::new(path.file_name().unwrap()),
-                    found.as_bytes(),
-                    crate::files::Attributes::mode(0o644),
-                )
+            compare(name, &found);
+        }
+    }
+
+    fn compare(name: &str, found: &str) {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("agent/kubernetes/golden").join(format!("{name}.txt"));
+        // HNA_RENEW_GOLDEN=1 writes them anew; a person reads the difference.
+        if std::env::var_os("HNA_RENEW_GOLDEN").is_some() {
+            let tree = crate::files::Tree::open_or_create(path.parent().unwrap(), 0o755).unwrap();
+            tree.write(std::path::Path::new(path.file_name().unwrap()), found.as_bytes(), crate::files::Attributes::mode(0o644))
                 .unwrap();
+        }
+        assert_eq!(found, std::fs::read_to_string(&path).unwrap(), "{name}");
+    }
+
+    /// Magnum's own parameters of either era at each band of versions (magnum-node.md 5.7).
+    #[test]
+    fn kubernetes_nodes_render_to_the_golden_texts() {
+        for (minor, changes) in [
+            (2, ""),
+            (5, ""),
+            (9, ""),
+            (15, "CONTAINER_RUNTIME=docker"),
+            (18, "CONTAINERD_VERSION=1.3.3"),
+            (20, "CONTAINER_RUNTIME=docker"),
+            (24, "CONTAINER_RUNTIME=docker"),
+            (28, ""),
+            (31, "CONTAINER_RUNTIME=cri-o"),
+            (37, "CONTAINERD_VERSION=2.1.0\nETCD_TAG=v3.6.4\nETCD_DISCOVERY_URL=\nFLANNEL_BACKEND=host-gw"),
+        ] {
+            for (role, old, new) in [("master", "2016-master", "2026-master"), ("minion", "2016-minion", "2026-worker")] {
+                let sample = if minor < 10 { old } else { new };
+                let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/heat-params");
+                let text_of = std::fs::read_to_string(folder.join(sample)).unwrap();
+                let name = format!("INSTANCE_NAME=blue-{role}-0\n");
+                let read = heat_params::parse(&format!("{text_of}\nKUBE_TAG=v1.{minor}.1\n{name}{changes}\n")).unwrap();
+                let desired = rendered(&json!({"id": "i", "config": read.parameters}));
+                compare(&format!("kubernetes-1.{minor}-{role}"), &text(&desired));
             }
-            assert_eq!(found, std::fs::read_to_string(&path).unwrap(), "{name}");
         }
     }
 
