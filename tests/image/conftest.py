@@ -7,7 +7,7 @@ import pytest
 from lib.common import REPO, TESTHOST, TESTS, run
 from lib.vm import Vm
 
-MADE = pytest.StashKey[list]()
+MADE: list[Vm] = []
 
 
 @pytest.fixture(scope="session")
@@ -17,18 +17,16 @@ def image() -> Path:
     return REPO / "target/image/node.raw"
 
 
-@pytest.fixture
-def vms(image, request):
+@pytest.fixture(scope="module")
+def vms(image):
     """vms("name", user_data=..., volumes={...}) makes one; its start() starts it."""
-    made: list[Vm] = []
-    request.node.stash[MADE] = made
-
     def make(name: str, **options) -> Vm:
-        made.append(Vm(name, image, **options))
-        return made[-1]
+        vm = Vm(name, image, **options)
+        MADE.append(vm)
+        return vm
     yield make
-    for vm in made:
-        vm.remove()
+    while MADE:
+        MADE.pop().remove()
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
@@ -36,5 +34,5 @@ def pytest_runtest_makereport(item, call):
     report = (yield).get_result()
     if report.when == "call" and report.failed:
         folder = TESTHOST / "failed" / re.sub(r"[^\w.-]+", "_", item.nodeid)
-        for vm in item.stash.get(MADE, []):
+        for vm in MADE:
             report.sections.append((f"{vm.name} (all of it in {folder})", vm.save_failure(folder)))

@@ -59,7 +59,7 @@ mapfile -t uris < <(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.source
 if [ -n "${uris[0]:-}" ]; then
   export DIB_DISTRIBUTION_MIRROR=${uris[0]} DIB_DEBIAN_SECURITY_MIRROR=${uris[1]:-${uris[0]%/}-security}
 fi
-export DIB_RELEASE=bookworm DIB_DEBIAN_USE_DEBOOTSTRAP_CACHE=1 DIB_IMAGE_CACHE=$OUT/cache PYTHONDONTWRITEBYTECODE=1
+export DIB_RELEASE=bookworm DIB_DEBIAN_USE_DEBOOTSTRAP_CACHE=1 DIB_DEBOOTSTRAP_CACHE=1 DIB_IMAGE_CACHE=$OUT/cache PYTHONDONTWRITEBYTECODE=1
 export ELEMENTS_PATH=$PWD/image-build/elements:$PWD/tests/image/elements DIB_HEAT_NODE_AGENT_TREE=$tree TMP_DIR=$OUT
 PATH=$PATH:$VENV/bin
 disk-image-create -a amd64 -t raw --image-size 3 --image-cache "$OUT/cache" --no-tmpfs -o "$OUT/node" \

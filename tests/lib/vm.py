@@ -2,7 +2,7 @@
 
 Never KVM: a /dev/kvm inside a virtual machine may be there and not get a kernel to run, and figures would not compare.
 
-virtio-blk root, volumes with the Cinder id as serial (its first 20 characters, as libvirt gives it), a config drive, SMBIOS of
+One processor each: with two of them every atomic operation is emulated at a cost. virtio-blk root, volumes with the Cinder id as serial (its first 20 characters, as libvirt gives it), a config drive, SMBIOS of
 Nova, serial console to a file, ssh through QEMU's user network. A VM started in the lab's namespace reaches Heat there."""
 import json
 import os
@@ -64,7 +64,7 @@ class Vm:
         a second that a volume takes."""
         drive = "if=none,format=qcow2,cache=unsafe,discard=unmap"
         args = ["qemu-system-x86_64", "-name", self.name, "-M", "pc", "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max",
-                "-pidfile", self.folder / "pid", "-smp", "2", "-m", str(self.memory), "-display", "none", "-nodefaults", "-no-user-config",
+                "-pidfile", f"{self.folder}/pid", "-smp", "1", "-m", str(self.memory), "-display", "none", "-nodefaults", "-no-user-config",
                 "-smbios", f"type=1,manufacturer=OpenStack Foundation,product=OpenStack Nova,version=27.0.0,uuid={self.instance}",
                 "-uuid", self.instance,
                 "-chardev", f"file,id=serial,path={self.folder}/console.log,append=on", "-serial", "chardev:serial",
