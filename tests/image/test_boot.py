@@ -17,7 +17,7 @@ VDC = "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610"
 IP = "10.0.2.15"  # of QEMU's user network
 UNIT = "heat-node-agent.service"
 # What software emulation needs, with much to spare: nets under a test that hangs.
-BOOT, WORK = 600, 600
+BOOT, WORK = 900, 900
 
 
 def user_data(settings: dict) -> str:
@@ -28,7 +28,8 @@ def user_data(settings: dict) -> str:
 
 def node(heat, stack: str) -> str:
     """Begins a stack of one master with both volumes; the server's user data."""
-    heat.create(stack, "node", kube_node_ip=IP, docker_volume=VDB, docker_volume_size=4, etcd_volume=VDC, etcd_volume_size=1, wait_timeout=3000)
+    heat.create(stack, "node", kube_node_ip=IP, docker_volume=VDB, docker_volume_size=4, etcd_volume=VDC, etcd_volume_size=1,
+                wait_timeout=3500)
     return user_data(heat.server_settings(stack))
 
 
@@ -51,7 +52,8 @@ def boots_in_order(vm: Vm):
 
 def state(vm: Vm) -> str:
     """What a second bring-up would change: records, files, file systems."""
-    return vm.sh("ls -l --time-style=full-iso /var/lib/heat-node-agent/work /var/lib/heat-config/deployed; blkid -s UUID -o value /dev/vdb /dev/vdc; "
+    return vm.sh("ls -l --time-style=full-iso /var/lib/heat-node-agent/work /var/lib/heat-config/deployed; "
+                 "blkid -s UUID -o value /dev/vdb /dev/vdc; "
                  "stat -c '%n %Y %i' /etc/etcd/etcd.conf /etc/docker/daemon.json /etc/systemd/system/var-lib-docker.mount "
                  "/etc/systemd/system/etcd.service.d/50-heat-node-agent.conf /etc/sysctl.d/90-heat-node-agent.conf")
 
@@ -116,11 +118,12 @@ def power_cut_and_late_volumes(heat: Heat, vms, image, stack_name: str) -> str:
     vm.wait_ssh(WORK)
     begun = json.loads(vm.sh("cat /var/lib/heat-node-agent/volumes/runtime.json"))
     assert begun["state"] == "formatting", begun
-    vm.sh("systemd-run -q --unit=trace strace -f -qq -s 400 -e trace=read -o /run/trace -p $(systemctl show -p MainPID --value heat-node-agent.service)")
+    vm.sh("systemd-run -q --unit=trace strace -f -qq -s 400 -e trace=read -o /run/trace "
+          f"-p $(systemctl show -p MainPID --value {UNIT})")
     lines = []
     for volume, size, bus, name in ((VDB, "4G", "virtio", "vdb"), (VDC, "1G", "scsi", "sda")):
         vm.attach(volume, size, bus)
-        found = wait_for(lambda: [e for e in vm.journal("-b", "HNA_EVENT=VolumeFound") if volume in e["MESSAGE"]], WORK, f"{volume} found", every=1)
+        found = wait_for(lambda: [e for e in vm.journal("-b", "HNA_EVENT=VolumeFound") if volume in e["MESSAGE"]], WORK, volume, every=1)
         # The kernel's own line about the disk, a moment before it tells udev.
         said = [e for e in vm.journal("-b", "-k") if f"[{name}] " in e["MESSAGE"] and "logical blocks" in e["MESSAGE"]]
         took = (int(found[0]["__MONOTONIC_TIMESTAMP"]) - int(said[0]["_SOURCE_MONOTONIC_TIMESTAMP"])) / 1e6

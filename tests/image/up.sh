@@ -48,7 +48,10 @@ lap packages
 image-build/documents
 image-build/stage
 tree=$TARGET/image/root
-made_from=$({ echo "$DIB"; find "$tree" image-build/elements tests/image/elements tests/image/up.sh -type f -printf '%m ' -exec sha256sum {} +; } | sha256sum)
+made_from=$({
+  echo "$DIB"
+  find "$tree" image-build/elements tests/image/elements tests/image/up.sh -type f -not -name README.rst -printf '%m ' -exec sha256sum {} +
+} | sha256sum)
 lap tree
 if [ -s "$OUT/node.raw" ] && [ "$(cat "$OUT/node.ok" 2>/dev/null)" = "$made_from" ]; then exit; fi
 rm -f "$OUT/node.raw" "$OUT/node.ok"

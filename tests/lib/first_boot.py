@@ -30,7 +30,8 @@ def table(head: tuple[str, ...], rows: list[tuple]) -> str:
 def started(vm: Vm) -> list[tuple[float, str]]:
     """When units became active, in seconds since the kernel began."""
     found = []
-    for block in vm.sh("systemctl show -p Id,ActiveEnterTimestampMonotonic,ExecMainStartTimestampMonotonic " + " ".join(UNITS)).split("\n\n"):
+    shown = vm.sh("systemctl show -p Id,ActiveEnterTimestampMonotonic,ExecMainStartTimestampMonotonic " + " ".join(UNITS))
+    for block in shown.split("\n\n"):
         values = dict(line.split("=", 1) for line in block.splitlines())
         found.append((int(values["ActiveEnterTimestampMonotonic"]) / 1e6, UNITS[values["Id"]]))
         if values["Id"] == "heat-node-agent.service":
@@ -48,19 +49,22 @@ def report(vm: Vm, image: Path) -> str:
         of_it = [at for at, entry in zip(when, entries, strict=True) if entry["HNA_PHASE"] == phase]
         if of_it:
             last = [e for e in entries if e["HNA_PHASE"] == phase][-1]
-            stages.append((f"{of_it[0]:.1f}", f"`{phase}`", f"{of_it[-1] - of_it[0]:.1f}", f"{last['HNA_CODE']} {last['MESSAGE']}".replace("|", "\\|")))
+            said = f"{last['HNA_CODE']} {last['MESSAGE']}".replace("|", "\\|")
+            stages.append((f"{of_it[0]:.1f}", f"`{phase}`", f"{of_it[-1] - of_it[0]:.1f}", said))
     at = [f"{seconds:.1f}" for seconds, _ in sorted(rows)]
     sizes = [(path, f"{int(size):,}") for path, size in (line.rsplit(" ", 1) for line in vm.sh(
         "stat -c '`%n` %s' /usr/bin/heat-node-agent; "
-        "echo all files of the agent with manual pages and completions $(cat $(find /usr/lib/systemd /usr/lib/tmpfiles.d /usr/share /usr/bin "
-        "-type f -name '*heat-node-agent*') | wc -c); "
+        "echo all files of the agent with manual pages and completions "
+        "$(cat $(find /usr/bin /usr/lib/systemd /usr/lib/tmpfiles.d /usr/share -type f -name '*heat-node-agent*') | wc -c); "
         "echo root file system, in use $(df --output=used -B1 / | tail -n 1)").splitlines())]
     sizes.append(("the image as a raw file, on disk", f"{int(run('du', '-B1', image).stdout.split()[0]):,}"))
     machine = vm.sh("nproc; uname -r; . /etc/os-release; echo $PRETTY_NAME; systemctl --version | head -n 1").splitlines()
     made = "\n".join([
-        f"{machine[2]}, Linux {machine[1]}, {machine[3].split(' (')[0]}; {machine[0]} processors and {vm.memory} MB, QEMU with software emulation.", "",
+        f"{machine[2]}, Linux {machine[1]}, {machine[3].split(' (')[0]}, QEMU with software emulation: processors {machine[0]}, "
+        f"memory {vm.memory} MB.", "",
         "### Console", "", "```", *lines(vm.console()), "```", "",
-        "### Times", "", "Seconds since the kernel began.", "", table(("s", "what"), list(zip(at, (what for _, what in sorted(rows)), strict=True))),
+        "### Times", "", "Seconds since the kernel began.", "",
+        table(("s", "what"), list(zip(at, (what for _, what in sorted(rows)), strict=True))),
         "The agent's phases:", "", table(("s", "phase", "lasted s", "its last message"), stages),
         "### Sizes", "", table(("what", "bytes"), sizes)])
     (REPO / "target/image/first-boot.md").write_text(made)

@@ -2,8 +2,9 @@
 
 Never KVM: a /dev/kvm inside a virtual machine may be there and not get a kernel to run, and figures would not compare.
 
-One processor each: with two of them every atomic operation is emulated at a cost. virtio-blk root, volumes with the Cinder id as serial (its first 20 characters, as libvirt gives it), a config drive, SMBIOS of
-Nova, serial console to a file, ssh through QEMU's user network. A VM started in the lab's namespace reaches Heat there."""
+One processor each: with two of them every atomic operation is emulated at a cost. virtio-blk root, volumes with the Cinder
+id as serial (its first 20 characters, as libvirt gives it), a config drive, SMBIOS of Nova, serial console to a file, ssh
+through QEMU's user network. A VM started in the lab's namespace reaches Heat there."""
 import json
 import os
 import shlex
@@ -92,7 +93,7 @@ class Vm:
             self.process.wait(30)
         self.process = None
 
-    def stop(self, seconds: float = 60):
+    def stop(self, seconds: float = 300):
         """The power button, then the plug."""
         if self.process and self.process.poll() is None:
             self.qmp("system_powerdown")
