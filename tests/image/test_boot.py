@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from lib.common import TESTS, run, wait_for
-from lib.first_boot import PHASES, phases, report
+from lib.first_boot import MADE, PHASES, phases, report, table
 from lib.heat import HEAT_DIR, Heat, unique
 from lib.vm import Vm
 
@@ -120,14 +120,14 @@ def power_cut_and_late_volumes(heat: Heat, vms, image, stack_name: str) -> str:
     assert begun["state"] == "formatting", begun
     vm.sh("systemd-run -q --unit=trace strace -f -qq -s 400 -e trace=read -o /run/trace "
           f"-p $(systemctl show -p MainPID --value {UNIT})")
-    lines = []
+    rows = []
     for volume, size, bus, name in ((VDB, "4G", "virtio", "vdb"), (VDC, "1G", "scsi", "sda")):
         vm.attach(volume, size, bus)
         found = wait_for(lambda: [e for e in vm.journal("-b", "HNA_EVENT=VolumeFound") if volume in e["MESSAGE"]], WORK, volume, every=1)
         # The kernel's own line about the disk, a moment before it tells udev.
         said = [e for e in vm.journal("-b", "-k") if f"[{name}] " in e["MESSAGE"] and "logical blocks" in e["MESSAGE"]]
         took = (int(found[0]["__MONOTONIC_TIMESTAMP"]) - int(said[0]["_SOURCE_MONOTONIC_TIMESTAMP"])) / 1e6
-        lines.append(f"{bus}: the agent found {name} {took:.3f} s after the kernel")
+        rows.append((f"`{name}`, {bus}", f"{took:.2f}"))
         # The agent was woken by the name that appeared in /dev, which it reads from inotify; its poll reads no such thing.
         trace = vm.sh("cat /run/trace")
         assert any(f"{name}\\0" in line and "inotify" not in line for line in trace.splitlines()), trace[-3000:]
@@ -137,7 +137,8 @@ def power_cut_and_late_volumes(heat: Heat, vms, image, stack_name: str) -> str:
     assert (ended["state"], ended["volume"]) == ("in_place", VDB), ended
     assert vm.sh("blkid -s UUID -o value /dev/vdb").strip() == ended["fs_uuid"]
     boots_in_order(vm)
-    return "\n".join(lines)
+    return "\n### Volumes that come late\n\nFrom the kernel's line about the disk to the agent's HNA-0301; the agent under strace.\n\n" + \
+        table(("disk", "s"), rows)
 
 
 @pytest.fixture(scope="module")
@@ -155,4 +156,6 @@ def test_the_image_boots_to_a_healthy_node_and_the_boot_after_changes_nothing(co
 
 
 def test_a_power_cut_in_mkfs_and_volumes_that_come_late(courses: dict[object, Future]):
-    print("\n" + courses[power_cut_and_late_volumes].result())
+    late = courses[power_cut_and_late_volumes].result()
+    print("\n" + late)
+    MADE.write_text(courses[first_boot_and_reboot].result() + late)

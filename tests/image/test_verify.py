@@ -14,6 +14,8 @@ mount -t overlay none -o lowerdir=image,upperdir=upper,workdir=work root
 (cd root; umask 022; eval "$4")
 exec chroot root /usr/bin/heat-node-agent verify --image $5
 """
+CLOUD = "var/lib/cloud/instance"
+COLLECT = "etc/os-collect-config.conf"
 HOOK = "usr/libexec/heat-config/hooks/script"
 DROP_IN = "etc/heat-node-agent/agent.toml.d/a.toml"
 UNITS = "/lib/systemd/system"
@@ -25,8 +27,8 @@ KEY = "rm -f key; ssh-keygen -q -t rsa -b 2048 -m PEM -N '' -f key; install -D -
 BROKEN = {
     "state": (f"{PUT} var/lib/heat-node-agent/identity.json", "/var/lib/heat-node-agent", "another machine"),
     "record": (f"{PUT} var/lib/heat-config/deployed/x.json", "/var/lib/heat-config/deployed", "every machine"),
-    "cloud-init": (f"{PUT} var/lib/cloud/instances/i-1/x; ln -s instances/i-1 var/lib/cloud/instance", "/var/lib/cloud/instance", "has run"),
-    "credentials": (r"printf '[cfn]\nsecret_access_key = x\n' >etc/os-collect-config.conf", "/etc/os-collect-config.conf", "another server"),
+    "cloud-init": (f"{PUT} {CLOUD}s/i-1/x; ln -s instances/i-1 {CLOUD}", f"/{CLOUD}", "has run"),
+    "credentials": (rf"printf '[cfn]\nsecret_access_key = x\n' >{COLLECT}", f"/{COLLECT}", "another server"),
     "cfn-init-data": (f"{PUT} var/lib/heat-cfntools/cfn-init-data", "/var/lib/heat-cfntools/cfn-init-data", "credentials"),
     "ssh-key": (f"{KEY} etc/ssh/ssh_host_rsa_key; rm key", "/etc/ssh/ssh_host_rsa_key", "private key"),
     "node-key": (f"{KEY} etc/kubernetes/certs/server.key; rm key", "/etc/kubernetes/certs/server.key", "private key"),

@@ -1,10 +1,17 @@
-"""What a boot of the image cost, as the tables of docs/first-boot.md: every figure is read from that boot."""
+"""What a boot of the image cost, as the tables of docs/first-boot.md: every figure is read from that boot.
+
+    python3 -B tests/lib/first_boot.py    puts those of the last run of tests/image into the page
+"""
 import re
+import sys
 from pathlib import Path
 
-from lib.common import REPO, run
-from lib.vm import Vm
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from lib.common import REPO, run  # noqa: E402
+from lib.vm import Vm  # noqa: E402
+
+MADE, PAGE, FROM_HERE = REPO / "target/image/first-boot.md", REPO / "docs/first-boot.md", "<!-- Made by tests/image. -->\n"
 # systemd's units that a reader knows, in no order: the table is sorted by time.
 UNITS = {"cloud-init-local.service": "cloud-init: local stage", "cloud-init.service": "cloud-init: network stage",
          "network-online.target": "the network is up", "cloud-config.target": "cloud-init has left identity and metadata",
@@ -67,5 +74,9 @@ def report(vm: Vm, image: Path) -> str:
         table(("s", "what"), list(zip(at, (what for _, what in sorted(rows)), strict=True))),
         "The agent's phases:", "", table(("s", "phase", "lasted s", "its last message"), stages),
         "### Sizes", "", table(("what", "bytes"), sizes)])
-    (REPO / "target/image/first-boot.md").write_text(made)
+    MADE.write_text(made)
     return made
+
+
+if __name__ == "__main__":
+    PAGE.write_text(PAGE.read_text().split(FROM_HERE)[0] + FROM_HERE + "\n" + MADE.read_text())
