@@ -26,7 +26,8 @@ def phases(console: str) -> list[dict]:
 
 
 def lines(console: str) -> list[str]:
-    return [line for line in console.replace("\r", "").split("\n") if line.startswith("heat-node-agent phase=")]
+    # A login prompt may stand before the first.
+    return re.findall(r"heat-node-agent phase=.*", console.replace("\r", ""))
 
 
 def table(head: tuple[str, ...], rows: list[tuple]) -> str:
