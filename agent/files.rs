@@ -20,6 +20,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, symlinkat, unlinkat};
 
 use crate::error::{Context, Error, Kind, Result};
+use crate::order::sort;
 use crate::report::{Code, Event, Report};
 
 /// Largest file that [`Tree::read`] takes into memory unless told otherwise, in bytes.
@@ -402,7 +403,7 @@ impl Tree {
                 names.push(OsString::from_vec(name));
             }
         }
-        names.sort();
+        sort(&mut names);
         Ok(names)
     }
 

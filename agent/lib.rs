@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A room imports from rooms earlier in this picture and from the shared ones
-//! (`identity`, `openstack`, `systemd`, `metadata`, `desired`, `programs`, `http`, `files`, `clock`, `error`);
+//! (`identity`, `openstack`, `systemd`, `metadata`, `desired`, `programs`, `http`, `files`, `clock`, `order`, `error`);
 //! `report` is told by events; nobody imports `commands`.
 
 pub mod clock;
@@ -23,6 +23,7 @@ pub mod identity;
 pub mod kubernetes;
 pub mod metadata;
 pub mod openstack;
+pub mod order;
 pub mod programs;
 pub mod report;
 pub mod settings;

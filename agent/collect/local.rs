@@ -9,6 +9,7 @@ use super::document::{self, digest_of};
 use crate::error::{Context, Error, Result};
 use crate::files::{FileKind, READ_LIMIT, Tree};
 use crate::identity::Leftovers;
+use crate::order::sort;
 use crate::settings::Sources;
 use crate::settings::os_collect_config::OsCollectConfig;
 
@@ -180,7 +181,7 @@ impl LocalFiles {
                 },
             ));
         }
-        files.sort();
+        sort(&mut files);
         let (mut all, mut documents) = (Vec::new(), Vec::new());
         for (_, path) in files {
             let Some(facts) = root.facts_followed(&path)?.filter(|facts| facts.kind != FileKind::Directory) else { continue };

@@ -32,6 +32,7 @@ use crate::files::{Attributes, Tree};
 use crate::http::Http;
 use crate::identity::{LEARNT, Leftovers, Record};
 use crate::openstack::keystone::Keystone;
+use crate::order::{gather, sort_by};
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{Settings, SourceName};
 use endpoint::{Endpoint, Memory, Tools};
@@ -417,7 +418,7 @@ impl Collector {
         let complete = learnt.is_complete();
         let said = |source: &&Source| source.name.is_remote() && (source.basis == self.basis || !complete);
         let mut said: Vec<_> = self.sources.iter().filter(said).collect();
-        said.sort_by_key(|source| (source.turn, source.state.last_good));
+        sort_by(&mut said, |one, other| (one.turn, one.state.last_good).cmp(&(other.turn, other.state.last_good)));
         for document in said.iter().filter_map(|source| source.document.as_ref()) {
             learnt.overlay_document(document);
         }
@@ -524,7 +525,7 @@ impl Collector {
     fn merge(&mut self, wholly: bool) {
         let layers: Vec<_> = self.sources.iter().filter_map(Source::layer).collect();
         let shown = self.sources.iter().filter(|source| source.configured || source.state.last_good.is_some());
-        let states: BTreeMap<_, _> = shown.map(|source| (source.name.as_str(), source.state.clone())).collect();
+        let states: BTreeMap<_, _> = gather(shown.map(|source| (source.name.as_str(), source.state.clone())));
         if wholly {
             self.snapshot = Snapshot::merge(&layers, states);
         } else {

@@ -8,6 +8,7 @@ use super::masking::masked;
 use super::output::for_reader;
 use super::{Options, document, exit, print};
 use crate::error::{Error, Result};
+use crate::order::sort_by;
 use crate::report::text::escaped;
 use crate::settings::{Settings, distance};
 
@@ -78,7 +79,7 @@ fn missing(value: &Value, walked: &str, part: &str) -> Error {
     let rule = match value {
         Value::Object(members) => {
             let mut names: Vec<&String> = members.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name).collect();
-            names.sort_by_key(|name| distance(part, name));
+            sort_by(&mut names, |one, other| distance(part, one).cmp(&distance(part, other)));
             let rest = if names.len() > OFFERED { ", …" } else { "" };
             names.truncate(OFFERED);
             match &names[..] {

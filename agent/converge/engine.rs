@@ -19,6 +19,7 @@ use crate::clock::{Clock, Stopwatch};
 use crate::desired::{Desired, Need, Unit, Volume};
 use crate::error::{Error, Result};
 use crate::files::Tree;
+use crate::order::gather;
 use crate::report::status::ConditionState;
 use crate::report::{Code, Event, Phase, Report};
 
@@ -103,7 +104,7 @@ struct Ended {
 impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
     async fn all(&mut self) -> std::result::Result<(), Failure> {
         let first_helpers = first_helpers(self.desired);
-        let done: BTreeSet<String> = first_helpers.iter().map(|unit| unit.name.clone()).collect();
+        let done: BTreeSet<String> = gather(first_helpers.iter().map(|unit| unit.name.clone()));
         // Found before anything is touched: a mistake of who made the Desired.
         let graph = Graph::new(self.desired, &done).map_err(|cause| {
             Failure::new(Code::NodeFailed, "order of steps", cause).remedy("This is a bug of heat-node-agent: please report it.")
@@ -158,7 +159,7 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
             })
             .collect();
         let files: Vec<&FileChange> = plan.files.iter().filter(|change| !is_late(&change.path)).collect();
-        let changed: BTreeSet<&str> = files.iter().filter(|change| change.rewrites).map(|change| change.path.as_str()).collect();
+        let changed: BTreeSet<&str> = gather(files.iter().filter(|change| change.rewrites).map(|change| change.path.as_str()));
         self.owe(&changed)?;
         let mut unowned = Unowned::default();
         for change in directories {
@@ -344,7 +345,7 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
         };
         let Some(change) = plan::file_change(file, observed) else { return Ok(()) };
         if change.rewrites {
-            self.owe(&BTreeSet::from([file.path.as_str()]))?;
+            self.owe(&gather([file.path.as_str()]))?;
         }
         self.file(&change)
     }
@@ -394,7 +395,8 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
 
     fn note(&self) -> std::result::Result<(), Failure> {
         // What is owed to a unit that is no longer asked for is nobody's.
-        let owed = self.owed.iter().filter(|name| self.desired.units.iter().any(|unit| unit.name == **name)).cloned().collect();
+        let owed = self.owed.iter().filter(|name| self.desired.units.iter().any(|unit| unit.name == **name));
+        let owed = gather(owed.cloned());
         pending::write(self.context.root, &owed).map_err(|error| file_failure("noting restarts", &error))
     }
 

@@ -383,8 +383,8 @@ async fn what_is_independent_runs_side_by_side() {
         .act("b.service", &slow("b.service"));
     machine.converge(&desired, &fake).await.unwrap();
     let mut log = fake.take_log();
-    log[..2].sort();
-    log[2..].sort();
+    crate::order::sort(&mut log[..2]);
+    crate::order::sort(&mut log[2..]);
     assert_eq!(log, ["start a.service", "start b.service", "done a.service", "done b.service"]);
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::files::{FileKind, READ_LIMIT, Tree};
+use crate::order::sort;
 
 /// Where links go.
 const ADMINISTRATOR: &str = "/etc/systemd/system";
@@ -42,7 +43,7 @@ pub(super) fn links(tree: &Tree, unit: &str) -> Result<Links> {
         found.extend(links);
         names.extend(section.also);
     }
-    found.sort();
+    sort(&mut found);
     found.dedup();
     if found.is_empty() {
         return Ok(Err(format!("{unit} has no [Install] section: other units start it")));

@@ -10,6 +10,7 @@ use super::{Units, pending};
 use crate::desired::{Desired, VolumeRole};
 use crate::error::Result;
 use crate::files::{FileKind, READ_LIMIT, Tree};
+use crate::order::gather;
 use crate::systemd::{UnitState, mount_unit};
 
 /// How owners are compared.
@@ -96,11 +97,11 @@ pub async fn observe(desired: &Desired, tree: &Tree, units: &impl Units) -> Resu
 pub(super) async fn observe_units(desired: &Desired, tree: &Tree, units: &impl Units, observed: &mut Observed) -> Result<()> {
     observed.pending = pending::read(tree);
     let states = try_join_all(desired.units.iter().map(|unit| units.unit(&unit.name))).await?;
-    observed.units = desired.units.iter().map(|unit| unit.name.clone()).zip(states).collect();
+    observed.units = gather(desired.units.iter().map(|unit| unit.name.clone()).zip(states));
     let names: Vec<String> = desired.volumes.iter().map(|volume| mount_unit(&volume.mount_point)).collect();
     let mounts = try_join_all(names.iter().map(|name| units.unit(name))).await?;
     let mounted = desired.volumes.iter().zip(mounts).filter(|(_, state)| state.is_active());
-    observed.mounted = mounted.map(|(volume, _)| volume.role).collect();
+    observed.mounted = gather(mounted.map(|(volume, _)| volume.role));
     Ok(())
 }
 

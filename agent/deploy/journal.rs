@@ -16,6 +16,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
+use crate::order::{gather, sort_by};
 use crate::programs::key_of;
 use crate::report::{Code, Report};
 
@@ -158,7 +159,7 @@ impl Journal {
             .map(|name| Path::new(DIRECTORY).join(name))
             .filter(|path| path.extension().is_some_and(|end| end == "json"));
         let mut records: Vec<Record> = paths.filter_map(|path| state.read_json(&path).ok().flatten()).collect();
-        records.sort_by(|one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
+        sort_by(&mut records, |one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
         Ok(records)
     }
 
@@ -172,7 +173,7 @@ impl Journal {
     #[must_use]
     pub fn all(&self) -> Vec<&Record> {
         let mut all: Vec<_> = self.records.values().collect();
-        all.sort_by_key(|record| (record.seen, record.id.clone()));
+        sort_by(&mut all, |one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
         all
     }
 
@@ -418,7 +419,7 @@ fn describe(record: &mut Record, deployment: &Deployment) {
     deployment.action().clone_into(&mut record.action);
     record.resource = deployment.resource();
     record.target = deployment.signal_target();
-    record.outputs = deployment.outputs.iter().map(|Output { name, error_output }| (name.clone(), *error_output)).collect();
+    record.outputs = gather(deployment.outputs.iter().map(|Output { name, error_output }| (name.clone(), *error_output)));
 }
 
 fn path_of(id: &str) -> PathBuf {

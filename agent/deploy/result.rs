@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::order::gather;
 use crate::programs::Ran;
 
 /// Largest body that goes to Heat, in bytes of ASCII-escaped JSON: Heat takes 1 MiB (`max_json_body_size`).
@@ -47,7 +48,7 @@ impl Outcome {
         } else {
             ran.not_started.map(|why| format!("it could not be started: {why}"))
         };
-        let outputs = ran.outputs.into_iter().map(|(name, text)| (name, Value::String(text))).collect();
+        let outputs = gather(ran.outputs.into_iter().map(|(name, text)| (name, Value::String(text))));
         Self { status, stdout: ran.stdout, stderr: ran.stderr, outputs, reason }
     }
 
@@ -91,13 +92,7 @@ impl Outcome {
             (status, _, _) => status,
         };
         let reason = ran.timed_out.then(|| "the time limit ended it".to_owned());
-        Self {
-            status,
-            stdout,
-            stderr: if stderr.is_empty() { ran.stderr } else { stderr },
-            outputs: said.into_iter().collect(),
-            reason,
-        }
+        Self { status, stdout, stderr: if stderr.is_empty() { ran.stderr } else { stderr }, outputs: gather(said), reason }
     }
 
     /// Whether the program or the agent says that it failed.

@@ -13,6 +13,7 @@ use super::Identity;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
+use crate::order::sort;
 use crate::report::{Code, Report};
 
 const FILE: &str = "identity.json";
@@ -212,7 +213,7 @@ fn last(tree: &Tree, directory: &Path, prefix: &str) -> Result<u32> {
 
 fn prune(state: &Tree) -> Result<()> {
     let mut numbers: Vec<u32> = state.list(Path::new(ASIDE))?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
-    numbers.sort_unstable();
+    sort(&mut numbers);
     for number in numbers.iter().rev().skip(KEEP) {
         state.remove_dir_all(&Path::new(ASIDE).join(number.to_string()))?;
     }

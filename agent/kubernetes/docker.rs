@@ -8,6 +8,7 @@ use super::environment_file::line;
 use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, Proxy, VolumeSpec};
 use crate::desired::{Desired, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
+use crate::order::gather;
 
 const UNIT: &str = "docker.service";
 const SETTINGS: &str = "/etc/docker/daemon.json";
@@ -28,7 +29,7 @@ pub(super) fn add(spec: &NodeSpec, desired: &mut Desired) {
         desired.volumes.push(store_volume(volume, &spec.cluster));
         needs.insert(Need::Volume(VolumeRole::Runtime));
     }
-    let mut restart_on = BTreeSet::from([SETTINGS.to_owned(), DROP_IN.to_owned()]);
+    let mut restart_on: BTreeSet<_> = gather([SETTINGS.to_owned(), DROP_IN.to_owned()]);
     desired.files.push(File::public(SETTINGS, settings(spec)));
     if let Some(proxy) = &spec.proxy {
         // Proxy URLs may hold a password.
@@ -47,7 +48,7 @@ pub(super) fn add(spec: &NodeSpec, desired: &mut Desired) {
             data_root: STORE.to_owned(),
         },
         consecutive: 2,
-        needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
+        needs: gather([Need::Unit(UNIT.to_owned())]),
         remedy: format!("`journalctl -u {UNIT}`; `docker info`"),
     });
 }

@@ -7,6 +7,7 @@ use super::environment_file::line;
 use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, VolumeSpec};
 use crate::desired::{Desired, Directory, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
+use crate::order::gather;
 
 const UNIT: &str = "etcd.service";
 const SETTINGS: &str = "/etc/etcd/etcd.conf";
@@ -35,7 +36,7 @@ pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
     desired.units.push(Unit {
         name: UNIT.to_owned(),
         enable: true,
-        restart_on: BTreeSet::from([SETTINGS.to_owned(), DROP_IN.to_owned()]),
+        restart_on: gather([SETTINGS.to_owned(), DROP_IN.to_owned()]),
         needs: store_needs,
         applies_files: false,
     });
@@ -48,7 +49,7 @@ pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
             value: "true".to_owned(),
         },
         consecutive: 2,
-        needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
+        needs: gather([Need::Unit(UNIT.to_owned())]),
         remedy: format!("`journalctl -u {UNIT}`; `curl http://127.0.0.1:2379/health`"),
     });
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::desired::{Desired, Directory, File, Gate, Need, Owner, Probe, Unit};
+use crate::order::gather;
 
 const MODULES_FILE: &str = "/etc/modules-load.d/heat-node-agent.conf";
 const SYSCTL_FILE: &str = "/etc/sysctl.d/90-heat-node-agent.conf";
@@ -45,17 +46,17 @@ pub(super) fn add(desired: &mut Desired) {
     }
     desired.files.push(File::public(MODULES_FILE, MODULES));
     desired.files.push(File::public(SYSCTL_FILE, SETTINGS));
-    let modules = BTreeSet::from([MODULES_FILE.to_owned()]);
+    let modules: BTreeSet<_> = gather([MODULES_FILE.to_owned()]);
     desired.units.push(helper(MODULES_UNIT, modules.clone(), BTreeSet::new()));
     // The bridge settings exist only once br_netfilter is loaded, so new modules mean that settings are applied again.
-    let settings = modules.into_iter().chain([SYSCTL_FILE.to_owned()]).collect();
-    desired.units.push(helper(SYSCTL_UNIT, settings, BTreeSet::from([Need::Unit(MODULES_UNIT.to_owned())])));
+    let settings = gather(modules.into_iter().chain([SYSCTL_FILE.to_owned()]));
+    desired.units.push(helper(SYSCTL_UNIT, settings, gather([Need::Unit(MODULES_UNIT.to_owned())])));
     desired.gates.push(Gate {
         name: "sysctl".to_owned(),
         unit: Some(SYSCTL_UNIT.to_owned()),
         probe: Probe::Sysctl(vec![("net/ipv4/ip_forward".to_owned(), 1), ("net/bridge/bridge-nf-call-iptables".to_owned(), 1)]),
         consecutive: 1,
-        needs: BTreeSet::from([Need::Unit(SYSCTL_UNIT.to_owned())]),
+        needs: gather([Need::Unit(SYSCTL_UNIT.to_owned())]),
         remedy: format!("`journalctl -u {MODULES_UNIT} -u {SYSCTL_UNIT}`; look for a file in /etc/sysctl.d that sorts after 90-heat-node-agent.conf"),
     });
 }

@@ -83,11 +83,20 @@ fn daemon(status: &Status, running: bool) -> Condition {
         let detail = Some(format!("version {}, pid {}", status.agent.version, status.agent.pid));
         return Condition { detail, since: Some(status.agent.started.clone()), ..condition("daemon", Ok) };
     }
-    Condition {
-        cause: Some("it is not running; everything below is what it knew last".to_owned()),
-        remedy: Some("systemctl start heat-node-agent; `journalctl -u heat-node-agent -n 50` says why it ended".to_owned()),
-        ..condition("daemon", Failed)
-    }
+    // Early in a boot its start waits for cloud-init; a second `systemctl start` would only wait beside it.
+    let (cause, remedy) = if status.agent.pid == 0 {
+        (
+            "it has not run since boot; everything below is what it knew before",
+            "`systemctl list-jobs` shows whether its start waits for cloud-init, `cloud-init status --long` how far that is; else \
+             systemctl start --no-block heat-node-agent",
+        )
+    } else {
+        (
+            "it is not running; everything below is what it knew last",
+            "systemctl start heat-node-agent; `journalctl -u heat-node-agent -n 50` says why it ended",
+        )
+    };
+    Condition { cause: Some(cause.to_owned()), remedy: Some(remedy.to_owned()), ..condition("daemon", Failed) }
 }
 
 fn sources(status: &Status) -> Condition {
@@ -401,6 +410,7 @@ mod tests {
         for (case, status, running, headline_, verdict) in [
             ("well", well(), true, "well: every condition is met", Well),
             ("no daemon", well(), false, "FAILED at daemon", Wait),
+            ("no daemon yet", changed(|s| s.agent.pid = 0), false, "FAILED at daemon", Wait),
             ("a skipped drop-in", changed(|s| s.conditions[0].state = Failed), true, "FAILED at settings", Well),
             ("no systemd", changed(|s| s.conditions[1].state = Failed), true, "FAILED at bus", Well),
             ("a full disk", changed(|s| s.conditions.push(condition(STATE, Failed))), true, "FAILED at state", Wait),
@@ -477,6 +487,7 @@ mod tests {
             let text = page(&tree, Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap());
             assert!((5..=25).contains(&text.lines().count()), "{case}:\n{text}");
             assert_eq!(text.matches("=>").count(), usize::from(!headline_.starts_with("well")), "{case}:\n{text}");
+            assert_eq!(text.contains("its start waits for cloud-init"), case == "no daemon yet", "{text}");
         }
     }
 

@@ -16,6 +16,7 @@ use super::send::{Own, Sender, Way};
 use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
+use crate::order::sort_by;
 use crate::programs::key_of;
 use crate::report::{Code, Event, Phase, Report};
 
@@ -198,7 +199,7 @@ impl Outbox {
         let paths = names.iter().map(|name| Path::new(DIRECTORY).join(name));
         let stored = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
         let mut entries: Vec<Entry> = stored.filter_map(|path| state.read_json(&path).ok().flatten()).collect();
-        entries.sort_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
+        sort_by(&mut entries, |one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
         Ok(entries)
     }
 
@@ -254,7 +255,7 @@ impl Outbox {
     #[must_use]
     pub fn waiting(&self) -> Vec<Entry> {
         let mut all: Vec<_> = self.entries.borrow().values().cloned().collect();
-        all.sort_by_key(|entry| (entry.created, entry.key.clone()));
+        sort_by(&mut all, |one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
         all
     }
 

@@ -10,6 +10,7 @@ use super::identity::Names;
 use super::interlock::DiskEvidence;
 use super::signatures::{SPAN, find, is_zero};
 use crate::error::{Context, Result};
+use crate::order::{sort, sort_by};
 
 /// Longest serial or page that is read, in bytes: VPD pages are at most 64 KiB, useful ones far smaller.
 const PAGE: u64 = 4096;
@@ -74,7 +75,7 @@ impl Probe {
             let names = Names { serials: serials(&sys), links: Vec::new() };
             disks.push(Disk { number, node: self.dev.join(&name), sys, names });
         }
-        disks.sort_by(|one, other| one.sys.cmp(&other.sys));
+        sort_by(&mut disks, |one, other| one.sys.cmp(&other.sys));
         self.add_links(&mut disks);
         Ok(disks)
     }
@@ -96,7 +97,7 @@ impl Probe {
             disk.names.links.push(link);
         }
         for disk in disks {
-            disk.names.links.sort();
+            sort(&mut disk.names.links);
         }
     }
 
@@ -231,7 +232,7 @@ fn children(directory: &Path, wanted: impl Fn(&Path) -> bool) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> =
         entries.filter(|entry| wanted(&entry.path())).filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
+    sort(&mut names);
     names
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 use zbus::Connection;
 use zbus::connection::Builder;
@@ -137,10 +139,19 @@ impl Link {
     }
 
     /// Runs one call. A connection that broke since the last call (dbus was restarted days ago) is made anew once.
-    pub(super) async fn call<T, F: Future<Output = zbus::Result<T>>>(
+    pub(super) async fn call<T, F: Future<Output = zbus::Result<T>> + Send>(
         &self,
         limit: Duration,
-        call: impl Fn(Connection) -> F,
+        call: impl Fn(Connection) -> F + Sync,
+    ) -> Result<T, Fault> {
+        // Boxed: what follows is compiled once for each kind of answer, not for each call.
+        self.call_boxed(limit, &|connection| call(connection).boxed()).await
+    }
+
+    async fn call_boxed<'a, T>(
+        &self,
+        limit: Duration,
+        call: &(dyn Fn(Connection) -> BoxFuture<'a, zbus::Result<T>> + Sync),
     ) -> Result<T, Fault> {
         let (connection, used_before) = self.current().await?;
         match self.one_call(call(connection.clone()), limit).await {
@@ -160,7 +171,7 @@ impl Link {
         }
     }
 
-    async fn one_call<T>(&self, call: impl Future<Output = zbus::Result<T>>, limit: Duration) -> Result<T, Fault> {
+    async fn one_call<T>(&self, call: BoxFuture<'_, zbus::Result<T>>, limit: Duration) -> Result<T, Fault> {
         match self.clock.limit(limit, call).await {
             Some(answer) => Ok(answer?),
             None => Err(Fault::Late(limit)),

@@ -11,10 +11,10 @@
 mod bus;
 mod events;
 mod names;
+mod properties;
 mod transient;
 mod unit;
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use systemd_zbus::{ManagerProxy, Mode};
 use tokio::sync::Mutex;
 use zbus::Connection;
 use zbus::proxy::CacheProperties;
-use zbus::zvariant::Value;
+use zbus::zvariant::{Endian, Value};
 
 use crate::error::{Context as _, Error, Result};
 use bus::{ANSWER, Fault, Link, MANAGER, RELOAD_ANSWER, SYSTEMD, SYSTEMD_PATH};
@@ -286,8 +286,9 @@ impl Systemd {
             let answer =
                 connection.call_method(Some(SYSTEMD), path, Some("org.freedesktop.DBus.Properties"), "GetAll", &("")).await?;
             let body = answer.body();
-            let properties: HashMap<&str, Value<'_>> = body.deserialize()?;
-            Ok(Seen::from_properties(name, &properties))
+            let little_endian = body.data().context().endian() == Endian::Little;
+            let seen = (*body.signature() == "a{sv}").then(|| Seen::from_properties(name, body.data(), little_endian)).flatten();
+            seen.ok_or_else(|| zbus::Error::Failure("systemd's answer is not as D-Bus asks for".to_owned()))
         };
         self.0.link.call(ANSWER, get_all).await.context(|| format!("looking at {name}"))
     }

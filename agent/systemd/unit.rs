@@ -1,8 +1,6 @@
 //! What systemd says of a unit, as plain words: newer versions add words, and an unknown one must not cost the rest.
 
-use std::collections::HashMap;
-
-use zbus::zvariant::Value;
+use super::properties::{self, Told};
 
 /// A unit as systemd saw it at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,40 +87,26 @@ pub(super) struct Seen {
 
 impl Seen {
     /// From `Properties.GetAll` over all interfaces of the unit.
-    pub(super) fn from_properties(name: &str, properties: &HashMap<&str, Value<'_>>) -> Self {
-        let text = |key: &str| match properties.get(key) {
-            Some(Value::Str(text)) => text.as_str().to_owned(),
-            _ => String::new(),
-        };
-        let count = |key: &str| match properties.get(key) {
-            Some(Value::U32(number)) => *number,
-            _ => 0,
-        };
-        let job = match properties.get("Job") {
-            Some(Value::Structure(job)) => match job.fields() {
-                [Value::U32(id), Value::ObjectPath(path)] if *id != 0 => Some(path.as_str().to_owned()),
-                _ => None,
-            },
-            _ => None,
-        };
-        let state = UnitState {
-            name: name.to_owned(),
-            load_state: text("LoadState"),
-            active_state: text("ActiveState"),
-            sub_state: text("SubState"),
-            unit_file_state: text("UnitFileState"),
-            result: text("Result"),
-            exec_main_status: match properties.get("ExecMainStatus") {
-                Some(Value::I32(status)) => *status,
-                _ => 0,
-            },
-            fragment_path: text("FragmentPath"),
-            need_daemon_reload: matches!(properties.get("NeedDaemonReload"), Some(Value::Bool(true))),
-            main_pid: count("MainPID"),
-            n_restarts: count("NRestarts"),
-            job_queued: job.is_some(),
-        };
-        Self { state, job }
+    pub(super) fn from_properties(name: &str, body: &[u8], little_endian: bool) -> Option<Self> {
+        let mut state = UnitState { name: name.to_owned(), ..UnitState::default() };
+        let mut job = None;
+        let text = |text| String::from_utf8_lossy(text).into_owned();
+        properties::read(body, little_endian, |key, value| match (key, value) {
+            (b"LoadState", Told::Text(word)) => state.load_state = text(word),
+            (b"ActiveState", Told::Text(word)) => state.active_state = text(word),
+            (b"SubState", Told::Text(word)) => state.sub_state = text(word),
+            (b"UnitFileState", Told::Text(word)) => state.unit_file_state = text(word),
+            (b"Result", Told::Text(word)) => state.result = text(word),
+            (b"FragmentPath", Told::Text(path)) => state.fragment_path = text(path),
+            (b"ExecMainStatus", Told::Signed(status)) => state.exec_main_status = status,
+            (b"NeedDaemonReload", Told::Flag(flag)) => state.need_daemon_reload = flag,
+            (b"MainPID", Told::Unsigned(pid)) => state.main_pid = pid,
+            (b"NRestarts", Told::Unsigned(count)) => state.n_restarts = count,
+            (b"Job", Told::Job(id, path)) if id != 0 => job = Some(text(path)),
+            _ => {}
+        })?;
+        state.job_queued = job.is_some();
+        Some(Self { state, job })
     }
 
     /// Nothing runs and nothing is about to.
@@ -154,7 +138,10 @@ impl JobOutcome {
 
 #[cfg(test)]
 mod tests {
-    use zbus::zvariant::{ObjectPath, StructureBuilder};
+    use std::collections::HashMap;
+
+    use zbus::zvariant::serialized::Context;
+    use zbus::zvariant::{LE, ObjectPath, StructureBuilder, Value, to_bytes};
 
     use super::*;
 
@@ -194,13 +181,17 @@ mod tests {
             ("NeedDaemonReload", Value::from(true)),
             ("Job", job(7)),
         ]);
-        let seen = Seen::from_properties("x.service", &properties);
-        assert_eq!(seen.job.as_deref(), Some("/org/freedesktop/systemd1/job/7"));
-        assert!(!seen.is_stopped() && seen.state.need_daemon_reload && seen.state.is_settling());
-        assert_eq!((seen.state.exec_main_status, seen.state.n_restarts), (3, 0));
+        let seen = |properties: &HashMap<&str, Value<'_>>| {
+            let body = to_bytes(Context::new_dbus(LE, 0), properties).unwrap();
+            Seen::from_properties("x.service", &body, true).unwrap()
+        };
+        let first = seen(&properties);
+        assert_eq!(first.job.as_deref(), Some("/org/freedesktop/systemd1/job/7"));
+        assert!(!first.is_stopped() && first.state.need_daemon_reload && first.state.is_settling());
+        assert_eq!((first.state.exec_main_status, first.state.n_restarts), (3, 0));
         properties.insert("Job", job(0));
-        let seen = Seen::from_properties("x.service", &properties);
-        assert!(seen.is_stopped() && !seen.state.is_settling());
+        let second = seen(&properties);
+        assert!(second.is_stopped() && !second.state.is_settling());
     }
 
     #[test]

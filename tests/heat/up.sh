@@ -1,6 +1,8 @@
 #!/bin/bash
 # A real Keystone, heat-api, heat-api-cfn, heat-engine and Swift, with MariaDB and RabbitMQ, in the network
 # namespace lab-hna on 10.77.0.1; as root, without systemd, idempotent.
+#
+#   up.sh [venv]    venv: only the virtual environment with Heat's code, for tests that run nothing of it
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 mkdir -p "$RUN" "$LOG" "$ETC"
@@ -38,6 +40,7 @@ if ! cmp -s "$V/.lock" "$HB/heat.lock"; then
   cp "$HB/heat.lock" "$V/.lock"
 fi
 lap "virtual environment" "$t"
+[ "${1:-}" != venv ] || exit 0
 
 # --- secrets: made once, for this state only ------------------------------------------------------
 SECRETS=$HB_STATE/secrets

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Throw-away hosts whose PID 1 is a real systemd, in systemd-nspawn.
 #
-#   host.sh prepare                     packages, and the cached roots `base` and `node` (quick once they are there)
+#   host.sh prepare                     packages, and the cached roots `base`, `node` and `cloud` (quick once they are there)
 #   host.sh lab up LAB [IP/LEN] | lab down LAB
 #                                       a network namespace lab-LAB with bridge br0; no link to the machine's own net
 #   host.sh up HOST [--base NAME] [--net LAB:IP/LEN] [--gw IP] [--vdb SIZE[:VOLUME-ID]] [--vdc ...] [--instance-id ID]
@@ -40,6 +40,12 @@ NODE_COMMAND='apt-get -qq update
 apt-get -qq install -y --no-install-recommends docker.io containerd etcd-server etcd-client
 systemctl disable --no-reload docker.service docker.socket containerd.service etcd.service
 rm -rf /var/lib/etcd/*'
+# The real cloud-init, with what its stock settings want to find. The network is made from outside (`up --net`), and the root
+# has no translations: cloud-init must look for neither. Of SSH keys the first boot makes only one, for the time it takes.
+CLOUD_COMMAND='apt-get -qq update
+apt-get -qq install -y --no-install-recommends cloud-init locales openssh-server sudo
+printf "%s\n" "network: {config: disabled}" "locale: C.UTF-8" "ssh_genkeytypes: [ed25519]" >/etc/cloud/cloud.cfg.d/90-testhost.cfg
+rm -f /etc/ssh/ssh_host_*'
 
 prepare() {
   exec 9>"$CACHE/.lock"; flock 9
@@ -55,6 +61,7 @@ prepare() {
   fi
   base base bookworm "$BASE_PACKAGES"
   layer node base "$NODE_COMMAND"
+  layer cloud node "$CLOUD_COMMAND"
 }
 # The machine's own apt sources (a mirror or proxy is set there), for another suite.
 sources() {
@@ -263,7 +270,7 @@ up() {
   local h=$1 d=$RUN/$1; shift
   [ ! -e "$d" ] || die "$h is there already"
   BASE=base NETNS=hna-$h CGROUP=1 UPPER=tmpfs BINDS=() VOLUMES=()
-  local net='' gw='' instance='' f v spec id loop files=() volumes=()
+  local net='' gw='' instance f v spec id loop files=() volumes=()
   while [ $# -gt 0 ]; do
     case $1 in
     --base) BASE=$2;; --cgroup) CGROUP=$2;; --upper) UPPER=$2;; --net) net=$2;; --gw) gw=$2;; --instance-id) instance=$2;;
@@ -292,8 +299,9 @@ up() {
   mount_root "$h"
   echo "$h" >"$d/root/etc/hostname"
   printf '127.0.0.1 localhost\n127.0.1.1 %s\n' "$h" >"$d/root/etc/hosts"
-  # the identity of the instance, where the machine has no SMBIOS to show; see write_init
-  mkdir -p "$d/root/usr/local/share"; echo "${instance:-$(new_id)}" >"$d/root/usr/local/share/testhost-instance-id"
+  # the identity of the instance, where the machine has no SMBIOS to show; see write_init. An empty ID: nobody says it.
+  instance=${instance-$(new_id)}
+  mkdir -p "$d/root/usr/local/share"; printf %s "${instance:+$instance$'\n'}" >"$d/root/usr/local/share/testhost-instance-id"
   for f in "${files[@]}"; do mkdir -p "$d/root$(dirname "${f%%=*}")"; cp -a "${f#*=}" "$d/root${f%%=*}"; done
   boot "$h"
 }

@@ -69,7 +69,7 @@ class Host:
             args += ["--net", f"{lab}:{ip}/{prefix}"]
         if gateway:
             args += ["--gw", gateway]
-        if instance_id:
+        if instance_id is not None:
             args += ["--instance-id", instance_id]
         for dev, (size, volume_id) in (volumes or {}).items():
             args += [f"--{dev}", f"{size}:{volume_id}"]

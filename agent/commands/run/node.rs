@@ -19,6 +19,7 @@ use crate::files::{READ_LIMIT, Tree};
 use crate::http::Http;
 use crate::kubernetes::{self, Mistake, NodeSpec};
 use crate::metadata::Deployment;
+use crate::order::gather;
 use crate::programs::{Programs, key_of};
 use crate::report::text::shortened;
 use crate::report::{Code, Event, Phase, Report};
@@ -306,16 +307,14 @@ fn outputs(
     generation: u64,
     timings: &[(String, u64)],
 ) -> std::collections::BTreeMap<String, Value> {
-    [
+    let all = [
         ("node_name", Value::from(name)),
         ("node_address", Value::from(address)),
         ("kube_version", Value::from(version.unwrap_or_default())),
         ("generation", Value::from(generation)),
         ("timings", Value::Object(timings.iter().map(|(step, ms)| (step.clone(), Value::from(*ms))).collect::<Map<_, _>>())),
-    ]
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), value))
-    .collect()
+    ];
+    gather(all.map(|(name, value)| (name.to_owned(), value)))
 }
 
 fn wait_data(name: &str, address: &str, generation: u64, timings: &[(String, u64)]) -> Value {

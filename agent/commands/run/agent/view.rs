@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::collect::{Authority, Snapshot};
 use crate::commands::own::own;
+use crate::order::gather;
 use crate::settings::SourceName;
 use crate::signal::View;
 
@@ -24,7 +25,7 @@ pub(super) fn lists_all(snapshot: &Snapshot) -> bool {
 /// Ids of the listed deployments.
 pub(in crate::commands::run) fn ids(snapshot: &Snapshot) -> BTreeSet<String> {
     let list = snapshot.deployments.iter().flat_map(|list| list.iter());
-    list.filter_map(|entry| entry.get("id")?.as_str()).map(str::to_owned).collect()
+    gather(list.filter_map(|entry| entry.get("id")?.as_str()).map(str::to_owned))
 }
 
 /// Whether there is a source that could answer: the boot copy never changes and local data asks for nothing: whoever has nothing else cannot be waited for.
@@ -59,7 +60,7 @@ pub(super) fn view(snapshot: &Snapshot) -> View {
             }
         }
     }
-    let newest = newest.into_iter().map(|(resource, (_, id))| (resource, id)).collect();
+    let newest = gather(newest.into_iter().map(|(resource, (_, id))| (resource, id)));
     View { listed: Some(listed), newest, answered: Some(authority.fetched_at), expected: true, own }
 }
 

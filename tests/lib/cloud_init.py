@@ -1,0 +1,97 @@
+"""Hosts that a real cloud-init sets up (the root `cloud` of host.sh), from an image that has the agent."""
+import json
+import shutil
+from pathlib import Path
+
+from lib.common import REPO, SET, TESTHOST, TESTS, run
+from lib.heat import HEAT_DIR
+from lib.hosts import Host, agent_binary, unit_files
+
+BASE = "cloud"
+EXAMPLES = REPO / "examples/cloud-init"
+# What the examples call Heat, and what a template's `str_replace` would put there.
+EXAMPLE_HEAT = "http://heat.example.org:8000"
+UNIT = "heat-node-agent.service"
+
+
+def example(name: str, heat: str) -> str:
+    """An example as it is, but for Heat's address."""
+    text = (EXAMPLES / name).read_text()
+    assert EXAMPLE_HEAT in text or "metadata_url" not in text, f"{name} leads elsewhere than to {EXAMPLE_HEAT}"
+    return text.replace(EXAMPLE_HEAT, heat)
+
+
+def heat_user_data(settings: dict, user_data: str = "", deployments: list | None = None) -> str:
+    """What Heat makes of a template's user data for `user_data_format: SOFTWARE_CONFIG`."""
+    venv = HEAT_DIR / "cache/venv"
+    if not (venv / ".lock").exists() or (venv / ".lock").read_text() != (TESTS / "heat/heat.lock").read_text():
+        run(TESTS / "heat/up.sh", "venv", timeout=1800)
+    given = {"metadata": {"os-collect-config": settings, "deployments": deployments or []}, "user_data": user_data}
+    return run(venv / "bin/python", "-B", TESTS / "cloud-init/user_data.py", input=json.dumps(given)).stdout
+
+
+def image(folder: Path, *, enabled: bool, binary: Path | None = None) -> dict[str, Path]:
+    """Files of an image that has the agent: {path in it: path here}."""
+    files = {"/usr/bin/heat-node-agent": binary or agent_binary()} | unit_files()
+    if enabled:  # as `systemctl enable`
+        link = folder / "enabled"
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"/usr/lib/systemd/system/{UNIT}")
+        files[f"/etc/systemd/system/multi-user.target.wants/{UNIT}"] = link
+    return files
+
+
+def seed(folder: Path, user_data: str, instance: str) -> dict[str, Path]:
+    """The data source NoCloud as files of the image. Where there is no block device this is all that cloud-init needs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "user-data").write_text(user_data)
+    (folder / "meta-data").write_text(json.dumps({"instance-id": instance}))
+    for path in folder.iterdir():
+        path.chmod(0o600)
+    return {f"/var/lib/cloud/seed/nocloud/{name}": folder / name for name in ("user-data", "meta-data")}
+
+
+def be_instance(host: Host, user_data: str, instance: str):
+    """From the next boot on the data source NoCloud speaks of another instance."""
+    host.write("/var/lib/cloud/seed/nocloud/user-data", user_data, 0o600)
+    host.write("/var/lib/cloud/seed/nocloud/meta-data", json.dumps({"instance-id": instance}), 0o600)
+
+
+def config_drive(folder: Path, volume: str, user_data: str, instance: str, name: str = "n1"):
+    """Makes the content of a volume: a config drive of Nova's format, found by its label. Its file system is ext4, because
+    the kernels of test machines need not have those of a CD or of DOS."""
+    tree = folder / "drive"
+    shutil.rmtree(tree, ignore_errors=True)
+    meta = {"uuid": instance, "name": name, "hostname": name, "availability_zone": "nova", "launch_index": 0, "devices": [],
+            "public_keys": {}, "project_id": "p", "meta": {}}
+    for version in ("latest", "2018-08-27"):
+        part = tree / "openstack" / version
+        part.mkdir(parents=True)
+        (part / "meta_data.json").write_text(json.dumps(meta))
+        (part / "user_data").write_text(user_data)
+        (part / "vendor_data.json").write_text("{}")
+    disk = TESTHOST / SET / "volumes" / f"{volume}.img"  # where host.sh looks for a volume it knows
+    disk.parent.mkdir(parents=True, exist_ok=True)
+    disk.unlink(missing_ok=True)
+    run("mke2fs", "-q", "-t", "ext4", "-L", "config-2", "-d", tree, disk, "16M")
+    shutil.rmtree(tree)
+
+
+def status(host: Host) -> tuple[int, str]:
+    """Waits until cloud-init is through; how `cloud-init status --long` ended, and what it said."""
+    done = host.exec("cloud-init", "status", "--wait", "--long", check=False, timeout=180)
+    return done.returncode, done.stdout
+
+
+def cycles(host: Host, console: str) -> list[str]:
+    """What systemd said of ordering cycles in this boot, on the console before the journal runs; and what it finds in the
+    units as they are now."""
+    host.exec("journalctl", "--sync")
+    said = console.splitlines() + host.sh("journalctl -b -q --no-pager -o cat _PID=1").splitlines()
+    verify = host.exec("systemd-analyze", "verify", "--man=no", "default.target", "cloud-init.target", check=False)
+    return [line for line in said + verify.stderr.splitlines() if "cycle" in line]
+
+
+def monotonic(host: Host, unit: str, point: str) -> float:
+    """Seconds since this boot's start at which a unit came to a point (ActiveEnter, InactiveExit, ExecMainStart ...)."""
+    return int(host.show(unit, f"{point}TimestampMonotonic")[f"{point}TimestampMonotonic"]) / 1e6
