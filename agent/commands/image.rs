@@ -22,6 +22,8 @@ const OF_ONE_MACHINE: &[(&str, &str, &str)] = &[
     ("var/lib/cloud/data/cfn-init-data", "it holds the credentials of another server", "remove it"),
     ("var/lib/heat-cfntools/cfn-init-data", "it holds the credentials of another server", "remove it"),
     ("var/lib/os-collect-config", "it holds the metadata of another server", "remove it"),
+    ("var/lib/systemd/random-seed", "all machines would begin with the same random numbers", "remove it"),
+    ("var/lib/systemd/credential.secret", "all machines would share this key", "remove it"),
     ("etc/sysconfig/heat-params", "it holds the parameters of another node", "remove it"),
 ];
 
@@ -313,6 +315,7 @@ mod tests {
             ("var/lib/cloud/data/instance-id", "i-1"),
             ("var/lib/heat-cfntools/cfn-init-data", "{}"),
             ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
+            ("var/lib/systemd/random-seed", "0"),
             ("etc/ssh/ssh_host_ed25519_key", "-----BEGIN OPENSSH PRIVATE KEY-----\n"),
             ("etc/kubernetes/certs/server.key", "-----BEGIN PRIVATE KEY-----\n"),
             ("etc/os-collect-config.conf", "[cfn]\nsecret_access_key = x\n"),

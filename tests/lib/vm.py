@@ -1,9 +1,13 @@
 """Virtual machines of Nova's shape under software emulation (QEMU, TCG), as objects.
 
-virtio-blk root, volumes with the Cinder id as serial (its first 20 characters, as libvirt gives it), a config drive, SMBIOS of
-Nova, serial console to a file, ssh through QEMU's user network. A VM started in the lab's namespace reaches Heat there."""
+Never KVM: a /dev/kvm inside a virtual machine may be there and not get a kernel to run, and figures would not compare.
+
+One processor each: with two of them every atomic operation is emulated at a cost. virtio-blk root, volumes with the Cinder
+id as serial (its first 20 characters, as libvirt gives it), a config drive, SMBIOS of Nova, serial console to a file, ssh
+through QEMU's user network. A VM started in the lab's namespace reaches Heat there."""
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -12,7 +16,7 @@ import time
 import uuid
 from pathlib import Path
 
-from lib.common import GATEWAY, LAB, REPO, run, wait_for
+from lib.common import LAB, REPO, Failed, run, wait_for
 
 VMS = Path(os.environ.get("HNA_VM_DIR") or REPO / "target/image/vms").resolve()
 
@@ -41,10 +45,11 @@ class Vm:
         self.name, self.lab, self.memory = name, lab, memory
         self.instance = instance or str(uuid.uuid4())
         self.folder = VMS / name
+        self.process: subprocess.Popen | None = None
+        self._sweep()
         self.remove()
         self.folder.mkdir(parents=True)
         self.volumes = volumes or {}  # Cinder id → size
-        self.process: subprocess.Popen | None = None
         self.port = 10022 + sum(name.encode()) % 500
         self.since = 0.0
         run("qemu-img", "create", "-q", "-f", "qcow2", "-b", image.resolve(), "-F", "raw", self.folder / "root.qcow2")
@@ -55,11 +60,12 @@ class Vm:
                      {"test": (self.folder / "key.pub").read_text()})
 
     # --- life ---------------------------------------------------------------------------------
-    def start(self, *extra: str, attached: list[str] | None = None) -> "Vm":
-        """Power on; attached: the volumes that are there from the start (all of them by default)."""
+    def start(self, *extra: str, attached: list[str] | None = None, writes: dict[str, int] | None = None) -> "Vm":
+        """Power on; attached: the volumes that are there from the start (all of them by default); writes: the most writes
+        a second that a volume takes."""
         drive = "if=none,format=qcow2,cache=unsafe,discard=unmap"
         args = ["qemu-system-x86_64", "-name", self.name, "-M", "pc", "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max",
-                "-smp", "2", "-m", str(self.memory), "-display", "none", "-nodefaults", "-no-user-config",
+                "-pidfile", f"{self.folder}/pid", "-smp", "1", "-m", str(self.memory), "-display", "none", "-nodefaults", "-no-user-config",
                 "-smbios", f"type=1,manufacturer=OpenStack Foundation,product=OpenStack Nova,version=27.0.0,uuid={self.instance}",
                 "-uuid", self.instance,
                 "-chardev", f"file,id=serial,path={self.folder}/console.log,append=on", "-serial", "chardev:serial",
@@ -70,7 +76,8 @@ class Vm:
                 "-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
                 "-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{self.port}-:22", "-device", "virtio-net-pci,netdev=net"]
         for volume in self.volumes if attached is None else attached:
-            args += ["-drive", f"file={self.folder}/{volume}.qcow2,id=v{volume[:8]},{drive}",
+            limit = f",throttling.iops-write={writes[volume]}" if writes and volume in writes else ""
+            args += ["-drive", f"file={self.folder}/{volume}.qcow2,id=v{volume[:8]},{drive}{limit}",
                      "-device", f"virtio-blk-pci,drive=v{volume[:8]},serial={volume[:20]}"]
         self.since = time.monotonic()
         with open(self.folder / "qemu.log", "ab") as log:
@@ -86,7 +93,7 @@ class Vm:
             self.process.wait(30)
         self.process = None
 
-    def stop(self, seconds: float = 60):
+    def stop(self, seconds: float = 300):
         """The power button, then the plug."""
         if self.process and self.process.poll() is None:
             self.qmp("system_powerdown")
@@ -96,9 +103,17 @@ class Vm:
                 pass
         self.cut()
 
+    def _sweep(self):
+        """End the machine of this name that a killed session left."""
+        try:
+            pid = int((self.folder / "pid").read_text())
+            if str(self.folder) in Path(f"/proc/{pid}/cmdline").read_text():
+                os.kill(pid, signal.SIGKILL)
+        except (OSError, ValueError):
+            pass
+
     def remove(self):
-        if getattr(self, "process", None):
-            self.cut()
+        self.cut()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def qmp(self, command: str, **arguments):
@@ -133,6 +148,13 @@ class Vm:
         else:
             self.qmp("device_add", driver="scsi-hd", bus="scsi.0", drive=node, id=f"d{volume[:8]}", serial=volume)
 
+    def written(self, volume: str) -> int:
+        """How many writes a volume that was there from the start has taken since then."""
+        for device in self.qmp("query-blockstats"):
+            if device.get("device") == f"v{volume[:8]}":
+                return device["stats"]["wr_operations"]
+        raise LookupError(f"{self.name} has no {volume}")
+
     # --- inside -------------------------------------------------------------------------------
     def console(self) -> str:
         path = self.folder / "console.log"
@@ -144,8 +166,12 @@ class Vm:
             if self.process is None or self.process.poll() is not None:
                 raise RuntimeError(f"{self.name} ended: {(self.folder / 'qemu.log').read_text()[-500:]}")
             return text in self.console()[after:]
-        wait_for(seen, seconds, f"{text!r} on the console of {self.name}; its end: {self.console()[-1500:]}")
+        wait_for(seen, seconds, f"{text!r} on the console of {self.name}")
         return time.monotonic() - self.since
+
+    def wait_ssh(self, seconds: float):
+        """Until root can log in."""
+        wait_for(lambda: self.sh("echo yes") == "yes\n", seconds, f"ssh to {self.name}", every=1)
 
     def sh(self, script: str, check: bool = True, timeout: float = 120) -> str:
         """stdout of a shell script run by root inside."""
@@ -153,3 +179,22 @@ class Vm:
                    "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "ConnectTimeout=10",
                    "-o", "BatchMode=yes", "root@127.0.0.1", "bash -euo pipefail -s", input=script, check=check, timeout=timeout)
         return done.stdout
+
+    def journal(self, *arguments: str) -> list[dict]:
+        """Entries of the guest's journal, by arguments of journalctl."""
+        fields = "__MONOTONIC_TIMESTAMP,_SOURCE_MONOTONIC_TIMESTAMP,MESSAGE,PRIORITY,HNA_EVENT,HNA_CODE,HNA_PHASE,HNA_STEP,HNA_DURATION_MS"
+        words = " ".join(shlex.quote(one) for one in arguments)
+        return [json.loads(line) for line in self.sh(f"journalctl -q --no-pager -o json --output-fields={fields} {words}").splitlines()]
+
+    def save_failure(self, folder: Path) -> str:
+        """Keeps console and journal there, and gives back their ends."""
+        folder.mkdir(parents=True, exist_ok=True)
+        console = self.console()
+        (folder / f"{self.name}.console").write_text(console)
+        try:
+            journal = self.sh("journalctl --no-pager -o short-monotonic", timeout=60)
+        except (Failed, subprocess.TimeoutExpired) as e:
+            journal = f"no journal: {e}\n"
+        (folder / f"{self.name}.journal").write_text(journal)
+        ours = [line for line in journal.splitlines() if "heat-node-agent" in line] or journal.splitlines()
+        return "\n".join([*console.splitlines()[-20:], "", *ours[-60:]])

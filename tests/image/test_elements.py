@@ -1,0 +1,78 @@
+"""The elements by the rules of diskimage-builder itself, and what their hooks do."""
+import json
+import os
+
+import pytest
+
+from lib.common import REPO, run
+
+VENV = REPO / "target/image/venv"
+OURS, OF_TESTS = REPO / "image-build/elements", REPO / "tests/image/elements"
+ELEMENT = OURS / "heat-node-agent"
+TREE = REPO / "target/image/root"
+
+# The image's root without the agent, on a tmpfs in a mount namespace that ends with the script; then the element's hooks as
+# diskimage-builder runs them, with what extra-data.d brought.
+HOOKS = r"""
+mount -t tmpfs none "$1"; cd "$1"; mkdir image upper work root
+mount -o ro,noload,loop,offset="$2" "$3" image
+mount -t overlay none -o lowerdir=image,upperdir=upper,workdir=work root
+mount -t proc none root/proc
+find root -xdev -name '*heat-node-agent*' -not -path 'root/proc/*' -delete
+[ -z "$(find root -xdev -name '*heat-node-agent*')" ]
+mkdir -p root/tmp/in_target.d
+cp -a "$4" root/tmp/in_target.d/heat-node-agent
+for hook in "install.d/heat-node-agent-$5-install/60-heat-node-agent" install.d/61-heat-node-agent-settings \
+  post-install.d/80-heat-node-agent finalise.d/99-heat-node-agent-verify; do
+  cp "$6/$hook" root/tmp/hook
+  chroot root env -i PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin DIB_INIT_SYSTEM=systemd DIB_HEAT_NODE_AGENT_VERIFY=1 /tmp/hook >&2
+done
+chroot root heat-node-agent verify --image --json
+chroot root journalctl --list-catalog 2>/dev/null | grep -c HNA-0301 >&2
+"""
+
+
+def test_the_elements_pass_dib_lint(image):
+    (lib,) = VENV.glob("lib/python3*/site-packages/diskimage_builder/lib")
+    for folder in (OURS, OF_TESTS):
+        env = {"ELEMENTS_DIR": str(folder), "LIB_DIR": str(lib), "PATH": f"{VENV}/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+        done = run(VENV / "bin/dib-lint", check=False, env=env)
+        assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
+
+
+def extra_data(folder, **variables):
+    """extra-data.d, as diskimage-builder runs it outside of the chroot."""
+    names = ("TREE", "DEB", "SETTINGS", "VERIFY")
+    env = {f"DIB_HEAT_NODE_AGENT_{name}": "" for name in names} | {"TMP_HOOKS_PATH": str(folder)}
+    return run(ELEMENT / "extra-data.d/50-heat-node-agent", check=False, env=env | {k: str(v) for k, v in variables.items()})
+
+
+@pytest.mark.parametrize("variables, words", [
+    ({}, "set DIB_HEAT_NODE_AGENT_TREE"),
+    ({"DIB_HEAT_NODE_AGENT_TREE": "/var/empty"}, "holds no usr/bin/heat-node-agent"),
+    ({"DIB_HEAT_NODE_AGENT_TREE": TREE, "DIB_HEAT_NODE_AGENT_SETTINGS": "/var/empty/agent.toml"}, "is no file"),
+    ({"DIB_INSTALLTYPE_heat_node_agent": "package", "DIB_HEAT_NODE_AGENT_DEB": "/var/empty/agent.deb"}, "is no file"),
+    ({"DIB_INSTALLTYPE_heat_node_agent": "git"}, "unknown install type git"),
+])
+def test_what_cannot_be_installed_is_said_before_the_image_is_built(image, tmp_path, variables, words):
+    done = extra_data(tmp_path, **variables)
+    assert done.returncode == 1 and words in done.stderr, done
+
+
+@pytest.mark.parametrize("kind", ["source", "package"])
+def test_each_install_type_makes_an_image_fit_to_boot(image, tmp_path, kind):
+    settings = tmp_path / "agent.toml"
+    settings.write_text("polling_interval = 45\n")
+    given = {"DIB_HEAT_NODE_AGENT_TREE": TREE}
+    if kind == "package":
+        package = os.environ.get("HNA_DEB") or run(REPO / "image-build/deb").stdout.strip()
+        given = {"DIB_HEAT_NODE_AGENT_DEB": package}
+    done = extra_data(tmp_path, DIB_INSTALLTYPE_heat_node_agent=kind, DIB_HEAT_NODE_AGENT_SETTINGS=settings, **given)
+    assert done.returncode == 0, done
+    place = tmp_path / "mount"
+    place.mkdir()
+    start = int(run("partx", "-g", "-o", "START", "-n", "1", image).stdout) * 512
+    done = run("unshare", "--mount", "bash", "-euo", "pipefail", "-c", HOOKS, "-", place, start, image, tmp_path / "heat-node-agent", kind,
+               ELEMENT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["mistakes"] == []
