@@ -3,6 +3,7 @@
 Two machines with a stack each go their ways side by side, as a machine under software emulation keeps one processor busy;
 a test for each tells how it ended."""
 import json
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -91,10 +92,12 @@ def first_boot_and_reboot(heat: Heat, vms, image, stack_name: str) -> str:
     vm.wait_console("login:", BOOT, after=console)
     vm.wait_ssh(WORK)
     wait_for(lambda: vm.sh("systemctl is-active etcd docker heat-node-agent || :").split() == ["active"] * 3, WORK, "units active", every=2)
-    # A whole look at the metadata and at the node.
-    wait_for(lambda: json.loads(vm.sh("heat-node-agent status --json || :"))["node"]["state"] == "applied", WORK, every=2)
-    marked = heat.mark()
-    wait_for(lambda: len(heat.requests("heat-api-cfn", marked, path=stack_name)) >= 2, WORK, "two polls")
+    # Two whole looks at the metadata and at the node.
+    for _ in range(2):
+        marked = heat.mark()
+        vm.sh(f"systemctl reload {UNIT}")
+        wait_for(lambda: heat.requests("heat-api-cfn", marked, path=stack_name), WORK, "a poll")
+        wait_for(lambda: json.loads(vm.sh("heat-node-agent status --json || :"))["node"]["state"] == "applied", WORK, every=2)
     events = {entry["HNA_EVENT"] for entry in vm.journal("-b", "-u", UNIT) if "HNA_EVENT" in entry}
     assert "AgentStarted" in events
     assert events <= {"AgentStarted", "SourceLearnt", "MetadataChanged", "SourceFailed", "SourceRecovered"}, events
@@ -122,27 +125,30 @@ def power_cut_and_late_volumes(heat: Heat, vms, image, stack_name: str) -> str:
     vm.wait_ssh(WORK)
     begun = json.loads(vm.sh("cat /var/lib/heat-node-agent/volumes/runtime.json"))
     assert begun["state"] == "formatting", begun
-    vm.sh("systemd-run -q --unit=trace strace -f -qq -s 400 -e trace=read -o /run/trace "
-          f"-p $(systemctl show -p MainPID --value {UNIT})")
     rows = []
     for volume, size, bus, name in ((VDB, "4G", "virtio", "vdb"), (VDC, "1G", "scsi", "sda")):
+        if bus == "scsi":
+            # The other was measured; here is looked at what wakes the agent, which strace makes slow.
+            vm.sh("systemd-run -q --unit=trace strace -f -qq -s 400 -e trace=read -o /run/trace "
+                  f"-p $(systemctl show -p MainPID --value {UNIT}); sleep 5")
         vm.attach(volume, size, bus)
-        found = wait_for(lambda: [e for e in vm.journal("-b", "HNA_EVENT=VolumeFound") if volume in e["MESSAGE"]], WORK, volume, every=1)
+        time.sleep(5)  # a login costs the machine seconds
+        found = wait_for(lambda: [e for e in vm.journal("-b", "HNA_EVENT=VolumeFound") if volume in e["MESSAGE"]], WORK, volume, every=5)
         # The kernel's own line about the disk, a moment before it tells udev.
         said = [e for e in vm.journal("-b", "-k") if f"[{name}] " in e["MESSAGE"] and "logical blocks" in e["MESSAGE"]]
         took = (int(found[0]["__MONOTONIC_TIMESTAMP"]) - int(said[0]["_SOURCE_MONOTONIC_TIMESTAMP"])) / 1e6
-        rows.append((f"`{name}`, {bus}", f"{took:.2f}"))
-        # The agent was woken by the name that appeared in /dev, which it reads from inotify; its poll reads no such thing.
-        trace = vm.sh("cat /run/trace")
-        assert any(f"{name}\\0" in line and "inotify" not in line for line in trace.splitlines()), trace[-3000:]
+        rows.append((f"`{name}`, {bus}", f"{took:.2f}", "" if bus == "virtio" else "under strace"))
+    # The agent was woken by the name that appeared in /dev, which it reads from inotify; its poll reads no such thing.
+    trace = vm.sh("cat /run/trace")
+    assert any("read(" in line and "sda\\0" in line for line in trace.splitlines()), trace[-3000:]
     heat.wait(stack_name, seconds=WORK)
     is_healthy(vm)
     ended = json.loads(vm.sh("cat /var/lib/heat-node-agent/volumes/runtime.json"))
     assert (ended["state"], ended["volume"]) == ("in_place", VDB), ended
     assert vm.sh("blkid -s UUID -o value /dev/vdb").strip() == ended["fs_uuid"]
     boots_in_order(vm)
-    return "\n### Volumes that come late\n\nFrom the kernel's line about the disk to the agent's HNA-0301; the agent under strace.\n\n" + \
-        table(("disk", "s"), rows)
+    return "\n### Volumes that come late\n\nFrom the kernel's line about the disk to the agent's HNA-0301.\n\n" + \
+        table(("disk", "s", ""), rows)
 
 
 @pytest.fixture(scope="module")
