@@ -9,7 +9,7 @@ use super::node_spec::NodeSpec;
 use super::runtime::{self, Engine};
 use crate::desired::{Desired, File, Gate, Need, Probe};
 
-const UNIT: &str = "docker.service";
+pub(super) const UNIT: &str = "docker.service";
 const SETTINGS: &str = "/etc/docker/daemon.json";
 pub(super) const DROP_IN: &str = "/etc/systemd/system/docker.service.d/50-heat-node-agent.conf";
 pub(super) const STORE: &str = "/var/lib/docker";

@@ -15,7 +15,7 @@ const MODULES_FILE: &str = "/etc/modules-load.d/heat-node-agent.conf";
 const SYSCTL_FILE: &str = "/etc/sysctl.d/90-heat-node-agent.conf";
 const NETWORK_MANAGER_FILE: &str = "/etc/NetworkManager/conf.d/90-heat-node-agent.conf";
 const MODULES_UNIT: &str = "systemd-modules-load.service";
-const SYSCTL_UNIT: &str = "systemd-sysctl.service";
+pub(super) const SYSCTL_UNIT: &str = "systemd-sysctl.service";
 const NETWORK_MANAGER_UNIT: &str = "NetworkManager.service";
 /// Certificate of who signed OpenStack's certificates, for what speaks to OpenStack from this node.
 pub(super) const OPENSTACK_AUTHORITY: &str = "/etc/kubernetes/ca-bundle.crt";

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use super::cluster::{ClusterSpec, RuntimeKind};
+use super::docker;
 use super::environment_file::line;
-use super::host::{GUARDED, add_directory};
+use super::host::{GUARDED, SYSCTL_UNIT, add_directory};
 use super::node_spec::{NodeSpec, Proxy};
 use crate::desired::{Desired, File, Need, Owner, Unit, Volume, VolumeRole};
 
@@ -56,6 +57,10 @@ impl Engine {
                 users: vec![self.unit.to_owned()],
             });
             needs.insert(Need::Volume(VolumeRole::Runtime));
+        }
+        if self.unit == docker::UNIT {
+            // An engine that finds forwarding off switches it on and drops what is forwarded (magnum-node.md 7.4 no. 52).
+            needs.insert(Need::Unit(SYSCTL_UNIT.to_owned()));
         }
         let mut restart_on: BTreeSet<String> = self.settings.iter().map(|file| file.path.clone()).collect();
         let content = self.drop_in(spec);

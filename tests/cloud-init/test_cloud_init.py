@@ -106,8 +106,8 @@ def test_the_enabled_unit_waits_for_cloud_init_and_holds_up_nothing_itself(boot,
         host.sh("rm -r /etc/systemd/system/cloud-init.service.d; touch /run/go")
         booting.join()
     assert made, "it did not boot; see above"
-    # Booted to its end while Heat has not answered once: multi-user.target and cloud-init's last stage wait for the agent's
-    # own start, not for what it waits for.
+    # Booted to its end while Heat has not answered once: neither multi-user.target nor cloud-init's last stage waits for the agent.
+    assert not {"multi-user.target", "cloud-final.service"} & set(host.show(UNIT, "Before")["Before"].split())
     well(host, instance)
     host.wait_for(lambda: events(host, "SourceFailed"))
     assert not host.exists(RAN)
@@ -204,8 +204,9 @@ def test_cloud_init_must_not_wait_for_what_waits_for_it(boot, server):
 
 
 def test_a_unit_after_all_of_cloud_init_is_a_cycle_and_the_tests_here_see_it(boot):
-    """Why the unit is after cloud-config.target only: cloud-init's last stage comes after multi-user.target, which wants it."""
-    late = {f"/etc/systemd/system/{UNIT}.d/late.conf": "[Unit]\nAfter=cloud-final.service\n"}
+    """Why the unit is after cloud-config.target only, and has no default dependencies: cloud-init's last stage comes after
+    multi-user.target, which wants the unit and would come after it."""
+    late = {f"/etc/systemd/system/{UNIT}.d/late.conf": "[Unit]\nAfter=cloud-final.service\nDefaultDependencies=yes\n"}
     host = boot("", "late", enabled=True, extra=late)
     found = cycles(host, host.console())
     assert any(UNIT in line for line in found), found
