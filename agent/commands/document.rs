@@ -43,8 +43,14 @@ pub(super) fn warnings(options: &Options) -> Result<Vec<Mistake>> {
 /// The parameters in Magnum's file, if the file is one (magnum-node.md 3).
 fn heat_params_in(file: &Path) -> Result<Option<HeatParams>> {
     let bytes = read_file(file)?;
-    let Some(text) = std::str::from_utf8(&bytes).ok().filter(|text| heat_params::is_heat_params(text)) else { return Ok(None) };
-    heat_params::parse(text).map(Some).map_err(|mistakes| {
+    let Ok(text) = std::str::from_utf8(&bytes) else { return Ok(None) };
+    // The file itself, or Magnum's script that writes it.
+    let text = match heat_params::of_script(text) {
+        Some(file) => file,
+        None if heat_params::is_heat_params(text) => text.to_owned(),
+        None => return Ok(None),
+    };
+    heat_params::parse(&text).map(Some).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
         Error::permanent(all.join("\n  ")).context(format!("reading {}", file.display()))
     })

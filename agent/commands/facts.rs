@@ -15,13 +15,17 @@ const STEP: u64 = 64;
 
 /// Looks at the running machine.
 pub(super) fn of_machine(root: &Tree) -> Facts {
-    let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()).with_cpu(CpuRefreshKind::nothing());
+    let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything()).with_cpu(CpuRefreshKind::nothing());
     let system = System::new_with_specifics(kinds).ok();
     let memory = system.as_ref().map(|system| system.total_memory() / (1024 * 1024) / STEP * STEP);
+    let swap = system.as_ref().map(|system| system.total_swap() / (1024 * 1024));
     let cpus = system.and_then(|system| u32::try_from(system.cpus().len()).ok());
     let disks = Disks::new_with_refreshed_list().ok();
     let on_root = |disks: Disks| disks.iter().find(|disk| disk.mount_point() == Path::new("/")).map(Disk::available_space);
     Facts {
+        // The file is at the top of the tree only where no controller is left to version 1.
+        unified_cgroups: root.facts(Path::new("/sys/fs/cgroup/cgroup.controllers")).ok().flatten().is_some(),
+        swap,
         memory: memory.filter(|memory| *memory > 0),
         cpus: cpus.filter(|cpus| *cpus > 0),
         disk: disks.and_then(on_root).map(|bytes| bytes / (1024 * 1024)),

@@ -8,7 +8,7 @@ use crate::converge::{self, offline};
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::kubernetes::{self, Facts};
+use crate::kubernetes::{self, Facts, Preflight};
 use crate::settings::Settings;
 use crate::systemd::Systemd;
 
@@ -42,7 +42,8 @@ pub(super) fn desired(options: &Options, settings: &Settings, facts: &Facts) -> 
         Error::permanent(all.join("\n  ")).context(format!("checking the parameters of deployment {}", deployment.name))
     })?;
     let heat_params = document::warnings(options)?;
-    for warning in heat_params.iter().chain(&spec.warnings).chain(&kubernetes::preflight(&spec, facts)) {
+    let small = if spec.preflight == Preflight::Off { Vec::new() } else { kubernetes::preflight(&spec, facts) };
+    for warning in heat_params.iter().chain(&spec.warnings).chain(&small) {
         note(&format!("{warning}"));
     }
     Ok(kubernetes::render(&spec, facts))

@@ -221,8 +221,13 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<F
                 let facts = root.map(facts::of_machine).unwrap_or_default();
                 match run::understand(&deployment, &facts) {
                     Ok(plan) => {
+                        // With PREFLIGHT=refuse a machine that is too small is a mistake: the daemon begins nothing.
+                        let refuses = plan.refuses_small_machines();
                         let warnings = plan.warnings(&facts).into_iter();
-                        findings.extend(warnings.map(|warning| Finding { warns: true, ..of_mistake(&place, warning) }));
+                        findings.extend(warnings.map(|warning| {
+                            let warns = !(refuses && warning.parameter == "PREFLIGHT");
+                            Finding { warns, ..of_mistake(&place, warning) }
+                        }));
                     }
                     Err(mistakes) => findings.extend(mistakes.into_iter().map(|mistake| of_mistake(&place, mistake))),
                 }

@@ -522,7 +522,15 @@ mod tests {
 
     #[test]
     fn an_ipv6_master_serves_on_every_address() {
-        let found = of(28, &[("KUBE_NODE_IP", "2001:db8::11")]);
+        let found = of(
+            28,
+            &[
+                ("KUBE_NODE_IP", "2001:db8::11"),
+                ("PORTAL_NETWORK_CIDR", "2001:db8:1::/112"),
+                ("DNS_SERVICE_IP", ""),
+                ("PODS_NETWORK_CIDR", "2001:db8:2::/56"),
+            ],
+        );
         assert_eq!(value(&found, "bind-address"), Some("::"));
         assert_eq!(value(&found, "advertise-address"), Some("2001:db8::11"));
     }

@@ -164,7 +164,9 @@ fn server_names(spec: &NodeSpec, cluster: &ClusterSpec) -> (Vec<String>, Vec<IpA
         Some(IpAddr::V6(_)) => Some(Ipv6Addr::LOCALHOST.into()),
         _ => None,
     };
-    let given = [spec.address, cluster.node.public, api.private, api.public, api.master, cluster.etcd.balancer];
+    // A balancer before etcd: ETCD_LB_VIP, which Magnum gives since 4.x, or the name that its workers have for it.
+    let etcd = cluster.etcd.balancer.or(cluster.etcd.server);
+    let given = [spec.address, cluster.node.public, api.private, api.public, api.master, etcd];
     let others = [Some(Ipv4Addr::LOCALHOST.into()), own_loopback, cluster.networks.first_service()];
     let mut addresses: Vec<IpAddr> = Vec::new();
     for address in given.into_iter().chain(others).flatten().chain(api.masters.iter().copied()) {
@@ -314,6 +316,7 @@ mod tests {
                 ("DNS_SERVICE_IP", "10.254.0.10"),
                 ("DNS_CLUSTER_DOMAIN", "blue.example"),
                 ("MASTER_ADDRESSES", "192.0.2.11,192.0.2.12"),
+                ("ETCD_DISCOVERY_URL", "https://discovery.example.org/0f1e"),
             ],
         );
         for name in ["server", "etcd-server"] {
@@ -336,10 +339,20 @@ mod tests {
                 ]
             );
         }
-        let v6 =
-            master(28, &[("KUBE_NODE_IP", "2001:db8::11"), ("PORTAL_NETWORK_CIDR", "2001:db8:1::/112"), ("DNS_SERVICE_IP", "")]);
+        let v6 = master(
+            28,
+            &[
+                ("KUBE_NODE_IP", "2001:db8::11"),
+                ("PORTAL_NETWORK_CIDR", "2001:db8:1::/112"),
+                ("DNS_SERVICE_IP", ""),
+                ("PODS_NETWORK_CIDR", "2001:db8:2::/56"),
+            ],
+        );
         let addresses: Vec<_> = certificate(&v6, "server").unwrap().addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["2001:db8::11", "127.0.0.1", "::1", "2001:db8:1::1"]);
+        // Magnum's first releases know the balancer before etcd by the name that workers have for it.
+        let old = master(9, &[("ETCD_SERVER_IP", "192.0.2.6")]);
+        assert!(certificate(&old, "etcd-server").unwrap().addresses.contains(&"192.0.2.6".parse().unwrap()));
         let local = certificate(&desired, "scheduler").unwrap();
         assert_eq!((local.names.as_slice(), local.addresses.len()), (&["localhost".to_owned()][..], 1));
     }

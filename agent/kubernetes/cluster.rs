@@ -398,6 +398,10 @@ pub struct Facts {
     pub memory: Option<u64>,
     /// Number of CPUs.
     pub cpus: Option<u32>,
+    /// Whether the machine has control groups of version 2 alone; nothing that is rendered depends on it.
+    pub unified_cgroups: bool,
+    /// MiB of swap that is on; nothing that is rendered depends on it.
+    pub swap: Option<u64>,
     /// MiB free on the root file system; nothing that is rendered depends on it.
     pub disk: Option<u64>,
     /// Whether systemd-resolved's stub is the resolver, so that pods need its real upstream file (magnum-node.md 7.4 no. 51).

@@ -10,6 +10,7 @@ use super::cluster::{CertificateSource, ClusterSpec, EtcdCluster, NetworkDriver,
 use super::node_spec::Role;
 use super::parameters::{Mistake, Parameters};
 use super::podmaster;
+use super::value_kinds::Kind;
 use super::versions::{CommandLine, Component, Minor, Standing, admission_plugin};
 
 /// The list of etcd's members.
@@ -57,7 +58,28 @@ impl Checks<'_> {
         self.node();
         self.control_plane();
         self.registry();
+        self.ports();
         self.options();
+    }
+
+    /// Two listeners cannot share a port; the API server refuses its own two on one.
+    fn ports(&mut self) {
+        if self.role != Role::Master {
+            return;
+        }
+        let port = self.spec.api.port;
+        let mut taken = vec![(2379, "etcd's clients"), (2380, "etcd's peers"), (10_250, "the kubelet")];
+        if self.spec.tls && self.spec.minor.number() < 10 {
+            taken.push((8080, "the API server's port in the clear"));
+        }
+        for (_, whose) in taken.into_iter().filter(|(other, _)| *other == port) {
+            self.wrong(
+                "KUBE_API_PORT",
+                format!("{port} is the port of {whose}"),
+                "a port is one listener's",
+                "give another port",
+            );
+        }
     }
 
     fn wrong(&mut self, name: &str, problem: impl Into<String>, rule: impl Into<String>, remedy: impl Into<String>) {
@@ -190,7 +212,7 @@ impl Checks<'_> {
                 }
             }
         }
-        if services.prefix_len() > services.max_prefix_len().saturating_sub(2) {
+        if services.prefix_len() > services.max_prefix_len().saturating_sub(4) {
             let rule = "the API's own service and the DNS need addresses in it";
             self.wrong("PORTAL_NETWORK_CIDR", format!("{services} is too small"), rule, "give a larger network, e.g. a /16");
         } else if services.max_prefix_len() - services.prefix_len() > 20 {
@@ -214,6 +236,19 @@ impl Checks<'_> {
                 rule,
                 "give another address of that network",
             );
+        }
+        let families =
+            [("KUBE_NODE_IP", self.address.map(|address| address.is_ipv6())), (pods_name, Some(matches!(pods, IpNet::V6(_))))];
+        for (name, family) in families {
+            if family.is_some_and(|v6| v6 != matches!(services, IpNet::V6(_))) {
+                let rule = "nodes, pods and services have addresses of one family";
+                self.wrong(
+                    "PORTAL_NETWORK_CIDR",
+                    format!("{services} is of another family than {name}"),
+                    rule,
+                    "give networks of the node's family",
+                );
+            }
         }
         let length = networks.flannel_subnet_length;
         let four = pods.prefix_len() + 2;
@@ -276,6 +311,19 @@ impl Checks<'_> {
         if learner && version.is_some_and(|version| version < (3, 4)) {
             self.wrong("ETCD_LEARNER", "is true", "etcd knows learners since 3.4", "give a newer ETCD_TAG, or no learner");
         }
+        if self.spec.etcd.cluster == EtcdCluster::Single && self.spec.api.masters.len() > 1 {
+            let rule = "masters that do not find each other form a cluster each";
+            self.wrong(MEMBERS, "is missing, and MASTER_ADDRESSES names several masters", rule, "give it, or ETCD_DISCOVERY_URL");
+        }
+        let minor = self.spec.minor;
+        if version.is_some_and(|version| version >= (3, 6)) && (minor.number() <= 5 || self.spec.has_flannel_in_etcd()) {
+            let rule = "Kubernetes up to 1.5, and flannel with its leases in etcd, need etcd's v2 API, which is gone since 3.6";
+            self.wrong("ETCD_TAG", "names an etcd without the v2 API", rule, "give etcd 3.5 or older");
+        }
+        if version.is_some_and(|version| version < (3, 0)) && minor.number() >= 6 {
+            let rule = "the API server keeps its objects by etcd's v3 API from 1.6 on";
+            self.wrong("ETCD_TAG", format!("names an etcd that {minor} cannot use"), rule, "give etcd 3.0 or later");
+        }
         self.members(&members, joins);
     }
 
@@ -288,7 +336,7 @@ impl Checks<'_> {
         let mut own = None;
         let bad: Vec<String> = members
             .iter()
-            .filter(|member| member.split_once('=').is_none_or(|(name, url)| name.is_empty() || !url.starts_with(scheme)))
+            .filter(|member| member.split_once('=').is_none_or(|(name, url)| name.is_empty() || !is_peer(url, scheme)))
             .cloned()
             .collect();
         for (name, url) in members.iter().filter_map(|member| member.split_once('=')) {
@@ -329,6 +377,16 @@ impl Checks<'_> {
 
     fn runtime(&mut self) {
         let minor = self.spec.minor;
+        let containerd =
+            self.parameters.given("CONTAINERD_VERSION").filter(|_| matches!(self.spec.runtime.kind, RuntimeKind::Containerd(..)));
+        if containerd.is_some_and(|version| two_numbers(version).is_none_or(|version| version < (1, 0))) {
+            self.wrong(
+                "CONTAINERD_VERSION",
+                "is no version that is known",
+                "MAJOR.MINOR.PATCH, 1.0 or later",
+                "give the version that the image has",
+            );
+        }
         match self.spec.runtime.kind {
             RuntimeKind::Containerd(..) | RuntimeKind::CriO if minor.number() < 7 => {
                 let rule = "the kubelet speaks to docker alone before 1.7";
@@ -350,6 +408,34 @@ impl Checks<'_> {
     }
 
     fn node(&mut self) {
+        let minor = self.spec.minor;
+        if minor.number() < 6 && self.parameters.get("NODE_TAINTS").is_some() {
+            let rule = "a kubelet can be told taints since 1.6";
+            self.wrong(
+                "NODE_TAINTS",
+                format!("cannot be honoured by {minor}"),
+                rule,
+                "set them by the API, or give a newer version",
+            );
+        }
+        for name in ["NODEGROUP_ROLE", "NODEGROUP_NAME"] {
+            if self.parameters.get(name).is_some_and(|value| !is_value(value)) {
+                let rule = "it is a label of the node: at most 63 letters, digits and . _ -, first and last a letter or digit";
+                self.wrong(name, "cannot be a label's value", rule, "give another name");
+            }
+        }
+        for name in ["KUBE_RESERVED", "SYSTEM_RESERVED"] {
+            // The kubelet's own releases: ephemeral-storage came with 1.8, pid with 1.14.
+            for (resource, first) in [("ephemeral-storage", 8), ("pid", 14)] {
+                let list = self.parameters.get(name).unwrap_or_default();
+                if minor.number() < first && list.split(',').any(|item| item.split('=').next() == Some(resource)) {
+                    let rule = format!(
+                        "a kubelet can reserve {resource} since 1.{first}, and does not start with what it does not know"
+                    );
+                    self.wrong(name, format!("holds {resource}"), rule, "leave it out");
+                }
+            }
+        }
         for (name, form, good) in [
             ("NODE_LABELS", "key=value", is_label as fn(&str) -> bool),
             ("NODE_TAINTS", "key=value:NoSchedule, PreferNoSchedule or NoExecute", is_taint),
@@ -448,6 +534,21 @@ impl Checks<'_> {
 
     fn registry(&mut self) {
         let Some(registry) = &self.spec.registry else { return };
+        let insecure = registry.insecure;
+        if !registry.auth_url.is_empty() && Kind::Url.normalised(&registry.auth_url).is_none() {
+            self.wrong(
+                "REGISTRY_AUTH_URL",
+                "is not an http URL",
+                Kind::Url.rule(),
+                "correct it, or set REGISTRY_ENABLED to False",
+            );
+        }
+        if insecure {
+            let rule = "the registry's password goes over a connection that anybody may have made";
+            let problem = "is true: Swift's certificate is not verified";
+            self.warnings.push(Mistake::general("REGISTRY_INSECURE", problem, rule, "set it to False"));
+        }
+        let Some(registry) = &self.spec.registry else { return };
         let missing: Vec<&str> = [
             ("REGISTRY_AUTH_URL", &registry.auth_url),
             ("REGISTRY_USERNAME", &registry.user),
@@ -502,6 +603,14 @@ impl Checks<'_> {
     }
 }
 
+/// A URL of a peer: scheme, an address or host, a port, nothing else.
+fn is_peer(url: &str, scheme: &str) -> bool {
+    let parsed = reqwest::Url::parse(url).ok().filter(|_| url.starts_with(scheme));
+    parsed.is_some_and(|url| {
+        url.host_str().is_some() && url.port().is_some() && matches!(url.path(), "" | "/") && url.query().is_none()
+    })
+}
+
 /// `v3.5.13` → (3, 5).
 pub(super) fn two_numbers(tag: &str) -> Option<(u16, u16)> {
     let mut parts = tag.trim_start_matches('v').split(['.', '-', '+']);
@@ -544,7 +653,8 @@ fn is_reservation(item: &str) -> bool {
         let unit = amount.get(digits.len()..).unwrap_or_default();
         matches!(name, "cpu" | "memory" | "ephemeral-storage" | "pid")
             && !digits.is_empty()
-            && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+            && digits.split('.').count() <= 2
+            && digits.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
             && matches!(unit, "" | "m" | "k" | "M" | "G" | "T" | "Ki" | "Mi" | "Gi" | "Ti")
     })
 }
@@ -707,6 +817,52 @@ mod tests {
                 "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: what one master signs",
             ),
             (&[MINION, &[("CERTIFICATES", "bootstrap")]], "BOOTSTRAP_TOKEN: is missing"),
+            (&[&[("PORTAL_NETWORK_CIDR", "10.254.0.0/29")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/29 is too small"),
+            (
+                &[&[("MASTER_ADDRESSES", "10.0.0.11,10.0.0.12")]],
+                "ETCD_INITIAL_CLUSTER: is missing, and MASTER_ADDRESSES names several",
+            ),
+            (&[&[("KUBE_NODE_IP", "2001:db8::11")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/16 is of another family than KUBE_NODE_IP"),
+            (
+                &[&[("PODS_NETWORK_CIDR", "fd00:2::/56")]],
+                "PORTAL_NETWORK_CIDR: 10.254.0.0/16 is of another family than PODS_NETWORK_CIDR",
+            ),
+            (
+                &[old, &[("KUBE_TAG", "v1.5.3"), ("CGROUP_DRIVER", "cgroupfs"), ("NODE_TAINTS", "a=b:NoSchedule")]],
+                "NODE_TAINTS: cannot be honoured by 1.5",
+            ),
+            (&[&[("NODEGROUP_NAME", "a/b")]], "NODEGROUP_NAME: cannot be a label's value"),
+            (&[&[("KUBE_RESERVED", "memory=1.2.3Gi")]], "KUBE_RESERVED: holds \"memory=1.2.3Gi\""),
+            (&[&[("SYSTEM_RESERVED", "cpu=.")]], "SYSTEM_RESERVED: holds \"cpu=.\""),
+            (&[old, &[("KUBE_TAG", "v1.12.3"), ("KUBE_RESERVED", "pid=100")]], "KUBE_RESERVED: holds pid"),
+            (
+                &[old, &[("KUBE_TAG", "v1.5.3"), ("CGROUP_DRIVER", "cgroupfs"), ("ETCD_TAG", "v3.6.1")]],
+                "ETCD_TAG: names an etcd without",
+            ),
+            (&[old, &[("ETCD_TAG", "2.3.7")]], "ETCD_TAG: names an etcd that 1.15 cannot use"),
+            (&[&[("CONTAINERD_VERSION", "weekly")]], "CONTAINERD_VERSION: is no version"),
+            (
+                &[&[members("bay-master-0=https://10.0.0.11:2380,b=https://:bad,c=https://10.0.0.13:2380")]],
+                "ETCD_INITIAL_CLUSTER: holds b=https://:bad",
+            ),
+            (&[&[("KUBE_API_PORT", "2379")]], "KUBE_API_PORT: 2379 is the port of etcd's clients"),
+            (
+                &[&[("KUBE_TAG", "v1.9.3"), ("KUBE_API_PORT", "8080"), ("CONTAINER_RUNTIME", "docker")]],
+                "KUBE_API_PORT: 8080 is the port of the API server's port in the clear",
+            ),
+            (
+                &[
+                    MINION,
+                    &[
+                        ("REGISTRY_ENABLED", "True"),
+                        ("REGISTRY_CONTAINER", "c"),
+                        ("REGISTRY_AUTH_URL", "auth_url"),
+                        ("REGISTRY_USERNAME", "u"),
+                        ("REGISTRY_PASSWORD", "p"),
+                    ],
+                ],
+                "REGISTRY_AUTH_URL: is not an http URL",
+            ),
             (&[&[("INSTANCE_NAME", "")]], "INSTANCE_NAME: is missing"),
             (&[old, &[("KUBE_TAG", "v1.1.8"), ("CGROUP_DRIVER", "cgroupfs")]], "HYPERKUBE_PREFIX: is missing"),
             (

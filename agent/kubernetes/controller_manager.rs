@@ -329,7 +329,15 @@ mod tests {
             (&[("FLANNEL_NETWORK_SUBNETLEN", "26")][..], "26"),
             (&[("NETWORK_DRIVER", "calico")], "24"),
             (&[("NETWORK_DRIVER", "calico"), ("CALICO_IPV4POOL", "10.100.0.0/26")], "26"),
-            (&[("NETWORK_DRIVER", "calico"), ("PODS_NETWORK_CIDR", "2001:db8::/56")], "64"),
+            (
+                &[
+                    ("NETWORK_DRIVER", "calico"),
+                    ("PODS_NETWORK_CIDR", "2001:db8:2::/56"),
+                    ("KUBE_NODE_IP", "2001:db8::11"),
+                    ("PORTAL_NETWORK_CIDR", "2001:db8:1::/112"),
+                ],
+                "64",
+            ),
         ] {
             assert_eq!(value(&arguments(&master(28, changes), UNIT), "node-cidr-mask-size"), Some(expected), "{changes:?}");
         }

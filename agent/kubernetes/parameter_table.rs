@@ -152,7 +152,7 @@ pub const TABLE: &[Parameter] = &[
     p("REGISTRY_ENABLED", Bool, "false", "whether the node runs a registry"),
     p("REGISTRY_PORT", Port, "5000", "port of the node's registry"),
     p("REGISTRY_CONTAINER", Text, "", "Swift container of the node's registry"),
-    p("REGISTRY_INSECURE", Bool, "true", "whether the registry takes Swift's certificate unverified"),
+    p("REGISTRY_INSECURE", Bool, "false", "whether the registry takes Swift's certificate unverified"),
     p("REGISTRY_CHUNKSIZE", Number(0, u32::MAX), "5242880", "upload size of the registry in bytes"),
     p("REGISTRY_AUTH_URL", Text, "", "Keystone of the registry in Magnum's first releases"),
     p("REGISTRY_REGION", Text, "", "region of the registry in Magnum's first releases"),

@@ -31,6 +31,17 @@ pub fn preflight(spec: &NodeSpec, facts: &Facts) -> Vec<Mistake> {
             format!("images and containers need at least {LEAST_DISK} MiB free on the root disk where there is no DOCKER_VOLUME");
         lack(format!("finds {there} MiB free"), least, "give DOCKER_VOLUME, take a larger disk, or set PREFLIGHT to off");
     }
+    if let Some(cluster) = &spec.kubernetes {
+        let minor = cluster.minor;
+        if facts.unified_cgroups && minor.number() < 19 {
+            let rule = format!("a kubelet of {minor} needs control groups of version 1 and ends without them");
+            lack("finds control groups of version 2 alone".to_owned(), rule, "boot with systemd.unified_cgroup_hierarchy=0");
+        }
+        if let Some(swap) = facts.swap.filter(|swap| *swap > 0 && minor.number() >= 8 && !cluster.node.swap) {
+            let rule = "since 1.8 a kubelet ends on a machine with swap".to_owned();
+            lack(format!("finds {swap} MiB of swap"), rule, "take swap out of the image, or set SWAP to allow");
+        }
+    }
     lacks
 }
 
@@ -45,6 +56,24 @@ mod tests {
         let entry = json!({"id": "i", "group": "kubernetes-node", "config": config});
         let spec = super::super::node_of(&Deployment::parse(&entry).unwrap().unwrap()).unwrap();
         preflight(&spec, &facts).iter().map(|mistake| mistake.problem.clone()).collect()
+    }
+
+    #[test]
+    fn a_kubelet_that_the_machine_would_stop_is_named() {
+        let node = |tag: &str, more: &str| {
+            let mut config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.5", "KUBE_NODE_IP": "192.0.2.31", "KUBE_TAG": tag,
+                "INSTANCE_NAME": "n", "CERTIFICATES": "given"});
+            config[more.split('=').next().unwrap()] = json!(more.split('=').nth(1));
+            config
+        };
+        let facts = Facts { unified_cgroups: true, swap: Some(512), ..Facts::default() };
+        assert_eq!(
+            lacks(&node("v1.18.2", "ROLE=minion"), facts),
+            ["finds control groups of version 2 alone", "finds 512 MiB of swap"]
+        );
+        assert_eq!(lacks(&node("v1.28.9", "ROLE=minion"), facts), ["finds 512 MiB of swap"]);
+        assert!(lacks(&node("v1.28.9", "SWAP=allow"), facts).is_empty());
+        assert!(lacks(&node("v1.28.9", "ROLE=minion"), Facts { swap: Some(0), ..facts }).is_empty());
     }
 
     #[test]

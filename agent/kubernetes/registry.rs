@@ -141,7 +141,7 @@ mod tests {
             "# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n\
 version: 0.1\nlog:\n  fields:\n    service: registry\nstorage:\n  cache:\n    blobdescriptor: inmemory\n  swift:\n    \
 authurl: \"https://keystone.example.org:5000/v3\"\n    username: \"trustee: \\\"x\\\"\"\n    password: \"pw-#: 'x'\"\n    \
-domainid: \"5c6d7e8f\"\n    trustid: aa11bb22\n    container: docker_registry\n    insecureskipverify: true\n    chunksize: 5242880\n\
+domainid: \"5c6d7e8f\"\n    trustid: aa11bb22\n    container: docker_registry\n    insecureskipverify: false\n    chunksize: 5242880\n\
 http:\n  addr: \":5000\"\n"
         );
         for other in desired.files.iter().filter(|file| file.path != CONFIGURATION) {

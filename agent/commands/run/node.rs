@@ -17,6 +17,7 @@ use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::http::Http;
+use crate::kubernetes::cluster::ClusterSpec;
 use crate::kubernetes::{self, Facts, Mistake, NodeSpec, Preflight};
 use crate::metadata::Deployment;
 use crate::order::gather;
@@ -110,7 +111,15 @@ impl Plan {
                 "CERTIFICATES",
                 format!("this version cannot honour: {} certificates on a running node", self.desired.certificates.len()),
                 "certificates are planned and verified, not made yet",
-                "set TLS_DISABLED to True with a version up to 1.19, or use `plan` and `apply --root`",
+                "set TLS_DISABLED to True with a version from 1.10 to 1.19, or use `plan` and `apply --root`",
+            ));
+        }
+        if self.spec.kubernetes.as_ref().is_some_and(ClusterSpec::has_flannel_in_etcd) {
+            mistakes.push(Mistake::general(
+                "NETWORK_DRIVER",
+                "this version cannot honour: flannel with its network in etcd on a running node",
+                "flanneld waits for a key in etcd that nobody writes yet",
+                "give a version from 1.10 on, or use `plan` and `apply --root`",
             ));
         }
         if self.spec.preflight == Preflight::Refuse {
@@ -119,9 +128,14 @@ impl Plan {
         if mistakes.is_empty() { Ok(self) } else { Err(mistakes) }
     }
 
+    /// Whether a machine that is too small keeps the node from being begun.
+    pub(in crate::commands) fn refuses_small_machines(&self) -> bool {
+        self.spec.preflight == Preflight::Refuse
+    }
+
     /// What the reader should know, although the node is brought up.
     pub(in crate::commands) fn warnings(&self, facts: &Facts) -> Vec<Mistake> {
-        let small = if self.spec.preflight == Preflight::Warn { kubernetes::preflight(&self.spec, facts) } else { Vec::new() };
+        let small = if self.spec.preflight == Preflight::Off { Vec::new() } else { kubernetes::preflight(&self.spec, facts) };
         self.spec.warnings.iter().cloned().chain(small).collect()
     }
 }
