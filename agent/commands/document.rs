@@ -40,8 +40,24 @@ pub(super) fn warnings(options: &Options) -> Result<Vec<Mistake>> {
     Ok(read.map(|read| read.warnings).unwrap_or_default())
 }
 
-/// The parameters in Magnum's file, if the file is one (magnum-node.md 3).
+/// What is wrong with a heat-params file, each line by itself.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn odd_lines(options: &Options) -> Result<Vec<Mistake>> {
+    let read = options.metadata.as_deref().map(parsed_heat_params).transpose()?.flatten();
+    Ok(read.and_then(std::result::Result::err).unwrap_or_default())
+}
+
 fn heat_params_in(file: &Path) -> Result<Option<HeatParams>> {
+    parsed_heat_params(file)?.transpose().map_err(|mistakes| {
+        let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+        Error::permanent(all.join("\n  ")).context(format!("reading {}", file.display()))
+    })
+}
+
+/// The parameters in Magnum's file, if the file is one (magnum-node.md 3).
+fn parsed_heat_params(file: &Path) -> Result<Option<std::result::Result<HeatParams, Vec<Mistake>>>> {
     let bytes = read_file(file)?;
     let Ok(text) = std::str::from_utf8(&bytes) else { return Ok(None) };
     // The file itself, or Magnum's script that writes it.
@@ -50,10 +66,7 @@ fn heat_params_in(file: &Path) -> Result<Option<HeatParams>> {
         None if heat_params::is_heat_params(text) => text.to_owned(),
         None => return Ok(None),
     };
-    heat_params::parse(&text).map(Some).map_err(|mistakes| {
-        let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
-        Error::permanent(all.join("\n  ")).context(format!("reading {}", file.display()))
-    })
+    Ok(Some(heat_params::parse(&text)))
 }
 
 /// A document with one deployment of the group kubernetes-node.

@@ -89,9 +89,15 @@ impl Check<'_> {
     }
 
     fn unit_is_enabled(&mut self) -> Result<()> {
-        let unit = Path::new("etc/systemd/system/heat-node-agent.service");
-        if self.root.facts(unit)?.is_some_and(|facts| facts.kind == FileKind::Link) {
-            self.refuse(unit, "the unit is masked, or replaced by a link", "systemctl unmask heat-node-agent.service");
+        // Without the guard neither etcd nor docker starts.
+        for (name, remedy) in [
+            ("heat-node-agent.service", "systemctl unmask heat-node-agent.service"),
+            ("heat-node-agent-guard.service", "systemctl unmask heat-node-agent-guard.service"),
+        ] {
+            let unit = Path::new("etc/systemd/system").join(name);
+            if self.root.facts(&unit)?.is_some_and(|facts| facts.kind == FileKind::Link) {
+                self.refuse(&unit, "the unit is masked, or replaced by a link", remedy);
+            }
         }
         let wanted = ["multi-user.target.wants", "cloud-init.target.wants"]
             .map(|target| Path::new("etc/systemd/system").join(target).join("heat-node-agent.service"));

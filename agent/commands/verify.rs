@@ -41,7 +41,14 @@ pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode
         Ok(document) => Some(document),
         Err(error) => {
             match &options.metadata {
-                Some(file) => findings.push(of_error(&file.display().to_string(), "", &error)),
+                Some(file) => {
+                    let place = file.display().to_string();
+                    let odd = document::odd_lines(options).unwrap_or_default();
+                    if odd.is_empty() {
+                        findings.push(of_error(&place, "", &error));
+                    }
+                    findings.extend(odd.into_iter().map(|mistake| of_mistake(&place, mistake)));
+                }
                 None => unread = format!(" alone ({error})"),
             }
             None
