@@ -9,14 +9,12 @@ import uuid
 import pytest
 
 from lib import cloud_init
-from lib.cloud_init import UNIT, config_drive, cycles, example, heat_user_data, image, monotonic, seed
+from lib.cloud_init import (RAN, SCRIPT, UNIT, config_drive, cycles, events, example, heat_user_data, image, monotonic, nothing_again,
+                            record, seed, well)
 from lib.common import wait_for
 from lib.hosts import Host
 from lib.node import IP, signalled
 
-STATE = "/var/lib/heat-node-agent"
-RAN = "/var/tmp/ran"
-SCRIPT = f"#!/bin/sh\necho $deploy_resource_name >>{RAN}\n"
 CFN_INIT_DATA = ("/var/lib/heat-cfntools/cfn-init-data", "/var/lib/cloud/data/cfn-init-data")
 
 
@@ -39,41 +37,6 @@ def boot(hosts, tmp_path):
             files[path].write_text(text)
         return hosts("n1", base=cloud_init.BASE, ip=IP, instance_id="", files=files, **options)
     return make
-
-
-def events(host, event: str) -> list[dict]:
-    """Of this boot."""
-    return host.journal(boot="0", HNA_EVENT=event)
-
-
-def record(host) -> dict:
-    return json.loads(host.read(f"{STATE}/identity.json"))
-
-
-def well(host, instance: str, console: str | None = None):
-    """Both went well in this boot, and neither was in the other's way. console: what it said in this boot."""
-    code, said = cloud_init.status(host)
-    assert code == 0 and "status: done" in said, said
-    assert json.loads(host.read("/run/cloud-init/result.json"))["v1"]["errors"] == []
-    assert not host.sh("systemctl --failed --no-legend --plain").strip()
-    assert not cycles(host, host.console() if console is None else console)
-    assert host.show(UNIT, "ActiveState", "SubState", "NRestarts") == {"ActiveState": "active", "SubState": "running", "NRestarts": "0"}
-    # Known before the agent started: it never had to wait for it.
-    assert record(host)["instance"] == {"origin": "cloud-init", "value": instance}
-    assert not events(host, "IdentityUnknown")
-    assert monotonic(host, UNIT, "InactiveExit") >= monotonic(host, "cloud-init.service", "ActiveEnter")
-
-
-def nothing_again(host, server, instance: str):
-    """A boot in which nothing new is asked runs nothing and tells nothing."""
-    ran, signals, polls = host.read(RAN), len(server.signals()), len(server.polls())
-    before = len(host.console())
-    host.reboot()
-    well(host, instance, host.console()[before:])
-    wait_for(lambda: len(server.polls()) > polls, 60, "a poll of the second boot")
-    host.wait_for(lambda: "steady" in host.exec("heat-node-agent", "status", check=False).stdout)
-    assert not events(host, "DeploymentStarted") and not events(host, "IdentityChanged")
-    assert host.read(RAN) == ran and len(server.signals()) == signals
 
 
 def test_the_enabled_unit_waits_for_cloud_init_and_holds_up_nothing_itself(boot, server):

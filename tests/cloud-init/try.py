@@ -26,7 +26,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests/cloud-init/try")
     parser.add_argument("user_data", nargs="?", type=Path)
     parser.add_argument("--heat", action="store_true")
-    parser.add_argument("--not-enabled", action="store_true")
+    agent = parser.add_mutually_exclusive_group()
+    agent.add_argument("--image", action="store_true")
+    agent.add_argument("--not-enabled", action="store_true")
     parser.add_argument("--binary", type=Path)
     parser.add_argument("--metadata", type=Path)
     parser.add_argument("--keep", action="store_true")
@@ -95,10 +97,18 @@ def main() -> int:
         text = args.user_data.read_text().replace(cloud_init.EXAMPLE_HEAT, server.base) if args.user_data else ""
         if args.heat or not text:
             text = cloud_init.heat_user_data(server.settings(), text)
-        files = cloud_init.image(folder, enabled=not args.not_enabled, binary=args.binary)
-        files |= cloud_init.seed(folder / "seed", text, str(uuid.uuid4()))
+        base, instance, volumes = cloud_init.BASE, str(uuid.uuid4()), {}
+        if args.image:
+            base = "image"
+            # Its own cloud-init looks for what the image was built to look for: a config drive.
+            volumes = {"vdb": ("16M", instance)}
+            cloud_init.config_drive(folder, instance, text, instance)
+            files = {"/usr/bin/heat-node-agent": args.binary} if args.binary else {}
+        else:
+            files = cloud_init.image(folder, enabled=not args.not_enabled, binary=args.binary)
+            files |= cloud_init.seed(folder / "seed", text, instance)
         begun = time.monotonic()
-        host.up(base=cloud_init.BASE, ip=ADDRESS, lab=LAB, instance_id="", files=files, expect="")
+        host.up(base=base, ip=ADDRESS, lab=LAB, instance_id="", files=files, volumes=volumes, expect="")
         print(f"booted in {time.monotonic() - begun:.1f} s", flush=True)
         # Heat hears only of what asks for a signal to here.
         code = look(host, server, [d["name"] for d in given if server.base in json.dumps(d)])

@@ -19,7 +19,8 @@
 #   host.sh down-all                    everything of this set ($HNA_TEST_SET, by default "hand"), whatever state a failed test left it in
 #   host.sh list
 #
-# Needs root. Nothing is registered with a systemd or machined of the machine, which may have none.
+# The base `image` is the root of the image that tests/image/up.sh made (HNA_IMAGE: of another such file), with its own agent and
+# cloud-init. Needs root. Nothing is registered with a systemd or machined of the machine, which may have none.
 # State, caches and volumes: $HNA_TEST_DIR, by default target/testhost of the repository.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -28,6 +29,7 @@ TH=${HNA_TEST_DIR:-$HERE/../../target/testhost}
 # A set of hosts of their own, so that a test session's sweep does not take what somebody boots by hand.
 SET=${HNA_TEST_SET:-hand}
 mkdir -p "$TH/cache" "$TH/$SET/run" "$TH/$SET/volumes"
+IMAGE=${HNA_IMAGE:-$HERE/../../target/image/node.raw}
 TH=$(cd "$TH" && pwd) CACHE=$TH/cache RUN=$TH/$SET/run VOLUMES_DIR=$TH/$SET/volumes
 CGROUP_PARENT=hna-testhost
 die() { echo "host.sh: $*" >&2; exit 1; }
@@ -194,12 +196,32 @@ drop_cgroups() { # HOST
     [ ! -d "$b/$CGROUP_PARENT/$1" ] || find "$b/$CGROUP_PARENT/$1" -depth -type d -exec rmdir {} + 2>/dev/null || :
   done
 }
+mount_image() { # DIR: the file system of the image's first partition, only ever read; the loop device goes with the mount
+  local start
+  ! mountpoint -q "$1" || return 0
+  start=$(partx -g -o START -n 1 "$IMAGE")
+  mkdir -p "$1"
+  mount -o "ro,noload,loop,offset=$((start * 512))" "$IMAGE" "$1"
+}
+fit_image() { # ROOT: what is otherwise in a container than in a machine
+  # The root is no disk that could be checked or mounted anew.
+  : >"$1/etc/fstab"
+  # In a container cloud-init's generator looks for no disks, and would leave it off.
+  echo 'policy: enabled' >"$1/etc/cloud/ds-identify.cfg"
+  # There is no console to ask at, no iSCSI in a network namespace, and the network is made from outside: networkd would wait for
+  # udev to name an interface that is not in this /sys.
+  local unit
+  for unit in systemd-firstboot.service iscsid.{socket,service} open-iscsi.service systemd-networkd.{socket,service} systemd-networkd-wait-online.service; do
+    ln -sfn /dev/null "$1/etc/systemd/system/$unit"
+  done
+}
 mount_root() { # HOST
-  local d=$RUN/$1
+  local d=$RUN/$1 lower
   mkdir -p "$d/rw" "$d/root"
   if [ "$UPPER" = tmpfs ] && ! mountpoint -q "$d/rw"; then mount -t tmpfs -o mode=755,size=4G tmpfs "$d/rw"; fi
   mkdir -p "$d/rw/upper" "$d/rw/work"
-  mountpoint -q "$d/root" || mount -t overlay overlay -o "lowerdir=$(lowers "$BASE"),upperdir=$d/rw/upper,workdir=$d/rw/work" "$d/root"
+  if [ "$BASE" = image ]; then mount_image "$d/image"; lower=$d/image; else lower=$(lowers "$BASE"); fi
+  mountpoint -q "$d/root" || mount -t overlay overlay -o "lowerdir=$lower,upperdir=$d/rw/upper,workdir=$d/rw/work" "$d/root"
 }
 write_init() { # FILE: what runs just before systemd
   {
@@ -280,7 +302,8 @@ up() {
     esac
     shift 2
   done
-  [ -e "$CACHE/$BASE.ok" ] || die "no root $BASE: host.sh prepare"
+  if [ "$BASE" = image ]; then [ -s "$IMAGE" ] || die "no image $IMAGE: tests/image/up.sh"
+  else [ -e "$CACHE/$BASE.ok" ] || die "no root $BASE: host.sh prepare"; fi
   mkdir -p "$d"; save_conf "$h" # first, so that down finds whatever comes into being from here on
   for v in "${volumes[@]}"; do
     spec=${v#* } id=$(id_of "${v#* }")
@@ -297,6 +320,7 @@ up() {
   fi
   echo "${net%%:*}" >"$d/lab"
   mount_root "$h"
+  [ "$BASE" != image ] || fit_image "$d/root"
   echo "$h" >"$d/root/etc/hostname"
   printf '127.0.0.1 localhost\n127.0.1.1 %s\n' "$h" >"$d/root/etc/hosts"
   # the identity of the instance, where the machine has no SMBIOS to show; see write_init. An empty ID: nobody says it.
@@ -396,5 +420,5 @@ reboot) halt "$1" RTMIN+4; boot "$1";;
 down) down "$@";;
 down-all) down_all;;
 list) for d in "$RUN"/*/; do [ ! -d "$d" ] || basename "$d"; done;;
-*) sed -n '2,26p' "$0"; exit 64;;
+*) sed -n '2,24p' "$0"; exit 64;;
 esac

@@ -1,9 +1,9 @@
-"""Hosts that a real cloud-init sets up (the root `cloud` of host.sh), from an image that has the agent."""
+"""Hosts that a real cloud-init sets up: the roots `cloud` of host.sh, to which the agent is added, and `image`, which has it."""
 import json
 import shutil
 from pathlib import Path
 
-from lib.common import REPO, SET, TESTHOST, TESTS, run
+from lib.common import REPO, SET, TESTHOST, TESTS, run, wait_for
 from lib.heat import HEAT_DIR
 from lib.hosts import Host, agent_binary, unit_files
 
@@ -12,6 +12,9 @@ EXAMPLES = REPO / "examples/cloud-init"
 # What the examples call Heat, and what a template's `str_replace` would put there.
 EXAMPLE_HEAT = "http://heat.example.org:8000"
 UNIT = "heat-node-agent.service"
+RAN = "/var/tmp/ran"
+# A deployment that tells that it ran.
+SCRIPT = f"#!/bin/sh\necho $deploy_resource_name >>{RAN}\n"
 
 
 def example(name: str, heat: str) -> str:
@@ -95,3 +98,38 @@ def cycles(host: Host, console: str) -> list[str]:
 def monotonic(host: Host, unit: str, point: str) -> float:
     """Seconds since this boot's start at which a unit came to a point (ActiveEnter, InactiveExit, ExecMainStart ...)."""
     return int(host.show(unit, f"{point}TimestampMonotonic")[f"{point}TimestampMonotonic"]) / 1e6
+
+
+def events(host, event: str) -> list[dict]:
+    """Of this boot."""
+    return host.journal(boot="0", HNA_EVENT=event)
+
+
+def record(host) -> dict:
+    return json.loads(host.read("/var/lib/heat-node-agent/identity.json"))
+
+
+def well(host, instance: str, console: str | None = None):
+    """Both went well in this boot, and neither was in the other's way. console: what it said in this boot."""
+    code, said = status(host)
+    assert code == 0 and "status: done" in said, said
+    assert json.loads(host.read("/run/cloud-init/result.json"))["v1"]["errors"] == []
+    assert not host.sh("systemctl --failed --no-legend --plain").strip()
+    assert not cycles(host, host.console() if console is None else console)
+    assert host.show(UNIT, "ActiveState", "SubState", "NRestarts") == {"ActiveState": "active", "SubState": "running", "NRestarts": "0"}
+    # Known before the agent started: it never had to wait for it.
+    assert record(host)["instance"] == {"origin": "cloud-init", "value": instance}
+    assert not events(host, "IdentityUnknown")
+    assert monotonic(host, UNIT, "InactiveExit") >= monotonic(host, "cloud-init.service", "ActiveEnter")
+
+
+def nothing_again(host, server, instance: str):
+    """A boot in which nothing new is asked runs nothing and tells nothing."""
+    ran, signals, polls = host.read(RAN), len(server.signals()), len(server.polls())
+    before = len(host.console())
+    host.reboot()
+    well(host, instance, host.console()[before:])
+    wait_for(lambda: len(server.polls()) > polls, 60, "a poll of the second boot")
+    host.wait_for(lambda: "steady" in host.exec("heat-node-agent", "status", check=False).stdout)
+    assert not events(host, "DeploymentStarted") and not events(host, "IdentityChanged")
+    assert host.read(RAN) == ran and len(server.signals()) == signals
