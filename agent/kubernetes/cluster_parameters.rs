@@ -128,14 +128,13 @@ fn networks(parameters: &Parameters) -> Option<Networks> {
     };
     let own = if driver == NetworkDriver::Calico { "CALICO_IPV4POOL" } else { "FLANNEL_NETWORK_CIDR" };
     let services = network("PORTAL_NETWORK_CIDR")?;
-    let dns = match parameters.given("DNS_SERVICE_IP") {
-        Some(given) => given.parse().ok()?,
-        // The tenth address, as Magnum's default is of Magnum's default network.
-        // A network without so many is too small, and the checks say so.
-        None => {
-            let tenth = services.hosts().nth(if matches!(services, IpNet::V6(_)) { 10 } else { 9 });
-            tenth.unwrap_or_else(|| services.broadcast())
-        }
+    let dns = if let Some(given) = parameters.given("DNS_SERVICE_IP") {
+        given.parse().ok()?
+    } else {
+        // The tenth address, as Magnum's default is of Magnum's default network. A network without so many is too small, and
+        // the checks say so.
+        let tenth = services.hosts().nth(if matches!(services, IpNet::V6(_)) { 10 } else { 9 });
+        tenth.unwrap_or_else(|| services.broadcast())
     };
     let vxlan = parameters.given("FLANNEL_BACKEND").is_none() && parameters.is_true("FLANNEL_USE_VXLAN");
     Some(Networks {

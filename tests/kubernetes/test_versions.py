@@ -228,6 +228,9 @@ MORE = {
     "containerd": (12, {"CONTAINER_RUNTIME": "containerd", "CONTAINERD_VERSION": "1.7.2"}),
     "cri-o": (12, {"CONTAINER_RUNTIME": "cri-o"}),
     "cri-dockerd": (24, {"CONTAINER_RUNTIME": "docker", "CONTAINERD_VERSION": None}),
+    "kubelet": (2, {"STATIC_POD_URL": "http://192.0.2.9/pods.yaml", "SWAP": "allow", "SANDBOX_IMAGE": "mirror.example.org/pause:3.9",
+                    "KUBE_RESERVED": "cpu=100m,memory=256Mi", "SYSTEM_RESERVED": "cpu=100m,memory=128Mi"}),
+    "keystone": (11, TRUSTEE | {"KEYSTONE_AUTH_ENABLED": "True"}),
     "vxlan": (2, {"FLANNEL_BACKEND": "vxlan", "FLANNEL_NETWORK_CIDR": "10.96.0.0/12", "FLANNEL_NETWORK_SUBNETLEN": "26"}),
 }
 
