@@ -15,7 +15,7 @@ from lib.common import REPO, run
 from lib.hosts import agent_binary
 from lib.stand_ins import Refused, accepts, install, tables
 from lib.systemd_words import service
-from stand_in import files, kubernetes, serve
+from stand_in import files, flannel, kubernetes, serve
 
 MINORS = range(tables.FIRST, tables.LAST + 1)
 TREES = (2, 5, 9, 15, 18, 20, 24, 28, 31, tables.LAST)  # those whose texts a person read
@@ -246,6 +246,21 @@ def test_more_parameters(tmp_path, made, service_account, monkeypatch, what, min
         assert kubelet.flags.get("v") == "4"
         assert (kubelet.flags.get("resolv-conf") or kubelet.document.get("resolvConf")) == "/etc/a b"
         assert (kubelet.flags.get("max-pods") or str(kubelet.document.get("maxPods"))) == "50"
+
+
+@pytest.mark.parametrize("role", COMPONENTS)
+@pytest.mark.parametrize("minor, version", [(2, "0.5.6"), (4, "0.5.6"), (6, "0.7.1"), (9, "0.9.1")])
+def test_flanneld(tmp_path, made, service_account, monkeypatch, minor, version, role):
+    """flanneld of the time, where it runs as a unit; the network is what a master would put into etcd."""
+    tree = Tree(tmp_path / "root", document(minor, role, service_account, FLANNEL_BACKEND="host-gw"), made)
+    monkeypatch.setattr(files, "ROOT", str(tree.root))
+    program, *words = tree.command("flanneld")
+    assert program == "flanneld"
+    taken = accepts("flanneld", version, *words)
+    assert taken.flags.get("etcd-endpoints").startswith("https://") and taken.flags.get("iface")
+    if role == "master":
+        network = flannel.parse((tree.root / "etc/sysconfig/flannel-network.json").read_text(), tuple(map(int, version.split("."))))
+        assert network.backend == "host-gw", network
 
 
 @pytest.mark.parametrize("minor", [2, tables.LAST])
