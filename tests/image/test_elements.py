@@ -18,7 +18,7 @@ mount -t tmpfs none "$1"; cd "$1"; mkdir image upper work root
 mount -o ro,noload,loop,offset="$2" "$3" image
 mount -t overlay none -o lowerdir=image,upperdir=upper,workdir=work root
 mount -t proc none root/proc
-find root -xdev -name '*heat-node-agent*' -not -path 'root/proc/*' -delete
+find root -xdev -name '*heat-node-agent*' -not -path 'root/proc/*' -prune -exec rm -r {} +
 [ -z "$(find root -xdev -name '*heat-node-agent*')" ]
 mkdir -p root/tmp/in_target.d
 cp -a "$4" root/tmp/in_target.d/heat-node-agent
