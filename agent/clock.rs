@@ -49,6 +49,16 @@ impl Timestamp {
     }
 }
 
+/// When this agent was built: seconds since 1970 from the build's environment, which sets them to the date of the commit. A
+/// clock that shows a time before it is wrong. A build that does not say it (a developer's) takes every clock for right.
+pub const BUILT: Timestamp = match option_env!("HNA_BUILD_DATE") {
+    Some(text) => match u64::from_str_radix(text, 10) {
+        Ok(seconds) => Timestamp(seconds * 1000),
+        Err(_) => panic!("HNA_BUILD_DATE is no number of seconds"),
+    },
+    None => Timestamp(0),
+};
+
 /// Days since 1970-01-01 to a Gregorian date (the era-based algorithm for proleptic dates).
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;

@@ -3,9 +3,17 @@
 //!
 //! A `Desired` is data: no clock, disk, bus or network was asked for it.
 
+mod network;
+mod trust;
+
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::IpAddr;
+use std::time::Duration;
+
+pub use network::{EtcdAccess, FlannelStore, Peer, Peers, PodRoutes};
+pub use trust::{
+    Authority, Certificate, ClientIdentity, Issuer, KeyType, MagnumAccess, MagnumUser, Material, Pair, Rotation, Signer, Trust,
+};
 
 /// Everything that one generation of a node's parameters asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,7 +22,7 @@ pub struct Desired {
     pub directories: Vec<Directory>,
     /// Files, written whole.
     pub files: Vec<File>,
-    /// Cinder volumes to find, perhaps format, and mount.
+    /// Volumes to find, perhaps format, and mount.
     pub volumes: Vec<Volume>,
     /// Units to enable and keep started.
     pub units: Vec<Unit>,
@@ -22,73 +30,31 @@ pub struct Desired {
     pub gates: Vec<Gate>,
     /// Certificates of authorities that must lie on the node.
     pub authorities: Vec<Authority>,
-    /// Certificates, each with its key, that the node must have. They are wishes: nothing here holds a key.
+    /// Certificates, each with its key, that the node must have. They are wishes that `converge` fulfils.
     pub certificates: Vec<Certificate>,
+    /// Who fulfils them, and how; `None` where the node wants none.
+    pub trust: Option<Trust>,
+    /// Objects that the cluster's API must hold.
+    pub objects: Vec<Object>,
+    /// The description of flannel's network in etcd: written by masters, waited for by the others.
+    pub flannel: Option<FlannelStore>,
 }
 
-/// Who signs (magnum-node.md 4.1: three authorities from 13.0 on, all with the same subject, so that they never mix).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Signer {
-    /// The cluster's main authority: API server, kubelets, clients.
-    Kubernetes,
-    /// etcd's clients and peers.
-    Etcd,
-    /// The API server as a proxy of aggregated APIs.
-    FrontProxy,
-}
-
-impl Signer {
-    /// As Magnum's certificate API spells the type.
+impl Desired {
+    /// The file at this path.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Kubernetes => "kubernetes",
-            Self::Etcd => "etcd",
-            Self::FrontProxy => "front-proxy",
-        }
+    pub fn file(&self, path: &str) -> Option<&File> {
+        self.files.iter().find(|file| file.path == path)
     }
-}
 
-impl fmt::Display for Signer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+    /// Where certificates, their keys and those of authorities lie.
+    #[must_use]
+    pub fn trusted_paths(&self) -> BTreeSet<&str> {
+        let authorities =
+            self.authorities.iter().flat_map(|one| std::iter::once(&one.path).chain(&one.key_path).chain(&one.signing_path));
+        let certificates = self.certificates.iter().flat_map(|one| [&one.path, &one.key]);
+        crate::order::gather(authorities.chain(certificates).map(String::as_str))
     }
-}
-
-/// The certificate of an authority at one place.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Authority {
-    /// Which one.
-    pub signer: Signer,
-    /// Absolute path.
-    pub path: String,
-    /// Owner and group.
-    pub owner: Owner,
-}
-
-/// A certificate with its key, as it should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Certificate {
-    /// Short name: `server`, `kubelet`.
-    pub name: String,
-    /// Who signs it.
-    pub signer: Signer,
-    /// CN of the subject.
-    pub common_name: String,
-    /// O of the subject: the groups that Kubernetes sees.
-    pub organisations: Vec<String>,
-    /// DNS names of its subjectAltName.
-    pub names: Vec<String>,
-    /// Addresses of its subjectAltName.
-    pub addresses: Vec<IpAddr>,
-    /// Whether it is good for serving, besides being good for a client.
-    pub serves: bool,
-    /// Absolute path of the certificate.
-    pub path: String,
-    /// Absolute path of the key: 0600, or 0400.
-    pub key: String,
-    /// Owner of both.
-    pub owner: Owner,
 }
 
 /// Owner of a file by name; resolved against the target's own passwd and group files.
@@ -189,16 +155,137 @@ pub enum FormatPolicy {
     Never,
 }
 
-/// A Cinder volume that the node wants mounted.
+/// How the disk of a store is known: by a name that stays, never by a kernel name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskName {
+    /// Cinder volume id, which its serial begins with.
+    Cinder(String),
+    /// Name of its link in /dev/disk/by-id: a disk of a bare metal server.
+    Link(String),
+    /// Label of the file system on it: the ephemeral disk that Nova or Ironic made.
+    Label(String),
+}
+
+impl DiskName {
+    /// Whether a link's name means nothing else in a path or a unit file (`/`, `%`, a blank); udev makes no other names for
+    /// disks.
+    #[must_use]
+    pub fn is_plain(link: &str) -> bool {
+        link.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:+=@".contains(&byte))
+    }
+
+    /// The name alone, which markers and records carry.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Cinder(name) | Self::Link(name) | Self::Label(name) => name,
+        }
+    }
+}
+
+impl fmt::Display for DiskName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a volume is made into.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Content {
+    /// An xfs file system; one of the ext family that was adopted serves as well.
+    #[default]
+    Xfs,
+    /// A btrfs file system, whose snapshots the storage driver needs.
+    Btrfs,
+    /// LVM's volume group `docker` with the thin pool `docker-pool`; nothing is mounted.
+    ThinPool,
+}
+
+impl Content {
+    /// As blkid(8) spells what is made.
+    #[must_use]
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+            Self::ThinPool => "LVM2_member",
+        }
+    }
+}
+
+/// Whose store it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContainerEngine {
+    /// docker.
+    Docker,
+    /// containerd.
+    Containerd,
+    /// CRI-O.
+    CriO,
+}
+
+/// How an engine keeps images and containers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StorageDriver {
+    /// overlayfs with all layers at once.
+    #[default]
+    Overlay2,
+    /// overlayfs with two layers at a time: docker before 24.
+    Overlay,
+    /// Snapshots of a thin pool: docker before 25.
+    Devicemapper,
+    /// Snapshots of btrfs.
+    Btrfs,
+}
+
+impl StorageDriver {
+    /// As `DOCKER_STORAGE_DRIVER` and docker spell it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Overlay2 => "overlay2",
+            Self::Overlay => "overlay",
+            Self::Devicemapper => "devicemapper",
+            Self::Btrfs => "btrfs",
+        }
+    }
+
+    /// As the engine itself spells it.
+    #[must_use]
+    pub fn name_for(self, engine: ContainerEngine) -> &'static str {
+        match (engine, self) {
+            (ContainerEngine::Containerd, Self::Overlay2 | Self::Overlay) => "overlayfs",
+            (ContainerEngine::CriO, Self::Overlay2 | Self::Overlay) => "overlay",
+            _ => self.as_str(),
+        }
+    }
+}
+
+/// Where an engine keeps images and containers, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// Whose.
+    pub engine: ContainerEngine,
+    /// Its root directory.
+    pub path: String,
+    /// How.
+    pub driver: StorageDriver,
+    /// `DOCKER_STORAGE_CHANGE`: the driver whose images may be left behind, unused.
+    pub leaves: Option<String>,
+}
+
+/// A Cinder volume that the node wants in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
     /// What it is for.
     pub role: VolumeRole,
-    /// Cinder volume id: a disk is known by it, never by its kernel name.
-    pub cinder_id: String,
+    /// How its disk is known.
+    pub disk: DiskName,
     /// What Heat calls the device, e.g. `/dev/vdb`: for messages only.
     pub hint: String,
-    /// Where it is mounted.
+    /// What it is made into.
+    pub content: Content,
+    /// Where it is mounted; of a thin pool, the store that it serves.
     pub mount_point: String,
     /// Mode and owner of the file system's root directory.
     pub root_mode: u32,
@@ -241,8 +328,31 @@ pub enum Need {
     Directory(String),
     /// The unit is active.
     Unit(String),
-    /// The gate is green.
+    /// The gate answered well. That it stays green is asked for before Heat hears SUCCESS, not before the next step.
     Gate(String),
+    /// The API holds the object of this name.
+    Object(String),
+    /// etcd holds the description of flannel's network.
+    FlannelKey,
+}
+
+/// An object that the API of the node's cluster must hold: made where it is absent, put right where it differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Short name, for messages: `clusterrolebinding heat-node-agent:bootstrap`.
+    pub name: String,
+    /// Base URL of the API: `https://127.0.0.1:6443`.
+    pub server: String,
+    /// Where objects of its kind lie: `/apis/rbac.authorization.k8s.io/v1/clusterrolebindings`.
+    pub collection: String,
+    /// The object's own name, the last part of its URL.
+    pub object: String,
+    /// The whole object as JSON. It may hold a secret.
+    pub body: Material,
+    /// As whom the API is asked.
+    pub identity: ClientIdentity,
+    /// What must be true before it is made.
+    pub needs: BTreeSet<Need>,
 }
 
 /// A measurement that must be good.
@@ -254,8 +364,12 @@ pub struct Gate {
     pub unit: Option<String>,
     /// How it is measured.
     pub probe: Probe,
-    /// How many good answers in a row make it green: one good answer of a service that keeps restarting is no health.
+    /// How many good answers in a row make it green: one good answer of a service that keeps restarting is no health. The first
+    /// of them releases who needs the gate.
     pub consecutive: u8,
+    /// How long it is measured until it is given up, counted from when what it needs is there; never longer than the run goes on.
+    /// `None`: as long as the run, because another machine decides when it is good, or because it is never waited for.
+    pub deadline: Option<Duration>,
     /// What must be true before it is measured.
     pub needs: BTreeSet<Need>,
     /// What an operator looks at when it stays red.
@@ -273,6 +387,8 @@ pub enum Probe {
         key: String,
         /// Its expected text.
         value: String,
+        /// Whom an https server shows itself to, and by whom it is signed.
+        identity: Option<ClientIdentity>,
     },
     /// The docker engine answers on its socket and uses this storage driver.
     Docker {
@@ -292,6 +408,20 @@ pub enum Probe {
         /// File with the authority that signed an https server; else the system's authorities.
         authority: Option<String>,
     },
+    /// Somebody listens at this socket: a runtime that speaks gRPC alone.
+    Socket(String),
+    /// The store is as its driver needs it. What is wrong with it does not pass by waiting.
+    Store(Store),
     /// Each kernel setting has at least this value, e.g. (`net/ipv4/ip_forward`, 1).
     Sysctl(Vec<(String, u64)>),
+    /// flannel has written the node's subnet, which lies in this network, and the bridge of docker, where there is one, has
+    /// its address.
+    FlannelSubnet {
+        /// Every pod of the cluster.
+        network: ipnet::Ipv4Net,
+        /// `docker0`.
+        bridge: Option<String>,
+    },
+    /// The kernel's routes are those that the network of pods asks for, and packets arrive.
+    PodRoutes(PodRoutes),
 }

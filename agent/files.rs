@@ -2,20 +2,22 @@
 //!
 //! Everything is reached through a handle of a directory ([`Tree`]) and never leaves it: symbolic
 //! links are resolved inside the tree (openat2, `RESOLVE_IN_ROOT`; on kernels before 5.6 a walk that
-//! refuses links). A file is written whole beside its target with its final owner and mode before
+//! does the same by steps). A file is written whole beside its target with its final owner and mode before
 //! the first byte, synced, renamed over it, and its directory synced: a reader sees the old or the
 //! new content, after a power cut too.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2, renameat};
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, symlinkat, unlinkat};
 
@@ -25,6 +27,9 @@ use crate::report::{Code, Event, Report};
 
 /// Largest file that [`Tree::read`] takes into memory unless told otherwise, in bytes.
 pub const READ_LIMIT: u64 = 16 * 1024 * 1024;
+
+/// How many symbolic links a path may have, as in the kernel.
+const LINKS: usize = 40;
 
 /// Mode and owner of a file or directory. `None` keeps what the writing process gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +72,8 @@ pub struct Facts {
     pub owner: (u32, u32),
     /// Size in bytes.
     pub size: u64,
+    /// Inode and time of its last change (seconds, nanoseconds): it is another one after any change of content, mode or owner.
+    pub stamp: (u64, i64, i64),
 }
 
 /// A directory and what is below it.
@@ -74,6 +81,8 @@ pub struct Facts {
 pub struct Tree {
     root: OwnedFd,
     base: PathBuf,
+    /// How many changes may be made yet; `None`: any number.
+    changes: Option<Arc<AtomicU32>>,
 }
 
 /// An exclusive lock, held until dropped.
@@ -90,7 +99,48 @@ impl Tree {
     pub fn open(base: &Path) -> Result<Self> {
         let root = openat(nix::fcntl::AT_FDCWD, base, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
             .context(|| format!("opening directory {}", base.display()))?;
-        Ok(Self { root, base: base.to_owned() })
+        Ok(Self { root, base: base.to_owned(), changes: None })
+    }
+
+    /// The same directory, in which so many changes (a file made, renamed, removed) can be made and every later one fails: what
+    /// a kill or a full disk at that point leaves, for tests.
+    ///
+    /// # Errors
+    /// As [`Tree::open`].
+    pub fn breaking_after(&self, changes: u32) -> Result<Self> {
+        Ok(Self { changes: Some(Arc::new(AtomicU32::new(changes))), ..Self::open(&self.base)? })
+    }
+
+    /// To be asked before each change.
+    fn change(&self) -> nix::Result<()> {
+        let take = |changes: &Arc<AtomicU32>| changes.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+        if self.changes.as_ref().is_none_or(take) { Ok(()) } else { Err(Errno::EIO) }
+    }
+
+    /// The name beside a name under which its next content is made; what a crash left there is removed.
+    fn beside(&self, parent: &OwnedFd, name: &OsString) -> nix::Result<OsString> {
+        let mut temporary = OsString::from(".");
+        temporary.push(name);
+        temporary.push(".hna-new");
+        self.unlink(parent, &temporary, UnlinkatFlags::NoRemoveDir)?;
+        Ok(temporary)
+    }
+
+    /// Removes a name, if it is there.
+    fn unlink(&self, parent: &OwnedFd, name: &OsString, flags: UnlinkatFlags) -> nix::Result<bool> {
+        self.change()?;
+        match unlinkat(parent, name.as_os_str(), flags) {
+            Ok(()) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Puts what was made beside a name into its place.
+    fn put(&self, parent: &OwnedFd, temporary: &OsString, name: &OsString) -> nix::Result<()> {
+        self.change()?;
+        renameat(parent, temporary.as_os_str(), parent, name.as_os_str())?;
+        fsync(parent)
     }
 
     /// Opens a directory, making it (and its parents, 0755) with `mode` first if it is not there.
@@ -119,7 +169,7 @@ impl Tree {
     /// If it is not there or not a directory.
     pub fn subtree(&self, path: &Path) -> Result<Self> {
         let root = self.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY).context(|| self.doing("opening directory", path))?;
-        Ok(Self { root, base: self.full(path) })
+        Ok(Self { root, base: self.full(path), changes: self.changes.clone() })
     }
 
     /// Reads a whole file; `None` if there is none.
@@ -180,18 +230,12 @@ impl Tree {
     /// # Errors
     /// If any step fails; the old content is then still in place.
     pub fn write(&self, path: &Path, bytes: &[u8], attributes: Attributes) -> Result<()> {
-        let (parent, name) = self.parent(path)?;
-        let mut temporary = OsString::from(".");
-        temporary.push(&name);
-        temporary.push(".hna-new");
         let doing = || self.doing("writing", path);
-        match unlinkat(&parent, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(Error::from(errno).context(doing())),
-        }
+        let (parent, name) = self.parent(path)?;
+        let temporary = self.beside(&parent, &name).context(doing)?;
+        self.change().context(doing)?;
         create_synced(&parent, &temporary, bytes, attributes).context(doing)?;
-        renameat(&parent, temporary.as_os_str(), &parent, name.as_os_str()).context(doing)?;
-        fsync(&parent).context(doing)
+        self.put(&parent, &temporary, &name).context(doing)
     }
 
     /// Writes a value as JSON with [`Tree::write`].
@@ -211,7 +255,7 @@ impl Tree {
     /// If it cannot be made for another reason.
     pub fn create_new(&self, path: &Path, bytes: &[u8], attributes: Attributes) -> Result<bool> {
         let (parent, name) = self.parent(path)?;
-        match create_synced(&parent, &name, bytes, attributes) {
+        match self.change().and_then(|()| create_synced(&parent, &name, bytes, attributes)) {
             Ok(()) => fsync(&parent).context(|| self.doing("making", path)).map(|()| true),
             Err(Errno::EEXIST) => Ok(false),
             Err(errno) => Err(Error::from(errno).context(self.doing("making", path))),
@@ -237,7 +281,7 @@ impl Tree {
     pub fn create_dir(&self, path: &Path, attributes: Attributes) -> Result<()> {
         let Some(Component::Normal(_)) = path.components().next_back() else { return Ok(()) };
         let (parent, name) = self.parent(path)?;
-        match mkdirat(&parent, name.as_os_str(), mode(attributes.mode)) {
+        match self.change().and_then(|()| mkdirat(&parent, name.as_os_str(), mode(attributes.mode))) {
             Ok(()) => {
                 self.set_attributes(path, attributes)?;
                 fsync(&parent).context(|| self.doing("making directory", path))
@@ -310,29 +354,46 @@ impl Tree {
         }
     }
 
+    /// Where a symbolic link leads, as it is written; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be looked at.
+    pub fn read_link(&self, path: &Path) -> Result<Option<OsString>> {
+        let found = self.try_parent(path).and_then(|(parent, name)| readlinkat(&parent, name.as_os_str()));
+        match found {
+            Ok(target) => Ok(Some(target)),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EINVAL) => Ok(None),
+            Err(errno) => Err(Error::from(errno).context(self.doing("looking at", path))),
+        }
+    }
+
     /// Makes or replaces a symbolic link, atomically. `false` if it already points there.
     ///
     /// # Errors
     /// If the directory is not writable or something other than a link is in its place.
     pub fn link(&self, target: &str, path: &Path) -> Result<bool> {
+        match self.facts(path)?.map(|facts| facts.kind) {
+            None | Some(FileKind::Link) => self.link_over(target, path),
+            Some(_) => Err(Error::permanent("something that is no link is in its place").context(self.doing("linking", path))),
+        }
+    }
+
+    /// As [`Tree::link`]; a file in its place is replaced, too.
+    ///
+    /// # Errors
+    /// If the directory is not writable or a directory is in its place.
+    pub fn link_over(&self, target: &str, path: &Path) -> Result<bool> {
         let doing = || self.doing("linking", path);
         let (parent, name) = self.parent(path)?;
-        match nix::fcntl::readlinkat(&parent, name.as_os_str()) {
+        match readlinkat(&parent, name.as_os_str()) {
             Ok(there) if there.as_encoded_bytes() == target.as_bytes() => return Ok(false),
-            Ok(_) | Err(Errno::ENOENT) => {}
-            Err(Errno::EINVAL) => return Err(Error::permanent("something that is no link is in its place").context(doing())),
+            Ok(_) | Err(Errno::ENOENT | Errno::EINVAL) => {}
             Err(errno) => return Err(Error::from(errno).context(doing())),
         }
-        let mut temporary = OsString::from(".");
-        temporary.push(&name);
-        temporary.push(".hna-new");
-        match unlinkat(&parent, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(Error::from(errno).context(doing())),
-        }
+        let temporary = self.beside(&parent, &name).context(doing)?;
+        self.change().context(doing)?;
         symlinkat(target, &parent, temporary.as_os_str()).context(doing)?;
-        renameat(&parent, temporary.as_os_str(), &parent, name.as_os_str()).context(doing)?;
-        fsync(&parent).context(doing).map(|()| true)
+        self.put(&parent, &temporary, &name).context(doing).map(|()| true)
     }
 
     /// Removes a file or link, synced. `false` if there was none.
@@ -346,11 +407,11 @@ impl Tree {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(false),
             Err(errno) => return Err(Error::from(errno).context(doing())),
         };
-        match unlinkat(&parent, name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
-            Ok(()) => fsync(&parent).context(doing).map(|()| true),
-            Err(Errno::ENOENT) => Ok(false),
-            Err(errno) => Err(Error::from(errno).context(doing())),
+        let removed = self.unlink(&parent, &name, UnlinkatFlags::NoRemoveDir).context(doing)?;
+        if removed {
+            fsync(&parent).context(doing)?;
         }
+        Ok(removed)
     }
 
     /// Removes a directory with everything in it; links in it are removed, not followed. `false` if
@@ -368,7 +429,7 @@ impl Tree {
             self.remove_dir_all(&path.join(name))?;
         }
         let (parent, name) = self.parent(path)?;
-        unlinkat(&parent, name.as_os_str(), UnlinkatFlags::RemoveDir).context(|| self.doing("removing", path))?;
+        self.unlink(&parent, &name, UnlinkatFlags::RemoveDir).context(|| self.doing("removing", path))?;
         fsync(&parent).context(|| self.doing("removing", path)).map(|()| true)
     }
 
@@ -380,6 +441,7 @@ impl Tree {
         let doing = || self.doing("renaming", from);
         let (from_parent, from_name) = self.parent(from)?;
         let (to_parent, to_name) = self.parent(to)?;
+        self.change().context(doing)?;
         renameat(&from_parent, from_name.as_os_str(), &to_parent, to_name.as_os_str()).context(doing)?;
         fsync(&to_parent).context(doing)?;
         fsync(&from_parent).context(doing)
@@ -405,6 +467,22 @@ impl Tree {
         }
         sort(&mut names);
         Ok(names)
+    }
+
+    /// Whether the file system tells the types of files in a directory (`d_type`), by the directory's entry for itself.
+    ///
+    /// # Errors
+    /// If it is no directory or unreadable.
+    pub fn tells_types(&self, path: &Path) -> Result<bool> {
+        let doing = || self.doing("listing", path);
+        let fd = self.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY).context(doing)?;
+        for entry in Dir::from_fd(fd).context(doing)?.iter() {
+            let entry = entry.context(doing)?;
+            if entry.file_name().to_bytes() == b"." {
+                return Ok(entry.file_type().is_some());
+            }
+        }
+        Ok(false)
     }
 
     /// Takes an exclusive lock on a file (made if needed) without waiting; `None` if somebody has it.
@@ -445,22 +523,38 @@ impl Tree {
         }
     }
 
-    /// openat2 for kernels before 5.6 (and seccomp filters that do not know it): stricter, as no link is followed.
+    /// openat2 for kernels before 5.6 (and seccomp filters that do not know it): part by part, each link read and put in the
+    /// place of its name, with this tree's directory as the root of all of them.
     fn walk(&self, relative: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
-        let parts: Vec<_> = relative.components().collect();
-        let Some((last, above)) = parts.split_last() else { return Err(Errno::EINVAL) };
-        let step = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let mut at = self.root.try_clone().map_err(|_| Errno::EMFILE)?;
-        for part in above {
-            if !matches!(part, Component::Normal(_) | Component::CurDir) {
-                return Err(Errno::EXDEV);
+        let part = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        // The directories gone down so far, so that `..` needs no question to the kernel.
+        let mut above: Vec<OwnedFd> = Vec::new();
+        let mut left: Vec<OsString> = parts_backwards(relative);
+        let mut links = 0;
+        while let Some(name) = left.pop() {
+            match name.as_encoded_bytes() {
+                b"/" => above.clear(),
+                b"." => {}
+                b".." => drop(above.pop()),
+                _ => {
+                    let at = above.last().unwrap_or(&self.root);
+                    let fd = openat(at, name.as_os_str(), part, Mode::empty())?;
+                    match facts_of(&fstat(&fd)?).kind {
+                        FileKind::Link if links == LINKS => return Err(Errno::ELOOP),
+                        FileKind::Link => {
+                            links += 1;
+                            left.extend(parts_backwards(Path::new(&readlinkat(&fd, "")?)));
+                        }
+                        _ if left.is_empty() => {
+                            return openat(at, name.as_os_str(), flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty());
+                        }
+                        FileKind::Directory => above.push(fd),
+                        FileKind::File | FileKind::Other => return Err(Errno::ENOTDIR),
+                    }
+                }
             }
-            at = openat(&at, part.as_os_str(), step, Mode::empty())?;
         }
-        if matches!(last, Component::ParentDir) {
-            return Err(Errno::EXDEV);
-        }
-        openat(at.as_fd(), last.as_os_str(), flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())
+        openat(above.last().unwrap_or(&self.root), ".", flags | OFlag::O_CLOEXEC, Mode::empty())
     }
 
     fn full(&self, path: &Path) -> PathBuf {
@@ -470,6 +564,11 @@ impl Tree {
     fn doing(&self, verb: &str, path: &Path) -> String {
         format!("{verb} {}", self.full(path).display())
     }
+}
+
+/// The parts of a path, the first one last.
+fn parts_backwards(path: &Path) -> Vec<OsString> {
+    path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
 }
 
 fn create_synced(parent: &OwnedFd, name: &OsString, bytes: &[u8], attributes: Attributes) -> nix::Result<()> {
@@ -496,7 +595,9 @@ fn facts_of(stat: &FileStat) -> Facts {
         SFlag::S_IFLNK => FileKind::Link,
         _ => FileKind::Other,
     };
-    Facts { kind, mode: stat.st_mode & 0o7777, owner: (stat.st_uid, stat.st_gid), size: u64::try_from(stat.st_size).unwrap_or(0) }
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    let stamp = (stat.st_ino, stat.st_ctime, stat.st_ctime_nsec);
+    Facts { kind, mode: stat.st_mode & 0o7777, owner: (stat.st_uid, stat.st_gid), size, stamp }
 }
 
 #[cfg(test)]
@@ -533,6 +634,20 @@ mod tests {
     }
 
     #[test]
+    fn a_tree_that_breaks_makes_so_many_changes_and_no_more() {
+        let (_dir, tree) = tree();
+        // A temporary name is removed, made, and renamed.
+        for changes in 0..4 {
+            let path = Path::new("x");
+            tree.write(path, b"old", Attributes::mode(0o600)).unwrap();
+            let result = tree.breaking_after(changes).unwrap().write(path, b"new", Attributes::mode(0o600));
+            assert_eq!(result.is_ok(), changes == 3, "{changes}");
+            let expected: &[u8] = if changes == 3 { b"new" } else { b"old" };
+            assert_eq!(tree.read(path, 10).unwrap().as_deref(), Some(expected), "{changes}");
+        }
+    }
+
+    #[test]
     fn links_never_lead_out_of_the_tree() {
         let outside = tempfile::tempdir().unwrap();
         let (dir, tree) = tree();
@@ -543,6 +658,47 @@ mod tests {
         tree.write(Path::new("../../file2"), b"x", Attributes::mode(0o600)).unwrap();
         assert!(outside.path().read_dir().unwrap().next().is_none());
         assert!(dir.path().join("file").exists() && dir.path().join("file2").exists());
+    }
+
+    #[test]
+    fn both_ways_of_opening_follow_links_inside_the_tree_alone() {
+        let outside = tempfile::tempdir().unwrap();
+        let (dir, tree) = tree();
+        tree.create_dir_all(Path::new("a/b"), Attributes::mode(0o755)).unwrap();
+        tree.write(Path::new("a/b/file"), b"x", Attributes::mode(0o600)).unwrap();
+        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, dir.path().join(name)).unwrap();
+        link("b", "a/relative");
+        link("/a/b", "absolute");
+        link("../../../../../../a/b/file", "up");
+        link("relative/file", "a/twice");
+        link("loop", "loop");
+        link("../absolute/../relative/.", "a/around");
+        link(outside.path().to_str().unwrap(), "out");
+        for (path, found) in [
+            ("a/b/file", true),
+            ("/a/b/file", true),
+            ("a/relative/file", true),
+            ("absolute/file", true),
+            ("up", true),
+            ("a/twice", true),
+            ("a/around/file", true),
+            ("../a/../a/b/file", true),
+            ("a/b/../../up", true),
+            ("loop", false),
+            ("out", false),
+            ("a/b/file/..", false),
+            ("a/none", false),
+        ] {
+            let path = Path::new(path);
+            let relative = path.strip_prefix("/").unwrap_or(path);
+            let kind = |fd: nix::Result<OwnedFd>| fd.map(|fd| facts_of(&fstat(&fd).unwrap()).kind).map_err(|_| ());
+            let expected = if found { Ok(FileKind::File) } else { Err(()) };
+            assert_eq!(kind(tree.open_at(path, OFlag::O_RDONLY)), expected, "{}", path.display());
+            assert_eq!(kind(tree.walk(relative, OFlag::O_RDONLY)), expected, "walking {}", path.display());
+        }
+        for path in [".", "a", "absolute", "a/..", "a/b/.."] {
+            assert!(tree.walk(Path::new(path), OFlag::O_RDONLY | OFlag::O_DIRECTORY).is_ok(), "{path}");
+        }
     }
 
     #[test]
@@ -590,5 +746,11 @@ mod tests {
         assert!(tree.link("/usr/lib/x.service", Path::new("x.service")).unwrap());
         assert!(!tree.link("/usr/lib/x.service", Path::new("x.service")).unwrap());
         assert!(tree.link("/usr/lib/y.service", Path::new("x.service")).unwrap());
+        assert_eq!(tree.read_link(Path::new("x.service")).unwrap().unwrap(), "/usr/lib/y.service");
+        tree.write(Path::new("file"), b"", Attributes::mode(0o600)).unwrap();
+        assert!(tree.link("target", Path::new("file")).is_err());
+        assert_eq!(tree.read_link(Path::new("file")).unwrap(), None);
+        assert!(tree.link_over("target", Path::new("file")).unwrap());
+        assert_eq!(tree.read_link(Path::new("file")).unwrap().unwrap(), "target");
     }
 }

@@ -20,9 +20,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::header::{HOST, HeaderName, HeaderValue, LOCATION};
-use reqwest::{Certificate, Client, ClientBuilder, Method};
+use reqwest::{Certificate, Client, ClientBuilder, Identity, Method};
 
 use crate::clock::Clock;
+use crate::desired::{ClientIdentity, Material};
 use crate::error::{Context, Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use failure::Peer;
@@ -101,6 +102,24 @@ enum Trust {
     Unverified,
 }
 
+/// How one endpoint differs from all others.
+#[derive(Clone, Debug, Default)]
+struct Endpoint {
+    authority: Option<Authority>,
+    /// Certificate and key by which this node shows who it is.
+    identity: Option<(PathBuf, PathBuf)>,
+    /// All requests go through this socket, whatever their URL says.
+    socket: Option<PathBuf>,
+}
+
+/// An endpoint's own authority.
+#[derive(Clone, Debug)]
+struct Authority {
+    certificates: Material,
+    /// No other is believed, not the system's either.
+    alone: bool,
+}
+
 /// The client. Cheap to clone; clones share their connections, which are kept alive.
 #[derive(Clone, Debug)]
 pub struct Http(Arc<Inner>);
@@ -108,11 +127,8 @@ pub struct Http(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     tls: Tls,
-    /// One endpoint's own authority (`ca_certificate` of os-collect-config).
-    endpoint_ca: Option<PathBuf>,
-    /// All requests go through this socket, whatever their URL says.
-    socket: Option<PathBuf>,
-    /// Where the files of certificate authorities are read from.
+    endpoint: Endpoint,
+    /// Where the files of certificates and keys are read from.
     root: Arc<Tree>,
     clock: Clock,
     /// By trust and by whether proxies are left out.
@@ -123,19 +139,61 @@ impl Http {
     /// A client that reads authorities below `root` and measures deadlines by `clock`. Reads nothing yet.
     #[must_use]
     pub fn new(tls: Tls, root: Arc<Tree>, clock: Clock) -> Self {
-        Self(Arc::new(Inner { tls, endpoint_ca: None, socket: None, root, clock, clients: Mutex::default() }))
+        Self(Arc::new(Inner { tls, endpoint: Endpoint::default(), root, clock, clients: Mutex::default() }))
     }
 
-    /// The same for an endpoint with an authority of its own.
+    /// The same for an endpoint with an authority of its own (`ca_certificate` of os-collect-config), believed beside the system's.
     #[must_use]
     pub fn with_endpoint_ca(&self, file: &Path) -> Self {
-        self.derived(Some(file.to_owned()), None)
+        self.with_authority(Material::File(file.to_string_lossy().into_owned()), false)
+    }
+
+    /// The same for an endpoint whose authority a parameter gives (`OPENSTACK_CA`), believed beside the system's.
+    #[must_use]
+    pub fn with_given_ca(&self, authority: &Material) -> Self {
+        self.with_authority(authority.clone(), false)
+    }
+
+    /// The same for a service of this node or its cluster: it is spoken to directly, and the authority in this file alone is
+    /// believed. The file is read when the first connection is made: what is derived anew sees a new authority.
+    #[must_use]
+    pub fn believing(&self, file: &str) -> Self {
+        self.with_authority(Material::File(file.to_owned()), true)
+    }
+
+    /// As [`Http::believing`], to a server that wants to know who asks.
+    #[must_use]
+    pub fn with_identity(&self, identity: &ClientIdentity) -> Self {
+        let ClientIdentity { certificate, key, authority } = identity;
+        let authority = Some(Authority { certificates: Material::File(authority.clone()), alone: true });
+        self.derived(Endpoint { authority, identity: Some((certificate.into(), key.into())), socket: None })
     }
 
     /// The same over a local socket (a container runtime's), e.g. with `http://localhost/_ping` as URL.
     #[must_use]
     pub fn over_unix_socket(&self, socket: &Path) -> Self {
-        self.derived(None, Some(socket.to_owned()))
+        self.derived(Endpoint { socket: Some(socket.to_owned()), ..Endpoint::default() })
+    }
+
+    fn with_authority(&self, certificates: Material, alone: bool) -> Self {
+        self.derived(Endpoint { authority: Some(Authority { certificates, alone }), ..Endpoint::default() })
+    }
+
+    /// The clock that deadlines are measured by.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// What a parameter gives; nothing where the file that it names is not there.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn read(&self, material: &Material) -> Result<Vec<u8>> {
+        match material {
+            Material::Text(text) => Ok(text.clone().into_bytes()),
+            Material::File(path) => Ok(self.0.root.read(Path::new(path), READ_LIMIT)?.unwrap_or_default()),
+        }
     }
 
     /// Whether a request may ask for an unverified connection at all: the settings alone decide.
@@ -144,10 +202,15 @@ impl Http {
         self.0.tls.allow_insecure
     }
 
-    fn derived(&self, endpoint_ca: Option<PathBuf>, socket: Option<PathBuf>) -> Self {
+    fn derived(&self, endpoint: Endpoint) -> Self {
         let Inner { tls, root, clock, .. } = &*self.0;
         let (tls, root, clock) = (tls.clone(), Arc::clone(root), clock.clone());
-        Self(Arc::new(Inner { tls, endpoint_ca, socket, root, clock, clients: Mutex::default() }))
+        Self(Arc::new(Inner { tls, endpoint, root, clock, clients: Mutex::default() }))
+    }
+
+    /// The authority that alone is believed.
+    fn sole_authority(&self) -> Option<&Material> {
+        self.0.endpoint.authority.as_ref().filter(|authority| authority.alone).map(|authority| &authority.certificates)
     }
 
     /// Sends a request and reads the whole answer; a status that tells of a failure is an answer too.
@@ -221,7 +284,7 @@ impl Http {
 
     /// Which client a target needs.
     fn class(&self, target: &Target, insecure: bool) -> (Trust, bool) {
-        let direct = self.0.socket.is_some() || target.never_proxied();
+        let direct = self.0.endpoint.socket.is_some() || self.sole_authority().is_some() || target.never_proxied();
         // A proxy that is itself spoken to over TLS needs the roots for plain URLs too.
         let trust = match (target.secure || (!direct && url::proxy_over_tls()), insecure) {
             (false, _) => Trust::Plain,
@@ -232,11 +295,14 @@ impl Http {
     }
 
     fn peer(&self, target: &Target, direct: bool) -> Peer {
-        let name = match &self.0.socket {
-            Some(socket) => socket.display().to_string(),
-            None => target.authority.clone(),
-        };
-        Peer { name, host: target.host.clone(), proxied: !direct && url::proxy_set(target.secure) }
+        let Endpoint { socket, identity, .. } = &self.0.endpoint;
+        Peer {
+            name: socket.as_ref().map_or_else(|| target.authority.clone(), |socket| socket.display().to_string()),
+            host: target.host.clone(),
+            proxied: !direct && url::proxy_set(target.secure),
+            authority: self.sole_authority().map(shown),
+            shown_certificate: identity.as_ref().map(|(certificate, _)| certificate.display().to_string()),
+        }
     }
 
     fn peer_of(&self, url: &str) -> Peer {
@@ -257,36 +323,75 @@ impl Http {
         if direct {
             builder = builder.no_proxy();
         }
-        if let Some(socket) = &self.0.socket {
+        if let Some(socket) = &self.0.endpoint.socket {
             builder = builder.unix_socket(socket.as_path());
         }
         builder = match trust {
             Trust::Plain => builder.tls_certs_only([]),
+            Trust::Verified if self.sole_authority().is_some() => builder.tls_certs_only(self.authorities()?),
             Trust::Verified => builder.tls_certs_merge(self.authorities()?),
             Trust::Unverified => builder.tls_danger_accept_invalid_certs(true),
         };
-        let client = builder.build().map_err(|error| {
-            Error::permanent(failure::innermost(&error))
-                .context("preparing TLS")
-                .remedy("install the system's CA certificates, or give the endpoint's CA ([tls] ca_file)")
-        })?;
+        if let Some((certificate, key)) = self.0.endpoint.identity.as_ref().filter(|_| trust != Trust::Plain) {
+            builder = builder.identity(self.identity(certificate, key)?);
+        }
+        let client = builder.build().map_err(|error| self.unprepared(&failure::innermost(&error)))?;
         self.clients().insert((trust, direct), client.clone());
         Ok(client)
     }
 
-    fn authorities(&self) -> Result<Vec<Certificate>> {
-        let mut all = Vec::new();
-        for file in self.0.tls.ca_file.iter().chain(&self.0.endpoint_ca) {
-            let doing = || format!("reading the certificate authorities in {}", file.display());
-            let remedy = "put the endpoint's CA there as PEM, or correct [tls] ca_file (ca_certificate in os-collect-config)";
+    fn unprepared(&self, why: &str) -> Error {
+        let remedy = match &self.0.endpoint.identity {
+            Some(_) => {
+                "see what `heat-node-agent certificates` says of them: the agent makes them anew where they do not belong together"
+            }
+            None => "install the system's CA certificates, or give the endpoint's CA ([tls] ca_file)",
+        };
+        let error = Error::permanent(why).remedy(remedy);
+        match &self.0.endpoint.identity {
+            Some((certificate, key)) => error.context(format!("using {} and {}", certificate.display(), key.display())),
+            None => error.context("preparing TLS"),
+        }
+    }
+
+    /// What this node shows to a server: PKCS#8, SEC1 and PKCS#1 keys are read (RFC 5958, 5915, 8017).
+    fn identity(&self, certificate: &Path, key: &Path) -> Result<Identity> {
+        let mut both = Vec::new();
+        for file in [certificate, key] {
             let bytes = self.0.root.read(file, READ_LIMIT)?;
-            let found = Certificate::from_pem_bundle(&bytes.unwrap_or_default()).unwrap_or_default();
+            both.extend(bytes.ok_or_else(|| self.unprepared(&format!("{} is not there", file.display())))?);
+            both.push(b'\n');
+        }
+        Identity::from_pem(&both).map_err(|error| self.unprepared(&failure::innermost(&error)))
+    }
+
+    fn authorities(&self) -> Result<Vec<Certificate>> {
+        let system = self.0.tls.ca_file.as_ref().filter(|_| self.sole_authority().is_none());
+        let system = system.map(|file| Material::File(file.to_string_lossy().into_owned()));
+        let own = self.0.endpoint.authority.as_ref().map(|own| own.certificates.clone());
+        let mut all = Vec::new();
+        for authority in system.into_iter().chain(own) {
+            let found = Certificate::from_pem_bundle(&self.read(&authority)?).unwrap_or_default();
             if found.is_empty() {
-                return Err(Error::permanent("no PEM certificate in the file").remedy(remedy).context(doing()));
+                let remedy = if self.sole_authority().is_some() {
+                    "see what `heat-node-agent certificates` says of it"
+                } else {
+                    "put the endpoint's CA there as PEM, or correct [tls] ca_file (ca_certificate in os-collect-config, OPENSTACK_CA)"
+                };
+                let doing = format!("reading the certificate authorities in {}", shown(&authority));
+                return Err(Error::permanent("no PEM certificate in it").remedy(remedy).context(doing));
             }
             all.extend(found);
         }
         Ok(all)
+    }
+}
+
+/// Where an authority stands.
+fn shown(authority: &Material) -> String {
+    match authority {
+        Material::File(path) => path.clone(),
+        Material::Text(_) => "the parameters".to_owned(),
     }
 }
 

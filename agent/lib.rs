@@ -7,9 +7,10 @@
 //! ```
 //!
 //! A room imports from rooms earlier in this picture and from the shared ones
-//! (`identity`, `openstack`, `systemd`, `metadata`, `desired`, `programs`, `http`, `files`, `clock`, `order`, `error`);
+//! (`certificates`, `identity`, `openstack`, `systemd`, `metadata`, `desired`, `programs`, `http`, `files`, `clock`, `order`, `error`);
 //! `report` is told by events; nobody imports `commands`.
 
+pub mod certificates;
 pub mod clock;
 pub mod collect;
 pub mod commands;
@@ -22,9 +23,11 @@ pub mod http;
 pub mod identity;
 pub mod kubernetes;
 pub mod metadata;
+pub mod network;
 pub mod openstack;
 pub mod order;
 pub mod programs;
+pub mod reach;
 pub mod report;
 pub mod settings;
 pub mod signal;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use heat_node_agent::commands::command_line::{Cli, Command};
+use heat_node_agent::commands::command_line::{CertificatesAction, Cli, Command};
 use heat_node_agent::commands::{self, Options, Order, exit, print_error};
 use heat_node_agent::error::Result;
 use heat_node_agent::files::Tree;
@@ -36,6 +36,15 @@ fn run(cli: Cli) -> Result<ExitCode> {
     }
     if let Command::Catalog = &cli.command {
         return commands::print(&journal_catalog()).map(|()| exit::OK);
+    }
+    if let Command::PodNetwork = &cli.command {
+        return commands::pod_network::run();
+    }
+    if let Command::Firewall = &cli.command {
+        return commands::firewall::run();
+    }
+    if let Command::Certificates { action: Some(CertificatesAction::NewCa { out, name, days }), .. } = &cli.command {
+        return commands::certificates::new_ca(out, name, *days);
     }
     if let Command::Verify { json, image, metadata } = cli.command {
         options.metadata = metadata;
@@ -69,6 +78,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             commands::status::run(&loaded.settings, commands::status::Wanted { json, wait, watch })
         }
         Command::Explain { json } => commands::status::explain(&loaded.settings, json),
+        Command::Timeline { svg } => commands::timeline::run(&loaded.settings, svg),
         Command::Plan { metadata, root } => commands::plan::run(&with(metadata), &loaded.settings, root.as_deref()),
         Command::Apply { root, metadata } => commands::apply::run(&with(metadata), &loaded.settings, &root),
         Command::Metadata { key, source, json, show_secrets, metadata } => {
@@ -82,7 +92,14 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Rerun { deployment } => commands::order::run(&loaded.settings, Order::Rerun, &deployment),
         Command::Forget { deployment } => commands::order::run(&loaded.settings, Order::Forget, &deployment),
-        Command::HookRun { .. } | Command::Catalog | Command::Verify { .. } | Command::InstanceGuard => Ok(exit::OK),
+        Command::Certificates { action: Some(_), .. } => commands::order::run(&loaded.settings, Order::Rotate, ""),
+        Command::Certificates { json, action: None } => commands::certificates::run(&loaded.settings, json),
+        Command::HookRun { .. }
+        | Command::Catalog
+        | Command::PodNetwork
+        | Command::Firewall
+        | Command::Verify { .. }
+        | Command::InstanceGuard => Ok(exit::OK),
     }
 }
 

@@ -1,11 +1,13 @@
-//! News about directories, by inotify. Nobody may rely on it alone: every waiter has a poll as the net under it.
+//! News about directories, by inotify, and about devices, by udev's netlink socket. Nobody may rely on it alone: every
+//! waiter has a poll as the net under it.
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket};
 use tokio::io::unix::AsyncFd;
 
 /// Directories that are watched, for who may block.
@@ -87,6 +89,35 @@ impl AsyncWatch {
     }
 }
 
+/// The multicast group in which udev tells of a device once its links are made; the kernel's own is 1
+/// (`libudev`, `udev_monitor_new_from_netlink(3)`).
+const UDEV_GROUP: u32 = 2;
+
+/// Devices that come, change and go, as udev tells of them.
+pub struct DeviceNews(Option<AsyncFd<OwnedFd>>);
+
+impl DeviceNews {
+    /// Listens. Within a runtime only; without such a socket the poll alone has to do.
+    #[must_use]
+    #[expect(deprecated, reason = "what replaces it is unsafe to call; the descriptor is owned for as long as this lives")]
+    pub fn open() -> Self {
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkKObjectUEvent).ok();
+        let bound = socket.filter(|socket| bind(socket.as_raw_fd(), &NetlinkAddr::new(0, UDEV_GROUP)).is_ok());
+        Self(bound.and_then(|socket| AsyncFd::new(socket).ok()))
+    }
+
+    /// Waits for news; for ever where there is no socket. Safe to drop. Who sent it and what it says is not looked at: who
+    /// was woken looks at the devices themselves.
+    pub async fn changed(&self) {
+        let Some(fd) = &self.0 else { return std::future::pending().await };
+        let Ok(mut ready) = fd.readable().await else { return std::future::pending().await };
+        // A message that does not fit is cut, and one that was lost (ENOBUFS) is followed by the next.
+        while recv(fd.as_raw_fd(), &mut [0; 16], MsgFlags::empty()).is_ok() {}
+        ready.clear_ready();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,5 +137,25 @@ mod tests {
         watch.wait(Duration::from_secs(20));
         assert!(started.elapsed() < Duration::from_secs(10));
         watch.wait(Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn what_udev_says_wakes_and_is_taken_in_whole() {
+        use nix::sys::socket::{getsockname, sendto};
+
+        let news = DeviceNews::open();
+        let Some(fd) = &news.0 else { panic!("a netlink socket can be bound to udev's group") };
+        let address: NetlinkAddr = getsockname(fd.as_raw_fd()).unwrap();
+        assert_eq!(address.groups(), UDEV_GROUP);
+        let sender =
+            socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkKObjectUEvent).unwrap();
+        let to = NetlinkAddr::new(address.pid(), 0);
+        let clock = Clock::system();
+        for _ in 0..3 {
+            // One message alone: only privileged processes may send to the group.
+            sendto(sender.as_raw_fd(), &[b'x'; 4096], &to, MsgFlags::empty()).unwrap();
+        }
+        assert_eq!(clock.limit(Duration::from_secs(20), news.changed()).await, Some(()));
+        assert_eq!(clock.limit(Duration::from_millis(50), news.changed()).await, None);
     }
 }

@@ -96,7 +96,10 @@ fn commands(root: &Command) -> String {
     for (code, meaning) in [
         ("0", "Well."),
         ("1", "Failed. For `run --once`: a deployment failed, or a signal waits."),
-        ("2", "Only plan and status: changes are pending, something is degraded, or the daemon is down."),
+        (
+            "2",
+            "Only plan, status and certificates: changes are pending, something is degraded or near its end, or the daemon is down.",
+        ),
         ("64", "Usage, or settings that cannot be used; systemd does not restart into them."),
         ("75", "A wait was over before what was waited for."),
     ] {

@@ -18,9 +18,10 @@ import pytest  # noqa: E402
 
 from lib import hosts as hosts_module  # noqa: E402
 from lib.agent import Agent  # noqa: E402
-from lib.common import GATEWAY, TESTHOST  # noqa: E402
+from lib.common import GATEWAY, SET, TESTHOST  # noqa: E402
 from lib.heat import Heat, unique  # noqa: E402
 from lib.hosts import Host  # noqa: E402
+from lib.magnum import Magnum  # noqa: E402
 from lib.signal_server import SignalServer  # noqa: E402
 
 
@@ -50,10 +51,12 @@ AGENTS = pytest.StashKey[list]()
 
 @pytest.fixture(scope="session")
 def testhost():
-    """Roots are there, nothing of an earlier session is, and no other session of this machine runs hosts."""
-    with open("/run/hna-testhost.lock", "w") as lock:  # the namespaces' names are the machine's
+    """Roots are there, nothing of an earlier session is, and no other session of this machine runs hosts of this set."""
+    with open(f"/run/hna-testhost-{SET}.lock", "w") as lock, open("/run/hna-testhost.lock", "w") as roots:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(roots, fcntl.LOCK_EX)
         hosts_module.prepare()
+        fcntl.flock(roots, fcntl.LOCK_UN)
         Host.down_all()
         yield
         Host.down_all()
@@ -91,6 +94,19 @@ def signal_server(lab, tmp_path):
         server = SignalServer(tmp_path / f"signals-{port}", port=port, **options)
         made.append(server)
         return server.start()
+    yield make
+    for server in made:
+        server.stop()
+
+
+@pytest.fixture
+def magnum(lab, tmp_path):
+    """magnum(release=22) starts a Keystone with a Magnum on the bridge."""
+    made: list[Magnum] = []
+
+    def make(**options) -> Magnum:
+        made.append(Magnum(tmp_path / f"magnum-{len(made)}", port=19511 + len(made), **options))
+        return made[-1].start()
     yield make
     for server in made:
         server.stop()

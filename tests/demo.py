@@ -12,11 +12,15 @@ from urllib.parse import urlsplit
 os.environ.update(HNA_TEST_SET="demo", HB_LAB="demo", HB_IP="10.78.0.1")
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from lib import stand_ins  # noqa: E402
 from lib.common import GATEWAY, REPO, Failed  # noqa: E402
 from lib.hosts import Host, lab_down, lab_up  # noqa: E402
+from lib.magnum import Magnum  # noqa: E402
 from lib.signal_server import SignalServer  # noqa: E402
 
 NAME, ADDRESS = "demo-master", "10.78.0.11"
+# What users look at once it is done.
+PAGES = ["heat-node-agent status", "heat-node-agent timeline", "heat-node-agent certificates", "journalctl -x -q --no-pager --no-hostname -u heat-node-agent"]
 PATIENCE = 300
 SCRIPT = """#!/bin/sh
 echo "hello $who, this is $(hostname)"
@@ -28,7 +32,7 @@ def master() -> tuple[dict, list]:
     """Parameters and outputs of the example's master."""
     [example] = json.loads((REPO / "examples/master.json").read_text())["deployments"]
     inputs = {i["name"]: i["value"] for i in example["inputs"] if not i["name"].startswith("deploy_")}
-    return inputs | {"INSTANCE_NAME": NAME, "KUBE_NODE_IP": ADDRESS}, example["outputs"]
+    return inputs | {"INSTANCE_NAME": NAME, "KUBE_NODE_IP": ADDRESS, "KUBE_API_PRIVATE_ADDRESS": ADDRESS}, example["outputs"]
 
 
 class Heat(SignalServer):
@@ -92,11 +96,12 @@ def verdicts(server: Heat, expected: list[str]) -> list[str]:
     return wrong
 
 
-def work(host: Host, server: Heat, folder: Path) -> int:
+def work(host: Host, server: Heat, magnum: Magnum, folder: Path) -> int:
     parameters, outputs = master()
-    say("a network, a stand-in for heat-api-cfn, a host with two blank volumes (vdb, vdc)")
+    say("a network, stand-ins for heat-api-cfn, Keystone and Magnum, a host with two blank volumes (vdb, vdc)")
     lab_up("demo", f"{GATEWAY}/24")
     server.start()
+    parameters |= magnum.start().parameters()
     handle = json.dumps({"alarm_url": server.signal_url("wait_handle", "waitcondition")})
     server.deploy(
         server.deployment("hello", config=SCRIPT, inputs={"who": "Heat"}, outputs=["greeting"]),
@@ -107,6 +112,8 @@ def work(host: Host, server: Heat, folder: Path) -> int:
             volumes={"vdb": ("4G", parameters["DOCKER_VOLUME"]), "vdc": ("2G", parameters["ETCD_VOLUME"])})
     # What cloud-init leaves of Heat's user data: the only thing that the agent is told.
     host.write("/var/lib/heat-cfntools/cfn-init-data", json.dumps({"deployments": [], "os-collect-config": server.settings()}), 0o600)
+    # What an image has: etcd and containerd are Debian's.
+    stand_ins.into(host, parameters["KUBE_TAG"].removeprefix("v"), f"flanneld={parameters['FLANNEL_TAG'].removeprefix('v')}")
     host.install_agent()
     # as a package does
     host.sh("systemd-tmpfiles --create heat-node-agent.conf; systemctl preset -q heat-node-agent.service")
@@ -116,10 +123,9 @@ def work(host: Host, server: Heat, folder: Path) -> int:
     code = settled(host)
     host.exec("journalctl", "--sync")
 
-    heading("# heat-node-agent status")
-    print(host.exec("heat-node-agent", "status", check=False).stdout, flush=True)
-    heading("# journalctl -x -u heat-node-agent")
-    print(host.exec("journalctl", "-x", "-q", "--no-pager", "--no-hostname", "-u", "heat-node-agent").stdout, flush=True)
+    for page in PAGES:
+        heading(f"# {page}")
+        print(host.exec(*page.split(), check=False).stdout, flush=True)
     heading("what Heat got")
     for one in server.signals():
         print(f"{one.method} {urlsplit(one.target).path}\n  answered {one.status}; {one.header('content-type') or 'no content type'}")
@@ -149,10 +155,12 @@ def main() -> int:
     folder = REPO / "target/demo"
     host = Host(NAME)
     server = Heat(folder / "heat", ip=GATEWAY, port=8000, lab="demo")
+    magnum = Magnum(folder / "magnum", ip=GATEWAY, lab="demo")
     Host.down_all()  # of an earlier run that was killed
     server.forget()
+    magnum.forget()
     try:
-        code = work(host, server, folder)
+        code = work(host, server, magnum, folder)
     except (Failed, AssertionError, OSError) as error:
         print(error, file=sys.stderr)
         code = 1
@@ -166,6 +174,7 @@ def main() -> int:
             except KeyboardInterrupt:
                 pass
         server.stop()
+        magnum.stop()
         Host.down_all()
         lab_down("demo")
     return code

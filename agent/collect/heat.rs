@@ -9,7 +9,7 @@ use super::learnt::{DEPLOYMENT_KEY, Section};
 use crate::error::{Context, Error, Result};
 use crate::http::{Request, Response, redacted};
 use crate::openstack::aws_signature::encode;
-use crate::openstack::keystone::Credentials;
+use crate::openstack::keystone::{Credentials, Scope};
 use crate::report::text::{escaped, shortened};
 use crate::settings::SourceName;
 
@@ -48,7 +48,7 @@ impl Endpoint {
         let [auth_url, user_id, password, project_id, stack, resource] =
             section.complete(SourceName::Heat, needed)?.map(str::to_owned);
         let region = section.get("region_name").map(str::to_owned);
-        let credentials = Credentials { auth_url, user_id, password, project_id, region };
+        let credentials = Credentials { auth_url, user_id, password, scope: Scope::Project(project_id), region };
         Ok(Some(Self { credentials, stack, resource, ca: section.get("ca_certificate").map(str::to_owned) }))
     }
 

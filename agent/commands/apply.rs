@@ -14,7 +14,7 @@ use crate::settings::Settings;
 /// # Errors
 /// If the parameters are wrong, `root` is `/`, or something cannot be written.
 pub fn run(options: &Options, settings: &Settings, root: &Path) -> Result<ExitCode> {
-    let desired = plan::desired(options, settings, &Facts::default())?;
+    let (_, desired) = plan::desired(options, settings, &Facts::default())?;
     let done = offline::apply(&desired, root)?;
     let lines: Vec<String> =
         done.done.iter().cloned().chain(done.omitted.iter().map(|what| format!("left to the node: {what}"))).collect();

@@ -58,6 +58,15 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// The newest bring-up of the node against time: each step, what it waited for, how long it took
+    ///
+    /// Marked is the critical path: from the step that ended last, or failed, back through the need that ended last. The
+    /// whole can be no shorter than these steps. Works when the daemon is down, and while the node is brought up.
+    Timeline {
+        /// A picture in place of the page, to standard output
+        #[arg(long)]
+        svg: bool,
+    },
     /// What would change: a diff of each file, a list of unit and volume actions; 2 if anything
     Plan {
         /// A metadata document in place of what was collected
@@ -166,6 +175,22 @@ pub enum Command {
         #[arg(long, short)]
         follow: bool,
     },
+    /// The node's certificates: file, issuer, names, end and who reads them
+    ///
+    /// Each is ok, near its end (past two thirds of its life), EXPIRED, MISSING or FLAWED, and then says why and what to do.
+    /// It looks at the files of this machine by the parameters of the newest generation, as root; the daemon need not run. A key is
+    /// never shown, only the fingerprint of the one for service accounts, which is the same on all masters.
+    ///
+    /// Ends with 0 if all are well, 2 if one is near its end, expired, flawed or missing.
+    #[command(args_conflicts_with_subcommands = true)]
+    Certificates {
+        /// The list as a document (docs/schemas/certificates.json)
+        #[arg(long)]
+        json: bool,
+        /// What to do, in place of the list.
+        #[command(subcommand)]
+        action: Option<CertificatesAction>,
+    },
     /// Runs a recorded job, at most once
     #[command(hide = true)]
     HookRun {
@@ -175,7 +200,42 @@ pub enum Command {
     /// Whether the node's services may start on this machine
     #[command(hide = true)]
     InstanceGuard,
+    /// Makes this node's part of the network of pods: docker's bridge, a bridge and routes, rules
+    ///
+    /// From /etc/heat-node-agent/pod-network.json. heat-node-pod-network.service runs it at each boot, without the daemon.
+    /// It waits for flannel's subnet for ten minutes at most, says each thing that it does, and does nothing twice.
+    PodNetwork,
+    /// Opens the ports of the node's services in the host's firewall
+    ///
+    /// From /etc/heat-node-agent/firewall.json, in nftables, firewalld or what iptables.service restores.
+    /// heat-node-firewall.service runs it after those. Rules that are no longer asked for go, nobody else's are touched.
+    Firewall,
     /// Prints the journal catalog
     #[command(hide = true)]
     Catalog,
+}
+
+/// What `certificates` does besides listing them.
+#[derive(Debug, Subcommand)]
+pub enum CertificatesAction {
+    /// Moves this node one step on in a change of authority: trust both, switch, drop the old one
+    ///
+    /// Each step needs that all nodes of the cluster have done the one before: look at `heat-node-agent certificates` on
+    /// each. The same by Heat is the parameter CA_ROTATION. Refused where no change of authority is under way.
+    Rotate,
+    /// Makes authorities and a key pair of service accounts for an operator who has none
+    ///
+    /// Three authorities (kubernetes, etcd, front-proxy), each with a subject and a key of its own, the keys of service
+    /// accounts, and parameters.yaml with all of it for Heat. It needs neither root nor a daemon, and overwrites nothing.
+    NewCa {
+        /// Where to; made if it is not there, for its owner alone
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// What the subjects begin with
+        #[arg(long, value_name = "CN", default_value = "kubernetes")]
+        name: String,
+        /// How long they are good for
+        #[arg(long, value_name = "N", default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        days: u32,
+    },
 }

@@ -68,6 +68,9 @@ impl Check<'_> {
             ("usr/bin/heat-node-agent", 0o755),
             ("usr/lib/systemd/system/heat-node-agent.service", 0o644),
             ("usr/lib/systemd/system/heat-node-agent-guard.service", 0o644),
+            ("usr/lib/systemd/system/heat-node-pod-network.service", 0o644),
+            ("usr/lib/systemd/system/heat-node-firewall.service", 0o644),
+            ("usr/lib/systemd/system/heat-node-firewall-again.service", 0o644),
             ("usr/lib/tmpfiles.d/heat-node-agent.conf", 0o644),
             ("usr/lib/systemd/catalog/heat-node-agent.catalog", 0o644),
         ] {
@@ -89,10 +92,12 @@ impl Check<'_> {
     }
 
     fn unit_is_enabled(&mut self) -> Result<()> {
-        // Without the guard neither etcd nor docker starts.
+        // Without the guard neither etcd nor docker starts; without the network of pods docker does not.
         for (name, remedy) in [
             ("heat-node-agent.service", "systemctl unmask heat-node-agent.service"),
             ("heat-node-agent-guard.service", "systemctl unmask heat-node-agent-guard.service"),
+            ("heat-node-pod-network.service", "systemctl unmask heat-node-pod-network.service"),
+            ("heat-node-firewall.service", "systemctl unmask heat-node-firewall.service"),
         ] {
             let unit = Path::new("etc/systemd/system").join(name);
             if self.root.facts(&unit)?.is_some_and(|facts| facts.kind == FileKind::Link) {
@@ -286,6 +291,9 @@ mod tests {
         for file in [
             "usr/lib/systemd/system/heat-node-agent.service",
             "usr/lib/systemd/system/heat-node-agent-guard.service",
+            "usr/lib/systemd/system/heat-node-pod-network.service",
+            "usr/lib/systemd/system/heat-node-firewall.service",
+            "usr/lib/systemd/system/heat-node-firewall-again.service",
             "usr/lib/systemd/system/dbus.service",
             "usr/lib/systemd/system/cloud-config.target",
             "usr/lib/tmpfiles.d/heat-node-agent.conf",

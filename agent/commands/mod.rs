@@ -1,21 +1,26 @@
 //! The commands: a file each. Nobody imports this room.
 
 pub mod apply;
+pub mod certificates;
 pub mod command_line;
+pub mod firewall;
 pub mod hook_run;
 pub mod instance_guard;
 pub mod logs;
 pub mod metadata;
 pub mod order;
 pub mod plan;
+pub mod pod_network;
 pub mod run;
 pub mod signal;
 pub mod status;
+pub mod timeline;
 pub mod verify;
 
 mod document;
 mod facts;
 mod image;
+mod installed;
 mod masking;
 mod output;
 mod own;
@@ -23,6 +28,10 @@ mod requests;
 
 use std::path::PathBuf;
 
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+
+use crate::error::Result;
+use output::carry_out;
 use output::note;
 pub use output::{print, print_error};
 pub use requests::Order;
@@ -38,6 +47,12 @@ pub struct Options {
     pub metadata: Option<PathBuf>,
 }
 
+/// What a command that waits for something runs on: this thread alone. Not a `Runtime`, which could be one of many threads:
+/// that scheduler would be in the binary, and for one `pow` in it all of libm in memory.
+fn runtime() -> Result<LocalRuntime> {
+    Ok(Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?)
+}
+
 /// What commands end with (design.md 3).
 pub mod exit {
     use std::process::ExitCode;
@@ -47,7 +62,7 @@ pub mod exit {
     /// Failed; for `run --once`: a deployment failed.
     pub const FAILED: ExitCode = ExitCode::FAILURE;
 
-    /// Only `plan` and `status`: changes are pending, or something is degraded.
+    /// Only `plan`, `status` and `certificates`: changes are pending, something is degraded or near its end.
     #[must_use]
     pub fn pending() -> ExitCode {
         ExitCode::from(2)

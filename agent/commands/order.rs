@@ -1,4 +1,4 @@
-//! `rerun ID`, `forget ID`: orders to the daemon; without one they are carried out here.
+//! `rerun ID`, `forget ID`, `certificates rotate`: orders to the daemon; without one they are carried out here.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -86,6 +86,7 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
         report: &report,
         listed: &|id| snapshot.deployments.is_some().then(|| snapshot.lists(id)),
         daemon: false,
+        node_busy: false,
     };
     let mut done = Vec::new();
     let served = desk.serve(&mut done).and_then(|()| tell(state, &done));

@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use crate::error::{Error, Result};
+use crate::programs::tool::{line, told};
 use crate::report::text::escaped;
 
 /// Writes to standard output. A reader that went away (`| head`) is no error.
@@ -17,6 +18,12 @@ pub fn print(text: &str) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Runs a small tool, and says the command once it is done.
+pub(super) fn carry_out<S: AsRef<str>>(tool: &str, arguments: &[S]) -> Result<()> {
+    told(tool, arguments, "")?;
+    print(&format!("{}\n", line(tool, arguments)))
 }
 
 /// Text from outside must not command the terminal that shows it; its lines stay lines.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::openstack::aws_signature::Keys;
-use crate::openstack::keystone::Credentials;
+use crate::openstack::keystone::{Credentials, Scope};
 use crate::signal::Own;
 
 /// What the server may speak to Heat with: the settings of its sources, as Heat and cloud-init give them.
@@ -21,7 +21,7 @@ pub(super) fn own(metadata: &Map<String, Value>) -> Own {
             auth_url: text("heat", "auth_url")?,
             user_id: text("heat", "user_id")?,
             password: text("heat", "password")?,
-            project_id: text("heat", "project_id")?,
+            scope: Scope::Project(text("heat", "project_id")?),
             region: text("heat", "region_name"),
         })
     };

@@ -1,41 +1,66 @@
-//! `plan [--metadata FILE] [--root DIR]`: what would change; 2 if anything.
+//! `plan [--metadata FILE] [--root DIR]`: what would change; 2 if anything. On the machine itself also whether the installed
+//! programs take it.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::{Options, document, exit, facts, note, print};
-use crate::converge::{self, offline};
+use futures_util::future::ready;
+
+use super::installed::{self, Machine, RULE, Verdicts};
+use super::{Options, document, exit, facts, note, print, runtime};
+use crate::clock::Clock;
+use crate::converge::{self, certificates, offline};
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::kubernetes::{self, Facts, Preflight};
+use crate::kubernetes::{self, Facts, NodeSpec, Preflight};
+use crate::programs::tool;
 use crate::settings::Settings;
 use crate::systemd::Systemd;
 
 /// Prints the difference between the node and its parameters.
 ///
 /// # Errors
-/// If the parameters are wrong, or the machine cannot be looked at.
+/// If the parameters are wrong, an installed program is known not to take them, or the machine cannot be looked at.
 pub fn run(options: &Options, settings: &Settings, root: Option<&Path>) -> Result<ExitCode> {
     let facts = match root {
         Some(_) => Facts::default(),
         None => facts::of_machine(&Tree::open(Path::new("/"))?),
     };
-    let desired = desired(options, settings, &facts)?;
+    let (spec, desired) = desired(options, settings, &facts)?;
+    let mut verdicts = Verdicts::default();
     let plan = if let Some(root) = root {
         offline::plan(&desired, root)?
     } else {
         let tree = Tree::open(Path::new("/"))?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let observed = runtime.block_on(async { converge::observe(&desired, &tree, &Systemd::connect().await?).await })?;
+        let mut observed = runtime()?.block_on(async {
+            let systemd = Systemd::connect().await?;
+            let machine = Machine { root: &tree, systemd: &systemd, spec: &spec, desired: &desired };
+            verdicts = machine.judge(&|_, path| Box::pin(ready(ask(&path))), None).await;
+            converge::observe(&desired, &tree, &systemd).await
+        })?;
+        let look = certificates::look(&tree, &desired, Clock::system().now())?;
+        observed.certificates = look.drift.iter().map(ToString::to_string).collect();
         converge::plan(&desired, &observed)
     };
     print(&plan.render())?;
+    for (_, verdict) in verdicts.odd {
+        note(&format!("{}; {}", verdict.odd.unwrap_or_default(), verdict.remedy));
+    }
+    if !verdicts.refused.is_empty() {
+        return Err(Error::refused(verdicts.refused).rule(RULE).remedy(verdicts.remedy).context("asking the installed programs"));
+    }
     Ok(if plan.is_empty() { exit::OK } else { exit::pending() })
 }
 
+/// What a program says of its release.
+fn ask(path: &str) -> Result<String> {
+    let answer = tool::ask(path, &["--version"], "")?.unwrap_or_default();
+    Ok(installed::release(answer.out, answer.err))
+}
+
 /// What the node's deployment asks for.
-pub(super) fn desired(options: &Options, settings: &Settings, facts: &Facts) -> Result<Desired> {
+pub(super) fn desired(options: &Options, settings: &Settings, facts: &Facts) -> Result<(NodeSpec, Desired)> {
     let deployment = document::node(&document::read(options, settings)?)?;
     let spec = kubernetes::node_of(&deployment).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
@@ -46,5 +71,6 @@ pub(super) fn desired(options: &Options, settings: &Settings, facts: &Facts) -> 
     for warning in heat_params.iter().chain(&spec.warnings).chain(&small) {
         note(&format!("{warning}"));
     }
-    Ok(kubernetes::render(&spec, facts))
+    let desired = kubernetes::render(&spec, facts);
+    Ok((spec, desired))
 }

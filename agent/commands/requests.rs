@@ -1,4 +1,4 @@
-//! Orders of the operator (`rerun`, `forget`), as files in `requests/` of the state directory.
+//! Orders of the operator (`rerun`, `forget`, `certificates rotate`), as files in `requests/` of the state directory.
 //!
 //! A command writes an order and waits for its answer; whoever holds the state directory carries it out: the daemon, or
 //! without one the command itself. An order is done once or not at all, wherever it is cut off: what is meant is written
@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::converge::certificates::{self, order_next_step};
 use crate::deploy::{Journal, Record, State, choose, hooks};
+use crate::desired::Rotation;
 use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, Tree};
 use crate::programs::Programs;
@@ -27,14 +29,16 @@ const AT_ONCE: usize = 64;
 /// Answers that nobody took, and orders that were put aside, of which so many are kept: more than are given at a time.
 const KEPT: usize = 2 * AT_ONCE;
 
-/// What is to be done with a deployment.
+/// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// It ended, and is run once more.
+    /// A deployment that ended is run once more.
     Rerun,
-    /// Its record goes, as if it had never been seen.
+    /// A deployment's record goes, as if it had never been seen.
     Forget,
+    /// The node goes one step on in a change of authority.
+    Rotate,
 }
 
 impl Order {
@@ -42,6 +46,7 @@ impl Order {
         match self {
             Self::Rerun => "rerun",
             Self::Forget => "forget",
+            Self::Rotate => "rotate",
         }
     }
 }
@@ -52,9 +57,9 @@ impl Order {
 pub(super) struct Request {
     schema: u32,
     order: Order,
-    /// As the operator wrote it.
+    /// As the operator wrote it; nothing where the order is about no deployment.
     deployment: String,
-    /// The id that it meant, once that was looked up.
+    /// The id that it meant, or the step that it leads to, once that was looked up.
     #[serde(default)]
     resolved: Option<String>,
     /// When the record that it meant was made: one of another time was made after the order was carried out.
@@ -84,6 +89,8 @@ pub(super) struct Served {
     answer: Answer,
     /// Id of the deployment that was changed.
     pub(super) about: Option<String>,
+    /// Whether the node has something to do now.
+    pub(super) node: bool,
 }
 
 /// Tells the commands that wait what became of their orders. Whoever hears it may ask for the status next: that is to
@@ -118,6 +125,8 @@ pub(super) struct Desk<'a> {
     pub(super) listed: &'a dyn Fn(&str) -> Option<bool>,
     /// Whether the daemon itself is at work.
     pub(super) daemon: bool,
+    /// Whether the node is being worked on: what is remembered of its certificates is then in other hands.
+    pub(super) node_busy: bool,
 }
 
 impl Desk<'_> {
@@ -134,6 +143,7 @@ impl Desk<'_> {
         let hidden = |path: &&PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         for path in paths.iter().filter(|path| !hidden(path) && !done(path)).take(AT_ONCE) {
             match self.read(path) {
+                Ok(Some(request)) if request.order == Order::Rotate && self.node_busy => {}
                 Ok(Some(request)) => served.push(self.answer(path, request)?),
                 Ok(None) => {}
                 Err(error) if error.kind() == Kind::Permanent => {
@@ -170,16 +180,52 @@ impl Desk<'_> {
     }
 
     fn answer(&mut self, path: &Path, mut request: Request) -> Result<Served> {
-        let (answer, about) = match self.carry_out(path, &mut request) {
-            Ok((id, lines)) => (Answer { done: true, lines: tidy(&lines) }, Some(id)),
-            Err(error) if error.kind() == Kind::Transient => return Err(error),
-            Err(error) => {
-                let line = format!("the order to {} {} was refused", request.order.as_str(), request.deployment);
-                self.report.emit(Event::new(Code::RequestRefused, line).error(&error));
-                (Answer { done: false, lines: tidy(&error.lines()) }, None)
-            }
+        let rotates = request.order == Order::Rotate;
+        let done = if rotates {
+            self.rotate(path, &mut request).map(|lines| (None, lines))
+        } else {
+            self.carry_out(path, &mut request).map(|(id, lines)| (Some(id), lines))
         };
-        Ok(Served { path: path.to_owned(), answer, about })
+        match done {
+            Ok((about, lines)) => {
+                Ok(Served { path: path.to_owned(), answer: Answer { done: true, lines: tidy(&lines) }, about, node: rotates })
+            }
+            Err(error) if error.kind() == Kind::Transient => Err(error),
+            Err(error) => {
+                let about = if rotates { "the authority" } else { &request.deployment };
+                let line = format!("the order to {} {about} was refused", request.order.as_str());
+                self.report.emit(Event::new(Code::RequestRefused, line).error(&error));
+                let answer = Answer { done: false, lines: tidy(&error.lines()) };
+                Ok(Served { path: path.to_owned(), answer, about: None, node: false })
+            }
+        }
+    }
+
+    /// Which step is meant is written into the order first: where that is no longer the next one, it was taken.
+    fn rotate(&mut self, path: &Path, request: &mut Request) -> Result<Vec<String>> {
+        let next = certificates::Record::look(self.state).next_step();
+        let meant = request.resolved.as_deref().and_then(Rotation::from_word);
+        let step = if let Some(taken) = meant.filter(|step| next != Some(*step)) {
+            taken
+        } else {
+            request.resolved = next.map(|step| step.as_str().to_owned());
+            self.state.write_json(path, request, Attributes::mode(0o600))?;
+            let step = order_next_step(self.state)?;
+            let line = format!("the step {} of a change of authority was ordered on this node", step.as_str());
+            self.report.emit(Event::new(Code::RotationOrdered, line));
+            step
+        };
+        let what = match step {
+            Rotation::TrustBoth => "both authorities are trusted",
+            Rotation::Switch => "its certificates are signed by the new authority; both are trusted",
+            Rotation::DropOld => "the old authority is no longer trusted",
+        };
+        let when = if self.daemon {
+            "it is taken now; `heat-node-agent certificates` shows when it is done"
+        } else {
+            "the daemon is down: it is taken when the daemon starts (systemctl start heat-node-agent)"
+        };
+        Ok(vec![format!("ordered on this node: {} ({what})", step.as_str()), when.to_owned()])
     }
 
     fn carry_out(&mut self, path: &Path, request: &mut Request) -> Result<(String, Vec<String>)> {
@@ -194,15 +240,13 @@ impl Desk<'_> {
         };
         let meant = |record: &&Record| request.order == Order::Rerun || request.seen.is_none_or(|seen| seen == record.seen);
         let Some(record) = self.journal.get(&id).filter(meant).cloned() else {
-            return match request.order {
-                Order::Forget => Ok((id.clone(), vec![format!("deployment {id} is forgotten")])),
-                Order::Rerun => Err(Error::permanent(format!("deployment {id} is no longer recorded"))),
+            return if request.order == Order::Forget {
+                Ok((id.clone(), vec![format!("deployment {id} is forgotten")]))
+            } else {
+                Err(Error::permanent(format!("deployment {id} is no longer recorded")))
             };
         };
-        let lines = match request.order {
-            Order::Rerun => self.rerun(path, &record)?,
-            Order::Forget => self.forget(&record)?,
-        };
+        let lines = if request.order == Order::Forget { self.forget(&record)? } else { self.rerun(path, &record)? };
         Ok((id, lines))
     }
 
@@ -290,6 +334,7 @@ mod tests {
         dir: tempfile::TempDir,
         report: Report,
         now: std::cell::Cell<u64>,
+        busy: std::cell::Cell<bool>,
     }
 
     struct Opened {
@@ -302,7 +347,7 @@ mod tests {
 
     impl Place {
         fn new() -> Self {
-            let place = Self { dir: tempfile::tempdir().unwrap(), report: Report::kept(), now: 1000.into() };
+            let place = Self { dir: tempfile::tempdir().unwrap(), report: Report::kept(), now: 1000.into(), busy: false.into() };
             make_directory(&place.open().state).unwrap();
             place
         }
@@ -349,6 +394,7 @@ mod tests {
                 report: &self.report,
                 listed: &|_| listed,
                 daemon: true,
+                node_busy: self.busy.get(),
             };
             let mut served = Vec::new();
             desk.serve(&mut served)?;
@@ -500,6 +546,48 @@ mod tests {
         assert!(place.answer("1.json").unwrap().0);
         assert_eq!(place.state_of("a1"), Some(State::Finished));
         assert_eq!(place.report.events().iter().filter(|event| event.code == Code::DeploymentForgotten).count(), 1);
+    }
+
+    #[test]
+    fn a_step_of_a_change_of_authority_is_ordered_once_wherever_the_order_is_cut_off() {
+        use certificates::{Record, Turn};
+        let place = Place::new();
+        let order = json!({"schema": 1, "order": "rotate", "deployment": ""});
+        let done = |step| {
+            let rotation = Some(Turn { step, generation: 1, since: Timestamp(0) });
+            Record { rotation, ..Record::default() }.write(&place.open().state).unwrap();
+        };
+        let ordered = || Record::look(&place.open().state).ordered;
+        place.order("1.json", &order);
+        place.serve(None);
+        let (was_done, text) = place.answer("1.json").unwrap();
+        assert!(!was_done && text.contains("no change of the certificate authority is under way"), "{text}");
+
+        done(Rotation::TrustBoth);
+        place.busy.set(true);
+        place.order("2.json", &order);
+        place.serve(None);
+        assert_eq!((place.answer("2.json"), ordered()), (None, None), "it waits while the node is worked on");
+        place.busy.set(false);
+        // Cut off before its answer was told.
+        let mut opened = place.open();
+        opened.state.create_dir(&Path::new(DIRECTORY).join("2.answer"), Attributes::mode(0o700)).unwrap();
+        place.try_serve(None).unwrap_err();
+        assert_eq!(ordered(), Some(Rotation::Switch));
+        // The step is taken, and then the same order met again: it is not the next step.
+        done(Rotation::Switch);
+        opened = place.open();
+        opened.state.remove_dir_all(&Path::new(DIRECTORY).join("2.answer")).unwrap();
+        place.serve(None);
+        let (was_done, text) = place.answer("2.json").unwrap();
+        assert!(was_done && text.contains("switch"), "{text}");
+        assert_eq!(ordered(), None);
+        // A new order is the next one.
+        place.order("3.json", &order);
+        place.serve(None);
+        assert!(place.answer("3.json").unwrap().0);
+        assert_eq!(ordered(), Some(Rotation::DropOld));
+        assert_eq!(place.report.events().iter().filter(|event| event.code == Code::RotationOrdered).count(), 2);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::own::own;
 use super::run::wait_id;
-use super::{Options, document, exit, print};
+use super::{Options, document, exit, print, runtime};
 use crate::clock::Clock;
 use crate::collect::{Collector, read_document};
 use crate::error::{Context, Error, Kind, Result};
@@ -80,8 +80,7 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
     let clock = Clock::system();
     let http = Http::new(settings.tls.clone(), Arc::new(Tree::open(Path::new("/"))?), clock.clone());
     let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let way = runtime.block_on(deliver(&sender, &clock, &handle, &signal, &own))?;
+    let way = runtime()?.block_on(deliver(&sender, &clock, &handle, &signal, &own))?;
     let shown = handle.destination().shown();
     let how = if way == Way::AsGiven { String::new() } else { format!(", {}", way.shown()) };
     print(&format!("{} taken by {shown}{how}\n", status.as_str()))?;

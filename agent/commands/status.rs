@@ -169,14 +169,14 @@ fn show_tree(tree: &[Condition], json: bool) -> Result<ExitCode> {
 }
 
 /// On standard error, where the state is another instance's: the page is then too.
-fn say_whose(settings: &Settings) {
+pub(super) fn say_whose(settings: &Settings) {
     if let Err(error) = run::check_instance(&settings.state_dir) {
         print_error(&error);
     }
 }
 
 /// What is known, and whether the daemon runs: its status file, or without one what it left on disk.
-fn read(settings: &Settings) -> Result<(Status, bool)> {
+pub(super) fn read(settings: &Settings) -> Result<(Status, bool)> {
     let said: Option<Status> = match Tree::open(&settings.run_dir) {
         Ok(tree) => tree.read_json(Path::new(FILE)).map_err(|error| {
             error.remedy("it is damaged or of another version: systemctl restart heat-node-agent writes it anew")

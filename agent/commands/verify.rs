@@ -230,6 +230,7 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<F
                     Ok(plan) => {
                         // With PREFLIGHT=refuse a machine that is too small is a mistake: the daemon begins nothing.
                         let refuses = plan.refuses_small_machines();
+                        findings.extend(plan.lacking(&facts).into_iter().map(|mistake| of_mistake(&place, mistake)));
                         let warnings = plan.warnings(&facts).into_iter();
                         findings.extend(warnings.map(|warning| {
                             let warns = !(refuses && warning.parameter == "PREFLIGHT");

@@ -1,50 +1,68 @@
 //! Carries out a plan on the running machine.
 //!
 //! Order: directories and files (all contents are known before the first is written), enablement, one daemon-reload,
-//! helper units; then volumes, what lies on them, units and gates, each as soon as its needs are done, side by side in
-//! one task. The first fatal thing ends the run: what else runs is dropped, and nothing half-written stays.
+//! helper units; then volumes, what lies on them, certificates, units, gates and objects of the API, each as soon as its
+//! needs are done, side by side in one task. The first fatal thing ends the run: what else runs is dropped, and nothing half-written stays.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
-use super::gates::Measure;
-use super::graph::{self, FILES, Graph, Step};
+use super::flannel::{KeyKeeper, PodNetwork};
+use super::gates::{Measure, Process, Progress};
+use super::graph::{self, CERTIFICATES, FILES, Graph, Step};
 use super::observed::{self, Observed, look, observe_files};
 use super::plan::{self, AttributeChange, DirectoryChange, FileChange, Plan, needs_of_file};
 use super::units::Starter;
-use super::{Converged, Failure, Outcome, Owners, Prober, Units, Volumes, pending, write};
+use super::{
+    Certificates, Converged, Failure, LastWords, Objects, Outcome, Owners, Prepared, Prober, Units, Volumes, pending, store,
+    write,
+};
 use crate::clock::{Clock, Stopwatch};
-use crate::desired::{Desired, Need, Unit, Volume};
-use crate::error::{Error, Result};
+use crate::desired::{Desired, Gate, Need, Unit, Volume};
+use crate::error::{Error, Kind, Result};
 use crate::files::Tree;
+use crate::network::flannel::Version;
 use crate::order::gather;
 use crate::report::status::ConditionState;
+use crate::report::text::{escaped, shortened};
 use crate::report::{Code, Event, Phase, Report};
 
-/// How long after the deadline a volume may still say itself what it waited for.
-const VOLUME_GRACE: Duration = Duration::from_secs(5);
+/// How long after the deadline a volume, or who signs certificates, may still say itself what it waited for.
+const GRACE: Duration = Duration::from_secs(5);
+/// The longest wait for the last words of a unit that failed.
+const WORDS_LIMIT: Duration = Duration::from_secs(15);
+/// The most that is told of them: lines, and characters of all.
+const WORDS: (usize, usize) = (5, 600);
 
 /// What a run works with.
 #[derive(Debug)]
-pub struct Context<'a, U, V, P> {
+pub struct Context<'a, U, V, P, C> {
     /// The machine's root directory.
     pub root: &'a Tree,
     /// systemd.
     pub systemd: &'a U,
     /// Who brings up volumes.
     pub volumes: &'a V,
-    /// Who asks services how they are.
+    /// Who asks services how they are, and the API for objects.
     pub prober: &'a P,
+    /// Who makes certificates.
+    pub certificates: &'a C,
     /// The clock.
     pub clock: &'a Clock,
     /// Who is told.
     pub report: &'a Report,
     /// How long the whole run may take.
     pub deadline: Duration,
+    /// How many times its own deadline a gate may be measured.
+    pub patience: u32,
+    /// How long a process that this run starts must answer well before the run ends well.
+    pub settles: Duration,
     /// The generation that events carry.
     pub generation: u64,
+    /// The release of flannel that is installed, where the node has one and it says so.
+    pub flanneld: Option<Version>,
 }
 
 /// Makes a `Desired` true and measures that it is.
@@ -53,7 +71,11 @@ pub struct Context<'a, U, V, P> {
 ///
 /// # Errors
 /// The first fatal thing: at once where waiting is of no use, else at the deadline.
-pub async fn converge<U: Units, V: Volumes, P: Prober>(desired: &Desired, context: &Context<'_, U, V, P>) -> Outcome {
+pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates>(
+    desired: &Desired,
+    context: &Context<'_, U, V, P, C>,
+    words: &impl LastWords,
+) -> Outcome {
     let running = context.clock.start();
     let mut run = Run {
         desired,
@@ -65,15 +87,24 @@ pub async fn converge<U: Units, V: Volumes, P: Prober>(desired: &Desired, contex
             generation: context.generation,
             running: &running,
             deadline: context.deadline,
+            own: None,
         },
         running: &running,
         owed: BTreeSet::new(),
         outcome: Converged::default(),
+        at_work: String::new(),
+        early: Vec::new(),
     };
+    context.report.begin_laps();
     let result = run.all().await;
     match result {
         Ok(()) => Ok(run.outcome),
-        Err(failure) => {
+        Err(mut failure) => {
+            context.report.lap_ends(&run.at_work, running.millis(), ConditionState::Failed);
+            if let Some(unit) = failure.unit.as_ref().filter(|_| !failure.unstartable) {
+                let said = context.clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default();
+                failure.cause.push_str(&quoted_words(unit, &said));
+            }
             context.report.step_failed(&failure.step, context.clock.now(), &failure.cause, &failure.remedy);
             // Volumes tell of their own failures.
             if !failure.step.starts_with("volume ") {
@@ -84,24 +115,57 @@ pub async fn converge<U: Units, V: Volumes, P: Prober>(desired: &Desired, contex
     }
 }
 
-struct Run<'a, U, V, P> {
+struct Run<'a, U, V, P, C> {
     desired: &'a Desired,
-    context: &'a Context<'a, U, V, P>,
+    context: &'a Context<'a, U, V, P, C>,
     starter: Starter<'a, U>,
     running: &'a Stopwatch,
     /// Units whose files changed and that were not restarted yet; noted on disk before a file is written.
     owed: BTreeSet<String>,
     outcome: Converged,
+    /// The step that is dealt with: a failure is its.
+    at_work: String,
+    /// The last of the steps that come before the graph, which are done one after the other.
+    early: Vec<String>,
 }
 
 /// How a step ended.
 struct Ended {
     step: Step,
-    result: std::result::Result<bool, Failure>,
+    result: std::result::Result<Did, Failure>,
     millis: u64,
 }
 
-impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
+/// A step, and how far it is.
+#[derive(Debug)]
+enum Task {
+    /// It begins; whether the unit is owed a restart.
+    Begin(bool),
+    /// A gate whose process was replaced after it was green: from the start.
+    Again,
+    /// A gate that answered: until it is green.
+    Goes(Progress),
+}
+
+/// What a step did.
+enum Did {
+    Nothing,
+    Something,
+    /// Certificates are ready, and not in place yet.
+    Prepared(Prepared),
+    /// A gate answered well for the first time: who needs it goes on.
+    Answers(Progress),
+    /// A gate is green.
+    Green(Progress),
+}
+
+impl From<bool> for Did {
+    fn from(changed: bool) -> Self {
+        if changed { Self::Something } else { Self::Nothing }
+    }
+}
+
+impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Run<'_, U, V, P, C> {
     async fn all(&mut self) -> std::result::Result<(), Failure> {
         let first_helpers = first_helpers(self.desired);
         let done: BTreeSet<String> = gather(first_helpers.iter().map(|unit| unit.name.clone()));
@@ -110,10 +174,28 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
             Failure::new(Code::NodeFailed, "order of steps", cause).remedy("This is a bug of heat-node-agent: please report it.")
         })?;
 
+        self.begin("checks");
+        while let Err(error) = self.context.volumes.check_stores(self.desired).await {
+            if error.kind() != Kind::Transient {
+                return Err(store::unfit(&error));
+            }
+            self.starter.patience("looking at stores", None, error).await?;
+        }
+
+        // Another range cannot be taken back once files name it and who reads them was restarted.
+        if let Some(store) = self.desired.flannel.as_ref().filter(|store| store.writes) {
+            let refused = self.context.prober.refuse(store, self.context.flanneld).await;
+            refused.map_err(|error| Failure::from_error(Code::FlannelKeyFailed, graph::FLANNEL_KEY, &error))?;
+        }
+
+        self.end("checks");
+
         self.context.report.expect_steps(graph::names(self.desired));
+        self.context.report.steps_wait(&graph.waits(self.desired));
         self.at(FILES, ConditionState::Waiting);
 
         let taken = self.context.clock.start();
+        self.begin("plan");
         let mut observed =
             observe_files(self.desired, self.context.root).map_err(|error| file_failure("reading files", &error))?;
         let ask = async |observed: &mut Observed| {
@@ -132,15 +214,20 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
         let unowned = self.write_early(&plan)?;
         self.enable_and_reload(&plan).await?;
         self.at(FILES, ConditionState::Ok);
+        self.begin("looking at units");
         self.find_units(&plan, &observed).await?;
+        self.end("looking at units");
         for unit in first_helpers {
             let taken = self.context.clock.start();
+            let name = format!("unit {}", unit.name);
+            self.begin(&name);
             if self.starter.help(unit, self.owed.contains(&unit.name)).await? {
                 self.outcome.changed = true;
                 self.paid(&unit.name)?;
-                self.time(&format!("unit {}", unit.name), &taken);
+                self.time(&name, &taken);
             }
-            self.at(&format!("unit {}", unit.name), ConditionState::Ok);
+            self.end(&name);
+            self.at(&name, ConditionState::Ok);
         }
         self.write_unowned(&unowned, &mut observed)?;
         self.walk(graph, &mut observed).await
@@ -149,6 +236,7 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
     /// Directories and files that wait for nothing; those whose owner does not exist yet are given back.
     fn write_early(&mut self, plan: &Plan) -> std::result::Result<Unowned, Failure> {
         let taken = self.context.clock.start();
+        self.begin(FILES);
         let is_late = |path: &str| !needs_of_file(self.desired, path).is_empty();
         let of_desired = |path: &str| self.desired.directories.iter().find(|directory| directory.path == path);
         let directories: Vec<&DirectoryChange> = plan
@@ -185,6 +273,7 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
         if unowned.directories.is_empty() && unowned.files.is_empty() {
             return Ok(());
         }
+        self.begin("files of new owners");
         observed.owners = Owners::read(self.context.root).map_err(|error| file_failure("reading users and groups", &error))?;
         for (index, directory) in self.desired.directories.iter().enumerate() {
             if unowned.directories.contains(&directory.path) {
@@ -196,13 +285,17 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
                 self.late_file(index, observed)?;
             }
         }
+        self.end("files of new owners");
         Ok(())
     }
 
     async fn enable_and_reload(&mut self, plan: &Plan) -> std::result::Result<(), Failure> {
         let taken = self.context.clock.start();
+        if !plan.enable.is_empty() {
+            self.begin("enable");
+        }
         for name in &plan.enable {
-            if self.starter.enable(name).await? {
+            if self.starter.enable(name).await?.changed {
                 self.outcome.changed = true;
                 self.tell(Phase::Units, Event::new(Code::UnitEnabled, format!("enabled {name}")).unit(name));
             }
@@ -213,13 +306,14 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
         // After enabling, so that one reload is enough: systemd reads files and links anew.
         if plan.reload {
             let taken = self.context.clock.start();
+            self.begin("reload");
             while let Err(error) = self.context.systemd.reload().await {
                 self.starter.patience("reload", None, error).await?;
             }
             self.outcome.changed = true;
             self.tell(
                 Phase::Units,
-                Event::new(Code::UnitsReloaded, "systemd read its unit files again").duration(taken.elapsed()),
+                Event::new(Code::UnitsReloaded, "systemd read its unit files again").step("reload").duration(taken.elapsed()),
             );
             self.time("reload", &taken);
         }
@@ -242,6 +336,7 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
     }
 
     /// Volumes, what lies on them, units, gates.
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of step, and one for each end")]
     async fn walk(&mut self, mut graph: Graph, observed: &mut Observed) -> std::result::Result<(), Failure> {
         let (desired, context, starter, running) = (self.desired, self.context, self.starter, self.running);
         let gates = Measure {
@@ -253,65 +348,135 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
             generation: context.generation,
             running,
             deadline: context.deadline,
+            patience: context.patience,
+            flanneld: context.flanneld,
         };
-        let perform = async |step: Step, owed: bool| {
+        let flannel_key = key_keeper(context, running);
+        let perform = async |step: Step, task: Task| {
             let taken = context.clock.start();
+            let owed = matches!(task, Task::Begin(true));
             context.report.step(&graph::name(desired, step), ConditionState::Waiting, context.clock.now());
             let result = match step {
                 Step::Volume(index) => match desired.volumes.get(index) {
                     Some(volume) => {
                         let left = starter.left();
-                        match context.clock.limit(left + VOLUME_GRACE, context.volumes.bring_up(volume, left)).await {
-                            Some(result) => result,
+                        match context.clock.limit(left + GRACE, context.volumes.bring_up(volume, left)).await {
+                            Some(result) => result.map(Did::from),
                             None => Err(late_volume(volume, context.report, context.generation)),
                         }
                     }
-                    None => Ok(false),
+                    None => Ok(Did::Nothing),
                 },
+                Step::Certificates => {
+                    let left = starter.left();
+                    let prepared = context.clock.limit(left + GRACE, context.certificates.prepare(desired, left)).await;
+                    let late = || Failure::new(Code::CertificatesFailed, CERTIFICATES, "they were not made at the deadline");
+                    prepared.unwrap_or_else(|| Err(late())).map(Did::Prepared)
+                }
                 Step::Unit(index) => match desired.units.get(index) {
-                    Some(unit) if unit.applies_files => starter.help(unit, owed).await,
-                    Some(unit) => starter.keep_running(unit, owed).await,
-                    None => Ok(false),
+                    Some(unit) if unit.applies_files => starter.help(unit, owed).await.map(Did::from),
+                    Some(unit) => {
+                        let own = own_deadline(desired, unit).map(|own| own.saturating_mul(context.patience));
+                        starter.within(own).keep_running(unit, owed).await.map(Did::from)
+                    }
+                    None => Ok(Did::Nothing),
                 },
-                Step::Gate(index) => match desired.gates.get(index) {
-                    Some(gate) => gates.until_green(gate).await.map(|()| false),
-                    None => Ok(false),
+                Step::Gate(index) => match (desired.gates.get(index), task) {
+                    (Some(gate), Task::Goes(mut progress)) => {
+                        gates.until_green(gate, &mut progress).await.map(|()| Did::Green(progress))
+                    }
+                    (Some(gate), task) => gates.until_answer(gate, matches!(task, Task::Again)).await.map(Did::Answers),
+                    (None, _) => Ok(Did::Nothing),
+                },
+                Step::Object(index) => match desired.objects.get(index) {
+                    Some(object) => {
+                        let failed = |error| Failure::from_error(Code::ObjectFailed, graph::name(desired, step), &error);
+                        context.prober.ensure(object, starter.left()).await.map(Did::from).map_err(failed)
+                    }
+                    None => Ok(Did::Nothing),
+                },
+                Step::FlannelKey => match &desired.flannel {
+                    Some(store) => flannel_key.until_there(store).await.map(Did::from),
+                    None => Ok(Did::Nothing),
                 },
                 // These never wait, so that they are done where they become ready.
-                Step::Directory(_) | Step::File(_) => Ok(false),
+                Step::Directory(_) | Step::File(_) => Ok(Did::Nothing),
             };
             Ended { step, result, millis: taken.millis() }
         };
         let mut running_steps = FuturesUnordered::new();
+        let mut fresh: BTreeSet<String> = BTreeSet::new();
+        let mut greens: BTreeMap<Step, (Process, Stopwatch)> = BTreeMap::new();
         loop {
             let mut at_once = false;
             for step in graph.take_ready() {
+                let name = self.begin_in(&graph, step);
                 match step {
                     Step::Directory(index) => self.late_directory(index, observed)?,
                     Step::File(index) => self.late_file(index, observed)?,
-                    Step::Volume(_) | Step::Unit(_) | Step::Gate(_) => {
+                    Step::Volume(_) | Step::Certificates | Step::FlannelKey | Step::Unit(_) | Step::Gate(_) | Step::Object(_) => {
                         let owed = self.unit_of(step).is_some_and(|unit| self.owed.contains(&unit.name));
-                        running_steps.push(perform(step, owed));
+                        running_steps.push(perform(step, Task::Begin(owed)));
                         continue;
                     }
                 }
+                self.end(&name);
                 graph.finish(step);
                 at_once = true;
             }
             if at_once {
                 continue;
             }
-            let Some(ended) = running_steps.next().await else { return Ok(()) };
-            self.outcome.changed |= ended.result?;
-            let name = graph::name(self.desired, ended.step);
-            self.at(&name, ConditionState::Ok);
-            self.outcome.timings.push((name, ended.millis));
-            if let Some(unit) = self.unit_of(ended.step) {
-                let name = unit.name.clone();
-                self.paid(&name)?;
+            context.report.steps_wait(&graph.waits(desired));
+            let Some(mut ended) = running_steps.next().await else {
+                let replaced = replaced(&gates, context.settles, desired, &greens, &fresh).await;
+                if replaced.is_empty() {
+                    return Ok(());
+                }
+                for step in replaced {
+                    let name = graph::name(desired, step);
+                    self.lap(&name, vec![name.clone()]);
+                    running_steps.push(perform(step, Task::Again));
+                }
+                continue;
+            };
+            let name = self.at_work_on(ended.step);
+            match ended.result? {
+                Did::Nothing => {}
+                Did::Answers(progress) => {
+                    graph.finish(ended.step);
+                    running_steps.push(perform(ended.step, Task::Goes(progress)));
+                    continue;
+                }
+                Did::Green(progress) => {
+                    ended.millis = progress.taken().millis();
+                    greens.insert(ended.step, (progress.process(), progress.well().clone()));
+                }
+                Did::Something => {
+                    self.outcome.changed = true;
+                    fresh.extend(self.unit_of(ended.step).filter(|unit| !unit.applies_files).map(|unit| unit.name.clone()));
+                    if let Step::Object(_) = ended.step {
+                        self.tell(Phase::Gates, Event::new(Code::ObjectWritten, format!("wrote {name}")));
+                    }
+                }
+                Did::Prepared(prepared) => self.commit(&prepared)?,
             }
+            if let Some(unit) = self.unit_of(ended.step).map(|unit| unit.name.clone()) {
+                self.paid(&unit)?;
+            }
+            self.at(&name, ConditionState::Ok);
+            self.end(&name);
+            self.outcome.timings.push((name, ended.millis));
             graph.finish(ended.step);
         }
+    }
+
+    /// Puts certificates in place; who reads a changed one is owed a restart before.
+    fn commit(&mut self, prepared: &Prepared) -> std::result::Result<(), Failure> {
+        self.owe(&gather(prepared.changes.iter().map(String::as_str)))?;
+        self.context.certificates.commit(prepared)?;
+        self.outcome.changed |= !prepared.sets.is_empty();
+        Ok(())
     }
 
     fn unit_of(&self, step: Step) -> Option<&Unit> {
@@ -402,6 +567,36 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
 
     fn time(&mut self, step: &str, taken: &Stopwatch) {
         self.outcome.timings.push((step.to_owned(), taken.millis()));
+        self.end(step);
+    }
+
+    /// Begins a step that comes before the graph: after the one before it.
+    fn begin(&mut self, step: &str) {
+        let after = std::mem::replace(&mut self.early, vec![step.to_owned()]);
+        self.lap(step, after);
+    }
+
+    /// Begins a step of the graph. What needs nothing of it comes after what comes before all of it.
+    fn begin_in(&mut self, graph: &Graph, step: Step) -> String {
+        let name = graph::name(self.desired, step);
+        let after: Vec<String> = graph.after(step).map(|need| graph::name(self.desired, need)).collect();
+        self.lap(&name, if after.is_empty() { self.early.clone() } else { after });
+        name
+    }
+
+    fn at_work_on(&mut self, step: Step) -> String {
+        let name = graph::name(self.desired, step);
+        self.at_work.clone_from(&name);
+        name
+    }
+
+    fn lap(&mut self, step: &str, after: Vec<String>) {
+        step.clone_into(&mut self.at_work);
+        self.context.report.lap_begins(step, self.running.millis(), after);
+    }
+
+    fn end(&self, step: &str) {
+        self.context.report.lap_ends(step, self.running.millis(), ConditionState::Ok);
     }
 
     fn at(&self, step: &str, state: ConditionState) {
@@ -411,6 +606,77 @@ impl<U: Units, V: Volumes, P: Prober> Run<'_, U, V, P> {
     fn tell(&self, phase: Phase, event: Event) {
         self.context.report.emit(event.phase(phase).generation(self.context.generation));
     }
+}
+
+/// Who writes, or waits for, the description of flannel's network.
+fn key_keeper<'a, U, V, P, C>(context: &Context<'a, U, V, P, C>, running: &'a Stopwatch) -> KeyKeeper<'a, P> {
+    KeyKeeper {
+        network: context.prober,
+        flanneld: context.flanneld,
+        clock: context.clock,
+        report: context.report,
+        generation: context.generation,
+        running,
+        deadline: context.deadline,
+    }
+}
+
+/// Gates whose unit has another process than the one that was green: it died in the meantime. What this run started is given
+/// the time to show it.
+async fn replaced<U: Units, P: Prober + PodNetwork>(
+    gates: &Measure<'_, U, P>,
+    settles: Duration,
+    desired: &Desired,
+    greens: &BTreeMap<Step, (Process, Stopwatch)>,
+    fresh: &BTreeSet<String>,
+) -> Vec<Step> {
+    let of = |step: &Step| match step {
+        Step::Gate(index) => desired.gates.get(*index),
+        _ => None,
+    };
+    let is_new = |gate: &Gate| gate.unit.as_ref().is_some_and(|unit| fresh.contains(unit));
+    let young = greens.iter().filter(|(step, _)| of(step).is_some_and(is_new)).map(|(_, (_, well))| well.elapsed()).min();
+    let left = gates.deadline.saturating_sub(gates.running.elapsed());
+    let rest = young.map_or(Duration::ZERO, |young| settles.saturating_sub(young)).min(left);
+    if !rest.is_zero() {
+        gates.clock.wait(rest).await;
+    }
+    let mut replaced = Vec::new();
+    for (step, (process, _)) in greens {
+        // A bus that is away for a moment says nothing of a unit.
+        if let Some(gate) = of(step)
+            && gates.process_now(gate).await.is_ok_and(|now| now != *process)
+        {
+            replaced.push(*step);
+        }
+    }
+    replaced
+}
+
+/// How long a unit may take to come up: as long as its gate may then take to be green. One that fails again and again never gets
+/// as far as its gate.
+fn own_deadline(desired: &Desired, unit: &Unit) -> Option<Duration> {
+    let gates = desired.gates.iter().filter(|gate| gate.unit.as_ref() == Some(&unit.name));
+    gates.filter_map(|gate| gate.deadline).max()
+}
+
+/// What a unit said last, for the end of a cause: the newest lines, as many as are short enough. What it says at each try stands
+/// there once.
+fn quoted_words(unit: &str, said: &[String]) -> String {
+    let mut lines: Vec<&str> = said.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).collect();
+    lines.dedup();
+    let mut words = String::new();
+    for line in lines.into_iter().rev().take(WORDS.0) {
+        let line = shortened(&escaped(line), WORDS.1 / 2);
+        if words.is_empty() {
+            words = line;
+        } else if words.chars().count() + line.chars().count() <= WORDS.1 {
+            words = format!("{line} | {words}");
+        } else {
+            break;
+        }
+    }
+    if words.is_empty() { words } else { format!(" (last lines of {unit}: {words})") }
 }
 
 /// A volume on which something hangs (a disk that does not answer, a program that does not end).

@@ -9,13 +9,24 @@ use futures_util::stream::{BoxStream, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use super::{Context, Failure, Outcome, Prober, Units, Volumes, converge};
+use super::flannel::PodNetwork;
+use super::flannel::packets::{Heard, Question};
+use super::{Certificates, Context, Failure, LastWords, Objects, Outcome, Prepared, Prober, Units, Volumes, converge};
 use crate::clock::{Clock, Timestamp};
-use crate::desired::{Desired, Directory, File, FormatPolicy, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
+use crate::desired::{
+    Authority, ClientIdentity, Content, Desired, Directory, DiskName, EtcdAccess, File, FlannelStore, FormatPolicy, Gate,
+    Material, Need, Object, Owner, Peer, Peers, PodRoutes, Probe, Signer, Unit, Volume, VolumeRole,
+};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
+use crate::network::flannel::Version;
+use crate::reach::Answer;
+use crate::report::status::ConditionState;
 use crate::report::{Code, Report};
-use crate::systemd::{JobOutcome, UnitState};
+use crate::systemd::{Enabled, JobOutcome, UnitState};
+
+/// A job that does not end.
+const NEVER: u64 = u64::MAX;
 
 /// What the next start or restart of a unit does: how long it takes, how the job ends, what the unit is then.
 #[derive(Clone)]
@@ -31,8 +42,22 @@ struct Fake {
     volume: Mutex<VecDeque<std::result::Result<bool, Failure>>>,
     /// Errors that the next calls give, as a bus that is away.
     away: Mutex<u32>,
-    /// Volumes never get done.
+    /// Volumes never get done, and services do not answer.
     hangs: bool,
+    prepared: Mutex<VecDeque<std::result::Result<Prepared, Failure>>>,
+    objects: Mutex<VecDeque<Result<bool>>>,
+    /// The note of restarts that are owed.
+    owed: Option<std::path::PathBuf>,
+    /// Targets that no enabled unit finds.
+    absent: Vec<String>,
+    /// What units said last.
+    words: Vec<String>,
+    /// Nodes where packets of pods do not arrive.
+    silent: Vec<String>,
+    /// Nobody can listen to systemd for long.
+    deaf: bool,
+    /// How often somebody began to.
+    listened: Mutex<u32>,
 }
 
 fn state(name: &str, active: &str) -> UnitState {
@@ -57,6 +82,14 @@ impl Fake {
             volume: Mutex::default(),
             away: Mutex::default(),
             hangs: false,
+            prepared: Mutex::default(),
+            objects: Mutex::default(),
+            owed: None,
+            absent: Vec::new(),
+            words: Vec::new(),
+            silent: Vec::new(),
+            deaf: false,
+            listened: Mutex::default(),
         }
     }
 
@@ -82,6 +115,9 @@ impl Fake {
         let act = self.acts.lock().unwrap().get_mut(name).and_then(VecDeque::pop_front);
         let Act(millis, result, mut after) = act.unwrap_or_else(|| Act(0, "done", state(name, "active")));
         after.name = name.into();
+        if millis == NEVER {
+            std::future::pending::<()>().await;
+        }
         if millis > 0 {
             self.clock.wait(Duration::from_millis(millis)).await;
         }
@@ -120,12 +156,16 @@ impl Units for Fake {
         Ok(())
     }
 
-    async fn enable(&self, names: &[&str]) -> Result<bool> {
+    async fn enable(&self, names: &[&str]) -> Result<Enabled> {
         self.log(format!("enable {}", names.join(" ")));
-        Ok(true)
+        Ok(Enabled { changed: true, absent: self.absent.clone() })
     }
 
     async fn changes(&self) -> Result<BoxStream<'static, String>> {
+        *self.listened.lock().unwrap() += 1;
+        if self.deaf {
+            return Ok(futures_util::stream::empty().boxed());
+        }
         let receiver = self.changes.subscribe();
         Ok(futures_util::stream::unfold(receiver, |mut receiver| async {
             receiver.recv().await.ok().map(|name| (name, receiver))
@@ -135,6 +175,9 @@ impl Units for Fake {
 }
 
 impl Volumes for Fake {
+    async fn check_stores(&self, _desired: &Desired) -> Result<()> {
+        Ok(())
+    }
     async fn bring_up(&self, volume: &Volume, _deadline: Duration) -> std::result::Result<bool, Failure> {
         self.log(format!("volume {}", volume.role));
         if self.hangs {
@@ -145,14 +188,74 @@ impl Volumes for Fake {
     }
 }
 
+impl Certificates for Fake {
+    async fn prepare(&self, _desired: &Desired, _deadline: Duration) -> std::result::Result<Prepared, Failure> {
+        self.log("prepare".into());
+        let next = self.prepared.lock().unwrap().pop_front();
+        next.unwrap_or_else(|| Ok(Prepared::default()))
+    }
+
+    fn commit(&self, prepared: &Prepared) -> std::result::Result<(), Failure> {
+        let owed = self.owed.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+        let owed: BTreeSet<String> = serde_json::from_str(&owed).unwrap_or_default();
+        let sets: Vec<&str> = prepared.sets.iter().map(|(_, set)| set.as_str()).collect();
+        self.log(format!("commit {}, owed {owed:?}", sets.join(" ")));
+        Ok(())
+    }
+}
+
+impl LastWords for Fake {
+    async fn last_words(&self, unit: &str) -> Vec<String> {
+        self.log(format!("words of {unit}"));
+        self.words.clone()
+    }
+}
+
+impl Objects for Fake {
+    async fn ensure(&self, object: &Object, _deadline: Duration) -> Result<bool> {
+        self.log(format!("ensure {}", object.name));
+        self.objects.lock().unwrap().pop_front().unwrap_or(Ok(false))
+    }
+}
+
+impl PodNetwork for Fake {
+    async fn describe(&self, store: &FlannelStore, _flanneld: Option<Version>) -> Result<bool> {
+        self.log(format!("describe {}", store.prefix));
+        self.objects.lock().unwrap().pop_front().unwrap_or(Ok(false))
+    }
+
+    async fn refuse(&self, store: &FlannelStore, _flanneld: Option<Version>) -> Result<()> {
+        if store.description.contains("refused") { Err(Error::refused("nodes have leases")) } else { Ok(()) }
+    }
+
+    async fn leases(&self, _store: &FlannelStore, _flanneld: Option<Version>) -> Result<Vec<Peer>> {
+        Ok(Vec::new())
+    }
+
+    async fn send(&self, questions: &[Question]) -> Vec<Heard> {
+        let far = |peer: &Peer| if self.silent.contains(&peer.node.to_string()) { Answer::Silence } else { Answer::Arrived };
+        questions
+            .iter()
+            .map(|one| Heard { peer: one.peer, control: Answer::Arrived, far: far(&one.peer), near: far(&one.peer) })
+            .collect()
+    }
+}
+
 impl Prober for Fake {
-    async fn get_json(&self, _url: &str) -> Result<Value> {
+    async fn get_json(&self, _url: &str, _identity: Option<&ClientIdentity>) -> Result<Value> {
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
         let next = self.answers.lock().unwrap().pop_front();
         next.unwrap_or_else(|| Ok(json!({"health": "true"})))
     }
 
     async fn get_text(&self, _url: &str, _authority: Option<&str>) -> Result<String> {
         Ok("ok".to_owned())
+    }
+
+    async fn connect(&self, _socket: &str) -> Result<()> {
+        Ok(())
     }
 
     async fn docker(&self, _socket: &str, path: &str) -> Result<Value> {
@@ -168,6 +271,7 @@ struct Machine {
     clock: Clock,
     report: Report,
     deadline: Duration,
+    patience: u32,
 }
 
 impl Machine {
@@ -175,7 +279,7 @@ impl Machine {
         let dir = tempfile::tempdir().unwrap();
         let root = Tree::open(dir.path()).unwrap();
         root.create_dir(Path::new("/etc"), Attributes::mode(0o755)).unwrap();
-        let machine = Self { _dir: dir, root, clock, report: Report::kept(), deadline: Duration::from_secs(30) };
+        let machine = Self { _dir: dir, root, clock, report: Report::kept(), deadline: Duration::from_secs(30), patience: 1 };
         machine.users("");
         machine
     }
@@ -202,12 +306,16 @@ impl Machine {
             systemd: fake,
             volumes: fake,
             prober: fake,
+            certificates: fake,
             clock: &self.clock,
             report: &self.report,
             deadline: self.deadline,
+            settles: Duration::from_secs(6),
+            patience: self.patience,
             generation: 7,
+            flanneld: None,
         };
-        converge(desired, &context).await
+        converge(desired, &context, fake).await
     }
 
     /// What explain would show.
@@ -234,8 +342,14 @@ fn gate(name: &str, of: Option<&str>, consecutive: u8, needs: &[Need]) -> Gate {
     Gate {
         name: name.into(),
         unit: of.map(str::to_owned),
-        probe: Probe::HttpJson { url: "http://127.0.0.1/health".into(), key: "health".into(), value: "true".into() },
+        probe: Probe::HttpJson {
+            url: "http://127.0.0.1/health".into(),
+            key: "health".into(),
+            value: "true".into(),
+            identity: None,
+        },
         consecutive,
+        deadline: None,
         needs: needs.iter().cloned().collect(),
         remedy: "look at it".into(),
     }
@@ -244,8 +358,9 @@ fn gate(name: &str, of: Option<&str>, consecutive: u8, needs: &[Need]) -> Gate {
 fn volume(role: VolumeRole, mount_point: &str) -> Volume {
     Volume {
         role,
-        cinder_id: "c".into(),
+        disk: DiskName::Cinder("c".into()),
         hint: "/dev/vdb".into(),
+        content: Content::Xfs,
         mount_point: mount_point.into(),
         root_mode: 0o711,
         root_owner: Owner::root(),
@@ -254,6 +369,28 @@ fn volume(role: VolumeRole, mount_point: &str) -> Volume {
         adopt: None,
         cluster: "k".into(),
         users: vec![],
+    }
+}
+
+/// Carries out a run beside something that happens meanwhile, or looks on; that is polled first each time.
+async fn beside(what: impl Future<Output = ()>, run: impl Future<Output = Outcome>) -> Outcome {
+    let what = async {
+        what.await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        biased;
+        () = what => unreachable!(),
+        outcome = run => outcome,
+    }
+}
+
+/// A unit, and the gate that asks so many good answers of it.
+fn x_and_its_gate(consecutive: u8) -> Desired {
+    Desired {
+        units: vec![unit("x.service", &[], &[])],
+        gates: vec![gate("g", Some("x.service"), consecutive, &[Need::Unit("x.service".into())])],
+        ..Desired::default()
     }
 }
 
@@ -340,6 +477,77 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
     assert_eq!(fake.take_log(), ["volume runtime"], "nothing is reloaded, enabled, started");
     assert_eq!(machine.codes()[told..], [Code::GateGreen, Code::GateGreen]);
     assert_eq!(machine.read("/run/heat-node-agent/restarts-owed.json"), None);
+}
+
+/// What `timeline` draws: each step, what it came after (the last one released it), how it ended.
+fn laps(machine: &Machine) -> Vec<(String, String, ConditionState)> {
+    machine.report.laps().into_iter().map(|lap| (lap.step, lap.after.join(", "), lap.state)).collect()
+}
+
+#[tokio::test]
+async fn a_lap_names_what_it_waited_for_and_begins_when_that_has_ended() {
+    let machine = Machine::new(manual());
+    let inactive = ["docker.service", "etcd.service", "api", "late"].map(|name| (name, "inactive"));
+    let states: Vec<_> = inactive.into_iter().chain([("systemd-sysctl.service", "active")]).collect();
+    let fake = Fake::new(&machine.clock, &states)
+        .act("etcd.service", &[Act(3000, "done", state("etcd.service", "active"))])
+        .act("late", &[Act(2000, "done", state("late", "active"))]);
+    let mut desired = node();
+    // What ends last comes neither first nor last in the Desired.
+    desired.units.insert(0, unit("late", &[], &[Need::Unit("etcd.service".into())]));
+    desired.units.push(unit("api", &[], &["docker.service", "late"].map(|name| Need::Unit(name.into()))));
+    machine.converge(&desired, &fake).await.unwrap();
+    let found = laps(&machine);
+    let after = |step: &str| {
+        let lap = found.iter().find(|lap| lap.0 == step).unwrap_or_else(|| panic!("{step}: {found:?}"));
+        assert_eq!(lap.2, ConditionState::Ok, "{step}");
+        lap.1.as_str()
+    };
+    // One after the other, to where the graph begins.
+    let early = ["checks", "plan", "files", "reload", "looking at units", "unit systemd-sysctl.service", "volume runtime"];
+    assert_eq!(after("checks"), "");
+    for pair in early.windows(2) {
+        assert_eq!(after(pair[1]), pair[0]);
+    }
+    assert_eq!(after("unit etcd.service"), "unit systemd-sysctl.service");
+    assert_eq!(after("directory /var/lib/docker/sub"), "volume runtime");
+    assert_eq!(after("unit docker.service"), "volume runtime, directory /var/lib/docker/sub");
+    assert_eq!(after("gate docker"), "unit docker.service");
+    let all = machine.report.laps();
+    let lap = |step: &str| all.iter().find(|lap| lap.step == step).unwrap();
+    assert!(lap("unit late").ended_ms() > lap("unit docker.service").ended_ms());
+    assert_eq!(after("unit api"), "unit docker.service, unit late", "in the order of their ends");
+    assert_eq!(lap("unit api").began_ms, lap("unit late").ended_ms());
+    for lap in &all {
+        let needs = lap.after.iter().map(|need| all.iter().find(|other| other.step == *need).unwrap().ended_ms());
+        assert!(needs.max().unwrap_or_default() <= lap.began_ms, "{lap:?}");
+    }
+    let green = machine.report.events().into_iter().find(|event| event.gate.as_deref() == Some("etcd")).unwrap();
+    assert_eq!(green.waited_for.as_deref(), Some("unit etcd.service"));
+    assert!(green.waited.unwrap() >= Duration::from_secs(3) && green.message.contains("last for unit etcd.service"), "{green:?}");
+}
+
+#[tokio::test]
+async fn a_failed_run_keeps_its_laps_with_the_step_that_failed_and_those_that_went_on() {
+    let machine = Machine { deadline: Duration::from_secs(5), ..Machine::new(manual()) };
+    let mut fake = Fake::new(&machine.clock, &[("systemd-sysctl.service", "active"), ("docker.service", "inactive")]);
+    fake.hangs = true;
+    let failed = UnitState { active_state: "failed".into(), ..state("etcd.service", "failed") };
+    let fake = fake.act("etcd.service", &[Act(10, "failed", failed)]);
+    fake.set(state("etcd.service", "inactive"));
+    machine.converge(&node(), &fake).await.unwrap_err();
+    let last: Vec<_> = laps(&machine).into_iter().skip_while(|lap| !lap.0.starts_with("volume")).collect();
+    let of = |step: &str, state| (step.to_owned(), "unit systemd-sysctl.service".to_owned(), state);
+    assert_eq!(last, [of("volume runtime", ConditionState::Waiting), of("unit etcd.service", ConditionState::Failed)]);
+    // What did not begin says what for.
+    let waits = |name: &str| machine.report.steps().into_iter().find(|step| step.name == name).unwrap().waits_for;
+    assert_eq!(waits("gate etcd"), ["unit etcd.service"]);
+    assert_eq!(waits("unit docker.service"), ["volume runtime", "directory /var/lib/docker/sub"]);
+
+    // A failure before the graph is one of the step that was dealt with.
+    *fake.away.lock().unwrap() = u32::MAX;
+    machine.converge(&node(), &fake).await.unwrap_err();
+    assert_eq!(laps(&machine).last(), Some(&("plan".into(), "checks".into(), ConditionState::Failed)));
 }
 
 #[tokio::test]
@@ -471,32 +679,508 @@ async fn a_gate_that_stays_red_is_told_at_the_deadline_with_its_last_answer() {
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
     assert_eq!(
         (failure.code, failure.cause.as_str(), failure.remedy.as_str()),
-        (Code::GateRed, "health is false, not true", "look at it")
+        (Code::GateRed, "health is false, not true, for 30 s; given up at the deadline of the run", "look at it")
     );
     assert_eq!(start.elapsed(), machine.deadline);
     let waiting = machine.codes().iter().filter(|code| **code == Code::GateWaiting).count();
     assert!((15..25).contains(&waiting), "the pause grows to 2 s: {waiting}");
 }
 
+fn bad(fake: &Fake) {
+    fake.answers.lock().unwrap().extend((0..999).map(|_| Ok(json!({"health": "false"}))));
+}
+
 #[tokio::test]
-async fn good_answers_of_a_service_that_keeps_restarting_are_not_health() {
-    let machine = Machine::new(Clock::system());
+async fn a_gate_has_a_deadline_of_its_own_from_when_it_is_measured() {
+    let own = Some(Duration::from_secs(10));
+    let of_run = "given up at the deadline of the run";
+    // Its deadline, the operator's factor, how long its unit starts; after how many seconds it is given up, and the deadline's words.
+    for (deadline, patience, starts, after, words) in [
+        (own, 1, 0, 10, "for 10 s; given up after 10 s, its own deadline"),
+        (own, 1, 8, 18, "for 10 s; given up after 10 s, its own deadline"),
+        (own, 2, 0, 20, "for 20 s; given up after 20 s, its own deadline"),
+        (own, 3, 0, 30, of_run),
+        (own, u32::MAX, 0, 30, of_run),
+        (own, 3, 25, 30, of_run),
+        (None, 2, 0, 30, of_run),
+        (Some(Duration::MAX), 2, 0, 30, of_run),
+    ] {
+        let machine = Machine { patience, ..Machine::new(manual()) };
+        let desired = Desired {
+            units: vec![unit("x.service", &[], &[])],
+            gates: vec![Gate { deadline, ..gate("g", Some("x.service"), 3, &[Need::Unit("x.service".into())]) }],
+            ..Desired::default()
+        };
+        let starts = [Act(starts * 1000, "done", state("x.service", "active"))];
+        let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]).act("x.service", &starts);
+        bad(&fake);
+        let begin = machine.clock.now();
+        let told = Mutex::new(None::<String>);
+        let watch = async {
+            loop {
+                let until = machine.report.steps().into_iter().find(|step| step.name == "gate g").and_then(|step| step.given_up);
+                let first = told.lock().unwrap().take().or(until);
+                *told.lock().unwrap() = first;
+                tokio::task::yield_now().await;
+            }
+        };
+        let failure = beside(watch, machine.converge(&desired, &fake)).await.unwrap_err();
+        assert!(failure.cause.ends_with(words), "{}", failure.cause);
+        let ended = begin.after(Duration::from_secs(after));
+        assert_eq!(machine.clock.now(), ended, "{words}");
+        assert_eq!(told.lock().unwrap().as_deref(), Some(ended.rfc3339().as_str()), "told from the start");
+    }
+}
+
+/// One whose start fails, or never ends, does not get as far as its gate.
+#[tokio::test]
+async fn a_unit_has_as_long_to_come_up_as_its_gate() {
+    let tries_again =
+        || UnitState { sub_state: "auto-restart".into(), result: "exit-code".into(), ..state("x.service", "activating") };
+    let of = Some(Duration::from_secs(10));
+    let endless = "it is still activating (auto-restart: exit-code of a command before its program)";
+    let hangs = "its start has not ended";
+    for (deadline, patience, act, after, words) in [
+        (of, 1, Act(0, "failed", tries_again()), 10, format!("{endless} after 10 s, its own deadline")),
+        (of, 2, Act(0, "failed", tries_again()), 20, format!("{endless} after 20 s, its own deadline")),
+        (of, 9, Act(0, "failed", tries_again()), 30, format!("{endless} at the deadline of the run")),
+        (None, 1, Act(0, "failed", tries_again()), 30, format!("{endless} at the deadline of the run")),
+        (
+            of,
+            1,
+            Act(NEVER, "done", state("x.service", "active")),
+            10,
+            format!("{hangs} after 10 s, its own deadline; it is inactive ()"),
+        ),
+        (
+            None,
+            1,
+            Act(NEVER, "done", state("x.service", "active")),
+            30,
+            format!("{hangs} at the deadline of the run; it is inactive ()"),
+        ),
+    ] {
+        let machine = Machine { patience, ..Machine::new(manual()) };
+        let of_another = gate("other", None, 1, &[]);
+        let desired = Desired {
+            units: vec![unit("x.service", &[], &[])],
+            gates: vec![
+                Gate { deadline: Some(Duration::from_secs(1)), ..of_another },
+                Gate { deadline, ..gate("g", Some("x.service"), 3, &[Need::Unit("x.service".into())]) },
+                // Registration: as long as the run.
+                gate("later", Some("x.service"), 3, &[Need::Unit("x.service".into())]),
+            ],
+            ..Desired::default()
+        };
+        let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]).act("x.service", &[act]);
+        let begin = machine.clock.now();
+        let failure = machine.converge(&desired, &fake).await.unwrap_err();
+        assert_eq!((failure.step.as_str(), failure.cause.as_str()), ("unit x.service", words.as_str()));
+        assert!(failure.remedy.contains("journalctl -u x.service"), "{}", failure.remedy);
+        // The test's clock stands still while a job hangs.
+        let after = if words.starts_with(hangs) { 0 } else { after };
+        assert_eq!(machine.clock.now().since(begin), Duration::from_secs(after), "{words}");
+    }
+}
+
+#[tokio::test]
+async fn the_time_of_a_gate_goes_on_when_it_answered_and_begins_anew_when_it_was_replaced() {
+    let machine = Machine { deadline: Duration::from_mins(2), ..Machine::new(manual()) };
+    let mut desired = x_and_its_gate(3);
+    desired.gates[0].deadline = Some(Duration::from_secs(10));
+    let fake = Fake::new(&machine.clock, &[("x.service", "active")]);
+    // One good answer after 6 s of bad ones, and then bad ones again: 4 s are left.
+    let good = || Ok(json!({"health": "true"}));
+    let begin = machine.clock.now();
+    let answers = async {
+        while machine.clock.now() < begin.after(Duration::from_secs(6)) {
+            tokio::task::yield_now().await;
+        }
+        fake.answers.lock().unwrap().push_front(good());
+    };
+    bad(&fake);
+    let failure = beside(answers, machine.converge(&desired, &fake)).await.unwrap_err();
+    assert!(failure.cause.ends_with("; given up after 10 s, its own deadline"), "{}", failure.cause);
+    assert_eq!(machine.clock.now().since(begin), Duration::from_secs(10));
+
+    // Green, and then its process is another one, which is never well: it has 10 s of its own.
+    fake.answers.lock().unwrap().clear();
+    fake.set(state("x.service", "inactive"));
+    let begin = machine.clock.now();
+    let told = machine.codes().len();
+    let dies = async {
+        while !machine.codes()[told..].contains(&Code::GateGreen) {
+            tokio::task::yield_now().await;
+        }
+        fake.set(UnitState { main_pid: 2, n_restarts: 1, ..state("x.service", "active") });
+        bad(&fake);
+    };
+    let failure = beside(dies, machine.converge(&desired, &fake)).await.unwrap_err();
+    assert!(failure.cause.ends_with(", for 10 s; given up after 10 s, its own deadline"), "{}", failure.cause);
+    // Three answers in 2 s, and what is left of the 6 s in which it has to settle.
+    assert_eq!(machine.clock.now().since(begin), Duration::from_secs(16));
+}
+
+#[tokio::test]
+async fn good_answers_between_bad_ones_are_not_added_up() {
+    let machine = Machine::new(manual());
+    let desired = Desired { gates: vec![gate("g", None, 3, &[])], ..Desired::default() };
+    let fake = Fake::new(&machine.clock, &[]);
+    let (good, ill) = (|| Ok(json!({"health": "true"})), || Ok(json!({"health": "false"})));
+    fake.answers.lock().unwrap().extend([good(), good(), ill(), good(), good(), ill(), good()]);
+    bad(&fake);
+    let failure = machine.converge(&desired, &fake).await.unwrap_err();
+    assert_eq!((failure.code, failure.step.as_str()), (Code::GateRed, "gate g"));
+    assert!(!machine.codes().contains(&Code::GateGreen));
+}
+
+/// One that never answers well has its restarts told, too.
+#[tokio::test]
+async fn restarts_of_a_unit_that_is_never_well_are_counted() {
+    let machine = Machine::new(manual());
+    let desired = Desired { gates: vec![gate("g", Some("x.service"), 1, &[])], ..Desired::default() };
+    let fake = Fake::new(&machine.clock, &[]);
+    let restarts = |n_restarts| fake.set(UnitState { n_restarts, ..state("x.service", "active") });
+    restarts(4);
+    bad(&fake);
+    let begin = machine.clock.now();
+    let dies = async {
+        while machine.clock.now() < begin.after(Duration::from_secs(9)) {
+            tokio::task::yield_now().await;
+        }
+        restarts(7);
+    };
+    let failure = beside(dies, machine.converge(&desired, &fake)).await.unwrap_err();
+    let words = "for 30 s; systemd restarted x.service 3 times meanwhile; given up at the deadline of the run";
+    assert!(failure.cause.ends_with(words), "{}", failure.cause);
+}
+
+#[tokio::test]
+async fn good_answers_end_at_the_deadline_as_bad_ones_do() {
+    let machine = Machine::new(manual());
+    let mut desired = Desired { gates: vec![gate("g", Some("x.service"), 3, &[])], ..Desired::default() };
+    desired.gates[0].deadline = Some(Duration::from_secs(5));
+    let fake = Fake::new(&machine.clock, &[("x.service", "active")]);
+    fake.answers.lock().unwrap().push_back(Ok(json!({"health": "false"})));
+    let begin = machine.clock.now();
+    let dies = async {
+        while machine.clock.now() == begin {
+            tokio::task::yield_now().await;
+        }
+        fake.set(UnitState { main_pid: 2, n_restarts: 1, ..state("x.service", "active") });
+    };
+    let failure = beside(dies, machine.converge(&desired, &fake)).await.unwrap_err();
+    let cause = "it was good, but not for long enough without a restart; systemd restarted x.service 1 times meanwhile; \
+                 given up after 5 s, its own deadline";
+    assert_eq!(failure.cause, cause);
+    // The first good answer comes 0.1 s after the bad one, the others a second apart.
+    assert_eq!(machine.clock.now().since(begin), Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn what_was_started_settles_while_there_is_time_and_what_ran_before_is_not_waited_for() {
+    for (before, deadline, waits) in [("inactive", 30, 6), ("inactive", 3, 3), ("active", 30, 0)] {
+        let machine = Machine { deadline: Duration::from_secs(deadline), ..Machine::new(manual()) };
+        let desired = x_and_its_gate(1);
+        let fake = Fake::new(&machine.clock, &[("x.service", before)]);
+        let begin = machine.clock.now();
+        machine.converge(&desired, &fake).await.unwrap();
+        assert_eq!(machine.clock.now().since(begin), Duration::from_secs(waits), "{before}, {deadline} s");
+    }
+}
+
+#[tokio::test]
+async fn what_was_started_last_settles_as_long_as_what_was_started_first() {
+    let machine = Machine::new(manual());
+    let names = ["a.service", "b.service"];
     let desired = Desired {
-        units: vec![unit("x.service", &[], &[])],
-        gates: vec![gate("g", Some("x.service"), 2, &[])],
+        units: vec![unit("a.service", &[], &[]), unit("b.service", &[], &[Need::Gate("a.service".into())])],
+        gates: names.map(|name| gate(name, Some(name), 1, &[Need::Unit(name.into())])).into(),
         ..Desired::default()
     };
-    let fake = Fake::new(&machine.clock, &[("x.service", "active")]);
-    let restarts = async {
-        for restart in 1..4 {
-            fake.set(UnitState { main_pid: restart, n_restarts: restart, ..state("x.service", "active") });
-            Clock::system().wait(Duration::from_millis(240)).await;
+    let late = [Act(4000, "done", state("b.service", "active"))];
+    let fake = Fake::new(&machine.clock, &names.map(|name| (name, "inactive"))).act("b.service", &late);
+    let begin = machine.clock.now();
+    machine.converge(&desired, &fake).await.unwrap();
+    assert_eq!(machine.clock.now().since(begin), Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn a_bus_that_is_away_at_the_last_look_replaces_no_process() {
+    let machine = Machine::new(manual());
+    let desired = x_and_its_gate(1);
+    let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]);
+    let begin = machine.clock.now();
+    let goes = async {
+        while !machine.codes().contains(&Code::GateGreen) {
+            tokio::task::yield_now().await;
         }
+        *fake.away.lock().unwrap() = 1;
     };
-    let taken = machine.clock.start();
-    let (outcome, ()) = tokio::join!(machine.converge(&desired, &fake), restarts);
-    outcome.unwrap();
-    assert!(taken.elapsed() >= Duration::from_millis(500), "{:?}", taken.elapsed());
+    beside(goes, machine.converge(&desired, &fake)).await.unwrap();
+    assert_eq!((*fake.away.lock().unwrap(), machine.clock.now().since(begin)), (0, Duration::from_secs(6)));
+    assert_eq!(machine.codes().iter().filter(|code| **code == Code::GateGreen).count(), 1);
+}
+
+#[tokio::test]
+async fn news_of_its_own_unit_are_heard_and_nobody_elses() {
+    for (heard, listens, attempts) in [("x.service", 1, 60..210), ("y.service", 1, 8..13), ("", 8, 8..13)] {
+        let machine = Machine { deadline: Duration::from_secs(10), ..Machine::new(manual()) };
+        let desired = Desired { gates: vec![gate("g", Some("x.service"), 1, &[])], ..Desired::default() };
+        let fake = Fake { deaf: heard.is_empty(), ..Fake::new(&machine.clock, &[("x.service", "active")]) };
+        bad(&fake);
+        let news = async {
+            loop {
+                // One at a time: whoever lags behind is told nothing more.
+                if fake.changes.is_empty() {
+                    drop(fake.changes.send(heard.to_owned()));
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        beside(news, machine.converge(&desired, &fake)).await.unwrap_err();
+        let waiting = machine.codes().iter().filter(|code| **code == Code::GateWaiting).count();
+        assert!(attempts.contains(&waiting), "{heard}: {waiting}");
+        // A bus that went away is asked again, one that is there is not.
+        let listened = *fake.listened.lock().unwrap();
+        assert!(listened >= listens && (listens > 1 || listened == 1), "{heard}: {listened}");
+        let events = machine.report.events();
+        let last = events.iter().rfind(|event| event.code == Code::GateWaiting).unwrap();
+        assert_eq!(last.attempt, u32::try_from(waiting).ok());
+        // The pause starts again at each of them.
+        assert_eq!(last.next_try == Some(Duration::from_millis(100)), heard == "x.service", "{heard}: {:?}", last.next_try);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_never_comes_is_a_bad_one() {
+    let machine = Machine::new(manual());
+    let desired = Desired { gates: vec![gate("g", None, 1, &[])], ..Desired::default() };
+    let fake = Fake { hangs: true, ..Fake::new(&machine.clock, &[]) };
+    let failure = machine.converge(&desired, &fake).await.unwrap_err();
+    assert!(failure.cause.starts_with("no answer within 5 s, for "), "{}", failure.cause);
+    assert_eq!(failure.unit, None);
+}
+
+/// A route that is wrong may come right; a node that is no neighbour of anybody never does, and is told at once.
+#[tokio::test]
+async fn routes_of_pods_are_right_wrong_for_a_while_or_for_good() {
+    let route = |to: &str, by: &str, flags: &str| format!("eth0\t{to}\t{by}\t{flags}\t0\t0\t0\t00FFFFFF\t0\t0\t0\n");
+    let (own, bridge) = (route("000200C0", "00000000", "0001"), route("0001640A", "00000000", "0001").replace("eth0", "docker0"));
+    let [second, third, gone] = ["02", "03", "09"].map(|node| route(&format!("00{node}640A"), &format!("{node}0200C0"), "0003"));
+    let peer = |subnet: &str, node: &str| Peer { subnet: subnet.parse().unwrap(), node: node.parse().unwrap() };
+    let (near, next) = (peer("10.100.2.0/24", "192.0.2.2"), peer("10.100.3.0/24", "192.0.2.3"));
+    let far = peer("10.100.4.0/24", "198.51.100.4");
+    let late = "; given up at the deadline of the run";
+    // Peers, routes beside the node's own, nodes that hear nothing; the cause or none, and what is told of besides.
+    for (peers, routes, silent, cause, told) in [
+        (vec![near, next], vec![&second, &third], &[] as &[&str], None, None),
+        (vec![near, next], vec![&second], &[], Some(("there is no route to 10.100.3.0/24", Code::RouteMissing, late)), None),
+        (vec![near], vec![&second, &gone], &[], None, None),
+        (
+            vec![far],
+            vec![],
+            &[],
+            Some(("node 198.51.100.4 with 10.100.4.0/24 is not on one", Code::PeerOffSegment, "eth0)")),
+            None,
+        ),
+        (vec![near, far], vec![&second], &[], None, Some(Code::PeerOffSegment)),
+        (vec![near, next], vec![&second, &third], &["192.0.2.2"], None, Some(Code::PeerSilent)),
+        (vec![near], vec![&second], &["192.0.2.2"], Some(("the routes are right, but", Code::PodPacketsLost, late)), None),
+    ] {
+        let machine = Machine::new(manual());
+        let routes: String = routes.into_iter().map(String::as_str).collect();
+        machine.write("/proc/net/route", &format!("Iface\n{own}{bridge}{routes}"));
+        let trie = "Local:\n  |-- 10.100.1.1\n    /32 host LOCAL\n  |-- 192.0.2.1\n    /32 host LOCAL\n";
+        machine.write("/proc/net/fib_trie", trie);
+        let pods = PodRoutes {
+            network: "10.100.0.0/16".parse().unwrap(),
+            peers: Peers::Given(peers),
+            address: Some("192.0.2.1".parse().unwrap()),
+            bridge: "docker0".into(),
+        };
+        let gates = vec![Gate { probe: Probe::PodRoutes(pods), ..gate("pod routes", None, 1, &[]) }];
+        let fake = Fake { silent: silent.iter().map(ToString::to_string).collect(), ..Fake::new(&machine.clock, &[]) };
+        let outcome = machine.converge(&Desired { gates, ..Desired::default() }, &fake).await;
+        match (outcome, cause) {
+            (Ok(_), None) => {}
+            (Err(failure), Some((words, code, end))) => {
+                assert!(failure.cause.starts_with(words) && failure.cause.ends_with(end), "{}", failure.cause);
+                assert_eq!((failure.code, failure.remedy.as_str()), (code, code.entry().remedy));
+                let waited = machine.clock.now().since(Timestamp(1_000_000));
+                assert_eq!(waited.is_zero(), end != late, "{words}: {waited:?}");
+            }
+            (outcome, cause) => panic!("{outcome:?}, not {cause:?}"),
+        }
+        let besides = [Code::PeerOffSegment, Code::PeerSilent].into_iter().find(|code| machine.codes().contains(code));
+        assert_eq!(besides, told.or(cause.map(|(_, code, _)| code).filter(|code| *code == Code::PeerOffSegment)));
+    }
+}
+
+/// A unit that applied settings may be down; only the settings count.
+#[tokio::test]
+async fn settings_are_measured_whether_their_unit_is_up_or_not() {
+    let machine = Machine::new(manual());
+    let sysctl = |least| Gate {
+        probe: Probe::Sysctl(vec![("net/ipv4/ip_forward".into(), least)]),
+        ..gate("sysctl", Some("systemd-sysctl.service"), 1, &[])
+    };
+    machine.write("/proc/sys/net/ipv4/ip_forward", "1\n");
+    let fake = Fake::new(&machine.clock, &[("systemd-sysctl.service", "inactive")]);
+    machine.converge(&Desired { gates: vec![sysctl(1)], ..Desired::default() }, &fake).await.unwrap();
+    let failure = machine.converge(&Desired { gates: vec![sysctl(2)], ..Desired::default() }, &fake).await.unwrap_err();
+    assert!(failure.cause.starts_with("net/ipv4/ip_forward is 1, not 2 or more, for 30 s"), "{}", failure.cause);
+    assert_eq!(failure.unit.as_deref(), Some("systemd-sysctl.service"), "its journal stands behind the cause");
+}
+
+#[tokio::test]
+async fn good_answers_of_a_service_that_keeps_restarting_are_not_health() {
+    // For as long as the node is given, every so many seconds a new process: never green, however many good answers lie between.
+    for lives in [1, 3, 5] {
+        let machine = Machine { deadline: Duration::from_mins(2), ..Machine::new(manual()) };
+        let desired = x_and_its_gate(3);
+        let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]);
+        let dies = async {
+            let mut restarts = 0;
+            loop {
+                restarts += 1;
+                let until = machine.clock.now().after(Duration::from_secs(lives));
+                while machine.clock.now() < until {
+                    tokio::task::yield_now().await;
+                }
+                fake.set(UnitState { main_pid: restarts, n_restarts: restarts, ..state("x.service", "active") });
+            }
+        };
+        let failure = beside(dies, machine.converge(&desired, &fake)).await.unwrap_err();
+        assert_eq!((failure.code, failure.unit.as_deref()), (Code::GateRed, Some("x.service")), "{lives}");
+        assert!(failure.cause.contains("systemd restarted x.service"), "{lives}: {}", failure.cause);
+    }
+}
+
+#[tokio::test]
+async fn a_unit_that_was_restarted_once_is_green_when_it_stays_up() {
+    let machine = Machine { deadline: Duration::from_mins(2), ..Machine::new(manual()) };
+    let desired = x_and_its_gate(3);
+    let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]);
+    let begin = machine.clock.now();
+    let dies = async {
+        while machine.clock.now() < begin.after(Duration::from_secs(4)) {
+            tokio::task::yield_now().await;
+        }
+        fake.set(UnitState { main_pid: 2, n_restarts: 1, ..state("x.service", "active") });
+    };
+    beside(dies, machine.converge(&desired, &fake)).await.unwrap();
+    // Green after 2 s, looked at once more, dead by then: from there 15 s without a restart.
+    let taken = machine.clock.now().since(begin);
+    assert!((Duration::from_secs(19)..Duration::from_secs(30)).contains(&taken), "{taken:?}");
+    assert_eq!(machine.codes().iter().filter(|code| **code == Code::GateGreen).count(), 2);
+}
+
+#[tokio::test]
+async fn the_first_good_answer_releases_who_waits_and_green_is_asked_for_at_the_end() {
+    let machine = Machine::new(manual());
+    let desired = Desired {
+        units: vec![unit("a.service", &[], &[]), unit("b.service", &[], &[Need::Gate("g".into())])],
+        gates: vec![gate("g", Some("a.service"), 3, &[Need::Unit("a.service".into())])],
+        ..Desired::default()
+    };
+    let fake = Fake::new(&machine.clock, &[("a.service", "active"), ("b.service", "inactive")]);
+    let begin = machine.clock.now();
+    let released = Mutex::new(None);
+    let watch = async {
+        while !fake.log.lock().unwrap().contains(&"start b.service".to_owned()) {
+            tokio::task::yield_now().await;
+        }
+        *released.lock().unwrap() = Some(machine.clock.now());
+    };
+    beside(watch, machine.converge(&desired, &fake)).await.unwrap();
+    let waited = released.lock().unwrap().unwrap().since(begin);
+    assert!(waited <= Duration::from_secs(1), "{waited:?}");
+    assert!(machine.clock.now().since(begin) >= Duration::from_secs(2), "three answers, a second apart");
+    assert_eq!(machine.steps().last().map(String::as_str), Some("gate g Ok"));
+
+    // A gate that answered once and then is bad: the node fails at the deadline, although everything behind the gate was done.
+    fake.set(state("b.service", "inactive"));
+    let good = || Ok(json!({"health": "true"}));
+    fake.answers.lock().unwrap().extend(std::iter::once(good()).chain((0..999).map(|_| Ok(json!({"health": "false"})))));
+    fake.take_log();
+    let failure = machine.converge(&desired, &fake).await.unwrap_err();
+    assert!(fake.take_log().contains(&"done b.service".to_owned()));
+    assert_eq!((failure.code, failure.step.as_str()), (Code::GateRed, "gate g"));
+    assert!(failure.cause.starts_with("health is false, not true, for "), "{}", failure.cause);
+}
+
+#[tokio::test]
+async fn what_a_unit_said_last_stands_behind_the_cause() {
+    let machine = Machine::new(manual());
+    let desired = Desired { gates: vec![gate("g", Some("x.service"), 1, &[])], ..Desired::default() };
+    let mut fake = Fake::new(&machine.clock, &[("x.service", "failed")]);
+    let refused = |fake: &Fake| fake.answers.lock().unwrap().push_back(Err(Error::transient("refused")));
+    let cause = "x.service is failed (); gate g: refused";
+    let long = "y".repeat(500);
+    for (said, told) in [
+        (vec![], String::new()),
+        (vec!["", "bind: address already in use"], " (last lines of x.service: bind: address already in use)".to_owned()),
+        (vec!["one", " two\u{1b}[31m ", ""], " (last lines of x.service: one | two\\u{1b}[31m)".to_owned()),
+        (vec!["0", "1", "2", "3", "4", "5"], " (last lines of x.service: 1 | 2 | 3 | 4 | 5)".to_owned()),
+        (vec!["dropped", &long, &long[1..]], format!(" (last lines of x.service: {0}… | {0}…)", "y".repeat(299))),
+        (vec!["in use", "in use", "", "in use", "bye"], " (last lines of x.service: in use | bye)".to_owned()),
+    ] {
+        refused(&fake);
+        fake.words = said.iter().map(|line| (*line).to_owned()).collect();
+        let failure = machine.converge(&desired, &fake).await.unwrap_err();
+        assert_eq!(failure.cause, format!("{cause}{told}"));
+        // In the message, and in explain.
+        assert!(machine.report.events().last().unwrap().message.ends_with(&failure.cause));
+        assert_eq!(machine.report.steps().last().unwrap().cause.as_deref(), Some(failure.cause.as_str()));
+    }
+    // What a unit said that cannot be started now is old, and one that is not there says nothing.
+    fake.take_log();
+    for (name, load_state) in [("gone.service", "not-found"), ("m.service", "masked"), ("b.service", "bad-setting")] {
+        fake.set(UnitState { load_state: load_state.into(), ..state(name, "inactive") });
+        let desired = Desired { units: vec![unit(name, &[], &[])], ..Desired::default() };
+        let failure = machine.converge(&desired, &fake).await.unwrap_err();
+        assert!(!failure.cause.contains("last lines"), "{load_state}: {}", failure.cause);
+    }
+    assert!(!fake.take_log().iter().any(|line| line.starts_with("words")));
+}
+
+/// systemd tries again for ever, and so would the wait.
+#[tokio::test]
+async fn a_program_that_is_not_there_is_told_at_once() {
+    let lacking = UnitState {
+        sub_state: "auto-restart".into(),
+        result: "exit-code".into(),
+        exec_main_status: 203,
+        program: "/usr/bin/x".into(),
+        ..state("x.service", "activating")
+    };
+    let cause = "it is activating (auto-restart: 203/EXEC, /usr/bin/x is not there or cannot be run)";
+    let machine = Machine::new(manual());
+    let desired = Desired { units: vec![unit("x.service", &[], &[])], ..Desired::default() };
+    let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]).act("x.service", &[Act(0, "done", lacking.clone())]);
+    let failure = machine.converge(&desired, &fake).await.unwrap_err();
+    assert_eq!((failure.code, failure.cause.as_str()), (Code::UnitFailed, cause));
+    // The start was told as done before the program was missed.
+    let desired = Desired { gates: vec![gate("g", Some("x.service"), 3, &[])], ..Desired::default() };
+    fake.set(lacking);
+    fake.answers.lock().unwrap().push_back(Err(Error::transient("refused")));
+    let (begin, failure) = (machine.clock.now(), machine.converge(&desired, &fake).await.unwrap_err());
+    assert!(failure.cause.contains("203/EXEC, /usr/bin/x is not there"), "{}", failure.cause);
+    assert_eq!(machine.clock.now(), begin);
+}
+
+#[tokio::test]
+async fn a_unit_that_no_boot_starts_is_told() {
+    let machine = Machine::new(manual());
+    let mut fake = Fake::new(&machine.clock, &[("x.service", "inactive")]);
+    fake.states.lock().unwrap().get_mut("x.service").unwrap().unit_file_state = "disabled".into();
+    fake.absent = vec!["absent.target".to_owned()];
+    let desired = Desired { units: vec![unit("x.service", &[], &[])], ..Desired::default() };
+    machine.converge(&desired, &fake).await.unwrap();
+    let events = machine.report.events();
+    let told = events.iter().find(|event| event.code == Code::UnitNotWanted).unwrap();
+    assert!(told.message.contains("x.service") && told.message.contains("absent.target"), "{}", told.message);
 }
 
 #[tokio::test]
@@ -516,7 +1200,10 @@ async fn a_good_answer_counts_only_while_the_units_own_process_is_up() {
     let desired = Desired { gates: vec![gate("g", Some("x.service"), 1, &[])], ..Desired::default() };
     let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]);
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
-    assert_eq!((failure.code, failure.cause.as_str()), (Code::GateRed, "the answer is good, but x.service is inactive ()"));
+    assert_eq!(
+        (failure.code, failure.cause.as_str()),
+        (Code::GateRed, "the answer is good, but x.service is inactive (), for 30 s; given up at the deadline of the run")
+    );
     fake.set(state("x.service", "active"));
     machine.converge(&desired, &fake).await.unwrap();
 }
@@ -603,4 +1290,107 @@ fn a_run_can_be_spawned() {
     let fake = Fake::new(&machine.clock, &[]);
     let desired = Desired::default();
     is_send(machine.converge(&desired, &fake));
+}
+
+/// etcd reads an authority's certificate; an object needs its gate.
+fn trusting_node() -> Desired {
+    let authority = Authority {
+        signer: Signer::Etcd,
+        path: "/etc/etcd/certs/ca.crt".into(),
+        owner: Owner::root(),
+        given: None,
+        signing_key: None,
+        key_path: None,
+        signing_path: None,
+    };
+    let object = Object {
+        name: "binding".into(),
+        server: "https://127.0.0.1:6443".into(),
+        collection: "/api".into(),
+        object: "binding".into(),
+        body: Material::Text("{}".into()),
+        identity: ClientIdentity { certificate: String::new(), key: String::new(), authority: String::new() },
+        needs: BTreeSet::from([Need::Gate("etcd".into())]),
+    };
+    Desired {
+        units: vec![unit("etcd.service", &["/etc/etcd/certs/ca.crt"], &[]), unit("docker.service", &["/etc/docker.json"], &[])],
+        gates: vec![gate("etcd", Some("etcd.service"), 1, &[Need::Unit("etcd.service".into())])],
+        authorities: vec![authority],
+        objects: vec![object],
+        ..Desired::default()
+    }
+}
+
+#[tokio::test]
+async fn who_reads_a_changed_certificate_is_noted_before_it_changes_and_restarted_after() {
+    let machine = Machine::new(manual());
+    let mut fake = Fake::new(&machine.clock, &[("docker.service", "active"), ("etcd.service", "active")]);
+    fake.owed = Some(machine.root.base().join("run/heat-node-agent/restarts-owed.json"));
+    let changed = Prepared {
+        changes: BTreeSet::from(["/etc/etcd/certs/ca.crt".to_owned()]),
+        sets: vec![("/etc/etcd/certs".to_owned(), "..set-1".to_owned())],
+        ..Prepared::default()
+    };
+    fake.prepared.lock().unwrap().push_back(Ok(changed));
+    fake.objects.lock().unwrap().push_back(Ok(true));
+    let converged = machine.converge(&trusting_node(), &fake).await.unwrap();
+    assert!(converged.changed);
+    let expected =
+        ["prepare", "commit ..set-1, owed {\"etcd.service\"}", "restart etcd.service", "done etcd.service", "ensure binding"];
+    assert_eq!(fake.take_log(), expected);
+    assert_eq!(machine.codes().iter().filter(|code| **code == Code::ObjectWritten).count(), 1);
+    assert!(
+        converged.timings.iter().any(|(step, _)| step == "certificates")
+            && converged.timings.iter().any(|(step, _)| step == "object binding")
+    );
+    // The second run changes nothing.
+    assert!(!machine.converge(&trusting_node(), &fake).await.unwrap().changed);
+    assert_eq!(fake.take_log(), ["prepare", "commit , owed {}", "ensure binding"]);
+}
+
+#[tokio::test]
+async fn without_its_certificates_nothing_that_reads_them_starts_and_the_first_cause_is_told() {
+    let machine = Machine::new(manual());
+    let fake = Fake::new(&machine.clock, &[("docker.service", "inactive"), ("etcd.service", "inactive")]);
+    let failure = Failure::new(Code::CertificatesFailed, "certificates", "it expired");
+    fake.prepared.lock().unwrap().push_back(Err(failure.clone()));
+    assert_eq!(machine.converge(&trusting_node(), &fake).await.unwrap_err(), failure);
+    assert!(!fake.take_log().iter().any(|line| line.contains("etcd") || line.contains("commit")));
+    assert!(machine.steps().contains(&"certificates Failed".to_owned()), "{:?}", machine.steps());
+    // An object that the API refuses fails the node, too.
+    fake.objects.lock().unwrap().push_back(Err(Error::permanent("403")));
+    let failure = machine.converge(&trusting_node(), &fake).await.unwrap_err();
+    assert_eq!((failure.code, failure.step.as_str()), (Code::ObjectFailed, "object binding"));
+}
+
+/// A unit that reads flannel's description, behind the key.
+fn of_flannel(description: &str) -> Desired {
+    let etcd = EtcdAccess { endpoint: "http://192.0.2.11:2379".into(), identity: None };
+    let store = FlannelStore { etcd, prefix: "/coreos.com/network".into(), description: description.into(), writes: true };
+    Desired {
+        files: vec![File::public("/etc/network.json", description)],
+        units: vec![unit("flanneld.service", &["/etc/network.json"], &[Need::FlannelKey])],
+        flannel: Some(store),
+        ..Desired::default()
+    }
+}
+
+#[tokio::test]
+async fn flanneld_is_started_behind_its_key() {
+    let machine = Machine::new(manual());
+    let fake = Fake::new(&machine.clock, &[("flanneld.service", "inactive")]);
+    machine.converge(&of_flannel("well"), &fake).await.unwrap();
+    let calls = fake.take_log();
+    let at = |call: &str| calls.iter().position(|one| one.starts_with(call)).unwrap_or_else(|| panic!("no {call} in {calls:?}"));
+    assert!(at("describe /coreos.com/network") < at("start flanneld.service"));
+}
+
+#[tokio::test]
+async fn a_network_that_is_refused_changes_nothing_before() {
+    let machine = Machine::new(manual());
+    let fake = Fake::new(&machine.clock, &[("flanneld.service", "inactive")]);
+    let failure = machine.converge(&of_flannel("refused"), &fake).await.unwrap_err();
+    assert_eq!((failure.code, failure.step.as_str()), (Code::FlannelKeyFailed, "flannel key"));
+    assert_eq!(machine.read("/etc/network.json"), None);
+    assert_eq!(fake.take_log(), Vec::<String>::new());
 }

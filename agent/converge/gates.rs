@@ -1,26 +1,38 @@
 //! Measurements that must be good before Heat hears SUCCESS.
 //!
-//! A gate is measured at each event of its unit and, as the net, after a pause that grows. It is green after several
-//! good answers in a row of one and the same process.
+//! A gate is measured at each event of its unit and, as the net, after a pause that grows. It has two points in time: its first
+//! good answer releases who waits for it, and it is green after as many good answers in a row, a second apart, of one and the same
+//! process as it asks for. Where systemd restarted the unit meanwhile, its process must also have stayed up for a while; and what
+//! this run started is looked at once more before the run ends (`engine.rs`). So a unit that starts and dies every few seconds is
+//! no success.
 
 use std::path::Path;
 use std::time::Duration;
 
-use futures_util::stream::{BoxStream, StreamExt as _};
+use futures_util::stream::BoxStream;
 use serde_json::Value;
 
-use super::{Failure, Prober, Units};
+use super::flannel::PodNetwork;
+use super::flannel::look::{check_subnet, code, look};
+use super::flannel::packets::{self, Verdict};
+use super::units::news_of;
+use super::{Failure, Prober, Units, store};
 use crate::clock::{Clock, Stopwatch};
-use crate::desired::{Gate, Probe};
+use crate::desired::{Gate, Peers, PodRoutes, Probe};
 use crate::files::Tree;
+use crate::network::flannel::Version;
+use crate::network::routes::Wrong;
 use crate::report::text::{escaped, shortened};
 use crate::report::{Code, Event, Phase, Report};
 
 /// The first pause after a bad answer; doubles up to [`LONGEST_PAUSE`], and starts again at each event.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Between good answers: long enough for a service that dies young to show it.
-const GOOD_PAUSE: Duration = Duration::from_millis(250);
+/// Between good answers.
+const GOOD_PAUSE: Duration = Duration::from_secs(1);
+/// How long a process must have been good whose unit systemd restarted while its gate was measured: longer than the 5 s of
+/// RestartSec= and the few that a service lives that dies of its surroundings.
+const STAYS_UP: Duration = Duration::from_secs(15);
 /// A measurement that takes longer is a bad one.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// The most that is quoted of an unexpected answer.
@@ -37,55 +49,218 @@ pub(super) struct Measure<'a, U, P> {
     /// Since when the whole run goes on, and how long it may.
     pub(super) running: &'a Stopwatch,
     pub(super) deadline: Duration,
+    /// How many times its own deadline a gate may be measured.
+    pub(super) patience: u32,
+    /// The installed release, where it is known.
+    pub(super) flanneld: Option<Version>,
 }
 
-impl<U: Units, P: Prober> Measure<'_, U, P> {
-    /// Waits until the gate is green.
+/// Why a measurement is bad.
+#[derive(Debug)]
+struct Red {
+    cause: String,
+    /// The message of its own, where it has one.
+    code: Option<Code>,
+    /// Waiting longer is of no use.
+    at_once: bool,
+}
+
+impl From<String> for Red {
+    fn from(cause: String) -> Self {
+        Self { cause, code: None, at_once: false }
+    }
+}
+
+/// Main process and number of restarts of a gate's unit; nothing where it speaks for none.
+pub(super) type Process = Option<(u32, u32)>;
+
+/// How far a gate is.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// Since it is measured.
+    taken: Stopwatch,
+    attempt: u32,
+    /// Good answers in a row of this process.
+    good: u32,
+    process: Process,
+    /// Since the first of them.
+    well: Stopwatch,
+    /// Since the first of the bad answers that came last, and how often systemd restarted the unit before and since.
+    ill: Option<Stopwatch>,
+    restarts: Option<(u32, u32)>,
+    /// Whether the process was replaced while the gate was measured.
+    replaced: bool,
+}
+
+impl Progress {
+    /// It begins. `again`: its process was another one before, in this run.
+    fn new(again: bool, clock: &Clock) -> Self {
+        Self {
+            taken: clock.start(),
+            attempt: 0,
+            good: 0,
+            process: None,
+            well: clock.start(),
+            ill: None,
+            restarts: None,
+            replaced: again,
+        }
+    }
+
+    /// How long it has been measured.
+    pub(super) fn taken(&self) -> &Stopwatch {
+        &self.taken
+    }
+
+    /// The process that answered.
+    pub(super) fn process(&self) -> Process {
+        self.process
+    }
+
+    /// Since when this process answers well.
+    pub(super) fn well(&self) -> &Stopwatch {
+        &self.well
+    }
+
+    /// Takes in a good answer.
+    fn take(&mut self, process: Process, clock: &Clock) {
+        self.note(process.map(|(_, restarts)| restarts));
+        if self.good == 0 || process != self.process {
+            self.replaced |= self.process.is_some_and(|before| Some(before) != process);
+            (self.good, self.well) = (0, clock.start());
+        }
+        self.good += 1;
+        (self.process, self.ill) = (process, None);
+    }
+
+    /// Notes how often systemd restarted the unit.
+    fn note(&mut self, restarts: Option<u32>) {
+        let Some(now) = restarts else { return };
+        let (first, _) = self.restarts.unwrap_or((now, now));
+        self.replaced |= now > first;
+        self.restarts = Some((first, now));
+    }
+
+    /// Whether that is green.
+    fn is_green(&self, gate: &Gate) -> bool {
+        self.good >= wanted(gate) && (!self.replaced || wanted(gate) == 1 || self.well.elapsed() >= STAYS_UP)
+    }
+
+    /// What was measured last, since when, and how often the unit was restarted meanwhile.
+    fn cause(&self, last: &str, unit: Option<&str>) -> String {
+        let mut cause = last.to_owned();
+        if let Some(ill) = self.ill.as_ref().filter(|ill| ill.elapsed() >= Duration::from_secs(1)) {
+            cause.push_str(&format!(", for {} s", ill.elapsed().as_secs()));
+        }
+        if let (Some((first, now)), Some(unit)) = (self.restarts, unit)
+            && now > first
+        {
+            cause.push_str(&format!("; systemd restarted {unit} {} times meanwhile", now - first));
+        }
+        cause
+    }
+}
+
+fn wanted(gate: &Gate) -> u32 {
+    u32::from(gate.consecutive.max(1))
+}
+
+impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
+    /// Waits for the gate's first good answer. `again`: its process was another one before, in this run.
     ///
     /// # Errors
-    /// At the deadline, with the last answer; before, if the gate's unit failed and systemd leaves it at that.
-    pub(super) async fn until_green(&self, gate: &Gate) -> Result<(), Failure> {
-        let taken = self.clock.start();
+    /// At its own deadline or the run's, with the last answer; before, if the gate's unit failed and systemd leaves it at that.
+    pub(super) async fn until_answer(&self, gate: &Gate, again: bool) -> Result<Progress, Failure> {
+        let mut progress = Progress::new(again, self.clock);
+        if let Probe::Store(store) = &gate.probe {
+            // Nothing of it passes by waiting.
+            store::check(self.root, store, None).map_err(|error| store::unfit(&error))?;
+            progress.good = wanted(gate);
+        } else {
+            self.until(gate, &mut progress, |progress| progress.good > 0).await?;
+        }
+        Ok(progress)
+    }
+
+    /// Waits until a gate that answered is green.
+    ///
+    /// # Errors
+    /// As [`Measure::until_answer`]; also where it answers, but never often enough in a row.
+    pub(super) async fn until_green(&self, gate: &Gate, progress: &mut Progress) -> Result<(), Failure> {
+        if !progress.is_green(gate) {
+            self.clock.wait(GOOD_PAUSE).await;
+            self.until(gate, progress, |progress| progress.is_green(gate)).await?;
+        }
+        let event = Event::new(Code::GateGreen, format!("gate {} is green", gate.name));
+        self.tell(gate, event.duration(progress.taken.elapsed()));
+        Ok(())
+    }
+
+    /// Which process the gate's unit has now, where it is up.
+    pub(super) async fn process_now(&self, gate: &Gate) -> Result<Process, String> {
+        let Some(unit) = &gate.unit else { return Ok(None) };
+        let state = self.units.unit(unit).await.map_err(|error| error.to_string())?;
+        Ok(Some((state.main_pid, state.n_restarts)))
+    }
+
+    /// What is left for a gate, and its own deadline where that comes before the run's.
+    fn left(&self, gate: &Gate, progress: &Progress) -> (Duration, Option<Duration>) {
+        let of_run = self.deadline.saturating_sub(self.running.elapsed());
+        let own = gate.deadline.map(|own| own.saturating_mul(self.patience));
+        let left = own.map_or(of_run, |own| own.saturating_sub(progress.taken.elapsed()));
+        if left < of_run { (left, own) } else { (of_run, None) }
+    }
+
+    async fn until(&self, gate: &Gate, progress: &mut Progress, enough: impl Fn(&Progress) -> bool) -> Result<(), Failure> {
+        let unit = gate.unit.as_deref();
         let mut changes: Option<BoxStream<'static, String>> = None;
         let mut pause = FIRST_PAUSE;
-        let mut attempt = 0;
-        let mut good = 0;
-        let mut process = None;
+        let (left, _) = self.left(gate, progress);
+        self.report.step_until(&format!("gate {}", gate.name), self.clock.now().after(left));
         loop {
-            attempt += 1;
+            progress.attempt += 1;
             let cause = match self.clock.limit(ANSWER_LIMIT, self.measure(gate)).await {
-                Some(Ok(now)) => {
-                    good = if now == process { good + 1 } else { 1 };
-                    process = now;
-                    if good >= u32::from(gate.consecutive.max(1)) {
-                        let event = Event::new(Code::GateGreen, format!("gate {} is green", gate.name)).duration(taken.elapsed());
-                        self.tell(gate, event);
+                Some(Ok(process)) => {
+                    progress.take(process, self.clock);
+                    if enough(progress) {
                         return Ok(());
                     }
                     None
                 }
-                Some(Err(cause)) => Some(cause),
-                None => Some(format!("no answer within {} s", ANSWER_LIMIT.as_secs())),
+                Some(Err(red)) => Some(red),
+                None => Some(format!("no answer within {} s", ANSWER_LIMIT.as_secs()).into()),
             };
-            let left = self.deadline.saturating_sub(self.running.elapsed());
-            let Some(cause) = cause else {
+            let (left, own) = self.left(gate, progress);
+            let Some(Red { cause, code, at_once }) = cause else {
                 if left.is_zero() {
-                    return Err(red(gate, "it was good, but not often enough in a row".to_owned()));
+                    let last = "it was good, but not for long enough without a restart";
+                    return Err(red(gate, late(&progress.cause(last, unit), own), None));
                 }
-                self.clock.wait(GOOD_PAUSE).await;
+                self.clock.wait(GOOD_PAUSE.min(left)).await;
                 continue;
             };
-            good = 0;
-            if let Some(failure) = self.failed_unit(gate, &cause).await {
-                return Err(failure);
+            progress.good = 0;
+            progress.ill.get_or_insert_with(|| self.clock.start());
+            if let Some(unit) = unit
+                && let Ok(state) = self.units.unit(unit).await
+            {
+                progress.note(Some(state.n_restarts));
+                // Waiting longer is of no use: systemd does not start it again, or cannot.
+                if state.is_failed() || state.cannot_be_run() {
+                    let cause = format!("{unit} is {}; gate {}: {}", state.describe(), gate.name, progress.cause(&cause, None));
+                    return Err(Failure::new(Code::UnitFailed, format!("gate {}", gate.name), cause).unit(unit));
+                }
+            }
+            if at_once {
+                return Err(red(gate, progress.cause(&cause, unit), code));
             }
             if left.is_zero() {
-                return Err(red(gate, cause));
+                return Err(red(gate, late(&progress.cause(&cause, unit), own), code));
             }
             self.tell(
                 gate,
                 Event::new(Code::GateWaiting, format!("gate {} is not green yet: {cause}", gate.name))
-                    .attempt(attempt)
+                    .attempt(progress.attempt)
                     .next_try(pause)
                     .cause(cause),
             );
@@ -99,42 +274,12 @@ impl<U: Units, P: Prober> Measure<'_, U, P> {
 
     /// Waits for news of the gate's unit, or for the pause to end; true if there was news.
     async fn wait(&self, gate: &Gate, changes: &mut Option<BoxStream<'static, String>>, pause: Duration) -> bool {
-        let timer = self.clock.wait(pause);
-        tokio::pin!(timer);
-        let (Some(stream), Some(unit)) = (changes.as_mut(), &gate.unit) else {
-            timer.await;
-            return false;
-        };
-        loop {
-            tokio::select! {
-                () = &mut timer => return false,
-                name = stream.next() => match name {
-                    Some(name) if name == *unit => {
-                        // systemd tells of one change in several signals: measure once for all of them.
-                        self.clock.wait(FIRST_PAUSE.min(pause) / 2).await;
-                        return true;
-                    }
-                    Some(_) => {}
-                    None => {
-                        // The bus went away: the next round listens anew.
-                        *changes = None;
-                        timer.await;
-                        return false;
-                    }
-                },
-            }
+        let heard = news_of(self.clock, changes, gate.unit.as_deref().unwrap_or_default(), pause).await;
+        if heard {
+            // systemd tells of one change in several signals: measure once for all of them.
+            self.clock.wait(FIRST_PAUSE.min(pause) / 2).await;
         }
-    }
-
-    /// A unit that failed and that systemd does not start again: waiting longer is of no use.
-    async fn failed_unit(&self, gate: &Gate, cause: &str) -> Option<Failure> {
-        let unit = gate.unit.as_deref()?;
-        let state = self.units.unit(unit).await.ok()?;
-        let failure = || {
-            let cause = format!("{unit} is {}; gate {}: {cause}", state.describe(), gate.name);
-            Failure::new(Code::UnitFailed, format!("gate {}", gate.name), cause).unit(unit)
-        };
-        state.is_failed().then(failure)
+        heard
     }
 
     fn tell(&self, gate: &Gate, event: Event) {
@@ -147,23 +292,61 @@ impl<U: Units, P: Prober> Measure<'_, U, P> {
 
     /// One measurement, good: main process and number of restarts of the gate's unit, because good answers count together
     /// only while these stay. Bad: the cause in words.
-    async fn measure(&self, gate: &Gate) -> Result<Option<(u32, u32)>, String> {
-        ask(self.root, self.prober, &gate.probe).await?;
+    async fn measure(&self, gate: &Gate) -> Result<Process, Red> {
+        match &gate.probe {
+            Probe::PodRoutes(pods) => self.pod_routes(pods).await?,
+            probe => ask(self.root, self.prober, probe).await?,
+        }
         let Some(unit) = &gate.unit else { return Ok(None) };
         let state = self.units.unit(unit).await.map_err(|error| error.to_string())?;
         // Somebody else may answer in its place. A unit that applied settings has done its work and may be down.
         if !matches!(gate.probe, Probe::Sysctl(_)) && !state.is_active() {
-            return Err(format!("the answer is good, but {unit} is {}", state.describe()));
+            return Err(format!("the answer is good, but {unit} is {}", state.describe()).into());
         }
         Ok(Some((state.main_pid, state.n_restarts)))
+    }
+
+    /// Routes to the pods of everybody, and whether packets arrive. A route that is left over harms nobody who is there.
+    async fn pod_routes(&self, pods: &PodRoutes) -> Result<(), Red> {
+        let words = |error: crate::error::Error| error.to_string();
+        let leases = match &pods.peers {
+            Peers::Leases(store) => self.prober.leases(store, self.flanneld).await.map_err(words)?,
+            Peers::Given(_) => Vec::new(),
+        };
+        let sight = look(self.root, pods, &leases).map_err(words)?;
+        let off_segment = |wrong: &&Wrong| matches!(wrong, Wrong::OffSegment { .. });
+        let strangers = sight.wrong.iter().filter(off_segment).count();
+        // Whoever has neighbours is in its place: a stranger among them is refused itself, and told of here.
+        if let Some(wrong) = sight.wrong.iter().find(off_segment) {
+            if strangers == sight.others.len() {
+                return Err(Red { cause: wrong.to_string(), code: Some(code(wrong)), at_once: true });
+            }
+            self.report.emit(Event::new(code(wrong), wrong.to_string()).phase(Phase::Gates).generation(self.generation));
+        }
+        let wrong = sight.wrong.iter().find(|wrong| !off_segment(wrong) && !matches!(wrong, Wrong::LeftOver(_)));
+        if let Some(wrong) = wrong {
+            return Err(Red { cause: wrong.to_string(), code: Some(code(wrong)), at_once: false });
+        }
+        let questions = sight.questions(self.root, 0).map_err(words)?;
+        match packets::verdict(&self.prober.send(&questions).await) {
+            Verdict::Well => Ok(()),
+            Verdict::Lost(peers) => {
+                Err(Red { cause: packets::lost(pods.network, &peers), code: Some(Code::PodPacketsLost), at_once: false })
+            }
+            Verdict::Silent(peers) => {
+                let line = format!("packets of pods do not arrive at {}", packets::named(&peers));
+                self.report.emit(Event::new(Code::PeerSilent, line).phase(Phase::Gates).generation(self.generation));
+                Ok(())
+            }
+        }
     }
 }
 
 /// One question: whether the answer is as it should be, else the cause in words.
 async fn ask(root: &Tree, prober: &impl Prober, probe: &Probe) -> Result<(), String> {
     match probe {
-        Probe::HttpJson { url, key, value } => {
-            let answer = prober.get_json(url).await.map_err(|error| error.to_string())?;
+        Probe::HttpJson { url, key, value, identity } => {
+            let answer = prober.get_json(url, identity.as_ref()).await.map_err(|error| error.to_string())?;
             expect(&answer, key, value)
         }
         Probe::Docker { socket, storage_driver, data_root } => {
@@ -178,13 +361,29 @@ async fn ask(root: &Tree, prober: &impl Prober, probe: &Probe) -> Result<(), Str
                 _ => Ok(()),
             }
         }
+        Probe::Socket(path) => prober.connect(path).await.map_err(|error| error.to_string()),
+        Probe::Store(store) => store::check(root, store, None).map_err(|error| error.to_string()),
+        Probe::FlannelSubnet { network, bridge } => {
+            check_subnet(root, *network, bridge.as_deref()).map_err(|error| error.to_string())
+        }
+        // Measured with the leases, above.
+        Probe::PodRoutes(_) => Ok(()),
         Probe::Sysctl(settings) => settings.iter().try_for_each(|(key, least)| at_least(root, key, *least)),
     }
 }
 
-/// Time is up.
-fn red(gate: &Gate, cause: String) -> Failure {
-    let failure = Failure::new(Code::GateRed, format!("gate {}", gate.name), cause).remedy(&gate.remedy);
+/// A cause with the deadline that passed: the gate's own, else the run's.
+fn late(cause: &str, own: Option<Duration>) -> String {
+    match own {
+        Some(own) => format!("{cause}; given up after {} s, its own deadline", own.as_secs()),
+        None => format!("{cause}; given up at the deadline of the run"),
+    }
+}
+
+/// Time is up. What has a message of its own has its remedy, too.
+fn red(gate: &Gate, cause: String, code: Option<Code>) -> Failure {
+    let remedy = code.map_or(gate.remedy.as_str(), |code| code.entry().remedy);
+    let failure = Failure::new(code.unwrap_or(Code::GateRed), format!("gate {}", gate.name), cause).remedy(remedy);
     match &gate.unit {
         Some(unit) => failure.unit(unit),
         None => failure,
@@ -223,9 +422,123 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::clock::Timestamp;
+    use crate::desired::ClientIdentity;
     use crate::files::Attributes;
     use crate::http::fake::{Authority, Fake, ok, status};
     use crate::http::{Http, Tls};
+
+    fn gate(consecutive: u8) -> Gate {
+        Gate {
+            name: "g".into(),
+            unit: None,
+            probe: Probe::Sysctl(vec![]),
+            consecutive,
+            deadline: None,
+            needs: [].into(),
+            remedy: String::new(),
+        }
+    }
+
+    /// A good answer of this process, after so many seconds.
+    fn answer(progress: &mut Progress, clock: &Clock, after: u64, process: Process) {
+        clock.advance(Duration::from_secs(after));
+        progress.take(process, clock);
+    }
+
+    #[test]
+    fn good_answers_count_in_a_row_and_of_one_process() {
+        let clock = Clock::manual(Timestamp(1_000_000));
+        let green = |progress: &Progress| [1, 2, 3].map(|wanted| progress.is_green(&gate(wanted)));
+        let mut progress = Progress::new(false, &clock);
+        assert_eq!(green(&progress), [false; 3]);
+        assert!(!progress.is_green(&gate(0)), "one at least");
+        answer(&mut progress, &clock, 5, Some((10, 0)));
+        assert_eq!(green(&progress), [true, false, false]);
+        answer(&mut progress, &clock, 1, Some((10, 0)));
+        assert_eq!(green(&progress), [true, true, false]);
+        answer(&mut progress, &clock, 1, Some((10, 0)));
+        assert_eq!(green(&progress), [true; 3]);
+        assert_eq!((progress.process(), progress.well().elapsed().as_secs()), (Some((10, 0)), 2), "since the first of them");
+        assert_eq!(progress.taken().elapsed().as_secs(), 7);
+        // A bad one between: from the start, but nobody was replaced.
+        progress.good = 0;
+        for answers in [[true, false, false], [true, true, false], [true; 3]] {
+            answer(&mut progress, &clock, 1, Some((10, 0)));
+            assert_eq!(green(&progress), answers);
+        }
+        assert_eq!((progress.well().elapsed().as_secs(), progress.replaced), (2, false));
+    }
+
+    #[test]
+    fn a_process_in_the_place_of_another_has_to_stay_up() {
+        // By its number, by systemd's count of restarts, both, or in the same run before.
+        for (before, after) in [
+            (Some((10, 0)), Some((11, 0))),
+            (Some((10, 0)), Some((10, 1))),
+            (Some((10, 0)), Some((11, 1))),
+            (None, Some((11, 1))),
+        ] {
+            let clock = Clock::manual(Timestamp(1_000_000));
+            let mut progress = Progress::new(before.is_none(), &clock);
+            if before.is_some() {
+                for _ in 0..3 {
+                    answer(&mut progress, &clock, 1, before);
+                }
+                assert!(progress.is_green(&gate(3)), "the first process of all");
+            }
+            answer(&mut progress, &clock, 1, after);
+            assert_eq!(progress.good, 1, "{after:?}");
+            for second in 1..=15 {
+                answer(&mut progress, &clock, 1, after);
+                assert_eq!(progress.is_green(&gate(3)), second == 15, "{after:?} after {second} s");
+            }
+            // What asks for one answer alone is no service that could die.
+            progress.well = clock.start();
+            assert!(progress.is_green(&gate(1)) && !progress.is_green(&gate(2)));
+        }
+        // What has no process, and a unit that systemd forgot the restarts of, were not replaced.
+        let clock = Clock::manual(Timestamp(1_000_000));
+        let mut progress = Progress::new(false, &clock);
+        for process in [None, None, Some((10, 4)), Some((10, 4))] {
+            answer(&mut progress, &clock, 0, process);
+        }
+        assert!(!progress.replaced);
+        for restarts in [None, Some(0), Some(4), None] {
+            progress.note(restarts);
+            assert!(!progress.replaced, "{restarts:?}");
+        }
+        // It counts from the first time that it was looked at.
+        progress.note(Some(5));
+        assert!(progress.replaced);
+        assert_eq!(progress.restarts, Some((4, 5)));
+    }
+
+    #[test]
+    fn a_cause_says_since_when_and_how_many_restarts_there_were() {
+        let clock = Clock::manual(Timestamp(1_000_000));
+        let mut progress = Progress::new(false, &clock);
+        let unit = Some("x.service");
+        assert_eq!(progress.cause("refused", unit), "refused");
+        progress.ill = Some(clock.start());
+        for (after, said) in [(999, "refused"), (1, "refused, for 1 s"), (65_900, "refused, for 66 s")] {
+            clock.advance(Duration::from_millis(after));
+            assert_eq!(progress.cause("refused", unit), said);
+        }
+        for (restarts, said) in [
+            (2, "refused, for 66 s"),
+            (5, "refused, for 66 s; systemd restarted x.service 3 times meanwhile"),
+            (1, "refused, for 66 s"),
+        ] {
+            progress.note(Some(restarts));
+            assert_eq!(progress.cause("refused", unit), said);
+        }
+        progress.note(Some(5));
+        assert_eq!(progress.cause("refused", None), "refused, for 66 s");
+        // A good answer ends it.
+        progress.take(None, &clock);
+        assert_eq!(progress.cause("dead", None), "dead");
+    }
 
     #[test]
     fn an_answer_is_compared_as_text() {
@@ -272,6 +585,38 @@ mod tests {
         let another = Http::new(Tls::default(), Arc::new(Tree::open(dir.path()).unwrap()), Clock::system());
         let cause = ask(&tree, &another, &question(Some("/ca.crt"))).await.unwrap_err();
         assert!(!cause.contains("answer"), "{cause}");
+    }
+
+    /// etcd serves /health to its own clients alone, whose certificates change.
+    #[tokio::test]
+    async fn an_https_gate_shows_its_certificate_as_it_is_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Arc::new(Tree::open(dir.path()).unwrap());
+        let ours = Authority::new("etcd");
+        let write = |path: &str, text: &str| root.write(Path::new(path), text.as_bytes(), Attributes::mode(0o600)).unwrap();
+        let renew = |authority: &Authority| {
+            let (certificate, key) = authority.client("etcd");
+            write("/admin.crt", &certificate);
+            write("/admin.key", &key);
+        };
+        write("/ca.crt", &ours.pem());
+        let server = Fake::start_tls(vec![ok("{\"health\": \"true\"}")], ours.identity_for_clients_of(&ours)).await;
+        let http = Http::new(Tls::default(), Arc::clone(&root), Clock::system());
+        let [certificate, key, authority] = ["/admin.crt", "/admin.key", "/ca.crt"].map(str::to_owned);
+        let question = |identity| Probe::HttpJson {
+            url: format!("{}/health", server.base),
+            key: "health".to_owned(),
+            value: "true".to_owned(),
+            identity,
+        };
+        let known = question(Some(ClientIdentity { certificate, key, authority }));
+        renew(&Authority::new("etcd"));
+        let cause = ask(&root, &http, &known).await.unwrap_err();
+        assert!(cause.contains("does not accept this node's certificate /admin.crt"), "{cause}");
+        renew(&ours);
+        assert_eq!(ask(&root, &http, &known).await, Ok(()));
+        assert!(ask(&root, &http, &question(None)).await.is_err());
+        assert_eq!(server.requests().len(), 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Makes a [`Desired`](crate::desired::Desired) true.
+//! Makes a [`Desired`] true.
 //!
 //! In: a `Desired` and what is there ([`Observed`]). Out: a [`Plan`] (pure, and what the command `plan` shows), and the
 //! outcome of carrying it out: [`Converged`] or the first [`Failure`]. Steps that do not depend on each other run
@@ -7,12 +7,16 @@
 //! It never starts a program, never talks to Heat, and knows nothing of Kubernetes: what a node needs is in the
 //! `Desired`, whether a volume may be touched is behind [`Volumes`].
 
+pub mod certificates;
 pub mod engine;
 #[cfg(test)]
 mod engine_tests;
+pub mod flannel;
 mod gates;
 mod graph;
+pub mod health;
 mod install;
+mod objects;
 pub mod observed;
 pub mod offline;
 mod owners;
@@ -20,11 +24,13 @@ mod pending;
 pub mod plan;
 mod prober;
 mod render;
+pub mod store;
 mod unified;
 mod units;
 pub mod volumes;
 mod write;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::stream::BoxStream;
@@ -35,10 +41,10 @@ pub use observed::{Observed, observe, observe_files};
 pub use owners::Owners;
 pub use plan::{Plan, plan};
 
-use crate::desired::Volume;
+use crate::desired::{ClientIdentity, Desired, Object, Volume};
 use crate::error::{Error, Result};
-use crate::report::{Code, Event};
-use crate::systemd::{JobOutcome, Systemd, UnitState};
+use crate::report::{Code, Event, Phase};
+use crate::systemd::{Enabled, JobOutcome, Systemd, UnitState};
 
 /// The node is as it should be, and measured as good.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,6 +64,8 @@ pub struct Failure {
     pub step: String,
     /// The unit that it is about, one of our own.
     pub unit: Option<String>,
+    /// systemd cannot start that unit at all: what it said last is of an earlier life.
+    pub unstartable: bool,
     /// Why.
     pub cause: String,
     /// By whose rule.
@@ -70,7 +78,8 @@ impl Failure {
     /// A failure with the remedy that the catalog has for its code.
     #[must_use]
     pub fn new(code: Code, step: impl Into<String>, cause: impl Into<String>) -> Self {
-        Self { code, step: step.into(), unit: None, cause: cause.into(), rule: None, remedy: code.entry().remedy.to_owned() }
+        let remedy = code.entry().remedy.to_owned();
+        Self { code, step: step.into(), unit: None, unstartable: false, cause: cause.into(), rule: None, remedy }
     }
 
     /// A failure whose cause, rule and remedy are an error's.
@@ -89,6 +98,13 @@ impl Failure {
     pub fn unit(mut self, unit: impl Into<String>) -> Self {
         self.unit = Some(unit.into());
         self
+    }
+
+    /// Names a unit that systemd cannot start at all.
+    #[must_use]
+    pub fn unstartable(mut self, unit: impl Into<String>) -> Self {
+        self.unstartable = true;
+        self.unit(unit)
     }
 
     /// Names the rule behind it.
@@ -112,11 +128,23 @@ impl Failure {
             Some(rule) => format!("{} (rule: {rule})", self.cause),
             None => self.cause.clone(),
         };
-        let event =
-            Event::new(self.code, format!("{}: {}", self.step, self.cause)).step(&self.step).cause(cause).remedy(&self.remedy);
+        let event = Event::new(self.code, format!("{}: {}", self.step, self.cause)).phase(self.phase()).step(&self.step);
+        let mut event = event.cause(cause).remedy(&self.remedy);
+        event.gate = self.step.strip_prefix("gate ").map(str::to_owned);
         match &self.unit {
             Some(unit) => event.unit(unit),
             None => event,
+        }
+    }
+
+    /// Where in the node's life it happened.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        match self.code.entry().code.get(4..6) {
+            Some("03") => Phase::Volume,
+            Some("07") => Phase::Gates,
+            _ if self.code == Code::CertificatesFailed => Phase::Certificates,
+            _ => Phase::Units,
         }
     }
 }
@@ -126,19 +154,64 @@ pub type Outcome = std::result::Result<Converged, Failure>;
 
 /// Finds, checks, perhaps formats, and mounts volumes.
 pub trait Volumes {
+    /// Checks what can be known of the stores before anything is touched: refuses, or is transient.
+    fn check_stores(&self, desired: &Desired) -> impl Future<Output = Result<()>>;
     /// Makes sure that the volume is mounted and ours; true if that changed anything. It waits for an absent disk for
     /// `deadline` at most, tells of its own failure, and may be dropped at any moment.
     fn bring_up(&self, volume: &Volume, deadline: Duration) -> impl Future<Output = std::result::Result<bool, Failure>>;
 }
 
+/// Looks at, makes and puts in place a node's certificates.
+pub trait Certificates {
+    /// Makes ready, beside what is in place, whatever has to change: keys, certificates, authorities, all checked to belong
+    /// together. Nothing that is in use changes. It asks nobody where everything is right.
+    ///
+    /// # Errors
+    /// In words, with the first cause; everything stays as it was.
+    fn prepare(&self, desired: &Desired, deadline: Duration) -> impl Future<Output = std::result::Result<Prepared, Failure>>;
+
+    /// Puts in place what was made ready: the files of one directory by one rename.
+    ///
+    /// # Errors
+    /// If something cannot be written; the next run finishes it.
+    fn commit(&self, prepared: &Prepared) -> std::result::Result<(), Failure>;
+}
+
+/// Certificates that are ready to be put in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prepared {
+    /// Absolute paths of the files whose content changes: those who read them are restarted.
+    pub changes: BTreeSet<String>,
+    /// Directories that get a new set: the directory, and the name of the set in it.
+    pub sets: Vec<(String, String)>,
+    /// What is remembered once they are in place.
+    pub record: Option<certificates::Record>,
+}
+
+/// Makes objects of the cluster's API what they should be.
+pub trait Objects {
+    /// Makes sure that the API holds the object; true if something was written. It waits for an API that is away until the
+    /// deadline.
+    fn ensure(&self, object: &Object, deadline: Duration) -> impl Future<Output = Result<bool>>;
+}
+
 /// Asks the services that gates measure.
 pub trait Prober {
-    /// GETs a URL; the JSON of a 2xx answer.
-    fn get_json(&self, url: &str) -> impl Future<Output = Result<Value>>;
+    /// GETs a URL, shown to the server as this identity where one is given; the JSON of a 2xx answer.
+    fn get_json(&self, url: &str, identity: Option<&ClientIdentity>) -> impl Future<Output = Result<Value>>;
     /// GETs a URL, the server signed by the authority in a file where one is given; the text of a 2xx answer.
     fn get_text(&self, url: &str, authority: Option<&str>) -> impl Future<Output = Result<String>>;
     /// GETs a path from the docker engine behind a socket; the JSON of a 2xx answer.
     fn docker(&self, socket: &str, path: &str) -> impl Future<Output = Result<Value>>;
+    /// Connects to a socket, and that is all.
+    fn connect(&self, socket: &str) -> impl Future<Output = Result<()>>;
+}
+
+/// Reads what units said last.
+pub trait LastWords {
+    /// The last lines of a unit's own processes and of what systemd could not run for it, oldest first, secrets masked; none
+    /// where the journal does not tell. It takes a few seconds at most.
+    fn last_words(&self, unit: &str) -> impl Future<Output = Vec<String>>;
 }
 
 /// What converge asks of systemd. [`Systemd`] is the one implementation outside tests.
@@ -154,7 +227,7 @@ pub trait Units {
     /// [`Systemd::reload`].
     fn reload(&self) -> impl Future<Output = Result<()>>;
     /// [`Systemd::enable`].
-    fn enable(&self, names: &[&str]) -> impl Future<Output = Result<bool>>;
+    fn enable(&self, names: &[&str]) -> impl Future<Output = Result<Enabled>>;
     /// [`Systemd::changes`].
     fn changes(&self) -> impl Future<Output = Result<BoxStream<'static, String>>>;
 }
@@ -180,7 +253,7 @@ impl Units for Systemd {
         Self::reload(self).await
     }
 
-    async fn enable(&self, names: &[&str]) -> Result<bool> {
+    async fn enable(&self, names: &[&str]) -> Result<Enabled> {
         Self::enable(self, names).await
     }
 
@@ -204,5 +277,10 @@ mod tests {
         assert_eq!(event.remedy.as_deref(), Some("wipefs -a /dev/vdb"));
         let plain = Failure::new(Code::UnitMissing, "unit x.service", "no such unit").unit("x.service");
         assert!(plain.event().own_unit && plain.remedy.starts_with("Install the component"));
+        // Its line is on the console by its phase, and names the gate.
+        assert_eq!((plain.event().phase, plain.event().gate), (Some(Phase::Units), None));
+        let red = Failure::new(Code::GateRed, "gate etcd", "no answer").event();
+        assert_eq!((red.phase, red.gate.as_deref()), (Some(Phase::Gates), Some("etcd")));
+        assert_eq!((event.phase, event.gate), (Some(Phase::Volume), None));
     }
 }

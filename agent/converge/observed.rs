@@ -7,10 +7,11 @@ use futures_util::future::try_join_all;
 
 use super::owners::Owners;
 use super::{Units, pending};
-use crate::desired::{Desired, VolumeRole};
+use crate::desired::{Content, Desired, Volume, VolumeRole};
 use crate::error::Result;
 use crate::files::{FileKind, READ_LIMIT, Tree};
 use crate::order::gather;
+use crate::storage::thin_pool;
 use crate::systemd::{UnitState, mount_unit};
 
 /// How owners are compared.
@@ -54,10 +55,12 @@ pub struct Observed {
     pub directories: BTreeMap<String, Seen>,
     /// By name; empty for a tree without a systemd.
     pub units: BTreeMap<String, UnitState>,
-    /// Which volumes have something mounted at their place.
+    /// Which volumes have something in their place: mounted, or active as a pool.
     pub mounted: BTreeSet<VolumeRole>,
     /// Units whose files were written by a run that did not come to restarting them.
     pub pending: BTreeSet<String>,
+    /// What is wrong with certificates, in words; empty where nobody looked at them.
+    pub certificates: Vec<String>,
     /// The tree's users and groups.
     pub owners: Owners,
     /// How far they count.
@@ -98,7 +101,11 @@ pub(super) async fn observe_units(desired: &Desired, tree: &Tree, units: &impl U
     observed.pending = pending::read(tree);
     let states = try_join_all(desired.units.iter().map(|unit| units.unit(&unit.name))).await?;
     observed.units = gather(desired.units.iter().map(|unit| unit.name.clone()).zip(states));
-    let names: Vec<String> = desired.volumes.iter().map(|volume| mount_unit(&volume.mount_point)).collect();
+    let unit_of = |volume: &Volume| match volume.content {
+        Content::Xfs | Content::Btrfs => mount_unit(&volume.mount_point),
+        Content::ThinPool => thin_pool::UNIT.to_owned(),
+    };
+    let names: Vec<String> = desired.volumes.iter().map(unit_of).collect();
     let mounts = try_join_all(names.iter().map(|name| units.unit(name))).await?;
     let mounted = desired.volumes.iter().zip(mounts).filter(|(_, state)| state.is_active());
     observed.mounted = gather(mounted.map(|(volume, _)| volume.role));

@@ -121,7 +121,7 @@ fn deferred(desired: &Desired) -> BTreeSet<&str> {
     let waits = |needs: &BTreeSet<Need>, late: &BTreeSet<&str>| {
         needs.iter().any(|need| match need {
             Need::Directory(path) => late.contains(path.as_str()),
-            Need::Volume(_) | Need::Unit(_) | Need::Gate(_) => true,
+            Need::Volume(_) | Need::Unit(_) | Need::Gate(_) | Need::Object(_) | Need::FlannelKey => true,
         })
     };
     // Parents come before children, but a need may name any directory: as many rounds as the longest chain.
@@ -186,7 +186,7 @@ fn is_linked(tree: &Tree, link: &Link) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::{Directory, File, FormatPolicy, Owner, Unit, Volume, VolumeRole};
+    use crate::desired::{Content, Directory, DiskName, File, FormatPolicy, Owner, Unit, Volume, VolumeRole};
     use crate::files::Attributes;
 
     fn desired() -> Desired {
@@ -219,8 +219,9 @@ mod tests {
             }],
             volumes: vec![Volume {
                 role: VolumeRole::Etcd,
-                cinder_id: "c-1".into(),
+                disk: DiskName::Cinder("c-1".into()),
                 hint: "/dev/vdc".into(),
+                content: Content::Xfs,
                 mount_point: "/var/lib/etcd".into(),
                 root_mode: 0o700,
                 root_owner: Owner::root(),

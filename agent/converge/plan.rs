@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::observed::{Observed, Ownership, Seen};
-use crate::desired::{Authority, Certificate, Desired, Directory, File, FormatPolicy, Need, Owner, Unit, Volume};
+use crate::desired::{Authority, Certificate, Content, Desired, Directory, File, FormatPolicy, Need, Owner, Unit, Volume};
 use crate::files::FileKind;
 use crate::order::gather;
+use crate::storage::thin_pool::POOL;
 use crate::systemd::UnitState;
 
 /// The difference between a [`Desired`] and what is there. Every list is in the order of the `Desired`.
@@ -28,6 +29,8 @@ pub struct Plan {
     pub restart: Vec<String>,
     /// Volumes to find and mount, in words.
     pub volumes: Vec<String>,
+    /// Certificates, keys and authorities to make or to put right: the file, and why.
+    pub certificates: Vec<String>,
 }
 
 /// What changes about a file.
@@ -106,6 +109,7 @@ pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
         directories: desired.directories.iter().filter_map(|directory| directory_change(directory, observed)).collect(),
         reload: changed.iter().any(|path| is_unit_file(path)),
         volumes: desired.volumes.iter().filter(|volume| !observed.mounted.contains(&volume.role)).map(describe_volume).collect(),
+        certificates: observed.certificates.clone(),
         ..Plan::default()
     };
     for unit in &desired.units {
@@ -133,7 +137,10 @@ pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
 
 /// The certificate of an authority in words, as `plan` shows it.
 pub(super) fn describe_authority(authority: &Authority) -> String {
-    format!("certificate of the authority {} at {}", authority.signer, authority.path)
+    let signing = authority.signing_path.as_ref().map(|path| format!(", with the certificate that signs at {path}"));
+    let key = authority.key_path.as_ref().map(|path| format!(" and its key at {path}"));
+    let further = [signing, key].into_iter().flatten().collect::<String>();
+    format!("certificate of the authority {} at {}{further}", authority.signer, authority.path)
 }
 
 /// A certificate in words, as `plan` shows it.
@@ -154,10 +161,11 @@ pub(super) fn describe_volume(volume: &Volume) -> String {
         FormatPolicy::IfNoSignature => "formatted if it has no signature",
         FormatPolicy::Never => "never formatted",
     };
-    format!(
-        "{} volume {} (Heat calls it {}): mounted on {}, {format}",
-        volume.role, volume.cinder_id, volume.hint, volume.mount_point
-    )
+    let place = match volume.content {
+        Content::Xfs | Content::Btrfs => format!("mounted on {}", volume.mount_point),
+        Content::ThinPool => format!("the thin pool {POOL} below {}", volume.mount_point),
+    };
+    format!("{} volume {} (Heat calls it {}): {place}, {format}", volume.role, volume.disk, volume.hint)
 }
 
 /// Whether systemd reads this path as a unit file or a drop-in.
@@ -257,7 +265,7 @@ fn must_be_enabled(unit: &Unit, state: &UnitState, changed: &BTreeSet<&str>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::VolumeRole;
+    use crate::desired::{DiskName, VolumeRole};
 
     fn unit(name: &str, restart_on: &[&str], applies_files: bool) -> Unit {
         Unit {
@@ -376,8 +384,9 @@ mod tests {
     fn a_file_waits_for_the_volume_and_the_directories_that_it_lies_in() {
         let volume = |role, mount_point: &str| Volume {
             role,
-            cinder_id: "c".into(),
+            disk: DiskName::Cinder("c".into()),
             hint: "/dev/vdb".into(),
+            content: Content::Xfs,
             mount_point: mount_point.into(),
             root_mode: 0o700,
             root_owner: Owner::root(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Prober;
+use crate::desired::ClientIdentity;
 use crate::error::{Error, Result};
 use crate::http::{Http, Request, Response};
 
@@ -15,13 +16,15 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const ANSWER_LIMIT: usize = 1024 * 1024;
 
 impl Prober for Http {
-    async fn get_json(&self, url: &str) -> Result<Value> {
-        let response = self.request(question(url)).await?;
+    async fn get_json(&self, url: &str, identity: Option<&ClientIdentity>) -> Result<Value> {
+        // Derived anew at each question: certificates change.
+        let derived = identity.map(|identity| self.with_identity(identity));
+        let response = derived.as_ref().unwrap_or(self).request(question(url)).await?;
         json(&response, url)
     }
 
     async fn get_text(&self, url: &str, authority: Option<&str>) -> Result<String> {
-        let derived = authority.map(|file| self.with_endpoint_ca(Path::new(file)));
+        let derived = authority.map(|file| self.believing(file));
         let response = derived.as_ref().unwrap_or(self).request(question(url)).await?;
         if !(200..300).contains(&response.status) {
             return Err(Error::transient(format!("{url} answers {}", response.status)));
@@ -33,6 +36,11 @@ impl Prober for Http {
         let url = format!("http://localhost{path}");
         let response = self.over_unix_socket(Path::new(socket)).request(question(&url)).await?;
         json(&response, path)
+    }
+
+    async fn connect(&self, socket: &str) -> Result<()> {
+        let connected = tokio::net::UnixStream::connect(socket).await;
+        connected.map(drop).map_err(|error| Error::transient(format!("connecting to {socket}: {error}")))
     }
 }
 

@@ -30,6 +30,9 @@ pub(super) fn render(plan: &Plan) -> String {
     for volume in &plan.volumes {
         line(&mut out, format_args!("bring up {volume}"));
     }
+    for certificate in &plan.certificates {
+        line(&mut out, format_args!("make or put right {}", escaped(certificate)));
+    }
     out
 }
 
@@ -121,6 +124,7 @@ mod tests {
             helpers: vec!["systemd-sysctl.service".into()],
             start: vec!["etcd.service".into()],
             restart: vec!["docker.service".into()],
+            certificates: vec!["/etc/etcd/certs/server.crt: it expired at 2026-01-01T00:00:00Z".into()],
             volumes: vec!["etcd volume 1234 (Heat calls it /dev/vdc): mounted on /var/lib/etcd, formatted if blank".into()],
         };
         let expected = "\
@@ -149,6 +153,7 @@ run systemd-sysctl.service
 start etcd.service
 restart docker.service
 bring up etcd volume 1234 (Heat calls it /dev/vdc): mounted on /var/lib/etcd, formatted if blank
+make or put right /etc/etcd/certs/server.crt: it expired at 2026-01-01T00:00:00Z
 ";
         assert_eq!(plan.render(), expected);
         assert!(!format!("{plan:?}").contains("hunter"));

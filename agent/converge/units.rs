@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use futures_util::stream::StreamExt as _;
+use futures_util::stream::{BoxStream, StreamExt as _};
 
 use super::{Failure, Units};
 use crate::clock::{Clock, Stopwatch};
 use crate::desired::Unit;
 use crate::error::{Error, Kind};
 use crate::report::{Code, Event, Phase, Report};
-use crate::systemd::{JobOutcome, UnitState};
+use crate::systemd::{Enabled, JobOutcome, UnitState};
 
 /// The net under lost signals, and the pause after a bus that does not answer.
 const POLL: Duration = Duration::from_secs(1);
@@ -26,6 +26,8 @@ pub(super) struct Starter<'a, U> {
     /// Since when the whole run goes on, and how long it may.
     pub(super) running: &'a Stopwatch,
     pub(super) deadline: Duration,
+    /// The unit's own deadline, where that comes before the run's.
+    pub(super) own: Option<Duration>,
 }
 
 // Derived, they would ask it of `U` as well.
@@ -46,6 +48,23 @@ enum Deed {
 }
 
 impl<U: Units> Starter<'_, U> {
+    /// For a unit that has so long to come up, from now on.
+    pub(super) fn within(self, own: Option<Duration>) -> Self {
+        let end = |own| self.running.elapsed().saturating_add(own);
+        match own {
+            Some(limit) if end(limit) < self.deadline => Self { deadline: end(limit), own, ..self },
+            _ => self,
+        }
+    }
+
+    /// Which deadline passed, for the end of a sentence.
+    fn late(&self) -> String {
+        match self.own {
+            Some(own) => format!("after {} s, its own deadline", own.as_secs()),
+            None => "at the deadline of the run".to_owned(),
+        }
+    }
+
     /// The time that is left.
     pub(super) fn left(&self) -> Duration {
         self.deadline.saturating_sub(self.running.elapsed())
@@ -61,11 +80,18 @@ impl<U: Units> Starter<'_, U> {
         }
     }
 
-    /// Enables a unit; true if that changed anything.
-    pub(super) async fn enable(&self, name: &str) -> Result<bool, Failure> {
+    /// Enables a unit. One that no boot starts, because nobody who would is there, is told: it is not enough that it is enabled.
+    pub(super) async fn enable(&self, name: &str) -> Result<Enabled, Failure> {
         loop {
             match self.units.enable(&[name]).await {
-                Ok(changed) => return Ok(changed),
+                Ok(enabled) => {
+                    if !enabled.absent.is_empty() {
+                        let absent = enabled.absent.join(", ");
+                        let cause = format!("its [Install] section names {absent}, which is not on this machine");
+                        self.tell(name, Event::new(Code::UnitNotWanted, format!("no boot starts {name}: {cause}")).cause(cause));
+                    }
+                    return Ok(enabled);
+                }
                 Err(error) if error.kind() == Kind::Transient => self.patience("enabling units", Some(name), error).await?,
                 Err(error) => {
                     if self.look(name).await?.is_missing() {
@@ -119,6 +145,7 @@ impl<U: Units> Starter<'_, U> {
             if deed == Deed::Nothing {
                 return Ok(false);
             }
+            self.report.step_until(&format!("unit {name}"), self.clock.now().after(self.left()));
             let Some(outcome) = self.do_it(&before, deed).await? else { continue };
             let after = self.settled(name).await?;
             if after.is_active() {
@@ -153,8 +180,7 @@ impl<U: Units> Starter<'_, U> {
             Some(Err(error)) => self.patience("starting units", Some(name), error).await.map(|()| None),
             None => {
                 let state = self.look(name).await.map_or_else(|_| "unknown".to_owned(), |state| state.describe());
-                let cause = format!("its start has not ended at the deadline; it is {state}");
-                Err(Failure::new(Code::UnitFailed, format!("unit {name}"), cause).unit(name))
+                Err(failed(name, format!("its start has not ended {}; it is {state}", self.late())))
             }
         }
     }
@@ -164,12 +190,11 @@ impl<U: Units> Starter<'_, U> {
         let mut changes = None;
         loop {
             let state = self.look(name).await?;
-            if state.is_active() || !state.is_settling() {
+            if state.is_active() || !state.is_settling() || state.cannot_be_run() {
                 return Ok(state);
             }
             if self.left().is_zero() {
-                let cause = format!("it is {} at the deadline", state.describe());
-                return Err(Failure::new(Code::UnitFailed, format!("unit {name}"), cause).unit(name));
+                return Err(failed(name, format!("it is still {} {}", state.describe(), self.late())));
             }
             if changes.is_none() {
                 changes = self.units.changes().await.ok();
@@ -178,26 +203,7 @@ impl<U: Units> Starter<'_, U> {
                     continue;
                 }
             }
-            let timer = self.clock.wait(POLL.min(self.left()));
-            tokio::pin!(timer);
-            let Some(stream) = &mut changes else {
-                timer.await;
-                continue;
-            };
-            loop {
-                tokio::select! {
-                    () = &mut timer => break,
-                    news = stream.next() => match news {
-                        Some(unit) if unit == name => break,
-                        Some(_) => {}
-                        None => {
-                            changes = None;
-                            timer.await;
-                            break;
-                        }
-                    },
-                }
-            }
+            news_of(self.clock, &mut changes, name, POLL.min(self.left())).await;
         }
     }
 
@@ -220,9 +226,39 @@ impl<U: Units> Starter<'_, U> {
     }
 }
 
+/// Waits for news of a unit, or for the pause to end; true if there was news.
+pub(super) async fn news_of(
+    clock: &Clock,
+    changes: &mut Option<BoxStream<'static, String>>,
+    unit: &str,
+    pause: Duration,
+) -> bool {
+    let timer = clock.wait(pause);
+    tokio::pin!(timer);
+    let Some(stream) = changes else {
+        timer.await;
+        return false;
+    };
+    loop {
+        tokio::select! {
+            () = &mut timer => return false,
+            news = stream.next() => match news {
+                Some(name) if name == unit => return true,
+                Some(_) => {}
+                None => {
+                    // The bus went away: the next round listens anew.
+                    *changes = None;
+                    timer.await;
+                    return false;
+                }
+            },
+        }
+    }
+}
+
 /// The unit is not on this machine.
 pub(super) fn missing(name: &str) -> Failure {
-    Failure::new(Code::UnitMissing, format!("unit {name}"), format!("{name} is not on this machine")).unit(name)
+    Failure::new(Code::UnitMissing, format!("unit {name}"), format!("{name} is not on this machine")).unstartable(name)
 }
 
 /// Whether systemd could start it at all.
@@ -231,14 +267,14 @@ fn startable(state: &UnitState) -> Result<(), Failure> {
     match state.load_state.as_str() {
         "not-found" => Err(missing(name)),
         "masked" => Err(Failure::new(Code::UnitFailed, format!("unit {name}"), format!("{name} is masked"))
-            .unit(name)
+            .unstartable(name)
             .remedy(format!("systemctl unmask {name}"))),
         "bad-setting" | "error" => Err(Failure::new(
             Code::UnitFailed,
             format!("unit {name}"),
             format!("systemd cannot use {}: {}", state.fragment_path, state.load_state),
         )
-        .unit(name)
+        .unstartable(name)
         .remedy(format!("systemd-analyze verify {name}"))),
         _ => Ok(()),
     }
@@ -247,13 +283,20 @@ fn startable(state: &UnitState) -> Result<(), Failure> {
 /// Why a unit is not up after its job ended, and systemd leaves it at that.
 fn not_up(state: &UnitState, outcome: &JobOutcome) -> Failure {
     let name = &state.name;
-    let cause = if outcome.is_done() && !state.is_failed() {
+    let cause = if state.cannot_be_run() {
+        format!("it is {}", state.describe())
+    } else if outcome.is_done() && !state.is_failed() {
         format!("systemd started it, but it is {}: one of its conditions is not met, or it ended at once", state.describe())
     } else if outcome.result == "dependency" {
         format!("a unit that it requires did not start; it is {}", state.describe())
     } else {
         format!("its job ended with `{}`; it is {}", outcome.result, state.describe())
     };
+    failed(name, cause)
+}
+
+/// A unit that did not come up.
+fn failed(name: &str, cause: String) -> Failure {
     Failure::new(Code::UnitFailed, format!("unit {name}"), cause)
         .unit(name)
         .remedy(format!("Look at `systemctl status {name}` and `journalctl -u {name}`."))

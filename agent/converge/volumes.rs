@@ -1,27 +1,41 @@
 //! Brings a volume into its place: find, check, format, mount, mark.
 //!
-//! What may be done is decided by [`decide`] alone. This file reads what the decision
-//! needs, carries it out, and records each step before the next, so that a crash at any point is
-//! taken up where it happened. A volume that is in place costs one look at sysfs and the mount table.
+//! What may be done is decided by [`decide`] alone. A file each: `evidence` reads what the decision needs, `format` and
+//! `mounting` carry it out, `record` notes each step before the next, so that a crash at any point is taken up where it
+//! happened; `pool`, `data_move` and `growth` are for what lies on a volume. One that is in place costs one look at sysfs
+//! and the mount table.
 
-use std::path::{Path, PathBuf};
+mod data_move;
+mod evidence;
+mod format;
+mod growth;
+mod mounting;
+mod pool;
+mod record;
+#[cfg(test)]
+mod test_keeper;
+
+use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ring::rand::{SecureRandom, SystemRandom};
-
-use super::{Failure, Volumes};
+use self::evidence::inspection;
+use self::format::mkfs_key;
+pub use self::growth::Growths;
+use self::mounting::UNIT_LIMIT;
+use super::{Failure, Volumes, store};
 use crate::clock::{Clock, Stopwatch};
-use crate::desired::{Owner, Volume};
+use crate::desired::{Content, Desired, DiskName, Owner, Volume};
 use crate::error::{Error, Kind, Result};
-use crate::files::{Attributes, Tree};
+use crate::files::Tree;
 use crate::report::{Code, Event, Phase, Report};
-use crate::storage::identity::{CUT, matching};
-use crate::storage::interlock::{Below, Decision, DiskEvidence, Evidence, MarkerEvidence, decide, erase, over_store};
-use crate::storage::marker::{FILE, Marker, Record, SCHEMA, State};
+use crate::storage::identity::matching;
+use crate::storage::interlock::{Decision, Evidence, decide};
+use crate::storage::marker::{Record, State};
 use crate::storage::mount_unit;
 use crate::storage::probe::{Disk, Mount, Probe};
-use crate::watch::AsyncWatch;
+use crate::watch::DeviceNews;
 
 /// The net under the events of udev: how often the disks are looked at while one is missing.
 const POLL: Duration = Duration::from_secs(1);
@@ -29,15 +43,6 @@ const POLL: Duration = Duration::from_secs(1);
 /// How often a disk that somebody holds or that cannot be read is looked at again: the kernel claims a new disk while it
 /// looks for partitions, and its node may come a moment after it.
 const FLEETING_LOOKS: u8 = 3;
-
-/// How long a disk may take to be read at both ends.
-const READ_LIMIT: Duration = Duration::from_mins(1);
-
-/// Largest marker that is read, in bytes.
-const MARKER_LIMIT: u64 = 64 * 1024;
-
-/// The kind of file system that is made.
-const FS_TYPE: &str = "xfs";
 
 /// What a step ends with.
 type Outcome<T> = std::result::Result<T, Stopped>;
@@ -70,6 +75,14 @@ pub struct Ran {
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
+}
+
+impl Ran {
+    /// What a program that failed says of it: `status 1: no space left`.
+    fn complaint(&self) -> String {
+        let words = self.stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing");
+        format!("status {}: {words}", self.status)
+    }
 }
 
 /// What the keeper asks of other rooms: systemd, programs, the passwd file.
@@ -108,6 +121,8 @@ pub struct VolumeKeeper<H> {
     pub clock: Clock,
     /// Who is told.
     pub report: Report,
+    /// Growths that failed.
+    pub growths: Rc<Growths>,
 }
 
 /// A volume with the disk that carries it.
@@ -115,6 +130,8 @@ struct Found {
     disk: Disk,
     fs_type: String,
     fs_uuid: String,
+    /// How much of the disk it takes, in bytes.
+    size: u64,
 }
 
 /// One call of `bring_up`, over all of its tries.
@@ -135,23 +152,29 @@ impl Course {
 /// Whether the disk that carries the volume's id is the one that is mounted in its place. Costs a look at sysfs and the
 /// mount table.
 fn is_mounted_from_its_disk(probe: &Probe, volume: &Volume) -> Result<bool> {
-    Ok(misplaced(probe, &[volume])?.is_empty())
+    Ok(misplaced(probe, &probe.read_disks()?, &[volume])?.is_empty())
 }
 
-/// Those of the volumes at whose place another disk than their own is mounted; the machine is read once for all.
+/// Those of the volumes at whose place another disk than their own is mounted; the mount table is read once for all.
 ///
 /// # Errors
-/// If the disks or the mount table cannot be read.
-pub fn misplaced<'a>(probe: &Probe, volumes: &[&'a Volume]) -> Result<Vec<&'a Volume>> {
+/// If the mount table cannot be read.
+pub fn misplaced<'a>(probe: &Probe, disks: &[Disk], volumes: &[&'a Volume]) -> Result<Vec<&'a Volume>> {
     if volumes.is_empty() {
         return Ok(Vec::new());
     }
-    let (disks, mounts) = (probe.read_disks()?, probe.read_mounts()?);
-    let in_place = |volume: &Volume| match carriers(&disks, volume)[..] {
+    let mounts = probe.read_mounts()?;
+    let in_place = |volume: &Volume| match carriers(disks, volume)[..] {
+        [disk] if volume.content == Content::ThinPool => pool::is_active(probe, disk),
         [disk] => is_mounted(&mounts, volume, disk),
         _ => false,
     };
     Ok(volumes.iter().copied().filter(|volume| !in_place(volume)).collect())
+}
+
+/// Whether one of the disks carries the volume's id.
+pub(super) fn is_attached(disks: &[Disk], volume: &Volume) -> bool {
+    !carriers(disks, volume).is_empty()
 }
 
 fn is_mounted(mounts: &[Mount], volume: &Volume, disk: &Disk) -> bool {
@@ -161,7 +184,7 @@ fn is_mounted(mounts: &[Mount], volume: &Volume, disk: &Disk) -> bool {
 /// The disks that carry the volume's id.
 fn carriers<'a>(disks: &'a [Disk], volume: &Volume) -> Vec<&'a Disk> {
     let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
-    matching(&volume.cinder_id, &names).into_iter().filter_map(|at| disks.get(at)).collect()
+    matching(&volume.disk, &names).into_iter().filter_map(|at| disks.get(at)).collect()
 }
 
 /// The nodes of all disks that carry the id, and the disk if it is one.
@@ -174,6 +197,10 @@ fn find(probe: &Probe, volume: &Volume) -> Result<(Vec<String>, Option<Disk>)> {
 }
 
 impl<H: Hands> Volumes for VolumeKeeper<H> {
+    async fn check_stores(&self, desired: &Desired) -> Result<()> {
+        store::check_early(desired, &self.hands, &self.root, &self.probe).await
+    }
+
     async fn bring_up(&self, volume: &Volume, deadline: Duration) -> std::result::Result<bool, Failure> {
         let mut course = Course { started: self.clock.start(), deadline, found: false, waiting: false };
         let outcome = loop {
@@ -187,7 +214,7 @@ impl<H: Hands> Volumes for VolumeKeeper<H> {
             }
         };
         if let Err(failure) = &outcome {
-            let message = format!("volume {} ({}): {}", volume.cinder_id, volume.role, failure.cause);
+            let message = format!("volume {} ({}): {}", volume.disk, volume.role, failure.cause);
             let mut event = event(failure.code, volume, message).step(failure.step.clone()).cause(failure.cause.clone());
             event = event.remedy(failure.remedy.clone());
             self.report.emit(event);
@@ -200,23 +227,29 @@ impl<H: Hands> Volumes for VolumeKeeper<H> {
 impl<H: Hands> VolumeKeeper<H> {
     async fn try_bring_up(&self, volume: &Volume, course: &mut Course) -> Outcome<bool> {
         let record = self.record(volume).map_err(|error| failed("record", &error))?;
-        if self.is_in_place(volume, record.as_ref()).map_err(|error| passing("look", &error))? {
-            return Ok(false);
+        match record {
+            Some(record) if self.is_in_place(volume, &record).map_err(|error| passing("look", &error))? => {
+                Ok(self.follow_disk_now(volume, record).await)
+            }
+            record => {
+                let record = self.put_in_place(volume, record, course).await?;
+                self.follow_disk_now(volume, record).await;
+                Ok(true)
+            }
         }
-        self.put_in_place(volume, record, course).await.map(|()| true)
     }
 
-    async fn put_in_place(&self, volume: &Volume, record: Option<Record>, course: &mut Course) -> Outcome<()> {
+    async fn put_in_place(&self, volume: &Volume, record: Option<Record>, course: &mut Course) -> Outcome<Record> {
         self.clear_up(volume, record.as_ref(), course).await?;
-        let watch = AsyncWatch::open();
+        let moves = self.has_data_below(volume).map_err(|error| passing("look", &error))?;
+        let news = DeviceNews::open();
         let mut fleeting_looks = 0;
         let found = loop {
-            renew(&watch);
             let (mut evidence, disk) =
                 self.read_evidence(volume, record.clone()).await.map_err(|error| passing("look", &error))?;
             if let Some(disk) = disk.as_ref().filter(|_| !course.found) {
                 course.found = true;
-                let message = format!("volume {} is {}", volume.cinder_id, disk.node.display());
+                let message = format!("volume {} is {}", volume.disk, disk.node.display());
                 self.report.emit(event(Code::VolumeFound, volume, message).duration(course.started.elapsed()));
             }
             let mut decision = decide(volume, &evidence);
@@ -231,16 +264,17 @@ impl<H: Hands> VolumeKeeper<H> {
                     self.tell_waiting(volume, course, found.clone());
                 }
                 fleeting_looks = fleeting_looks.saturating_add(1);
-                self.next_look(&watch, course).await;
+                self.next_look(&news, course).await;
                 continue;
             }
             match (decision, disk) {
-                (Decision::Format { force }, Some(disk)) => break self.format(volume, disk, force, record.as_ref()).await?,
+                (Decision::Format { force }, Some(disk)) => break self.format(volume, disk, force, &evidence).await?,
                 (Decision::Reuse, Some(disk)) => {
                     let one = evidence.disk.signatures.first();
                     let fs_uuid = one.and_then(|one| one.uuid.clone()).unwrap_or_default();
-                    self.report.emit(event(Code::VolumeReused, volume, format!("volume {} is used as it is", volume.cinder_id)));
-                    break Found { disk, fs_type: one.map_or(FS_TYPE, |one| one.kind).to_owned(), fs_uuid };
+                    let size = one.and_then(|one| one.size).unwrap_or_default();
+                    self.report.emit(event(Code::VolumeReused, volume, format!("volume {} is used as it is", volume.disk)));
+                    break Found { disk, fs_type: one.map_or(volume.content.kind(), |one| one.kind).to_owned(), fs_uuid, size };
                 }
                 (refusal @ Decision::Refuse { .. }, _) => return Err(refused(refusal).into()),
                 (Decision::Wait(reason), _) => {
@@ -248,36 +282,52 @@ impl<H: Hands> VolumeKeeper<H> {
                         return Err(missing(volume, &reason, course.deadline).into());
                     }
                     self.tell_waiting(volume, course, reason);
-                    self.next_look(&watch, course).await;
+                    self.next_look(&news, course).await;
                 }
                 // A decision about a disk that is gone, or a marker that stayed unread: look again.
-                (_, _) if !course.left().is_zero() => self.next_look(&watch, course).await,
+                (_, _) if !course.left().is_zero() => self.next_look(&news, course).await,
                 (_, _) => return Err(missing(volume, "the disk came and went", course.deadline).into()),
             }
         };
+        if volume.content == Content::ThinPool {
+            return self.put_pool_in_place(volume, &found, course).await;
+        }
+        if moves {
+            self.move_data(volume, &found).await?;
+        }
         let what = self.mount(volume, &found, course).await?;
-        self.mark(volume, &found).map_err(|error| failed("mark", &error))?;
-        self.write_record(volume, &found.fs_type, &found.fs_uuid, State::InPlace, Some(what))?;
-        let message = format!("volume {} is mounted at {}", volume.cinder_id, volume.mount_point);
+        self.mark(volume, &found, &volume.mount_point).map_err(|error| failed("mark", &error))?;
+        self.own_root(volume).map_err(|error| failed("mark", &error))?;
+        // Before the volume counts as in place: nobody looks at a move after that.
+        self.end_move(volume).map_err(|error| failed("move", &error))?;
+        let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, found.size, State::InPlace, Some(what))?;
+        let message = format!("volume {} is mounted at {}", volume.disk, volume.mount_point);
         let unit = mount_unit::name(&volume.mount_point);
         self.report.emit(event(Code::VolumeMounted, volume, message).unit(unit).duration(course.started.elapsed()));
-        Ok(())
+        Ok(record)
     }
 
-    /// What an agent left that was ended in the middle: its mkfs, which goes on, and its look into the file system.
+    /// What an agent left that was ended in the middle: its mkfs or copy, which goes on, and its look into the file system.
     async fn clear_up(&self, volume: &Volume, record: Option<&Record>, course: &Course) -> Outcome<()> {
+        self.wait_for_pool_jobs(volume, course).await?;
         if record.is_some_and(|record| record.state == State::Formatting) {
-            let unfinished = || Error::permanent("a mkfs that was started earlier still runs at the deadline");
-            match self.clock.limit(course.left(), self.hands.wait_stopped(&mkfs_key(volume))).await {
-                Some(waited) => waited.map_err(|error| passing("mkfs", &error))?,
-                None => return Err(failed("mkfs", &unfinished()).into()),
-            }
+            self.wait_for_job(&mkfs_key(volume), "a mkfs", "mkfs", course).await?;
         }
+        self.clear_up_move(volume, course).await?;
         let inspection = mount_unit::name(&inspection(volume));
         if self.hands.may_run(&inspection).await.map_err(|error| passing("inspect", &error))? {
             self.hands.stop(&inspection).await.map_err(|error| passing("inspect", &error))?;
         }
         Ok(())
+    }
+
+    /// Waits for a program that an earlier agent started, and that goes on.
+    async fn wait_for_job(&self, key: &str, what: &str, step: &str, course: &Course) -> Outcome<()> {
+        let unfinished = || Error::permanent(format!("{what} that was started earlier still runs at the deadline"));
+        match self.clock.limit(course.left(), self.hands.wait_stopped(key)).await {
+            Some(waited) => waited.map_err(|error| passing(step, &error)),
+            None => Err(failed(step, &unfinished()).into()),
+        }
     }
 
     fn tell_waiting(&self, volume: &Volume, course: &mut Course, reason: String) {
@@ -288,279 +338,24 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     /// Recorded as ours, mounted from the right disk, its unit as it should be.
-    fn is_in_place(&self, volume: &Volume, record: Option<&Record>) -> Result<bool> {
-        let Some(record) = record.filter(|record| record.state == State::InPlace && record.cluster == volume.cluster) else {
+    fn is_in_place(&self, volume: &Volume, record: &Record) -> Result<bool> {
+        if record.state != State::InPlace || record.cluster != volume.cluster {
             return Ok(false);
-        };
+        }
         let Some(what) = &record.what else { return Ok(false) };
+        if volume.content == Content::ThinPool {
+            return self.is_pool_in_place(volume, what);
+        }
         let text = mount_unit::text(volume, &record.fs_type, what);
-        let unit = self.root.read(Path::new(&mount_unit::path(&volume.mount_point)), MARKER_LIMIT)?;
+        let unit = self.root.read(Path::new(&mount_unit::path(&volume.mount_point)), UNIT_LIMIT)?;
         Ok(unit.as_deref() == Some(text.as_bytes()) && is_mounted_from_its_disk(&self.probe, volume)?)
     }
 
-    async fn read_evidence(&self, volume: &Volume, record: Option<Record>) -> Result<(Evidence, Option<Disk>)> {
-        let (matches, disk) = find(&self.probe, volume)?;
-        let mut evidence = Evidence { matches, record, ..Evidence::default() };
-        let Some(disk) = disk else { return Ok((evidence, None)) };
-        let serial = volume.cinder_id.get(..CUT).unwrap_or(&volume.cinder_id);
-        evidence.disk = self.read_disk(&disk, serial).await?;
-        if !evidence.disk.mounts.contains(&volume.mount_point) {
-            evidence.below = self.read_below(volume).await?;
-        }
-        Ok((evidence, Some(disk)))
-    }
-
-    async fn read_disk(&self, disk: &Disk, serial: &str) -> Result<DiskEvidence> {
-        let serial = serial.to_owned();
-        self.beside_the_loop(disk, move |probe, disk| probe.read_evidence(disk, &serial)).await
-    }
-
-    /// Off the loop and bounded: a disk whose storage is gone may never answer.
-    async fn beside_the_loop<T: Send + 'static>(
-        &self,
-        disk: &Disk,
-        work: impl FnOnce(&Probe, &Disk) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let node = disk.node.display().to_string();
-        let (probe, disk) = (self.probe.clone(), disk.clone());
-        let working = tokio::task::spawn_blocking(move || work(&probe, &disk));
-        let silent = || Error::transient(format!("{node} does not answer within {} s", READ_LIMIT.as_secs()));
-        self.clock.limit(READ_LIMIT, working).await.ok_or_else(silent)?.map_err(Error::transient)?
-    }
-
-    async fn read_below(&self, volume: &Volume) -> Result<Below> {
-        if let Some(other) = self.probe.read_mounts()?.into_iter().find(|mount| mount.point == volume.mount_point) {
-            return Ok(Below::OtherMount(other.source));
-        }
-        for unit in &volume.users {
-            if self.hands.may_run(unit).await? {
-                return Ok(Below::Running(unit.clone()));
-            }
-        }
-        Ok(if self.root.list(Path::new(&volume.mount_point))?.is_empty() { Below::Empty } else { Below::Store })
-    }
-
-    /// Reads the marker, where the file system is mounted or by a mount that changes no byte of it.
-    async fn look_inside(&self, volume: &Volume, disk: &Disk, evidence: &mut Evidence) -> Outcome<()> {
-        if evidence.disk.mounts.contains(&volume.mount_point) {
-            (evidence.marker, evidence.etcd_member) = self.read_marker(&volume.mount_point);
-            return Ok(());
-        }
-        let fs_type = evidence.disk.signatures.first().map_or(FS_TYPE, |one| one.kind);
-        // Even a read-only mount replays the log unless told not to; nouuid: the original of a copy may be mounted.
-        let log = if fs_type == "xfs" { "norecovery,nouuid" } else { "noload" };
-        let place = inspection(volume);
-        let options = format!("ro,nosuid,nodev,noexec,{log}");
-        if let Err(error) = self.hands.mount(&disk.node.display().to_string(), &place, fs_type, &options).await {
-            if error.kind() == Kind::Transient {
-                return Err(passing("inspect", &error));
-            }
-            evidence.marker = MarkerEvidence::Unreadable(error.to_string());
-            return Ok(());
-        }
-        (evidence.marker, evidence.etcd_member) = self.read_marker(&place);
-        self.hands.stop(&mount_unit::name(&place)).await.map_err(|error| passing("inspect", &error))
-    }
-
-    fn read_marker(&self, place: &str) -> (MarkerEvidence, bool) {
-        let read = || -> Result<(Option<Vec<u8>>, bool)> {
-            let tree = self.root.subtree(Path::new(place))?;
-            let mut member = false;
-            for path in ["default.etcd/member", "default/member", "member"] {
-                // What cannot be looked at may be one.
-                member |= tree.facts(Path::new(path))?.is_some();
-            }
-            Ok((tree.read(Path::new(FILE), MARKER_LIMIT)?, member))
-        };
-        match read() {
-            Err(error) => (MarkerEvidence::Unreadable(error.to_string()), false),
-            Ok((None, member)) => (MarkerEvidence::Absent, member),
-            Ok((Some(bytes), member)) => match serde_json::from_slice::<Marker>(&bytes) {
-                Ok(marker) if marker.schema == SCHEMA => (MarkerEvidence::Found(marker), member),
-                Ok(marker) => {
-                    (MarkerEvidence::Unreadable(format!("its marker has the unknown schema {}", marker.schema)), member)
-                }
-                Err(error) => (MarkerEvidence::Unreadable(format!("its marker is damaged: {error}")), member),
-            },
-        }
-    }
-
-    async fn format(&self, volume: &Volume, disk: Disk, force: bool, record: Option<&Record>) -> Outcome<Found> {
-        let device = disk.node.display().to_string();
-        let started = self.clock.start();
-        // mkfs is told a kernel name: while the disk is held open, that name is given to no other one. What was decided
-        // on is looked at again behind it.
-        let hold = self.beside_the_loop(&disk, Probe::hold).await.map_err(|error| passing("look", &error))?;
-        let (before, again) = self.read_evidence(volume, record.cloned()).await.map_err(|error| passing("look", &error))?;
-        let same = again.is_some_and(|again| again.number == disk.number && again.node == disk.node);
-        if !same || decide(volume, &before) != (Decision::Format { force }) {
-            return Err(passing("look", &Error::transient(format!("{device} changed while it was looked at"))));
-        }
-        let fs_uuid = match record.filter(|_| force) {
-            Some(record) => record.fs_uuid.clone(),
-            None => random_uuid().map_err(|error| passing("mkfs", &error))?,
-        };
-        self.write_record(volume, FS_TYPE, &fs_uuid, State::Formatting, None)?;
-        self.report.emit(
-            event(Code::VolumeFormatting, volume, format!("{device} is formatted for volume {}", volume.cinder_id)).step("mkfs"),
-        );
-        let mut argv = vec!["mkfs.xfs".to_owned(), "-q".to_owned()];
-        if force {
-            argv.push("-f".to_owned());
-        }
-        argv.extend([
-            "-m".to_owned(),
-            format!("uuid={fs_uuid}"),
-            "-L".to_owned(),
-            format!("hna-{}", volume.role),
-            device.clone(),
-        ]);
-        let ran = self.hands.run(&mkfs_key(volume), argv).await.map_err(|error| passing("mkfs", &error))?;
-        if ran.status != 0 {
-            let words = ran.stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing");
-            return Err(self.mkfs_failed(volume, &disk, force, &before.disk, &format!("status {}: {words}", ran.status)).await);
-        }
-        // What counts is on the disk, not what mkfs says.
-        let evidence = self.read_disk(&disk, "").await.map_err(|error| passing("mkfs", &error))?;
-        drop(hold);
-        if !matches!(evidence.signatures.as_slice(), [one] if one.kind == FS_TYPE && one.uuid.as_deref() == Some(fs_uuid.as_str()))
-        {
-            let error = Error::permanent(format!("{device} does not hold the file system that mkfs.xfs was to make"));
-            return Err(failed("mkfs", &error).into());
-        }
-        self.write_record(volume, FS_TYPE, &fs_uuid, State::Formatted, None)?;
-        let message = format!("{device} was formatted for volume {}", volume.cinder_id);
-        self.report.emit(event(Code::VolumeFormatted, volume, message).step("mkfs").duration(started.elapsed()));
-        Ok(Found { disk, fs_type: FS_TYPE.to_owned(), fs_uuid })
-    }
-
-    /// A mkfs that wrote nothing refused the disk: it sees something that we do not know, and nothing of ours is on it.
-    async fn mkfs_failed(&self, volume: &Volume, disk: &Disk, force: bool, before: &DiskEvidence, words: &str) -> Stopped {
-        let device = disk.node.display();
-        let error = Error::permanent(format!("mkfs.xfs {device} ended with {words}"));
-        let is_untouched = |after: &DiskEvidence| after.digest.is_some() && after.digest == before.digest;
-        if force || !self.read_disk(disk, "").await.is_ok_and(|after| is_untouched(&after)) {
-            return failed("mkfs", &error).into();
-        }
-        if let Err(error) = self.state.remove(&record_path(volume)) {
-            return Failure { code: Code::StateWriteFailed, ..failed("record", &error) }.into();
-        }
-        Failure::from_error(Code::VolumeRefused, "mkfs", &error)
-            .rule("what mkfs itself does not take is never formatted")
-            .remedy(format!("`wipefs {device}` shows what is on it; to lose it {}", erase(&device.to_string())))
-            .into()
-    }
-
-    /// Mounts; what the unit mounts is given back for the record.
-    async fn mount(&self, volume: &Volume, found: &Found, course: &Course) -> Outcome<String> {
-        let unit = mount_unit::name(&volume.mount_point);
-        let stopped = |error: &Error| {
-            let stopped = passing("mount", error);
-            Stopped { failure: stopped.failure.unit(&unit), ..stopped }
-        };
-        let of_file = |error: &Error| Failure { unit: Some(unit.clone()), ..failed("mount", error) };
-        let what = mount_unit::source(volume, &found.disk.names, &found.fs_uuid);
-        let path = mount_unit::path(&volume.mount_point);
-        let text = mount_unit::text(volume, &found.fs_type, &what);
-        // Before the unit is there: whatever needs the mount point would start it at the next boot.
-        self.wait_for_link(&what, found, course).await.map_err(|error| stopped(&error))?;
-        let there = self.root.read(Path::new(&path), MARKER_LIMIT).map_err(|error| of_file(&error))?;
-        if there.as_deref() != Some(text.as_bytes()) {
-            self.root
-                .write(Path::new(&path), text.as_bytes(), Attributes { mode: 0o644, owner: None })
-                .map_err(|error| of_file(&error))?;
-        }
-        // Even if nothing was written now: an agent may have been ended between its write and its reload.
-        self.hands.reload().await.map_err(|error| stopped(&error))?;
-        // All this took its time, in which a store may have come up below or a link been turned.
-        if !is_mounted(&self.probe.read_mounts().map_err(|error| stopped(&error))?, volume, &found.disk) {
-            let below = self.read_below(volume).await.map_err(|error| stopped(&error))?;
-            if let Some(refusal) = over_store(volume, &below) {
-                return Err(refused(refusal).into());
-            }
-            self.wait_for_link(&what, found, course).await.map_err(|error| stopped(&error))?;
-        }
-        self.hands.start(&unit).await.map_err(|error| stopped(&error))?;
-        if is_mounted(&self.probe.read_mounts().map_err(|error| stopped(&error))?, volume, &found.disk) {
-            return Ok(what);
-        }
-        self.hands.stop(&unit).await.map_err(|error| stopped(&error))?;
-        Err(stopped(&another_disk(&what, found)))
-    }
-
-    /// Waits for the link that the mount unit names (udev makes one by UUID only after a mkfs), and requires that it leads
-    /// to the disk that was checked.
-    async fn wait_for_link(&self, what: &str, found: &Found, course: &Course) -> Result<()> {
-        loop {
-            match self.probe.leads_to(what, &found.disk) {
-                Some(true) => return Ok(()),
-                Some(false) => return Err(another_disk(what, found)),
-                None if course.left().is_zero() => {
-                    return Err(Error::permanent(format!("udev made no link {what}")).remedy("`udevadm trigger; udevadm settle`"));
-                }
-                None => self.clock.wait(POLL.min(course.left())).await,
-            }
-        }
-    }
-
-    fn mark(&self, volume: &Volume, found: &Found) -> Result<()> {
-        let tree = self.root.subtree(Path::new(&volume.mount_point))?;
-        let mut marker = Marker {
-            schema: SCHEMA,
-            cluster: volume.cluster.clone(),
-            role: volume.role,
-            volume: volume.cinder_id.clone(),
-            fs_uuid: found.fs_uuid.clone(),
-            made_at: self.clock.now().rfc3339(),
-        };
-        if let (MarkerEvidence::Found(there), _) = self.read_marker(&volume.mount_point) {
-            marker.made_at.clone_from(&there.made_at);
-            if there == marker {
-                return self.own_root(volume);
-            }
-            marker.made_at = self.clock.now().rfc3339();
-        }
-        tree.write_json(Path::new(FILE), &marker, Attributes::mode(0o600))?;
-        self.own_root(volume)
-    }
-
-    fn own_root(&self, volume: &Volume) -> Result<()> {
-        let owner = Some(self.hands.ids(&volume.root_owner)?);
-        self.root.set_attributes(Path::new(&volume.mount_point), Attributes { mode: volume.root_mode, owner })
-    }
-
-    /// The record of this volume; that of another one that had its role before says nothing, and neither does a damaged
-    /// one: without it less is allowed, never more.
-    fn record(&self, volume: &Volume) -> Result<Option<Record>> {
-        let path = record_path(volume);
-        let record: Option<Record> = self.state.read_state(&path, &self.report, Code::StatePutAside)?;
-        Ok(record.filter(|record| record.schema == SCHEMA && record.role == volume.role && record.volume == volume.cinder_id))
-    }
-
-    fn write_record(&self, volume: &Volume, fs_type: &str, fs_uuid: &str, state: State, what: Option<String>) -> Outcome<()> {
-        let record = Record {
-            schema: SCHEMA,
-            role: volume.role,
-            cluster: volume.cluster.clone(),
-            volume: volume.cinder_id.clone(),
-            fs_type: fs_type.to_owned(),
-            fs_uuid: fs_uuid.to_owned(),
-            state,
-            what,
-            at: self.clock.now(),
-        };
-        let write = || {
-            self.state.create_dir(Path::new("volumes"), Attributes::mode(0o700))?;
-            self.state.write_json(&record_path(volume), &record, Attributes::mode(0o600))
-        };
-        write().map_err(|error| Failure { code: Code::StateWriteFailed, ..failed("record", &error) }.into())
-    }
-
-    async fn next_look(&self, watch: &AsyncWatch, course: &Course) {
+    async fn next_look(&self, news: &DeviceNews, course: &Course) {
         // A disk that is held is given its few looks even at the deadline.
         let pause = if course.left().is_zero() { POLL } else { POLL.min(course.left()) };
         tokio::select! {
-            () = watch.changed() => {}
+            () = news.changed() => {}
             () = self.clock.wait(pause) => {}
         }
     }
@@ -570,27 +365,20 @@ fn event(code: Code, volume: &Volume, message: String) -> Event {
     Event::new(code, message).phase(Phase::Volume).step(volume.role.as_str())
 }
 
-fn record_path(volume: &Volume) -> PathBuf {
-    PathBuf::from(format!("volumes/{}.json", volume.role))
-}
-
-/// The same for every mkfs of a volume, so that the next agent finds one that still runs.
-fn mkfs_key(volume: &Volume) -> String {
-    format!("program-mkfs-{}", volume.role)
-}
-
-fn inspection(volume: &Volume) -> String {
-    format!("/run/heat-node-agent/inspect/{}", volume.role)
-}
-
 fn missing(volume: &Volume, reason: &str, deadline: Duration) -> Failure {
     Failure {
         code: Code::VolumeMissing,
         step: "find".to_owned(),
         unit: None,
-        cause: format!("{reason} after {} s", deadline.as_secs()),
-        rule: Some(format!("the {} store lies on Cinder volume {}", volume.role, volume.cinder_id)),
-        remedy: format!("attach volume {} to this server: `openstack server add volume`", volume.cinder_id),
+        unstartable: false,
+        cause: format!("within {} s: {reason}", deadline.as_secs()),
+        rule: Some(format!("the {} store lies on volume {}", volume.role, volume.disk)),
+        remedy: match &volume.disk {
+            DiskName::Cinder(id) => format!("attach volume {id} to this server: `openstack server add volume`"),
+            DiskName::Link(_) | DiskName::Label(_) => {
+                "`ls -l /dev/disk/by-id /dev/disk/by-label`: correct DOCKER_DISK".to_owned()
+            }
+        },
     }
 }
 
@@ -609,34 +397,11 @@ fn refused(decision: Decision) -> Failure {
         Decision::Refuse { found, rule, remedy } => (found, Some(rule), remedy),
         other => (format!("{other:?}"), None, String::new()),
     };
-    Failure { code: Code::VolumeRefused, step: "check".to_owned(), unit: None, cause: found, rule, remedy }
-}
-
-/// The link leads to a copy of the volume, or to whatever somebody turned it to.
-fn another_disk(what: &str, found: &Found) -> Error {
-    Error::refused(format!("{what} leads to another disk than {}: one that carries the same UUID", found.disk.node.display()))
-        .remedy(format!("`blkid --match-token UUID={}`: detach the copy of the volume", found.fs_uuid))
+    Failure { rule, remedy, ..Failure::new(Code::VolumeRefused, "check", found) }
 }
 
 fn failed(step: &str, error: &Error) -> Failure {
     Failure::from_error(Code::VolumeFailed, step, error)
-}
-
-/// A version 4 UUID (RFC 9562).
-fn random_uuid() -> Result<String> {
-    let mut bytes = [0_u8; 16];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| Error::transient("the kernel gives no random bytes"))?;
-    let number = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0b11 << 62) | 0x4 << 76 | 0b10 << 62;
-    let digits = format!("{number:032x}");
-    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| digits.get(range).unwrap_or_default());
-    Ok(parts.join("-"))
-}
-
-/// udev makes its directories with the first link in them: one that was not there is watched at the next look.
-fn renew(watch: &AsyncWatch) {
-    for path in ["/dev", "/dev/disk", "/dev/disk/by-id"] {
-        watch.add(Path::new(path));
-    }
 }
 
 #[cfg(test)]

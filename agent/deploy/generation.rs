@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::error::Result;
 use crate::files::{Attributes, Tree};
+use crate::report::timeline::Lap;
 use crate::report::{Code, Report};
 
 const FILE: &str = "node.json";
@@ -48,6 +49,9 @@ pub struct Generation {
     /// Steps and their milliseconds.
     #[serde(default)]
     pub timings: Vec<(String, u64)>,
+    /// The same steps against time; of a rejected one up to its failure. Records of earlier versions have none.
+    #[serde(default)]
+    pub laps: Vec<Lap>,
 }
 
 /// Keeps the newest generation on disk.
@@ -98,6 +102,7 @@ impl Generations {
             entry,
             reason: None,
             timings: Vec::new(),
+            laps: Vec::new(),
         })?;
         Ok(number)
     }
@@ -106,9 +111,15 @@ impl Generations {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn end(&mut self, state: GenerationState, reason: Option<String>, timings: Vec<(String, u64)>) -> Result<()> {
+    pub fn end(
+        &mut self,
+        state: GenerationState,
+        reason: Option<String>,
+        timings: Vec<(String, u64)>,
+        laps: Vec<Lap>,
+    ) -> Result<()> {
         let Some(current) = &self.current else { return Ok(()) };
-        self.put(Generation { state, reason, timings, ..current.clone() })
+        self.put(Generation { state, reason, timings, laps, ..current.clone() })
     }
 
     fn put(&mut self, generation: Generation) -> Result<()> {
@@ -126,6 +137,21 @@ mod tests {
 
     use super::*;
 
+    /// As the version before laps wrote it.
+    #[test]
+    fn a_record_of_an_earlier_version_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let record = json!({"schema": 1, "number": 4, "digest": "d", "deployment": "n", "state": "applied", "entry": {}, "reason": null,
+            "timings": [["plan", 12], ["total", 40]]});
+        tree.write(Path::new(FILE), record.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();
+        let report = Report::kept();
+        let read = Generations::open(Arc::new(tree), &report).unwrap();
+        let current = read.current().unwrap();
+        assert_eq!((current.number, current.timings.len(), current.laps.len()), (4, 2, 0));
+        assert!(report.events().is_empty(), "it was not put aside");
+    }
+
     #[test]
     fn new_parameters_make_a_new_generation_the_same_ones_do_not() {
         let dir = tempfile::tempdir().unwrap();
@@ -134,8 +160,12 @@ mod tests {
         assert_eq!(open().begin("one", "a", json!({})).unwrap(), 1);
         let mut generations = open();
         assert_eq!(generations.begin("one", "b", json!({})).unwrap(), 1);
-        generations.end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
+        let lap = Lap { step: "plan".into(), took_ms: 5, ..Lap::default() };
+        generations.end(GenerationState::Rejected, Some("why".into()), vec![], vec![lap.clone()]).unwrap();
         assert_eq!(open().current().unwrap().state, GenerationState::Rejected);
+        assert_eq!(open().current().unwrap().laps, [lap], "a run that failed is kept up to its failure");
+        assert_eq!(open().begin("one", "b", json!({})).unwrap(), 1);
+        assert_eq!(open().current().unwrap().laps, [], "a new run has its own");
         assert_eq!(open().begin("two", "c", json!({})).unwrap(), 2);
         Tree::open(dir.path()).unwrap().write(Path::new(FILE), b"{", Attributes::mode(0o600)).unwrap();
         assert!(open().current().is_none());

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use rustls::CertificateError;
+use rustls::{AlertDescription, CertificateError};
 
 use crate::error::Error;
 
@@ -17,6 +17,10 @@ pub(super) struct Peer {
     pub(super) host: String,
     /// Whether a proxy of the environment may stand between.
     pub(super) proxied: bool,
+    /// Where the authority stands that alone is believed.
+    pub(super) authority: Option<String>,
+    /// Path of the certificate that this node shows.
+    pub(super) shown_certificate: Option<String>,
 }
 
 impl Peer {
@@ -38,7 +42,7 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
     let error = error.without_url();
     let shown = peer.shown();
     if let Some(tls) = find(&error) {
-        return describe_tls(tls, &shown);
+        return describe_tls(tls, peer);
     }
     if error.is_dns() {
         return Error::transient(format!("name {} cannot be resolved", peer.host))
@@ -79,15 +83,27 @@ fn not_http(error: &reqwest::Error, shown: &str) -> Error {
         .remedy("check that host and port of the endpoint are those of the service")
 }
 
-fn describe_tls(error: &rustls::Error, shown: &str) -> Error {
-    let rustls::Error::InvalidCertificate(why) = error else {
-        return Error::permanent(format!("TLS with {shown} failed: {error}"))
-            .remedy("check that the endpoint speaks https at this port, with TLS 1.2 or later");
+fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
+    let shown = &peer.shown();
+    let why = match error {
+        rustls::Error::InvalidCertificate(why) => why,
+        rustls::Error::AlertReceived(alert) if is_about_us(*alert, peer) => return describe_refusal(*alert, peer),
+        _ => {
+            return Error::permanent(format!("TLS with {shown} failed: {error}"))
+                .remedy("check that the endpoint speaks https at this port, with TLS 1.2 or later");
+        }
     };
+    if let (Some(authority), CertificateError::UnknownIssuer | CertificateError::BadSignature) = (&peer.authority, why) {
+        return Error::permanent(format!("the certificate of {shown} is not signed by the authority in {authority}"))
+            .rule(format!("TLS certificates are verified (design.md 7): {error}"))
+            .remedy(
+                "compare both with `heat-node-agent certificates`: after a change of the authority its readers are restarted",
+            );
+    }
     let (cause, remedy) = match why {
         CertificateError::UnknownIssuer => (
             "is signed by an authority that this node does not know",
-            "give the endpoint's CA: [tls] ca_file in agent.toml (or ca_certificate in os-collect-config)",
+            "give the endpoint's CA: [tls] ca_file in agent.toml (or ca_certificate in os-collect-config, OPENSTACK_CA for Magnum)",
         ),
         CertificateError::BadSignature => (
             "is signed by another authority of the same name than the one that this node knows",
@@ -107,6 +123,38 @@ fn describe_tls(error: &rustls::Error, shown: &str) -> Error {
     Error::permanent(format!("the certificate of {shown} {cause}"))
         .rule(format!("TLS certificates are verified (design.md 7): {error}"))
         .remedy(remedy)
+}
+
+/// Whether an alert of the server is about what this node showed, or did not show (RFC 8446 6.2, RFC 5246 7.2.2). A signature that
+/// does not verify, as under another authority of the same name, is told as a decrypt error.
+fn is_about_us(alert: AlertDescription, peer: &Peer) -> bool {
+    use AlertDescription as Alert;
+    matches!(
+        alert,
+        Alert::CertificateRequired
+            | Alert::NoCertificate
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::AccessDenied
+    ) || (alert == Alert::DecryptError && peer.shown_certificate.is_some())
+}
+
+fn describe_refusal(alert: AlertDescription, peer: &Peer) -> Error {
+    let shown = peer.shown();
+    match &peer.shown_certificate {
+        Some(certificate) => {
+            Error::permanent(format!("{shown} does not accept this node's certificate {certificate}: {alert:?}")).remedy(
+                "it must be signed by an authority that the server believes, be in its time and be good for a client: \
+                 see `heat-node-agent certificates`, and the server's own list of authorities",
+            )
+        }
+        None => Error::permanent(format!("{shown} wants a client certificate: {alert:?}"))
+            .remedy("ask it with a certificate, or let the server serve this URL without one"),
+    }
 }
 
 /// The chain of causes, looking into I/O errors too: they do not name what they wrap as their source.

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
-use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -142,14 +143,40 @@ impl Authority {
 
     /// A server's identity for a name or address, good from one year to another.
     pub(crate) fn identity(&self, name: &str, years: (i32, i32)) -> Arc<ServerConfig> {
+        self.server(name, years, None)
+    }
+
+    /// The same of one that talks only to clients of an authority.
+    pub(crate) fn identity_for_clients_of(&self, clients: &Self) -> Arc<ServerConfig> {
+        self.server("127.0.0.1", (2020, 2100), Some(clients))
+    }
+
+    /// A client's certificate and its key in PKCS#8, as PEM.
+    pub(crate) fn client(&self, name: &str) -> (String, String) {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
+    }
+
+    fn server(&self, name: &str, years: (i32, i32), clients: Option<&Self>) -> Arc<ServerConfig> {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         (params.not_before, params.not_after) = (date_time_ymd(years.0, 1, 1), date_time_ymd(years.1, 1, 1));
         let key = KeyPair::generate().unwrap();
         let chain = vec![params.signed_by(&key, &self.0).unwrap().der().clone()];
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        Arc::new(config.with_no_client_auth().with_single_cert(chain, key).unwrap())
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions().unwrap();
+        let config = match clients {
+            None => config.with_no_client_auth(),
+            Some(authority) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(authority.0.der().clone()).unwrap();
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+                config.with_client_cert_verifier(verifier)
+            }
+        };
+        Arc::new(config.with_single_cert(chain, key).unwrap())
     }
 }
 

@@ -3,6 +3,9 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
 use super::fake::{Act, Authority, Fake, ok, status};
 use super::*;
 use crate::error::Kind;
@@ -166,4 +169,91 @@ async fn certificates_are_verified_unless_settings_and_caller_both_say_otherwise
     std::thread::spawn(move || plain.accept().unwrap().0.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
     let error = unaware.with_endpoint_ca(Path::new("/own.pem")).request(Request::new("GET", &url, LIMIT)).await.unwrap_err();
     assert!(error.suggested_remedy().unwrap().contains("speaks https"), "{error}");
+}
+
+/// The SEC1 form of a PKCS#8 key on P-256: what the latter wraps.
+fn sec1(pkcs8: &str) -> String {
+    let lines: String = pkcs8.lines().filter(|line| !line.starts_with('-')).collect();
+    let der = BASE64_STANDARD.decode(lines).unwrap();
+    let begin = der.windows(5).position(|part| part == [0x30, 0x6b, 0x02, 0x01, 0x01]).unwrap();
+    format!("-----BEGIN EC PRIVATE KEY-----\n{}\n-----END EC PRIVATE KEY-----\n", BASE64_STANDARD.encode(&der[begin..]))
+}
+
+/// The authority of the servers, another of the same name, and a node with files of both.
+struct Cluster {
+    dir: tempfile::TempDir,
+    ours: Authority,
+    http: Http,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let (dir, http) = client();
+        let cluster = Self { dir, ours: Authority::new("blue"), http };
+        let other = Authority::new("blue");
+        for (name, authority) in [("ours", &cluster.ours), ("other", &other)] {
+            let (certificate, key) = authority.client("admin");
+            cluster.write(&format!("/{name}.crt"), &certificate);
+            cluster.write(&format!("/{name}.key"), &key);
+            cluster.write(&format!("/{name}.ca"), &authority.pem());
+        }
+        cluster
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        Tree::open(self.dir.path()).unwrap().write(Path::new(path), text.as_bytes(), Attributes::mode(0o600)).unwrap();
+    }
+
+    async fn ask(&self, server: &Fake, certificate: &str, key: &str, authority: &str) -> Result<Response> {
+        let (certificate, key, authority) = (certificate.to_owned(), key.to_owned(), authority.to_owned());
+        let http = self.http.with_identity(&ClientIdentity { certificate, key, authority });
+        http.request(Request::new("GET", &server.base, LIMIT)).await
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_wants_to_know_who_asks_is_shown_the_certificate() {
+    let cluster = Cluster::new();
+    let server = Fake::start_tls(vec![ok("hi")], cluster.ours.identity_for_clients_of(&cluster.ours)).await;
+    assert_eq!(cluster.ask(&server, "/ours.crt", "/ours.key", "/ours.ca").await.unwrap().body, b"hi");
+    let key = Tree::open(cluster.dir.path()).unwrap().read(Path::new("/ours.key"), READ_LIMIT).unwrap().unwrap();
+    cluster.write("/sec1.key", &sec1(std::str::from_utf8(&key).unwrap()));
+    assert_eq!(cluster.ask(&server, "/ours.crt", "/sec1.key", "/ours.ca").await.unwrap().body, b"hi");
+    cluster.write("/empty", "");
+    cluster.write("/cut.key", std::str::from_utf8(&key[..key.len() / 2]).unwrap());
+    let asked = server.requests().len();
+    for (certificate, key, authority, words) in [
+        ("/ours.crt", "/other.key", "/ours.ca", "using /ours.crt and /other.key: "),
+        ("/absent", "/ours.key", "/ours.ca", "using /absent and /ours.key: /absent is not there"),
+        ("/ours.crt", "/cut.key", "/ours.ca", "using /ours.crt and /cut.key: "),
+        ("/empty", "/ours.key", "/ours.ca", "using /empty and /ours.key: "),
+        ("/ours.crt", "/ours.key", "/empty", "reading the certificate authorities in /empty: no PEM certificate"),
+        ("/ours.crt", "/ours.key", "/other.ca", "is not signed by the authority in /other.ca"),
+        ("/other.crt", "/other.key", "/ours.ca", "does not accept this node's certificate /other.crt: "),
+    ] {
+        let error = cluster.ask(&server, certificate, key, authority).await.unwrap_err();
+        assert!(error.to_string().contains(words) && error.kind() == Kind::Permanent, "{words}: {error}");
+        assert!(error.suggested_remedy().unwrap().contains("`heat-node-agent certificates`"), "{error:?}");
+        assert!(!error.lines().join("").contains("PRIVATE KEY"), "{error}");
+    }
+    let error = cluster.http.believing("/ours.ca").request(Request::new("GET", &server.base, LIMIT)).await.unwrap_err();
+    assert!(error.cause().contains("wants a client certificate"), "{error}");
+    assert_eq!(server.requests().len(), asked);
+}
+
+#[tokio::test]
+async fn where_one_authority_is_believed_the_settings_add_none() {
+    let cluster = Cluster::new();
+    let server = Fake::start_tls(vec![ok("hi")], cluster.ours.identity("127.0.0.1", (2020, 2100))).await;
+    let root = Arc::new(Tree::open(cluster.dir.path()).unwrap());
+    let http = Http::new(Tls { ca_file: Some("/ours.ca".into()), allow_insecure: false }, root, Clock::system());
+    let ask = |http: Http| {
+        let url = server.base.clone();
+        async move { http.request(Request::new("GET", &url, LIMIT)).await }
+    };
+    assert!(ask(http.clone()).await.is_ok());
+    assert!(ask(http.with_endpoint_ca(Path::new("/other.ca"))).await.is_ok(), "that one is believed beside it");
+    assert!(ask(http.with_given_ca(&Material::File("/other.ca".into()))).await.is_ok());
+    assert!(ask(http.believing("/other.ca")).await.is_err());
+    assert!(ask(http.believing("/ours.ca")).await.is_ok());
 }

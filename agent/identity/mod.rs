@@ -15,7 +15,7 @@ use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 pub use record::{LEARNT, Leftovers, Predecessor, Record, may_start, succeed};
 
-/// Not below /sys/class: that is a link, and before Linux 5.6 files.rs follows none.
+/// Readable by root alone.
 const PRODUCT_UUID: &str = "/sys/devices/virtual/dmi/id/product_uuid";
 
 /// Written at every boot as soon as the data source is known, on a tmpfs: the copy in /var/lib/cloud/data is that of the

@@ -7,8 +7,8 @@ use super::certificates::{
     ADMIN, AUTHORITY, ETCD_AUTHORITY, ETCD_CLIENT, FRONT_PROXY, FRONT_PROXY_AUTHORITY, FRONT_PROXY_NAME, SERVER, has_front_proxy,
     service_account_keys,
 };
-use super::cluster::{CLOUD_CONFIG, CertificateSource, ClusterSpec, Facts};
-use super::daemon::{Daemon, Flags, Variables, has_variables, ok_gate, read_files};
+use super::cluster::{CLOUD_CONFIG, ClusterSpec, Facts};
+use super::daemon::{Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud};
 use super::etcd;
 use super::kubeconfig::{self, Identity};
 use super::node_spec::{NodeSpec, Role};
@@ -68,13 +68,12 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     let (identity, authority) = if cluster.tls { (identity, Some(AUTHORITY)) } else { (Identity::Nobody, None) };
     desired.files.push(kubeconfig::file(ADMIN_CONFIG, &cluster.server(Role::Master), authority, "admin", &identity));
     let (url, authority) = health(cluster, &flags);
-    // It answers for moments while it still waits for etcd (magnum-node.md 7.2 no. 12, 22).
-    desired.gates.push(ok_gate(GATE, UNIT, url, authority, 3));
+    desired.gates.push(ok_gate(GATE, UNIT, url, authority, unless_cloud(cluster, deadline::STORE)));
 }
 
 fn flags(spec: &NodeSpec, cluster: &ClusterSpec) -> Flags {
     let mut flags = Flags::new(Component::ApiServer, cluster.minor);
-    flags.set("etcd-servers", etcd::url_of_the_api_server(spec, cluster));
+    flags.set("etcd-servers", etcd::url_of_the_api_server(spec));
     if cluster.tls {
         flags.set("etcd-cafile", ETCD_AUTHORITY);
         flags.set("etcd-certfile", ETCD_CLIENT.certificate);
@@ -93,13 +92,15 @@ fn flags(spec: &NodeSpec, cluster: &ClusterSpec) -> Flags {
         flags.set("allow-privileged", cluster.control_plane.allow_privileged.to_string());
     }
     flags.set("service-cluster-ip-range", cluster.networks.services.trunc().to_string());
+    if let Some((first, last)) = cluster.node_ports {
+        flags.set("service-node-port-range", format!("{first}-{last}"));
+    }
     set_admission(cluster, &mut flags);
     set_service_accounts(cluster, &mut flags);
     if cluster.tls {
         set_tls(cluster, &mut flags);
     }
-    if cluster.signs() {
-        // With a signer workers may join by a token. (1.6 and 1.7 had it as an experiment.)
+    if cluster.lets_join_by_token() {
         flags.set("enable-bootstrap-token-auth", "true");
     }
     if cluster.has_built_in_cloud() {
@@ -187,9 +188,8 @@ fn set_tls(cluster: &ClusterSpec, flags: &mut Flags) {
     flags.set("client-ca-file", AUTHORITY);
     flags.set("tls-cert-file", SERVER.certificate);
     flags.set("tls-private-key-file", SERVER.key);
-    if cluster.certificates != CertificateSource::Bootstrap {
-        flags.set("kubelet-certificate-authority", AUTHORITY);
-    }
+    // Of workers that joined by a token, too: their serving certificates are signed by it, once somebody approved them.
+    flags.set("kubelet-certificate-authority", AUTHORITY);
     // The administrator may ask every kubelet, without a binding that an add-on has to bring first (magnum-node.md 4.3).
     flags.set("kubelet-client-certificate", ADMIN.certificate);
     flags.set("kubelet-client-key", ADMIN.key);
@@ -289,8 +289,8 @@ mod tests {
             (
                 "admission-control",
                 &[
-                    (2, Some("NamespaceLifecycle,LimitRanger,ResourceQuota")),
-                    (5, Some("NamespaceLifecycle,LimitRanger,ResourceQuota")),
+                    (2, Some("NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
+                    (5, Some("NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
                     (6, Some("NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
                     (7, Some("NodeRestriction,NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
                     (9, Some("NodeRestriction,NamespaceLifecycle,LimitRanger,ServiceAccount,ResourceQuota")),
@@ -306,7 +306,7 @@ mod tests {
             ("authorization-mode", &[(1, None), (5, None), (6, Some("RBAC")), (7, Some("Node,RBAC")), (37, Some("Node,RBAC"))]),
             ("client-ca-file", &[(1, Some("/etc/kubernetes/certs/ca.crt")), (37, Some("/etc/kubernetes/certs/ca.crt"))]),
             ("tls-private-key-file", &[(1, server_key), (37, server_key)]),
-            ("service-account-key-file", &[(5, None), (6, server_key), (37, server_key)]),
+            ("service-account-key-file", &[(1, server_key), (5, server_key), (6, server_key), (37, server_key)]),
             ("service-account-signing-key-file", &[(11, None), (12, server_key), (20, server_key), (37, server_key)]),
             ("service-account-issuer", &[(11, None), (12, issuer), (20, issuer), (37, issuer)]),
             ("service-account-api-audiences", &[(11, None), (12, issuer), (13, None)]),
@@ -441,12 +441,13 @@ mod tests {
             (30, old, "enable-admission-plugins", "NodeRestriction,NamespaceLifecycle".to_owned()),
             (2, old, "admission-control", "NamespaceLifecycle,SecurityContextDeny,DenyEscalatingExec".to_owned()),
             (7, "ServiceAccount,NodeRestriction", "admission-control", "NodeRestriction,ServiceAccount".to_owned()),
-            // Without keys there are no tokens to hand out.
+            // Without keys that the version reads there are no tokens to hand out.
             (5, "ServiceAccount,LimitRanger", "admission-control", "LimitRanger".to_owned()),
         ] {
             let list: String = list.split_whitespace().collect();
             let expected: String = expected.split_whitespace().collect();
-            assert_eq!(value(&of(minor, &[("ADMISSION_CONTROL_LIST", &list)]), name), Some(expected.as_str()), "{minor} {list}");
+            let changes = [("ADMISSION_CONTROL_LIST", list.as_str()), ("CERTIFICATE_KEYS", "ecdsa-p256")];
+            assert_eq!(value(&of(minor, &changes), name), Some(expected.as_str()), "{minor} {list}");
         }
     }
 

@@ -4,12 +4,14 @@
 //! Magnum's nodes let act as the cluster's administrator. Names and addresses are computed, never put together from text
 //! (magnum-node.md 7.5 no. 67).
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::cluster::{CERTIFICATES, CertificateSource, ClusterSpec, Facts};
-use super::host::directory;
-use super::node_spec::{NodeSpec, Role, Secret};
-use crate::desired::{Authority, Certificate, Desired, File, Owner, Signer};
+use super::host::{add_directory, directory};
+use super::node_spec::{NodeSpec, Role};
+use super::podmaster;
+use crate::desired::{Authority, Certificate, Desired, File, KeyType, Material, Owner, Signer};
 
 /// A certificate and its key.
 pub(super) struct Pair {
@@ -25,6 +27,8 @@ macro_rules! pair {
 
 /// The cluster's main authority.
 pub(super) const AUTHORITY: &str = "/etc/kubernetes/certs/ca.crt";
+/// The one of its certificates that the key below belongs to.
+pub(super) const SIGNING_AUTHORITY: &str = "/etc/kubernetes/certs/ca-signing.crt";
 /// Its key, on masters that sign.
 pub(super) const AUTHORITY_KEY: &str = "/etc/kubernetes/certs/ca.key";
 /// What the API server shows; Magnum's Keystone webhook shows it, too.
@@ -56,29 +60,81 @@ const SERVICE_ACCOUNT: &str = "/etc/kubernetes/certs/service_account.key";
 /// Private key of service accounts, where the parameters give one.
 const SERVICE_ACCOUNT_PRIVATE: &str = "/etc/kubernetes/certs/service_account_private.key";
 
-/// Keys that service accounts' tokens are verified and signed by.
-pub(super) struct ServiceAccountKeys {
-    pub(super) verify: &'static str,
-    pub(super) sign: &'static str,
+/// The first minor that signs service accounts' tokens by ECDSA keys; before, by RSA alone.
+pub(super) const FIRST_WITH_ECDSA_TOKENS: u16 = 6;
+
+/// Files with the keys that service accounts' tokens are verified and signed by.
+pub(super) struct ServiceAccountKeys<'a> {
+    pub(super) verify: &'a str,
+    pub(super) sign: &'a str,
 }
 
 /// The keys, if there are any.
 ///
 /// All masters must have the same (magnum-node.md 7.5 no. 59). Without a key in the parameters the API server's own
-/// stands in for it, as on Magnum's nodes up to 6.x: good for one master. Before 1.6 Kubernetes reads RSA keys only,
-/// while ours are ECDSA.
-pub(super) fn service_account_keys(cluster: &ClusterSpec) -> Option<ServiceAccountKeys> {
+/// stands in for it, as on Magnum's nodes up to 6.x: good for one master. Below 1.6 it has to be RSA.
+pub(super) fn service_account_keys(cluster: &ClusterSpec) -> Option<ServiceAccountKeys<'_>> {
     let control_plane = &cluster.control_plane;
-    if control_plane.service_account_private_key.is_some() {
-        let verify = if control_plane.service_account_key.is_some() { SERVICE_ACCOUNT } else { SERVICE_ACCOUNT_PRIVATE };
-        return Some(ServiceAccountKeys { verify, sign: SERVICE_ACCOUNT_PRIVATE });
+    if let Some(private) = &control_plane.service_account_private_key {
+        let sign = path_of(private, SERVICE_ACCOUNT_PRIVATE);
+        let verify = control_plane.service_account_key.as_ref().map_or(sign, |public| path_of(public, SERVICE_ACCOUNT));
+        return Some(ServiceAccountKeys { verify, sign });
     }
-    (cluster.tls && cluster.minor.number() >= 6).then_some(ServiceAccountKeys { verify: SERVER.key, sign: SERVER.key })
+    let is_read = cluster.minor.number() >= FIRST_WITH_ECDSA_TOKENS || matches!(cluster.trust.keys, KeyType::Rsa(_));
+    (cluster.tls && is_read).then_some(ServiceAccountKeys { verify: SERVER.key, sign: SERVER.key })
+}
+
+/// Where it lies on the node: as it is named, else where its text is written to.
+fn path_of<'a>(material: &'a Material, written: &'a str) -> &'a str {
+    match material {
+        Material::File(path) => path,
+        Material::Text(_) => written,
+    }
+}
+
+/// Keys of a node that are no wishes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeysBeside {
+    /// What a kubelet that joins by TLS bootstrap gets from the cluster and renews by itself: certificate and key in one file.
+    pub kubelet: Option<&'static str>,
+    /// What a master signs tokens of service accounts by.
+    pub service_accounts: Option<String>,
+}
+
+/// Where they lie.
+#[must_use]
+pub fn keys_beside(spec: &NodeSpec) -> KeysBeside {
+    let Some(cluster) = &spec.kubernetes else { return KeysBeside::default() };
+    let master = spec.role == Role::Master;
+    let bootstrap = cluster.certificates == CertificateSource::Bootstrap && cluster.wants_certificates() && !master;
+    KeysBeside {
+        kubelet: bootstrap.then_some(super::kubelet::OWN_CERTIFICATE),
+        service_accounts: service_account_keys(cluster).filter(|_| master).map(|keys| keys.sign.to_owned()),
+    }
 }
 
 /// Whether the minor has the API server as a proxy of aggregated APIs (`--proxy-client-cert-file`).
 pub(super) fn has_front_proxy(cluster: &ClusterSpec) -> bool {
     cluster.tls && cluster.minor.number() >= 7
+}
+
+/// The certificates that a node of this role has, by name, and who signs each.
+pub(super) fn wanted(cluster: &ClusterSpec, role: Role) -> Vec<(&'static str, Signer)> {
+    let (is_master, flannel) = (role == Role::Master, cluster.has_flannel_unit());
+    let named = |there: bool, signer, names: &[&'static str]| {
+        names.iter().filter(|_| cluster.tls && there).map(|name| (*name, signer)).collect::<Vec<_>>()
+    };
+    [
+        // A worker that joins by TLS bootstrap gets its identity from the cluster itself.
+        named(cluster.certificates != CertificateSource::Bootstrap, Signer::Kubernetes, &["kubelet", "proxy"]),
+        named(is_master, Signer::Kubernetes, &["server", "admin"]),
+        // Below 1.2 they are static pods, which reach the API in the clear.
+        named(is_master && !podmaster::elects(cluster), Signer::Kubernetes, &["controller-manager", "scheduler"]),
+        named(is_master && has_front_proxy(cluster), Signer::FrontProxy, &["front-proxy"]),
+        named(is_master, Signer::Etcd, &["etcd-server", "etcd-admin"]),
+        named(!is_master && flannel && cluster.etcd.server.is_some(), Signer::Etcd, &["flanneld"]),
+    ]
+    .concat()
 }
 
 /// Adds the wishes, and the keys that the parameters give.
@@ -87,28 +143,77 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     if spec.role == Role::Master {
         add_given_keys(cluster, desired);
     }
-    if !cluster.wants_certificates() {
+    if !cluster.tls {
         return;
     }
-    authority(Signer::Kubernetes, AUTHORITY, desired);
-    let node = node_subject(spec);
-    // A worker that joins by TLS bootstrap gets its identity from the cluster itself.
-    if cluster.certificates != CertificateSource::Bootstrap {
-        let kubelet = Wish {
-            common_name: format!("system:node:{node}"),
-            organisation: Some("system:nodes"),
-            names: spec.name.iter().cloned().collect(),
-            addresses: spec.address.into_iter().chain(cluster.node.public).collect(),
-            serves: true,
-            ..Wish::client("kubelet", &KUBELET)
-        };
-        kubelet.add(desired);
-        let proxy = Wish { organisation: Some("system:node-proxier"), ..Wish::client("proxy", &PROXY) };
-        proxy.named("system:kube-proxy").add(desired);
+    desired.trust = Some(cluster.trust.wishes(cluster.certificates));
+    let wanted = wanted(cluster, spec.role);
+    add_authority(Signer::Kubernetes, cluster, spec.role, desired);
+    for (signer, folders) in
+        [(Signer::FrontProxy, &["/etc/kubernetes/certs/front-proxy"][..]), (Signer::Etcd, &["/etc/etcd", "/etc/etcd/certs"])]
+    {
+        if wanted.iter().any(|(_, one)| *one == signer) {
+            for path in folders {
+                add_directory(path, desired);
+            }
+            add_authority(signer, cluster, spec.role, desired);
+        }
     }
-    if spec.role == Role::Master {
-        add_master(spec, cluster, desired);
+    for (name, signer) in wanted {
+        let wish = wish(name, spec, cluster);
+        desired.certificates.push(Certificate {
+            name: name.to_owned(),
+            signer,
+            common_name: wish.common_name,
+            organisations: wish.organisation.into_iter().map(str::to_owned).collect(),
+            names: wish.names,
+            addresses: wish.addresses,
+            serves: wish.serves,
+            path: wish.pair.certificate.to_owned(),
+            key: wish.pair.key.to_owned(),
+            owner: Owner::named(wish.owner),
+            given: cluster.trust.pair(name),
+        });
     }
+}
+
+fn add_authority(signer: Signer, cluster: &ClusterSpec, role: Role, desired: &mut Desired) {
+    let path = match signer {
+        Signer::Kubernetes => AUTHORITY,
+        Signer::Etcd => ETCD_AUTHORITY,
+        Signer::FrontProxy => FRONT_PROXY_AUTHORITY,
+    };
+    let given = cluster.trust.authority(signer);
+    // Lying there it changes together with the authority's certificate: else the controller manager would find a pair that
+    // does not match (magnum-node.md 2.8).
+    let lies_there = signer == Signer::Kubernetes && role == Role::Master && cluster.signs();
+    let signs = role == Role::Master && cluster.certificates == CertificateSource::Given;
+    desired.authorities.push(Authority {
+        signer,
+        path: path.to_owned(),
+        owner: Owner::root(),
+        given: given.certificate.clone(),
+        signing_key: given.key.clone().filter(|_| signs || lies_there),
+        key_path: lies_there.then(|| AUTHORITY_KEY.to_owned()),
+        signing_path: lies_there.then(|| SIGNING_AUTHORITY.to_owned()),
+    });
+}
+
+/// Restarts each unit also when a certificate, key or authority changes that its files name: its settings, its
+/// configuration, its kubeconfig.
+pub(super) fn add_readers(desired: &mut Desired) {
+    let wished: BTreeSet<String> = desired.trusted_paths().into_iter().map(str::to_owned).collect();
+    for unit in &mut desired.units {
+        let read = desired.files.iter().filter(|file| unit.restart_on.contains(&file.path));
+        let named: Vec<String> =
+            read.flat_map(|file| paths(&file.content)).filter(|path| wished.contains(*path)).map(str::to_owned).collect();
+        unit.restart_on.extend(named);
+    }
+}
+
+/// What may be a path in a text.
+fn paths(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || "/._-".contains(c))).filter(|word| word.starts_with('/'))
 }
 
 /// Name of the node in its certificate. Without INSTANCE_NAME it is the address, as the node's name in Magnum's releases
@@ -117,36 +222,57 @@ fn node_subject(spec: &NodeSpec) -> String {
     spec.name.clone().or_else(|| spec.address.map(|address| address.to_string())).unwrap_or_else(|| "node".to_owned())
 }
 
-fn add_master(spec: &NodeSpec, cluster: &ClusterSpec, desired: &mut Desired) {
-    let (names, addresses) = server_names(spec, cluster);
-    let server = |name, pair, signer, owner: &str| Wish {
-        signer,
-        names: names.clone(),
-        addresses: addresses.clone(),
-        serves: true,
-        owner: Owner::named(owner),
-        ..Wish::client(name, pair)
+/// What a certificate is to say (magnum-node.md 4.3), and where it lies.
+struct Wish {
+    common_name: String,
+    organisation: Option<&'static str>,
+    names: Vec<String>,
+    addresses: Vec<IpAddr>,
+    serves: bool,
+    pair: &'static Pair,
+    owner: &'static str,
+}
+
+fn wish(name: &str, spec: &NodeSpec, cluster: &ClusterSpec) -> Wish {
+    let client = |common_name: &str, pair| Wish {
+        common_name: common_name.to_owned(),
+        organisation: None,
+        names: Vec::new(),
+        addresses: Vec::new(),
+        serves: false,
+        pair,
+        owner: "root",
+    };
+    let server = |common_name, pair, owner| {
+        let (names, addresses) = server_names(spec, cluster);
+        Wish { names, addresses, serves: true, owner, ..client(common_name, pair) }
     };
     // Health is asked for on the loopback only.
-    let local = |name, pair| Wish {
+    let local = |common_name, pair| Wish {
         names: vec!["localhost".to_owned()],
         addresses: vec![Ipv4Addr::LOCALHOST.into()],
         serves: true,
-        ..Wish::client(name, pair)
+        ..client(common_name, pair)
     };
-    server("server", &SERVER, Signer::Kubernetes, "root").named("kubernetes").add(desired);
-    Wish { organisation: Some("system:masters"), ..Wish::client("admin", &ADMIN) }.add(desired);
-    local("controller-manager", &CONTROLLER_MANAGER).named("system:kube-controller-manager").add(desired);
-    local("scheduler", &SCHEDULER).named("system:kube-scheduler").add(desired);
-    if has_front_proxy(cluster) {
-        desired.directories.push(directory("/etc/kubernetes/certs/front-proxy"));
-        authority(Signer::FrontProxy, FRONT_PROXY_AUTHORITY, desired);
-        Wish { signer: Signer::FrontProxy, ..Wish::client("front-proxy", &FRONT_PROXY) }.named(FRONT_PROXY_NAME).add(desired);
+    match name {
+        "kubelet" => Wish {
+            organisation: Some("system:nodes"),
+            names: spec.name.iter().cloned().collect(),
+            addresses: spec.address.into_iter().chain(cluster.node.public).collect(),
+            serves: true,
+            ..client(&format!("system:node:{}", node_subject(spec)), &KUBELET)
+        },
+        "proxy" => Wish { organisation: Some("system:node-proxier"), ..client("system:kube-proxy", &PROXY) },
+        "server" => server("kubernetes", &SERVER, "root"),
+        "controller-manager" => local("system:kube-controller-manager", &CONTROLLER_MANAGER),
+        "scheduler" => local("system:kube-scheduler", &SCHEDULER),
+        "front-proxy" => client(FRONT_PROXY_NAME, &FRONT_PROXY),
+        "etcd-server" => server("etcd", &ETCD_SERVER, "etcd"),
+        "etcd-admin" => client("etcd", &ETCD_CLIENT),
+        "flanneld" => client("flanneld", &ETCD_CLIENT),
+        // The API server shows it to kubelets, too.
+        _ => Wish { organisation: Some("system:masters"), ..client("admin", &ADMIN) },
     }
-    desired.directories.push(directory("/etc/etcd/certs"));
-    authority(Signer::Etcd, ETCD_AUTHORITY, desired);
-    server("etcd-server", &ETCD_SERVER, Signer::Etcd, "etcd").named("etcd").add(desired);
-    Wish { signer: Signer::Etcd, ..Wish::client("etcd-admin", &ETCD_CLIENT) }.named("etcd").add(desired);
 }
 
 /// Names and addresses by which the API server and etcd of this master are reached (magnum-node.md 4.3, the full set).
@@ -154,7 +280,7 @@ fn server_names(spec: &NodeSpec, cluster: &ClusterSpec) -> (Vec<String>, Vec<IpA
     let fixed = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost"].map(str::to_owned);
     let domain = format!("kubernetes.default.svc.{}", cluster.networks.domain);
     let mut names: Vec<String> = Vec::new();
-    for name in spec.name.iter().cloned().chain(fixed).chain([domain]) {
+    for name in spec.name.iter().cloned().chain(fixed).chain([domain]).chain(cluster.api.name.clone()) {
         if !names.contains(&name) {
             names.push(name);
         }
@@ -177,79 +303,25 @@ fn server_names(spec: &NodeSpec, cluster: &ClusterSpec) -> (Vec<String>, Vec<IpA
     (names, addresses)
 }
 
-/// Each key is root's alone (magnum-node.md 7.1 no. 9).
+/// Each key is root's alone (magnum-node.md 7.1 no. 9). What lies on the node already stays where it is.
 fn add_given_keys(cluster: &ClusterSpec, desired: &mut Desired) {
     let control_plane = &cluster.control_plane;
-    let private = control_plane.service_account_private_key.as_ref().map(Secret::reveal);
-    let ca_key = control_plane.ca_key.as_ref().filter(|_| cluster.signs()).map(Secret::reveal);
-    for (path, content, secret) in [
-        (SERVICE_ACCOUNT, control_plane.service_account_key.as_deref().filter(|_| private.is_some()), false),
-        (SERVICE_ACCOUNT_PRIVATE, private, true),
-        (AUTHORITY_KEY, ca_key, true),
-    ] {
-        if let Some(content) = content {
-            let content = format!("{}\n", content.trim_end());
-            desired.files.push(File { path: path.to_owned(), mode: 0o600, owner: Owner::root(), content, secret });
+    let private = control_plane.service_account_private_key.as_ref();
+    let public = control_plane.service_account_key.as_ref().filter(|_| private.is_some());
+    for (path, material, secret) in [(SERVICE_ACCOUNT, public, false), (SERVICE_ACCOUNT_PRIVATE, private, true)] {
+        if let Some(Material::Text(content)) = material {
+            let (path, content) = (path.to_owned(), content.clone());
+            desired.files.push(File { path, mode: 0o600, owner: Owner::root(), content, secret });
         }
-    }
-}
-
-fn authority(signer: Signer, path: &str, desired: &mut Desired) {
-    desired.authorities.push(Authority { signer, path: path.to_owned(), owner: Owner::root() });
-}
-
-/// A wish in the making; a client of the main authority unless it says otherwise.
-struct Wish<'a> {
-    name: &'static str,
-    signer: Signer,
-    common_name: String,
-    organisation: Option<&'static str>,
-    names: Vec<String>,
-    addresses: Vec<IpAddr>,
-    serves: bool,
-    pair: &'a Pair,
-    owner: Owner,
-}
-
-impl<'a> Wish<'a> {
-    fn client(name: &'static str, pair: &'a Pair) -> Self {
-        Self {
-            name,
-            signer: Signer::Kubernetes,
-            common_name: name.to_owned(),
-            organisation: None,
-            names: Vec::new(),
-            addresses: Vec::new(),
-            serves: false,
-            pair,
-            owner: Owner::root(),
-        }
-    }
-
-    fn named(self, common_name: &str) -> Self {
-        Self { common_name: common_name.to_owned(), ..self }
-    }
-
-    fn add(self, desired: &mut Desired) {
-        desired.certificates.push(Certificate {
-            name: self.name.to_owned(),
-            signer: self.signer,
-            common_name: self.common_name,
-            organisations: self.organisation.into_iter().map(str::to_owned).collect(),
-            names: self.names,
-            addresses: self.addresses,
-            serves: self.serves,
-            path: self.pair.certificate.to_owned(),
-            key: self.pair.key.to_owned(),
-            owner: self.owner,
-        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubernetes::fixtures::{certificate, master, node};
+    use crate::desired::Probe;
+    use crate::kubernetes::fixtures::{arguments, certificate, file, master, node, value};
+    use crate::kubernetes::versions::Minor;
 
     /// magnum-node.md 4.3, with what differs from minor to minor.
     #[test]
@@ -290,6 +362,151 @@ mod tests {
         }
     }
 
+    /// Nodes of every kind that read certificates: both roles in every minor, with what switches further readers on.
+    fn nodes() -> Vec<(String, Desired)> {
+        let sign = [("CERT_MANAGER_API", "true"), ("NETWORK_DRIVER", "calico")];
+        let keystone = [
+            ("KEYSTONE_AUTH_ENABLED", "true"),
+            ("AUTH_URL", "https://keystone.example.org:5000/v3"),
+            ("TRUSTEE_USER_ID", "u"),
+            ("TRUSTEE_PASSWORD", "p"),
+        ];
+        let balancer = [("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "192.0.2.12")];
+        let mut nodes = Vec::new();
+        for minor in 1..=Minor::NEWEST.number() {
+            for changes in [&[][..], &sign, &keystone] {
+                nodes.push((format!("1.{minor} master {changes:?}"), master(minor, changes)));
+            }
+            for changes in [&[][..], &balancer, &[("KUBEPROXY_OPTIONS", "--v=4")]] {
+                let tag = format!("v1.{minor}.3");
+                let own = [("KUBE_TAG", tag.as_str()), ("ROLE", "minion"), ("KUBE_MASTER_IP", "192.0.2.5")];
+                nodes.push((format!("1.{minor} worker {changes:?}"), node(&[&own[..], changes].concat())));
+            }
+        }
+        nodes
+    }
+
+    #[test]
+    fn every_wish_has_a_reader_and_what_is_read_is_wished() {
+        for (what, desired) in nodes() {
+            let identities = desired.gates.iter().filter_map(|gate| match &gate.probe {
+                Probe::HttpJson { identity, .. } => identity.as_ref(),
+                _ => None,
+            });
+            let asked: Vec<&str> =
+                identities.flat_map(|one| [&one.certificate, &one.key, &one.authority]).map(String::as_str).collect();
+            let named: BTreeSet<&str> = desired.files.iter().flat_map(|file| paths(&file.content)).chain(asked).collect();
+            for path in desired.trusted_paths() {
+                assert!(named.contains(path), "{what}: nobody reads {path}");
+            }
+            let wished = desired.trusted_paths();
+            for path in named.into_iter().filter(|path| path.contains("/certs/")) {
+                let there = wished.contains(path) || desired.files.iter().any(|file| file.path == path);
+                assert!(there, "{what}: nobody makes {path}");
+            }
+        }
+    }
+
+    /// Those that read it, and only those.
+    #[test]
+    fn readers_are_restarted_and_nobody_else() {
+        let (api, etcd, flanneld) = ("kube-apiserver.service", "etcd.service", "flanneld.service");
+        let (kubelet, proxy, manager, scheduler) =
+            ("kubelet.service", "kube-proxy.service", "kube-controller-manager.service", "kube-scheduler.service");
+        let sign = [("CERT_MANAGER_API", "true")];
+        for (minor, changes, path, expected) in [
+            (28, &[][..], AUTHORITY, &[api, manager, scheduler, kubelet, proxy][..]),
+            (28, &[], SERVER.key, &[api, manager]),
+            (28, &[], SERVER.certificate, &[api]),
+            (
+                28,
+                &[("KUBE_SERVICE_ACCOUNT_KEY", "/given/a"), ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "/given/b")],
+                SERVER.key,
+                &[api],
+            ),
+            (28, &[], ADMIN.key, &[api]),
+            (28, &[], KUBELET.key, &[kubelet]),
+            (5, &[], KUBELET.key, &[kubelet]),
+            (28, &[], PROXY.certificate, &[proxy]),
+            (28, &[], CONTROLLER_MANAGER.key, &[manager]),
+            (28, &[], SCHEDULER.key, &[scheduler]),
+            (28, &[], FRONT_PROXY.key, &[api]),
+            (28, &[], FRONT_PROXY_AUTHORITY, &[api]),
+            (28, &[], ETCD_AUTHORITY, &[etcd, api]),
+            (28, &[], ETCD_SERVER.key, &[etcd]),
+            (28, &[], ETCD_CLIENT.key, &[api]),
+            (9, &[], ETCD_CLIENT.key, &[api, flanneld]),
+            // The API server of 1.2 reaches etcd in the clear; what asks etcd how it is reads it afresh.
+            (2, &[], ETCD_CLIENT.key, &[flanneld]),
+            (28, &sign, AUTHORITY_KEY, &[manager]),
+        ] {
+            let desired = master(minor, changes);
+            let found: Vec<_> =
+                desired.units.iter().filter(|unit| unit.restart_on.contains(path)).map(|unit| unit.name.as_str()).collect();
+            assert_eq!(found, expected, "1.{minor} {changes:?} {path}");
+        }
+        let worker = [("ROLE", "minion"), ("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "192.0.2.12")];
+        let desired = node(&worker);
+        let readers = desired.units.iter().filter(|unit| unit.restart_on.contains(AUTHORITY)).map(|unit| unit.name.as_str());
+        assert_eq!(readers.collect::<Vec<_>>(), [kubelet, proxy, "haproxy.service"]);
+    }
+
+    /// magnum-node.md 2.8: the key changes together with the certificate that it belongs to, so it is no file of its own.
+    #[test]
+    fn keys_of_authorities_lie_where_somebody_signs_by_them() {
+        let key = Some(Material::File("/given/ca.key".to_owned()));
+        let magnum = [
+            ("CERTIFICATES", "magnum"),
+            ("MAGNUM_URL", "https://magnum.example.org:9511/v1"),
+            ("USER_TOKEN", "t"),
+            ("CA_KEY", "/given/ca.key"),
+        ];
+        let with_manager = [&magnum[..], &[("CERT_MANAGER_API", "true")]].concat();
+        for (minor, changes, signing_key, lies_there) in [
+            (28, &[][..], key.clone(), false),
+            (28, &[("CERT_MANAGER_API", "true")], key.clone(), true),
+            (28, &[("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef")], key.clone(), true),
+            (3, &[("CERT_MANAGER_API", "true")], key.clone(), false),
+            (28, &magnum, None, false),
+            (28, &with_manager, key.clone(), true),
+        ] {
+            let desired = master(minor, changes);
+            let main = desired.authorities.iter().find(|one| one.signer == Signer::Kubernetes).unwrap();
+            assert_eq!(main.signing_key, signing_key, "{changes:?}");
+            assert_eq!(main.key_path.as_deref(), lies_there.then_some(AUTHORITY_KEY), "{changes:?}");
+            assert!(desired.authorities.iter().all(|one| one.signer == Signer::Kubernetes || one.key_path.is_none()));
+            assert!(file(&desired, AUTHORITY_KEY).is_none());
+        }
+        // The main authority is etcd's and the front proxy's, where nothing else is given.
+        assert!(master(28, &[]).authorities.iter().all(|one| one.signing_key == key && one.given.is_some()));
+    }
+
+    #[test]
+    fn what_is_given_is_taken_and_only_by_its_name() {
+        let desired = master(28, &[("ETCD_SERVER_CERTIFICATE", "/given/e.crt"), ("ETCD_SERVER_KEY", "/given/e.key")]);
+        for one in &desired.certificates {
+            assert_eq!(one.given.is_some(), one.name == "etcd-server", "{}", one.name);
+        }
+        let given = certificate(&desired, "etcd-server").unwrap().given.clone().unwrap();
+        assert_eq!(given.key, Material::File("/given/e.key".to_owned()));
+    }
+
+    /// A path is named as it is, a text is written; either way the API server and the controller manager read the same.
+    #[test]
+    fn service_accounts_have_the_keys_of_the_parameters_wherever_they_lie() {
+        let text = "-----BEGIN RSA PRIVATE KEY-----\\nBB\\n-----END RSA PRIVATE KEY-----\\n";
+        for (private, expected) in [("/given/sa.key", "/given/sa.key"), (text, SERVICE_ACCOUNT_PRIVATE)] {
+            let desired =
+                master(28, &[("KUBE_SERVICE_ACCOUNT_KEY", "/given/sa.pub"), ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", private)]);
+            let api_server = arguments(&desired, "kube-apiserver.service");
+            assert_eq!(value(&api_server, "service-account-key-file"), Some("/given/sa.pub"));
+            assert_eq!(value(&api_server, "service-account-signing-key-file"), Some(expected));
+            let manager = arguments(&desired, "kube-controller-manager.service");
+            assert_eq!(value(&manager, "service-account-private-key-file"), Some(expected));
+            assert_eq!(file(&desired, SERVICE_ACCOUNT_PRIVATE).is_some(), private == text);
+        }
+    }
+
     #[test]
     fn every_certificate_lies_in_a_directory_that_is_made() {
         for minor in [1, 5, 28] {
@@ -312,6 +529,7 @@ mod tests {
                 ("KUBE_API_PRIVATE_ADDRESS", "10.0.0.17"),
                 ("KUBE_NODE_PUBLIC_IP", "203.0.113.41"),
                 ("ETCD_LB_VIP", "10.0.0.18"),
+                ("MASTER_HOSTNAME", "api.blue.example"),
                 ("PORTAL_NETWORK_CIDR", "10.254.3.255/20"),
                 ("DNS_SERVICE_IP", "10.254.0.10"),
                 ("DNS_CLUSTER_DOMAIN", "blue.example"),
@@ -335,7 +553,8 @@ mod tests {
                     "kubernetes.default",
                     "kubernetes.default.svc",
                     "localhost",
-                    "kubernetes.default.svc.blue.example"
+                    "kubernetes.default.svc.blue.example",
+                    "api.blue.example"
                 ]
             );
         }

@@ -1,11 +1,15 @@
 //! The Kubernetes half of a node's specification: there where KUBE_TAG is given.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
+use serde_json::{Map, Value};
 
 use super::node_spec::{Role, Secret};
-use super::versions::Minor;
+use super::trust::TrustSpec;
+use super::versions::{Component, Minor, Standing, flag};
+use crate::desired::{Material, Peer, Signer};
+use crate::network::FirewallTool;
 
 /// Where everything of the control plane lies.
 pub(super) const CERTIFICATES: &str = "/etc/kubernetes/certs";
@@ -31,12 +35,16 @@ pub struct ClusterSpec {
     pub tls: bool,
     /// Where certificates come from.
     pub certificates: CertificateSource,
+    /// What is given of them, and how the others are made.
+    pub trust: TrustSpec,
     /// The API.
     pub api: Api,
     /// Networks of pods and services.
     pub networks: Networks,
     /// etcd.
     pub etcd: Etcd,
+    /// Whether a master is the first one (`MASTER_INDEX` 0), which makes what the cluster has once.
+    pub is_first_master: bool,
     /// The container runtime.
     pub runtime: Runtime,
     /// How the node shows itself to the cluster.
@@ -47,7 +55,7 @@ pub struct ClusterSpec {
     pub cloud: Option<Cloud>,
     /// A registry on the node (`REGISTRY_ENABLED`, workers only).
     pub registry: Option<Registry>,
-    /// `BOOTSTRAP_TOKEN`: what a worker without a certificate joins by.
+    /// `BOOTSTRAP_TOKEN`: what a worker without a certificate joins by, and masters let it in by.
     pub bootstrap_token: Option<Secret>,
     /// `OPENSTACK_CA`, with real line ends: who signed OpenStack's certificates.
     pub openstack_ca: Option<String>,
@@ -57,6 +65,14 @@ pub struct ClusterSpec {
     pub kubestack: Option<String>,
     /// Where images of Kubernetes come from (`CONTAINER_INFRA_PREFIX`, else `HYPERKUBE_PREFIX`), as the prefix of a name.
     pub image_prefix: Option<String>,
+    /// `PROXY_MODE`.
+    pub proxy_mode: Option<String>,
+    /// `SERVICE_NODE_PORT_RANGE`: first and last.
+    pub node_ports: Option<(u16, u16)>,
+    /// `FIREWALL`: whose rules let the node's services in.
+    pub firewall: Option<FirewallTool>,
+    /// `CLUSTER_SUBNET_CIDR`, where it was given: where the nodes are.
+    pub nodes: Option<Ipv4Net>,
     /// Users' further flags.
     pub options: Options,
 }
@@ -83,6 +99,8 @@ pub struct Api {
     pub private: Option<IpAddr>,
     /// `KUBE_API_PUBLIC_ADDRESS`.
     pub public: Option<IpAddr>,
+    /// `MASTER_HOSTNAME`: a further name of the servers' certificates.
+    pub name: Option<String>,
     /// `KUBE_MASTER_IP`, for workers.
     pub master: Option<IpAddr>,
     /// `MASTER_ADDRESSES`: every master, where a balancer on the node or a static etcd cluster needs them.
@@ -129,24 +147,41 @@ impl ClusterSpec {
         }
     }
 
-    /// Whether flanneld runs as a unit and keeps its leases in etcd: with the command lines of the first releases. Later it
-    /// is one of the cluster's add-ons and keeps them in the API (magnum-node.md 1.6).
+    /// Whether flanneld runs as a unit and keeps its leases in etcd. Else it is one of the cluster's add-ons and keeps them in
+    /// the API (magnum-node.md 1.6).
     #[must_use]
-    pub fn has_flannel_in_etcd(&self) -> bool {
-        self.networks.driver == NetworkDriver::Flannel && self.minor.number() <= 9
+    pub fn has_flannel_unit(&self) -> bool {
+        self.networks.driver == NetworkDriver::Flannel && self.networks.flannel.is_unit
     }
 
-    /// Whether pods get their network by CNI: not where flannel's part of the network is docker's own bridge, and docker is
-    /// spoken to by the kubelet itself.
+    /// Whether pods get their network by CNI: not where docker is spoken to by the kubelet itself and pods are on docker's own
+    /// bridge.
     #[must_use]
     pub fn uses_cni(&self) -> bool {
-        !self.has_flannel_in_etcd() || self.runtime.kind != RuntimeKind::Docker || self.runtime.cri_dockerd
+        let on_dockers_bridge = match self.networks.driver {
+            NetworkDriver::Flannel => self.networks.flannel.is_unit,
+            NetworkDriver::StaticRoutes | NetworkDriver::KubeStack => true,
+            NetworkDriver::Calico => false,
+            // Whoever brings a network of his own does it as the minor's clusters do.
+            NetworkDriver::None => self.minor.number() <= LAST_WITH_FLANNEL_UNIT,
+        };
+        !on_dockers_bridge || self.runtime.kind != RuntimeKind::Docker || self.runtime.cri_dockerd
     }
 
-    /// Whether the controller manager signs certificates.
+    /// Whether the controller manager of a master signs certificates: it is asked to, or has to for workers that join by a
+    /// token; it has the key, and the minor can.
     #[must_use]
     pub fn signs(&self) -> bool {
-        self.tls && self.control_plane.signs && self.control_plane.ca_key.is_some()
+        (self.control_plane.signs || self.lets_join_by_token())
+            && self.tls
+            && self.trust.authority(Signer::Kubernetes).key.is_some()
+            && flag(Component::ControllerManager, self.minor, "cluster-signing-key-file") == Standing::Known
+    }
+
+    /// Whether workers join by `BOOTSTRAP_TOKEN`.
+    #[must_use]
+    pub fn lets_join_by_token(&self) -> bool {
+        self.tls && self.bootstrap_token.is_some()
     }
 
     /// Whether the certificates of this node are wishes for the agent to fulfil.
@@ -172,6 +207,53 @@ pub enum NetworkDriver {
     Flannel,
     /// calico, brought by the cluster's add-ons.
     Calico,
+    /// The parameters say every node's subnet.
+    StaticRoutes,
+    /// KubeStack: pods are on Neutron's own networks.
+    KubeStack,
+    /// Nothing of ours but forwarding.
+    None,
+}
+
+/// The last minor whose clusters run flanneld as a unit by themselves (magnum-node.md 1.6).
+pub(super) const LAST_WITH_FLANNEL_UNIT: u16 = 9;
+
+/// flannel, as the parameters ask for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flannel {
+    /// `FLANNEL_RUNS_AS`: whether it is a unit with its leases in etcd.
+    pub is_unit: bool,
+    /// `FLANNEL_BACKEND` (or `FLANNEL_USE_VXLAN`).
+    pub backend: String,
+    /// `FLANNEL_BACKEND_OPTIONS`.
+    pub options: Map<String, Value>,
+    /// `FLANNEL_NETWORK_SUBNETLEN`.
+    pub subnet_length: u8,
+    /// `FLANNEL_SUBNET_MIN`.
+    pub min: Option<Ipv4Addr>,
+    /// `FLANNEL_SUBNET_MAX`.
+    pub max: Option<Ipv4Addr>,
+    /// Version of flanneld as `FLANNEL_TAG` names it.
+    pub tag: Option<String>,
+    /// `FLANNEL_ETCD_PREFIX`.
+    pub prefix: Option<String>,
+}
+
+/// A pod network of routes that the parameters give (kubernetes-ansible's, seed-systems.md 6b).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaticRoutes {
+    /// `POD_BRIDGE`.
+    pub bridge: String,
+    /// `NODE_SUBNETS`, this node's among them.
+    pub nodes: Vec<Peer>,
+}
+
+impl StaticRoutes {
+    /// The node of this address.
+    #[must_use]
+    pub fn own(&self, address: Option<IpAddr>) -> Option<Peer> {
+        self.nodes.iter().copied().find(|peer| Some(IpAddr::V4(peer.node)) == address)
+    }
 }
 
 /// Networks.
@@ -179,12 +261,12 @@ pub enum NetworkDriver {
 pub struct Networks {
     /// `NETWORK_DRIVER`.
     pub driver: NetworkDriver,
-    /// `FLANNEL_BACKEND` (or `FLANNEL_USE_VXLAN`): host-gw, vxlan, udp.
-    pub flannel_backend: String,
-    /// `FLANNEL_NETWORK_SUBNETLEN`.
-    pub flannel_subnet_length: u8,
-    /// Version of flanneld as `FLANNEL_TAG` names it.
-    pub flannel_tag: Option<String>,
+    /// flannel, whichever driver there is.
+    pub flannel: Flannel,
+    /// Whether calico is told to tunnel by IP in IP (`CALICO_IPV4POOL_IPIP`).
+    pub calico_tunnels: bool,
+    /// What the driver static-routes needs.
+    pub routes: StaticRoutes,
     /// `PODS_NETWORK_CIDR`, else the driver's own.
     pub pods: IpNet,
     /// `PORTAL_NETWORK_CIDR`.
@@ -288,14 +370,12 @@ pub struct ControlPlane {
     pub admission: Vec<String>,
     /// `KEYSTONE_AUTH_ENABLED`: whether the API asks Magnum's webhook.
     pub keystone_auth: bool,
-    /// `CERT_MANAGER_API` with `CA_KEY`: whether the controller manager signs.
+    /// `CERT_MANAGER_API`: whether the controller manager signs.
     pub signs: bool,
-    /// `CA_KEY`.
-    pub ca_key: Option<Secret>,
-    /// `KUBE_SERVICE_ACCOUNT_KEY`, with real line ends.
-    pub service_account_key: Option<String>,
-    /// `KUBE_SERVICE_ACCOUNT_PRIVATE_KEY`, with real line ends.
-    pub service_account_private_key: Option<Secret>,
+    /// `KUBE_SERVICE_ACCOUNT_KEY`.
+    pub service_account_key: Option<Material>,
+    /// `KUBE_SERVICE_ACCOUNT_PRIVATE_KEY`.
+    pub service_account_private_key: Option<Material>,
     /// `CLUSTER_UUID`: name of the cluster.
     pub cluster_name: String,
 }
@@ -392,7 +472,7 @@ pub struct Options {
 }
 
 /// What the machine is, as far as its files depend on it; all unknown where it is another machine's tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Memory in MiB.
     pub memory: Option<u64>,
@@ -406,4 +486,14 @@ pub struct Facts {
     pub disk: Option<u64>,
     /// Whether systemd-resolved's stub is the resolver, so that pods need its real upstream file (magnum-node.md 7.4 no. 51).
     pub resolved: bool,
+    /// Whether the image's docker reads its storage options from /etc/sysconfig/docker-storage.
+    pub docker_sysconfig: bool,
+    /// The command line of the image's docker.service, as its unit file has it.
+    pub docker_command: Option<String>,
+    /// The key that /etc/sysconfig/flanneld names (magnum-node.md 1.6: read it, never hard-code it).
+    pub flannel_prefix: Option<String>,
+    /// Release of the running kernel: major, minor.
+    pub kernel: Option<(u16, u16)>,
+    /// Those of [`MODULES`](super::MODULES) that the kernel has neither built in nor as a module; empty where it is not known.
+    pub lacking_modules: Vec<&'static str>,
 }

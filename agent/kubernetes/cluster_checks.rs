@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::cluster::{CertificateSource, ClusterSpec, EtcdCluster, NetworkDriver, RuntimeKind};
+use super::cluster::{ClusterSpec, EtcdCluster, RuntimeKind};
 use super::node_spec::Role;
 use super::parameters::{Mistake, Parameters};
 use super::podmaster;
@@ -15,9 +15,6 @@ use super::versions::{CommandLine, Component, Minor, Standing, admission_plugin}
 
 /// The list of etcd's members.
 const MEMBERS: &str = "ETCD_INITIAL_CLUSTER";
-
-/// flannel refuses longer subnets (seed-systems.md 8a).
-const LONGEST_SUBNET: u8 = 30;
 
 /// The version, before anything is chosen by it.
 pub(super) fn minor_of(tag: &str, mistakes: &mut Vec<Mistake>) -> Option<Minor> {
@@ -53,10 +50,12 @@ impl Checks<'_> {
         self.name();
         self.reach();
         self.networks();
+        self.pod_network();
         self.etcd();
         self.runtime();
         self.node();
         self.control_plane();
+        self.service_accounts();
         self.registry();
         self.ports();
         self.options();
@@ -82,7 +81,7 @@ impl Checks<'_> {
         }
     }
 
-    fn wrong(&mut self, name: &str, problem: impl Into<String>, rule: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn wrong(&mut self, name: &str, problem: impl Into<String>, rule: impl Into<String>, remedy: impl Into<String>) {
         self.mistakes.push(Mistake::general(name, problem, rule, remedy));
     }
 
@@ -105,43 +104,7 @@ impl Checks<'_> {
             }
             return;
         }
-        match self.spec.certificates {
-            CertificateSource::None => self.wrong(
-                "CERTIFICATES",
-                "says that there are none",
-                "with TLS every component has its certificate",
-                "set CERTIFICATES to magnum, given or bootstrap",
-            ),
-            CertificateSource::Bootstrap if self.role == Role::Master => self.wrong(
-                "CERTIFICATES",
-                "is bootstrap on a master",
-                "a worker gets its certificate from the masters; they have nobody to ask",
-                "set it to magnum or given",
-            ),
-            CertificateSource::Bootstrap if self.spec.bootstrap_token.is_none() => self.wrong(
-                "BOOTSTRAP_TOKEN",
-                "is missing",
-                "a worker without a certificate shows a token to get one",
-                "give the token that the masters know",
-            ),
-            CertificateSource::Magnum => {
-                let cluster = ["CLUSTER_UUID", "BAY_UUID"].iter().find_map(|name| self.parameters.get(name));
-                let user = ["TRUSTEE_USER_ID", "USER_TOKEN"].iter().find_map(|name| self.parameters.get(name));
-                for (name, there) in
-                    [("MAGNUM_URL", self.parameters.get("MAGNUM_URL")), ("CLUSTER_UUID", cluster), ("TRUSTEE_USER_ID", user)]
-                {
-                    if there.is_none() {
-                        self.wrong(
-                            name,
-                            "is missing",
-                            "Magnum is asked for the certificates of its cluster by the cluster's own user",
-                            format!("give {name}"),
-                        );
-                    }
-                }
-            }
-            _ => {}
-        }
+        self.certificates();
     }
 
     /// Node authorizer and NodeRestriction know a kubelet by its name in the certificate (magnum-node.md 7.5 no. 56).
@@ -180,11 +143,7 @@ impl Checks<'_> {
     fn networks(&mut self) {
         let networks = &self.spec.networks;
         let (pods, services) = (networks.pods, networks.services);
-        let pods_name = match (self.parameters.given("PODS_NETWORK_CIDR"), networks.driver) {
-            (Some(_), _) => "PODS_NETWORK_CIDR",
-            (None, NetworkDriver::Flannel) => "FLANNEL_NETWORK_CIDR",
-            (None, NetworkDriver::Calico) => "CALICO_IPV4POOL",
-        };
+        let pods_name = self.pods_name();
         let nodes = self.parameters.given("CLUSTER_SUBNET_CIDR").and_then(|text| text.parse::<IpNet>().ok());
         let mut pairs = vec![("PORTAL_NETWORK_CIDR", services, pods_name, pods)];
         if let Some(nodes) = nodes {
@@ -250,17 +209,6 @@ impl Checks<'_> {
                 );
             }
         }
-        let length = networks.flannel_subnet_length;
-        let four = pods.prefix_len() + 2;
-        let is_flannel = networks.driver == NetworkDriver::Flannel && matches!(pods, IpNet::V4(_));
-        if is_flannel && !(four..=LONGEST_SUBNET).contains(&length) {
-            self.wrong(
-                "FLANNEL_NETWORK_SUBNETLEN",
-                format!("{length} does not fit {pods_name} {pods}"),
-                format!("flannel takes at least four subnets of at most /{LONGEST_SUBNET}: from {four} to {LONGEST_SUBNET} here"),
-                "give another length or a larger network",
-            );
-        }
     }
 
     fn etcd(&mut self) {
@@ -316,9 +264,11 @@ impl Checks<'_> {
             self.wrong(MEMBERS, "is missing, and MASTER_ADDRESSES names several masters", rule, "give it, or ETCD_DISCOVERY_URL");
         }
         let minor = self.spec.minor;
-        if version.is_some_and(|version| version >= (3, 6)) && (minor.number() <= 5 || self.spec.has_flannel_in_etcd()) {
-            let rule = "Kubernetes up to 1.5, and flannel with its leases in etcd, need etcd's v2 API, which is gone since 3.6";
+        if version.is_some_and(|version| version >= (3, 6)) && minor.number() <= 5 {
+            let rule = "Kubernetes up to 1.5 needs etcd's v2 API, which is gone since 3.6";
             self.wrong("ETCD_TAG", "names an etcd without the v2 API", rule, "give etcd 3.5 or older");
+        } else if let Some(version) = version {
+            self.flannels_etcd(version);
         }
         if version.is_some_and(|version| version < (3, 0)) && minor.number() >= 6 {
             let rule = "the API server keeps its objects by etcd's v3 API from 1.6 on";
@@ -464,37 +414,6 @@ impl Checks<'_> {
             return;
         }
         let plane = &self.spec.control_plane;
-        let (signs, has_key) = (plane.signs, plane.ca_key.is_some());
-        let halves = (plane.service_account_key.is_some(), plane.service_account_private_key.is_some());
-        if signs && !has_key {
-            self.wrong(
-                "CA_KEY",
-                "is missing",
-                "with CERT_MANAGER_API the controller manager signs by the CA's key",
-                "give CA_KEY, or set CERT_MANAGER_API to False",
-            );
-        }
-        if halves.0 != halves.1 {
-            let missing = if halves.0 { "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY" } else { "KUBE_SERVICE_ACCOUNT_KEY" };
-            self.wrong(
-                missing,
-                "is missing",
-                "the two keys of service accounts are one pair, the same on all masters",
-                "give both or none",
-            );
-        }
-        // Below 1.6 there are no tokens without given keys. How many masters a discovery URL stands for is not known.
-        if halves == (false, false) && self.spec.tls && self.spec.minor.number() >= 6 && self.spec.has_several_masters() {
-            let name = "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY";
-            let rule = "what one master signs for service accounts, every master must believe";
-            let remedy = "give one pair of keys to all masters";
-            if matches!(self.spec.etcd.cluster, EtcdCluster::Discovery(_)) {
-                let problem = "is missing, which is right for one master only";
-                self.warnings.push(Mistake::general(name, problem, rule, remedy));
-            } else {
-                self.wrong(name, "is missing", rule, remedy);
-            }
-        }
         let minor = self.spec.minor;
         if self.spec.image_prefix.is_none() && podmaster::elects(self.spec) {
             let rule = "below 1.2 controller manager and scheduler run from images";
@@ -691,13 +610,24 @@ mod tests {
         ("KUBE_NODE_IP", "10.0.0.11"),
         ("CLUSTER_UUID", "3d9f2b60-7a41-4e0c-9c55-1b2a3c4d5e6f"),
         ("CERTIFICATES", "given"),
-        ("KUBE_SERVICE_ACCOUNT_KEY", "-----BEGIN PUBLIC KEY-----\\nAA\\n-----END PUBLIC KEY-----\\n"),
-        ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "-----BEGIN EC PRIVATE KEY-----\\nAA\\n-----END EC PRIVATE KEY-----\\n"),
+        ("CA_CERTIFICATE", "/given/ca.crt"),
+        ("CA_KEY", "/given/ca.key"),
+        ("KUBE_SERVICE_ACCOUNT_KEY", "/given/service-account.pub"),
+        ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "/given/service-account.key"),
         ("CONTAINER_RUNTIME", "containerd"),
         ("CONTAINERD_VERSION", "1.7.2"),
     ];
-    const MINION: &[(&str, &str)] =
-        &[("ROLE", "minion"), ("KUBE_MASTER_IP", "10.0.0.17"), ("KUBE_NODE_IP", "10.0.0.31"), ("INSTANCE_NAME", "bay-node-0")];
+    const MINION: &[(&str, &str)] = &[
+        ("ROLE", "minion"),
+        ("KUBE_MASTER_IP", "10.0.0.17"),
+        ("KUBE_NODE_IP", "10.0.0.31"),
+        ("INSTANCE_NAME", "bay-node-0"),
+        ("CA_KEY", ""),
+        ("KUBELET_CERTIFICATE", "/given/kubelet.crt"),
+        ("KUBELET_KEY", "/given/kubelet.key"),
+        ("PROXY_CERTIFICATE", "/given/proxy.crt"),
+        ("PROXY_KEY", "/given/proxy.key"),
+    ];
 
     fn spec(changes: &[&[(&str, &str)]]) -> Result<NodeSpec, Vec<Mistake>> {
         let mut config = Map::new();
@@ -728,9 +658,6 @@ mod tests {
             (&[&[("KUBE_TAG", "v1.99.0")][..]][..], "KUBE_TAG: asks for 1.99, which this agent does not know"),
             (&[&[("TLS_DISABLED", "True"), ("CERTIFICATES", "")]], "TLS_DISABLED: cannot be honoured by 1.28"),
             (&[old, &[("CERTIFICATES", "magnum")]], "CERTIFICATES: is given together with TLS_DISABLED"),
-            (&[&[("CERTIFICATES", "")]], "CERTIFICATES: says that there are none"),
-            (&[&[("CERTIFICATES", "bootstrap")]], "CERTIFICATES: is bootstrap on a master"),
-            (&[&[("CERTIFICATES", "magnum"), ("TRUSTEE_USER_ID", "u")]], "MAGNUM_URL: is missing"),
             (&[MINION, &[("KUBE_MASTER_IP", "")]], "KUBE_MASTER_IP: is missing"),
             (&[MINION, &[("API_BALANCER", "haproxy")]], "MASTER_ADDRESSES: is missing"),
             (&[&[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "10.0.0.11")]], "API_BALANCER: is haproxy on a master"),
@@ -807,16 +734,6 @@ mod tests {
             (&[&[("NODE_LABELS", "node-role.kubernetes.io/gpu=")]], "NODE_LABELS: holds node-role.kubernetes.io/gpu"),
             (&[&[("NODE_TAINTS", "dedicated=gpu:Never")]], "NODE_TAINTS: holds \"dedicated=gpu:Never\""),
             (&[&[("KUBE_RESERVED", "memory=lots")]], "KUBE_RESERVED: holds \"memory=lots\""),
-            (&[&[("CERT_MANAGER_API", "True")]], "CA_KEY: is missing"),
-            (
-                &[&[("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "")]],
-                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: the two keys of service accounts are one pair",
-            ),
-            (
-                &[&[members(three), ("KUBE_SERVICE_ACCOUNT_KEY", ""), ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "")]],
-                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: what one master signs",
-            ),
-            (&[MINION, &[("CERTIFICATES", "bootstrap")]], "BOOTSTRAP_TOKEN: is missing"),
             (&[&[("PORTAL_NETWORK_CIDR", "10.254.0.0/29")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/29 is too small"),
             (
                 &[&[("MASTER_ADDRESSES", "10.0.0.11,10.0.0.12")]],

@@ -4,14 +4,20 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::certificates::FIRST_WITH_ECDSA_TOKENS;
 use super::cluster::{
-    Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, FIRST_WITH_TRUSTS, NetworkDriver,
-    Networks, NodeSettings, Octavia, Options, Registry, Runtime, RuntimeKind,
+    Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, FIRST_WITH_TRUSTS, Flannel,
+    LAST_WITH_FLANNEL_UNIT, NetworkDriver, Networks, NodeSettings, Octavia, Options, Registry, Runtime, RuntimeKind,
+    StaticRoutes,
 };
 use super::cluster_checks::{Checks, minor_of, two_numbers};
 use super::node_spec::{Role, Secret};
 use super::parameters::{Mistake, Parameters};
+use super::trust::{TrustSpec, material};
+use super::value_kinds::port_range;
 use super::versions::Minor;
+use crate::desired::{KeyType, Peer};
+use crate::network::FirewallTool;
 
 /// The first minor that Magnum ran with the external provider.
 const FIRST_WITH_EXTERNAL_CLOUD: u16 = 11;
@@ -43,8 +49,10 @@ impl ClusterSpec {
             items.filter_map(|item| item.parse().ok()).collect::<Vec<IpAddr>>()
         };
         let tls = !parameters.is_true("TLS_DISABLED");
+        let control_plane = control_plane(parameters);
+        let keys = default_keys(minor, role, &control_plane);
         let magnum = parameters.get("MAGNUM_URL").is_some();
-        let networks = networks(parameters)?;
+        let networks = networks(parameters, minor)?;
         let items = |name: &str| parameters.get(name).unwrap_or_default().split(',').filter(|item| !item.is_empty());
         let label = |key: &str, name: &str| Some((key.to_owned(), text(name)?));
         // Magnum's own labels of a node (magnum-node.md 2.3, 2.5).
@@ -69,16 +77,19 @@ impl ClusterSpec {
                 Some("bootstrap") => CertificateSource::Bootstrap,
                 _ => CertificateSource::None,
             },
+            trust: TrustSpec::from_parameters(parameters, keys),
             api: Api {
                 port: u16::try_from(number("KUBE_API_PORT")).unwrap_or_default(),
                 private: ip("KUBE_API_PRIVATE_ADDRESS"),
                 public: ip("KUBE_API_PUBLIC_ADDRESS"),
+                name: text("MASTER_HOSTNAME"),
                 master: ip("KUBE_MASTER_IP"),
                 masters: addresses("MASTER_ADDRESSES"),
                 balancer: parameters.get("API_BALANCER") == Some("haproxy"),
             },
             networks,
             etcd: etcd(parameters),
+            is_first_master: parameters.number("MASTER_INDEX") == Some(0),
             runtime: runtime(parameters, minor),
             node: NodeSettings {
                 labels: own_labels
@@ -95,13 +106,23 @@ impl ClusterSpec {
                 system_reserved: text("SYSTEM_RESERVED"),
                 public: ip("KUBE_NODE_PUBLIC_IP"),
             },
-            control_plane: control_plane(parameters),
+            control_plane,
             cloud: cloud(parameters, minor),
             registry: registry(parameters, role),
             bootstrap_token: secret("BOOTSTRAP_TOKEN"),
-            openstack_ca: pem(parameters, "OPENSTACK_CA").map(|pem| format!("{}\n", pem.trim_end())),
+            openstack_ca: text("OPENSTACK_CA").map(|pem| format!("{}\n", pem.replace("\\n", "\n").trim_end())),
             selinux: text("SELINUX_MODE"),
-            kubestack: parameters.is_true("KUBESTACK").then(|| text("KUBESTACK_BRIDGE").unwrap_or_default()),
+            kubestack: (parameters.is_true("KUBESTACK") || parameters.get("NETWORK_DRIVER") == Some("kubestack"))
+                .then(|| text("KUBESTACK_BRIDGE").unwrap_or_default()),
+            proxy_mode: text("PROXY_MODE"),
+            node_ports: parameters.get("SERVICE_NODE_PORT_RANGE").and_then(port_range),
+            firewall: match parameters.get("FIREWALL") {
+                Some("nftables") => Some(FirewallTool::Nftables),
+                Some("firewalld") => Some(FirewallTool::Firewalld),
+                Some("iptables-services") => Some(FirewallTool::IptablesServices),
+                _ => None,
+            },
+            nodes: parameters.given("CLUSTER_SUBNET_CIDR").and_then(|text| text.parse().ok()),
             image_prefix: text("CONTAINER_INFRA_PREFIX").or_else(|| text("HYPERKUBE_PREFIX")),
             options: Options {
                 kubelet: options("KUBELET_OPTIONS"),
@@ -114,16 +135,26 @@ impl ClusterSpec {
     }
 }
 
+/// Keys that certificates get where nothing says so. Below 1.6 Kubernetes reads no other keys of service accounts than RSA,
+/// and without given ones the API server's own is used for them.
+fn default_keys(minor: Minor, role: Role, control_plane: &ControlPlane) -> KeyType {
+    let signs_tokens = role == Role::Master && control_plane.service_account_private_key.is_none();
+    if signs_tokens && minor.number() < FIRST_WITH_ECDSA_TOKENS { KeyType::Rsa(2048) } else { KeyType::EcdsaP256 }
+}
+
 /// As kubeadm sets it: systemd's since 1.22. Runtime and kubelet get the same.
 fn default_cgroup_driver(minor: Minor) -> &'static str {
     if minor.number() < 22 { "cgroupfs" } else { "systemd" }
 }
 
-fn networks(parameters: &Parameters) -> Option<Networks> {
+fn networks(parameters: &Parameters, minor: Minor) -> Option<Networks> {
     let text = |name: &str| parameters.get(name).map(str::to_owned);
     let network = |name: &str| parameters.get(name).and_then(|text| text.parse::<IpNet>().ok());
     let driver = match parameters.get("NETWORK_DRIVER") {
         Some("calico") => NetworkDriver::Calico,
+        Some("static-routes") => NetworkDriver::StaticRoutes,
+        Some("kubestack") => NetworkDriver::KubeStack,
+        Some("none") => NetworkDriver::None,
         _ => NetworkDriver::Flannel,
     };
     let own = if driver == NetworkDriver::Calico { "CALICO_IPV4POOL" } else { "FLANNEL_NETWORK_CIDR" };
@@ -136,17 +167,45 @@ fn networks(parameters: &Parameters) -> Option<Networks> {
         let tenth = services.hosts().nth(if matches!(services, IpNet::V6(_)) { 10 } else { 9 });
         tenth.unwrap_or_else(|| services.broadcast())
     };
-    let vxlan = parameters.given("FLANNEL_BACKEND").is_none() && parameters.is_true("FLANNEL_USE_VXLAN");
     Some(Networks {
         driver,
-        flannel_backend: if vxlan { "vxlan".to_owned() } else { text("FLANNEL_BACKEND")? },
-        flannel_subnet_length: parameters.number("FLANNEL_NETWORK_SUBNETLEN").and_then(|length| u8::try_from(length).ok())?,
-        flannel_tag: text("FLANNEL_TAG"),
+        flannel: flannel(parameters, minor)?,
+        calico_tunnels: parameters.get("CALICO_IPV4POOL_IPIP").is_some_and(|mode| !matches!(mode, "Off" | "off" | "Never")),
+        routes: StaticRoutes {
+            bridge: text("POD_BRIDGE")?,
+            // What is no such item is named by the checks.
+            nodes: parameters.get("NODE_SUBNETS").unwrap_or_default().split(',').filter_map(node_subnet).collect(),
+        },
         pods: network("PODS_NETWORK_CIDR").or_else(|| network(own))?,
         services,
         dns,
         domain: text("DNS_CLUSTER_DOMAIN")?,
     })
+}
+
+fn flannel(parameters: &Parameters, minor: Minor) -> Option<Flannel> {
+    let text = |name: &str| parameters.get(name).map(str::to_owned);
+    let vxlan = parameters.given("FLANNEL_BACKEND").is_none() && parameters.is_true("FLANNEL_USE_VXLAN");
+    Some(Flannel {
+        is_unit: match parameters.get("FLANNEL_RUNS_AS") {
+            Some(asked) => asked == "unit",
+            None => minor.number() <= LAST_WITH_FLANNEL_UNIT,
+        },
+        backend: if vxlan { "vxlan".to_owned() } else { text("FLANNEL_BACKEND")? },
+        // The kind has made sure that it is a map.
+        options: parameters.get("FLANNEL_BACKEND_OPTIONS").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default(),
+        subnet_length: parameters.number("FLANNEL_NETWORK_SUBNETLEN").and_then(|length| u8::try_from(length).ok())?,
+        min: parameters.get("FLANNEL_SUBNET_MIN").and_then(|text| text.parse().ok()),
+        max: parameters.get("FLANNEL_SUBNET_MAX").and_then(|text| text.parse().ok()),
+        tag: text("FLANNEL_TAG"),
+        prefix: text("FLANNEL_ETCD_PREFIX"),
+    })
+}
+
+/// `192.0.2.11=10.100.1.0/24`
+pub(super) fn node_subnet(item: &str) -> Option<Peer> {
+    let (node, subnet) = item.split_once('=')?;
+    Some(Peer { subnet: subnet.parse().ok()?, node: node.parse().ok()? })
 }
 
 fn cloud(parameters: &Parameters, minor: Minor) -> Option<Cloud> {
@@ -198,23 +257,16 @@ fn registry(parameters: &Parameters, role: Role) -> Option<Registry> {
     })
 }
 
-/// PEM text with real line ends: Magnum sends two characters for each (magnum-node.md 3).
-fn pem(parameters: &Parameters, name: &str) -> Option<String> {
-    parameters.get(name).map(|text| text.replace("\\n", "\n"))
-}
-
 fn control_plane(parameters: &Parameters) -> ControlPlane {
     let text = |name: &str| parameters.get(name).map(str::to_owned);
-    let pem = |name: &str| pem(parameters, name);
     let plugins = parameters.get("ADMISSION_CONTROL_LIST").unwrap_or_default().split(',');
     ControlPlane {
         allow_privileged: parameters.is_true("KUBE_ALLOW_PRIV"),
         admission: plugins.filter(|plugin| !plugin.is_empty()).map(str::to_owned).collect(),
         keystone_auth: parameters.given("KEYSTONE_AUTH_ENABLED") == Some("true"),
         signs: parameters.is_true("CERT_MANAGER_API"),
-        ca_key: pem("CA_KEY").as_deref().map(Secret::new),
-        service_account_key: pem("KUBE_SERVICE_ACCOUNT_KEY"),
-        service_account_private_key: pem("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY").as_deref().map(Secret::new),
+        service_account_key: material(parameters, "KUBE_SERVICE_ACCOUNT_KEY"),
+        service_account_private_key: material(parameters, "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY"),
         cluster_name: text("CLUSTER_UUID").or_else(|| text("BAY_UUID")).unwrap_or_default(),
     }
 }

@@ -6,9 +6,10 @@
 use super::cluster::{ClusterSpec, Facts, RuntimeKind};
 use super::host::add_directory;
 use super::node_spec::NodeSpec;
+use super::pod_network::OfDocker;
 use super::runtime::{self, CNI_NETWORKS, CNI_PROGRAMS, Engine};
 use super::toml_file::TomlFile;
-use crate::desired::{Desired, File};
+use crate::desired::{ContainerEngine, Desired, File};
 
 pub(super) const STORE: &str = "/var/lib/containerd";
 /// What is set for each registry; containerd reads it at every pull.
@@ -20,11 +21,13 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     runtime::keep_others_off(cluster, desired);
     let settings = settings(spec, cluster, (major, minor));
     let engine = Engine {
+        whose: ContainerEngine::Containerd,
         unit: "containerd.service",
         folder: "/etc/containerd",
         store: STORE,
         store_mode: 0o700,
         settings: vec![File::public("/etc/containerd/config.toml", settings)],
+        network: OfDocker::default(),
     };
     engine.add(spec, desired);
     if let Some(registry) = spec.insecure_registry.as_ref().filter(|_| (major, minor) >= HOSTS) {
@@ -57,6 +60,11 @@ fn settings(spec: &NodeSpec, cluster: &ClusterSpec, version: (u16, u16)) -> Stri
     file.set("oom_score", -999);
     file.table(&["grpc"]);
     file.set("address", "/run/containerd/containerd.sock");
+    let snapshotter = spec.storage.driver.name_for(ContainerEngine::Containerd);
+    if new {
+        file.table(&["plugins", images]);
+        file.set("snapshotter", snapshotter);
+    }
     if let Some(image) = &cluster.runtime.sandbox_image {
         if new {
             file.table(&["plugins", images, "pinned_images"]);
@@ -83,6 +91,9 @@ fn settings(spec: &NodeSpec, cluster: &ClusterSpec, version: (u16, u16)) -> Stri
     }
     file.set("conf_dir", CNI_NETWORKS);
     file.table(&["plugins", runtime, "containerd"]);
+    if !new {
+        file.set("snapshotter", snapshotter);
+    }
     file.set("default_runtime_name", "runc");
     file.table(&["plugins", runtime, "containerd", "runtimes", "runc"]);
     file.set("runtime_type", "io.containerd.runc.v2");
@@ -167,6 +178,22 @@ mod tests {
             }
         }
         assert!(!content(&worker(&[]), "/etc/containerd/config.toml").contains("sandbox"));
+    }
+
+    // Form 3 moved the snapshotter from the runtime to the images.
+    #[test]
+    fn the_snapshotter_follows_the_driver() {
+        for (version, path) in [
+            ("1.6.20", &["io.containerd.grpc.v1.cri", "containerd", "snapshotter"][..]),
+            ("1.7.2", &["io.containerd.grpc.v1.cri", "containerd", "snapshotter"]),
+            ("2.1.0", &["io.containerd.cri.v1.images", "snapshotter"]),
+        ] {
+            for (driver, expected) in [("overlay2", "overlayfs"), ("btrfs", "btrfs")] {
+                let config = config(&worker(&[("CONTAINERD_VERSION", version), ("DOCKER_STORAGE_DRIVER", driver)]));
+                let found = at(config["plugins"].as_table().unwrap(), path).and_then(toml::Value::as_str);
+                assert_eq!(found, Some(expected), "{version}");
+            }
+        }
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use ipnet::IpNet;
 
 use super::apiserver;
-use super::certificates::{AUTHORITY, AUTHORITY_KEY, CONTROLLER_MANAGER, Pair, service_account_keys};
+use super::certificates::{AUTHORITY, AUTHORITY_KEY, CONTROLLER_MANAGER, Pair, SIGNING_AUTHORITY, service_account_keys};
 use super::cluster::{CLOUD_CONFIG, ClusterSpec, Facts, NetworkDriver, host_of};
-use super::daemon::{Daemon, Flags, Variables, has_variables, ok_gate, read_files};
+use super::daemon::{Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud};
 use super::kubeconfig::{self, Identity};
 use super::kubelet::VOLUME_PLUGINS;
 use super::node_spec::{NodeSpec, Role};
@@ -57,12 +57,13 @@ fn set_own(cluster: &ClusterSpec, flags: &mut Flags) {
     }
     flags.set("service-cluster-ip-range", networks.services.trunc().to_string());
     flags.set("cluster-cidr", networks.pods.trunc().to_string());
-    // flanneld with leases in etcd deals them out by itself.
-    let allocates = !cluster.has_flannel_in_etcd();
+    // flanneld with leases in etcd deals them out by itself, the parameters say them, or Neutron does.
+    let allocates =
+        !cluster.has_flannel_unit() && !matches!(networks.driver, NetworkDriver::StaticRoutes | NetworkDriver::KubeStack);
     flags.set("allocate-node-cidrs", allocates.to_string());
     if allocates {
         let asked = match (networks.driver, networks.pods) {
-            (NetworkDriver::Flannel, IpNet::V4(_)) => networks.flannel_subnet_length,
+            (NetworkDriver::Flannel, IpNet::V4(_)) => networks.flannel.subnet_length,
             (_, IpNet::V4(_)) => POD_PREFIX,
             (_, IpNet::V6(_)) => POD_PREFIX_V6,
         };
@@ -92,9 +93,11 @@ fn set_own(cluster: &ClusterSpec, flags: &mut Flags) {
         flags.set("root-ca-file", AUTHORITY);
     }
     if cluster.signs() {
-        flags.set("cluster-signing-cert-file", AUTHORITY);
+        flags.set("cluster-signing-cert-file", SIGNING_AUTHORITY);
         flags.set("cluster-signing-key-file", AUTHORITY_KEY);
-        // Workers that join by a token: their tokens are checked and cleaned up.
+    }
+    if cluster.lets_join_by_token() {
+        // Tokens with an end are cleaned up then.
         flags.set("controllers", "*,bootstrapsigner,tokencleaner");
     }
     // Where the kubelets' are.
@@ -168,7 +171,11 @@ impl LocalComponent {
         };
         // Whoever switched its port off gets no measurement.
         if let Some((url, authority)) = gate {
-            desired.gates.push(ok_gate(self.gate, self.unit, url, authority, 2));
+            let deadline = match self.component {
+                Component::ControllerManager => unless_cloud(cluster, deadline::SERVICE),
+                _ => Some(deadline::SERVICE),
+            };
+            desired.gates.push(ok_gate(self.gate, self.unit, url, authority, deadline));
         }
     }
 }
@@ -216,7 +223,7 @@ mod tests {
             ("cluster-cidr", &[(2, Some("10.100.0.0/16")), (37, Some("10.100.0.0/16"))]),
             ("allocate-node-cidrs", &[(2, Some("false")), (9, Some("false")), (10, Some("true")), (37, Some("true"))]),
             ("node-cidr-mask-size", &[(9, None), (10, Some("24")), (37, Some("24"))]),
-            ("service-account-private-key-file", &[(5, None), (6, server_key), (37, server_key)]),
+            ("service-account-private-key-file", &[(2, server_key), (6, server_key), (37, server_key)]),
             ("root-ca-file", &[(2, Some(AUTHORITY)), (37, Some(AUTHORITY))]),
             ("use-service-account-credentials", &[(5, None), (6, Some("true")), (37, Some("true"))]),
             ("bind-address", &[(10, None), (12, Some("127.0.0.1")), (37, Some("127.0.0.1"))]),
@@ -351,12 +358,19 @@ mod tests {
             assert_eq!(value(&found, "cloud-provider"), Some("external"));
             assert_eq!(value(&found, "external-cloud-volume-plugin"), plugin, "{minor}");
             assert_eq!(value(&found, "cloud-config").is_some(), plugin.is_some(), "{minor}");
-            assert_eq!(value(&found, "cluster-signing-cert-file"), Some(AUTHORITY));
+            assert_eq!(value(&found, "cluster-signing-cert-file"), Some(SIGNING_AUTHORITY));
             assert_eq!(value(&found, "cluster-signing-key-file"), Some(AUTHORITY_KEY));
-            assert_eq!(value(&found, "controllers"), Some("*,bootstrapsigner,tokencleaner"));
-            let key = file(&desired, AUTHORITY_KEY).unwrap();
-            assert_eq!((key.mode, key.secret), (0o600, true)); // 7.1 no. 9
-            assert_eq!(value(&arguments(&desired, apiserver::UNIT), "enable-bootstrap-token-auth"), Some("true"));
+            // Nobody joins by a token that nobody gave.
+            assert_eq!(value(&found, "controllers"), None);
+            let unit = desired.units.iter().find(|unit| unit.name == UNIT).unwrap();
+            assert!(
+                unit.restart_on.contains(AUTHORITY_KEY) && unit.restart_on.contains(SIGNING_AUTHORITY),
+                "{:?}",
+                unit.restart_on
+            );
+            let authority = desired.authorities.iter().find(|one| one.path == AUTHORITY).unwrap();
+            assert_eq!(authority.key_path.as_deref(), Some(AUTHORITY_KEY));
+            assert_eq!(authority.signing_path.as_deref(), Some(SIGNING_AUTHORITY));
         }
         let built_in: Vec<_> = CLOUD.iter().copied().chain([("CLOUD_PROVIDER_ENABLED", "")]).collect();
         for (minor, expected) in [(5, Some("openstack")), (25, Some("openstack")), (26, None)] {

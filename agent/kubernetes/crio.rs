@@ -6,9 +6,10 @@
 use super::cluster::{ClusterSpec, Facts, RuntimeKind};
 use super::host::add_directory;
 use super::node_spec::NodeSpec;
+use super::pod_network::OfDocker;
 use super::runtime::{self, CNI_NETWORKS, CNI_PROGRAMS, Engine};
 use super::toml_file::TomlFile;
-use crate::desired::{Desired, File};
+use crate::desired::{ContainerEngine, Desired, File};
 
 pub(super) const STORE: &str = "/var/lib/containers";
 /// Where registries are described for everything that uses containers' libraries.
@@ -34,7 +35,15 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
         file.set("insecure", true);
         files.push(File::public(format!("{REGISTRIES}/50-heat-node-agent.conf"), file.finish()));
     }
-    let engine = Engine { unit: "crio.service", folder: "/etc/crio", store: STORE, store_mode: 0o711, settings: files };
+    let engine = Engine {
+        whose: ContainerEngine::CriO,
+        unit: "crio.service",
+        folder: "/etc/crio",
+        store: STORE,
+        store_mode: 0o711,
+        settings: files,
+        network: OfDocker::default(),
+    };
     engine.add(spec, desired);
 }
 

@@ -5,6 +5,7 @@
 //! without a path in its own fixed directories, so that it may lie in /usr/bin or /usr/local/bin.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::cluster::ClusterSpec;
 use super::environment_file::line;
@@ -107,6 +108,8 @@ pub(super) struct Daemon {
     pub(super) shared: &'static [&'static str],
     /// Variables of those files, which the command line names first.
     pub(super) shared_variables: Vec<&'static str>,
+    /// Further assignments of the environment file, which the command line does not expand.
+    pub(super) for_others: Vec<(&'static str, String)>,
     /// Content of [`SHARED`], where it is one of them: whoever comes first writes it.
     pub(super) shared_content: Option<String>,
     /// Whether the environment file holds a secret.
@@ -132,6 +135,7 @@ impl Daemon {
             variables: Vec::new(),
             shared: &[],
             shared_variables: Vec::new(),
+            for_others: Vec::new(),
             shared_content: None,
             secret: false,
             restart_on: Vec::new(),
@@ -167,7 +171,7 @@ impl Daemon {
         let folder = format!("/etc/systemd/system/{}.d", self.unit);
         let drop_in = format!("{folder}/50-heat-node-agent.conf");
         let mut settings = String::from(MADE);
-        for (key, value) in &self.variables {
+        for (key, value) in self.for_others.iter().chain(&self.variables) {
             settings.push_str(&line(key, value));
         }
         desired.directories.push(directory(&folder));
@@ -243,15 +247,42 @@ fn name_of(word: &str) -> &str {
     word.trim_start_matches('-').split('=').next().unwrap_or_default()
 }
 
+/// How many good answers in a row make the gate of a service green (magnum-node.md 7.2 no. 22).
+pub(super) const GREEN: u8 = 3;
+
+/// How long a gate of this node alone is waited for, by what it speaks for: so long that nothing of a slow cloud ends a node (cold
+/// disks, stolen processors, a unit that pulls its image first), so short that no wait condition of hours hides a dead service.
+///
+/// What another machine holds up has no deadline but the run's: the API of a worker, and with it its kube-proxy; a node's
+/// registration; several members of etcd; leases and routes of pods; and OpenStack, which a built-in cloud provider asks before its
+/// component is well.
+pub(super) mod deadline {
+    use std::time::Duration;
+
+    /// Settings of the kernel are there once their helper ran; what is left is for a module that comes a moment later.
+    pub(in super::super) const KERNEL: Duration = Duration::from_mins(2);
+    /// What reads little before it answers: kubelet, kube-proxy, scheduler, controller manager.
+    pub(in super::super) const SERVICE: Duration = Duration::from_mins(10);
+    /// What first reads all that it keeps: etcd its snapshot and log, up to gigabytes; the API server everything in etcd; engines
+    /// their images and containers.
+    pub(in super::super) const STORE: Duration = Duration::from_mins(20);
+}
+
+/// A component's deadline, unless it ends where OpenStack does not answer it.
+pub(super) fn unless_cloud(cluster: &ClusterSpec, deadline: Duration) -> Option<Duration> {
+    Some(deadline).filter(|_| !cluster.has_built_in_cloud())
+}
+
 /// A gate that asks a component of this node over HTTP until it answers `ok`.
-pub(super) fn ok_gate(name: &str, unit: &str, url: String, authority: Option<&str>, consecutive: u8) -> Gate {
+pub(super) fn ok_gate(name: &str, unit: &str, url: String, authority: Option<&str>, deadline: Option<Duration>) -> Gate {
     let with = authority.map(|path| format!("--cacert {path} ")).unwrap_or_default();
     Gate {
         name: name.to_owned(),
         unit: Some(unit.to_owned()),
         remedy: format!("`journalctl -u {unit}`; `curl {with}{url}`"),
         probe: Probe::Http { url, body: Some("ok".to_owned()), authority: authority.map(str::to_owned) },
-        consecutive,
+        consecutive: GREEN,
+        deadline,
         needs: BTreeSet::from([Need::Unit(unit.to_owned())]),
     }
 }
@@ -332,12 +363,15 @@ mod tests {
                         Need::Directory(path) => desired.directories.iter().any(|one| one.path == *path),
                         Need::Unit(name) => desired.units.iter().any(|one| one.name == *name),
                         Need::Gate(name) => desired.gates.iter().any(|one| one.name == *name),
+                        Need::Object(name) => desired.objects.iter().any(|one| one.name == *name),
+                        Need::FlannelKey => desired.flannel.is_some(),
                     };
                     assert!(there, "{need:?} {minor}");
                 }
                 for unit in &desired.units {
                     for path in &unit.restart_on {
-                        assert!(desired.files.iter().any(|file| file.path == *path), "{} {path} {minor}", unit.name);
+                        let there = desired.files.iter().any(|file| file.path == *path);
+                        assert!(there || desired.trusted_paths().contains(path.as_str()), "{} {path} {minor}", unit.name);
                     }
                 }
                 // Each path once, and below a directory that is made or that every system has.

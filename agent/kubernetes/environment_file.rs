@@ -16,6 +16,16 @@ pub(super) fn line(key: &str, value: &str) -> String {
     out
 }
 
+/// The value, where a line that [`line`] made sets this variable.
+pub(super) fn value(line: &str, key: &str) -> Option<String> {
+    let mut chars = line.strip_prefix(key)?.strip_prefix("=\"")?.strip_suffix('"')?.chars();
+    let mut out = String::new();
+    while let Some(c) = chars.next() {
+        out.push(if c == '\\' { chars.next()? } else { c });
+    }
+    Some(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,6 +40,8 @@ mod tests {
             ("http://u:p%40ss@proxy:3128", "K=\"http://u:p%40ss@proxy:3128\"\n"),
         ] {
             assert_eq!(line("K", value), expected);
+            assert_eq!(super::value(expected.trim_end(), "K").as_deref(), Some(value));
+            assert_eq!(super::value(expected.trim_end(), "L"), None);
         }
     }
 }

@@ -1,44 +1,44 @@
 //! etcd on a master: the distribution's `etcd.service` with our settings.
 //!
 //! Only an environment file is written: a configuration file makes etcd ignore the environment (magnum-node.md 5.6).
-//! With TLS clients and peers show certificates, on the loopback too (7.1 no. 6); health is served in the clear by a
-//! listener of its own, which tells nothing else but measurements. etcd has it since 3.3; before, the loopback stays open.
+//! With TLS clients and peers show certificates, on the loopback too (7.1 no. 6), and so does the agent when it asks for
+//! health. Only for an API server that cannot show one (before 1.3) the loopback is served in the clear.
 //! A learner is made by a member's call (`member add --learner`); what it has on disk is that of any member that joins.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::certificates::{ETCD_AUTHORITY, ETCD_SERVER};
-use super::cluster::{ClusterSpec, EtcdCluster, NetworkDriver, host_of};
+use super::certificates::{ETCD_AUTHORITY, ETCD_CLIENT, ETCD_SERVER};
+use super::cluster::{ClusterSpec, EtcdCluster, host_of};
 use super::cluster_checks::two_numbers;
+use super::daemon::{GREEN, deadline};
 use super::environment_file::line;
 use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, Proxy, Secret, VolumeSpec};
 use super::versions::{Component, Standing, flag};
-use crate::desired::{Desired, Directory, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
+use crate::desired::{ClientIdentity, Content, Desired, Directory, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
+use crate::network::flannel;
 
 const UNIT: &str = "etcd.service";
-const SETTINGS: &str = "/etc/etcd/etcd.conf";
+pub(super) const SETTINGS: &str = "/etc/etcd/etcd.conf";
 pub(super) const DROP_IN: &str = "/etc/systemd/system/etcd.service.d/50-heat-node-agent.conf";
 pub(super) const STORE: &str = "/var/lib/etcd";
 pub(super) const DATA: &str = "/var/lib/etcd/default.etcd";
 
-/// Where health is served in the clear, on the loopback.
-const HEALTH: &str = "http://127.0.0.1:2381";
-/// The first version with a listener for health alone.
-const HEALTH_LISTENER: Version = (3, 3);
 /// The first version that is told whom to trust instead of a CA file.
-const TRUSTED_CA: Version = (2, 2);
+pub(super) const TRUSTED_CA: Version = (2, 2);
 /// The last Kubernetes that keeps its objects in etcd's v2 store.
 const LAST_WITH_V2_STORE: u16 = 5;
 /// Versions that have the v2 API, but switched off (magnum-node.md 5.6).
-const HIDDEN_V2: [Version; 2] = [(3, 4), (3, 5)];
+pub(super) const HIDDEN_V2: [Version; 2] = [(3, 4), (3, 5)];
+/// What switches it on.
+pub(super) const ENABLE_V2: &str = "ETCD_ENABLE_V2";
 /// Major and minor version of etcd.
 type Version = (u16, u16);
 
 /// As `ETCD_TAG` names it, else what the minor was released with (magnum-node.md 5.6).
 pub(super) fn version(cluster: &ClusterSpec) -> Version {
-    cluster.etcd.tag.as_deref().and_then(two_numbers).unwrap_or(match cluster.minor.number() {
+    asked(cluster).unwrap_or(match cluster.minor.number() {
         0..=1 => (2, 0),
         2..=5 => (2, 2),
         6..=12 => (3, 0),
@@ -50,13 +50,16 @@ pub(super) fn version(cluster: &ClusterSpec) -> Version {
     })
 }
 
+/// The release that `ETCD_TAG` names.
+pub(super) fn asked(cluster: &ClusterSpec) -> Option<Version> {
+    cluster.etcd.tag.as_deref().and_then(two_numbers)
+}
+
 /// How the member serves.
 struct Listeners {
     tls: bool,
     /// Whether the loopback is served in the clear.
     plain_loopback: bool,
-    /// Whether health has a listener of its own.
-    health: bool,
     client_port: u16,
     peer_port: u16,
 }
@@ -64,13 +67,11 @@ struct Listeners {
 impl Listeners {
     fn of(spec: &NodeSpec) -> Self {
         let Some(cluster) = &spec.kubernetes else {
-            return Self { tls: false, plain_loopback: true, health: false, client_port: 2379, peer_port: 2380 };
+            return Self { tls: false, plain_loopback: true, client_port: 2379, peer_port: 2380 };
         };
-        let health = cluster.tls && version(cluster) >= HEALTH_LISTENER;
         Self {
             tls: cluster.tls,
-            plain_loopback: !health || !api_server_shows_certificates(cluster),
-            health,
+            plain_loopback: !cluster.tls || !api_server_shows_certificates(cluster),
             client_port: cluster.etcd.client_port,
             peer_port: cluster.etcd.peer_port,
         }
@@ -94,22 +95,27 @@ impl Listeners {
         format!("{}://{}:{}", self.scheme(), host_of(address), self.peer_port)
     }
 
-    fn health(&self) -> String {
-        if self.health { format!("{HEALTH}/health") } else { format!("{}/health", self.loopback()) }
+    /// Where the member is asked how it is, and as whom.
+    fn gate(&self, address: IpAddr) -> (String, Option<ClientIdentity>) {
+        let identity = self.tls.then(client_identity);
+        // Over TLS wherever there is TLS: as everybody else has it from the member.
+        let url = if self.tls && self.plain_loopback { self.client(address) } else { self.loopback() };
+        (format!("{url}/health"), identity)
     }
 }
 
-/// Where the API server of this master reaches etcd. Over TLS it needs certificates, and the server's names the address
-/// and the loopback alike.
-pub(super) fn url_of_the_api_server(spec: &NodeSpec, cluster: &ClusterSpec) -> String {
-    let listeners = Listeners::of(spec);
-    match spec.address {
-        // An open loopback is there for the gate, not for an API server that can show a certificate.
-        Some(address) if listeners.tls && listeners.plain_loopback && api_server_shows_certificates(cluster) => {
-            listeners.client(address)
-        }
-        _ => listeners.loopback(),
+/// As whom this node asks etcd over TLS.
+pub(super) fn client_identity() -> ClientIdentity {
+    ClientIdentity {
+        certificate: ETCD_CLIENT.certificate.to_owned(),
+        key: ETCD_CLIENT.key.to_owned(),
+        authority: ETCD_AUTHORITY.to_owned(),
     }
+}
+
+/// Where the API server of this master reaches etcd. Over TLS it needs certificates, and the server's names the loopback.
+pub(super) fn url_of_the_api_server(spec: &NodeSpec) -> String {
+    Listeners::of(spec).loopback()
 }
 
 /// Whether the API server has flags for certificates towards etcd: from 1.3 on.
@@ -147,14 +153,18 @@ pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
         needs: store_needs,
         applies_files: false,
     });
-    let health = Listeners::of(spec).health();
+    let (health, identity) = Listeners::of(spec).gate(address);
+    let shown = identity.as_ref().map(|one| format!("--cacert {} --cert {} --key {} ", one.authority, one.certificate, one.key));
+    let has_others = spec.etcd_discovery.is_some() || spec.kubernetes.as_ref().is_some_and(ClusterSpec::has_several_masters);
     desired.gates.push(Gate {
         name: "etcd".to_owned(),
         unit: Some(UNIT.to_owned()),
-        probe: Probe::HttpJson { url: health.clone(), key: "health".to_owned(), value: "true".to_owned() },
-        consecutive: 2,
+        remedy: format!("`journalctl -u {UNIT}`; `curl {}{health}`", shown.unwrap_or_default()),
+        probe: Probe::HttpJson { url: health, key: "health".to_owned(), value: "true".to_owned(), identity },
+        consecutive: GREEN,
+        // One of several is well when most of them are.
+        deadline: Some(deadline::STORE).filter(|_| !has_others),
         needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
-        remedy: format!("`journalctl -u {UNIT}`; `curl {health}`"),
     });
 }
 
@@ -175,9 +185,6 @@ fn settings(spec: &NodeSpec, address: IpAddr) -> String {
     set("ETCD_ADVERTISE_CLIENT_URLS", &client);
     set("ETCD_LISTEN_PEER_URLS", &peer);
     set("ETCD_INITIAL_ADVERTISE_PEER_URLS", &peer);
-    if listeners.health {
-        set("ETCD_LISTEN_METRICS_URLS", HEALTH);
-    }
     if let Some(cluster) = &spec.kubernetes {
         add_cluster_settings(cluster, &mut set);
     }
@@ -205,8 +212,9 @@ fn settings(spec: &NodeSpec, address: IpAddr) -> String {
 /// What only a Kubernetes cluster asks for: TLS, and the v2 API for its old clients.
 fn add_cluster_settings(cluster: &ClusterSpec, set: &mut impl FnMut(&str, &str)) {
     let version = version(cluster);
-    if HIDDEN_V2.contains(&version) && needs_v2(cluster) {
-        set("ETCD_ENABLE_V2", "true");
+    // Whose release is not known may be one that hides it; any other says that it does not know the variable, and runs.
+    if (cluster.etcd.tag.is_none() || HIDDEN_V2.contains(&version)) && needs_v2(cluster) {
+        set(ENABLE_V2, "true");
     }
     if !cluster.tls {
         return;
@@ -226,9 +234,19 @@ fn add_cluster_settings(cluster: &ClusterSpec, set: &mut impl FnMut(&str, &str))
 
 /// Whether someone speaks the v2 API: Kubernetes up to 1.5, flannel up to 0.17 (magnum-node.md 5.6).
 fn needs_v2(cluster: &ClusterSpec) -> bool {
-    let flannel = cluster.networks.flannel_tag.as_deref().and_then(two_numbers);
-    let old_flannel = cluster.networks.driver == NetworkDriver::Flannel && flannel.is_none_or(|version| version <= (0, 17));
-    cluster.minor.number() <= LAST_WITH_V2_STORE || old_flannel && cluster.has_flannel_in_etcd()
+    keeps_v2(cluster) || flannel_needs_v2(cluster)
+}
+
+/// Whether the API server keeps its objects by the v2 API.
+pub(super) fn keeps_v2(cluster: &ClusterSpec) -> bool {
+    cluster.minor.number() <= LAST_WITH_V2_STORE
+}
+
+/// Whether flannel runs as a unit, of a release that asks by the v2 API, or of none that is known.
+pub(super) fn flannel_needs_v2(cluster: &ClusterSpec) -> bool {
+    let flannel = cluster.networks.flannel.tag.as_deref().and_then(flannel::version_of);
+    let by_v2 = flannel.is_none_or(|version| flannel::api(version) == flannel::Api::V2);
+    by_v2 && cluster.has_flannel_unit()
 }
 
 /// `ETCD_DISCOVERY_URL`, where the members find each other by it: a list of members wins.
@@ -247,7 +265,17 @@ fn proxy_for<'a>(proxy: &'a Proxy, url: &Secret) -> Option<&'a Secret> {
 
 fn drop_in(spec: &NodeSpec) -> String {
     // The assertion holds also in the moments before the mount unit is there.
-    let assertion = if spec.etcd_volume.is_some() { format!("AssertPathIsMountPoint={STORE}\n") } else { String::new() };
+    // A file system that the kernel made read-only after I/O errors is no reason to start for ever, either.
+    let assertion = if spec.etcd_volume.is_some() {
+        format!("AssertPathIsMountPoint={STORE}\nAssertPathIsReadWrite={STORE}\n")
+    } else {
+        String::new()
+    };
+    let limit = if waits_for_others(spec) {
+        "# With Restart=always: a member that waits for its peers is not given up.\nStartLimitIntervalSec=0"
+    } else {
+        "# It waits for nobody: one that ends so often has lost its disk.\nStartLimitIntervalSec=600\nStartLimitBurst=60"
+    };
     let mut out = format!(
         "\
 # Made by heat-node-agent.
@@ -256,8 +284,7 @@ fn drop_in(spec: &NodeSpec) -> String {
 # Never on the directory below the volume.
 RequiresMountsFor={STORE}
 {assertion}\
-# With Restart=always: a member that waits for its peers is not given up.
-StartLimitIntervalSec=0
+{limit}
 
 [Service]
 # The empty line drops the distribution's files, so that ours alone decide.
@@ -273,11 +300,17 @@ RestartSec=5
     out
 }
 
+/// Whether a start may fail for want of other members: by discovery, or as one that joins.
+fn waits_for_others(spec: &NodeSpec) -> bool {
+    discovery(spec).is_some() || spec.kubernetes.as_ref().is_some_and(|cluster| cluster.etcd.joins)
+}
+
 fn store_volume(volume: &VolumeSpec, cluster: &str) -> Volume {
     Volume {
         role: VolumeRole::Etcd,
-        cinder_id: volume.id.clone(),
+        disk: volume.disk.clone(),
         hint: "/dev/vdc".to_owned(),
+        content: Content::Xfs,
         mount_point: STORE.to_owned(),
         root_mode: 0o700,
         root_owner: Owner::named("etcd"),
@@ -296,7 +329,7 @@ fn private(path: &str, needs: BTreeSet<Need>) -> Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubernetes::fixtures::{arguments, asked, assignments, content, file, master, node, problems, value};
+    use crate::kubernetes::fixtures::{arguments, asked, assignments, content, file, gate, master, node, problems, value};
 
     fn settings_of(minor: u16, changes: &[(&str, &str)]) -> Vec<(String, String)> {
         assignments(content(&master(minor, changes), SETTINGS))
@@ -316,72 +349,17 @@ mod tests {
     /// magnum-node.md 1.3, 5.6; 7.1 no. 6; 7.5 no. 63 (no loopback is told to anybody)
     #[test]
     fn with_tls_clients_and_peers_show_certificates() {
-        for (minor, tag, listens, health, ca, api) in [
-            (
-                28,
-                "v3.5.13",
-                "https://192.0.2.11:2379,https://127.0.0.1:2379",
-                "http://127.0.0.1:2381/health",
-                "TRUSTED_CA_FILE",
-                "https://127.0.0.1:2379",
-            ),
-            (
-                19,
-                "",
-                "https://192.0.2.11:2379,https://127.0.0.1:2379",
-                "http://127.0.0.1:2381/health",
-                "TRUSTED_CA_FILE",
-                "https://127.0.0.1:2379",
-            ),
-            (
-                28,
-                "3.3.0",
-                "https://192.0.2.11:2379,https://127.0.0.1:2379",
-                "http://127.0.0.1:2381/health",
-                "TRUSTED_CA_FILE",
-                "https://127.0.0.1:2379",
-            ),
-            (
-                15,
-                "v3.2.26",
-                "https://192.0.2.11:2379,http://127.0.0.1:2379",
-                "http://127.0.0.1:2379/health",
-                "TRUSTED_CA_FILE",
-                "https://192.0.2.11:2379",
-            ),
-            (
-                5,
-                "v2.2.1",
-                "https://192.0.2.11:2379,http://127.0.0.1:2379",
-                "http://127.0.0.1:2379/health",
-                "TRUSTED_CA_FILE",
-                "https://192.0.2.11:2379",
-            ),
-            (
-                3,
-                "v2.0.10",
-                "https://192.0.2.11:2379,http://127.0.0.1:2379",
-                "http://127.0.0.1:2379/health",
-                "CA_FILE",
-                "https://192.0.2.11:2379",
-            ),
+        let closed = "https://192.0.2.11:2379,https://127.0.0.1:2379";
+        let open = "https://192.0.2.11:2379,http://127.0.0.1:2379";
+        for (minor, tag, listens, asked_at, ca, api) in [
+            (28, "v3.5.13", closed, "https://127.0.0.1:2379", "TRUSTED_CA_FILE", "https://127.0.0.1:2379"),
+            (19, "", closed, "https://127.0.0.1:2379", "TRUSTED_CA_FILE", "https://127.0.0.1:2379"),
+            (15, "v3.2.26", closed, "https://127.0.0.1:2379", "TRUSTED_CA_FILE", "https://127.0.0.1:2379"),
+            (5, "v2.2.1", closed, "https://127.0.0.1:2379", "TRUSTED_CA_FILE", "https://127.0.0.1:2379"),
+            (3, "v2.0.10", closed, "https://127.0.0.1:2379", "CA_FILE", "https://127.0.0.1:2379"),
             // The API server of 1.2 and before cannot show a certificate.
-            (
-                2,
-                "v3.5.13",
-                "https://192.0.2.11:2379,http://127.0.0.1:2379",
-                "http://127.0.0.1:2381/health",
-                "TRUSTED_CA_FILE",
-                "http://127.0.0.1:2379",
-            ),
-            (
-                1,
-                "",
-                "https://192.0.2.11:2379,http://127.0.0.1:2379",
-                "http://127.0.0.1:2379/health",
-                "CA_FILE",
-                "http://127.0.0.1:2379",
-            ),
+            (2, "v3.5.13", open, "https://192.0.2.11:2379", "TRUSTED_CA_FILE", "http://127.0.0.1:2379"),
+            (1, "", open, "https://192.0.2.11:2379", "CA_FILE", "http://127.0.0.1:2379"),
         ] {
             let desired = master(minor, &[("ETCD_TAG", tag)]);
             let settings = assignments(content(&desired, SETTINGS));
@@ -390,8 +368,15 @@ mod tests {
             for key in ["ETCD_LISTEN_PEER_URLS", "ETCD_INITIAL_ADVERTISE_PEER_URLS"] {
                 assert_eq!(get(&settings, key), Some("https://192.0.2.11:2380"));
             }
-            assert_eq!(asked(&desired, "etcd"), Some(health), "{minor} {tag}");
-            assert_eq!(get(&settings, "ETCD_LISTEN_METRICS_URLS").is_some(), health.contains("2381"));
+            let health = format!("{asked_at}/health");
+            let identity = ClientIdentity {
+                certificate: "/etc/etcd/certs/admin.crt".to_owned(),
+                key: "/etc/etcd/certs/admin.key".to_owned(),
+                authority: "/etc/etcd/certs/ca.crt".to_owned(),
+            };
+            let Probe::HttpJson { url, identity: shown, .. } = &gate(&desired, "etcd").unwrap().probe else { panic!() };
+            assert_eq!((url, shown), (&health, &Some(identity)), "{minor} {tag}");
+            assert_eq!(get(&settings, "ETCD_LISTEN_METRICS_URLS"), None, "health is told to nobody in the clear");
             for whom in ["", "PEER_"] {
                 assert_eq!(get(&settings, &format!("ETCD_{whom}{ca}")), Some("/etc/etcd/certs/ca.crt"), "{minor} {tag}");
                 assert_eq!(get(&settings, &format!("ETCD_{whom}CERT_FILE")), Some("/etc/etcd/certs/server.crt"));
@@ -407,7 +392,25 @@ mod tests {
         }
         let open = settings_of(15, &[("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("ETCD_TAG", "v3.5.1")]);
         assert_eq!(get(&open, "ETCD_LISTEN_CLIENT_URLS"), Some("http://192.0.2.11:2379,http://127.0.0.1:2379"));
+        let without_tls = master(15, &[("TLS_DISABLED", "true"), ("CERTIFICATES", "")]);
+        assert_eq!(asked(&without_tls, "etcd"), Some("http://127.0.0.1:2379/health"));
         assert!(!open.iter().any(|(key, _)| key.contains("CERT") || key.contains("METRICS")));
+    }
+
+    #[test]
+    fn a_member_that_waits_for_nobody_does_not_start_for_ever() {
+        let members =
+            "blue-master-0=https://192.0.2.11:2380,blue-master-1=https://192.0.2.12:2380,blue-master-2=https://192.0.2.13:2380";
+        for (changes, limit) in [
+            (&[][..], "StartLimitIntervalSec=600\nStartLimitBurst=60\n"),
+            (&[("ETCD_INITIAL_CLUSTER", members)], "StartLimitIntervalSec=600\nStartLimitBurst=60\n"),
+            (&[("ETCD_INITIAL_CLUSTER", members), ("ETCD_INITIAL_CLUSTER_STATE", "existing")], "StartLimitIntervalSec=0\n"),
+            (&[("ETCD_DISCOVERY_URL", "https://discovery.example.org/0f1e")], "StartLimitIntervalSec=0\n"),
+        ] {
+            assert!(content(&master(28, changes), DROP_IN).contains(limit), "{changes:?}");
+        }
+        let volume = [("ETCD_VOLUME", "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610")];
+        assert!(content(&master(28, &volume), DROP_IN).contains("AssertPathIsReadWrite=/var/lib/etcd\n"));
     }
 
     #[test]
@@ -421,6 +424,9 @@ mod tests {
             (9, "v3.5.1", &[("FLANNEL_TAG", "v0.18.0")], None),
             (9, "v3.5.1", &[("NETWORK_DRIVER", "calico")], None),
             (28, "v3.5.1", &[], None),
+            (9, "", &[], Some("true")),
+            (9, "", &[("FLANNEL_TAG", "v0.18.0")], None),
+            (28, "", &[], None),
         ] {
             let changes: Vec<_> = [("ETCD_TAG", tag)].iter().chain(changes).copied().collect();
             assert_eq!(get(&settings_of(minor, &changes), "ETCD_ENABLE_V2"), expected, "{minor} {changes:?}");

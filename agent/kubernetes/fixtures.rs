@@ -1,6 +1,6 @@
 //! Nodes for tests, and what is read back from what they get.
 
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use super::node_spec::NodeSpec;
 use super::parameters::Parameters;
@@ -34,18 +34,46 @@ pub(super) fn parameters(changes: &[(&str, &str)]) -> Parameters {
     if tag.starts_with("v1.1.") {
         config.entry("HYPERKUBE_PREFIX").or_insert(json!("mirror.example.org/"));
     }
-    if config["CERTIFICATES"] == "bootstrap" {
-        config.entry("BOOTSTRAP_TOKEN").or_insert(json!("abcdef.0123456789abcdef"));
+    add_certificates(&mut config);
+    let deployment = Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap();
+    Parameters::from_deployment(&deployment).unwrap()
+}
+
+/// What the parameters must give where the changes do not say otherwise: nobody reads the files here.
+fn add_certificates(config: &mut Map<String, Value>) {
+    let is = |config: &Map<String, Value>, name: &str, value: &str| config.get(name).is_some_and(|one| one == value);
+    let (given, bootstrap) = (is(config, "CERTIFICATES", "given"), is(config, "CERTIFICATES", "bootstrap"));
+    let minion = is(config, "ROLE", "minion");
+    let mut give = |name: &str, value: &str| {
+        config.entry(name).or_insert(json!(value));
+    };
+    if bootstrap {
+        give("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef");
+    }
+    if given || bootstrap {
+        give("CA_CERTIFICATE", "/given/ca.crt");
+    }
+    if given && !minion {
+        give("CA_KEY", "/given/ca.key");
+    }
+    if given && minion {
+        for name in ["KUBELET", "PROXY"] {
+            give(&format!("{name}_CERTIFICATE"), "/given/node.crt");
+            give(&format!("{name}_KEY"), "/given/node.key");
+        }
+    }
+    let minor = config.get("KUBE_TAG").and_then(|tag| crate::kubernetes::versions::Minor::of_tag(tag.as_str()?));
+    let old = minor.is_some_and(|minor| minor.number() <= 9) && !is(config, "FLANNEL_RUNS_AS", "add-on");
+    let other = config.get("NETWORK_DRIVER").is_some_and(|driver| driver != "flannel");
+    if given && minion && (old || is(config, "FLANNEL_RUNS_AS", "unit")) && !other {
+        config.entry("FLANNELD_CERTIFICATE").or_insert(json!("/given/flanneld.crt"));
+        config.entry("FLANNELD_KEY").or_insert(json!("/given/flanneld.key"));
     }
     let several = |name: &str| config.get(name).and_then(|value| value.as_str()).is_some_and(|list| list.contains(','));
     if config.contains_key("ETCD_DISCOVERY_URL") || several("ETCD_INITIAL_CLUSTER") || several("MASTER_ADDRESSES") {
-        let keys = [("KUBE_SERVICE_ACCOUNT_KEY", "PUBLIC KEY"), ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "EC PRIVATE KEY")];
-        for (name, kind) in keys {
-            config.entry(name).or_insert(json!(format!("-----BEGIN {kind}-----\nAA\n-----END {kind}-----\n")));
-        }
+        config.entry("KUBE_SERVICE_ACCOUNT_KEY").or_insert(json!("/given/service-account.pub"));
+        config.entry("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY").or_insert(json!("/given/service-account.key"));
     }
-    let deployment = Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap();
-    Parameters::from_deployment(&deployment).unwrap()
 }
 
 /// What is wrong with a master, without rules and remedies.
@@ -70,7 +98,7 @@ pub(super) fn master(minor: u16, changes: &[(&str, &str)]) -> Desired {
 }
 
 pub(super) fn file<'a>(desired: &'a Desired, path: &str) -> Option<&'a File> {
-    desired.files.iter().find(|file| file.path == path)
+    desired.file(path)
 }
 
 pub(super) fn content<'a>(desired: &'a Desired, path: &str) -> &'a str {

@@ -1,42 +1,51 @@
-//! flannel where it runs as a unit and keeps its leases in etcd: flanneld's flags, and on masters the description of the
-//! network that belongs into etcd.
+//! flannel where it runs as a unit and keeps its leases in etcd: flanneld's flags, the certificates that etcd is reached by, and
+//! the description of the network that belongs into etcd.
 //!
-//! Rendered here: the environment file with the command line, the unit's drop-in, the certificates that etcd is reached by,
-//! the network's description. Not here, but a matter of the node's network: writing that description into etcd, handing the
-//! node's subnet to docker, and measuring the routes. Later versions come as one of the cluster's add-ons, and need of
-//! the node only directories, modules and settings of the kernel, which `host` adds.
+//! Where it comes as one of the cluster's add-ons, it needs of the node only directories, modules and settings of the kernel,
+//! which `host` adds. What the node's own part of the network is, is `pod_network`'s.
 
 use std::net::IpAddr;
 
-use serde_json::json;
+use ipnet::IpNet;
 
 use super::certificates::{ETCD_AUTHORITY, ETCD_CLIENT};
-use super::cluster::{ClusterSpec, Facts, host_of};
+use super::cluster::{ClusterSpec, Facts, Networks, host_of};
 use super::daemon::Daemon;
+use super::etcd::client_identity;
 use super::node_spec::{NodeSpec, Role};
+use super::pod_network;
 use super::versions::quoted;
-use crate::desired::{Authority, Certificate, Desired, File, Owner, Signer};
+use crate::desired::{Desired, EtcdAccess, File, FlannelStore, Need};
+use crate::network::SUBNET_FILES;
+use crate::network::flannel::{PREFIX, Subnets, description};
 
-const UNIT: &str = "flanneld.service";
+pub(super) const UNIT: &str = "flanneld.service";
 const SETTINGS: &str = "/etc/sysconfig/flanneld";
-/// Where Magnum's nodes have it (magnum-node.md 1.6).
-const NETWORK: &str = "/etc/sysconfig/flannel-network.json";
-/// flanneld's own default, which it needs no flag for.
-const PREFIX: &str = "/coreos.com/network";
+/// Where Magnum's nodes have it (magnum-node.md 1.6). On workers, too: flanneld reads it in etcd when it starts, so that every
+/// node restarts its own when it changes.
+pub(super) const NETWORK: &str = "/etc/sysconfig/flannel-network.json";
 
 /// Adds its part.
-pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
-    if !cluster.has_flannel_in_etcd() {
+pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
+    if !cluster.has_flannel_unit() {
         return;
     }
+    // The checks have refused what lacks either.
+    let (Some(network), Some(etcd)) = (network(&cluster.networks), etcd_address(spec, cluster)) else { return };
     super::host::add_directory("/etc/sysconfig", desired);
-    if spec.role == Role::Master {
-        desired.files.push(File::public(NETWORK, network(cluster)));
-    }
-    let Some(etcd) = etcd_address(spec, cluster) else { return };
+    desired.files.push(File::public(NETWORK, network.as_str()));
     let scheme = if cluster.tls { "https" } else { "http" };
     let endpoint = format!("{scheme}://{}:{}", host_of(etcd), cluster.etcd.client_port);
-    let mut words = vec![format!("-etcd-endpoints={endpoint}"), format!("-etcd-prefix={PREFIX}"), "-ip-masq=true".to_owned()];
+    let flannel = &cluster.networks.flannel;
+    let prefix = flannel.prefix.as_deref().or(facts.flannel_prefix.as_deref()).unwrap_or(PREFIX);
+    let [subnet_file, _] = SUBNET_FILES;
+    // Flags that every release from 0.5.0 on has.
+    let mut words = vec![
+        format!("-etcd-endpoints={endpoint}"),
+        format!("-etcd-prefix={prefix}"),
+        format!("-subnet-file={subnet_file}"),
+        "-ip-masq=true".to_owned(),
+    ];
     if let Some(address) = spec.address {
         words.push(format!("-iface={address}"));
     }
@@ -44,16 +53,30 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
         words.push(format!("-etcd-cafile={ETCD_AUTHORITY}"));
         words.push(format!("-etcd-certfile={}", ETCD_CLIENT.certificate));
         words.push(format!("-etcd-keyfile={}", ETCD_CLIENT.key));
-        if spec.role == Role::Minion {
-            add_certificate(desired);
-        }
     }
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
     let mut daemon = Daemon::new(UNIT, "flanneld", SETTINGS);
+    // What Fedora's own scripts and people read: the names of the first packages and of later ones (magnum-node.md 1.6).
+    daemon.for_others = vec![
+        ("FLANNEL_ETCD", endpoint.clone()),
+        ("FLANNEL_ETCD_KEY", prefix.to_owned()),
+        ("FLANNEL_ETCD_ENDPOINTS", endpoint.clone()),
+        ("FLANNEL_ETCD_PREFIX", prefix.to_owned()),
+    ];
     daemon.variables.push(("FLANNEL_OPTIONS", words.join(" ")));
-    // It ends when its lease is gone, and is started again (seed-systems.md 8d). It says when it has a subnet.
-    daemon.service_lines.push_str("Type=notify\nTimeoutStartSec=infinity\n");
+    daemon.restart_on.push(NETWORK.to_owned());
+    daemon.needs.insert(Need::FlannelKey);
+    // It ends when its lease is gone, and is started again (seed-systems.md 8d). It says when it has a subnet. Fedora's unit writes
+    // docker's options by itself, where ours writes them.
+    daemon.service_lines.push_str("Type=notify\nTimeoutStartSec=infinity\nExecStartPost=\n");
     daemon.add(desired);
+    desired.flannel = Some(FlannelStore {
+        etcd: EtcdAccess { endpoint, identity: cluster.tls.then(client_identity) },
+        prefix: prefix.to_owned(),
+        description: network,
+        writes: spec.role == Role::Master,
+    });
+    pod_network::add_flannel_gate(cluster, desired);
 }
 
 /// A worker asks etcd where the parameters say, a master its own member.
@@ -64,40 +87,19 @@ fn etcd_address(spec: &NodeSpec, cluster: &ClusterSpec) -> Option<IpAddr> {
     }
 }
 
-/// Without a backend every flanneld takes udp, whatever its documentation says (seed-systems.md 8a).
-fn network(cluster: &ClusterSpec) -> String {
-    let networks = &cluster.networks;
-    let document = json!({
-        "Network": networks.pods.to_string(),
-        "SubnetLen": networks.flannel_subnet_length,
-        "Backend": {"Type": networks.flannel_backend},
-    });
-    format!("{document:#}\n")
-}
-
-/// Masters have etcd's certificates anyway.
-fn add_certificate(desired: &mut Desired) {
-    for path in ["/etc/etcd", "/etc/etcd/certs"] {
-        super::host::add_directory(path, desired);
-    }
-    desired.authorities.push(Authority { signer: Signer::Etcd, path: ETCD_AUTHORITY.to_owned(), owner: Owner::root() });
-    desired.certificates.push(Certificate {
-        name: "flanneld".to_owned(),
-        signer: Signer::Etcd,
-        common_name: "flanneld".to_owned(),
-        organisations: Vec::new(),
-        names: Vec::new(),
-        addresses: Vec::new(),
-        serves: false,
-        path: ETCD_CLIENT.certificate.to_owned(),
-        key: ETCD_CLIENT.key.to_owned(),
-        owner: Owner::root(),
-    });
+/// The description; none of a network of IPv6.
+pub(super) fn network(networks: &Networks) -> Option<String> {
+    let IpNet::V4(network) = networks.pods else { return None };
+    let flannel = &networks.flannel;
+    let subnets = Subnets { network, length: flannel.subnet_length, min: flannel.min, max: flannel.max };
+    Some(description(&subnets, &flannel.backend, &flannel.options))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{arguments, content, file, node};
+    use super::super::fixtures::{arguments, assignments, content, file, gate, node, value};
+    use serde_json::json;
+
     use super::*;
 
     fn rendered(minor: u16, role: &str, changes: &[(&str, &str)]) -> Desired {
@@ -113,16 +115,32 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_unit_in_the_first_releases_only() {
-        for (minor, changes, there) in
-            [(5, &[][..], true), (9, &[], true), (10, &[], false), (9, &[("NETWORK_DRIVER", "calico")], false), (31, &[], false)]
-        {
+    fn it_is_a_unit_where_the_minor_or_the_parameters_say_so() {
+        const UNIT_ASKED: &[(&str, &str)] = &[("FLANNEL_RUNS_AS", "unit")];
+        for (minor, changes, there) in [
+            (5, &[][..], true),
+            (9, &[], true),
+            (10, &[], false),
+            (9, &[("NETWORK_DRIVER", "calico")], false),
+            (9, &[("FLANNEL_RUNS_AS", "add-on")], false),
+            (31, &[], false),
+            (20, UNIT_ASKED, true),
+            (23, UNIT_ASKED, true),
+            (31, &[("FLANNEL_RUNS_AS", "unit"), ("NETWORK_DRIVER", "none")], false),
+        ] {
             for role in ["master", "minion"] {
                 let desired = rendered(minor, role, changes);
                 assert_eq!(desired.units.iter().any(|unit| unit.name == UNIT), there, "1.{minor} {role}");
-                assert_eq!(file(&desired, NETWORK).is_some(), there && role == "master");
+                assert_eq!(file(&desired, NETWORK).is_some(), there);
+                assert_eq!(desired.flannel.is_some(), there);
+                // flanneld deals subnets out, or the controller manager does.
+                if role == "master" {
+                    let words = arguments(&desired, "kube-controller-manager.service");
+                    assert_eq!(value(&words, "allocate-node-cidrs"), Some(if there { "false" } else { "true" }), "1.{minor}");
+                }
                 // Then pods have their network by CNI, else by docker's bridge.
-                assert_eq!(desired.directories.iter().any(|one| one.path == "/opt/cni/bin"), !there, "1.{minor} {role}");
+                let cni = desired.directories.iter().any(|one| one.path == "/opt/cni/bin");
+                assert_eq!(cni, !there && !changes.contains(&("NETWORK_DRIVER", "none")) || minor >= 24, "1.{minor} {role}");
             }
         }
     }
@@ -133,6 +151,7 @@ mod tests {
         let expected = [
             "-etcd-endpoints=https://192.0.2.11:2379",
             "-etcd-prefix=/coreos.com/network",
+            "-subnet-file=/run/flannel/subnet.env",
             "-ip-masq=true",
             "-iface=192.0.2.11",
             "-etcd-cafile=/etc/etcd/certs/ca.crt",
@@ -150,7 +169,12 @@ mod tests {
         let open = rendered(9, "minion", &[("TLS_DISABLED", "True"), ("CERTIFICATES", ""), ("KUBE_NODE_IP", "")]);
         assert_eq!(
             arguments(&open, UNIT),
-            ["-etcd-endpoints=http://192.0.2.6:2379", "-etcd-prefix=/coreos.com/network", "-ip-masq=true"]
+            [
+                "-etcd-endpoints=http://192.0.2.6:2379",
+                "-etcd-prefix=/coreos.com/network",
+                "-subnet-file=/run/flannel/subnet.env",
+                "-ip-masq=true"
+            ]
         );
         assert!(open.certificates.is_empty());
     }
@@ -164,6 +188,56 @@ mod tests {
             let desired = rendered(9, "master", changes);
             let network: serde_json::Value = serde_json::from_str(content(&desired, NETWORK)).unwrap();
             assert_eq!(network, json!({"Network": "10.100.0.0/16", "SubnetLen": 24, "Backend": {"Type": backend}}));
+        }
+    }
+
+    /// Masters write what minions wait for; both in the same words, and flanneld comes after it.
+    #[test]
+    fn the_store_is_the_same_for_every_node_and_masters_write_it() {
+        let changes = [("FLANNEL_BACKEND", "vxlan"), ("FLANNEL_BACKEND_OPTIONS", r#"{"vni": 7}"#), ("FLANNEL_RUNS_AS", "unit")];
+        for minor in [9, 20, 31] {
+            let (master, minion) = (rendered(minor, "master", &changes), rendered(minor, "minion", &changes));
+            for (desired, endpoint, writes) in
+                [(&master, "https://192.0.2.11:2379", true), (&minion, "https://192.0.2.6:2379", false)]
+            {
+                let store = desired.flannel.as_ref().unwrap();
+                assert_eq!((store.etcd.endpoint.as_str(), store.writes), (endpoint, writes));
+                assert_eq!(store.etcd.identity.as_ref().unwrap().certificate, "/etc/etcd/certs/admin.crt");
+                assert_eq!(store.description, content(desired, NETWORK));
+                let unit = desired.units.iter().find(|unit| unit.name == UNIT).unwrap();
+                assert!(unit.needs.contains(&Need::FlannelKey) && unit.restart_on.contains(NETWORK) && unit.enable);
+                assert!(gate(desired, "flannel").unwrap().needs.contains(&Need::Unit(UNIT.to_owned())));
+                let drop_in = content(desired, "/etc/systemd/system/flanneld.service.d/50-heat-node-agent.conf");
+                for line in ["Restart=always\n", "Type=notify\n", "ExecStartPost=\n", "EnvironmentFile=/etc/sysconfig/flanneld\n"]
+                {
+                    assert!(drop_in.contains(line), "{line} {drop_in}");
+                }
+            }
+            let description = |desired: &Desired| desired.flannel.as_ref().unwrap().description.clone();
+            assert_eq!(description(&master), description(&minion));
+        }
+    }
+
+    /// magnum-node.md 1.6: the key is the image's, unless a parameter says another; Fedora's own names say it, too.
+    #[test]
+    fn the_key_is_the_images_unless_it_is_given() {
+        use super::super::fixtures::spec;
+        use super::super::render;
+
+        let fedora = Facts { flannel_prefix: Some("/atomic.io/network".to_owned()), ..Facts::default() };
+        for (changes, facts, prefix) in [
+            (&[][..], Facts::default(), "/coreos.com/network"),
+            (&[], fedora.clone(), "/atomic.io/network"),
+            (&[("FLANNEL_ETCD_PREFIX", "/blue/network")], fedora, "/blue/network"),
+        ] {
+            let base = [("KUBE_TAG", "v1.9.3")];
+            let desired = render(&spec(&base.iter().chain(changes).copied().collect::<Vec<_>>()), &facts);
+            assert_eq!(desired.flannel.as_ref().unwrap().prefix, prefix);
+            assert!(arguments(&desired, UNIT).contains(&format!("-etcd-prefix={prefix}")));
+            let variables = assignments(content(&desired, SETTINGS));
+            for name in ["FLANNEL_ETCD_KEY", "FLANNEL_ETCD_PREFIX"] {
+                assert!(variables.contains(&(name.to_owned(), prefix.to_owned())), "{name} {variables:?}");
+            }
         }
     }
 }

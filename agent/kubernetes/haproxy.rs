@@ -37,7 +37,8 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     });
     if tells_health(cluster) {
         let url = format!("{}/{}", cluster.server(spec.role), health_path(cluster));
-        desired.gates.push(ok_gate("haproxy", UNIT, url, cluster.tls.then_some(AUTHORITY), 2));
+        // The masters answer behind it.
+        desired.gates.push(ok_gate("haproxy", UNIT, url, cluster.tls.then_some(AUTHORITY), None));
     }
 }
 
@@ -128,6 +129,7 @@ mod tests {
             ("ROLE", "minion"),
             ("API_BALANCER", "haproxy"),
             ("MASTER_ADDRESSES", "192.0.2.11,2001:db8::12"),
+            ("ETCD_SERVER_IP", "192.0.2.11"),
         ];
         node(&base.into_iter().chain(changes.iter().copied()).collect::<Vec<_>>())
     }

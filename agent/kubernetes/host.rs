@@ -5,10 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use super::cluster::{ClusterSpec, NetworkDriver};
+use super::cluster::{ClusterSpec, Facts, NetworkDriver};
+use super::daemon::deadline;
+use super::kube_proxy;
 use super::node_spec::{NodeSpec, Role};
 use super::runtime::{CNI_NETWORKS, CNI_PROGRAMS};
-use super::versions::split;
 use crate::desired::{Desired, Directory, File, Gate, Need, Owner, Probe, Unit};
 
 const MODULES_FILE: &str = "/etc/modules-load.d/heat-node-agent.conf";
@@ -47,14 +48,19 @@ After=heat-node-agent-guard.service
 ";
 
 /// Adds the host's part.
-pub(super) fn add(spec: &NodeSpec, desired: &mut Desired) {
+pub(super) fn add(spec: &NodeSpec, facts: &Facts, desired: &mut Desired) {
     for path in ["/etc/kubernetes", "/srv/kubernetes"] {
         desired.directories.push(directory(path));
     }
     let (mut modules, mut settings) = (MODULES.to_owned(), SETTINGS.to_owned());
     let mut measured = vec![("net/ipv4/ip_forward".to_owned(), 1), ("net/bridge/bridge-nf-call-iptables".to_owned(), 1)];
     if let Some(cluster) = &spec.kubernetes {
-        further_modules(cluster, &mut modules);
+        for (why, names) in further_modules(cluster, facts) {
+            modules.push_str(&format!("# {why}\n"));
+            for name in names {
+                modules.push_str(&format!("{name}\n"));
+            }
+        }
         for (key, value, why) in further_settings(spec.role, cluster) {
             settings.push_str(&format!("# {why}\n{key} = {value}\n"));
             measured.push((key.replace('.', "/"), value));
@@ -73,31 +79,54 @@ pub(super) fn add(spec: &NodeSpec, desired: &mut Desired) {
         unit: Some(SYSCTL_UNIT.to_owned()),
         probe: Probe::Sysctl(measured),
         consecutive: 1,
+        deadline: Some(deadline::KERNEL),
         needs: BTreeSet::from([Need::Unit(SYSCTL_UNIT.to_owned())]),
         remedy: format!("`journalctl -u {MODULES_UNIT} -u {SYSCTL_UNIT}`; look for a file in /etc/sysctl.d that sorts after 90-heat-node-agent.conf"),
     });
 }
 
-/// By pod network and by the way services are balanced.
-fn further_modules(cluster: &ClusterSpec, modules: &mut String) {
-    if cluster.networks.driver == NetworkDriver::Flannel {
-        match cluster.networks.flannel_backend.as_str() {
-            "vxlan" => modules.push_str("# flannel's backend\nvxlan\n"),
-            "udp" => modules.push_str("# flannel's backend\ntun\n"),
-            _ => {}
+/// Why, and which, by pod network and by the way services are balanced.
+fn further_modules(cluster: &ClusterSpec, facts: &Facts) -> Vec<(&'static str, Vec<&'static str>)> {
+    let networks = &cluster.networks;
+    let of_network = match networks.driver {
+        NetworkDriver::Flannel => ("flannel's backend", flannel_modules(&networks.flannel.backend)),
+        // calico's own default is no tunnel where Magnum says so (magnum-node.md 3.2).
+        NetworkDriver::Calico if networks.calico_tunnels => ("calico's tunnels", &["ipip"][..]),
+        _ => ("", &[][..]),
+    };
+    let open_vswitch = ("Open vSwitch, which KubeStack's ports are on", &["openvswitch"][..]);
+    let of_proxy = match kube_proxy::mode(cluster).as_deref() {
+        Some("ipvs") => ("kube-proxy in mode ipvs", kube_proxy::IPVS_MODULES),
+        Some("nftables") => ("kube-proxy in mode nftables", kube_proxy::NFTABLES_MODULES),
+        _ => ("", &[][..]),
+    };
+    let mut all: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (why, names) in [Some(of_network), cluster.kubestack.as_ref().map(|_| open_vswitch), Some(of_proxy)].into_iter().flatten()
+    {
+        let mut names = names.to_vec();
+        if names.contains(&"ip_vs") {
+            names.push("nf_conntrack");
+            // Before Linux 4.19 IPv4's half of it was a module of its own, which kube-proxy asks for there.
+            if facts.kernel.is_some_and(|kernel| kernel < (4, 19)) {
+                names.push("nf_conntrack_ipv4");
+            }
+        }
+        if !names.is_empty() {
+            all.push((why, names));
         }
     }
-    // nf_conntrack has no second name for IPv4 on newer kernels; it comes with the others on all.
-    if asks_for_ipvs(&cluster.options.proxy) {
-        modules.push_str("# kube-proxy in mode ipvs\nip_vs\nip_vs_rr\nip_vs_wrr\nip_vs_sh\nnf_conntrack\n");
-    }
+    all
 }
 
-fn asks_for_ipvs(options: &str) -> bool {
-    let words = split(options).unwrap_or_default();
-    let next = words.iter().skip(1);
-    words.iter().any(|word| matches!(word.replace('_', "-").as_str(), "--proxy-mode=ipvs"))
-        || words.iter().zip(next).any(|(word, next)| word.replace('_', "-") == "--proxy-mode" && next == "ipvs")
+/// What a backend's device needs of the kernel.
+pub(super) fn flannel_modules(backend: &str) -> &'static [&'static str] {
+    match backend {
+        "vxlan" => &["vxlan"],
+        "udp" => &["tun"],
+        "ipip" => &["ipip"],
+        "wireguard" => &["wireguard"],
+        _ => &[],
+    }
 }
 
 /// Key, value, why.
@@ -111,6 +140,12 @@ fn further_settings(role: Role, cluster: &ClusterSpec) -> Vec<(&'static str, u64
             settings.push(("vm.max_map_count", 262_144, "As Magnum's workers with calico have it, for search engines."));
         }
     }
+    if cluster.has_flannel_unit() {
+        // The larger one of this and an interface's own counts.
+        let why = "Loose on flannel's interface: while a change of backend goes through the cluster, packets of a peer come in by \
+                   another interface than the answer leaves by.";
+        settings.push(("net.ipv4.conf.all.rp_filter", 2, why));
+    }
     settings
 }
 
@@ -121,12 +156,18 @@ fn add_files(cluster: &ClusterSpec, desired: &mut Desired) {
             add_directory(path, desired);
         }
     }
-    if cluster.networks.driver == NetworkDriver::Calico {
-        // Else NetworkManager takes over what calico made (magnum-node.md 7.4 no. 53).
+    let of_pods = match cluster.networks.driver {
+        NetworkDriver::Calico => "interface-name:cali*;interface-name:tunl*;interface-name:vxlan.calico".to_owned(),
+        NetworkDriver::StaticRoutes => format!("interface-name:{};interface-name:veth*", cluster.networks.routes.bridge),
+        _ => String::new(),
+    };
+    if !of_pods.is_empty() {
+        // Else NetworkManager takes over what others made (magnum-node.md 7.4 no. 53). networkd leaves alone what no file of its
+        // own names.
         for path in ["/etc/NetworkManager", "/etc/NetworkManager/conf.d"] {
             add_directory(path, desired);
         }
-        let content = "# Made by heat-node-agent.\n[keyfile]\nunmanaged-devices=interface-name:cali*;interface-name:tunl*\n";
+        let content = format!("# Made by heat-node-agent.\n[keyfile]\nunmanaged-devices={of_pods}\n");
         desired.files.push(File::public(NETWORK_MANAGER_FILE, content));
         // Where there is none, there is nothing to restart.
         let needs = BTreeSet::new();
@@ -182,6 +223,10 @@ mod tests {
             (&[("FLANNEL_BACKEND", "vxlan")], &["vxlan"]),
             (&[("FLANNEL_BACKEND", "udp")], &["tun"]),
             (&[("FLANNEL_BACKEND", "vxlan"), ("NETWORK_DRIVER", "calico")], &[]),
+            (&[("NETWORK_DRIVER", "calico"), ("CALICO_IPV4POOL_IPIP", "Always")], &["ipip"]),
+            (&[("NETWORK_DRIVER", "calico"), ("CALICO_IPV4POOL_IPIP", "Off")], &[]),
+            (&[("PROXY_MODE", "ipvs")], &["ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_conntrack"]),
+            (&[("PROXY_MODE", "nftables"), ("KUBE_TAG", "v1.31.1")], &["nf_tables"]),
             (&[("KUBEPROXY_OPTIONS", "--proxy-mode=ipvs")], &["ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_conntrack"]),
             (
                 &[("KUBEPROXY_OPTIONS", "--v=2 --proxy_mode 'ipvs'")],
@@ -192,6 +237,33 @@ mod tests {
             let desired = worker(changes);
             let expected: Vec<_> = ["br_netfilter", "overlay"].iter().chain(more).copied().collect();
             assert_eq!(plain(content(&desired, MODULES_FILE)), expected, "{changes:?}");
+        }
+    }
+
+    /// Before 4.19 connections of IPv4 are another module's.
+    #[test]
+    fn ipvs_needs_one_more_module_of_an_old_kernel() {
+        use super::super::fixtures::spec;
+        use super::super::render;
+
+        for (kernel, there) in [(Some((4, 18)), true), (Some((4, 19)), false), (Some((6, 1)), false), (None, false)] {
+            let facts = Facts { kernel, ..Facts::default() };
+            let desired = render(&spec(&[("PROXY_MODE", "ipvs")]), &facts);
+            assert_eq!(plain(content(&desired, MODULES_FILE)).contains(&"nf_conntrack_ipv4"), there, "{kernel:?}");
+        }
+    }
+
+    /// While a change of backend goes through the cluster, packets come in by another interface than they leave by.
+    #[test]
+    fn the_way_back_is_looked_at_loosely_where_flannel_is_a_unit() {
+        for (changes, expected) in [
+            (&[("FLANNEL_RUNS_AS", "unit"), ("ETCD_SERVER_IP", "192.0.2.6")][..], Some("net.ipv4.conf.all.rp_filter = 2")),
+            (&[("NETWORK_DRIVER", "calico")], Some("net.ipv4.conf.all.rp_filter = 1")),
+            (&[], None),
+        ] {
+            let desired = worker(changes);
+            let found = content(&desired, SYSCTL_FILE).lines().find(|line| line.contains("rp_filter ="));
+            assert_eq!(found, expected, "{changes:?}");
         }
     }
 
@@ -208,7 +280,7 @@ mod tests {
         assert_eq!(gate(&calico)[2..], ["net/ipv4/conf/all/rp_filter=1", "vm/max_map_count=262144"]);
         assert_eq!(
             plain(content(&calico, NETWORK_MANAGER_FILE)),
-            ["[keyfile]", "unmanaged-devices=interface-name:cali*;interface-name:tunl*"]
+            ["[keyfile]", "unmanaged-devices=interface-name:cali*;interface-name:tunl*;interface-name:vxlan.calico"]
         );
         let helper = calico.units.iter().find(|unit| unit.name == NETWORK_MANAGER_UNIT).unwrap();
         assert!(helper.applies_files && !helper.enable && helper.restart_on.contains(NETWORK_MANAGER_FILE));

@@ -45,6 +45,11 @@ fn skeleton(line: &str) -> String {
     if line.starts_with(['#', '[']) || line.is_empty() {
         return line.to_owned();
     }
+    // A text of a JSON list, whole as it stands; what it says is a value, unless it is a setting of its own.
+    if let Ok(text) = serde_json::from_str::<String>(line.trim().trim_end_matches(',')) {
+        let setting = text.split_once('=').map_or("", |(key, _)| key);
+        return format!("item {setting}");
+    }
     let at = line.find(['=', ':']).unwrap_or(line.len());
     let (key, value) = line.split_at(at);
     // Only the variables of environment files are split into words.
@@ -85,6 +90,8 @@ proptest! {
             Kind::Url => ("http://x.example.org/".to_owned(), format!("http://x.example.org/{value}")),
             _ => ("plain".to_owned(), value),
         };
+        // Nothing but white space is as if it were not given.
+        let plain = if value.trim().is_empty() { String::new() } else { plain };
         config.insert(row.name.to_owned(), json!(plain));
         // A parameter that refuses a plain word is none of the free ones; it does not count as tried.
         let expected = shape(&config);

@@ -7,13 +7,14 @@ use serde_json::json;
 
 use super::certificates::{AUTHORITY, PROXY};
 use super::cluster::{CertificateSource, ClusterSpec, Facts};
-use super::daemon::{Daemon, Variables, ok_gate};
+use super::daemon::{Daemon, Variables, deadline, ok_gate};
 use super::kubeconfig::{self, Identity};
 use super::kubelet::OWN_CERTIFICATE;
-use super::node_spec::NodeSpec;
+use super::node_spec::{NodeSpec, Role};
+use super::parameters::Mistake;
 use super::settings::Settings;
-use super::versions::{Component, ConfigKind};
-use crate::desired::{Desired, File};
+use super::versions::{Component, ConfigKind, option};
+use crate::desired::{Desired, File, Need};
 
 const UNIT: &str = "kube-proxy.service";
 const CONFIGURATION: &str = "/etc/kubernetes/proxy-configuration.yaml";
@@ -49,11 +50,108 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
         .iter()
         .any(|flag| settings.flags.value(flag).is_some_and(|value| value != METRICS && value != CONFIGURATION))
     {
-        desired.gates.push(ok_gate("kube-proxy", UNIT, format!("http://127.0.0.1:{METRICS_PORT}/healthz"), None, 2));
+        let url = format!("http://127.0.0.1:{METRICS_PORT}/healthz");
+        let mut gate = ok_gate("kube-proxy", UNIT, url, None, None);
+        // It does not serve before the API told it of its node (in newer releases, and where it takes pods' addresses from there).
+        if spec.role == Role::Master {
+            gate.deadline = Some(deadline::SERVICE);
+            gate.needs.insert(Need::Gate(super::apiserver::GATE.to_owned()));
+        }
+        desired.gates.push(gate);
     }
 }
 
 const METRICS: &str = "127.0.0.1:10249";
+
+/// What mode ipvs and its schedulers need; nf_conntrack comes with the first.
+pub(super) const IPVS_MODULES: &[&str] = &["ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh"];
+/// What mode nftables needs.
+pub(super) const NFTABLES_MODULES: &[&str] = &["nf_tables"];
+/// The first kernel that mode nftables works on (Kubernetes' reference of virtual IPs, 1.29: "kernel 5.13 or later").
+const FIRST_KERNEL_WITH_NFTABLES: (u16, u16) = (5, 13);
+
+/// A way of balancing.
+struct Mode {
+    name: &'static str,
+    /// First and last minor that have it (magnum-node.md 5.5).
+    minors: (u16, u16),
+    /// Minors in which it is behind a gate that is off by itself, and the gate.
+    gated: Option<(u16, u16, &'static str)>,
+}
+
+/// Evidence: magnum-node.md 5.5; the gates are those of Kubernetes' table of feature gates.
+const MODES: [Mode; 4] = [
+    Mode { name: "userspace", minors: (0, 25), gated: None },
+    Mode { name: "iptables", minors: (1, u16::MAX), gated: None },
+    Mode { name: "ipvs", minors: (8, u16::MAX), gated: Some((8, 10, "SupportIPVSProxyMode")) },
+    Mode { name: "nftables", minors: (29, u16::MAX), gated: Some((29, 30, "NFTablesProxyMode")) },
+];
+
+/// The gate that has to be opened for a mode.
+fn gate(cluster: &ClusterSpec) -> Option<&'static str> {
+    let asked = cluster.proxy_mode.as_deref()?;
+    let mode = MODES.iter().find(|mode| mode.name == asked)?;
+    mode.gated.filter(|(first, last, _)| (*first..=*last).contains(&cluster.minor.number())).map(|(_, _, gate)| gate)
+}
+
+/// The mode that is asked for, by whichever parameter.
+pub(super) fn mode(cluster: &ClusterSpec) -> Option<String> {
+    option(&cluster.options.proxy, "proxy-mode").or_else(|| cluster.proxy_mode.clone())
+}
+
+/// What is wrong with `PROXY_MODE`, whatever the machine is.
+pub(super) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mistake>) {
+    let Some(asked) = &cluster.proxy_mode else { return };
+    let mut wrong = |problem: String, rule: String, remedy: &str| {
+        mistakes.push(Mistake::general("PROXY_MODE", problem, rule, remedy));
+    };
+    let minor = cluster.minor;
+    for Mode { name, minors: (first, last), .. } in MODES.iter().filter(|mode| mode.name == asked) {
+        if !(*first..=*last).contains(&minor.number()) {
+            let rule = if minor.number() < *first {
+                format!("kube-proxy has it since 1.{first}")
+            } else {
+                format!("kube-proxy had it up to 1.{last}")
+            };
+            wrong(format!("{name} cannot be honoured by {minor}"), rule, "give another mode, or none");
+        }
+    }
+    if option(&cluster.options.proxy, "proxy-mode").is_some() {
+        let rule = "kube-proxy has one mode".to_owned();
+        wrong("is given together with --proxy-mode in KUBEPROXY_OPTIONS".to_owned(), rule, "remove one of them");
+    }
+    if let (Some(gate), Some(given)) = (gate(cluster), option(&cluster.options.proxy, "feature-gates"))
+        && !given.contains(gate)
+    {
+        let rule = format!("in {minor} it is behind the gate {gate}, and KUBEPROXY_OPTIONS says which gates are open");
+        wrong(format!("is {asked}"), rule, "add the gate there");
+    }
+}
+
+/// What the running kernel lacks for the mode; nothing where it is not known. kube-proxy would fall back to another mode without
+/// a word, or end.
+pub(super) fn lacking(cluster: &ClusterSpec, facts: &Facts) -> Vec<Mistake> {
+    let Some(mode) = mode(cluster) else { return Vec::new() };
+    let needed = match mode.as_str() {
+        "ipvs" => IPVS_MODULES,
+        "nftables" => NFTABLES_MODULES,
+        _ => return Vec::new(),
+    };
+    let name = if cluster.proxy_mode.is_some() { "PROXY_MODE" } else { "KUBEPROXY_OPTIONS" };
+    let refused = |problem: String, rule: String| Mistake::general(name, problem, rule, "give another mode, or another kernel");
+    let mut mistakes = Vec::new();
+    let missing: Vec<&str> = needed.iter().copied().filter(|module| facts.lacking_modules.contains(module)).collect();
+    if !missing.is_empty() {
+        let rule = format!("mode {mode} needs the modules {}", needed.join(", "));
+        mistakes.push(refused(format!("asks for {mode}, and the kernel lacks {}", missing.join(", ")), rule));
+    }
+    let (first, second) = FIRST_KERNEL_WITH_NFTABLES;
+    if let Some(kernel) = facts.kernel.filter(|kernel| mode == "nftables" && *kernel < FIRST_KERNEL_WITH_NFTABLES) {
+        let rule = format!("mode nftables needs Linux {first}.{second} or later");
+        mistakes.push(refused(format!("asks for {mode}, and the kernel is Linux {}.{}", kernel.0, kernel.1), rule));
+    }
+    mistakes
+}
 
 fn settings(cluster: &ClusterSpec) -> Settings {
     let options = &cluster.options.proxy;
@@ -65,6 +163,12 @@ fn settings(cluster: &ClusterSpec) -> Settings {
         settings.set("hostnameOverride", "hostname-override", json!(name));
     }
     settings.set("metricsBindAddress", "metrics-bind-address", json!(METRICS));
+    if let Some(mode) = &cluster.proxy_mode {
+        settings.set("mode", "proxy-mode", json!(mode));
+    }
+    if let Some(gate) = gate(cluster) {
+        settings.set("featureGates", "feature-gates", json!({gate: true}));
+    }
     if settings.document().is_some() {
         settings.flags.set("config", CONFIGURATION);
     }
@@ -125,6 +229,32 @@ mod tests {
         assert_eq!(asked(&worker(28, &[("KUBEPROXY_OPTIONS", "--metrics-bind-address=192.0.2.11:9")]), "kube-proxy"), None);
         // The version's own mode, unless it is asked for.
         assert!(!content(&worker(31, &[]), CONFIGURATION).contains("mode"));
+    }
+
+    /// magnum-node.md 5.5: each mode stands where the minor reads it, with its gate where it is behind one.
+    #[test]
+    fn the_mode_stands_where_the_minor_reads_it() {
+        for (minor, mode, flag, gate) in [
+            (2, "userspace", true, None),
+            (8, "ipvs", true, Some("SupportIPVSProxyMode")),
+            (9, "ipvs", false, Some("SupportIPVSProxyMode")),
+            (11, "ipvs", false, None),
+            (29, "nftables", false, Some("NFTablesProxyMode")),
+            (31, "nftables", false, None),
+        ] {
+            let desired = worker(minor, &[("PROXY_MODE", mode)]);
+            if flag {
+                let words = arguments(&desired, UNIT);
+                assert_eq!(value(&words, "proxy-mode"), Some(mode), "1.{minor}");
+                assert_eq!(value(&words, "feature-gates"), gate.map(|gate| format!("{gate}=true")).as_deref(), "1.{minor}");
+            } else {
+                let config = content(&desired, CONFIGURATION);
+                assert!(config.contains(&format!("mode: {mode}\n")), "1.{minor} {config}");
+                let open = gate.map(|gate| format!("featureGates:\n  {gate}: true\n"));
+                assert_eq!(config.contains("featureGates"), gate.is_some(), "1.{minor} {config}");
+                assert!(open.is_none_or(|open| config.contains(&open)), "1.{minor} {config}");
+            }
+        }
     }
 
     #[test]

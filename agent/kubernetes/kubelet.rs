@@ -5,9 +5,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::apiserver;
 use super::certificates::{AUTHORITY, KUBELET};
 use super::cluster::{CertificateSource, ClusterSpec, Facts, MANIFESTS};
-use super::daemon::{Daemon, Variables, has_variables, ok_gate};
+use super::daemon::{Daemon, GREEN, Variables, deadline, has_variables, ok_gate, unless_cloud};
 use super::host::{add_directory, directory};
 use super::kubeconfig::{self, Identity};
 use super::node_spec::{NodeSpec, Role};
@@ -15,7 +16,7 @@ use super::runtime;
 use super::settings::Settings;
 use super::versions::{Component, ConfigKind};
 use super::{cloud_config, other_systems, reservations};
-use crate::desired::{Desired, Directory, File, Need};
+use crate::desired::{ClientIdentity, Desired, Directory, File, Gate, Need, Probe};
 
 const UNIT: &str = "kubelet.service";
 /// Not `kubelet-config.yaml`, which is a kubeconfig on Magnum's nodes (magnum-node.md 2.3).
@@ -69,8 +70,52 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired
     daemon.service_lines = format!("User=root\nWorkingDirectory={STATE}\n");
     daemon.add(desired);
     if let Some(port) = settings.flags.port("healthz-port", HEALTH_PORT) {
-        desired.gates.push(ok_gate("kubelet", UNIT, format!("http://127.0.0.1:{port}/healthz"), None, 3));
+        let url = format!("http://127.0.0.1:{port}/healthz");
+        // It is not well before the masters gave it a certificate.
+        let waits = cluster.certificates == CertificateSource::Bootstrap;
+        let deadline = unless_cloud(cluster, deadline::SERVICE).filter(|_| !waits);
+        desired.gates.push(ok_gate("kubelet", UNIT, url, None, deadline));
     }
+    desired.gates.extend(registration(spec, cluster, &settings));
+}
+
+/// The gate that the API knows the node, asked as the kubelet asks: Ready is not waited for, because the network of pods comes with the
+/// cluster's add-ons (magnum-node.md 6.1). None where the kubelet does not register itself, or its name in the API is not ours to say.
+fn registration(spec: &NodeSpec, cluster: &ClusterSpec, settings: &Settings) -> Option<Gate> {
+    let flag = |name: &str| settings.flags.value(name);
+    if flag("register-node").is_some_and(|value| value == "false") {
+        return None;
+    }
+    let (given, path) =
+        (flag("kubeconfig")?, if cluster.certificates == CertificateSource::Bootstrap { OWN_KUBECONFIG } else { KUBECONFIG });
+    if given != path {
+        return None;
+    }
+    let name = flag("hostname-override").filter(|name| Some(name) == cluster.node_name.as_ref())?;
+    let server = cluster.server(spec.role);
+    // As the kubelet itself spells it.
+    let url = format!("{server}/api/v1/nodes/{}", name.to_ascii_lowercase());
+    let (certificate, key) = match cluster.certificates {
+        CertificateSource::Bootstrap => (OWN_CERTIFICATE, OWN_CERTIFICATE),
+        _ => (KUBELET.certificate, KUBELET.key),
+    };
+    let identity = cluster.tls.then(|| ClientIdentity {
+        certificate: certificate.to_owned(),
+        key: key.to_owned(),
+        authority: AUTHORITY.to_owned(),
+    });
+    let shown = identity.as_ref().map(|one| format!("--cacert {} --cert {} --key {} ", one.authority, one.certificate, one.key));
+    // On a master the API is its own: behind its gate nobody asks in vain.
+    let api = (spec.role == Role::Master).then(|| Need::Gate(apiserver::GATE.to_owned()));
+    Some(Gate {
+        name: "registration".to_owned(),
+        unit: Some(UNIT.to_owned()),
+        remedy: format!("`journalctl -u {UNIT}`; `curl {}{url}`", shown.unwrap_or_default()),
+        probe: Probe::HttpJson { url, key: "kind".to_owned(), value: "Node".to_owned(), identity },
+        consecutive: GREEN,
+        deadline: None,
+        needs: std::iter::once(Need::Unit(UNIT.to_owned())).chain(api).collect(),
+    })
 }
 
 fn settings(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Settings {
@@ -262,7 +307,7 @@ fn kubeconfigs(spec: &NodeSpec, cluster: &ClusterSpec) -> Vec<File> {
 mod tests {
     use serde_json::Value;
 
-    use super::super::fixtures::{MINORS, arguments, asked, content, file, parameters, value};
+    use super::super::fixtures::{MINORS, arguments, asked, content, file, gate, parameters, value};
     use super::super::render;
     use super::*;
 
@@ -361,6 +406,107 @@ mod tests {
         );
         assert!(config.contains("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"));
         assert!(config.contains("clusterDNS:\n- \"10.254.0.10\"\n"), "{config}");
+    }
+
+    /// magnum-node.md 6.1, `signal`; 7.2 no. 11 and 22.
+    #[test]
+    fn each_role_has_its_gates_and_services_are_asked_three_times() {
+        let containerd = [("CONTAINER_RUNTIME", "containerd")];
+        let of_node = ["containerd", "kubelet", "kube-proxy", "registration"];
+        let of_master = ["etcd", "apiserver", "controller-manager", "scheduler"];
+        for minor in [20, 28, 31] {
+            for (desired, control_plane) in [(worker(minor, &containerd), false), (master(minor, &containerd), true)] {
+                for name in of_master {
+                    assert_eq!(gate(&desired, name).is_some(), control_plane, "1.{minor} {name}");
+                }
+                for name in of_node.iter().chain(of_master.iter().filter(|_| control_plane)) {
+                    assert_eq!(gate(&desired, name).map(|gate| gate.consecutive), Some(3), "1.{minor} {name}");
+                }
+            }
+        }
+        let docker = worker(20, &[("CONTAINER_RUNTIME", "docker")]);
+        assert!(gate(&docker, "docker").is_some() && gate(&docker, "containerd").is_none());
+    }
+
+    /// Who asks nobody else has a deadline of its own; whom another machine holds up has the run's.
+    #[test]
+    fn gates_of_this_node_alone_have_deadlines_of_their_own() {
+        let cloud = [
+            ("AUTH_URL", "https://keystone.example.org:5000/v3"),
+            ("TRUSTEE_USER_ID", "u"),
+            ("TRUSTEE_PASSWORD", "p"),
+            ("TRUST_ID", "t"),
+        ];
+        let name = ("INSTANCE_NAME", "node-1");
+        let token = [name, ("CERTIFICATES", "bootstrap"), ("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef")];
+        let several = [name, ("ETCD_DISCOVERY_URL", "https://discovery.example.org/0f1e")];
+        let balanced = [name, ("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "192.0.2.5,192.0.2.6")];
+        let docker = [name, ("CONTAINER_RUNTIME", "docker")];
+        let containerd = [name, ("CONTAINER_RUNTIME", "containerd")];
+        let control_plane = "apiserver 1200, controller-manager 600, scheduler 600, kubelet 600, kube-proxy 600, registration -";
+        for (desired, expected) in [
+            (master(31, &[name]), format!("sysctl 120, storage -, docker 1200, etcd 1200, {control_plane}")),
+            (master(31, &several), format!("sysctl 120, storage -, docker 1200, etcd -, {control_plane}")),
+            (
+                master(20, &[&docker[..], &cloud].concat()),
+                "sysctl 120, storage -, docker 1200, etcd 1200, apiserver -, controller-manager -, scheduler 600, kubelet -, \
+                 kube-proxy 600, registration -"
+                    .to_owned(),
+            ),
+            (
+                worker(31, &containerd),
+                "sysctl 120, storage -, containerd 1200, kubelet 600, kube-proxy -, registration -".to_owned(),
+            ),
+            (worker(31, &token), "sysctl 120, storage -, docker 1200, kubelet -, kube-proxy -, registration -".to_owned()),
+            (
+                worker(31, &balanced),
+                "sysctl 120, storage -, docker 1200, haproxy -, kubelet 600, kube-proxy -, registration -".to_owned(),
+            ),
+            (
+                worker(9, &docker),
+                "sysctl 120, storage -, docker 1200, flannel -, kubelet 600, kube-proxy -, pod bridge 1200, pod routes -, registration -"
+                    .to_owned(),
+            ),
+        ] {
+            let sorted = |mut all: Vec<String>| {
+                crate::order::sort(&mut all);
+                all.join(", ")
+            };
+            let seconds = |gate: &Gate| gate.deadline.map_or("-".to_owned(), |own| own.as_secs().to_string());
+            let found = desired.gates.iter().map(|gate| format!("{} {}", gate.name, seconds(gate))).collect();
+            assert_eq!(sorted(found), sorted(expected.split(", ").map(str::to_owned).collect()));
+        }
+        // On a master kube-proxy's time begins when the API is there, which it asks.
+        let waits =
+            |desired: &Desired| gate(desired, "kube-proxy").unwrap().needs.contains(&Need::Gate(apiserver::GATE.to_owned()));
+        assert!(waits(&master(31, &[name])) && !waits(&worker(31, &[name])));
+    }
+
+    #[test]
+    fn the_api_is_asked_for_the_node_by_the_name_and_the_certificate_that_its_kubelet_has() {
+        let name = ("INSTANCE_NAME", "node-1");
+        let token = [name, ("CERTIFICATES", "bootstrap"), ("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef")];
+        let plain = [name, ("CERTIFICATES", ""), ("TLS_DISABLED", "true"), ("KUBE_API_PORT", "8080")];
+        let (own, joined) = ((KUBELET.certificate, KUBELET.key), (OWN_CERTIFICATE, OWN_CERTIFICATE));
+        for (desired, url, pair, needs_api) in [
+            (master(28, &[name]), "https://127.0.0.1:6443/api/v1/nodes/node-1", Some(own), true),
+            (worker(28, &[name]), "https://192.0.2.5:6443/api/v1/nodes/node-1", Some(own), false),
+            (worker(28, &token), "https://192.0.2.5:6443/api/v1/nodes/node-1", Some(joined), false),
+            (worker(15, &plain), "http://192.0.2.5:8080/api/v1/nodes/node-1", None, false),
+        ] {
+            let found = gate(&desired, "registration").unwrap();
+            let Probe::HttpJson { url: asked, identity, .. } = &found.probe else { panic!() };
+            assert_eq!(asked, url);
+            let shown = identity.as_ref().map(|one| (one.certificate.as_str(), one.key.as_str()));
+            assert_eq!(shown, pair, "{url}");
+            assert_eq!(found.needs.contains(&Need::Gate(apiserver::GATE.to_owned())), needs_api, "{url}");
+            assert!(found.needs.contains(&Need::Unit(UNIT.to_owned())));
+        }
+        // Whose name is not known, or who does not register itself, is not asked for.
+        for options in ["--register-node=false", "--hostname-override=other", "--kubeconfig=/root/other"] {
+            let desired = worker(28, &[name, ("KUBELET_OPTIONS", options)]);
+            assert!(gate(&desired, "registration").is_none(), "{options}");
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@
 //! that a node gets can be tested by a table.
 
 mod apiserver;
+mod bootstrap;
+mod certificate_checks;
 mod certificates;
 mod cloud_config;
 pub mod cluster;
@@ -20,6 +22,7 @@ mod daemon;
 mod docker;
 mod environment_file;
 mod etcd;
+mod firewall;
 #[cfg(test)]
 mod fixtures;
 mod flannel;
@@ -29,6 +32,8 @@ pub mod heat_params;
 mod host;
 #[cfg(test)]
 mod injection_tests;
+pub mod installed;
+mod kernel;
 mod kube_proxy;
 mod kubeconfig;
 mod kubelet;
@@ -36,21 +41,29 @@ pub mod node_spec;
 mod other_systems;
 pub mod parameter_table;
 pub mod parameters;
+mod pod_network;
+mod pod_network_checks;
 mod podmaster;
 mod preflight;
 mod registry;
 mod render;
 mod reservations;
+#[cfg(test)]
+mod restart_tests;
 mod runtime;
 mod scheduler;
 mod settings;
+mod storage;
 mod toml_file;
+pub mod trust;
 pub mod value_kinds;
 pub mod versions;
 mod yaml;
 
+pub use certificates::{KeysBeside, keys_beside};
 pub use cluster::Facts;
 pub use host::GUARD;
+pub use kernel::{MODULES, lacking};
 pub use node_spec::{NodeSpec, Preflight, Role, Secret};
 pub use parameters::{Mistake, Parameters};
 pub use preflight::preflight;

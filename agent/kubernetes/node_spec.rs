@@ -11,10 +11,14 @@ use serde_json::Value;
 
 use super::cluster::ClusterSpec;
 use super::parameters::{Mistake, Parameters};
-use crate::desired::FormatPolicy;
+use super::storage::{self, Storage};
+use crate::desired::{DiskName, FormatPolicy};
 
 /// How many characters of a Cinder id a virtio-blk serial holds (magnum-node.md 1.4).
 const SERIAL: usize = 20;
+
+/// Label of the file system on the ephemeral disk that Nova or Ironic made.
+const EPHEMERAL: &str = "ephemeral0";
 
 /// How long before the wait condition's end the agent gives up, so that a timeout is never the first news.
 const MARGIN: Duration = Duration::from_mins(1);
@@ -69,6 +73,8 @@ pub struct NodeSpec {
     pub kubernetes: Option<ClusterSpec>,
     /// What the reader should know, although the node can be brought up as asked.
     pub warnings: Vec<Mistake>,
+    /// How the runtime keeps images and containers.
+    pub storage: Storage,
     /// The runtime's volume.
     pub runtime_volume: Option<VolumeSpec>,
     /// etcd's volume.
@@ -102,11 +108,11 @@ pub enum Preflight {
     Off,
 }
 
-/// A Cinder volume.
+/// A volume, or a disk in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeSpec {
-    /// Its id.
-    pub id: String,
+    /// How its disk is known.
+    pub disk: DiskName,
     /// When it may be formatted.
     pub format: FormatPolicy,
     /// `VOLUME_ADOPT`, where it names this volume.
@@ -146,6 +152,8 @@ impl NodeSpec {
         }
         let mut warnings = Vec::new();
         let kubernetes = ClusterSpec::from_parameters(parameters, role, address, &mut mistakes, &mut warnings);
+        let engine = storage::engine(kubernetes.as_ref().map(|cluster| cluster.runtime.kind));
+        let storage = Storage::from_parameters(parameters, engine, volumes.runtime.as_ref(), &mut mistakes);
         if let Some(cluster) = &kubernetes {
             super::other_systems::check(cluster, &mut mistakes, &mut warnings);
         }
@@ -162,6 +170,7 @@ impl NodeSpec {
             kube_version: text("KUBE_TAG"),
             kubernetes,
             warnings,
+            storage,
             runtime_volume: volumes.runtime,
             etcd_volume: volumes.etcd,
             etcd_discovery: text("ETCD_DISCOVERY_URL").filter(|_| role == Role::Master).map(Secret),
@@ -204,19 +213,20 @@ struct Volumes {
 
 fn volumes(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> Volumes {
     let adopt = parameters.get("VOLUME_ADOPT");
-    let volume = |name: &str, size: &str, format: &str| {
-        let id = parameters.get(name).filter(|_| parameters.number(size) != Some(0))?;
+    let spec = |disk: DiskName, format: &str| {
         let format = match parameters.get(format) {
             Some("if-no-signature") => FormatPolicy::IfNoSignature,
             Some("never") => FormatPolicy::Never,
             _ => FormatPolicy::IfBlank,
         };
-        Some(VolumeSpec { id: id.to_owned(), format, adopt: adopt.filter(|serial| names(serial, id)).map(str::to_owned) })
+        VolumeSpec { adopt: adopt.filter(|name| names(name, &disk)).map(str::to_owned), disk, format }
     };
-    let runtime = volume("DOCKER_VOLUME", "DOCKER_VOLUME_SIZE", "DOCKER_VOLUME_FORMAT");
-    let etcd = volume("ETCD_VOLUME", "ETCD_VOLUME_SIZE", "ETCD_VOLUME_FORMAT");
-    if let (Some(one), Some(other)) = (&runtime, &etcd)
-        && one.id.get(..SERIAL) == other.id.get(..SERIAL)
+    let cinder = |name: &str, size: &str| {
+        parameters.get(name).filter(|_| parameters.number(size) != Some(0)).map(|id| DiskName::Cinder(id.to_owned()))
+    };
+    let volumes = (cinder("DOCKER_VOLUME", "DOCKER_VOLUME_SIZE"), cinder("ETCD_VOLUME", "ETCD_VOLUME_SIZE"));
+    if let (Some(one), Some(other)) = &volumes
+        && one.as_str().get(..SERIAL) == other.as_str().get(..SERIAL)
     {
         mistakes.push(Mistake::general(
             "ETCD_VOLUME",
@@ -225,6 +235,17 @@ fn volumes(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> 
             "give two volumes",
         ));
     }
+    if (volumes.0.is_some() || volumes.1.is_some()) && !parameters.is_true("ENABLE_CINDER") {
+        mistakes.push(unsupported(
+            "ENABLE_CINDER",
+            "false together with a volume",
+            "volumes come from Cinder",
+            "set it to true, or give DOCKER_DISK instead of the volume",
+        ));
+    }
+    let disk = own_disk(parameters, volumes.0.is_some(), mistakes);
+    let runtime = volumes.0.or(disk).map(|disk| spec(disk, "DOCKER_VOLUME_FORMAT"));
+    let etcd = volumes.1.map(|disk| spec(disk, "ETCD_VOLUME_FORMAT"));
     if etcd.is_some() && role == Role::Minion {
         mistakes.push(Mistake::general(
             "ETCD_VOLUME",
@@ -238,24 +259,42 @@ fn volumes(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> 
         mistakes.push(Mistake::general(
             "VOLUME_ADOPT",
             "names no volume of this node",
-            "the first 20 characters of the id in DOCKER_VOLUME or ETCD_VOLUME, or the whole id",
+            "the first 20 characters of the id in DOCKER_VOLUME or ETCD_VOLUME, or the whole id; DOCKER_DISK as it is given there",
             "correct or remove it",
-        ));
-    }
-    if (runtime.is_some() || etcd.is_some()) && !parameters.is_true("ENABLE_CINDER") {
-        mistakes.push(unsupported(
-            "ENABLE_CINDER",
-            "false together with a volume",
-            "volumes come from Cinder",
-            "set it to true, or give no volume",
         ));
     }
     Volumes { runtime, etcd }
 }
 
-/// Whether a serial as an operator copies it from `lsblk` or from Cinder names the volume.
-fn names(serial: &str, id: &str) -> bool {
-    serial.len() >= SERIAL && id.starts_with(serial)
+/// `DOCKER_DISK`: what stands for the runtime's volume where Cinder gives none.
+fn own_disk(parameters: &Parameters, has_volume: bool, mistakes: &mut Vec<Mistake>) -> Option<DiskName> {
+    let name = parameters.get("DOCKER_DISK")?;
+    if has_volume {
+        mistakes.push(Mistake::general(
+            "DOCKER_DISK",
+            "is given together with DOCKER_VOLUME",
+            "the runtime has one store",
+            "remove one of them",
+        ));
+    }
+    if !DiskName::is_plain(name) || name.starts_with('.') {
+        mistakes.push(Mistake::general(
+            "DOCKER_DISK",
+            "is no name of a link in /dev/disk/by-id",
+            "a disk is known by a name that stays: ephemeral0, or that of its link there without the directory",
+            "`ls -l /dev/disk/by-id`",
+        ));
+    }
+    // The label that Nova and Ironic give it (magnum-node.md 1.4).
+    Some(if name == EPHEMERAL { DiskName::Label(name.to_owned()) } else { DiskName::Link(name.to_owned()) })
+}
+
+/// Whether a name as an operator copies it from `lsblk`, Cinder or a refusal means the disk.
+fn names(name: &str, disk: &DiskName) -> bool {
+    match disk {
+        DiskName::Cinder(id) => name.len() >= SERIAL && id.starts_with(name),
+        DiskName::Link(_) | DiskName::Label(_) => name == disk.as_str(),
+    }
 }
 
 fn address(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> Option<IpAddr> {
@@ -295,12 +334,11 @@ fn refuse_what_is_not_honoured(parameters: &Parameters, role: Role, mistakes: &m
             "give ETCD_DISCOVERY_URL, or use one master",
         ));
     }
-    for (name, honoured, rule, only_bare) in [
-        ("DOCKER_STORAGE_DRIVER", &["overlay2"][..], "docker uses overlay2", false),
-        ("CONTAINER_RUNTIME", &["host-docker", "docker"], "without KUBE_TAG the runtime is the image's docker", true),
-        ("CERTIFICATES", &["none"], "without KUBE_TAG no certificates are needed", true),
+    for (name, honoured, rule) in [
+        ("CONTAINER_RUNTIME", &["host-docker", "docker"][..], "without KUBE_TAG the runtime is the image's docker"),
+        ("CERTIFICATES", &["none"], "without KUBE_TAG no certificates are needed"),
     ] {
-        if let Some(value) = parameters.get(name).filter(|_| bare || !only_bare)
+        if let Some(value) = parameters.get(name).filter(|_| bare)
             && !honoured.contains(&value)
         {
             mistakes.push(unsupported(name, value, rule, &format!("set {name} to {}", honoured.join(" or "))));
@@ -395,7 +433,7 @@ mod tests {
             ),
             (
                 &[("DOCKER_STORAGE_DRIVER", "devicemapper"), ("CONTAINER_RUNTIME", "containerd")],
-                &["DOCKER_STORAGE_DRIVER: ", "CONTAINER_RUNTIME: "],
+                &["CONTAINER_RUNTIME: ", "DOCKER_VOLUME: is missing"],
             ),
             (&[("CERTIFICATES", "magnum")], &["CERTIFICATES: "]),
             (&[("MASTER_INDEX", "1")], &["MASTER_INDEX: "]),
@@ -405,6 +443,11 @@ mod tests {
             (&[("DOCKER_VOLUME", ONE), ("CLUSTER_UUID", "")], &["CLUSTER_UUID: is missing"]),
             (&[("DOCKER_VOLUME", ONE), ("ENABLE_CINDER", "False")], &["ENABLE_CINDER: "]),
             (&[("VOLUME_ADOPT", "7c1f4d0e-93a2-4b86-8")], &["VOLUME_ADOPT: names no volume"]),
+            (&[("DOCKER_DISK", "ephemeral0"), ("VOLUME_ADOPT", "ephemeral")], &["VOLUME_ADOPT: names no volume"]),
+            (&[("DOCKER_DISK", "ephemeral0"), ("DOCKER_VOLUME", ONE)], &["DOCKER_DISK: is given together"]),
+            (&[("DOCKER_DISK", "/dev/vdb")], &["DOCKER_DISK: is no name of a link"]),
+            (&[("DOCKER_DISK", "..")], &["DOCKER_DISK: is no name of a link"]),
+            (&[("DOCKER_DISK", "ephemeral0"), ("CLUSTER_UUID", "")], &["CLUSTER_UUID: is missing"]),
             (&[("DOCKER_VOLUME", ONE), ("VOLUME_ADOPT", "7c1f")], &["VOLUME_ADOPT: names no volume"]),
             (&[("ETCD_VOLUME", ONE), ("ROLE", "worker")], &["ETCD_VOLUME: is given to a worker"]),
             (
@@ -429,13 +472,32 @@ mod tests {
             ("VOLUME_ADOPT", "e41b7f92-0c6d-4f0a-b"),
         ])
         .unwrap();
-        assert_eq!(both.runtime_volume, Some(VolumeSpec { id: ONE.into(), format: FormatPolicy::IfBlank, adopt: None }));
+        assert_eq!(
+            both.runtime_volume,
+            Some(VolumeSpec { disk: DiskName::Cinder(ONE.into()), format: FormatPolicy::IfBlank, adopt: None })
+        );
         assert_eq!(
             both.etcd_volume,
-            Some(VolumeSpec { id: TWO.into(), format: FormatPolicy::Never, adopt: Some("e41b7f92-0c6d-4f0a-b".into()) })
+            Some(VolumeSpec {
+                disk: DiskName::Cinder(TWO.into()),
+                format: FormatPolicy::Never,
+                adopt: Some("e41b7f92-0c6d-4f0a-b".into())
+            })
         );
         assert_eq!(spec(&[("DOCKER_VOLUME", ONE), ("DOCKER_VOLUME_SIZE", "0")]).unwrap().runtime_volume, None);
         assert_eq!(spec(&[("DOCKER_VOLUME_SIZE", "25")]).unwrap().runtime_volume, None);
+        let bare = [("DOCKER_DISK", "ephemeral0"), ("ENABLE_CINDER", "False"), ("VOLUME_ADOPT", "ephemeral0")];
+        let ephemeral = |adopt: Option<&str>| {
+            Some(VolumeSpec {
+                disk: DiskName::Label("ephemeral0".into()),
+                format: FormatPolicy::IfBlank,
+                adopt: adopt.map(str::to_owned),
+            })
+        };
+        assert_eq!(spec(&bare).unwrap().runtime_volume, ephemeral(Some("ephemeral0")));
+        assert_eq!(spec(&bare[..2]).unwrap().runtime_volume, ephemeral(None));
+        let linked = spec(&[("DOCKER_DISK", "wwn-0x5000c500a1b2c3d4"), ("DOCKER_VOLUME", ONE), ("DOCKER_VOLUME_SIZE", "0")]);
+        assert_eq!(linked.unwrap().runtime_volume.unwrap().disk, DiskName::Link("wwn-0x5000c500a1b2c3d4".into()));
     }
 
     #[test]

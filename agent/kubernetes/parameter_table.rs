@@ -4,7 +4,8 @@
 
 use super::value_kinds::Kind;
 use super::value_kinds::Kind::{
-    Bool, Choice, Cidr, Domain, Handle, HostPort, Ip, Label, List, Number, Options, Pem, Port, Text, Url, Uuid, Version, Word,
+    Bool, BootstrapToken, Choice, Cidr, Domain, Handle, HostPort, Ip, Label, List, Map, Material, Number, Options, Pem, Port,
+    Text, Url, Uuid, Version, Word,
 };
 
 /// One row.
@@ -42,13 +43,43 @@ pub const TABLE: &[Parameter] = &[
     // The agent's own.
     p("ROLE", Choice(&["master", "minion", "control-plane", "worker"]), "", "what the node is; else NODEGROUP_ROLE, else KUBE_MASTER_IP set means minion"),
     p("MASTER_INDEX", Number(0, 99), "0", "number of the master in its group, from 0"),
+    p("DOCKER_DISK", Word, "", "a disk in place of DOCKER_VOLUME, where Cinder gives none: ephemeral0, or its name in /dev/disk/by-id"),
     p("DOCKER_VOLUME_FORMAT", Choice(FORMATS), "if-blank", "when DOCKER_VOLUME may be formatted"),
     p("ETCD_VOLUME_FORMAT", Choice(FORMATS), "if-blank", "when ETCD_VOLUME may be formatted"),
-    p("VOLUME_ADOPT", Word, "", "serial of a volume whose file system is taken over although it lacks this agent's marker"),
+    p("VOLUME_ADOPT", Word, "", "serial of a volume, or DOCKER_DISK, whose file system is taken over although it lacks this agent's marker"),
     secret("WAIT_HANDLE", Handle, "handle of the wait condition: its URL, the map of its attribute signal, {endpoint, token}, or its curl_cli line"),
     p("WAIT_ID", Word, "", "id of the wait condition's signal, one for each server; else INSTANCE_NAME, else node- and the server's id"),
     p("WAIT_TIMEOUT", Number(1, 43_200), "6000", "timeout of the wait condition in seconds; the agent gives up a minute earlier"),
     p("CERTIFICATES", Choice(&["magnum", "given", "bootstrap", "none"]), "", "where certificates come from; else magnum where MAGNUM_URL is given and TLS is on"),
+    p("CERTIFICATE_KEYS", Choice(&["ecdsa-p256", "rsa-2048", "rsa-3072", "rsa-4096"]), "", "kind of the keys that the node makes; RSA needs the image's openssl; else ecdsa-p256, but rsa-2048 on a master below 1.6 without keys of service accounts"),
+    p("CERTIFICATE_RENEWAL", Choice(&["warn", "renew"]), "warn", "what happens past two thirds of a certificate's life"),
+    p("CA_ROTATION", Choice(&["trust-both", "switch", "drop-old"]), "trust-both", "how far this node may go when the authority changes; each step waits until all nodes have done the one before"),
+    p("CA_CERTIFICATE", Material, "", "certificate of the main CA, with CERTIFICATES=given or bootstrap"),
+    secret("CA_KEY", Material, "private key of the main CA, for masters that sign; from Magnum with CERT_MANAGER_API"),
+    p("ETCD_CA_CERTIFICATE", Material, "", "certificate of etcd's CA; else the main CA is etcd's"),
+    secret("ETCD_CA_KEY", Material, "private key of etcd's CA"),
+    p("FRONT_PROXY_CA_CERTIFICATE", Material, "", "certificate of the front proxy's CA; else the main CA is the front proxy's"),
+    secret("FRONT_PROXY_CA_KEY", Material, "private key of the front proxy's CA"),
+    p("KUBELET_CERTIFICATE", Material, "", "certificate of the kubelet, with those between it and its CA"),
+    secret("KUBELET_KEY", Material, "private key of the kubelet"),
+    p("PROXY_CERTIFICATE", Material, "", "certificate of kube-proxy, with those between it and its CA"),
+    secret("PROXY_KEY", Material, "private key of kube-proxy"),
+    p("SERVER_CERTIFICATE", Material, "", "certificate of the API server, with those between it and its CA"),
+    secret("SERVER_KEY", Material, "private key of the API server"),
+    p("ADMIN_CERTIFICATE", Material, "", "certificate of the administrator, with those between it and its CA"),
+    secret("ADMIN_KEY", Material, "private key of the administrator"),
+    p("CONTROLLER_MANAGER_CERTIFICATE", Material, "", "certificate of the controller manager, with those between it and its CA"),
+    secret("CONTROLLER_MANAGER_KEY", Material, "private key of the controller manager"),
+    p("SCHEDULER_CERTIFICATE", Material, "", "certificate of the scheduler, with those between it and its CA"),
+    secret("SCHEDULER_KEY", Material, "private key of the scheduler"),
+    p("FRONT_PROXY_CERTIFICATE", Material, "", "certificate of the API server as a proxy, with those between it and its CA"),
+    secret("FRONT_PROXY_KEY", Material, "private key of the API server as a proxy"),
+    p("ETCD_SERVER_CERTIFICATE", Material, "", "certificate of etcd, with those between it and its CA"),
+    secret("ETCD_SERVER_KEY", Material, "private key of etcd"),
+    p("ETCD_ADMIN_CERTIFICATE", Material, "", "certificate of etcd's clients on a master, with those between it and its CA"),
+    secret("ETCD_ADMIN_KEY", Material, "private key of etcd's clients on a master"),
+    p("FLANNELD_CERTIFICATE", Material, "", "certificate of flanneld on a worker, with those between it and its CA"),
+    secret("FLANNELD_KEY", Material, "private key of flanneld on a worker"),
     p("MASTER_ADDRESSES", List, "", "addresses of all masters, for a balancer on the node and for the masters' certificates"),
     p("API_BALANCER", Choice(&["none", "haproxy"]), "none", "haproxy: a balancer on each worker stands before MASTER_ADDRESSES"),
     p("ETCD_INITIAL_CLUSTER", List, "", "name=URL of every etcd member, instead of discovery"),
@@ -64,7 +95,7 @@ pub const TABLE: &[Parameter] = &[
     p("NODE_LAYOUT", Choice(&["magnum", "kubernetes-ansible"]), "magnum", "kubernetes-ansible: etcd serves its first ports, 4001 and 7001"),
     p("KUBESTACK", Bool, "false", "whether KubeStack is the network provider of kubelet and controller manager (builds of Kubernetes 1.2 and 1.3 that know it)"),
     p("KUBESTACK_BRIDGE", Word, "br-int", "Open vSwitch bridge that KubeStack's ports are on"),
-    secret("BOOTSTRAP_TOKEN", Word, "token that a worker joins by, with CERTIFICATES=bootstrap"),
+    secret("BOOTSTRAP_TOKEN", BootstrapToken, "token that workers with CERTIFICATES=bootstrap join by; given to the masters too, which let them in (1.12 and later)"),
     p("OPENSTACK_CA", Pem, "", "certificate of the authority that signed OpenStack's, where the system does not know it"),
     p("SELINUX_MODE", Choice(&["enforcing", "permissive", "disabled"]), "", "SELinux from the next boot on; else as the image has it"),
     p("PREFLIGHT", Choice(&["warn", "refuse", "off"]), "warn", "what happens where the machine is too small for its role"),
@@ -85,6 +116,7 @@ pub const TABLE: &[Parameter] = &[
     p("KUBE_MASTER_IP", Ip, "", "address of the API for workers"),
     p("KUBE_API_PUBLIC_ADDRESS", Ip, "", "floating address of the API"),
     p("KUBE_API_PRIVATE_ADDRESS", Ip, "", "private address of the API"),
+    p("MASTER_HOSTNAME", Domain, "", "a further name by which the API is reached, for its certificate"),
     p("KUBE_API_PORT", Port, "6443", "port of the API"),
     p("KUBE_ALLOW_PRIV", Bool, "true", "whether privileged containers are allowed"),
     p("TLS_DISABLED", Bool, "false", "whether the cluster works without TLS"),
@@ -102,18 +134,27 @@ pub const TABLE: &[Parameter] = &[
     p("KUBEPROXY_OPTIONS", Options, "", "further flags of kube-proxy"),
     p("KUBESCHEDULER_OPTIONS", Options, "", "further flags of the scheduler"),
     p("CERT_MANAGER_API", Bool, "false", "whether masters get the CA's key"),
-    secret("CA_KEY", Pem, "private key of the CA"),
-    p("KUBE_SERVICE_ACCOUNT_KEY", Pem, "", "public key of service accounts"),
-    secret("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", Pem, "private key of service accounts"),
+    p("KUBE_SERVICE_ACCOUNT_KEY", Material, "", "public key of service accounts, the same on all masters"),
+    secret("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", Material, "private key of service accounts, the same on all masters"),
     // Network.
-    p("NETWORK_DRIVER", Choice(&["flannel", "calico"]), "flannel", "pod network"),
+    p("NETWORK_DRIVER", Choice(&["flannel", "calico", "static-routes", "kubestack", "none"]), "flannel", "pod network"),
     p("FLANNEL_NETWORK_CIDR", Cidr, "10.100.0.0/16", "pod network of flannel"),
     p("FLANNEL_NETWORK_SUBNETLEN", Number(1, 30), "24", "prefix length of a node's part of it"),
-    p("FLANNEL_BACKEND", Choice(&["host-gw", "vxlan", "udp"]), "host-gw", "how flannel reaches other nodes"),
+    p("FLANNEL_RUNS_AS", Choice(&["unit", "add-on"]), "", "unit: flanneld runs beside the runtime and keeps its leases in etcd; add-on: the cluster brings it; else unit up to Kubernetes 1.9"),
+    p("FLANNEL_SUBNET_MIN", Ip, "", "first subnet that flannel as a unit deals out; else the second of the network"),
+    p("FLANNEL_SUBNET_MAX", Ip, "", "last subnet that flannel as a unit deals out; else the last of the network"),
+    p("FLANNEL_BACKEND", Choice(&["host-gw", "vxlan", "udp", "ipip", "wireguard"]), "host-gw", "how flannel reaches other nodes"),
+    p("FLANNEL_BACKEND_OPTIONS", Map, "", "options of flannel's backend, e.g. {\"VNI\": 7, \"DirectRouting\": true}, where it runs as a unit"),
+    p("FLANNEL_ETCD_PREFIX", Word, "", "key in etcd that everything of flannel lies below; else what the image's /etc/sysconfig/flanneld says, else /coreos.com/network"),
     p("FLANNEL_USE_VXLAN", Bool, "false", "flannel's vxlan backend in Magnum's first releases"),
-    p("FLANNEL_TAG", Word, "", "image tag of flannel"),
+    p("FLANNEL_TAG", Word, "", "image tag of flannel; where it runs as a unit, the release that the image has"),
     p("FLANNEL_CNI_TAG", Word, "", "image tag of flannel's CNI plugin"),
     p("PODS_NETWORK_CIDR", Cidr, "", "pod network, whichever driver"),
+    p("NODE_SUBNETS", List, "", "address=subnet of every node, this one too, for NETWORK_DRIVER=static-routes: 192.0.2.11=10.100.1.0/24"),
+    p("POD_BRIDGE", Word, "kbr0", "bridge of the node's pods, for NETWORK_DRIVER=static-routes"),
+    p("PROXY_MODE", Choice(&["userspace", "iptables", "ipvs", "nftables"]), "", "how kube-proxy balances; else the version's own choice"),
+    p("SERVICE_NODE_PORT_RANGE", Word, "", "ports of services on every node; else 30000-32767"),
+    p("FIREWALL", Choice(&["off", "nftables", "firewalld", "iptables-services"]), "off", "whose rules let the node's own services in; off: nobody's are touched"),
     p("PORTAL_NETWORK_CIDR", Cidr, "10.254.0.0/16", "service network"),
     p("DNS_SERVICE_IP", Ip, "10.254.0.10", "address of the cluster's DNS"),
     p("DNS_CLUSTER_DOMAIN", Domain, "cluster.local", "domain of the cluster"),
@@ -140,7 +181,8 @@ pub const TABLE: &[Parameter] = &[
     // Runtime and its volume.
     p("DOCKER_VOLUME", Uuid, "", "Cinder id of the container runtime's volume (Heat's /dev/vdb)"),
     p("DOCKER_VOLUME_SIZE", Number(0, LARGEST), "", "its size in GiB; 0: no volume"),
-    p("DOCKER_STORAGE_DRIVER", Word, "overlay2", "storage driver of docker"),
+    p("DOCKER_STORAGE_DRIVER", Word, "overlay2", "storage driver of the runtime: overlay2, btrfs, with docker also overlay and devicemapper"),
+    p("DOCKER_STORAGE_CHANGE", Word, "", "storage driver in use whose images and containers may be left behind, unused, by a change to another"),
     p("CONTAINER_RUNTIME", Choice(&["host-docker", "docker", "containerd", "cri-o"]), "host-docker", "container runtime"),
     p("CGROUP_DRIVER", Choice(&["cgroupfs", "systemd"]), "", "cgroup driver of the runtime; else its own choice"),
     p("INSECURE_REGISTRY_URL", HostPort, "", "registry that is reached without TLS"),
@@ -305,20 +347,9 @@ mod tests {
     #[test]
     fn whatever_holds_a_credential_is_secret() {
         for parameter in TABLE {
-            let telling = [
-                "PASSWORD",
-                "TOKEN",
-                "SECRET",
-                "PRIVATE_KEY",
-                "CA_KEY",
-                "TRUST_ID",
-                "P_PROXY",
-                "S_PROXY",
-                "CURL",
-                "HANDLE",
-                "DISCOVERY",
-            ];
-            let expected = telling.iter().any(|word| parameter.name.contains(word));
+            let telling = ["PASSWORD", "TOKEN", "SECRET", "TRUST_ID", "P_PROXY", "S_PROXY", "CURL", "HANDLE", "DISCOVERY"];
+            let is_key = parameter.name.ends_with("_KEY") && parameter.name != "KUBE_SERVICE_ACCOUNT_KEY";
+            let expected = is_key || telling.iter().any(|word| parameter.name.contains(word));
             assert_eq!(parameter.secret, expected, "{}", parameter.name);
         }
     }

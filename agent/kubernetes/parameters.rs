@@ -216,7 +216,7 @@ fn collect<'a>(
 fn text_of(parameter: &Parameter, value: &Value) -> Option<String> {
     match (value, parameter.kind) {
         (Value::Null, _) => Some(String::new()),
-        (Value::Object(_), Kind::Handle) => Some(value.to_string()),
+        (Value::Object(_), Kind::Handle | Kind::Map) => Some(value.to_string()),
         (Value::Array(items), Kind::List) if items.iter().all(|item| !item.is_array() && !item.is_object()) => {
             Some(items.iter().map(python_text).collect::<Vec<_>>().join(","))
         }

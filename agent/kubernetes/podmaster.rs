@@ -51,7 +51,7 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
             "image": format!("{prefix}{IMAGE}"),
             "command": [
                 "/podmaster",
-                format!("--etcd-servers={}", etcd::url_of_the_api_server(spec, cluster)),
+                format!("--etcd-servers={}", etcd::url_of_the_api_server(spec)),
                 format!("--key={key}"),
                 format!("--source-file={WAITING}/{manifest}"),
                 format!("--dest-file={MANIFESTS}/{manifest}"),

@@ -52,28 +52,29 @@ mod tests {
     use super::*;
     use crate::metadata::Deployment;
 
-    fn lacks(config: &serde_json::Value, facts: Facts) -> Vec<String> {
+    fn lacks(config: &serde_json::Value, facts: &Facts) -> Vec<String> {
         let entry = json!({"id": "i", "group": "kubernetes-node", "config": config});
         let spec = super::super::node_of(&Deployment::parse(&entry).unwrap().unwrap()).unwrap();
-        preflight(&spec, &facts).iter().map(|mistake| mistake.problem.clone()).collect()
+        preflight(&spec, facts).iter().map(|mistake| mistake.problem.clone()).collect()
     }
 
     #[test]
     fn a_kubelet_that_the_machine_would_stop_is_named() {
         let node = |tag: &str, more: &str| {
             let mut config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.5", "KUBE_NODE_IP": "192.0.2.31", "KUBE_TAG": tag,
-                "INSTANCE_NAME": "n", "CERTIFICATES": "given"});
+                "INSTANCE_NAME": "n", "CERTIFICATES": "bootstrap",
+                "BOOTSTRAP_TOKEN": "abcdef.0123456789abcdef", "CA_CERTIFICATE": "/given/ca.crt"});
             config[more.split('=').next().unwrap()] = json!(more.split('=').nth(1));
             config
         };
         let facts = Facts { unified_cgroups: true, swap: Some(512), ..Facts::default() };
         assert_eq!(
-            lacks(&node("v1.18.2", "ROLE=minion"), facts),
+            lacks(&node("v1.18.2", "ROLE=minion"), &facts),
             ["finds control groups of version 2 alone", "finds 512 MiB of swap"]
         );
-        assert_eq!(lacks(&node("v1.28.9", "ROLE=minion"), facts), ["finds 512 MiB of swap"]);
-        assert!(lacks(&node("v1.28.9", "SWAP=allow"), facts).is_empty());
-        assert!(lacks(&node("v1.28.9", "ROLE=minion"), Facts { swap: Some(0), ..facts }).is_empty());
+        assert_eq!(lacks(&node("v1.28.9", "ROLE=minion"), &facts), ["finds 512 MiB of swap"]);
+        assert!(lacks(&node("v1.28.9", "SWAP=allow"), &facts).is_empty());
+        assert!(lacks(&node("v1.28.9", "ROLE=minion"), &Facts { swap: Some(0), ..facts }).is_empty());
     }
 
     #[test]
@@ -83,11 +84,11 @@ mod tests {
         let volume = json!({"ROLE": "minion", "DOCKER_VOLUME": "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4", "CLUSTER_UUID": "c0ffee00-1111-4222-8333-444455556666"});
         let small = Facts { memory: Some(990), cpus: Some(1), disk: Some(100), ..Facts::default() };
         let large = Facts { memory: Some(2048), cpus: Some(2), disk: Some(20_000), ..Facts::default() };
-        assert_eq!(lacks(&master, small), ["finds 1 CPUs", "finds 990 MiB of memory", "finds 100 MiB free"]);
-        assert_eq!(lacks(&minion, small), ["finds 100 MiB free"]);
-        assert!(lacks(&volume, small).is_empty());
+        assert_eq!(lacks(&master, &small), ["finds 1 CPUs", "finds 990 MiB of memory", "finds 100 MiB free"]);
+        assert_eq!(lacks(&minion, &small), ["finds 100 MiB free"]);
+        assert!(lacks(&volume, &small).is_empty());
         for document in [&master, &minion] {
-            assert!(lacks(document, large).is_empty() && lacks(document, Facts::default()).is_empty());
+            assert!(lacks(document, &large).is_empty() && lacks(document, &Facts::default()).is_empty());
         }
     }
 }

@@ -3,8 +3,8 @@
 use super::cluster::{ClusterSpec, Facts};
 use super::node_spec::{NodeSpec, Role};
 use super::{
-    apiserver, certificates, cloud_config, containerd, controller_manager, cri_dockerd, crio, docker, etcd, flannel, haproxy,
-    host, kube_proxy, kubelet, other_systems, podmaster, registry, scheduler,
+    apiserver, bootstrap, certificates, cloud_config, containerd, controller_manager, cri_dockerd, crio, docker, etcd, firewall,
+    flannel, haproxy, host, kube_proxy, kubelet, other_systems, pod_network, podmaster, registry, scheduler,
 };
 use crate::desired::Desired;
 
@@ -12,11 +12,11 @@ use crate::desired::Desired;
 #[must_use]
 pub fn render(spec: &NodeSpec, facts: &Facts) -> Desired {
     let mut desired = Desired::default();
-    host::add(spec, &mut desired);
+    host::add(spec, facts, &mut desired);
     if let (Role::Master, Some(address)) = (spec.role, spec.address) {
         etcd::add(spec, address, &mut desired);
     }
-    docker::add(spec, &mut desired);
+    docker::add(spec, facts, &mut desired);
     if let Some(cluster) = &spec.kubernetes {
         add_cluster(spec, cluster, facts, &mut desired);
     }
@@ -27,22 +27,25 @@ fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &
     type Add = fn(&NodeSpec, &ClusterSpec, &Facts, &mut Desired);
     // What others read, and are restarted for.
     let first: &[Add] = &[certificates::add, cloud_config::add];
-    let on_masters: &[Add] = &[apiserver::add, controller_manager::add, scheduler::add, podmaster::add];
+    let on_masters: &[Add] = &[apiserver::add, controller_manager::add, scheduler::add, podmaster::add, bootstrap::add];
     let everywhere: &[Add] = &[
         containerd::add,
         crio::add,
         cri_dockerd::add,
         flannel::add,
+        pod_network::add,
         kubelet::add,
         kube_proxy::add,
         registry::add,
         haproxy::add,
         other_systems::add,
+        firewall::add,
     ];
     let masters = on_masters.iter().filter(|_| spec.role == Role::Master);
     for add in first.iter().chain(masters).chain(everywhere) {
         add(spec, cluster, facts, desired);
     }
+    certificates::add_readers(desired);
 }
 
 #[cfg(test)]
@@ -88,6 +91,10 @@ mod tests {
         }
         for one in &desired.authorities {
             writeln!(out, "authority {} {} {}:{}", one.signer, one.path, one.owner.user, one.owner.group).unwrap();
+            writeln!(out, "  given={:?} signing_key={:?} key_path={:?}", one.given, one.signing_key, one.key_path).unwrap();
+            if let Some(path) = &one.signing_path {
+                writeln!(out, "  signing_path={path}").unwrap();
+            }
         }
         for one in &desired.certificates {
             let (owner, subject) = (&one.owner, format!("CN={} O={}", one.common_name, one.organisations.join(",")));
@@ -98,9 +105,26 @@ mod tests {
             )
             .unwrap();
             writeln!(out, "  {} {} for {} {:?}", one.path, one.key, one.names.join(" "), one.addresses).unwrap();
+            writeln!(out, "  given={:?}", one.given).unwrap();
+        }
+        if let Some(trust) = &desired.trust {
+            writeln!(out, "trust {trust:?}").unwrap();
         }
         for one in &desired.gates {
-            writeln!(out, "gate {} {}x {:?} needs={:?}", one.name, one.consecutive, one.probe, one.needs).unwrap();
+            let deadline = one.deadline.map_or("run".to_owned(), |own| format!("{}s", own.as_secs()));
+            writeln!(out, "gate {} {}x {deadline} {:?} needs={:?}", one.name, one.consecutive, one.probe, one.needs).unwrap();
+        }
+        if let Some(flannel) = &desired.flannel {
+            writeln!(
+                out,
+                "flannel {} at {} writes={} {:?}",
+                flannel.prefix, flannel.etcd.endpoint, flannel.writes, flannel.etcd.identity
+            )
+            .unwrap();
+        }
+        for one in &desired.objects {
+            writeln!(out, "object {} at {}{}/{} needs={:?}", one.name, one.server, one.collection, one.object, one.needs)
+                .unwrap();
         }
         out
     }
@@ -157,6 +181,19 @@ mod tests {
             (24, "CONTAINER_RUNTIME=docker"),
             (28, ""),
             (31, "CONTAINER_RUNTIME=cri-o"),
+            // The networks that a node makes by itself.
+            (
+                9,
+                "# flannel-unit\nFLANNEL_RUNS_AS=unit\nFLANNEL_BACKEND=vxlan\nFLANNEL_BACKEND_OPTIONS='{\"VNI\": 7}'\nFIREWALL=iptables-services\nPROXY_MODE=iptables",
+            ),
+            (
+                31,
+                "# flannel-unit\nCONTAINERD_VERSION=1.7.20\nFLANNEL_RUNS_AS=unit\nFLANNEL_BACKEND=host-gw\nFLANNEL_TAG=v0.25.1\nETCD_SERVER_IP=10.0.0.17\nFIREWALL=nftables\nPROXY_MODE=ipvs",
+            ),
+            (
+                20,
+                "# static-routes\nCONTAINER_RUNTIME=docker\nNETWORK_DRIVER=static-routes\nNODE_SUBNETS=10.0.0.101=10.100.1.0/24,10.0.0.131=10.100.2.0/24",
+            ),
             (37, "CONTAINERD_VERSION=2.1.0\nETCD_TAG=v3.6.4\nETCD_DISCOVERY_URL=\nFLANNEL_BACKEND=host-gw"),
         ] {
             for (role, old, new) in [("master", "2016-master", "2026-master"), ("minion", "2016-minion", "2026-worker")] {
@@ -166,7 +203,9 @@ mod tests {
                 let name = format!("INSTANCE_NAME=blue-{role}-0\n");
                 let read = heat_params::parse(&format!("{text_of}\nKUBE_TAG=v1.{minor}.1\n{name}{changes}\n")).unwrap();
                 let desired = rendered(&json!({"id": "i", "config": read.parameters}));
-                compare(&format!("kubernetes-1.{minor}-{role}"), &text(&desired));
+                let of = changes.strip_prefix("# ").map_or("", |comment| comment.lines().next().unwrap_or_default());
+                let dash = if of.is_empty() { "" } else { "-" };
+                compare(&format!("kubernetes-1.{minor}{dash}{of}-{role}"), &text(&desired));
             }
         }
     }
@@ -174,7 +213,12 @@ mod tests {
     #[test]
     fn every_need_is_fulfilled_by_something_that_is_desired() {
         use crate::desired::Need;
-        for document in [include_str!("../../examples/master.json"), include_str!("../../examples/minion.json")] {
+        for document in [
+            include_str!("../../examples/master.json"),
+            include_str!("../../examples/minion.json"),
+            include_str!("../../examples/kubernetes-master.json"),
+            include_str!("../../examples/kubernetes-minion.json"),
+        ] {
             let document: Value = serde_json::from_str(document).unwrap();
             let deployments = document["deployments"].as_array().unwrap();
             assert_eq!(deployments.len(), 1);
@@ -188,12 +232,18 @@ mod tests {
                         Need::Directory(path) => desired.directories.iter().any(|one| one.path == *path),
                         Need::Unit(name) => desired.units.iter().any(|one| one.name == *name),
                         Need::Gate(name) => desired.gates.iter().any(|one| one.name == *name),
+                        Need::Object(name) => desired.objects.iter().any(|one| one.name == *name),
+                        Need::FlannelKey => desired.flannel.is_some(),
                     },
                     "{need:?}"
                 );
             }
             for unit in &desired.units {
-                assert!(unit.restart_on.iter().all(|path| desired.files.iter().any(|file| file.path == *path)), "{}", unit.name);
+                let there = |path: &String| {
+                    let wished = desired.trusted_paths().contains(path.as_str());
+                    wished || desired.files.iter().any(|file| file.path == *path)
+                };
+                assert!(unit.restart_on.iter().all(there), "{}", unit.name);
             }
         }
     }

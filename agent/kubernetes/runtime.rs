@@ -4,16 +4,22 @@
 use std::collections::BTreeSet;
 
 use super::cluster::{ClusterSpec, RuntimeKind};
+use super::daemon::{GREEN, deadline};
 use super::docker;
 use super::environment_file::line;
 use super::host::{GUARDED, SYSCTL_UNIT, add_directory};
 use super::node_spec::{NodeSpec, Proxy};
-use crate::desired::{Desired, File, Need, Owner, Unit, Volume, VolumeRole};
+use super::pod_network::OfDocker;
+use crate::desired::{ContainerEngine, Content, Desired, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
+use crate::storage::thin_pool;
 
 /// Where the programs of pod networks lie. The one source of both paths, for runtimes and kubelets (magnum-node.md 7.4 no. 46).
 pub(super) const CNI_PROGRAMS: &str = "/opt/cni/bin";
 /// Where pod networks are described.
 pub(super) const CNI_NETWORKS: &str = "/etc/cni/net.d";
+
+/// The gate that looks at the store before the engine is started on it.
+const STORAGE: &str = "storage";
 
 const DOCKER: &str = "docker.service";
 const CONTAINERD: &str = "containerd.service";
@@ -22,6 +28,8 @@ const CRI_DOCKERD: &str = "cri-docker.service";
 
 /// A runtime with the distribution's own unit.
 pub(super) struct Engine {
+    /// Whose store it is.
+    pub(super) whose: ContainerEngine,
     /// `docker.service`.
     pub(super) unit: &'static str,
     /// Where its settings lie.
@@ -32,6 +40,8 @@ pub(super) struct Engine {
     pub(super) store_mode: u32,
     /// What it reads when it starts.
     pub(super) settings: Vec<File>,
+    /// What the pod network adds.
+    pub(super) network: OfDocker,
 }
 
 impl Engine {
@@ -45,8 +55,9 @@ impl Engine {
         if let Some(volume) = &spec.runtime_volume {
             desired.volumes.push(Volume {
                 role: VolumeRole::Runtime,
-                cinder_id: volume.id.clone(),
+                disk: volume.disk.clone(),
                 hint: "/dev/vdb".to_owned(),
+                content: spec.storage.content(),
                 mount_point: self.store.to_owned(),
                 root_mode: self.store_mode,
                 root_owner: Owner::root(),
@@ -58,13 +69,29 @@ impl Engine {
             });
             needs.insert(Need::Volume(VolumeRole::Runtime));
         }
+        desired.gates.push(Gate {
+            name: STORAGE.to_owned(),
+            unit: None,
+            probe: Probe::Store(spec.storage.store(self.whose, self.store)),
+            consecutive: 1,
+            deadline: None,
+            needs: needs.clone(),
+            remedy: format!("`findmnt -T {}`", self.store),
+        });
+        // Nothing of a running engine is stopped for a store that it could not use.
+        needs.insert(Need::Gate(STORAGE.to_owned()));
         if self.unit == docker::UNIT {
             // An engine that finds forwarding off switches it on and drops what is forwarded (magnum-node.md 7.4 no. 52).
             needs.insert(Need::Unit(SYSCTL_UNIT.to_owned()));
         }
+        if let Some(socket) = socket(self.whose) {
+            desired.gates.push(socket_gate(self.unit, socket));
+        }
         let mut restart_on: BTreeSet<String> = self.settings.iter().map(|file| file.path.clone()).collect();
         let content = self.drop_in(spec);
         desired.files.extend(self.settings);
+        needs.extend(self.network.needs);
+        restart_on.extend(self.network.restart_on);
         if let Some(proxy) = &spec.proxy {
             // Proxy URLs may hold a password.
             let (path, content) = (proxy_file(self.folder), environment(proxy));
@@ -87,14 +114,46 @@ impl Engine {
 RequiresMountsFor={store}
 "
         );
-        if spec.runtime_volume.is_some() {
-            // Also in the moments before the mount unit is there.
-            out.push_str(&format!("AssertPathIsMountPoint={store}\n"));
+        match (&spec.runtime_volume, spec.storage.content()) {
+            (None, _) => {}
+            (Some(_), Content::ThinPool) => {
+                let pool = thin_pool::UNIT;
+                out.push_str(&format!("Requires={pool}\nAfter={pool}\nAssertPathExists={}\n", thin_pool::DEVICE));
+            }
+            // Also in the moments before the mount unit is there. A file system that the kernel made read-only after I/O
+            // errors would have the engine start for ever.
+            (Some(_), Content::Xfs | Content::Btrfs) => {
+                out.push_str(&format!("AssertPathIsMountPoint={store}\nAssertPathIsReadWrite={store}\n"));
+            }
         }
-        if spec.proxy.is_some() {
-            out.push_str(&format!("\n[Service]\nEnvironmentFile={}\n", proxy_file(self.folder)));
+        out.push_str(&self.network.unit_lines);
+        let proxy = spec.proxy.as_ref().map(|_| format!("EnvironmentFile={}\n", proxy_file(self.folder))).unwrap_or_default();
+        if !(proxy.is_empty() && self.network.service_lines.is_empty()) {
+            out.push_str(&format!("\n[Service]\n{proxy}{}", self.network.service_lines));
         }
         out
+    }
+}
+
+/// Where an engine is reached that speaks gRPC; docker is asked more than that.
+fn socket(engine: ContainerEngine) -> Option<&'static str> {
+    match engine {
+        ContainerEngine::Docker => None,
+        ContainerEngine::Containerd => Some("/run/containerd/containerd.sock"),
+        ContainerEngine::CriO => Some("/run/crio/crio.sock"),
+    }
+}
+
+/// The gate of whoever serves the kubelet at a socket, named as its unit is.
+fn socket_gate(unit: &str, socket: &str) -> Gate {
+    Gate {
+        name: unit.trim_end_matches(".service").to_owned(),
+        unit: Some(unit.to_owned()),
+        probe: Probe::Socket(socket.to_owned()),
+        consecutive: GREEN,
+        deadline: Some(deadline::STORE),
+        needs: BTreeSet::from([Need::Unit(unit.to_owned())]),
+        remedy: format!("`journalctl -u {unit}`; `crictl --runtime-endpoint unix://{socket} info`"),
     }
 }
 
@@ -145,27 +204,32 @@ pub(super) fn keep_others_off(cluster: &ClusterSpec, desired: &mut Desired) {
         RuntimeKind::Containerd(..) => &[DOCKER, "docker.socket", CRI_DOCKERD, "cri-docker.socket", CRI_O],
         RuntimeKind::CriO => &[DOCKER, "docker.socket", CRI_DOCKERD, "cri-docker.socket", CONTAINERD],
     };
+    let why = format!("The node's container runtime is {}: nothing starts another one beside it.", unit_of_kind(cluster));
     for unit in others {
-        let folder = format!("/etc/systemd/system/{unit}.d");
-        let path = format!("{folder}/50-heat-node-agent.conf");
-        let content = format!(
-            "\
+        keep_off(unit, &why, desired);
+    }
+}
+
+/// Keeps a unit from starting, and ends it where it runs.
+pub(super) fn keep_off(unit: &str, why: &str, desired: &mut Desired) {
+    let folder = format!("/etc/systemd/system/{unit}.d");
+    let path = format!("{folder}/50-heat-node-agent.conf");
+    let content = format!(
+        "\
 # Made by heat-node-agent.
 [Unit]
-# The node's container runtime is {}. This is never true, so nothing starts another one beside it.
+# {why} This is never true.
 ConditionPathExists=!/
-",
-            unit_of_kind(cluster)
-        );
-        add_directory(&folder, desired);
-        desired.files.push(File::public(path.clone(), content));
-        // Its one restart, when the file is new, ends one that runs.
-        desired.units.push(Unit {
-            name: (*unit).to_owned(),
-            enable: false,
-            restart_on: BTreeSet::from([path]),
-            needs: BTreeSet::new(),
-            applies_files: true,
-        });
-    }
+"
+    );
+    add_directory(&folder, desired);
+    desired.files.push(File::public(path.clone(), content));
+    // Its one restart, when the file is new, ends one that runs.
+    desired.units.push(Unit {
+        name: unit.to_owned(),
+        enable: false,
+        restart_on: BTreeSet::from([path]),
+        needs: BTreeSet::new(),
+        applies_files: true,
+    });
 }

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 use reqwest::Url;
+use serde_json::Value;
 
 /// The form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +45,16 @@ pub enum Kind {
     Version,
     /// PEM text; line ends may be the two characters `\` `n` (Magnum sends them so).
     Pem,
+    /// PEM text, or the absolute path of a file on the node that holds it.
+    Material,
+    /// A bootstrap token of Kubernetes: its public id and its secret.
+    BootstrapToken,
     /// Further command line options of a component.
     Options,
     /// A wait condition's handle: a URL, or the map that the handle's `signal` attribute gives.
     Handle,
+    /// A map of plain values, as JSON.
+    Map,
 }
 
 impl Kind {
@@ -71,7 +78,10 @@ impl Kind {
             Self::Choice(words) => format!("one of {}", words.join(", ")),
             Self::Version => "v1.MINOR or v1.MINOR.PATCH, perhaps with a suffix".to_owned(),
             Self::Pem => "PEM text of at most 64 KiB".to_owned(),
+            Self::Material => "PEM text of at most 64 KiB, or the absolute path of a file on the node".to_owned(),
+            Self::BootstrapToken => "6 and 16 lower-case letters and digits with a dot between them".to_owned(),
             Self::Options => "one line of at most 8192 characters".to_owned(),
+            Self::Map => "a JSON map of words, numbers and booleans, at most 4096 characters".to_owned(),
             Self::Handle => {
                 "the URL of the handle, the map of its attribute \"signal\", {endpoint, token}, or its curl_cli line".to_owned()
             }
@@ -104,7 +114,10 @@ impl Kind {
             Self::Choice(_) => "is not one of the choices",
             Self::Version => "is not a Kubernetes version",
             Self::Pem => "is not PEM",
+            Self::Material => "is neither PEM nor an absolute path",
+            Self::BootstrapToken => "is not a bootstrap token",
             Self::Handle => "is not a wait condition's handle",
+            Self::Map => "is not a map",
         }
     }
 
@@ -136,6 +149,9 @@ impl Kind {
             Self::Url => is_http_url(text),
             Self::Version => is_version(text),
             Self::Pem => is_pem(text),
+            Self::Material => is_pem(text) || is_path(text),
+            Self::BootstrapToken => is_bootstrap_token(text),
+            Self::Map => return plain(4096).then(|| plain_map(text)).flatten(),
             // `null`, which is what a handle without the attribute gives, is explained by who reads the handle.
             Self::Handle => {
                 plain(8192) && (text.starts_with('{') || text.starts_with("curl ") || text == "null" || is_http_url(text))
@@ -145,9 +161,22 @@ impl Kind {
     }
 }
 
+/// The map in one spelling, without blanks.
+fn plain_map(text: &str) -> Option<String> {
+    let map: serde_json::Map<String, Value> = serde_json::from_str(text).ok()?;
+    map.values().all(|value| value.is_string() || value.is_u64() || value.is_boolean()).then(|| Value::Object(map).to_string())
+}
+
 /// Decimal digits only: `u32::from_str` would also take a leading plus sign.
 fn number(text: &str) -> Option<u32> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+/// `30000-32767`: first and last, in this order.
+pub(super) fn port_range(text: &str) -> Option<(u16, u16)> {
+    let port = |text| Kind::Port.normalised(text)?.parse().ok();
+    let (first, last) = text.split_once('-')?;
+    Some((port(first)?, port(last)?)).filter(|(first, last)| first <= last)
 }
 
 fn is_label(text: &str) -> bool {
@@ -210,6 +239,20 @@ fn is_pem(text: &str) -> bool {
         && text.chars().all(|c| c == '\n' || c == '\r' || !c.is_control())
 }
 
+/// Absolute, without a step back, in characters that need no quoting anywhere.
+fn is_path(text: &str) -> bool {
+    text.len() <= 255
+        && text.starts_with('/')
+        && !text.ends_with('/')
+        && text.split('/').all(|part| part != "." && part != "..")
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "._:/@+=~-".contains(c))
+}
+
+fn is_bootstrap_token(text: &str) -> bool {
+    let plain = |part: &str, length| part.len() == length && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    text.split_once('.').is_some_and(|(id, secret)| plain(id, 6) && plain(secret, 16))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,6 +293,23 @@ mod tests {
                 &["-----BEGIN CERTIFICATE-----\\nAA\\n-----END CERTIFICATE-----"],
                 &["AA", "-----BEGIN X-----\0-----END X-----"],
             ),
+            (
+                Kind::Material,
+                &["-----BEGIN CERTIFICATE-----\\nAA\\n-----END CERTIFICATE-----", "/etc/pki/ca.crt"],
+                &["ca.crt", "/", "/etc/../ca.crt", "/etc/pki/", "/etc/a b", "/etc/a\nb", "AA"],
+            ),
+            (
+                Kind::BootstrapToken,
+                &["abcdef.0123456789abcdef"],
+                &[
+                    "abcdef",
+                    "abcdef.0123456789abcde",
+                    "Abcdef.0123456789abcdef",
+                    "abcdef.0123456789abcdef.x",
+                    "abcdef-0123456789abcdef",
+                ],
+            ),
+            (Kind::Map, &[r#"{"VNI": 7, "GBP": true}"#, "{}"], &["[]", "VNI", r#"{"a": {}}"#, r#"{"a": -1}"#, ""]),
             (Kind::Options, &["--v=2 --feature-gates=A=true"], &["--v=2\n--x"]),
             (
                 Kind::Handle,
@@ -271,6 +331,7 @@ mod tests {
         assert_eq!(Kind::Bool.normalised("True").as_deref(), Some("true"));
         assert_eq!(Kind::Number(0, 99).normalised("007").as_deref(), Some("7"));
         assert_eq!(Kind::Ip.normalised("2001:DB8:0::1").as_deref(), Some("2001:db8::1"));
+        assert_eq!(Kind::Map.normalised("{\"VNI\": 7}").as_deref(), Some("{\"VNI\":7}"));
         assert_eq!(Kind::Cidr.normalised("10.100.7.9/16").as_deref(), Some("10.100.0.0/16"));
     }
 
@@ -278,7 +339,7 @@ mod tests {
         #[test]
         fn no_value_can_end_a_line(text in ".{0,40}[\n\r\0].{0,40}") {
             for kind in [Kind::Bool, Kind::Word, Kind::Text, Kind::List, Kind::Label, Kind::Domain, Kind::Ip, Kind::Cidr, Kind::Port,
-                Kind::HostPort, Kind::Uuid, Kind::Url, Kind::Number(0, 9), Kind::Choice(&["a"]), Kind::Version, Kind::Options, Kind::Handle] {
+                Kind::HostPort, Kind::Uuid, Kind::Url, Kind::Number(0, 9), Kind::Choice(&["a"]), Kind::Version, Kind::BootstrapToken, Kind::Options, Kind::Handle, Kind::Map] {
                 proptest::prop_assert_eq!(kind.normalised(&text), None);
             }
         }

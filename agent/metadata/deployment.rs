@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::input::Input;
 use crate::http::redacted;
-use crate::openstack::keystone::Credentials;
+use crate::openstack::keystone::{Credentials, Scope};
 
 /// Longest id, name, group or output name that is accepted, in characters.
 const NAME_LIMIT: usize = 1024;
@@ -198,7 +198,8 @@ impl Deployment {
             return SignalTarget::Unsupported { name: format!("HEAT_SIGNAL without {}", lacking.join(", ")) };
         };
         let region = self.text_input("deploy_region_name").map(str::to_owned);
-        let credentials = Credentials { auth_url: auth_url.to_owned(), user_id, password, project_id, region };
+        let credentials =
+            Credentials { auth_url: auth_url.to_owned(), user_id, password, scope: Scope::Project(project_id), region };
         SignalTarget::Heat { credentials, stack, resource }
     }
 
@@ -393,7 +394,7 @@ mod tests {
             auth_url: "https://k:5000/v3".into(),
             user_id: "u".into(),
             password: "hush".into(),
-            project_id: "p".into(),
+            scope: Scope::Project("p".into()),
             region: None,
         };
         let target = Deployment::parse(&heat(&[], &[])).unwrap().unwrap().signal_target();

@@ -44,17 +44,47 @@ pub struct Credentials {
     pub user_id: String,
     /// Verbatim.
     pub password: String,
-    /// The stack's own project.
-    pub project_id: String,
+    /// What the token is to be good for.
+    #[serde(rename = "project_id", with = "stored_scope")]
+    pub scope: Scope,
     /// Region of the endpoints; `None` takes the first.
     pub region: Option<String>,
+}
+
+/// What a token is good for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// A project, by its id: a stack user's own.
+    Project(String),
+    /// What a trust delegates, by its id: a cluster's trustee from Magnum 17.x on (magnum-node.md 4.2).
+    Trust(String),
+    /// Nothing in particular: it says who the user is. Its answer has no catalog.
+    None,
+}
+
+/// Metadata and the outbox name a project, and nothing else.
+mod stored_scope {
+    use serde::{Deserialize, Deserializer, Serializer, ser::Error};
+
+    use super::Scope;
+
+    pub(super) fn serialize<S: Serializer>(scope: &Scope, to: S) -> Result<S::Ok, S::Error> {
+        match scope {
+            Scope::Project(id) => to.serialize_str(id),
+            Scope::Trust(_) | Scope::None => Err(S::Error::custom("only a user of a project is stored")),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Scope, D::Error> {
+        String::deserialize(from).map(Scope::Project)
+    }
 }
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Credentials");
         shown.field("auth_url", &http::redacted(&self.auth_url)).field("user_id", &self.user_id);
-        shown.field("project_id", &self.project_id).field("region", &self.region).finish_non_exhaustive()
+        shown.field("scope", &self.scope).field("region", &self.region).finish_non_exhaustive()
     }
 }
 
@@ -131,17 +161,16 @@ impl Session {
 /// The tokens of this process. Cheap to clone; clones share them.
 #[derive(Clone)]
 pub struct Keystone {
-    clock: Clock,
+    pub(super) clock: Clock,
     /// The one used last at the end.
     slots: Arc<Mutex<Vec<Arc<Slot>>>>,
 }
 
 /// The token of one user.
-#[derive(Default)]
 struct Slot {
-    /// [`Credentials::tokens_url`], user, project and password: who does not have it gets no token by the name alone, and
+    /// [`Credentials::tokens_url`], user, scope and password: who does not have it gets no token by the name alone, and
     /// a wait handle that names the server's own user cannot have that one's token sent to an address of its choice.
-    key: [String; 4],
+    key: (String, String, Scope, String),
     /// Held while a token is asked for: whoever comes meanwhile waits for the same answer.
     asking: tokio::sync::Mutex<()>,
     state: Mutex<State>,
@@ -181,6 +210,11 @@ impl Keystone {
     /// # Errors
     /// Keystone is not reachable or does not give a token; [`Error::asked_pause`] is what it asks us to wait.
     pub async fn session(&self, http: &Http, credentials: &Credentials, deadline: Duration) -> Result<Session> {
+        self.session_over(http, credentials, deadline, false).await
+    }
+
+    /// As [`Keystone::session`]; `insecure` as in [`Request::insecure`].
+    async fn session_over(&self, http: &Http, credentials: &Credentials, deadline: Duration, insecure: bool) -> Result<Session> {
         let slot = self.slot(credentials);
         let seen = slot.state().tries;
         let started = self.clock.start();
@@ -198,7 +232,7 @@ impl Keystone {
                 return Err(error.clone());
             }
         }
-        let answer = self.authenticate(http, credentials, deadline.saturating_sub(started.elapsed())).await;
+        let answer = self.authenticate(http, credentials, deadline.saturating_sub(started.elapsed()), insecure).await;
         let mut state = slot.state();
         state.tries += 1;
         state.session = answer.as_ref().ok().cloned();
@@ -216,7 +250,8 @@ impl Keystone {
     }
 
     /// Sends a request with a token, and after a 401 once more with a new one. A URL that begins with
-    /// `/` is below the public endpoint of `service_type`. All of it together has the request's deadline.
+    /// `/` is below the public endpoint of `service_type`. All of it together has the request's deadline. Whether certificates are
+    /// verified holds for Keystone's too.
     ///
     /// # Errors
     /// As [`Keystone::session`], [`Session::endpoint`] and [`Http::request`].
@@ -231,7 +266,7 @@ impl Keystone {
         let mut again = true;
         loop {
             let left = || request.deadline.saturating_sub(started.elapsed());
-            let session = self.session(http, credentials, left()).await?;
+            let session = self.session_over(http, credentials, left(), request.insecure).await?;
             let url = if request.url.starts_with('/') {
                 let base = session.endpoint(service_type, credentials.region.as_deref()).inspect_err(|_| {
                     if session.age.elapsed() >= CATALOG_AGE {
@@ -254,11 +289,14 @@ impl Keystone {
     }
 
     fn slot(&self, credentials: &Credentials) -> Arc<Slot> {
-        let Credentials { user_id, password, project_id, .. } = credentials;
-        let key = [credentials.tokens_url(), user_id.clone(), project_id.clone(), password.clone()];
+        let Credentials { user_id, password, scope, .. } = credentials;
+        let key = (credentials.tokens_url(), user_id.clone(), scope.clone(), password.clone());
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let known = slots.iter().position(|slot| slot.key == key);
-        let slot = known.map_or_else(|| Arc::new(Slot { key, ..Slot::default() }), |at| slots.remove(at));
+        let slot = known.map_or_else(
+            || Arc::new(Slot { key, asking: tokio::sync::Mutex::default(), state: Mutex::default() }),
+            |at| slots.remove(at),
+        );
         if slots.len() >= KEPT {
             slots.remove(0);
         }
@@ -266,15 +304,24 @@ impl Keystone {
         slot
     }
 
-    async fn authenticate(&self, http: &Http, credentials: &Credentials, deadline: Duration) -> Result<Session> {
-        let body = json!({"auth": {
+    async fn authenticate(&self, http: &Http, credentials: &Credentials, deadline: Duration, insecure: bool) -> Result<Session> {
+        let mut auth = json!({
             "identity": {"methods": ["password"],
                 "password": {"user": {"id": credentials.user_id, "password": credentials.password}}},
-            "scope": {"project": {"id": credentials.project_id}},
-        }});
+        });
+        let scope = match &credentials.scope {
+            Scope::Project(id) => Some(json!({"project": {"id": id}})),
+            Scope::Trust(id) => Some(json!({"OS-TRUST:trust": {"id": id}})),
+            Scope::None => None,
+        };
+        if let (Some(scope), Some(auth)) = (scope, auth.as_object_mut()) {
+            auth.insert("scope".to_owned(), scope);
+        }
+        let body = json!({ "auth": auth });
         let url = credentials.tokens_url();
         let mut request = Request::new("POST", &url, deadline).json(body.to_string().into_bytes());
         request.body_limit = ANSWER_LIMIT;
+        request.insecure = insecure;
         // From before the request: the answer may come late.
         let age = self.clock.start();
         let doing = || asking_for(credentials);
@@ -296,7 +343,7 @@ fn session(response: &Response, age: Stopwatch) -> Result<Session> {
             .rule("heat-protocol.md 7.5: POST /v3/auth/tokens")
             .remedy("check that auth_url leads to Keystone itself and that no proxy answers in its place")
     };
-    let token = response.header("x-subject-token").filter(|token| !token.is_empty());
+    let token = response.header("x-subject-token").map(str::trim).filter(|token| !token.is_empty());
     let token = token.ok_or_else(|| unlike("holds no token"))?.to_owned();
     // The parser's words could show parts of the answer.
     let body: Value = serde_json::from_slice(&response.body).map_err(|_| unlike("is no JSON"))?;
@@ -325,10 +372,19 @@ fn text<'a>(from: &'a Value, key: &str) -> &'a str {
 fn refusal(response: &Response, credentials: &Credentials) -> Error {
     let status = response.status;
     let said = serde_json::from_slice::<Value>(&response.body).ok();
-    let said = said.as_ref().and_then(|body| body.pointer("/error/message")?.as_str()).unwrap_or("nothing more");
+    let said = said.as_ref().and_then(|body| body.pointer("/error/message")?.as_str());
+    // Keystone itself said it, no proxy and no other service at this address.
+    let known = said.is_some();
+    let said = said.unwrap_or("nothing more");
     // Keystone repeats what it was sent where that does not fit its schema.
     let said = if said.contains(&credentials.password) { "nothing that can be shown".to_owned() } else { tidy(said) };
+    let trustee = !matches!(credentials.scope, Scope::Project(_));
     let (kind, remedy) = match status {
+        401 | 403 | 404 if trustee && known => (
+            Kind::Permanent,
+            "Magnum removes the cluster's trustee and trust with the cluster, and makes new ones where credentials are rotated: compare \
+             TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID with the cluster's, check `openstack trust list`, and update the stack",
+        ),
         401 => (
             Kind::Permanent,
             "Heat disables the user while the stack is suspended and removes it with the stack: resume the stack, or update it so that \
@@ -336,7 +392,7 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
         ),
         404 => (Kind::Permanent, "auth_url does not lead to Keystone's v3 API (http://HOST:5000/v3): correct it"),
         408 | 429 | 500.. => (Kind::Transient, "Keystone or the balancer before it is overloaded or down; it is tried again"),
-        _ => (Kind::Permanent, "check that auth_url leads to Keystone, and user_id and project_id"),
+        _ => (Kind::Permanent, "check that auth_url leads to Keystone, and user_id and project_id or trust"),
     };
     Error::new(kind, format!("Keystone answered {status}: {said}"))
         .remedy(remedy)

@@ -11,6 +11,7 @@
 
 mod capture;
 pub mod runner;
+pub mod tool;
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;

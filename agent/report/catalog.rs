@@ -164,7 +164,7 @@ messages! {
         "Nothing needs to be done.";
     VolumeWaiting = "HNA-0302", Notice, "e064b8479e3c4dbf8d48892cf8db60c2",
         "A volume is not attached yet",
-        "The agent waits for the disk whose serial is the start of the Cinder id; it goes on the moment udev reports it.",
+        "The agent waits for the disk whose serial is the start of the Cinder id; it goes on the moment udev reports it. The message lists the disks that are there.",
         "Check the attachment: `openstack server volume list`. The device name plays no part.";
     VolumeFormatting = "HNA-0303", Notice, "c528336a1d5a46498b50e1fc6ac8d598",
         "A blank volume is being formatted",
@@ -194,6 +194,34 @@ messages! {
         "A volume could not be prepared",
         "The interlock allowed it, but a step failed: the record, mkfs, the mount unit or the marker.",
         "Step and cause say which and why. The next try goes on from the record.";
+    VolumeGrowing = "HNA-0310", Notice, "2f7335b195b844cabf62549ab87d1a4d",
+        "A volume was extended, its file system follows",
+        "The disk is larger than the file system on it. It is grown while it is in use; that cannot be undone.",
+        "Nothing needs to be done.";
+    VolumeGrown = "HNA-0311", Info, "3cc2de719d2b437a96c3b0a4637c1ee6",
+        "The file system of a volume was grown",
+        "It fills its disk.",
+        "Nothing needs to be done.";
+    VolumeNotGrown = "HNA-0312", Error, "a82dc28b2a064b57a2613882105b46d9",
+        "A volume was extended, and what is on it could not follow",
+        "The store works with its old size. It is tried again after a pause that grows from a minute to an hour, at once with a new deployment.",
+        "The cause names the program and what it said; the remedy is the command to try by hand.";
+    StoreRefused = "HNA-0320", Error, "f121532679844a89b560956aff7ca9a9",
+        "The container runtime's storage driver cannot work here",
+        "The kernel, the runtime's version or the file system lacks what the driver needs, or the store holds another driver's images. Nothing was stopped.",
+        "The remedy names the parameter or the command. Images are never wiped.";
+    StoreMoving = "HNA-0321", Notice, "8f7415b30051428c90a189e5ade377d5",
+        "A store is moved from the root disk to its volume",
+        "Its service is stopped, its data copied and compared, and only then used from the volume. What was there stays on the root disk under another name.",
+        "Nothing needs to be done. When the node is healthy, the old copy may be removed by hand.";
+    StoreMoved = "HNA-0322", Notice, "ae6d0637bd2e4388a44b8e1789432343",
+        "A store was moved to its volume",
+        "The copy was compared with the original before it was put in use.",
+        "The message names the old copy, which may be removed by hand.";
+    VolumeSick = "HNA-0323", Error, "3e149024331a4aab83be1cfa6d392e44",
+        "A volume in use has gone, cannot be written, or is full",
+        "Its services cannot work, and systemd does not start them over and over.",
+        "The remedy says what brings it back. With DRIFT=repair the agent then starts the services; else `systemctl start` does.";
     DeploymentSeen = "HNA-0401", Info, "011d2856e36d4d4282b45de7c0eee3d0",
         "A new deployment is recorded",
         "It runs when those before it in the list have ended.",
@@ -278,6 +306,10 @@ messages! {
         "A parameter of the node is odd",
         "The node is brought up; something in its parameters, or the size of its machine, may be other than meant.",
         "Cause and remedy say what is odd and what to do. `heat-node-agent verify` lists it too.";
+    DriftHeld = "HNA-0513", Warning, "a8699e05d3114b5597751beb95d5976e",
+        "Something on the node is not put back again",
+        "It was put back before and came back: something else writes it. The agent does not fight with another tool; it repairs such a cause once.",
+        "Find what writes the path or stops the unit named here (configuration management, a timer, a person), and let only one of the two do it. A new deployment, or `heat-node-agent rerun`, starts afresh.";
     FileWritten = "HNA-0601", Info, "6ca855286f2b4a77878187cbcfea208d",
         "A file was written",
         "It differed from what the parameters ask for.",
@@ -314,6 +346,66 @@ messages! {
         "A file cannot be written",
         "The old content is still in place.",
         "Look for a full disk, a read-only file system, a directory in its place.";
+    KeyMade = "HNA-0610", Info, "997f08da05297fc51a01279ae92977f5",
+        "A private key was made",
+        "It is made once: restarts, reboots, renewals and new names keep it.",
+        "Nothing needs to be done.";
+    CertificatesChanged = "HNA-0611", Notice, "c9327f5d1a204b3d62c492dacf96ebcd",
+        "Certificates were put in place",
+        "The files of one directory changed together, checked against each other before. Only units that read a changed one are restarted.",
+        "Nothing needs to be done.";
+    CertificatesWaiting = "HNA-0612", Notice, "08aeda6ce0516c9bc48dab809b0ecfc9",
+        "Certificates are waited for",
+        "The issuer does not answer, or not with a certificate, and may do so later. Nothing that is in place changes.",
+        "If it lasts, check from this node that Keystone and Magnum answer.";
+    CertificatesFailed = "HNA-0613", Error, "56bd71001f199210297a99db462a072d",
+        "The node's certificates are not as they should be",
+        "Something that was given, made or signed is not right. Nothing was put in place; what was there is still there.",
+        "The cause names the certificate and what is wrong with it.";
+    CertificateNearEnd = "HNA-0614", Warning, "135300ea5dee4e59337ac69606530095",
+        "A certificate is near its end",
+        "Two thirds of its life are over.",
+        "Set CERTIFICATE_RENEWAL to renew, or give a new one, and update the stack.";
+    AuthorityChanged = "HNA-0615", Notice, "75c8811c5a164f000c040d26cda20e50",
+        "A change of the certificate authority took a step on this node",
+        "First the new authority is trusted beside the old one, then the node's certificates are signed by it, then the old one is dropped.",
+        "Nothing needs to be done here. All nodes must take a step before any takes the next.";
+    RotationWaiting = "HNA-0616", Notice, "3fe1bbaafff064acf9fb464248bb0ed1",
+        "A change of the certificate authority waits for its next step",
+        "All nodes must take a step before any takes the next, and only the operator knows when they have.",
+        "When all nodes wait like this one, set CA_ROTATION to the next step (switch, then drop-old) and update the stack, or run `heat-node-agent certificates rotate` on each node.";
+    ClockWrong = "HNA-0617", Warning, "4d7d30b427531253ee3f43dcc5764a96",
+        "The clock is wrong",
+        "It shows a time before this agent was built. Certificates cannot be judged by it, so it is waited for.",
+        "Correct the clock: start NTP (chrony, systemd-timesyncd) and let it reach its servers.";
+    RotationOrdered = "HNA-0618", Notice, "699e123e00e943f098ef25e6f65ba3fb",
+        "The next step of a change of the certificate authority was ordered on this node",
+        "The operator ran `heat-node-agent certificates rotate`. The step is taken at once, or when the daemon starts.",
+        "Nothing needs to be done here. All nodes must take a step before any takes the next.";
+    ObjectWritten = "HNA-0620", Info, "cdb4daa22d8b0640e9f52624bd884d96",
+        "An object of the cluster's API was written",
+        "It was absent or differed from what the parameters ask for.",
+        "Nothing needs to be done.";
+    ObjectWaiting = "HNA-0621", Notice, "c19473eb84553637eba0e7b580f9e61e",
+        "An object of the cluster's API is waited for",
+        "The API does not take it yet.",
+        "If it lasts, look at the API server.";
+    ObjectFailed = "HNA-0622", Error, "d27c614c9bbed82df5bc6fdf059baad3",
+        "An object of the cluster's API cannot be written",
+        "The API refused it, or did not answer in time.",
+        "The cause is the API's answer.";
+    ProgramRefuses = "HNA-0623", Error, "c4f8fef64d55472b89cd3b4e8998c0a3",
+        "An installed program does not take what the parameters ask of it",
+        "It is of another release than the parameters say, and known not to take a flag or setting. Nothing was written, stopped or restarted.",
+        "Name the installed release in the parameters (KUBE_TAG, ETCD_TAG, FLANNEL_TAG, CONTAINERD_VERSION), or take an image with the other one.";
+    ProgramOdd = "HNA-0624", Warning, "daeddd4d94c5415aac1782928b29e86d",
+        "An installed program is of another release than the parameters say",
+        "It is known to take, or not known to refuse, all that is asked of it; the node is brought up.",
+        "Name the installed release in the parameters (KUBE_TAG, ETCD_TAG, FLANNEL_TAG, CONTAINERD_VERSION), or take an image with the other one.";
+    UnitNotWanted = "HNA-0625", Warning, "5d0f3b1c6a9e4d7f8b2c1e4a7d9f0b36",
+        "A unit is enabled, but no boot starts it",
+        "Its [Install] section names a target that this machine does not have. The agent started the unit now; after a boot it is down until it is put back (DRIFT=repair).",
+        "Correct the unit's [Install] section in the image: `WantedBy=multi-user.target`.";
     GateWaiting = "HNA-0701", Notice, "a076b0a3c53e4acf8a01291a4456c0b5",
         "A gate is not green yet",
         "The agent measures again at each event of the unit, and from time to time.",
@@ -324,8 +416,60 @@ messages! {
         "Nothing needs to be done.";
     GateRed = "HNA-0703", Error, "bbc3b65a9522474c8c0b9026565d4fcd",
         "A gate did not become green in time",
-        "The deadline of the node's wait condition is near, so that Heat is told now.",
+        "Its own deadline is over, or that of the node's wait condition is near: the cause says which. Heat is told now.",
         "The cause is the last measurement; the unit's journal says more.";
+    FlannelKeyWritten = "HNA-0704", Notice, "5a90f8cc7e9d4a89902ffc3b8a2a08aa",
+        "The description of flannel's network was written to etcd",
+        "It was absent or differed from what the parameters ask for. Every flanneld of the cluster takes it up; that cannot be undone by this node alone.",
+        "Nothing needs to be done.";
+    FlannelKeyWaiting = "HNA-0705", Notice, "3466fe2ad5cd4fab82beb17245bb5596",
+        "The description of flannel's network in etcd is waited for",
+        "A master writes it when its etcd is up. Without it flanneld runs and does nothing.",
+        "If it lasts, look at etcd, and at `heat-node-agent explain` on a master.";
+    FlannelKeyFailed = "HNA-0706", Error, "1e567310148c47ffafca42fd82db3c78",
+        "The description of flannel's network in etcd is not as it should be",
+        "It is refused, or was not there in time. Nothing was written.",
+        "The cause says which rule stands against it.";
+    RouteMissing = "HNA-0707", Warning, "defa9d7b3b524b04b044379e1b0dbcaa",
+        "A route to the pods of another node is missing",
+        "The node has a lease of flannel, or stands in the parameters, and the kernel has no route to its pods. flannel 0.18 to 0.21 loses events between two watches of etcd; 0.5.6 does not try again what failed.",
+        "Restart flanneld.service (heat-node-pod-network.service for static routes), or set DRIFT=repair to have that done. flannel from 0.21.5 on loses none.";
+    RouteElsewhere = "HNA-0708", Warning, "7d43cc7243994d4db1ef5bb461fdaf69",
+        "A route to the pods of another node leads somewhere else",
+        "Somebody else set a route for that subnet, or a node was replaced and the old route stayed.",
+        "Find out who set it (`ip route show`), remove it with `ip route del`, and restart flanneld.service, or heat-node-pod-network.service for static routes.";
+    RouteOwn = "HNA-0709", Warning, "a19c62e4b141407f886ac9e6808e9572",
+        "This node's own subnet of pods is sent away",
+        "There is a route for it by way of another address: packets to the node's own pods go in a circle.",
+        "Remove the route with `ip route del`; the bridge's own route serves the subnet.";
+    PeerOffSegment = "HNA-0710", Error, "8bb2715a28d74555af41009c84c6bf20",
+        "Another node is not on this node's network segment",
+        "host-gw and static routes need every node on one segment: the kernel takes no route by way of an address that it cannot reach directly.",
+        "Put all nodes on one Neutron subnet, or set FLANNEL_BACKEND=vxlan and update the stack.";
+    PodPacketsLost = "HNA-0711", Error, "8cd28e2fbf5244359580103fcd840d7d",
+        "Packets of pods are dropped on the way",
+        "The routes are right. The other nodes answer this node's own address, and nothing of what is sent from its bridge arrives.",
+        "openstack port set --allowed-address ip-address=NETWORK PORT for the port of every node, with the network of pods, and let the security groups of the nodes admit that network.";
+    PodNetworkWell = "HNA-0712", Info, "b5766b82a3c84424bc3e10e116129e8b",
+        "The network of pods is as it should be again",
+        "Every route is right, and packets arrive.",
+        "Nothing needs to be done.";
+    LeasesUnknown = "HNA-0713", Warning, "5b735a49be7f48cc8ea55ae8551794c2",
+        "It is not known which subnets flannel has dealt out",
+        "etcd does not answer, or flanneld has no lease on this node. The routes stay as they are; whether they are right is not known.",
+        "journalctl -u etcd on its node; check the network between it and this node.";
+    RouteLeftOver = "HNA-0714", Notice, "cc89b9a155304cb9b10c7054c768eda0",
+        "A route to the pods of a node that is gone is left over",
+        "flannel removes no route of a lease that ended while flanneld was down.",
+        "Remove it with `ip route del`. It does no harm until its subnet is dealt out again.";
+    PeerSilent = "HNA-0715", Warning, "08656c1334d146589dc0352c154bc37f",
+        "Packets of pods do not arrive at one of the other nodes",
+        "They arrive at others: that node's port, or its security group, differs.",
+        "Look at allowed_address_pairs and security groups of that node's port.";
+    PodNetworkRepair = "HNA-0716", Notice, "ba2907cc358040c0b3e42af04e741392",
+        "A unit is restarted to put routes to pods right",
+        "DRIFT=repair asks for it. It is done once for a cause.",
+        "Nothing needs to be done. Should the cause come back, the unit's journal says more.";
     SignalQueued = "HNA-0801", Info, "f64474a3567547648f5ed4914c529dda",
         "A signal to Heat is stored",
         "It is sent until Heat takes it, over restarts and reboots.",

@@ -11,6 +11,10 @@ use super::text::{escaped, shortened};
 
 /// The console must neither become our controlling terminal nor make us wait.
 const NO_TERMINAL: i32 = OFlag::O_NOCTTY.bits() | OFlag::O_NONBLOCK.bits();
+/// The room for what a line says.
+const ROOM: usize = 160;
+/// The room for why something failed: the unit's own last lines, which may name it, are at its end.
+const ROOM_OF_FAILURE: usize = 1000;
 
 /// Writes to the console where phase or state changes.
 #[derive(Debug)]
@@ -62,7 +66,8 @@ impl Console {
             }
         }
         let why = event.cause.as_deref().unwrap_or(&event.message);
-        line.push_str(&format!(" msg=\"{}\"\r\n", shortened(&escaped(why), 160)));
+        let room = if entry.priority == Priority::Error { ROOM_OF_FAILURE } else { ROOM };
+        line.push_str(&format!(" msg=\"{}\"\r\n", shortened(&escaped(why), room)));
         Some(line)
     }
 }
@@ -84,5 +89,13 @@ mod tests {
         let mounted = Event::new(Code::VolumeMounted, "mounted").phase(Phase::Volume);
         assert!(console.line(&mounted).unwrap().contains("phase=volume state=ok code=HNA-0307"));
         assert_eq!(console.line(&Event::new(Code::SourceFailed, "no phase")), None);
+        // What is waited for is named in a few words; what failed is told whole, as far as it goes.
+        let long = |words: usize| format!("{} address already in use", "x ".repeat(words));
+        let line = console.line(&Event::new(Code::GateWaiting, long(100)).phase(Phase::Gates)).unwrap();
+        assert!(line.ends_with("x…\"\r\n") && !line.contains("address"), "{line}");
+        let line = console.line(&Event::new(Code::GateRed, "red").phase(Phase::Gates).cause(long(450))).unwrap();
+        assert!(line.contains("state=failed code=HNA-0703") && line.ends_with(" address already in use\"\r\n"), "{line}");
+        let line = console.line(&Event::new(Code::UnitFailed, long(800)).phase(Phase::Units)).unwrap();
+        assert!(line.ends_with("x…\"\r\n"), "{line}");
     }
 }

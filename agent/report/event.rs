@@ -19,6 +19,8 @@ pub enum Phase {
     Plan,
     /// Volumes are found, checked, formatted, mounted.
     Volume,
+    /// Certificates are looked at, made and put in place.
+    Certificates,
     /// Files are written.
     Files,
     /// Units are started.
@@ -41,6 +43,7 @@ impl Phase {
             Self::Deploy => "deploy",
             Self::Plan => "plan",
             Self::Volume => "volume",
+            Self::Certificates => "certificates",
             Self::Files => "files",
             Self::Units => "units",
             Self::Gates => "gates",
@@ -81,6 +84,10 @@ pub struct Event {
     pub next_try: Option<Duration>,
     /// `HNA_DURATION_MS`.
     pub duration: Option<Duration>,
+    /// `HNA_WAITED_FOR`: the last thing that its step waited for. [`super`] knows it.
+    pub waited_for: Option<String>,
+    /// `HNA_WAITED_MS`: how long its step waited, from the beginning of the run.
+    pub waited: Option<Duration>,
     /// `HNA_CAUSE`.
     pub cause: Option<String>,
     /// `HNA_REMEDY`.
@@ -106,6 +113,8 @@ impl Event {
             attempt: None,
             next_try: None,
             duration: None,
+            waited_for: None,
+            waited: None,
             cause: None,
             remedy: None,
         }

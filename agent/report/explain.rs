@@ -11,7 +11,7 @@ use ConditionState::{Failed, Ok, Pending, Waiting};
 /// Parts of one condition that are shown each on their own; the rest is counted.
 const SHOWN: usize = 4;
 /// Longest cause or remedy on the page, in characters.
-const LINE: usize = 400;
+const LINE: usize = 1000;
 
 /// Every condition, in the order in which a node needs them, with the one marked that everything else waits for.
 #[must_use]
@@ -168,7 +168,7 @@ fn deployment(one: &DeploymentStatus) -> Condition {
 }
 
 fn node(node: &NodeStatus) -> Condition {
-    let mut all = sum("node", node.steps.clone());
+    let mut all = sum("node", steps(node));
     all.detail = Some(format!("generation {} {}", node.generation, node.state));
     match node.state.as_str() {
         "applied" if node.drifted => {
@@ -176,7 +176,8 @@ fn node(node: &NodeStatus) -> Condition {
             all.cause = Some("it differs from its parameters".to_owned());
             all.remedy = Some("`heat-node-agent plan` shows how; DRIFT=repair has it put back".to_owned());
         }
-        "applied" => all.state = Ok,
+        // What waits for somebody once it is in place: its certificates, its network of pods.
+        "applied" => all.state = if all.parts.iter().any(|part| part.state == Waiting) { Waiting } else { Ok },
         "rejected" => {
             all.state = Failed;
             // Nobody waits for them any more.
@@ -193,6 +194,18 @@ fn node(node: &NodeStatus) -> Condition {
         _ => all.state = Waiting,
     }
     all
+}
+
+/// The steps of bringing it up; of a node in place with what its certificates and its network of pods wait for since.
+fn steps(node: &NodeStatus) -> Vec<Condition> {
+    let mut steps = node.steps.clone();
+    let certificates = node.certificates.as_ref().and_then(|all| all.waits.clone());
+    let network = node.pod_network.as_ref().and_then(super::status::PodNetworkStatus::condition);
+    for waits in certificates.into_iter().chain(network).filter(|_| node.state == "applied") {
+        steps.retain(|step| step.name != waits.name);
+        steps.push(waits);
+    }
+    steps
 }
 
 fn signals(status: &Status) -> Condition {
@@ -274,12 +287,21 @@ fn lines(condition: &Condition, depth: usize, now: Timestamp, out: &mut Vec<Stri
         out.push(format!("{:<12}{indent}  and {more} more that are not well: see --json", ""));
     }
     for state in [Ok, Pending] {
-        let names: Vec<_> = condition.parts.iter().filter(|part| part.state == state).map(|part| escaped(&part.name)).collect();
+        let names: Vec<_> = condition.parts.iter().filter(|part| part.state == state).map(name_with_needs).collect();
         if !names.is_empty() {
-            let names = shortened(&names.join(", "), LINE / 2);
+            let names = shortened(&names.join(", "), LINE);
             out.push(format!("   {:<8} {indent}  {names}", word(state)));
         }
     }
+}
+
+/// `gate etcd (after unit etcd.service)`, where it waits for something.
+fn name_with_needs(condition: &Condition) -> String {
+    let mut name = escaped(&condition.name);
+    if !condition.waits_for.is_empty() {
+        name.push_str(&format!(" (after {})", escaped(&condition.waits_for.join(" and "))));
+    }
+    name
 }
 
 /// `, since 2026-… (4m05s), tried 31 times, next in 12s`.
@@ -292,6 +314,9 @@ fn times(condition: &Condition, now: Timestamp) -> String {
         {
             text.push_str(&format!(" ({})", duration(now.since(at))));
         }
+    }
+    if let Some(at) = condition.given_up.as_deref().and_then(Timestamp::parse_rfc3339) {
+        text.push_str(&format!(", given up in {}", duration(at.since(now))));
     }
     if condition.attempt > 0 {
         text.push_str(&format!(", tried {} times", condition.attempt));
@@ -317,7 +342,8 @@ mod tests {
     use super::*;
     use crate::report::Phase;
     use crate::report::status::{
-        AgentStatus, METADATA, MetadataStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Verdict,
+        AgentStatus, CertificatesStatus, METADATA, MetadataStatus, PodNetworkStatus, SCHEMA_VERSION, STATE, SignalStatus,
+        SourceStatus, Verdict,
     };
 
     const AT: &str = "2026-03-01T12:00:00Z";
@@ -361,9 +387,22 @@ mod tests {
             deployment: Some("n".into()),
             reason: Some("HNA-0703 the whole reason".into()),
             timings: vec![],
+            laps: vec![],
             drifted: false,
             steps,
+            certificates: None,
+            pod_network: None,
         }
+    }
+
+    /// Certificates of which one is near its end.
+    fn near_end() -> CertificatesStatus {
+        let waits = Condition {
+            cause: Some("server ends at 2026-06-01T00:00:00Z".into()),
+            remedy: Some("set CERTIFICATE_RENEWAL".into()),
+            ..step("certificates", Waiting)
+        };
+        CertificatesStatus { first_to_end: "server".into(), first_end: "2026-06-01T00:00:00Z".into(), waits: Some(waits) }
     }
 
     fn signal() -> SignalStatus {
@@ -403,11 +442,12 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one table")]
     fn the_first_that_fails_is_named_and_else_the_first_that_is_waited_for() {
         use Verdict::{Failed as Bad, Waiting as Wait, Well};
         let failing_gate = || node("rejected", vec![step("files", Ok), step("gate etcd", Failed), step("gate docker", Pending)]);
         let applying = |steps| changed(|s| (s.node, s.deployments[1].state) = (Some(node("applying", steps)), "running".into()));
-        for (case, status, running, headline_, verdict) in [
+        for (case, status, running, headline_, verdict) in vec![
             ("well", well(), true, "well: every condition is met", Well),
             ("no daemon", well(), false, "FAILED at daemon", Wait),
             ("no daemon yet", changed(|s| s.agent.pid = 0), false, "FAILED at daemon", Wait),
@@ -465,6 +505,27 @@ mod tests {
             ),
             ("rejected before a restart", changed(|s| s.node = Some(node("rejected", vec![]))), true, "FAILED at node", Bad),
             ("drift", changed(|s| s.node.as_mut().unwrap().drifted = true), true, "FAILED at node", Bad),
+            (
+                "a route is missing",
+                changed(|s| {
+                    let wrong = vec!["there is no route to 10.100.3.0/24 of node 192.0.2.13".to_owned()];
+                    let network = PodNetworkStatus { wrong, remedy: Some("restart".into()), ..PodNetworkStatus::default() };
+                    s.node = Some(NodeStatus { pod_network: Some(network), ..node("applied", vec![step("gate pods", Ok)]) });
+                }),
+                true,
+                "waiting for node > pod network",
+                Well,
+            ),
+            (
+                "a certificate is near its end",
+                changed(|s| {
+                    let steps = vec![step("certificates", Ok), step("gate etcd", Ok)];
+                    s.node = Some(NodeStatus { certificates: Some(near_end()), ..node("applied", steps) });
+                }),
+                true,
+                "waiting for node > certificates",
+                Well,
+            ),
             ("a signal waits", changed(|s| s.signals = vec![signal()]), true, "waiting for signals > http://heat/signal", Wait),
             (
                 "a signal was refused for good",
@@ -519,6 +580,14 @@ mod tests {
             (changed(|s| s.sources = vec![source(1)]), true),
             (changed(|s| s.node = Some(node("applying", vec![]))), true),
             (changed(|s| s.sources.clear()), true),
+            (changed(|s| s.node.as_mut().unwrap().certificates = Some(near_end())), true),
+            (
+                changed(|s| {
+                    let quiet = CertificatesStatus { waits: None, ..near_end() };
+                    s.node.as_mut().unwrap().certificates = Some(quiet);
+                }),
+                false,
+            ),
         ] {
             assert_eq!(status.is_degraded(), degraded, "{status:?}");
         }
@@ -542,5 +611,24 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
+        let mut gate = step("gate etcd", Waiting);
+        gate.given_up = Some("2026-03-01T12:20:00Z".into());
+        let status = changed(|s| s.node = Some(node("applying", vec![gate])));
+        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap());
+        assert!(text.contains("gate etcd, since 2026-03-01T12:00:00Z (4m05s), given up in 15m55s"), "{text}");
+        let later = Condition { waits_for: vec!["volume etcd".into(), "certificates".into()], ..condition("unit etcd", Pending) };
+        let steps = vec![step("files", Ok), step("volume etcd", Waiting), later];
+        let status = changed(|s| s.node = Some(node("applying", steps)));
+        let text = page(&tree(&status, true), Timestamp(0));
+        assert!(text.contains("pending    unit etcd (after volume etcd and certificates)"), "{text}");
+        let status = changed(|s| s.node.as_mut().unwrap().certificates = Some(near_end()));
+        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap());
+        for part in
+            ["=> waiting    certificates, since 2026", "why:    server ends at 2026-06", "remedy: set CERTIFICATE_RENEWAL"]
+        {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        let text = status.page(true);
+        assert!(text.contains("  certificates: the first to end is server, 2026-06-01T00:00:00Z\n    server ends at"), "{text}");
     }
 }

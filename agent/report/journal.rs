@@ -8,6 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
+use tracing::callsite::{Callsite, DefaultCallsite};
+use tracing::field::Value;
+use tracing::metadata::Kind;
+use tracing::{Level, Metadata};
 use tracing_subscriber::prelude::*;
 
 use super::Code;
@@ -101,43 +105,90 @@ fn write_all(items: &Receiver<Item>, console: bool) {
     });
 }
 
+/// The names of an entry's fields, in the order of the values in [`write`].
+const FIELDS: &[&str] = &[
+    "message",
+    "MESSAGE_ID",
+    "HNA_EVENT",
+    "HNA_CODE",
+    "HNA_PHASE",
+    "HNA_STEP",
+    "HNA_GENERATION",
+    "HNA_DEPLOYMENT_ID",
+    "HNA_DEPLOYMENT_NAME",
+    "HNA_SOURCE",
+    "HNA_UNIT",
+    "HNA_GATE",
+    "HNA_ATTEMPT",
+    "HNA_NEXT_TRY_MS",
+    "HNA_DURATION_MS",
+    "HNA_WAITED_FOR",
+    "HNA_WAITED_MS",
+    "HNA_CAUSE",
+    "HNA_REMEDY",
+    "OBJECT_SYSTEMD_UNIT",
+];
+
+/// What tracing knows of an event before it happens, one for each of tracing-journald's default levels: ERROR 3, WARN 4,
+/// INFO 5 (notice), DEBUG 6 (info). By hand, not by tracing's macros: Cargo.toml turns those off for everybody.
+static LEVELS: [Metadata<'static>; 4] = [
+    metadata(Level::ERROR, &CALLSITES[0]),
+    metadata(Level::WARN, &CALLSITES[1]),
+    metadata(Level::INFO, &CALLSITES[2]),
+    metadata(Level::DEBUG, &CALLSITES[3]),
+];
+static CALLSITES: [DefaultCallsite; 4] = [
+    DefaultCallsite::new(&LEVELS[0]),
+    DefaultCallsite::new(&LEVELS[1]),
+    DefaultCallsite::new(&LEVELS[2]),
+    DefaultCallsite::new(&LEVELS[3]),
+];
+
+const fn metadata(level: Level, callsite: &'static dyn Callsite) -> Metadata<'static> {
+    tracing::metadata! {
+        name: "entry",
+        target: module_path!(),
+        level: level,
+        fields: FIELDS,
+        callsite: callsite,
+        kind: Kind::EVENT,
+    }
+}
+
 /// One native journal entry. Absent fields are not written at all.
 fn write(event: &Event) {
     let entry = event.code.entry();
     let general = (entry.priority < Priority::Info).then_some(entry.remedy);
-    let remedy = event.remedy.as_deref().or(general);
-    macro_rules! entry_at {
-        ($level:ident) => {
-            tracing::$level!(
-                MESSAGE_ID = entry.message_id,
-                HNA_EVENT = entry.name,
-                HNA_CODE = entry.code,
-                HNA_PHASE = event.phase.map(super::event::Phase::as_str),
-                HNA_STEP = event.step.as_deref(),
-                HNA_GENERATION = event.generation,
-                HNA_DEPLOYMENT_ID = event.deployment_id.as_deref(),
-                HNA_DEPLOYMENT_NAME = event.deployment_name.as_deref(),
-                HNA_SOURCE = event.source.as_deref(),
-                HNA_UNIT = event.unit.as_deref(),
-                HNA_GATE = event.gate.as_deref(),
-                HNA_ATTEMPT = event.attempt.map(u64::from),
-                HNA_NEXT_TRY_MS = event.next_try.map(millis),
-                HNA_DURATION_MS = event.duration.map(millis),
-                HNA_CAUSE = event.cause.as_deref(),
-                HNA_REMEDY = remedy,
-                OBJECT_SYSTEMD_UNIT = event.unit.as_deref().filter(|_| event.own_unit),
-                "{}",
-                line(event)
-            )
-        };
-    }
-    // tracing-journald's default mapping: ERROR 3, WARN 4, INFO 5 (notice), DEBUG 6 (info).
-    match entry.priority {
-        Priority::Error => entry_at!(error),
-        Priority::Warning => entry_at!(warn),
-        Priority::Notice => entry_at!(info),
-        Priority::Info => entry_at!(debug),
-    }
+    let level = match entry.priority {
+        Priority::Error => &LEVELS[0],
+        Priority::Warning => &LEVELS[1],
+        Priority::Notice => &LEVELS[2],
+        Priority::Info => &LEVELS[3],
+    };
+    let message = line(event);
+    let values: [Option<&dyn Value>; FIELDS.len()] = [
+        Some(&message),
+        Some(&entry.message_id),
+        Some(&entry.name),
+        Some(&entry.code),
+        Some(&event.phase.map(super::event::Phase::as_str)),
+        Some(&event.step.as_deref()),
+        Some(&event.generation),
+        Some(&event.deployment_id.as_deref()),
+        Some(&event.deployment_name.as_deref()),
+        Some(&event.source.as_deref()),
+        Some(&event.unit.as_deref()),
+        Some(&event.gate.as_deref()),
+        Some(&event.attempt.map(u64::from)),
+        Some(&event.next_try.map(millis)),
+        Some(&event.duration.map(millis)),
+        Some(&event.waited_for.as_deref()),
+        Some(&event.waited.map(millis)),
+        Some(&event.cause.as_deref()),
+        Some(&event.remedy.as_deref().or(general)),
+        Some(&event.unit.as_deref().filter(|_| event.own_unit)),
+    ];
+    tracing::Event::dispatch(level, &level.fields().value_set_all(&values));
 }
 
 fn write_plain(event: &Event) {

@@ -14,12 +14,14 @@ pub mod notify;
 pub mod status;
 mod steps;
 pub mod text;
+pub mod timeline;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::Timestamp;
 use status::{Condition, ConditionState};
 use steps::Steps;
+use timeline::Lap;
 
 pub use catalog::Code;
 pub use event::{Event, Phase};
@@ -60,8 +62,9 @@ impl Report {
     }
 
     /// Says that something happened.
-    pub fn emit(&self, event: Event) {
+    pub fn emit(&self, mut event: Event) {
         self.0.steps.hear(&event);
+        self.0.steps.place(&mut event);
         match &self.0.sink {
             Sink::Journal(writer) => writer.send(event),
             Sink::Kept(events) => events.lock().unwrap_or_else(PoisonError::into_inner).push(event),
@@ -82,9 +85,40 @@ impl Report {
         self.0.steps.expect(names);
     }
 
+    /// What steps that did not begin wait for now.
+    pub fn steps_wait(&self, needs: &[(String, Vec<String>)]) {
+        self.0.steps.wait(needs);
+    }
+
+    /// A run begins: its laps come now.
+    pub fn begin_laps(&self) {
+        self.0.steps.begin_laps();
+    }
+
+    /// A lap begins `at_ms` after the run did; `after`: see [`Lap::after`].
+    pub fn lap_begins(&self, step: &str, at_ms: u64, after: Vec<String>) {
+        self.0.steps.lap_begins(step, at_ms, after);
+    }
+
+    /// A lap ends; none of this name that goes on: nothing.
+    pub fn lap_ends(&self, step: &str, at_ms: u64, state: ConditionState) {
+        self.0.steps.lap_ends(step, at_ms, state);
+    }
+
+    /// The laps of the newest run, as far as it is.
+    #[must_use]
+    pub fn laps(&self) -> Vec<Lap> {
+        self.0.steps.laps()
+    }
+
     /// A step begins, or is done.
     pub fn step(&self, name: &str, state: ConditionState, now: Timestamp) {
         self.0.steps.set(name, state, now, None, None);
+    }
+
+    /// A step is given up then.
+    pub fn step_until(&self, name: &str, then: Timestamp) {
+        self.0.steps.until(name, then);
     }
 
     /// A step failed.

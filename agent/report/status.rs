@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::event::Phase;
+use super::timeline::Lap;
 
 /// Version of the document: raised where a member changes its meaning or goes.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -80,6 +81,9 @@ pub struct Condition {
     /// Since when it is in this state (RFC 3339).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
+    /// When it is given up (RFC 3339).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub given_up: Option<String>,
     /// How often it was tried in this state; 0 where that is not counted.
     pub attempt: u32,
     /// When it is tried again (RFC 3339).
@@ -91,6 +95,9 @@ pub struct Condition {
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
+    /// The steps that it waits for before it begins.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<String>,
     /// What it consists of.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Self>,
@@ -230,7 +237,7 @@ pub struct DeploymentStatus {
 }
 
 /// The node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
     /// Number of the generation.
     pub generation: u64,
@@ -243,11 +250,87 @@ pub struct NodeStatus {
     pub reason: Option<String>,
     /// Steps and their milliseconds.
     pub timings: Vec<(String, u64)>,
+    /// Its steps against time: of the newest bring-up, also one that goes on or failed.
+    #[serde(default)]
+    pub laps: Vec<Lap>,
     /// Whether the machine differs from the parameters.
     pub drifted: bool,
     /// The steps of bringing it up, in the newest run of the agent that did.
     #[serde(default)]
     pub steps: Vec<Condition>,
+    /// Its certificates at the newest look; nothing before the first, and where it has none.
+    #[serde(default)]
+    pub certificates: Option<CertificatesStatus>,
+    /// Its network of pods, where the agent watches routes; nothing before the first look.
+    #[serde(default)]
+    pub pod_network: Option<PodNetworkStatus>,
+}
+
+/// The network of pods of a node in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodNetworkStatus {
+    /// `flannel host-gw` or `static-routes`.
+    pub driver: String,
+    /// This node's part of it.
+    pub subnet: Option<String>,
+    /// How many other nodes there are.
+    pub peers: usize,
+    /// What is wrong, each in one sentence.
+    pub wrong: Vec<String>,
+    /// What to do about the first of them.
+    pub remedy: Option<String>,
+    /// Since when it is as it is (RFC 3339).
+    pub since: String,
+}
+
+impl PodNetworkStatus {
+    /// For the tree of conditions, where something is wrong.
+    #[must_use]
+    pub fn condition(&self) -> Option<Condition> {
+        let wrong = (!self.wrong.is_empty()).then(|| self.wrong.join("; "))?;
+        Some(Condition {
+            name: "pod network".to_owned(),
+            state: ConditionState::Waiting,
+            since: Some(self.since.clone()),
+            cause: Some(wrong),
+            remedy: self.remedy.clone(),
+            ..Condition::default()
+        })
+    }
+
+    fn lines(&self) -> Vec<String> {
+        use super::text::escaped;
+        let subnet = self.subnet.as_deref().unwrap_or("unknown");
+        let mut lines = vec![format!("  pod network: {}, subnet {subnet}, {} other nodes", self.driver, self.peers)];
+        lines.extend(self.wrong.iter().map(|wrong| format!("    WRONG: {}", escaped(wrong))));
+        lines.extend(self.remedy.iter().map(|remedy| format!("    remedy: {}", escaped(remedy))));
+        lines
+    }
+}
+
+/// The certificates of a node in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificatesStatus {
+    /// The one that ends first.
+    pub first_to_end: String,
+    /// Its end (RFC 3339).
+    pub first_end: String,
+    /// What waits for somebody: one that is near its end, a change of authority that waits for its next step.
+    pub waits: Option<Condition>,
+}
+
+impl CertificatesStatus {
+    fn lines(&self) -> Vec<String> {
+        use super::text::escaped;
+        let mut lines = vec![format!("  certificates: the first to end is {}, {}", escaped(&self.first_to_end), self.first_end)];
+        if let Some(waits) = &self.waits {
+            let told = [("", &waits.cause), ("remedy: ", &waits.remedy)];
+            lines.extend(
+                told.iter().flat_map(|(label, text)| text.iter().map(move |text| format!("    {label}{}", escaped(text)))),
+            );
+        }
+        lines
+    }
 }
 
 /// A waiting signal.
@@ -296,13 +379,16 @@ impl Status {
         if !running || unheard || unfinished || self.is_tried_again() { Verdict::Waiting } else { Verdict::Well }
     }
 
-    /// Whether something failed or is waiting to be said: the exit code 2 of `status`.
+    /// Whether something failed, is waiting to be said, or waits for somebody: the exit code 2 of `status`.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.is_tried_again()
             || self.sources.is_empty()
             || self.deployments.iter().any(|one| one.listed && (one.failed || one.undelivered))
             || self.conditions.iter().any(|condition| condition.state == ConditionState::Failed)
+            // Heat has what it asked for: `--wait` does not wait for it.
+            || self.node.as_ref().and_then(|node| node.certificates.as_ref()).is_some_and(|all| all.waits.is_some())
+            || self.node.as_ref().and_then(|node| node.pod_network.as_ref()).is_some_and(|network| !network.wrong.is_empty())
     }
 
     /// Whether the agent itself goes on trying at something.
@@ -356,6 +442,8 @@ impl Status {
                 let steps: Vec<_> = node.timings.iter().map(|(step, ms)| format!("{step} {ms} ms")).collect();
                 lines.push(format!("  {}", escaped(&steps.join(", "))));
             }
+            lines.extend(node.certificates.iter().flat_map(CertificatesStatus::lines));
+            lines.extend(node.pod_network.iter().flat_map(PodNetworkStatus::lines));
         }
         lines.push("deployments:".to_owned());
         for one in &self.deployments {

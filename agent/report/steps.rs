@@ -1,20 +1,25 @@
 //! How far the steps of bringing the node up are: what `status` and `explain` show of them.
 //!
-//! Who carries them out says when a step begins and ends; what one waits for is taken from the events about it.
+//! Who carries them out says when a step begins and ends; what one waits for is taken from the events about it. The
+//! other way round an event about a step gets what that waited for.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::catalog::Priority;
+use super::catalog::{Code, Priority};
 use super::event::{Event, Phase};
 use super::status::{Condition, ConditionState};
+use super::text::duration;
+use super::timeline::Lap;
 use crate::clock::Timestamp;
 
 /// The steps of the newest run.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     list: Mutex<Vec<Condition>>,
+    laps: Mutex<Vec<Lap>>,
     news: Notify,
 }
 
@@ -57,6 +62,13 @@ impl Steps {
         self.news.notify_one();
     }
 
+    /// A step that is worked on is given up then.
+    pub(super) fn until(&self, name: &str, then: Timestamp) {
+        if let Some(step) = self.list().iter_mut().find(|step| step.name == name) {
+            step.given_up = Some(then.rfc3339());
+        }
+    }
+
     /// A run ended at a failure of this step: `volume runtime: mkfs` is one of `volume runtime`.
     pub(super) fn fail(&self, step: &str, now: Timestamp, cause: &str, remedy: &str) {
         let owner = {
@@ -74,12 +86,7 @@ impl Steps {
         if !matches!(event.code.entry().priority, Priority::Warning | Priority::Notice) {
             return;
         }
-        let name = match (&event.gate, &event.unit, event.phase, &event.step) {
-            (Some(gate), ..) => format!("gate {gate}"),
-            (_, _, Some(Phase::Volume), Some(role)) => format!("volume {role}"),
-            (_, Some(unit), Some(Phase::Units), _) => format!("unit {unit}"),
-            _ => return,
-        };
+        let Some(name) = about(event) else { return };
         let mut list = self.list();
         let Some(step) = list.iter_mut().find(|step| step.name == name && step.state == ConditionState::Waiting) else { return };
         let cause = Some(event.cause.as_ref().unwrap_or(&event.message).clone());
@@ -95,12 +102,84 @@ impl Steps {
     pub(super) async fn changed(&self) {
         self.news.notified().await;
     }
+
+    /// Of steps that did not begin: what they wait for now.
+    pub(super) fn wait(&self, needs: &[(String, Vec<String>)]) {
+        for step in self.list().iter_mut() {
+            let known = needs.iter().find(|(name, _)| *name == step.name);
+            step.waits_for = known.map(|(_, needs)| needs.clone()).unwrap_or_default();
+        }
+    }
+
+    fn lock_laps(&self) -> MutexGuard<'_, Vec<Lap>> {
+        self.laps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn laps(&self) -> Vec<Lap> {
+        self.lock_laps().clone()
+    }
+
+    pub(super) fn begin_laps(&self) {
+        self.lock_laps().clear();
+    }
+
+    pub(super) fn lap_begins(&self, step: &str, at_ms: u64, after: Vec<String>) {
+        let lap = Lap { step: step.to_owned(), began_ms: at_ms, took_ms: 0, after, state: ConditionState::Waiting };
+        let mut laps = self.lock_laps();
+        go_on(&mut laps, at_ms);
+        laps.push(lap);
+    }
+
+    pub(super) fn lap_ends(&self, step: &str, at_ms: u64, state: ConditionState) {
+        let mut laps = self.lock_laps();
+        go_on(&mut laps, at_ms);
+        let is_it = |lap: &&mut Lap| lap.step == step && lap.state == ConditionState::Waiting;
+        if let Some(lap) = laps.iter_mut().find(is_it) {
+            lap.state = state;
+        }
+    }
+
+    /// Tells with the good news of a step what it waited for, last and how long.
+    pub(super) fn place(&self, event: &mut Event) {
+        if event.code.entry().priority != Priority::Info {
+            return;
+        }
+        let Some(name) = about(event) else { return };
+        let laps = self.lock_laps();
+        let lap = laps.iter().find(|lap| lap.step == name && lap.state == ConditionState::Waiting);
+        let Some((lap, need)) = lap.and_then(|lap| Some((lap, lap.after.last()?))) else { return };
+        let waited = Duration::from_millis(lap.began_ms);
+        // A disk that is found is not the end of its step.
+        if let Some(took) = event.duration.filter(|_| event.code != Code::VolumeFound) {
+            event.message.push_str(&format!(" ({}, after {} of waiting, last for {need})", duration(took), duration(waited)));
+        }
+        event.waited = Some(waited);
+        event.waited_for = Some(need.clone());
+    }
+}
+
+/// What goes on has taken so long by now.
+fn go_on(laps: &mut [Lap], at_ms: u64) {
+    for lap in laps.iter_mut().filter(|lap| lap.state == ConditionState::Waiting) {
+        lap.took_ms = at_ms.saturating_sub(lap.began_ms);
+    }
+}
+
+/// The step that an event is about.
+fn about(event: &Event) -> Option<String> {
+    Some(match (&event.gate, &event.unit, event.phase, &event.step) {
+        (Some(gate), ..) => format!("gate {gate}"),
+        (_, _, Some(Phase::Volume), Some(role)) => format!("volume {role}"),
+        (_, _, Some(Phase::Certificates), _) => "certificates".to_owned(),
+        (_, Some(unit), Some(Phase::Units), _) => format!("unit {unit}"),
+        (_, None, Some(Phase::Units), Some(step)) => step.clone(),
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Code;
 
     fn shown(steps: &Steps) -> Vec<String> {
         let line = |step: &Condition| {
@@ -132,9 +211,60 @@ mod tests {
         steps.hear(&Event::new(Code::GateGreen, "green").phase(Phase::Gates).gate("etcd"));
         assert_eq!(shown(&steps), ["files Ok 0 -", "volume etcd Waiting 0 no disk has it", "gate etcd Waiting 31 refused"]);
         assert_eq!(steps.all()[2].since.as_deref(), Some("1970-01-01T00:00:01Z"));
+        steps.until("gate etcd", Timestamp(601_000));
+        steps.until("gate x", Timestamp(601_000));
+        let ends = || steps.all().into_iter().map(|step| step.given_up).collect::<Vec<_>>();
+        assert_eq!(ends(), [None, None, Some("1970-01-01T00:10:01Z".to_owned())]);
+        steps.hear(&gate(32));
+        assert!(ends()[2].is_some(), "news change nothing of it");
         steps.set("gate etcd", ConditionState::Ok, Timestamp(2000), None, None);
+        assert_eq!(ends(), [None, None, None], "it is over");
         steps.fail("volume etcd: mkfs", Timestamp(3000), "no room", "make room");
         assert_eq!(shown(&steps), ["files Ok 0 -", "volume etcd Failed 0 no room", "gate etcd Ok 0 -"]);
+    }
+
+    #[test]
+    fn good_news_of_a_step_say_what_it_waited_for_and_complaints_do_not() {
+        let steps = Steps::default();
+        let green = || Event::new(Code::GateGreen, "gate etcd is green").gate("etcd").duration(Duration::from_millis(800));
+        let placed = |mut event: Event| {
+            steps.place(&mut event);
+            (event.message, event.waited_for, event.waited.map(|waited| waited.as_millis()))
+        };
+        steps.lap_begins("unit etcd.service", 100, vec![]);
+        assert_eq!(placed(Event::new(Code::UnitStarted, "started").phase(Phase::Units).unit("etcd.service")).1, None);
+        steps.lap_ends("unit etcd.service", 14_300, ConditionState::Ok);
+        assert_eq!(placed(green()), ("gate etcd is green".into(), None, None), "it has not begun");
+        steps.lap_begins("gate etcd", 14_300, vec!["certificates".into(), "unit etcd.service".into()]);
+        let said = "gate etcd is green (800ms, after 14.3s of waiting, last for unit etcd.service)";
+        assert_eq!(placed(green()), (said.into(), Some("unit etcd.service".into()), Some(14_300)));
+        assert_eq!(placed(Event::new(Code::GateWaiting, "not green").gate("etcd")), ("not green".into(), None, None));
+    }
+
+    #[test]
+    fn laps_know_who_goes_on_and_who_failed() {
+        let steps = Steps::default();
+        steps.lap_begins("a", 0, vec![]);
+        steps.lap_begins("b", 10, vec![]);
+        steps.lap_ends("a", 30, ConditionState::Ok);
+        steps.lap_ends("a", 35, ConditionState::Failed);
+        steps.lap_begins("c", 40, vec!["a".into()]);
+        let shown = || steps.laps().iter().map(|lap| (lap.took_ms, lap.state)).collect::<Vec<_>>();
+        assert_eq!(shown(), [(30, ConditionState::Ok), (30, ConditionState::Waiting), (0, ConditionState::Waiting)]);
+        steps.lap_ends("b", 60, ConditionState::Failed);
+        assert_eq!(shown(), [(30, ConditionState::Ok), (50, ConditionState::Failed), (20, ConditionState::Waiting)]);
+        steps.begin_laps();
+        assert!(steps.laps().is_empty());
+    }
+
+    #[test]
+    fn a_step_that_did_not_begin_says_what_it_waits_for_until_it_begins() {
+        let steps = Steps::default();
+        steps.expect(["volume etcd", "unit etcd"].map(str::to_owned).to_vec());
+        steps.wait(&[("unit etcd".to_owned(), vec!["volume etcd".to_owned()])]);
+        assert_eq!(steps.all().iter().map(|step| step.waits_for.len()).collect::<Vec<_>>(), [0, 1]);
+        steps.wait(&[]);
+        assert!(steps.all().iter().all(|step| step.waits_for.is_empty()));
     }
 
     #[test]

@@ -110,6 +110,12 @@ pub const KEYS: &[Key] = &[
         "\"deployment\"",
         "What drives the node: a kubernetes-node deployment; heat-params is not in this version and is warned of.",
     ),
+    key(
+        "node.patience",
+        Rule::Number(1, 100),
+        "1",
+        "How many times their usual deadline the services of the node have to become healthy; the wait condition's deadline stays.",
+    ),
     key("report.console", Rule::Switch, "true", "Whether each phase gives a line on the console."),
 ];
 
@@ -165,6 +171,7 @@ pub(super) struct TlsFragment {
 #[serde(default)]
 pub(super) struct NodeFragment {
     pub(super) source: Option<String>,
+    pub(super) patience: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -237,6 +244,7 @@ impl Fragment {
         take(&mut self.tls.ca_file, stronger.tls.ca_file);
         take(&mut self.tls.allow_insecure, stronger.tls.allow_insecure);
         take(&mut self.node.source, stronger.node.source);
+        take(&mut self.node.patience, stronger.node.patience);
         take(&mut self.report.console, stronger.report.console);
     }
 }
@@ -406,6 +414,7 @@ mod tests {
                 "sources.order: this array is not a list of one or more of heat_local, local, cfn, heat, request, file, each once",
             ),
             ("[node]\nsource = \"magnum\"", "node.source: this string is not one of deployment, heat-params"),
+            ("[node]\npatience = 0", "node.patience: 0 is not a whole number from 1 to 100"),
             ("deploy = 1", "deploy: is a section: [deploy]"),
         ] {
             let (fragment, mistakes) = Fragment::parse(text.as_bytes());

@@ -48,6 +48,8 @@ pub struct Settings {
     pub tls: Tls,
     /// What drives the node.
     pub node_source: NodeSource,
+    /// How many times their own deadline the gates of the node's services may be measured.
+    pub patience: u32,
     /// Whether each phase gives a line on the console.
     pub console: bool,
 }
@@ -354,6 +356,7 @@ impl From<Fragment> for Settings {
                 Some("heat-params") => NodeSource::HeatParams,
                 _ => NodeSource::Deployment,
             },
+            patience: node.patience.unwrap_or(1),
             console: report.console.unwrap_or(true),
         }
     }
@@ -391,7 +394,7 @@ mod tests {
                 "/usr/lib/heat-node-agent/agent.toml",
                 "polling_interval = 10\nsplay = 5\n[deploy]\ngroups = [\"script\"]\nkeep = 7\n",
             ),
-            ("/run/heat-node-agent/agent.toml", "polling_interval = 20\n"),
+            ("/run/heat-node-agent/agent.toml", "polling_interval = 20\n[node]\npatience = 3\n"),
             ("/etc/heat-node-agent/agent.toml", "polling_interval = 30\n[tls]\nca_file = \"/etc/ca.pem\"\n"),
             ("/usr/lib/heat-node-agent/agent.toml.d/50-a.toml", "splay = 50\n[deploy]\ntime_limit = 9\n"),
             ("/etc/heat-node-agent/agent.toml.d/50-a.toml", "[deploy]\ntime_limit = 60\n"),
@@ -407,6 +410,7 @@ mod tests {
         assert_eq!(warnings, []);
         assert_eq!((settings.polling_interval.as_secs(), settings.splay.as_secs()), (30, 5));
         assert_eq!(settings.deploy.time_limit, Some(Duration::from_secs(61)));
+        assert_eq!((settings.patience, Settings::default().patience), (3, 1));
         assert_eq!((settings.deploy.groups, settings.deploy.keep), (Some(vec!["script".to_owned()]), 7));
         assert_eq!(settings.tls.ca_file, Some("/etc/ca.pem".into()));
     }

@@ -117,7 +117,7 @@ mod tests {
             auth_url: "https://Keystone.example:5000/v3".into(),
             user_id: "u1".into(),
             password: "hush".into(),
-            project_id: "p1".into(),
+            scope: crate::openstack::keystone::Scope::Project("p1".into()),
             region: None,
         }
     }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::curl_line::CurlLine;
 use super::destination::Destination;
 use crate::error::{Error, Result};
-use crate::openstack::keystone::Credentials;
+use crate::openstack::keystone::{Credentials, Scope};
 
 /// SUCCESS or FAILURE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,7 +112,7 @@ impl Handle {
                 auth_url: auth_url.to_owned(),
                 user_id: user_id.to_owned(),
                 password: password.to_owned(),
-                project_id: project_id.to_owned(),
+                scope: Scope::Project(project_id.to_owned()),
                 region: text("region_name").map(str::to_owned),
             };
             return Ok(Self::Heat(Destination::User { credentials, to: to.to_owned() }));
@@ -213,7 +213,7 @@ mod tests {
             auth_url: "http://k:5000/v3".into(),
             user_id: "u".into(),
             password: "p w'\"".into(),
-            project_id: "j".into(),
+            scope: Scope::Project("j".into()),
             region: None,
         };
         let user = Handle::Heat(Destination::User { credentials, to: native.into() });

@@ -442,7 +442,7 @@ mod tests {
     use crate::http::fake::{Fake, ok, status};
     use crate::http::{Http, Tls};
     use crate::openstack::aws_signature::Keys;
-    use crate::openstack::keystone::{Credentials, Keystone};
+    use crate::openstack::keystone::{Credentials, Keystone, Scope};
 
     fn outbox(dir: &Path, clock: &Clock, report: &Report) -> Outbox {
         let state = Arc::new(Tree::open(dir).unwrap());
@@ -637,7 +637,7 @@ mod tests {
             auth_url: "http://user:hush@127.0.0.1:9/v3".into(),
             user_id: "u".into(),
             password: "hush".into(),
-            project_id: "p".into(),
+            scope: Scope::Project("p".into()),
             region: None,
         };
         let mut entry = entry("a", clock.now());

@@ -33,7 +33,13 @@ fn unauthorized() -> Act {
 
 fn user(base: &str) -> Credentials {
     let (auth_url, user_id) = (format!("{base}/v3"), "u1".to_owned());
-    Credentials { auth_url, user_id, password: "hush".to_owned(), project_id: "p".to_owned(), region: None }
+    Credentials {
+        auth_url,
+        user_id,
+        password: "hush".to_owned(),
+        scope: crate::openstack::keystone::Scope::Project("p".to_owned()),
+        region: None,
+    }
 }
 
 fn keys(base: &str) -> Own {

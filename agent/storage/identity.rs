@@ -1,29 +1,43 @@
-//! Which disk a Cinder id means.
+//! Which disk is meant.
 //!
 //! Cinder's id is the serial that Nova gives to the disk: whole where the bus has room for it, cut to 20 characters on
-//! virtio-blk and `NVMe` (magnum-node.md 1.4). A kernel name is never looked at.
+//! virtio-blk and `NVMe` (magnum-node.md 1.4). A disk without one is known by a link that names it. A kernel name is
+//! never looked at.
+
+use crate::desired::DiskName;
 
 /// How many characters of the id the shortest serial holds.
 pub const CUT: usize = 20;
 
-/// The names that a whole disk has, all but its kernel name.
+/// The names that a disk has, all but its kernel name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     /// Serials that the disk itself tells: virtio-blk's and `NVMe`'s `serial`, SCSI's VPD pages 0x80 and 0x83.
     pub serials: Vec<String>,
     /// Names of the links in /dev/disk/by-id that lead to it.
     pub links: Vec<String>,
+    /// Names of the links in /dev/disk/by-label that lead to it.
+    pub labels: Vec<String>,
+    /// It is a part of a disk. Cinder attaches whole ones; Ironic's ephemeral disk is a part of the server's.
+    pub is_partition: bool,
 }
 
-/// The positions of the disks that carry the id: by their own serials, and by links only where no serial does, because
-/// a link is made by rules that somebody can change.
+/// The positions of the disks that are meant. Those of a Cinder id are known by their own serials, and by links only where
+/// no serial carries it, because a link is made by rules that somebody can change.
 #[must_use]
-pub fn matching(id: &str, disks: &[Names]) -> Vec<usize> {
-    let by = |names: fn(&Names) -> &[String]| -> Vec<usize> {
-        disks.iter().enumerate().filter(|(_, disk)| names(disk).iter().any(|name| carries(name, id))).map(|(at, _)| at).collect()
+pub fn matching(disk: &DiskName, disks: &[Names]) -> Vec<usize> {
+    let by = |meant: &dyn Fn(&Names) -> bool| -> Vec<usize> {
+        disks.iter().enumerate().filter(|(_, names)| meant(names)).map(|(at, _)| at).collect()
     };
-    let by_serial = by(|disk| &disk.serials);
-    if by_serial.is_empty() { by(|disk| &disk.links) } else { by_serial }
+    match disk {
+        DiskName::Cinder(id) => {
+            let any = |names: &[String]| names.iter().any(|name| carries(name, id));
+            let by_serial = by(&|names| !names.is_partition && any(&names.serials));
+            if by_serial.is_empty() { by(&|names| !names.is_partition && any(&names.links)) } else { by_serial }
+        }
+        DiskName::Link(link) => by(&|names| names.links.contains(link)),
+        DiskName::Label(label) => by(&|names| names.labels.contains(label)),
+    }
 }
 
 /// Whether a name holds the id, whole or cut to its first 20 characters, between any prefix and suffix.
@@ -73,8 +87,10 @@ mod tests {
 
     #[test]
     fn serials_come_before_links_and_two_disks_are_both_named() {
-        let serial = |text: &str| Names { serials: vec![text.into()], links: vec![] };
-        let link = |text: &str| Names { serials: vec![], links: vec![text.into()] };
+        let serial = |text: &str| Names { serials: vec![text.into()], ..Names::default() };
+        let link = |text: &str| Names { links: vec![text.into()], ..Names::default() };
+        let part = |disk: Names| Names { is_partition: true, ..disk };
+        let cinder = DiskName::Cinder(ID.into());
         let cut = "7c1f4d0e-93a2-4b86-8";
         for (disks, found) in [
             (vec![serial("other"), serial(cut)], vec![1]),
@@ -82,8 +98,22 @@ mod tests {
             (vec![Names::default(), link("virtio-7c1f4d0e-93a2-4b86-8")], vec![1]),
             (vec![serial(cut), serial(ID)], vec![0, 1]),
             (vec![link("x"), Names::default()], vec![]),
+            (vec![part(serial(cut)), part(link("virtio-7c1f4d0e-93a2-4b86-8")), serial(ID)], vec![2]),
         ] {
-            assert_eq!(matching(ID, &disks), found, "{disks:?}");
+            assert_eq!(matching(&cinder, &disks), found, "{disks:?}");
+        }
+        // A name is the whole name, and a part of a disk may be meant by it.
+        let label = Names { labels: vec!["ephemeral0".into()], is_partition: true, ..Names::default() };
+        let disks = [link("wwn-0x5000c500a1b2c3d4"), part(link("wwn-0x5000c500a1b2c3d4-part1")), label];
+        for (disk, found) in [
+            (DiskName::Link("wwn-0x5000c500a1b2c3d4".into()), vec![0]),
+            (DiskName::Link("wwn-0x5000c500a1b2c3d4-part1".into()), vec![1]),
+            (DiskName::Link("wwn-0x5000c500a1b2c3d".into()), vec![]),
+            (DiskName::Link("ephemeral0".into()), vec![]),
+            (DiskName::Label("ephemeral0".into()), vec![2]),
+            (DiskName::Label("ephemeral".into()), vec![]),
+        ] {
+            assert_eq!(matching(&disk, &disks), found, "{disk:?}");
         }
     }
 

@@ -7,18 +7,21 @@
 
 use super::marker::{Marker, Record, State};
 use super::signatures::Signature;
-use crate::desired::{FormatPolicy, Volume};
+use super::thin_pool;
+use crate::desired::{Content, DiskName, FormatPolicy, Volume};
 
 /// Everything that was read of the machine for one volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Device nodes of the disks that carry the Cinder id.
+    /// Device nodes of the disks that are meant.
     pub matches: Vec<String>,
+    /// All disks of the machine, in words: for whoever misses one.
+    pub present: String,
     /// The disk, where exactly one matches.
     pub disk: DiskEvidence,
     /// What lies at the mount point while the disk is not mounted there.
     pub below: Below,
-    /// Our record of this volume, if there is one for its Cinder id.
+    /// Our record of this volume, if there is one for its disk.
     pub record: Option<Record>,
     /// The marker in the root of the file system.
     pub marker: MarkerEvidence,
@@ -30,7 +33,7 @@ pub struct Evidence {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own; any of them may be true beside any other")]
 pub struct DiskEvidence {
-    /// Serial as `VOLUME_ADOPT` names it: the first 20 characters of the Cinder id.
+    /// Its name as `VOLUME_ADOPT` gives it: the first 20 characters of a Cinder id, any other name whole.
     pub serial: String,
     /// Size in bytes.
     pub size: u64,
@@ -78,8 +81,10 @@ pub enum MarkerEvidence {
     Unread,
     /// There is none.
     Absent,
-    /// The file system cannot be mounted or the marker cannot be understood.
+    /// The file system cannot be mounted, or LVM tells nothing of the disk.
     Unreadable(String),
+    /// The file system can be mounted, so it was made to the end, and a marker may be there, but tells nothing.
+    Damaged(String),
     /// There is one.
     Found(Marker),
 }
@@ -110,24 +115,26 @@ pub enum Decision {
 }
 
 /// What a store may lie on.
-const KINDS: &str = "a store lies on one xfs, ext4 or ext3 file system and nothing else";
+const KINDS: &str = "a store lies on one file system of its driver's kind (xfs, ext4 or ext3; btrfs) and nothing else";
 
 /// Decides.
 #[must_use]
 pub fn decide(volume: &Volume, evidence: &Evidence) -> Decision {
     let device = match evidence.matches.as_slice() {
-        [] => return Decision::Wait(format!("no disk carries {} ({})", volume.cinder_id, volume.hint)),
+        [] => {
+            return Decision::Wait(format!("no disk carries {} ({}); there are: {}", volume.disk, volume.hint, evidence.present));
+        }
         [device] => device,
         several => {
             return refuse(
-                format!("{} disks carry {}: {}", several.len(), volume.cinder_id, several.join(", ")),
-                "exactly one disk must carry the id",
+                format!("{} disks carry {}: {}", several.len(), volume.disk, several.join(", ")),
+                "exactly one disk must carry the name",
                 "`openstack server volume list`: detach the wrong one".to_owned(),
             );
         }
     };
     at_the_mount_point(volume, evidence, device)
-        .or_else(|| in_use(&evidence.disk, device))
+        .or_else(|| in_use(volume, &evidence.disk, device))
         .unwrap_or_else(|| by_content(volume, evidence, device))
 }
 
@@ -137,7 +144,7 @@ fn at_the_mount_point(volume: &Volume, evidence: &Evidence, device: &str) -> Opt
     // Further mounts do not matter then: docker, for one, mounts parts of its store onto themselves.
     if disk.mounts.contains(&volume.mount_point) {
         return Some(match disk.signatures.as_slice() {
-            [one] if one.is_mountable() => by_marker(volume, evidence, device),
+            [one] if serves(volume, one) => by_marker(volume, evidence, device),
             [] => {
                 refuse(format!("{device} is mounted at {} but cannot be understood", volume.mount_point), KINDS, umount(volume))
             }
@@ -151,7 +158,7 @@ fn at_the_mount_point(volume: &Volume, evidence: &Evidence, device: &str) -> Opt
     if let Some(place) = disk.mounts.first() {
         return Some(refuse(format!("{device} is mounted at {place}"), "nobody else uses the disk", format!("`umount {place}`")));
     }
-    over_store(volume, &evidence.below)
+    if volume.content == Content::ThinPool { None } else { over_store(volume, &evidence.below) }
 }
 
 /// The refusal to mount over something that is in use or kept below; `None` if nothing is there.
@@ -176,7 +183,7 @@ pub fn over_store(volume: &Volume, below: &Below) -> Option<Decision> {
 }
 
 /// Whatever says that somebody else uses the disk, or that it cannot be used.
-fn in_use(disk: &DiskEvidence, device: &str) -> Option<Decision> {
+fn in_use(volume: &Volume, disk: &DiskEvidence, device: &str) -> Option<Decision> {
     if disk.size == 0 {
         return Some(Decision::Wait(format!("{device} has no size yet")));
     }
@@ -189,6 +196,9 @@ fn in_use(disk: &DiskEvidence, device: &str) -> Option<Decision> {
             format!("{device} has partitions: {}", disk.partitions.join(", ")),
             format!("to lose them `sfdisk --delete {device} && blkdiscard --force --zeroout {device}`"),
         )
+    } else if volume.content == Content::ThinPool && thin_pool::holds_alone(&disk.holders) {
+        // LVM activates what it knows at every boot.
+        return None;
     } else if !disk.holders.is_empty() {
         (format!("{device} is part of {}", disk.holders.join(", ")), format!("take {} apart", disk.holders.join(", ")))
     } else if disk.swap {
@@ -208,8 +218,13 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         && volume.format != FormatPolicy::Never
     {
         // Only our own mkfs can have written the UUID that was drawn for it. The record alone proves nothing: mkfs may
-        // have refused the disk, for what it sees and we do not.
-        return Decision::Format { force: true };
+        // have refused the disk, for what it sees and we do not. What carries a marker, even a damaged one, or a member
+        // was in use since: the record is older than the volume, as on a server that was restored from a snapshot.
+        return match &evidence.marker {
+            MarkerEvidence::Unread => Decision::ReadMarker,
+            MarkerEvidence::Absent | MarkerEvidence::Unreadable(_) if !evidence.etcd_member => Decision::Format { force: true },
+            _ => by_marker(volume, evidence, device),
+        };
     }
     match disk.signatures.as_slice() {
         [] if volume.format == FormatPolicy::Never => refuse(
@@ -218,26 +233,45 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
             format!("{}=if-blank", volume.format_parameter),
         ),
         [] if disk.blank => Decision::Format { force: false },
-        [] if volume.format == FormatPolicy::IfNoSignature => Decision::Format { force: false },
+        [] if volume.format == FormatPolicy::IfNoSignature && !was_made(evidence) => Decision::Format { force: false },
+        [] if was_made(evidence) => refuse(
+            format!("{device} holds data of no known kind where this agent made or used a file system"),
+            "what is not blank is formatted once at most, whatever the parameters say",
+            format!("look at it by hand; or to lose it {}", erase(volume, device)),
+        ),
         [] => refuse(
             format!("{device} holds data of no known kind"),
             "only a volume whose first and last MiB are zero is formatted",
             format!(
                 "{}=if-no-signature, if it is encrypted below this machine; or to lose it {}",
                 volume.format_parameter,
-                erase(device)
+                erase(volume, device)
             ),
         ),
-        [one] if one.is_mountable() => by_marker(volume, evidence, device),
+        [one] if serves(volume, one) => by_marker(volume, evidence, device),
         several => refuse(
             format!("{device} holds {}", describe(several)),
-            "a volume with a signature of any kind is never formatted",
-            format!("to lose it {}", erase(device)),
+            "a volume with a signature of any kind is never formatted, and a store stays in the form that it has",
+            format!("to lose it {}", erase(volume, device)),
         ),
     }
 }
 
-/// One file system that we can mount: is it ours?
+/// Whether the disk was in use here before, so that whatever allowed to format noise was used up then.
+fn was_made(evidence: &Evidence) -> bool {
+    evidence.record.as_ref().is_some_and(|record| record.state != State::Formatting)
+}
+
+/// Whether what is on the disk is of the kind that the volume is to hold.
+fn serves(volume: &Volume, one: &Signature) -> bool {
+    one.uuid.is_some()
+        && match volume.content {
+            Content::Xfs => one.is_mountable(),
+            other => one.kind == other.kind(),
+        }
+}
+
+/// One file system that we can mount, or one member of a volume group: is it ours?
 fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
     let recorded = evidence.record.as_ref().is_some_and(|record| {
         record.state != State::Formatting && record.cluster == volume.cluster && is_recorded(record, &evidence.disk)
@@ -251,10 +285,11 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         MarkerEvidence::Unread => return Decision::ReadMarker,
         MarkerEvidence::Absent => (format!("{device} holds {what} without this agent's marker"), true),
         MarkerEvidence::Unreadable(why) => (format!("{device} holds {what}, which cannot be looked into: {why}"), true),
+        MarkerEvidence::Damaged(why) => (format!("{device} holds {what}, but {why}"), true),
         MarkerEvidence::Found(marker) if marker.cluster != volume.cluster || marker.role != volume.role => {
             (format!("{device} holds the {} store of cluster {}", marker.role, marker.cluster), true)
         }
-        MarkerEvidence::Found(marker) if marker.volume != volume.cinder_id => {
+        MarkerEvidence::Found(marker) if marker.volume != volume.disk.as_str() => {
             (format!("{device} holds a copy of volume {}", marker.volume), false)
         }
         MarkerEvidence::Found(_) => return Decision::Reuse,
@@ -271,11 +306,18 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         );
     }
     let remedy = match &evidence.marker {
+        MarkerEvidence::Unreadable(_) if volume.content == Content::ThinPool => {
+            format!(
+                "`vgck --config devices/use_devicesfile=0 {}` says more; or to lose it {}",
+                thin_pool::GROUP,
+                erase(volume, device)
+            )
+        }
         MarkerEvidence::Unreadable(_) => {
-            format!("look into it by hand: `mount -o ro {device} /mnt`; or to lose it {}", erase(device))
+            format!("look into it by hand: `mount -o ro {device} /mnt`; or to lose it {}", erase(volume, device))
         }
         _ if adopted => return Decision::Reuse,
-        _ => format!("VOLUME_ADOPT={} to use it as it is, or to lose it {}", evidence.disk.serial, erase(device)),
+        _ => format!("VOLUME_ADOPT={} to use it as it is, or to lose it {}", evidence.disk.serial, erase(volume, device)),
     };
     refuse(found, "a file system is used only if it carries the marker of this cluster, role and volume", remedy)
 }
@@ -286,7 +328,7 @@ fn is_recorded(record: &Record, disk: &DiskEvidence) -> bool {
 }
 
 fn names_disk(serial: &str, volume: &Volume, disk: &DiskEvidence) -> bool {
-    serial == disk.serial || serial == volume.cinder_id
+    serial == disk.serial || serial == volume.disk.as_str()
 }
 
 fn describe(signatures: &[Signature]) -> String {
@@ -297,10 +339,13 @@ fn umount(volume: &Volume) -> String {
     format!("`umount {}`", volume.mount_point)
 }
 
-/// The one command after which a disk counts as blank.
+/// The one command after which a disk counts as blank; what is known by its label needs one afterwards too.
 #[must_use]
-pub fn erase(device: &str) -> String {
-    format!("`blkdiscard --force --zeroout {device}`")
+pub fn erase(volume: &Volume, device: &str) -> String {
+    match &volume.disk {
+        DiskName::Label(label) => format!("`mkfs.xfs -f -L {label} {device}`, then VOLUME_ADOPT={label}"),
+        DiskName::Cinder(_) | DiskName::Link(_) => format!("`blkdiscard --force --zeroout {device}`"),
+    }
 }
 
 fn refuse(found: String, rule: &str, remedy: String) -> Decision {

@@ -19,7 +19,7 @@ pub struct Marker {
     pub cluster: String,
     /// What the volume is for.
     pub role: VolumeRole,
-    /// Cinder id.
+    /// Name of the disk: the Cinder id.
     pub volume: String,
     /// UUID of the file system.
     pub fs_uuid: String,
@@ -36,7 +36,7 @@ pub struct Record {
     pub role: VolumeRole,
     /// Cluster that it belongs to.
     pub cluster: String,
-    /// Cinder id.
+    /// Name of the disk: the Cinder id.
     pub volume: String,
     /// Kind of the file system, as mount(8) spells it.
     pub fs_type: String,
@@ -47,6 +47,9 @@ pub struct Record {
     /// What the mount unit mounts, once the volume is in its place: udev may know another name for the disk at each look.
     #[serde(default)]
     pub what: Option<String>,
+    /// How much of the disk the file system takes, in bytes; 0 where nobody looked.
+    #[serde(default)]
+    pub size: u64,
     /// When the record was made.
     pub at: Timestamp,
 }

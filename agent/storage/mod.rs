@@ -4,9 +4,13 @@
 //! [`Volume`](crate::desired::Volume). Out: the interlock's decision and the texts of mount units.
 //! Nothing in here writes to a device, formats or mounts; `converge` does what was decided.
 
+pub mod driver;
+pub mod health;
 pub mod identity;
 pub mod interlock;
+pub mod making;
 pub mod marker;
 pub mod mount_unit;
 pub mod probe;
 pub mod signatures;
+pub mod thin_pool;

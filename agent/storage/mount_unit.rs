@@ -1,7 +1,7 @@
 //! The mount unit that keeps a volume in its place at every boot.
 
 use super::identity::{Names, carries};
-use crate::desired::{Volume, VolumeRole};
+use crate::desired::{DiskName, Volume, VolumeRole};
 
 /// Where the unit's file lies.
 #[must_use]
@@ -29,13 +29,16 @@ pub fn name(mount_point: &str) -> String {
     if out.is_empty() { "-.mount".to_owned() } else { out + ".mount" }
 }
 
-/// What the unit mounts: the link that carries the Cinder id, so that a copy with the same UUID is never taken for the
-/// volume; by the UUID only where udev makes no such link.
+/// What the unit mounts: the link that names the disk, so that a copy with the same UUID is never taken for the volume;
+/// by the UUID only where udev makes no such link.
 #[must_use]
 pub fn source(volume: &Volume, names: &Names, fs_uuid: &str) -> String {
-    // Anything else may mean something in a unit file (`%`, a blank); udev makes no such names for these disks.
-    let is_plain = |link: &&String| link.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:+=@".contains(&byte));
-    match names.links.iter().filter(is_plain).find(|link| carries(link, &volume.cinder_id)) {
+    let names_disk = |link: &&String| match &volume.disk {
+        DiskName::Cinder(id) => carries(link, id),
+        DiskName::Link(name) => *link == name,
+        DiskName::Label(_) => false,
+    };
+    match names.links.iter().filter(|link| DiskName::is_plain(link)).find(names_disk) {
         Some(link) => format!("/dev/disk/by-id/{link}"),
         None => format!("/dev/disk/by-uuid/{fs_uuid}"),
     }
@@ -55,7 +58,7 @@ pub fn text(volume: &Volume, fs_type: &str, source: &str) -> String {
         "\
 # Made by heat-node-agent.
 [Unit]
-Description={what} on Cinder volume {id}
+Description={what} on volume {disk}
 DefaultDependencies=no
 After=local-fs-pre.target
 Conflicts=umount.target
@@ -69,7 +72,7 @@ Options=defaults
 # A log may have to be replayed after a power cut.
 TimeoutSec=300
 ",
-        id = volume.cinder_id,
+        disk = volume.disk,
         mount_point = volume.mount_point,
     )
 }
@@ -77,13 +80,14 @@ TimeoutSec=300
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::desired::{FormatPolicy, Owner};
+    use crate::desired::{Content, FormatPolicy, Owner};
 
     pub(crate) fn volume() -> Volume {
         Volume {
             role: VolumeRole::Etcd,
-            cinder_id: "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4".into(),
+            disk: DiskName::Cinder("7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4".into()),
             hint: "/dev/vdc".into(),
+            content: Content::Xfs,
             mount_point: "/var/lib/etcd".into(),
             root_mode: 0o700,
             root_owner: Owner::named("etcd"),
@@ -116,7 +120,7 @@ pub(crate) mod tests {
             (vec!["a", own], "/dev/disk/by-id/virtio-7c1f4d0e-93a2-4b86-8"),
             (vec!["odd%x-7c1f4d0e-93a2-4b86-8"], "/dev/disk/by-uuid/0b7e"),
         ] {
-            let names = Names { serials: vec![], links: links.into_iter().map(str::to_owned).collect() };
+            let names = Names { links: links.into_iter().map(str::to_owned).collect(), ..Names::default() };
             assert_eq!(source(&volume(), &names, "0b7e"), expected, "{names:?}");
         }
     }

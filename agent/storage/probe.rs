@@ -3,12 +3,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::identity::Names;
 use super::interlock::DiskEvidence;
-use super::signatures::{SPAN, find, is_zero};
+use super::signatures::{LUKS2_SECOND, SECOND_HEADERS, SPAN, find, is_zero, luks2_second};
 use crate::error::{Context, Result};
 use crate::order::{sort, sort_by};
 
@@ -23,7 +24,7 @@ pub struct Probe {
     proc: PathBuf,
 }
 
-/// A whole disk.
+/// A disk, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
     /// `major:minor`, the only name that the kernel never gives twice at one time.
@@ -60,7 +61,7 @@ impl Probe {
         Self { sys: root.join("sys"), dev: root.join("dev"), proc: root.join("proc") }
     }
 
-    /// Every whole disk with all its names.
+    /// Every disk and every part of one, with all its names.
     ///
     /// # Errors
     /// If sysfs cannot be listed.
@@ -70,20 +71,23 @@ impl Probe {
         for entry in std::fs::read_dir(&class).context(|| format!("listing {}", class.display()))? {
             let name = entry.context(|| format!("listing {}", class.display()))?.file_name();
             let sys = class.join(&name);
-            // What vanished since the listing, and partitions: a store takes a whole disk.
-            let Some(number) = line(&sys.join("dev")).filter(|_| !sys.join("partition").exists()) else { continue };
-            let names = Names { serials: serials(&sys), links: Vec::new() };
+            // What vanished since the listing.
+            let Some(number) = line(&sys.join("dev")) else { continue };
+            let is_partition = sys.join("partition").exists();
+            let serials = if is_partition { Vec::new() } else { serials(&sys) };
+            let names = Names { serials, is_partition, ..Names::default() };
             disks.push(Disk { number, node: self.dev.join(&name), sys, names });
         }
         sort_by(&mut disks, |one, other| one.sys.cmp(&other.sys));
-        self.add_links(&mut disks);
+        self.add_links("disk/by-id", &mut disks, |names| &mut names.links);
+        self.add_links("disk/by-label", &mut disks, |names| &mut names.labels);
         Ok(disks)
     }
 
     /// A link is matched by the device number of the node that it leads to: in a container nodes may lie under names
     /// that sysfs does not know, and known names may be other disks.
-    fn add_links(&self, disks: &mut [Disk]) {
-        let directory = self.dev.join("disk/by-id");
+    fn add_links(&self, directory: &str, disks: &mut [Disk], list: fn(&mut Names) -> &mut Vec<String>) {
+        let directory = self.dev.join(directory);
         for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
             let (Ok(link), Ok(target)) = (entry.file_name().into_string(), entry.path().canonicalize()) else { continue };
             let disk = match number(&target) {
@@ -94,10 +98,10 @@ impl Probe {
             if number(&disk.node).as_ref() != Some(&disk.number) {
                 disk.node = target;
             }
-            disk.names.links.push(link);
+            list(&mut disk.names).push(link);
         }
         for disk in disks {
-            sort(&mut disk.names.links);
+            sort(list(&mut disk.names));
         }
     }
 
@@ -109,11 +113,10 @@ impl Probe {
         let mounts = self.read_mounts()?;
         let mut evidence = DiskEvidence {
             serial: serial.to_owned(),
-            // sysfs counts 512-byte sectors, whatever the disk's own are.
-            size: line(&disk.sys.join("size")).and_then(|sectors| sectors.parse::<u64>().ok()).unwrap_or(0).saturating_mul(512),
+            size: size(disk).unwrap_or(0),
             read_only: line(&disk.sys.join("ro")).as_deref() == Some("1"),
             partitions: children(&disk.sys, |path| path.join("partition").exists()),
-            holders: children(&disk.sys.join("holders"), |_| true),
+            holders: self.holders(disk),
             mounts: mounts.into_iter().filter(|mount| mount.number == disk.number).map(|mount| mount.point).collect(),
             swap: self.is_swap(disk),
             ..DiskEvidence::default()
@@ -126,6 +129,14 @@ impl Probe {
         Ok(evidence)
     }
 
+    /// What is built on a disk, by the names that device mapper gave.
+    #[must_use]
+    pub fn holders(&self, disk: &Disk) -> Vec<String> {
+        let directory = disk.sys.join("holders");
+        let name = |holder: String| line(&directory.join(&holder).join("dm/name")).unwrap_or(holder);
+        children(&directory, |_| true).into_iter().map(name).collect()
+    }
+
     /// The mount table of this process.
     ///
     /// # Errors
@@ -133,7 +144,12 @@ impl Probe {
     pub fn read_mounts(&self) -> Result<Vec<Mount>> {
         let path = self.proc.join("self/mountinfo");
         let text = std::fs::read(&path).context(|| format!("reading {}", path.display()))?;
-        Ok(String::from_utf8_lossy(&text).lines().filter_map(mount).collect())
+        let mut mounts: Vec<Mount> = String::from_utf8_lossy(&text).lines().filter_map(mount).collect();
+        for mount in mounts.iter_mut().filter(|mount| mount.number.starts_with("0:") && mount.source.starts_with("/dev/")) {
+            // btrfs shows a number of its own, which is no disk's.
+            mount.number = number(Path::new(&mount.source)).unwrap_or_else(|| mem::take(&mut mount.number));
+        }
+        Ok(mounts)
     }
 
     /// Whether a path below /dev leads to this disk; `None` if it leads nowhere.
@@ -164,6 +180,27 @@ impl Probe {
     }
 }
 
+/// The disks in words, for whoever misses one: kernel name, size, serial, bus.
+#[must_use]
+pub fn describe(disks: &[Disk]) -> String {
+    let whole = disks.iter().filter(|disk| !disk.names.is_partition).filter_map(|disk| {
+        let size = size(disk).filter(|size| *size > 0)?;
+        let name = disk.sys.file_name()?.to_string_lossy();
+        let bus = std::fs::read_link(disk.sys.join("device/subsystem")).ok();
+        let bus = bus.as_ref().and_then(|path| path.file_name()).map_or("no bus".into(), |bus| bus.to_string_lossy());
+        let serial = disk.names.serials.first().map_or("no serial".to_owned(), |serial| format!("serial {serial}"));
+        Some(format!("{name} ({} MiB, {serial}, {bus})", size >> 20).replace(char::is_control, "?"))
+    });
+    let whole: Vec<String> = whole.collect();
+    if whole.is_empty() { "no disk at all".to_owned() } else { whole.join(", ") }
+}
+
+/// Bytes. sysfs counts 512-byte sectors, whatever the disk's own are.
+#[must_use]
+pub fn size(disk: &Disk) -> Option<u64> {
+    Some(line(&disk.sys.join("size"))?.parse::<u64>().ok()?.saturating_mul(512))
+}
+
 fn read_ends(disk: &Disk, evidence: &mut DiskEvidence) -> io::Result<()> {
     let file = open(disk, 0)?;
     let span = usize::try_from(evidence.size).unwrap_or(SPAN).min(SPAN);
@@ -171,6 +208,15 @@ fn read_ends(disk: &Disk, evidence: &mut DiskEvidence) -> io::Result<()> {
     file.read_exact_at(&mut head, 0)?;
     file.read_exact_at(&mut tail, evidence.size - span as u64)?;
     evidence.signatures = find(&head, &tail, evidence.size);
+    for at in SECOND_HEADERS {
+        let mut magic = [0; LUKS2_SECOND.len()];
+        if at < evidence.size {
+            file.read_exact_at(&mut magic, at)?;
+        }
+        if magic == *LUKS2_SECOND {
+            evidence.signatures.push(luks2_second());
+        }
+    }
     evidence.blank = is_zero(&head) && is_zero(&tail);
     let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
     digest.update(&head);
@@ -274,6 +320,7 @@ fn unescaped(text: &str) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::desired::DiskName;
     use crate::files::{Attributes, Tree};
     use crate::storage::identity::matching;
 
@@ -316,24 +363,38 @@ pub(crate) mod tests {
         std::os::unix::fs::symlink("../../gone", dir.path().join("dev/disk/by-id/virtio-gone")).unwrap();
         let disks = Probe::at(dir.path()).read_disks().unwrap();
         let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
-        let node =
-            |id: &str| matching(id, &names).iter().map(|at| disks[*at].node.file_name().unwrap().to_owned()).collect::<Vec<_>>();
+        let node = |id: &str| {
+            matching(&DiskName::Cinder(id.into()), &names)
+                .iter()
+                .map(|at| disks[*at].node.file_name().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(node(ID), ["vdb"]);
         assert_eq!(node("e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610"), ["sda"]);
         assert_eq!(node("3b8e6c52-7f10-4d2a-9c84-d06f1e2a5b97"), ["loop3"]);
         assert!(node("11111111-7f10-4d2a-9c84-d06f1e2a5b97").is_empty());
-        assert_eq!(disks.len(), 4);
+        assert_eq!(disks.iter().filter(|disk| !disk.names.is_partition).count(), 4);
+        let bus = dir.path().join("sys/class/block/vdb/device/subsystem");
+        put(dir.path(), "sys/class/block/vdb/device/x", b"");
+        put(dir.path(), "sys/class/block/vda1/size", b"8\n");
+        std::os::unix::fs::symlink("../../../../bus/virtio", bus).unwrap();
+        put(dir.path(), "sys/class/block/vdb/size", b"41943040\n");
+        let told = "vda (0 MiB, serial root, no bus), vdb (20480 MiB, serial 7c1f4d0e-93a2-4b86-8, virtio)";
+        assert_eq!(describe(&disks), told);
+        assert_eq!(describe(&[]), "no disk at all");
     }
 
     #[test]
     fn a_disk_is_read_at_both_ends() {
-        let mut content = vec![0; 4 * SPAN];
         for (change, blank, kinds) in [
             (None, true, &[][..]),
             (Some((2 * SPAN, &b"x"[..])), true, &[]),
             (Some((4 * SPAN - 1, b"x")), false, &[]),
             (Some((0, b"XFSB")), false, &["xfs"]),
+            (Some((SPAN, b"SKUL\xba\xbe")), true, &["crypto_LUKS"]),
+            (Some((2 * SPAN, b"SKUL\xba\xbe")), true, &["crypto_LUKS"]),
         ] {
+            let mut content = vec![0; 4 * SPAN];
             if let Some((at, bytes)) = change {
                 content[at..at + bytes.len()].copy_from_slice(bytes);
             }

@@ -16,6 +16,8 @@ pub struct Signature {
     pub label: Option<String>,
     /// UUID, where the format has one.
     pub uuid: Option<String>,
+    /// How much of the disk it takes, in bytes, where that is of use here: xfs, ext, btrfs.
+    pub size: Option<u64>,
 }
 
 impl Signature {
@@ -44,6 +46,7 @@ const FIXED: &[(&str, usize, &[u8])] = &[
     ("erofs", 1024, b"\xe2\xe1\xf5\xe0"),
     ("exfat", 3, b"EXFAT   "),
     ("f2fs", 1024, b"\x10\x20\xf5\xf2"),
+    ("f2fs", 4096 + 1024, b"\x10\x20\xf5\xf2"),
     ("gfs2", 65_536, b"\x01\x16\x19\x70"),
     ("hfsplus", 1024, b"H+\x00\x04"),
     ("jfs", 32_768, b"JFS1"),
@@ -73,9 +76,13 @@ struct Disk<'a> {
 pub fn find(head: &[u8], tail: &[u8], size: u64) -> Vec<Signature> {
     let disk = Disk { head, tail, size };
     let fixed = FIXED.iter().filter(|(_, at, magic)| disk.is(*at, magic)).map(|(kind, ..)| plain(kind));
-    let parsed = [xfs, ext, btrfs, swap, lvm2, luks, gpt, dos, iso9660, zfs].into_iter().filter_map(|parser| parser(&disk));
+    let parsed = [xfs, ext, btrfs, swap, lvm2, luks, gpt, dos, iso9660, zfs, drbd].into_iter().filter_map(|parser| parser(&disk));
     let mut found: Vec<Signature> = parsed.chain(raid(&disk)).chain(fixed).collect();
     found.dedup();
+    // Whatever it boots. Of the volumes that read as noise one in 65,536 is refused for it, and has its remedy.
+    if found.is_empty() && disk.is(510, BOOT) {
+        found.push(plain("boot sector"));
+    }
     found
 }
 
@@ -109,6 +116,10 @@ impl Disk<'_> {
         Some(u32::from_le_bytes(self.bytes(at, 4)?.try_into().ok()?))
     }
 
+    fn be32(&self, at: usize) -> Option<u32> {
+        Some(u32::from_be_bytes(self.bytes(at, 4)?.try_into().ok()?))
+    }
+
     fn text(&self, at: usize, length: usize) -> Option<String> {
         text(self.bytes(at, length)?)
     }
@@ -119,7 +130,7 @@ impl Disk<'_> {
 }
 
 fn plain(kind: &'static str) -> Signature {
-    Signature { kind, label: None, uuid: None }
+    Signature { kind, ..Signature::default() }
 }
 
 /// Text up to the first zero byte, without what a terminal would obey.
@@ -140,7 +151,8 @@ fn uuid(bytes: &[u8]) -> Option<String> {
 }
 
 fn xfs(disk: &Disk) -> Option<Signature> {
-    disk.is(0, b"XFSB").then(|| Signature { kind: "xfs", label: disk.text(108, 12), uuid: disk.uuid(32) })
+    let size = || u64::from(disk.be32(4)?).checked_mul(u64::from(disk.be32(8)?) << 32 | u64::from(disk.be32(12)?));
+    disk.is(0, b"XFSB").then(|| Signature { kind: "xfs", label: disk.text(108, 12), uuid: disk.uuid(32), size: size() })
 }
 
 /// ext2, ext3 and ext4 share the superblock at 1024; the features tell them apart (Linux, fs/ext4/ext4.h).
@@ -158,12 +170,20 @@ fn ext(disk: &Disk) -> Option<Signature> {
         () if compatible & 0x4 != 0 => "ext3",
         () => "ext2",
     };
-    Some(Signature { kind, label: disk.text(1024 + 120, 16), uuid: disk.uuid(1024 + 104) })
+    // Blocks of 1024 << n bytes; their count has an upper half where the feature 64bit says so.
+    let upper = if incompatible & 0x80 == 0 { 0 } else { u64::from(disk.le32(1024 + 336)?) };
+    let block = 1024_u64.checked_shl(disk.le32(1024 + 24)?);
+    let size = block.and_then(|block| block.checked_mul(upper << 32 | u64::from(disk.le32(1024 + 4)?)));
+    Some(Signature { kind, label: disk.text(1024 + 120, 16), uuid: disk.uuid(1024 + 104), size })
 }
 
+/// mkfs.btrfs writes a magic number of its own until it is done (btrfs-progs, `BTRFS_MAGIC_TEMPORARY`).
 fn btrfs(disk: &Disk) -> Option<Signature> {
     let at = 64 * 1024;
-    disk.is(at + 64, b"_BHRfS_M").then(|| Signature { kind: "btrfs", label: disk.text(at + 299, 256), uuid: disk.uuid(at + 32) })
+    let is_btrfs = disk.is(at + 64, b"_BHRfS_M") || disk.is(at + 64, b"!BHRfS_M");
+    // What the file system takes of this one disk.
+    let size = || Some(u64::from(disk.le32(at + 213)?) << 32 | u64::from(disk.le32(at + 209)?));
+    is_btrfs.then(|| Signature { kind: "btrfs", label: disk.text(at + 299, 256), uuid: disk.uuid(at + 32), size: size() })
 }
 
 /// The signature lies at the end of the first page, whose size is that of the machine that made it.
@@ -178,24 +198,44 @@ fn swap(disk: &Disk) -> Option<Signature> {
         kind: "swap",
         label: new.then(|| disk.text(1024 + 28, 16)).flatten(),
         uuid: new.then(|| disk.uuid(1024 + 12)).flatten(),
+        size: None,
     })
 }
 
 /// The label lies in one of the first four sectors.
 fn lvm2(disk: &Disk) -> Option<Signature> {
     let at = (0..4).map(|sector| sector * 512).find(|at| disk.is(*at, b"LABELONE") && disk.is(at + 24, b"LVM2 001"))?;
-    Some(Signature { kind: "LVM2_member", label: None, uuid: disk.text(at + 32, 32) })
+    Some(Signature { uuid: disk.text(at + 32, 32), ..plain("LVM2_member") })
 }
 
-/// The second header of LUKS2 lies at one of these powers of two, and outlives an overwritten first one.
+/// Begins the second header of LUKS2, which outlives an overwritten first one.
+pub(super) const LUKS2_SECOND: &[u8; 6] = b"SKUL\xba\xbe";
+
+/// Where it may lie beyond the first MiB, in bytes (LUKS2 On-Disk Format 1.1.3, 2.1: the larger sizes of a header).
+pub(super) const SECOND_HEADERS: [u64; 3] = [1 << 20, 2 << 20, 4 << 20];
+
+/// The second header lies at a power of two from 16 KiB to 4 MiB.
 fn luks(disk: &Disk) -> Option<Signature> {
     let first = disk.is(0, b"LUKS\xba\xbe");
-    let second = || (14..=19).map(|power| 1_usize << power).any(|at| disk.is(at, b"SKUL\xba\xbe"));
+    let second = || (14..=19).map(|power| 1_usize << power).any(|at| disk.is(at, LUKS2_SECOND));
     if !first && !second() {
         return None;
     }
     let label = if disk.is(6, b"\0\x02") { disk.text(24, 48) } else { None };
-    Some(Signature { kind: "crypto_LUKS", label: label.filter(|_| first), uuid: if first { disk.text(168, 40) } else { None } })
+    let uuid = if first { disk.text(168, 40) } else { None };
+    Some(Signature { label: label.filter(|_| first), uuid, ..plain("crypto_LUKS") })
+}
+
+/// What a second header that lies beyond the first MiB makes of the disk.
+pub(super) fn luks2_second() -> Signature {
+    plain("crypto_LUKS")
+}
+
+/// DRBD keeps its block in the last 4 KiB (internal metadata, 8.x and 9: the magic has one place in both).
+fn drbd(disk: &Disk) -> Option<Signature> {
+    let at = (disk.size & !0xfff).checked_sub(4096)?;
+    let magic = disk.tail_bytes(at + 60, 4)?;
+    matches!(magic, b"\x83\x74\x02\x6a" | b"\x83\x74\x02\x6b" | b"\x83\x74\x02\x6c" | b"\x83\x74\x02\x6d").then(|| plain("drbd"))
 }
 
 fn gpt(disk: &Disk) -> Option<Signature> {
@@ -203,12 +243,15 @@ fn gpt(disk: &Disk) -> Option<Signature> {
     (disk.is(512, b"EFI PART") || disk.is(4096, b"EFI PART") || backup(512) || backup(4096)).then(|| plain("gpt"))
 }
 
+/// Ends a boot sector.
+const BOOT: &[u8] = b"\x55\xaa";
+
 /// Boot sectors: FAT and NTFS, else a partition table whose entries are plausible.
 fn dos(disk: &Disk) -> Option<Signature> {
     if disk.is(3, b"NTFS    ") {
         return Some(plain("ntfs"));
     }
-    if !disk.is(510, b"\x55\xaa") {
+    if !disk.is(510, BOOT) {
         return None;
     }
     let fat32 = disk.is(82, b"FAT32   ");
@@ -216,7 +259,7 @@ fn dos(disk: &Disk) -> Option<Signature> {
         return Some(Signature {
             kind: "vfat",
             label: disk.text(if fat32 { 71 } else { 43 }, 11).filter(|label| label != "NO NAME"),
-            uuid: None,
+            ..Signature::default()
         });
     }
     let entries = disk.bytes(446, 64)?.chunks_exact(16);
@@ -229,7 +272,7 @@ fn dos(disk: &Disk) -> Option<Signature> {
 
 fn iso9660(disk: &Disk) -> Option<Signature> {
     let at = 32_768;
-    disk.is(at + 1, b"CD001").then(|| Signature { kind: "iso9660", label: disk.text(at + 40, 32), uuid: None })
+    disk.is(at + 1, b"CD001").then(|| Signature { label: disk.text(at + 40, 32), ..plain("iso9660") })
 }
 
 /// Uberblocks lie from 128 KiB on in each of the labels, two of which are at either end of the disk.
@@ -257,11 +300,11 @@ fn raid(disk: &Disk) -> Option<Signature> {
     }
     if let Some(at) = version_1_0.filter(|at| whole(*at, MAGIC)) {
         let uuid = disk.tail_bytes(at + 16, 16).and_then(uuid);
-        return Some(Signature { kind: "linux_raid_member", label: disk.tail_bytes(at + 32, 32).and_then(text), uuid });
+        return Some(Signature { label: disk.tail_bytes(at + 32, 32).and_then(text), uuid, ..plain("linux_raid_member") });
     }
     for at in [0, 4096] {
         if disk.is(at, MAGIC) {
-            return Some(Signature { kind: "linux_raid_member", label: disk.text(at + 32, 32), uuid: disk.uuid(at + 16) });
+            return Some(Signature { label: disk.text(at + 32, 32), uuid: disk.uuid(at + 16), ..plain("linux_raid_member") });
         }
     }
     let at_end = |back: u64, bytes: &[u8]| disk.size.checked_sub(back).is_some_and(|at| whole(at, bytes));
@@ -306,6 +349,7 @@ mod tests {
             (&[(1080, b"\x53\xef"), (1116, b"\x04\0\0\0\x42\0\0\0")], &["ext4"]),
             (&[(1080, b"\x53\xef"), (1120, b"\x08\0\0\0")], &["jbd"]),
             (&[(65_600, b"_BHRfS_M")], &["btrfs"]),
+            (&[(65_600, b"!BHRfS_M")], &["btrfs"]),
             (&[(4086, b"SWAPSPACE2")], &["swap"]),
             (&[(65_526, b"SWAPSPACE2")], &["swap"]),
             (&[(1536, b"LABELONE"), (1560, b"LVM2 001")], &["LVM2_member"]),
@@ -318,9 +362,16 @@ mod tests {
             (&[(-512, b"\xde\x11\xde\x11")], &["ddf_raid_member"]),
             (&[(512, b"EFI PART")], &["gpt"]),
             (&[(-512, b"EFI PART")], &["gpt"]),
+            (&[(-4096, b"EFI PART")], &["gpt"]),
+            (&[(-4036, b"\x83\x74\x02\x6b")], &["drbd"]),
+            (&[(-4036, b"\x83\x74\x02\x6d")], &["drbd"]),
+            (&[(5120, b"\x10\x20\xf5\xf2")], &["f2fs"]),
+            (&[(1024, b"\x10\x20\xf5\xf2"), (5120, b"\x10\x20\xf5\xf2")], &["f2fs"]),
+            (&[(1024, b"\xe2\xe1\xf5\xe0")], &["erofs"]),
             (&[(510, b"\x55\xaa"), (446, ENTRY)], &["dos"]),
             (&[(510, b"\x55\xaa")], &["dos"]),
-            (&[(510, b"\x55\xaa"), (446, b"\x17")], &[]),
+            (&[(510, b"\x55\xaa"), (446, b"\x17")], &["boot sector"]),
+            (&[(0, b"hsqs"), (510, b"\x55\xaa"), (446, b"\x17")], &["squashfs"]),
             (&[(510, b"\x55\xaa"), (82, b"FAT32   ")], &["vfat"]),
             (&[(510, b"\x55\xaa"), (54, b"FAT16   ")], &["vfat"]),
             (&[(3, b"NTFS    "), (510, b"\x55\xaa")], &["ntfs"]),
@@ -355,6 +406,7 @@ mod tests {
             (&["mkfs.ext4", "-q", "-F", "-U", "0b7e1122-3344-4566-b788-99aabbccddee", "-L", "hna-etcd"], "ext4", true),
             (&["mkfs.ext3", "-q", "-F", "-U", "0b7e1122-3344-4566-b788-99aabbccddee", "-L", "hna-etcd"], "ext3", true),
             (&["mkfs.ext2", "-q", "-F", "-U", "0b7e1122-3344-4566-b788-99aabbccddee", "-L", "hna-etcd"], "ext2", true),
+            (&["mkfs.btrfs", "-q", "-f", "-U", "0b7e1122-3344-4566-b788-99aabbccddee", "-L", "hna-etcd"], "btrfs", true),
             (&["mkswap", "-q", "-U", "0b7e1122-3344-4566-b788-99aabbccddee", "-L", "hna-etcd"], "swap", true),
             (&["mkfs.vfat", "-n", "hna-etcd"], "vfat", false),
         ] {
@@ -369,12 +421,13 @@ mod tests {
                 continue;
             }
             let bytes = std::fs::read(&file).unwrap();
+            let size = (kind != "swap" && kind != "vfat").then_some(bytes.len() as u64);
             let found = find(&bytes[..SPAN], &bytes[bytes.len() - SPAN..], bytes.len() as u64);
             let uuid = uuid.then(|| "0b7e1122-3344-4566-b788-99aabbccddee".to_owned());
             let label = Some(if kind == "vfat" { "HNA-ETCD" } else { "hna-etcd" }.to_owned());
             assert_eq!(
                 found,
-                [Signature { kind, label: if kind == "vfat" { found[0].label.clone() } else { label }, uuid }],
+                [Signature { kind, label: if kind == "vfat" { found[0].label.clone() } else { label }, uuid, size }],
                 "{argv:?}"
             );
         }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
+use serde::{Serialize, Serializer};
 use tokio::sync::Mutex;
-use zbus::Connection;
 use zbus::connection::Builder;
+use zbus::zvariant::{DynamicType, Signature, Structure};
+use zbus::{Connection, Message};
 
 use crate::clock::Clock;
 use crate::error::{Error, Kind};
@@ -108,6 +108,51 @@ fn kind_of(name: &str) -> Kind {
     }
 }
 
+/// One call of a method of systemd.
+#[derive(Debug)]
+pub(super) struct Call<'a> {
+    /// The object.
+    pub(super) path: &'a str,
+    pub(super) interface: &'a str,
+    pub(super) method: &'a str,
+    pub(super) arguments: Arguments,
+}
+
+impl<'a> Call<'a> {
+    /// A call of the manager.
+    pub(super) fn to_manager(method: &'a str, arguments: Arguments) -> Self {
+        Self { path: SYSTEMD_PATH, interface: MANAGER, method, arguments }
+    }
+}
+
+/// What a call is given. One type for all of them: zbus compiles a call, 20 kB, for each type of its arguments.
+#[derive(Debug)]
+pub(super) struct Arguments(Option<Structure<'static>>);
+
+impl Arguments {
+    pub(super) const NONE: Self = Self(None);
+
+    /// A tuple of them.
+    pub(super) fn of(arguments: impl Into<Structure<'static>>) -> Self {
+        Self(Some(arguments.into()))
+    }
+}
+
+impl DynamicType for Arguments {
+    fn signature(&self) -> Signature {
+        self.0.as_ref().map_or(Signature::Unit, DynamicType::signature)
+    }
+}
+
+impl Serialize for Arguments {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            Some(arguments) => arguments.serialize(serializer),
+            None => serializer.serialize_unit(),
+        }
+    }
+}
+
 /// Where the bus is, and the connection for calls: made at the first call, and again after it broke.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -138,30 +183,17 @@ impl Link {
         }
     }
 
-    /// Runs one call. A connection that broke since the last call (dbus was restarted days ago) is made anew once.
-    pub(super) async fn call<T, F: Future<Output = zbus::Result<T>> + Send>(
-        &self,
-        limit: Duration,
-        call: impl Fn(Connection) -> F + Sync,
-    ) -> Result<T, Fault> {
-        // Boxed: what follows is compiled once for each kind of answer, not for each call.
-        self.call_boxed(limit, &|connection| call(connection).boxed()).await
-    }
-
-    async fn call_boxed<'a, T>(
-        &self,
-        limit: Duration,
-        call: &(dyn Fn(Connection) -> BoxFuture<'a, zbus::Result<T>> + Sync),
-    ) -> Result<T, Fault> {
+    /// The answer to one call. A connection that broke since the last call (dbus was restarted days ago) is made anew once.
+    pub(super) async fn ask(&self, limit: Duration, call: &Call<'_>) -> Result<Message, Fault> {
         let (connection, used_before) = self.current().await?;
-        match self.one_call(call(connection.clone()), limit).await {
+        match self.ask_over(&connection, limit, call).await {
             Err(fault) if fault.is_of_the_connection() => {
                 self.forget(&connection).await;
                 if !used_before || matches!(fault, Fault::Late(_)) {
                     return Err(fault);
                 }
                 let (connection, _) = self.current().await?;
-                let answer = self.one_call(call(connection.clone()), limit).await;
+                let answer = self.ask_over(&connection, limit, call).await;
                 if answer.as_ref().is_err_and(Fault::is_of_the_connection) {
                     self.forget(&connection).await;
                 }
@@ -171,8 +203,11 @@ impl Link {
         }
     }
 
-    async fn one_call<T>(&self, call: BoxFuture<'_, zbus::Result<T>>, limit: Duration) -> Result<T, Fault> {
-        match self.clock.limit(limit, call).await {
+    async fn ask_over(&self, connection: &Connection, limit: Duration, call: &Call<'_>) -> Result<Message, Fault> {
+        let Call { path, interface, method, arguments } = call;
+        // Boxed: it is large, and stands twice in the future above.
+        let answer = Box::pin(connection.call_method(Some(SYSTEMD), *path, Some(*interface), *method, arguments));
+        match self.clock.limit(limit, answer).await {
             Some(answer) => Ok(answer?),
             None => Err(Fault::Late(limit)),
         }
@@ -199,6 +234,9 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use zbus::zvariant::Value;
+
+    use super::super::transient::Property;
     use super::*;
 
     #[test]
@@ -214,10 +252,31 @@ mod tests {
         }
     }
 
+    fn sent(arguments: &(impl Serialize + DynamicType)) -> (String, Vec<u8>) {
+        let message = Message::method_call("/", "Method").unwrap().build(arguments).unwrap();
+        (message.body().signature().to_string(), message.body().data().to_vec())
+    }
+
+    #[test]
+    fn arguments_are_sent_as_the_tuple_that_they_are() {
+        assert_eq!(sent(&Arguments::NONE), (String::new(), Vec::new()));
+        assert_eq!(sent(&Arguments::of(("x.service".to_owned(),))), sent(&("x.service",)));
+        let words = vec!["a".to_owned(), "b".to_owned()];
+        assert_eq!(sent(&Arguments::of((words.clone(), false, true))), sent(&(words, false, true)));
+        let properties = || {
+            let exec = Value::from(vec![("/bin/echo".to_owned(), vec!["echo".to_owned(), "$$x".to_owned()], false)]);
+            vec![("Description", Value::from("x")), ("ExecStart", exec), ("TimeoutStartUSec", Value::from(3_u64))]
+        };
+        let auxiliary: Vec<(String, Vec<(&str, Value<'_>)>)> = Vec::new();
+        let call = Arguments::of(("x.service".to_owned(), "fail", properties(), Vec::<(String, Vec<Property>)>::new()));
+        assert_eq!(sent(&call), sent(&("x.service", "fail", properties(), auxiliary)));
+        assert_eq!(sent(&call).0, "(ssa(sv)a(sa(sv)))");
+    }
+
     #[tokio::test]
     async fn a_bus_that_is_not_there_is_a_transient_error() {
         let link = Link::new(Some("unix:path=/nonexistent/bus"));
-        let fault = link.call(ANSWER, |connection| async move { Ok(connection.unique_name().is_some()) }).await.unwrap_err();
+        let fault = link.ask(ANSWER, &Call::to_manager("Subscribe", Arguments::NONE)).await.unwrap_err();
         assert_eq!(Error::from(fault).kind(), Kind::Transient);
     }
 }

@@ -19,25 +19,25 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::stream::{BoxStream, StreamExt as _};
-use systemd_zbus::{ManagerProxy, Mode};
 use tokio::sync::Mutex;
-use zbus::Connection;
-use zbus::proxy::CacheProperties;
-use zbus::zvariant::{Endian, Value};
+use zbus::Message;
+use zbus::zvariant::{Endian, ObjectPath};
 
 use crate::error::{Context as _, Error, Result};
-use bus::{ANSWER, Fault, Link, MANAGER, RELOAD_ANSWER, SYSTEMD, SYSTEMD_PATH};
+use bus::{ANSWER, Arguments, Call, Fault, Link, RELOAD_ANSWER, SYSTEMD_PATH};
 use events::{Events, Heard, Hub, Signal};
 pub use names::{escape_path, mount_unit};
 use transient::{Dialect, Property};
 pub use transient::{TransientService, TransientStart};
 use unit::Seen;
-pub use unit::{JobOutcome, UnitState};
+pub use unit::{Enabled, JobOutcome, UnitState};
 
 /// The D-Bus name of the error that a unit of this name is loaded already.
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 /// How often a unit is looked at where no signal came.
 const POLL: Duration = Duration::from_secs(2);
+/// How a job gets along with those that are queued: it takes the place of a conflicting one.
+const REPLACE: &str = "replace";
 /// How many looks in a row may fail before a wait is given up: a bus that restarts is back long before.
 const LOST_LOOKS: u32 = 15;
 
@@ -68,6 +68,15 @@ impl Verb {
             Self::Stop => "stopping",
         }
     }
+
+    /// The manager's method for it.
+    fn method(self) -> &'static str {
+        match self {
+            Self::Start => "StartUnit",
+            Self::Restart => "RestartUnit",
+            Self::Stop => "StopUnit",
+        }
+    }
 }
 
 impl Systemd {
@@ -89,10 +98,9 @@ impl Systemd {
 
     async fn at(address: Option<&str>) -> Result<Self> {
         let systemd = Self(Arc::new(Inner { link: Link::new(address), hub: Mutex::new(Weak::new()) }));
-        let ping = |connection: Connection| async move {
-            connection.call_method(Some(SYSTEMD), SYSTEMD_PATH, Some("org.freedesktop.DBus.Peer"), "Ping", &()).await.map(|_| ())
-        };
-        systemd.0.link.call(ANSWER, ping).await.context(|| "connecting to systemd over the system bus")?;
+        let ping =
+            Call { path: SYSTEMD_PATH, interface: "org.freedesktop.DBus.Peer", method: "Ping", arguments: Arguments::NONE };
+        systemd.0.link.ask(ANSWER, &ping).await.context(|| "connecting to systemd over the system bus")?;
         Ok(systemd)
     }
 
@@ -107,8 +115,9 @@ impl Systemd {
     /// # Errors
     /// If systemd cannot be reached or refuses.
     pub async fn reload(&self) -> Result<()> {
-        let reload = |connection: Connection| async move { manager(&connection).await?.reload().await };
-        self.0.link.call(RELOAD_ANSWER, reload).await.context(|| "having systemd read its unit files again")
+        let reload = Call::to_manager("Reload", Arguments::NONE);
+        self.0.link.ask(RELOAD_ANSWER, &reload).await.context(|| "having systemd read its unit files again")?;
+        Ok(())
     }
 
     /// Looks at a unit: one round trip. A unit that does not exist is no error ([`UnitState::is_missing`]).
@@ -148,29 +157,33 @@ impl Systemd {
     /// # Errors
     /// If systemd cannot be reached.
     pub async fn reset_failed(&self, name: &str) -> Result<()> {
-        let reset = |connection: Connection| async move { manager(&connection).await?.reset_failed_unit(name).await };
-        match self.0.link.call(ANSWER, reset).await {
+        let reset = Call::to_manager("ResetFailedUnit", Arguments::of((name.to_owned(),)));
+        match self.0.link.ask(ANSWER, &reset).await {
             Err(fault) if fault.name() == Some("org.freedesktop.systemd1.NoSuchUnit") => Ok(()),
-            answer => answer.context(|| format!("resetting {name}")),
+            answer => answer.map(drop).context(|| format!("resetting {name}")),
         }
     }
 
-    /// Enables units for every boot, as `systemctl enable` does; true if that changed anything. systemd must read its
-    /// unit files again afterwards, or it goes on telling the old state.
+    /// Enables units for every boot, as `systemctl enable` does. systemd must read its unit files again afterwards, or it
+    /// goes on telling the old state.
     ///
     /// # Errors
     /// If systemd cannot be reached or a unit has no file or is masked.
-    pub async fn enable(&self, names: &[&str]) -> Result<bool> {
+    pub async fn enable(&self, names: &[&str]) -> Result<Enabled> {
         let (runtime, force) = (false, true);
         // Not systemd-zbus's call: its closed set of words turns "destination not present" into an error after the work is done.
-        let enable = move |connection: Connection| async move {
-            let answer = connection
-                .call_method(Some(SYSTEMD), SYSTEMD_PATH, Some(MANAGER), "EnableUnitFiles", &(names, runtime, force))
-                .await?;
-            let (_, changes): (bool, Vec<(String, String, String)>) = answer.body().deserialize()?;
-            Ok(changes.iter().any(|(kind, _, _)| kind == "symlink" || kind == "unlink"))
-        };
-        self.0.link.call(ANSWER, enable).await.context(|| format!("enabling {}", names.join(", ")))
+        let words: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let call = Call::to_manager("EnableUnitFiles", Arguments::of((words, runtime, force)));
+        let changes = self.0.link.ask(ANSWER, &call).await.and_then(|answer| changes_of(&answer));
+        let mut enabled = Enabled::default();
+        for (kind, path, _) in changes.context(|| format!("enabling {}", names.join(", ")))? {
+            match kind.as_str() {
+                "symlink" | "unlink" => enabled.changed = true,
+                "destination not present" => enabled.absent.push(path),
+                _ => {}
+            }
+        }
+        Ok(enabled)
     }
 
     /// Disables units, as `systemctl disable` does. systemd must read its unit files again afterwards.
@@ -179,11 +192,9 @@ impl Systemd {
     /// If systemd cannot be reached or refuses.
     pub async fn disable(&self, names: &[String]) -> Result<()> {
         let runtime = false;
-        let disable = move |connection: Connection| async move {
-            connection.call_method(Some(SYSTEMD), SYSTEMD_PATH, Some(MANAGER), "DisableUnitFiles", &(names, runtime)).await?;
-            Ok(())
-        };
-        self.0.link.call(ANSWER, disable).await.context(|| format!("disabling {}", names.join(", ")))
+        let call = Call::to_manager("DisableUnitFiles", Arguments::of((names.to_vec(), runtime)));
+        self.0.link.ask(ANSWER, &call).await.context(|| format!("disabling {}", names.join(", ")))?;
+        Ok(())
     }
 
     /// Has systemd run a program; returns once it took it.
@@ -196,7 +207,7 @@ impl Systemd {
         let mut reset = false;
         loop {
             let properties = transient::service_properties(service, dialect);
-            let Err(fault) = self.run_transient(name, Mode::Fail, &properties).await else {
+            let Err(fault) = self.run_transient(name, "fail", properties).await else {
                 return Ok(TransientStart::Started);
             };
             match fault.name() {
@@ -222,12 +233,12 @@ impl Systemd {
     pub async fn start_transient_mount(&self, what: &str, where_: &str, fstype: &str, options: &str) -> Result<JobOutcome> {
         let name = mount_unit(where_);
         let events = self.events().await?;
-        let properties = transient::mount_properties(what, fstype, options);
-        let mut started = self.run_transient(&name, Mode::Replace, &properties).await;
+        let properties = || transient::mount_properties(what, fstype, options);
+        let mut started = self.run_transient(&name, REPLACE, properties()).await;
         if started.as_ref().is_err_and(|fault| fault.name() == Some(UNIT_EXISTS)) && self.look(&name).await?.is_stopped() {
             // The failed remains of an earlier mount.
             self.reset_failed(&name).await?;
-            started = self.run_transient(&name, Mode::Replace, &properties).await;
+            started = self.run_transient(&name, REPLACE, properties()).await;
         }
         let job = started.context(|| format!("mounting {what} on {where_}"))?;
         let outcome = self.end_of_job(&name, Verb::Start, &job, events).await?;
@@ -281,42 +292,39 @@ impl Systemd {
     async fn look(&self, name: &str) -> Result<Seen> {
         let path = names::object_path(name);
         // An empty interface name asks for the properties of all of them, so that one call serves every kind of unit.
-        let path = path.as_str();
-        let get_all = move |connection: Connection| async move {
-            let answer =
-                connection.call_method(Some(SYSTEMD), path, Some("org.freedesktop.DBus.Properties"), "GetAll", &("")).await?;
+        let call = Call {
+            path: &path,
+            interface: "org.freedesktop.DBus.Properties",
+            method: "GetAll",
+            arguments: Arguments::of((String::new(),)),
+        };
+        let seen = self.0.link.ask(ANSWER, &call).await.and_then(|answer| {
             let body = answer.body();
             let little_endian = body.data().context().endian() == Endian::Little;
             let seen = (*body.signature() == "a{sv}").then(|| Seen::from_properties(name, body.data(), little_endian)).flatten();
-            seen.ok_or_else(|| zbus::Error::Failure("systemd's answer is not as D-Bus asks for".to_owned()))
-        };
-        self.0.link.call(ANSWER, get_all).await.context(|| format!("looking at {name}"))
+            seen.ok_or_else(|| Fault::Bus(zbus::Error::Failure("systemd's answer is not as D-Bus asks for".to_owned())))
+        });
+        seen.context(|| format!("looking at {name}"))
     }
 
     async fn change(&self, name: &str, verb: Verb) -> Result<JobOutcome> {
         // Listening begins before the call: a job can end before its call is answered.
         let events = self.events().await?;
-        let call = move |connection: Connection| async move {
-            let manager = manager(&connection).await?;
-            let job = match verb {
-                Verb::Start => manager.start_unit(name, Mode::Replace).await?,
-                Verb::Restart => manager.restart_unit(name, Mode::Replace).await?,
-                Verb::Stop => manager.stop_unit(name, Mode::Replace).await?,
-            };
-            Ok(job.to_string())
-        };
-        let job = self.0.link.call(ANSWER, call).await.context(|| format!("{} {name}", verb.as_str()))?;
+        let call = Call::to_manager(verb.method(), Arguments::of((name.to_owned(), REPLACE)));
+        let job = self.0.link.ask(ANSWER, &call).await.and_then(|answer| job_of(&answer));
+        let job = job.context(|| format!("{} {name}", verb.as_str()))?;
         self.end_of_job(name, verb, &job, events).await
     }
 
-    async fn run_transient(&self, name: &str, mode: Mode, properties: &[Property]) -> std::result::Result<String, Fault> {
-        let call = move |connection: Connection| async move {
-            let properties: Vec<(&str, Value<'_>)> =
-                properties.iter().map(|(name, value)| Ok((*name, value.try_clone()?))).collect::<zbus::Result<_>>()?;
-            let job = manager(&connection).await?.start_transient_unit(name, mode, &properties, &[]).await?;
-            Ok(job.to_string())
-        };
-        self.0.link.call(ANSWER, call).await
+    async fn run_transient(
+        &self,
+        name: &str,
+        mode: &'static str,
+        properties: Vec<Property>,
+    ) -> std::result::Result<String, Fault> {
+        let auxiliary: Vec<(String, Vec<Property>)> = Vec::new();
+        let call = Call::to_manager("StartTransientUnit", Arguments::of((name.to_owned(), mode, properties, auxiliary)));
+        job_of(&self.0.link.ask(ANSWER, &call).await?)
     }
 
     async fn end_of_job(&self, name: &str, verb: Verb, job: &str, events: Events) -> Result<JobOutcome> {
@@ -385,9 +393,17 @@ fn tolerate(lost: &mut u32, error: Error) -> Result<()> {
     if error.kind() == crate::error::Kind::Transient && *lost < LOST_LOOKS { Ok(()) } else { Err(error) }
 }
 
-/// systemd-zbus's proxy without its cache, which tells old states.
-async fn manager(connection: &Connection) -> zbus::Result<ManagerProxy<'static>> {
-    ManagerProxy::builder(connection).cache_properties(CacheProperties::No).build().await
+/// The object path of the job that systemd answered with.
+fn job_of(answer: &Message) -> std::result::Result<String, Fault> {
+    let body = answer.body();
+    let job: ObjectPath<'_> = body.deserialize()?;
+    Ok(job.to_string())
+}
+
+/// What enabling did: kind, link and target of each change.
+fn changes_of(answer: &Message) -> std::result::Result<Vec<(String, String, String)>, Fault> {
+    let (_, changes): (bool, Vec<(String, String, String)>) = answer.body().deserialize()?;
+    Ok(changes)
 }
 
 /// What became of a job whose end was not heard.

@@ -12,7 +12,12 @@ pub(super) enum Told<'a> {
     Flag(bool),
     /// A number and an object path, as systemd tells of a job.
     Job(u32, &'a [u8]),
+    /// The path of the first program of a list of command lines.
+    Program(&'a [u8]),
 }
+
+/// As systemd tells of `ExecStart=`: a list of path, words, whether a failure is ignored, and what became of it.
+const COMMANDS: &[u8] = b"a(sasbttttuii)";
 
 /// Containers in each other that D-Bus allows: 32 arrays and 32 structures.
 const DEPTH: usize = 64;
@@ -34,6 +39,16 @@ pub(super) fn read<'a>(body: &'a [u8], little_endian: bool, mut take: impl FnMut
             b"(uo)" => {
                 reader.align(8)?;
                 take(name, Told::Job(reader.u32()?, reader.text()?));
+            }
+            COMMANDS => {
+                let length = reader.length()?;
+                reader.align(8)?;
+                let end = reader.at.checked_add(length)?;
+                if length > 0 {
+                    take(name, Told::Program(reader.text()?));
+                }
+                (reader.at <= end && end <= body.len()).then_some(())?;
+                reader.at = end;
             }
             other => {
                 let rest = reader.pass(other, DEPTH)?;
@@ -190,6 +205,31 @@ mod tests {
             ("CanStart", Value::from(true)),
             ("Job", job()),
         ])
+    }
+
+    /// A list of command lines as systemd tells of it.
+    fn commands(programs: &[&str]) -> Value<'static> {
+        let times = (1_u64, 2_u64, 3_u64, 4_u64);
+        let one = |path: &str| {
+            let words = vec![path.to_owned(), "--flag".to_owned()];
+            (path.to_owned(), words, false, times.0, times.1, times.2, times.3, 7_u32, 1_i32, 203_i32)
+        };
+        Value::from(programs.iter().map(|path| one(path)).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_program_of_a_command_line_is_told() {
+        for (programs, expected) in [(&["/usr/bin/etcd", "/bin/two"][..], Some("/usr/bin/etcd")), (&[], None)] {
+            for pad in ["P", "PPP"] {
+                let properties = BTreeMap::from([(pad, Value::from(true)), ("Q", commands(programs)), ("Z", Value::from("end"))]);
+                for endian in [Endian::Little, Endian::Big] {
+                    let body = body(&properties, endian);
+                    let told = told(&body, endian).unwrap();
+                    assert_eq!(told.get(b"Q".as_slice()), expected.map(|path| Told::Program(path.as_bytes())).as_ref());
+                    assert_eq!(told.get(b"Z".as_slice()), Some(&Told::Text(b"end")));
+                }
+            }
+        }
     }
 
     fn body(properties: &BTreeMap<&str, Value<'_>>, endian: Endian) -> Vec<u8> {

@@ -2,6 +2,9 @@
 
 use super::properties::{self, Told};
 
+/// What systemd takes for the exit status of a program that it could not run.
+const EXIT_EXEC: i32 = 203;
+
 /// A unit as systemd saw it at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitState {
@@ -19,6 +22,8 @@ pub struct UnitState {
     pub result: String,
     /// Exit status or signal of the main process.
     pub exec_main_status: i32,
+    /// The first program that it runs, as its unit names it; empty for other kinds.
+    pub program: String,
     /// Where the unit file is; empty where there is none.
     pub fragment_path: String,
     /// Whether the unit's files are newer than what systemd read.
@@ -63,6 +68,13 @@ impl UnitState {
         self.active_state == "failed"
     }
 
+    /// Whether systemd could not even run its program: the file is not there, or is none that can be run (systemd.exec(5):
+    /// EXIT_EXEC). Trying again does not help.
+    #[must_use]
+    pub fn cannot_be_run(&self) -> bool {
+        !self.is_active() && self.result == "exit-code" && self.exec_main_status == EXIT_EXEC
+    }
+
     /// One line for a cause: `failed (exit-code, status 1)`.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -71,6 +83,14 @@ impl UnitState {
         }
         match self.result.as_str() {
             "" | "success" => format!("{} ({})", self.active_state, self.sub_state),
+            _ if self.cannot_be_run() => {
+                let program = if self.program.is_empty() { "its program" } else { &self.program };
+                format!("{} ({}: 203/EXEC, {program} is not there or cannot be run)", self.active_state, self.sub_state)
+            }
+            // Its program did not fail, or never began.
+            "exit-code" if self.exec_main_status == 0 => {
+                format!("{} ({}: exit-code of a command before its program)", self.active_state, self.sub_state)
+            }
             "exit-code" => format!("{} ({}: exit-code, status {})", self.active_state, self.sub_state, self.exec_main_status),
             result => format!("{} ({}: {result})", self.active_state, self.sub_state),
         }
@@ -99,6 +119,7 @@ impl Seen {
             (b"Result", Told::Text(word)) => state.result = text(word),
             (b"FragmentPath", Told::Text(path)) => state.fragment_path = text(path),
             (b"ExecMainStatus", Told::Signed(status)) => state.exec_main_status = status,
+            (b"ExecStart", Told::Program(path)) => state.program = text(path),
             (b"NeedDaemonReload", Told::Flag(flag)) => state.need_daemon_reload = flag,
             (b"MainPID", Told::Unsigned(pid)) => state.main_pid = pid,
             (b"NRestarts", Told::Unsigned(count)) => state.n_restarts = count,
@@ -113,6 +134,15 @@ impl Seen {
     pub(super) fn is_stopped(&self) -> bool {
         self.job.is_none() && matches!(self.state.active_state.as_str(), "inactive" | "failed" | "")
     }
+}
+
+/// What enabling units did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Enabled {
+    /// Whether a link was made or taken away.
+    pub changed: bool,
+    /// Units that start an enabled one at boot and are not on this machine (told by systemd from about 250 on).
+    pub absent: Vec<String>,
 }
 
 /// How a job ended, in systemd's word: `done`, `failed`, `canceled`, `timeout`, `dependency`, `skipped`, …
@@ -198,7 +228,13 @@ mod tests {
     fn a_cause_says_the_state_and_why() {
         let mut failed =
             UnitState { sub_state: "failed".into(), result: "exit-code".into(), exec_main_status: 203, ..state("failed") };
-        assert_eq!(failed.describe(), "failed (failed: exit-code, status 203)");
+        assert_eq!(failed.describe(), "failed (failed: 203/EXEC, its program is not there or cannot be run)");
+        failed.program = "/usr/bin/etcd".into();
+        assert_eq!(failed.describe(), "failed (failed: 203/EXEC, /usr/bin/etcd is not there or cannot be run)");
+        failed.exec_main_status = 1;
+        assert_eq!(failed.describe(), "failed (failed: exit-code, status 1)");
+        failed.exec_main_status = 0;
+        assert_eq!(failed.describe(), "failed (failed: exit-code of a command before its program)");
         failed.load_state = "masked".into();
         assert_eq!(failed.describe(), "failed (masked)");
     }

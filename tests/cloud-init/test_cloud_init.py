@@ -9,9 +9,10 @@ import uuid
 import pytest
 
 from lib import cloud_init
-from lib.cloud_init import (RAN, SCRIPT, UNIT, config_drive, cycles, events, example, heat_user_data, image, monotonic, nothing_again,
-                            record, seed, well)
+from lib.cloud_init import (RAN, SCRIPT, UNIT, config_drive, cycles, events, example, image, monotonic, nothing_again, record,
+                            seed, well)
 from lib.common import wait_for
+from lib.config_drive import heat_user_data
 from lib.hosts import Host
 from lib.node import IP, signalled
 

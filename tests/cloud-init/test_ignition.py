@@ -5,8 +5,9 @@ import re
 import textwrap
 from urllib.parse import unquote
 
-from lib.cloud_init import UNIT, heat_user_data
+from lib.cloud_init import UNIT
 from lib.common import REPO
+from lib.config_drive import heat_user_data
 
 SAMPLE = (REPO / "examples/ignition.json").read_text()
 TEXT, FLAG, NUMBER = str, bool, int

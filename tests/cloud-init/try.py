@@ -13,7 +13,7 @@ from pathlib import Path
 os.environ.update(HNA_TEST_SET="try", HB_LAB="try", HB_IP="10.79.0.1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from lib import cloud_init  # noqa: E402
+from lib import cloud_init, config_drive  # noqa: E402
 from lib.common import GATEWAY, REPO, Failed  # noqa: E402
 from lib.hosts import Host, lab_down, lab_up  # noqa: E402
 from lib.signal_server import SignalServer  # noqa: E402
@@ -96,7 +96,7 @@ def main() -> int:
         server.deploy(*given)
         text = args.user_data.read_text().replace(cloud_init.EXAMPLE_HEAT, server.base) if args.user_data else ""
         if args.heat or not text:
-            text = cloud_init.heat_user_data(server.settings(), text)
+            text = config_drive.heat_user_data(server.settings(), text)
         base, instance, volumes = cloud_init.BASE, str(uuid.uuid4()), {}
         if args.image:
             base = "image"

@@ -23,9 +23,12 @@ def test_three_nodes_complete_a_wait_condition_of_every_kind(heat, agents, stack
     secrets = [out["token"], json.loads(out["heat_signal"])["password"], "Signature=", "temp_url_sig="]
 
     def signal(handle: str, id: str):
+        mark = heat.mark()
         said = agent.command("signal", "SUCCESS", "--id", id, "--data", json.dumps(DATA), "--reason", "r", "--url", "-", input=handle)
         assert re.match(r"SUCCESS taken by http://10\.77\.0\.1:\d+/", said.stdout), said.stdout
         assert not [s for s in secrets if s in said.stdout + said.stderr]
+        if handle == out["temp_signal"]:
+            heat.consumed(json.loads(handle)["alarm_url"], mark)
     for kind, given in handles.items():
         for n, handle in enumerate(given):
             signal(handle, f"node-{n}")

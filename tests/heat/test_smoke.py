@@ -54,7 +54,9 @@ def test_wait_conditions_of_every_kind(heat, stack_name):
         body = {"status": "SUCCESS", "reason": "r", "data": n, "id": n}
         assert heat.signal(out["endpoint"], body, headers={"X-Auth-Token": out["token"]}) == 200
         assert heat.signal(json.loads(out["cfn_signal"])["alarm_url"], body, method="PUT") == 200
-        assert heat.signal(json.loads(out["temp_signal"])["alarm_url"], body, method="PUT") == 201
+        temp, mark = json.loads(out["temp_signal"])["alarm_url"], heat.mark()
+        assert heat.signal(temp, body, method="PUT") == 201
+        heat.consumed(temp, mark)
         assert heat.signal(out["swift_url"], body, method="PUT") == 201
         body = {"Status": "SUCCESS", "Reason": "r", "Data": n, "UniqueId": n}
         assert heat.signal(out["aws_url"], body, method="PUT") == 200

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Throw-away hosts whose PID 1 is a real systemd, in systemd-nspawn.
 #
-#   host.sh prepare                     packages, and the cached roots `base`, `node` and `cloud` (quick once they are there)
+#   host.sh prepare                     packages, and the cached roots `base`, `node`, `cloud` and `firewalld` (quick once they are there)
 #   host.sh lab up LAB [IP/LEN] | lab down LAB
 #                                       a network namespace lab-LAB with bridge br0; no link to the machine's own net
 #   host.sh up HOST [--base NAME] [--net LAB:IP/LEN] [--gw IP] [--vdb SIZE[:VOLUME-ID]] [--vdc ...] [--instance-id ID]
@@ -31,11 +31,14 @@ SET=${HNA_TEST_SET:-hand}
 mkdir -p "$TH/cache" "$TH/$SET/run" "$TH/$SET/volumes"
 IMAGE=${HNA_IMAGE:-$HERE/../../target/image/node.raw}
 TH=$(cd "$TH" && pwd) CACHE=$TH/cache RUN=$TH/$SET/run VOLUMES_DIR=$TH/$SET/volumes
-CGROUP_PARENT=hna-testhost
+# Names of the machine (namespaces, groups) carry the set, so that two sets may hold hosts of the same name side by side.
+CGROUP_PARENT=hna-testhost-$SET
 die() { echo "host.sh: $*" >&2; exit 1; }
 
 # --- caches ---------------------------------------------------------------------------------------
-PACKAGES="systemd-container mmdebstrap util-linux mount iproute2 procps xfsprogs e2fsprogs strace jq curl bc shellcheck python3 python3-jsonschema python3-pytest"
+PACKAGES="systemd-container mmdebstrap util-linux mount iproute2 procps xfsprogs e2fsprogs strace jq curl bc shellcheck python3 python3-jsonschema python3-pytest
+  lvm2 cryptsetup-bin btrfs-progs f2fs-tools ntfs-3g dosfstools squashfs-tools erofs-utils bcache-tools drbd-utils genisoimage fdisk
+  containernetworking-plugins"
 BASE_PACKAGES=systemd,systemd-sysv,dbus,udev,libpam-systemd,iproute2,iptables,nftables,conntrack,e2fsprogs,xfsprogs,util-linux,kmod,procps,iputils-ping,ca-certificates,openssl,curl,jq,strace,ethtool,lsof,python3-minimal
 # Off, so that whatever a test boots must switch on what it needs, as on a fresh image.
 NODE_COMMAND='apt-get -qq update
@@ -48,6 +51,10 @@ CLOUD_COMMAND='apt-get -qq update
 apt-get -qq install -y --no-install-recommends cloud-init locales openssh-server sudo
 printf "%s\n" "network: {config: disabled}" "locale: C.UTF-8" "ssh_genkeytypes: [ed25519]" >/etc/cloud/cloud.cfg.d/90-testhost.cfg
 rm -f /etc/ssh/ssh_host_*'
+# Off: a host's firewall is on where a test says so.
+FIREWALLD_COMMAND='apt-get -qq update
+apt-get -qq install -y --no-install-recommends firewalld
+systemctl disable --no-reload firewalld.service'
 
 prepare() {
   exec 9>"$CACHE/.lock"; flock 9
@@ -64,6 +71,7 @@ prepare() {
   base base bookworm "$BASE_PACKAGES"
   layer node base "$NODE_COMMAND"
   layer cloud node "$CLOUD_COMMAND"
+  layer firewalld base "$FIREWALLD_COMMAND"
 }
 # The machine's own apt sources (a mirror or proxy is set there), for another suite.
 sources() {
@@ -266,7 +274,7 @@ boot() { # HOST
   mount_root "$h"
   mkdir -p "$d/root/usr/local/sbin"; write_init "$d/root/usr/local/sbin/testhost-init"
   write_rules "$d"
-  local args=(--quiet --register=no --keep-unit --capability=all --machine="$h" -D "$d/root" --console=pipe
+  local args=(--quiet --register=no --keep-unit --capability=all --machine="$SET-$h" --hostname="$h" -D "$d/root" --console=pipe
     --resolv-conf=off --timezone=off --link-journal=no --setenv="product_name=OpenStack Nova"
     --network-namespace-path="/run/netns/$NETNS" "${BINDS[@]}" --bind=/dev/kmsg)
   for v in "${VOLUMES[@]}"; do read -r _ b _ <<<"$v"; args+=(--bind="$b"); done
@@ -291,7 +299,7 @@ boot() { # HOST
 up() {
   local h=$1 d=$RUN/$1; shift
   [ ! -e "$d" ] || die "$h is there already"
-  BASE=base NETNS=hna-$h CGROUP=1 UPPER=tmpfs BINDS=() VOLUMES=()
+  BASE=base NETNS=hna-$SET-$h CGROUP=1 UPPER=tmpfs BINDS=() VOLUMES=()
   local net='' gw='' instance f v spec id loop files=() volumes=()
   while [ $# -gt 0 ]; do
     case $1 in
@@ -366,7 +374,7 @@ halt() { # HOST SIGNAL-TO-PID-1
   fi
   drop_cgroups "$1"
   rm -f "$RUN/$1/nspawn.pid"
-  rmdir "/run/systemd/nspawn/propagate/$1" 2>/dev/null || :
+  rmdir "/run/systemd/nspawn/propagate/$SET-$1" 2>/dev/null || :
 }
 unmount() { # everything mounted at or below a directory, deepest first
   local m
@@ -375,7 +383,7 @@ unmount() { # everything mounted at or below a directory, deepest first
 down() { # HOST [--keep-volumes]
   local h=$1 d=$RUN/$1 v loop id
   [ -d "$d" ] || return 0
-  VOLUMES=() NETNS=hna-$h
+  VOLUMES=() NETNS=hna-$SET-$h
   [ ! -s "$d/conf" ] || . "$d/conf"
   halt "$h" RTMIN+4
   unmount "$d"

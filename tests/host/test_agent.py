@@ -4,7 +4,7 @@ import re
 import time
 
 from lib.common import REPO
-from lib.node import IP, NODE, UNIT, VDB, VDC, signalled, start
+from lib.node import IP, NODE, UNIT, VDB, VDC, bring_up, signalled, start
 
 
 def test_scripts_hooks_and_mistakes_are_all_answered(hosts, signal_server):
@@ -216,9 +216,7 @@ def test_without_room_for_overlay2_the_gate_says_so_at_its_deadline(hosts, signa
     host = hosts("n1", ip=IP)
     # Without a volume docker's store is on the host's own overlay, where it silently falls back to vfs.
     inputs = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": NODE["CLUSTER_UUID"], "WAIT_TIMEOUT": 90}
-    server.deploy(server.deployment("node", group="kubernetes-node", inputs=inputs))
-    start(host, server)
-    reason = str(signalled(server, "node")["deploy_status_code"])
+    reason = bring_up(host, server, inputs)
     assert "HNA-0" in reason and "docker" in reason, reason
 
 
@@ -281,14 +279,14 @@ def test_wrong_usage_and_wrong_settings_are_told_apart_from_failure(hosts):
 def test_examples_apply_and_plan_as_they_are_without_root(hosts):
     host = hosts("n1", ip=IP)
     host.install_agent()
-    for example in ("master", "minion"):
+    for example, written in (("master", "etc/containerd/config.toml"), ("minion", "etc/docker/daemon.json")):
         host.put({f"/var/tmp/{example}.json": (REPO / f"examples/{example}.json", 0o644)})
         as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
         host.sh(f"install -d -o 65534 /var/tmp/root-{example}")
         metadata = ["--metadata", f"/var/tmp/{example}.json", "--root", f"/var/tmp/root-{example}"]
         assert host.exec(*as_nobody, "heat-node-agent", "plan", *metadata, check=False).returncode == 2
         host.exec(*as_nobody, "heat-node-agent", "apply", *metadata)
-        assert host.exists(f"/var/tmp/root-{example}/etc/docker/daemon.json")
+        assert host.exists(f"/var/tmp/root-{example}/{written}")
         times = host.sh(f"find /var/tmp/root-{example} -printf '%p %i %T@\\n' | sort")
         host.exec(*as_nobody, "heat-node-agent", "apply", *metadata)
         assert host.sh(f"find /var/tmp/root-{example} -printf '%p %i %T@\\n' | sort") == times

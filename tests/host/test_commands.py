@@ -103,6 +103,17 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server):
     assert {s["state"] for s in status["node"]["steps"]} == {"ok"} and status["node"]["generation"] == 1
     assert "=>" not in hna(host, "explain")
 
+    # A worker without Kubernetes has no certificates; authorities are made anywhere, by anybody, once.
+    assert document(host, "certificates") == {"schema_version": 1, "summary": "the node's parameters ask for no certificates", "well": True,
+                                              "first_end": None, "rotation": None, "certificates": []}
+    assert "no change of the certificate authority is under way" in hna(host, "certificates", "rotate", code=1)
+    new_ca = ("runuser", "-u", "nobody", "--", "heat-node-agent", "certificates", "new-ca", "--out", "/var/tmp/ca")
+    assert "/var/tmp/ca/parameters.yaml" in host.exec(*new_ca).stdout
+    assert "PRIVATE KEY" in host.read("/var/tmp/ca/parameters.yaml")
+    assert host.sh("stat -c %a /var/tmp/ca /var/tmp/ca/ca.key /var/tmp/ca/ca.crt").split() == ["700", "600", "644"]
+    again = host.exec(*new_ca, check=False)
+    assert again.returncode == 1 and "would be overwritten" in again.stderr
+
     # What was collected.
     assert hna(host, "metadata", "--key", "deployments.0.name") == "count\n"
     assert hna(host, "metadata", "--key", "os-collect-config.cfn.stack_name", "--source", "cfn") == "stack\n"
@@ -112,7 +123,7 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server):
     assert SECRET in host.exec("heat-node-agent", "metadata", "--show-secrets").stdout
     for command in (("status",), ("explain",)):
         host.exec("runuser", "-u", "nobody", "--", "heat-node-agent", *command)
-    for command in (("logs",), ("rerun", "x"), ("forget", "x"), ("metadata",)):
+    for command in (("logs",), ("rerun", "x"), ("forget", "x"), ("metadata",), ("certificates",), ("certificates", "rotate")):
         said = host.exec("runuser", "-u", "nobody", "--", "heat-node-agent", *command, check=False)
         assert (said.returncode, said.stderr.count("\n")) == (1, 1) and "as root" in said.stderr, said.stderr
 

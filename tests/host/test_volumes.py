@@ -1,18 +1,17 @@
 """Volumes on a real systemd host: what nobody need fear."""
-from lib.common import wait_for
-from lib.node import IP, NODE, UNIT, VDB, signalled, start
+from pathlib import Path
+
+from lib.common import run, wait_for
+from lib.node import IP, NODE, UNIT, VDB, VDC, ask, bring_up, ended, loop_of, once, start
 
 WORKER = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": NODE["CLUSTER_UUID"], "DOCKER_VOLUME": VDB,
           "WAIT_TIMEOUT": 600}
 
 
-def again(host, server, **inputs):
-    """A new deployment, as any stack update makes one."""
-    server.forget()
-    server.document["deployments"] = [server.deployment("node", group="kubernetes-node", inputs=WORKER | inputs, action="UPDATE")]
-    server.publish()
-    host.exec("systemctl", "kill", "-s", "HUP", UNIT, check=False)
-    return signalled(server, "node")
+def again(host, server, **inputs) -> str:
+    """A new deployment; how it ended."""
+    ask(host, server, WORKER | inputs)
+    return ended(server)
 
 
 def test_what_is_refused_stays_as_it_is_however_often_it_is_asked(hosts, signal_server):
@@ -22,10 +21,8 @@ def test_what_is_refused_stays_as_it_is_however_often_it_is_asked(hosts, signal_
     host.sh(r"printf '\x0d\xd0\x01\xc0' | dd of=/dev/vdb bs=1 seek=1048576 conv=notrunc status=none; "
             r"printf '\x5e\xf1\xab\x2f' | dd of=/dev/vdb bs=1 seek=2097152 conv=notrunc status=none; sync")
     before = host.sh("sha256sum /dev/vdb")
-    server.deploy(server.deployment("node", group="kubernetes-node", inputs=WORKER))
-    start(host, server)
-    assert "HNA-0306" in str(signalled(server, "node")["deploy_status_code"])
-    assert "HNA-0306" in str(again(host, server)["deploy_status_code"])
+    assert "HNA-0306" in bring_up(host, server, WORKER)
+    assert "HNA-0306" in again(host, server)
     assert host.sh("sha256sum /dev/vdb") == before
     # LVM's label, swap, another file system: each refused by name, each untouched.
     for made, words in (("printf LABELONE | dd of=/dev/vdb bs=1 seek=512 conv=notrunc status=none; "
@@ -33,17 +30,15 @@ def test_what_is_refused_stays_as_it_is_however_often_it_is_asked(hosts, signal_
                         ("mkfs.ext4 -q -L old /dev/vdb", "ext4")):
         host.sh(f"wipefs -qa /dev/vdb; blkdiscard -fz /dev/vdb; {made} >/dev/null; sync")
         before = host.sh("sha256sum /dev/vdb")
-        reason = str(again(host, server, DOCKER_VOLUME_FORMAT="if-no-signature")["deploy_status_code"])
+        reason = again(host, server, DOCKER_VOLUME_FORMAT="if-no-signature")
         assert "HNA-0306" in reason and words.lower() in reason.lower(), reason
         assert host.sh("sha256sum /dev/vdb") == before, words
 
 
 def test_a_rebuilt_server_finds_its_volume_by_the_marker_and_another_cluster_does_not_get_it(hosts, signal_server):
     server = signal_server()
-    server.deploy(server.deployment("node", group="kubernetes-node", inputs=WORKER))
     host = hosts("n1", ip=IP, volumes={"vdb": ("2G", VDB)})
-    start(host, server)
-    assert signalled(server, "node")["deploy_status_code"] == 0
+    assert bring_up(host, server, WORKER) == ""
     host.sh("echo kept >/var/lib/docker/kept; sync")
     host.down(keep_volumes=True)
     server.forget()
@@ -52,10 +47,10 @@ def test_a_rebuilt_server_finds_its_volume_by_the_marker_and_another_cluster_doe
     server.publish()
     rebuilt = hosts("n2", ip="10.77.0.12", volumes={"vdb": ("2G", VDB)})
     start(rebuilt, server)
-    reason = str(signalled(server, "node")["deploy_status_code"])
+    reason = ended(server)
     assert "HNA-0306" in reason and "VOLUME_ADOPT" in reason, reason
     assert not rebuilt.sh("findmnt -n /var/lib/docker || :")
-    assert again(rebuilt, server)["deploy_status_code"] == 0
+    assert again(rebuilt, server) == ""
     assert rebuilt.read("/var/lib/docker/kept") == "kept\n"
     assert rebuilt.journal(HNA_EVENT="VolumeReused")
 
@@ -79,7 +74,7 @@ def test_a_restart_of_the_agent_in_its_own_mkfs_changes_nothing(hosts, signal_se
     host.exec("systemctl", "kill", "-s", "KILL", UNIT)
     wait_for(lambda: len(host.journal(HNA_EVENT="AgentStarted")) == 2, 60)
     host.write("/run/go", "")
-    assert signalled(server, "node")["deploy_status_code"] == 0
+    assert ended(server) == ""
     assert host.sh("findmnt -no LABEL /var/lib/docker").strip() == "hna-runtime"
 
 
@@ -89,22 +84,97 @@ def test_the_bus_may_come_and_go_during_a_bring_up(hosts, signal_server):
     server.deploy(server.deployment("node", group="kubernetes-node", inputs=WORKER))
     start(host, server)
     storm = host.popen("sh", "-c", "for n in 1 2 3 4 5 6; do systemctl daemon-reexec; sleep 0.3; done")
-    assert signalled(server, "node")["deploy_status_code"] == 0
+    assert ended(server) == ""
     storm.wait(60)
 
 
 def test_a_copy_of_the_volume_is_neither_mounted_nor_changed(hosts, signal_server):
     server = signal_server()
     host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB)})
-    server.deploy(server.deployment("node", group="kubernetes-node", inputs=WORKER))
-    start(host, server)
-    assert signalled(server, "node")["deploy_status_code"] == 0
+    assert bring_up(host, server, WORKER) == ""
     host.exec("systemctl", "stop", UNIT)
     host.sh("systemctl stop docker.service docker.socket; umount /var/lib/docker")
     host.attach("vdd", "1G", "deadbeef-0000-4000-8000-000000000001")
     host.sh("dd if=/dev/vdb of=/dev/vdd bs=4M status=none; sync; udevadm trigger; udevadm settle")
     before = host.sh("sha256sum /dev/vdd")
     host.exec("systemctl", "start", UNIT)
-    assert again(host, server)["deploy_status_code"] == 0
+    assert again(host, server) == ""
     assert host.sh("readlink -f /dev/vdb").strip() == host.sh("findmnt -no SOURCE /var/lib/docker").strip()
     assert host.sh("sha256sum /dev/vdd") == before
+
+
+def test_two_volumes_that_come_late_and_in_the_other_order_find_their_places(hosts, signal_server):
+    server = signal_server()
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=NODE))
+    host = hosts("n1", ip=IP)
+    start(host, server)
+    host.wait_for(lambda: len(host.journal(HNA_EVENT="VolumeWaiting")) == 2)
+    # By the kernel's names each would be the other.
+    host.attach("vdb", "1G", VDC)
+    host.attach("vdc", "2G", VDB)
+    assert ended(server) == ""
+
+    def at(place: str) -> list[str]:
+        return host.sh(f"findmnt -no SOURCE,LABEL {place}").split()
+    assert at("/var/lib/etcd") == [loop_of(host, "vdb"), "hna-etcd"] and at("/var/lib/docker") == [loop_of(host, "vdc"), "hna-runtime"]
+    host.sh("echo kept >/var/lib/docker/kept; sync")
+    host.cut()
+    host.boot()
+    host.wait_for("systemctl is-active -q docker.service etcd.service")
+    assert at("/var/lib/etcd")[1] == "hna-etcd" and at("/var/lib/docker")[1] == "hna-runtime"
+    assert host.read("/var/lib/docker/kept") == "kept\n"
+
+
+def test_who_misses_a_disk_is_told_which_ones_there_are(hosts):
+    host = hosts("n1", ip=IP, volumes={"vdb": ("1G", "deadbeef-0000-4000-8000-000000000001")})
+    host.install_agent()
+    assert once(host, **WORKER | {"WAIT_TIMEOUT": 4}) == 1
+    cause = host.journal(HNA_EVENT="VolumeMissing")[-1]["HNA_CAUSE"]
+    assert f"no disk carries {VDB} (/dev/vdb)" in cause and f"{Path(loop_of(host, 'vdb')).name} (1024 MiB, " in cause, cause
+
+
+def test_a_volume_that_is_extended_is_grown_while_it_is_in_use(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB)})
+    assert bring_up(host, server, WORKER) == ""
+    host.sh("echo kept >/var/lib/docker/kept")
+    before = host.show("docker.service", "ActiveEnterTimestampMonotonic")
+
+    loop = loop_of(host, "vdb")
+    backing = Path(f"/sys/block/{Path(loop).name}/loop/backing_file").read_text().strip()
+
+    def extend(size: str):
+        run("truncate", "-s", size, backing)
+        run("losetup", "-c", loop)
+
+    def mib() -> int:
+        return int(host.sh("df -m --output=size /var/lib/docker | tail -n 1"))
+    assert 900 < mib() < 1024
+    extend("2G")
+    # With the next look at the node, whatever DRIFT says; the next poll brings one.
+    host.exec("systemctl", "kill", "-s", "HUP", UNIT)
+    host.wait_for(lambda: host.journal(HNA_EVENT="VolumeGrown"))
+    assert 1900 < mib() < 2048 and host.read("/var/lib/docker/kept") == "kept\n"
+    assert host.show("docker.service", "ActiveEnterTimestampMonotonic") == before
+    # Extended while nobody looked: a power cut, and the next agent grows it.
+    host.cut()
+    extend("3G")
+    host.boot()
+    host.wait_for(lambda: len(host.journal(HNA_EVENT="VolumeGrown")) == 2)
+    assert 2900 < mib() < 3072 and host.read("/var/lib/docker/kept") == "kept\n"
+    assert len(host.journal(HNA_EVENT="VolumeGrowing")) == 2 and not host.journal(HNA_EVENT="NodeDrift")
+
+
+def test_a_bare_machine_keeps_its_store_on_a_disk_of_its_own(hosts):
+    host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB)})
+    host.install_agent()
+    bare = {name: value for name, value in WORKER.items() if name != "DOCKER_VOLUME"} | {"ENABLE_CINDER": "False", "WAIT_TIMEOUT": 120}
+    # As Nova and Ironic give it: with a file system and this label.
+    host.sh("mkfs.ext4 -q -L ephemeral0 /dev/vdb; udevadm trigger; udevadm settle")
+    assert once(host, **bare, DOCKER_DISK="ephemeral0") == 1
+    assert "VOLUME_ADOPT=ephemeral0" in host.journal(HNA_EVENT="VolumeRefused")[-1]["HNA_REMEDY"]
+    assert once(host, **bare, DOCKER_DISK="ephemeral0", VOLUME_ADOPT="ephemeral0") == 0
+    assert host.sh("findmnt -no LABEL,FSTYPE /var/lib/docker").split() == ["ephemeral0", "ext4"]
+    host.sh("systemctl stop docker.service docker.socket; umount /var/lib/docker; wipefs -qa /dev/vdb; blkdiscard -fz /dev/vdb; udevadm settle")
+    assert once(host, **bare, DOCKER_DISK=f"virtio-{VDB[:20]}") == 0
+    assert host.sh("findmnt -no LABEL,FSTYPE /var/lib/docker").split() == ["hna-runtime", "xfs"]

@@ -5,7 +5,8 @@ import uuid
 
 import pytest
 
-from lib.cloud_init import RAN, SCRIPT, UNIT, config_drive, heat_user_data, monotonic, nothing_again, status, well
+from lib.cloud_init import RAN, SCRIPT, UNIT, config_drive, monotonic, nothing_again, status, well
+from lib.config_drive import heat_user_data
 from lib.common import SET, TESTHOST
 from lib.node import IP, signalled
 

@@ -3,8 +3,8 @@
 Nothing here needs a host. etcd is the real one, from PATH or from the root that hosts are made of."""
 import http.client
 import json
+import os
 import re
-import shutil
 import signal
 import socket
 import ssl
@@ -12,48 +12,12 @@ import subprocess
 import time
 
 import pytest
-from lib.certificates import Authority, public_key
-from lib.common import TESTHOST, wait_for
-from lib.stand_ins import Running, accepts, install, refusal, tables
+from lib.common import TESTS, wait_for
+from lib.stand_ins import Running, accepts, free_port, get, install, kubeconfig, refusal, tables
 
 MINORS = range(tables.FIRST, tables.LAST + 1)
 SERVICES = "--service-cluster-ip-range=10.254.0.0/16"
 ETCD = "--etcd-servers=http://127.0.0.1:2379"
-
-
-@pytest.fixture(scope="session")
-def pki(tmp_path_factory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("pki")
-    ca = Authority(folder)
-    made = {"ca": str(ca.certificate), "cakey": str(ca.private), "dir": str(folder)}
-    for name, more in (("server", {}), ("other", {}), ("expired", {"days": -1}),
-                       ("node", {"subject": "/O=system:nodes/CN=system:node:node-1"}),
-                       ("manager", {"subject": "/CN=system:kube-controller-manager"})):
-        made[name], made[f"{name}key"] = map(str, ca.sign(name, **more))
-    made["sapub"] = str(folder / "sa.pub")
-    public_key(ca.private, folder / "sa.pub")
-    (folder / "garbage").write_text("-----BEGIN CERTIFICATE-----\nMIIBqqqq\n-----END CERTIFICATE-----\n")
-    made["garbage"] = str(folder / "garbage")
-    (folder / "empty").mkdir()
-    made["empty"] = str(folder / "empty")
-    for name, text in {
-        "config": kubeconfig(made), "token": kubeconfig(made, user={"token": "abc.def"}),
-        "http": kubeconfig(made, server="http://192.0.2.1:8080"),
-        "bad-server": kubeconfig(made, server="192.0.2.1:6443"), "bad-ca": kubeconfig(made, ca="/nowhere/ca.crt"),
-        "bad-pair": kubeconfig(made, user={"client-certificate": made["node"], "client-key": made["otherkey"]}),
-        "bad-context": {**kubeconfig(made), "current-context": "gone"}, "bad-field": kubeconfig(made, cluster={"cert-authority": "x"}),
-    }.items():
-        (folder / name).write_text(json.dumps(text))
-        made[name] = str(folder / name)
-    return made
-
-
-def kubeconfig(pki: dict, server: str = "https://192.0.2.1:6443", ca: str = "", user: dict | None = None,
-               cluster: dict | None = None) -> dict:
-    user = user or {"client-certificate": pki["node"], "client-key": pki["nodekey"]}
-    return {"apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{"name": "k", "cluster": {"server": server, "certificate-authority": ca or pki["ca"], **(cluster or {})}}],
-            "users": [{"name": "u", "user": user}], "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}]}
 
 
 def apiserver(pki: dict, minor: int) -> list[str]:
@@ -231,6 +195,10 @@ RULES = [
     ("kube-apiserver", 20, "--service-cluster-ip-range=10.0.0.0/12", "--service-cluster-ip-range=10.0.0.0/8", "too large"),
     ("kube-apiserver", 20, "--service-account-issuer=kubernetes/serviceaccount", "--service-account-issuer=x:y", "not a valid URL"),
     ("kube-apiserver", 20, "--service-account-key-file={sapub}", "--service-account-key-file={garbage}", "valid RSA or ECDSA"),
+    ("kube-apiserver", 20, "--service-account-key-file={cakey}", "--service-account-key-file={ecpkcs8}", "any valid RSA or ECDSA public"),
+    ("kube-apiserver", 20, "--service-account-signing-key-file={ecpkcs8}", "--service-account-signing-key-file={mislabelled}",
+     "valid RSA or ECDSA private"),
+    ("kube-apiserver", 5, "--service-account-key-file={rsapkcs8}", "--service-account-key-file={cakey}", "any valid RSA or ECDSA public"),
     ("kube-apiserver", 20, "--service-account-signing-key-file={cakey}", "--service-account-signing-key-file={sapub}", "private key"),
     ("kube-apiserver", 7, "--authorization-mode=Node,RBAC", "--authorization-mode=Node,Node", "more than once"),
     ("kube-apiserver", 6, "--authorization-mode=RBAC", "--authorization-mode=Node,RBAC", "not a valid mode"),
@@ -256,6 +224,8 @@ RULES = [
     ("kube-controller-manager", 20, "--root-ca-file=", "--root-ca-file={cakey}", "does not contain any valid"),
     ("kube-controller-manager", 20, "--cluster-signing-cert-file={ca} --cluster-signing-key-file={cakey}",
      "--cluster-signing-cert-file={ca} --cluster-signing-key-file={otherkey}", "does not match"),
+    ("kube-controller-manager", 20, "--root-ca-file={bundle} --cluster-signing-cert-file={ca} --cluster-signing-key-file={cakey}",
+     "--cluster-signing-cert-file={bundle} --cluster-signing-key-file={cakey}", "expected 1 certificate, found 2"),
     ("kube-controller-manager", 20, "--leader-elect-resource-lock=leases", "--leader-elect-resource-lock=lease", "Invalid lock-type"),
     ("kube-controller-manager", 13, "--leader-elect-resource-lock=endpoints", "--leader-elect-resource-lock=leases", "Invalid lock-type"),
     ("kube-scheduler", 20, "--leader-elect=true", "--leader-elect=ja", "ParseBool"),
@@ -397,59 +367,6 @@ def test_the_cloud_s_file_is_read_strictly(pki, tmp_path, minor, more, says):
 def test_ports(pki, component, minor, words, ports):
     program = accepts(component, f"1.{minor}.0", *usual(pki, component, minor), *words)
     assert [f"{p.address}:{p.number}{' tls' if p.tls else ''}" for p in program.ports] == ports
-
-
-@pytest.fixture
-def running(tmp_path):
-    """running(programs, name, *words) starts one; all are ended."""
-    made: list[Running] = []
-
-    def start(programs, name, *words, **more) -> Running:
-        made.append(Running(programs, name, *words, control=tmp_path, **more))
-        return made[-1]
-    yield start
-    for one in made:
-        one.end()
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-@pytest.fixture
-def etcd(tmp_path):
-    """A real etcd 3.4 with both of its APIs; the address of its clients."""
-    program = shutil.which("etcd") or TESTHOST / "cache/node/usr/bin/etcd"
-    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-    with open(tmp_path / "etcd.log", "wb") as log:
-        process = subprocess.Popen([program, "--data-dir", tmp_path / "etcd", "--enable-v2", "--listen-client-urls", client,
-                                    "--advertise-client-urls", client,
-                                    "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster",
-                                    f"default={peer}"],
-                                   stdout=log, stderr=log)
-    wait_for(lambda: get(client, "/health")[0] == 200, 30, "etcd")
-    yield client
-    process.terminate()
-    process.wait(20)
-
-
-def get(url: str, path: str, pki: dict | None = None, who: str = "", method: str = "GET", body: str | None = None) -> tuple[int, str]:
-    host = url.split("//")[1]
-    if url.startswith("https"):
-        context = ssl.create_default_context(cafile=pki["ca"])
-        if who:
-            context.load_cert_chain(pki[who], pki[f"{who}key"])
-        connection = http.client.HTTPSConnection(host, timeout=5, context=context)
-    else:
-        connection = http.client.HTTPConnection(host, timeout=5)
-    try:
-        connection.request(method, path, body)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
 
 
 @pytest.fixture
@@ -607,22 +524,25 @@ def test_flanneld_takes_a_lease(tmp_path, etcd, running, notified, version, v3):
     put(etcd, "/coreos.com/network/config", json.dumps({"Network": "10.100.0.0/16", "SubnetLen": 24, "Backend": {"Type": "host-gw"}}),
         v3=v3)
     assert notified.recv(100) == b"READY=1"
-    assert (tmp_path / "1.env").read_text().split() == [
-        "FLANNEL_NETWORK=10.100.0.0/16", "FLANNEL_SUBNET=10.100.1.1/24", "FLANNEL_MTU=65536", "FLANNEL_IPMASQ=true"]
+    network, subnet, *more = (tmp_path / "1.env").read_text().split()
+    assert (network, more) == ("FLANNEL_NETWORK=10.100.0.0/16", ["FLANNEL_MTU=65536", "FLANNEL_IPMASQ=true"])
+    assert re.fullmatch(r"FLANNEL_SUBNET=10\.100\.[1-9]\d*\.1/24", subnet)
     second = start("2")
     wait_for((tmp_path / "2.env").exists, 20, "the second one's lease")
-    assert "FLANNEL_SUBNET=10.100.2.1/24" in (tmp_path / "2.env").read_text()
+    own = (tmp_path / "2.env").read_text()
+    assert subnet not in own
     # It keeps its lease over a restart, stays after SIGTERM, and ends when the lease is gone.
     assert second.end() == 0 and (tmp_path / "2.env").exists()
     (tmp_path / "2.env").unlink()
     second = start("2")
     wait_for((tmp_path / "2.env").exists, 20, "the second one's lease again")
-    assert "FLANNEL_SUBNET=10.100.2.1/24" in (tmp_path / "2.env").read_text()
+    assert (tmp_path / "2.env").read_text() == own
+    lease = re.search(r"FLANNEL_SUBNET=(\S+)\.1/24", own)[1] + ".0-24"
     if v3:
         remove = get(etcd, "/v3/kv/deleterange", method="POST",
-                     body=json.dumps({"key": base64_of("/coreos.com/network/subnets/10.100.2.0-24")}))
+                     body=json.dumps({"key": base64_of(f"/coreos.com/network/subnets/{lease}")}))
     else:
-        remove = get(etcd, "/v2/keys/coreos.com/network/subnets/10.100.2.0-24", method="DELETE")
+        remove = get(etcd, f"/v2/keys/coreos.com/network/subnets/{lease}", method="DELETE")
     assert remove[0] == 200
     assert second.wait() == 0 and first.process.poll() is None
 
@@ -631,6 +551,42 @@ def test_flanneld_ends_at_an_unknown_backend(tmp_path, etcd, running):
     put(etcd, "/coreos.com/network/config", '{"Network": "10.100.0.0/16", "Backend": {"Type": "magic"}}', v3=True)
     programs = install(tmp_path / "bin", "flanneld=0.20.2")
     assert running(programs, "flanneld", f"-etcd-endpoints={etcd}", "-iface=lo", f"-subnet-file={tmp_path}/env").wait() == 1
+
+
+# In a network namespace of its own, whose one node is 192.0.2.1/24 on d0; a foreign route to 10.1.2.0/24 is there.
+LEASES = """
+import sys
+from ipaddress import IPv4Network
+from stand_in.backends import Lease, backend, call, route
+for words in ("link add d0 type veth peer name d1", "address add 192.0.2.1/24 dev d0", "link set d0 up", "link set d1 up",
+              "route add 10.1.2.0/24 via 192.0.2.9"):
+    assert not call("ip", *words.split()), words
+kind, version = sys.argv[1], tuple(map(int, sys.argv[2].split(".")))
+one = backend(kind, version, "d0", "192.0.2.1", {})
+own, near, far = (Lease(IPv4Network(subnet), address, kind, hardware) for subnet, address, hardware in (
+    ("10.1.1.0/24", "192.0.2.1", "02:00:c0:00:02:01"), ("10.1.2.0/24", "192.0.2.2", "02:00:c0:00:02:02"),
+    ("10.1.3.0/24", "198.51.100.2", "02:00:c6:33:64:02")))
+one.start(own, IPv4Network("10.1.0.0/16"), 1450)
+def say(): print("; ".join(route(lease.subnet) for lease in (near, far)))
+one.added(near); one.added(far); say()
+for lease in (near, far): call("ip", "route", "del", lease.subnet)
+one.look(); say()
+one.removed(near); say()
+"""
+
+
+@pytest.mark.parametrize("kind, version, after", [
+    # A foreign route, and a peer of another segment; both routes deleted by hand and ten seconds on; one lease removed.
+    ("host-gw", "0.5.6", ["via 192.0.2.9 dev d0; ", "; ", "; "]),
+    ("host-gw", "0.7.1", ["via 192.0.2.2 dev d0; ", "via 192.0.2.2 dev d0; ", "; "]),
+    ("host-gw", "0.20.2", ["via 192.0.2.2 dev d0; ", "via 192.0.2.2 dev d0; ", "; "]),
+    ("vxlan", "0.20.2", ["via 10.1.2.0 dev flannel.1; via 10.1.3.0 dev flannel.1", "; ", "; "]),
+    ("alloc", "0.20.2", ["via 192.0.2.9 dev d0; ", "; ", "; "])])
+def test_flanneld_s_routes(kind, version, after):
+    done = subprocess.run(["unshare", "-n", "/usr/bin/python3", "-B", "-c", LEASES, kind, version], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(TESTS / "stand-ins")})
+    assert done.stdout.splitlines() == after, done.stderr
+    assert ("network is unreachable" in done.stderr) == (kind == "host-gw")
 
 
 def base64_of(text: str) -> str:

@@ -15,7 +15,7 @@ from lib.common import REPO, run
 from lib.hosts import agent_binary
 from lib.stand_ins import Refused, accepts, install, tables
 from lib.systemd_words import service
-from stand_in import files, flannel, kubernetes, serve
+from stand_in import files, flannel, kubernetes, tls
 
 MINORS = range(tables.FIRST, tables.LAST + 1)
 TREES = (2, 5, 9, 15, 18, 20, 24, 28, 31, tables.LAST)  # those whose texts a person read
@@ -52,25 +52,33 @@ def made(tmp_path_factory) -> Made:
 
 
 @pytest.fixture(scope="session")
-def service_account(made) -> dict[str, str]:
-    private = made.authority("service-account").private
-    public_key(private, private.with_suffix(".pub"))
-    return {"KUBE_SERVICE_ACCOUNT_PRIVATE_KEY": private.read_text(), "KUBE_SERVICE_ACCOUNT_KEY": private.with_suffix(".pub").read_text()}
+def service_account(made) -> list[dict[str, str]]:
+    """Keys for the minors that read RSA alone, and for those from 1.6 on."""
+    ec = made.authority("service-account").private
+    rsa = ec.with_name("rsa.key")
+    run("openssl", "genpkey", "-algorithm", "RSA", "-out", rsa)
+    for private in (rsa, ec):
+        public_key(private, private.with_suffix(".pub"))
+    return [{"KUBE_SERVICE_ACCOUNT_PRIVATE_KEY": private.read_text(), "KUBE_SERVICE_ACCOUNT_KEY": private.with_suffix(".pub").read_text()}
+            for private in (rsa, ec)]
 
 
-def document(minor: int, role: str, service_account: dict, **more) -> dict:
+def document(minor: int, role: str, service_account: list[dict], **more) -> dict:
     """A deployment as Heat gives it, with what such a node of Magnum has."""
     inputs = {"ROLE": role, "KUBE_TAG": f"v1.{minor}.3", "INSTANCE_NAME": f"bay-{role}-0",
               "CLUSTER_UUID": "c0ffee00-1111-4222-8333-444455556666",
               "KUBE_NODE_IP": "192.0.2.11" if role == "master" else "192.0.2.31", "KUBE_API_PRIVATE_ADDRESS": "192.0.2.17",
-              "KUBE_API_PUBLIC_ADDRESS": "203.0.113.17", "CERTIFICATES": "given", "CLUSTER_SUBNET_CIDR": "192.0.2.0/24",
+              "KUBE_API_PUBLIC_ADDRESS": "203.0.113.17", "CERTIFICATES": "given", "CA_CERTIFICATE": "/given/ca.crt",
+              "CLUSTER_SUBNET_CIDR": "192.0.2.0/24",
               "CONTAINER_RUNTIME": "containerd" if minor >= 24 else "docker", "DNS_SERVICE_IP": "10.254.0.10"}
     if minor >= 24:
         inputs["CONTAINERD_VERSION"] = "1.7.2"
     if role == "master":
-        inputs |= service_account
+        inputs |= service_account[minor >= 6] | {"CA_KEY": "/given/ca.key"}
     else:
         inputs |= {"KUBE_MASTER_IP": "192.0.2.17", "ETCD_SERVER_IP": "192.0.2.17"}
+        if more.get("CERTIFICATES", "given") == "given":
+            inputs |= {f"{name}_{half}": f"/given/{name}" for name in ("KUBELET", "PROXY", "FLANNELD") for half in ("CERTIFICATE", "KEY")}
     inputs = {k: v for k, v in {**inputs, **more}.items() if v is not None}
     return {"deployments": [{
         "id": "0f2f5b9e-6c1d-4a55-9a0e-3c7f2d1b8e10", "name": "node", "group": "kubernetes-node", "creation_time": "2026-03-01T12:00:00Z",
@@ -95,8 +103,12 @@ class Tree:
 
     def fulfil(self, made: Made):
         """Each line "left to the node: certificate NAME (CN=..., O=...) for NAMES, signed by SIGNER, at PATH with its key at PATH: ..."."""
-        for signer, path in re.findall(r"certificate of the authority (\S+) at (\S+?):? ", self.said):
+        signs = r"(?:, with the certificate that signs at (\S+) and its key at (\S+?))?"
+        for signer, path, alone, key in re.findall(rf"certificate of the authority (\S+) at (\S+?){signs}: ", self.said):
             self._copy(made.authority(signer).certificate, path)
+            if key:
+                self._copy(made.authority(signer).certificate, alone)
+                self._copy(made.authority(signer).private, key)
         found = re.findall(r"certificate \S+ \((.+?)\)(?: for (.+?))?, signed by (\S+), at (\S+) with its key at (\S+?):? ", self.said)
         for subject, names, signer, certificate, key in found:
             parts = dict.fromkeys(f"/{part.strip()}" for part in re.split(r", (?=O=)", subject))
@@ -139,21 +151,21 @@ def meet(programs: dict[str, kubernetes.Program], role: str, made: Made):
     """Each client and its server verify each other, with the files that the tree has for them."""
     if role == "master":
         api = programs["kube-apiserver"]
-        server = serve.server_context(api.certificate, api.client_ca)
+        server = tls.server_context(api.certificate, api.client_ca)
         if f := api.flags.get("kubelet-client-certificate"):
             kubelet = programs["kubelet"]
             ca = api.flags.get("kubelet-certificate-authority")
-            client = serve.client_context(files.at(ca) if ca else made_ca(made), files.at(f), files.at(api.flags.get("kubelet-client-key")))
+            client = tls.client_context(files.at(ca) if ca else made_ca(made), files.at(f), files.at(api.flags.get("kubelet-client-key")))
             assert kubelet.certificate and (kubelet.client_ca or kubelet.minor < 5)  # before 1.5 it asks nobody who he is
-            shown = handshake(serve.server_context(kubelet.certificate, kubelet.client_ca), client, "192.0.2.11")
+            shown = handshake(tls.server_context(kubelet.certificate, kubelet.client_ca), client, "192.0.2.11")
             assert bool(shown) == bool(kubelet.client_ca)
     else:
-        server = serve.server_context(tuple(map(str, made.pair("kubernetes", "/CN=api", "IP:192.0.2.17"))), made_ca(made))
+        server = tls.server_context(tuple(map(str, made.pair("kubernetes", "/CN=api", "IP:192.0.2.17"))), made_ca(made))
     for name, program in programs.items():
         if name == "kube-apiserver":
             continue
         s = program.server
-        shown = handshake(server, serve.client_context(s.ca, s.certificate, s.key), urlsplit(s.server).hostname)
+        shown = handshake(server, tls.client_context(s.ca, s.certificate, s.key), urlsplit(s.server).hostname)
         subject = [pair for group in shown["subject"] for pair in group]
         # The names that RBAC's own roles and the Node authorizer know (magnum-node.md 4.3).
         wanted = {"kubelet": [("organizationName", "system:nodes"), ("commonName", f"system:node:bay-{role}-0")]}
@@ -231,6 +243,8 @@ MORE = {
     "kubelet": (2, {"STATIC_POD_URL": "http://192.0.2.9/pods.yaml", "SWAP": "allow", "SANDBOX_IMAGE": "mirror.example.org/pause:3.9",
                     "KUBE_RESERVED": "cpu=100m,memory=256Mi", "SYSTEM_RESERVED": "cpu=100m,memory=128Mi"}),
     "keystone": (11, TRUSTEE | {"KEYSTONE_AUTH_ENABLED": "True"}),
+    "token": (12, {"BOOTSTRAP_TOKEN": "abcdef.0123456789abcdef"}),
+    "signer": (2, {"CERT_MANAGER_API": "True"}),
     "vxlan": (2, {"FLANNEL_BACKEND": "vxlan", "FLANNEL_NETWORK_CIDR": "10.96.0.0/12", "FLANNEL_NETWORK_SUBNETLEN": "26"}),
 }
 
@@ -246,6 +260,20 @@ def test_more_parameters(tmp_path, made, service_account, monkeypatch, what, min
         assert kubelet.flags.get("v") == "4"
         assert (kubelet.flags.get("resolv-conf") or kubelet.document.get("resolvConf")) == "/etc/a b"
         assert (kubelet.flags.get("max-pods") or str(kubelet.document.get("maxPods"))) == "50"
+
+
+@pytest.mark.parametrize("minor", [12, 20, tables.LAST])
+def test_a_worker_joins_by_a_token(tmp_path, made, service_account, monkeypatch, minor):
+    """The kubelet has nothing but the token and the authority; kube-proxy shows the certificate that the kubelet gets."""
+    token = "abcdef.0123456789abcdef"
+    tree = Tree(tmp_path / "root", document(minor, "minion", service_account, CERTIFICATES="bootstrap", BOOTSTRAP_TOKEN=token), made)
+    assert not tree.wishes and token not in tree.said
+    own = tree.root / "var/lib/kubelet/pki/kubelet-client-current.pem"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"".join(path.read_bytes() for path in made.pair("kubernetes", "/O=system:nodes/CN=system:node:bay-minion-0", "DNS:bay-minion-0")))
+    programs = tree.programs(f"1.{minor}.3", monkeypatch)
+    assert programs["kubelet"].bootstrap.token == token
+    assert programs["kube-proxy"].server.certificate
 
 
 @pytest.mark.parametrize("role", COMPONENTS)

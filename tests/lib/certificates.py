@@ -1,6 +1,10 @@
 """Throw-away certificates and keys, made by openssl when a test runs."""
+import datetime
 import ssl
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 
 from lib.common import run
 
@@ -15,6 +19,14 @@ class Authority:
         self._key(self.private)
         run("openssl", "req", "-x509", "-new", "-key", self.private, "-days", 30, "-subj", f"/CN={name}", "-out", self.certificate,
             "-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature")
+
+    @classmethod
+    def there(cls, folder: Path, certificate: Path, private: Path) -> "Authority":
+        """One that somebody made; what it signs goes into the folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        found = cls.__new__(cls)
+        found.folder, found.certificate, found.private = folder, certificate, private
+        return found
 
     @staticmethod
     def _key(path: Path):
@@ -33,6 +45,19 @@ class Authority:
         run("openssl", "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.private, "-CAcreateserial", "-days", days,
             "-extfile", extensions, "-out", certificate)
         return certificate, private
+
+
+def aged(certificate: Path, authority: Authority, since_days: float, left_days: float):
+    """The same certificate with another life, signed anew: one that began long ago, which openssl x509 cannot make."""
+    one = x509.load_pem_x509_certificate(certificate.read_bytes())
+    issuer = x509.load_pem_x509_certificate(authority.certificate.read_bytes())
+    key = serialization.load_pem_private_key(authority.private.read_bytes(), None)
+    now, day = datetime.datetime.utcnow(), datetime.timedelta(days=1)
+    builder = x509.CertificateBuilder(issuer.subject, one.subject, one.public_key(), x509.random_serial_number(), now - since_days * day,
+                                      now + left_days * day)
+    for extension in one.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    certificate.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
 def public_key(private: Path, public: Path):

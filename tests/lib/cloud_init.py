@@ -1,10 +1,9 @@
 """Hosts that a real cloud-init sets up: the roots `cloud` of host.sh, to which the agent is added, and `image`, which has it."""
 import json
-import shutil
 from pathlib import Path
 
-from lib.common import REPO, SET, TESTHOST, TESTS, run, wait_for
-from lib.heat import HEAT_DIR
+from lib.common import REPO, SET, TESTHOST, run, wait_for
+from lib.config_drive import tree
 from lib.hosts import Host, agent_binary, unit_files
 
 BASE = "cloud"
@@ -22,15 +21,6 @@ def example(name: str, heat: str) -> str:
     text = (EXAMPLES / name).read_text()
     assert EXAMPLE_HEAT in text or "metadata_url" not in text, f"{name} leads elsewhere than to {EXAMPLE_HEAT}"
     return text.replace(EXAMPLE_HEAT, heat)
-
-
-def heat_user_data(settings: dict, user_data: str = "", deployments: list | None = None) -> str:
-    """What Heat makes of a template's user data for `user_data_format: SOFTWARE_CONFIG`."""
-    venv = HEAT_DIR / "cache/venv"
-    if not (venv / ".lock").exists() or (venv / ".lock").read_text() != (TESTS / "heat/heat.lock").read_text():
-        run(TESTS / "heat/up.sh", "venv", timeout=1800)
-    given = {"metadata": {"os-collect-config": settings, "deployments": deployments or []}, "user_data": user_data}
-    return run(venv / "bin/python", "-B", TESTS / "cloud-init/user_data.py", input=json.dumps(given)).stdout
 
 
 def image(folder: Path, *, enabled: bool, binary: Path | None = None) -> dict[str, Path]:
@@ -63,21 +53,11 @@ def be_instance(host: Host, user_data: str, instance: str):
 def config_drive(folder: Path, volume: str, user_data: str, instance: str, name: str = "n1"):
     """Makes the content of a volume: a config drive of Nova's format, found by its label. Its file system is ext4, because
     the kernels of test machines need not have those of a CD or of DOS."""
-    tree = folder / "drive"
-    shutil.rmtree(tree, ignore_errors=True)
-    meta = {"uuid": instance, "name": name, "hostname": name, "availability_zone": "nova", "launch_index": 0, "devices": [],
-            "public_keys": {}, "project_id": "p", "meta": {}}
-    for version in ("latest", "2018-08-27"):
-        part = tree / "openstack" / version
-        part.mkdir(parents=True)
-        (part / "meta_data.json").write_text(json.dumps(meta))
-        (part / "user_data").write_text(user_data)
-        (part / "vendor_data.json").write_text("{}")
     disk = TESTHOST / SET / "volumes" / f"{volume}.img"  # where host.sh looks for a volume it knows
     disk.parent.mkdir(parents=True, exist_ok=True)
     disk.unlink(missing_ok=True)
-    run("mke2fs", "-q", "-t", "ext4", "-L", "config-2", "-d", tree, disk, "16M")
-    shutil.rmtree(tree)
+    with tree(folder / "drive", instance, name, user_data) as files:
+        run("mke2fs", "-q", "-t", "ext4", "-L", "config-2", "-d", files, disk, "16M")
 
 
 def status(host: Host) -> tuple[int, str]:
@@ -88,11 +68,11 @@ def status(host: Host) -> tuple[int, str]:
 
 def cycles(host: Host, console: str) -> list[str]:
     """What systemd said of ordering cycles in this boot, on the console before the journal runs; and what it finds in the
-    units as they are now."""
+    units as they are now. It names a cycle by any of its units, whichever it came to first, and then the others on a line each."""
     host.exec("journalctl", "--sync")
     said = console.splitlines() + host.sh("journalctl -b -q --no-pager -o cat _PID=1").splitlines()
     verify = host.exec("systemd-analyze", "verify", "--man=no", "default.target", "cloud-init.target", check=False)
-    return [line for line in said + verify.stderr.splitlines() if "cycle" in line]
+    return [line for line in said + verify.stderr.splitlines() if "cycle" in line or "Found dependency on" in line]
 
 
 def monotonic(host: Host, unit: str, point: str) -> float:

@@ -7,6 +7,10 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 TESTS = REPO / "tests"
 TESTHOST = Path(os.environ.get("HNA_TEST_DIR") or REPO / "target/testhost").resolve()
+# Sessions that run side by side (pytest -n 2) have hosts and a lab of their own.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+if WORKER and not os.environ.get("HNA_TEST_SET", "").endswith(WORKER):
+    os.environ |= {name: f"{os.environ.get(name, default)}-{WORKER}" for name, default in (("HNA_TEST_SET", "pytest"), ("HB_LAB", "hna"))}
 SET = os.environ.setdefault("HNA_TEST_SET", "pytest")  # host.sh: what is swept
 PYTHON = "/usr/bin/python3"
 LAB = os.environ.get("HB_LAB", "hna")

@@ -5,6 +5,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from lib.common import PYTHON, REPO, TESTS, in_lab, run, wait_for
 
@@ -203,6 +204,12 @@ class Heat:
         data = body if isinstance(body, str) else json.dumps(body)
         args = [a for k, v in {"Content-Type": "application/json", "Accept": "application/json", **(headers or {})}.items() for a in ("-H", f"{k}: {v}")]
         return int(in_lab("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-X", method, *args, "--data-binary", "@-", url, input=data, check=False).stdout)
+
+    def consumed(self, url: str, since: dict[str, int]):
+        """Wait until Heat has read and deleted what was put at a temporary URL after that mark. It deletes by name: what
+        another node puts there in between is deleted unread, and the wait condition waits for it until its time is up."""
+        path = re.escape(urlsplit(url).path)
+        wait_for(lambda: [r for r in self.requests("swift", since, path=path) if r.method == "DELETE"], 60, f"Heat's DELETE of {path}", every=0.3)
 
     def answer(self, stack: str, deployment: str, output: str = "occ", **outputs) -> int:
         """Signal a deployment of the stack's server by hand, with deploy_status_code 0 unless given."""

@@ -1,4 +1,7 @@
 """A node as the host tests want it: its parameters, and the agent started with the signal server as its only source."""
+import json
+import uuid
+
 from lib.common import wait_for
 
 IP = "10.77.0.11"
@@ -24,3 +27,39 @@ def signalled(server, name: str) -> dict:
     found = wait_for(lambda: server.signals(name, accepted=True), 120, f"signal of {name}")
     assert len({s.body for s in found}) == 1
     return found[0].json()
+
+
+def ended(server) -> str:
+    """How the node's deployment ended, as Heat hears it: nothing, or the cause."""
+    status = signalled(server, "node")["deploy_status_code"]
+    return "" if status == 0 else str(status)
+
+
+def bring_up(host, server, inputs: dict = NODE, settings: str = "") -> str:
+    """The first deployment of a node, and the agent; how that ended."""
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=inputs))
+    start(host, server, settings)
+    return ended(server)
+
+
+def ask(host, server, inputs: dict, action: str = "UPDATE"):
+    """A new deployment in the place of all others, as any stack update makes one; an agent that runs learns of it at once."""
+    server.forget()
+    server.document["deployments"] = [server.deployment("node", group="kubernetes-node", inputs=inputs, action=action)]
+    server.publish()
+    host.exec("systemctl", "kill", "-s", "HUP", UNIT, check=False)
+
+
+def once(host, *prefix: str, deployment: str = "", **inputs) -> int:
+    """One pass of an agent that knows of no Heat, over a node with these parameters, as a new deployment or that of an id; its exit
+    status."""
+    id = deployment or str(uuid.uuid4())
+    entries = [{"name": name, "value": value} for name, value in (inputs | {"deploy_signal_transport": "NO_SIGNAL"}).items()]
+    entry = {"id": id, "name": "node", "group": "kubernetes-node", "config": "", "inputs": entries, "outputs": [], "options": {}}
+    host.write("/var/tmp/document.json", json.dumps({"deployments": [entry]}))
+    return host.exec(*prefix, "/usr/bin/heat-node-agent", "run", "--once", "--metadata", "/var/tmp/document.json", check=False).returncode
+
+
+def loop_of(host, dev: str) -> str:
+    """The device of this machine that is a volume of the host."""
+    return host.sh(f"readlink -f /dev/{dev}").strip()

@@ -1,7 +1,11 @@
 """tests/stand-ins as tests use them: asked inside this process, or installed and run."""
+import http.client
 import os
+import socket
+import ssl
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from lib.common import PYTHON, TESTS, run
@@ -29,6 +33,17 @@ def refusal(component: str, version: str, *words: str) -> str:
 def install(folder: Path, *versions: str) -> Path:
     run(PYTHON, "-B", TESTS / "stand-ins/install", folder, *versions)
     return folder
+
+
+def into(host, *versions: str):
+    """Installs them on a host, whose root has Python without PyYAML."""
+    import yaml
+    with tempfile.TemporaryDirectory() as folder:
+        install(Path(folder), *versions)
+        files = {f"/usr/local/bin/{p.relative_to(folder)}": (p.read_bytes(), p.stat().st_mode & 0o777) for p in Path(folder).rglob("*")
+                 if p.is_file()}
+    library = Path(yaml.__file__).parent
+    host.put(files | {f"/usr/lib/python3/dist-packages/yaml/{p.name}": (p, 0o644) for p in library.glob("*.py")})
 
 
 class Running:
@@ -60,4 +75,35 @@ class Running:
         return self.process.wait()
 
 
-__all__ = ["Refused", "Running", "accepts", "install", "refusal", "tables"]
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def get(url: str, path: str, pki: dict | None = None, who: str = "", method: str = "GET", body: str | None = None) -> tuple[int, str]:
+    host = url.split("//")[1]
+    if url.startswith("https"):
+        context = ssl.create_default_context(cafile=pki["ca"])
+        if who:
+            context.load_cert_chain(pki[who], pki[f"{who}key"])
+        connection = http.client.HTTPSConnection(host, timeout=5, context=context)
+    else:
+        connection = http.client.HTTPConnection(host, timeout=5)
+    try:
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def kubeconfig(pki: dict, server: str = "https://192.0.2.1:6443", ca: str = "", user: dict | None = None,
+               cluster: dict | None = None) -> dict:
+    user = user or {"client-certificate": pki["node"], "client-key": pki["nodekey"]}
+    return {"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "k", "cluster": {"server": server, "certificate-authority": ca or pki["ca"], **(cluster or {})}}],
+            "users": [{"name": "u", "user": user}], "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}]}
+
+
+__all__ = ["Refused", "Running", "accepts", "free_port", "get", "install", "into", "kubeconfig", "refusal", "tables"]

@@ -17,24 +17,16 @@ import uuid
 from pathlib import Path
 
 from lib.common import LAB, REPO, Failed, run, wait_for
+from lib.config_drive import tree
 
 VMS = Path(os.environ.get("HNA_VM_DIR") or REPO / "target/image/vms").resolve()
 
 
 def config_drive(out: Path, instance: str, name: str, user_data: str, keys: dict[str, str]):
     """An ISO 9660 file system with the label config-2, as Nova makes it."""
-    tree = out.with_suffix(".d")
-    shutil.rmtree(tree, ignore_errors=True)
-    meta = {"uuid": instance, "name": name, "hostname": name, "availability_zone": "nova", "launch_index": 0, "devices": [],
-            "public_keys": keys, "project_id": "p", "meta": {}}
-    for version in ("latest", "2018-08-27"):
-        folder = tree / "openstack" / version
-        folder.mkdir(parents=True)
-        (folder / "meta_data.json").write_text(json.dumps(meta))
-        (folder / "user_data").write_text(user_data)
-        (folder / "vendor_data.json").write_text("{}")
-    run("genisoimage", "-quiet", "-o", out, "-ldots", "-allow-lowercase", "-allow-multidot", "-l", "-J", "-r", "-V", "config-2", tree)
-    shutil.rmtree(tree)
+    iso = ("genisoimage", "-quiet", "-ldots", "-allow-lowercase", "-allow-multidot", "-l", "-J", "-r", "-V", "config-2")
+    with tree(out.with_suffix(".d"), instance, name, user_data, keys) as files:
+        run(*iso, "-o", out, files)
 
 
 class Vm:

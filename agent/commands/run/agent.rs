@@ -13,7 +13,7 @@ mod orders;
 mod settle;
 pub(super) mod view;
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,9 +27,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::instance::Place;
 use super::node::{self, Node};
 use super::page;
+use super::pause::Pause;
 use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::collect::Collector;
 use crate::commands::{exit, print_error};
+use crate::converge::certificates;
 use crate::deploy::{GenerationState, Generations, Journal, Record};
 use crate::error::{Error, Result};
 use crate::files::Tree;
@@ -37,7 +39,7 @@ use crate::http::Http;
 use crate::programs::{Programs, Ran};
 use crate::report::explain::{headline, tree};
 use crate::report::notify::Notify;
-use crate::report::status::Condition;
+use crate::report::status::{CertificatesStatus, Condition, PodNetworkStatus};
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{NodeSource, Settings};
 use crate::signal::{Entry, Fate, Outbox, Sender, Sent, View};
@@ -83,11 +85,17 @@ pub(super) struct Agent {
     pub(super) bring_up_id: Option<String>,
     /// The node that is being compared with its parameters.
     watch: Lane<Result<node::Look>>,
+    /// The network of pods of the node in place is watched, and for which generation.
+    pods: Lane<Option<PodNetworkStatus>>,
+    pods_of: Option<u64>,
+    pub(super) pod_network: Option<PodNetworkStatus>,
     /// Signals on their way.
     sending: Lane<Sent>,
     /// What left the outbox and could not be recorded, e.g. on a full disk: it must not be sent again.
     unrecorded: Vec<(Entry, Fate)>,
     pub(super) drifted: bool,
+    /// The certificates of the node in place, at the newest look.
+    pub(super) certificates: Option<CertificatesStatus>,
     pub(super) phase: Phase,
     page: Option<crate::report::status::Status>,
     trouble: Option<Stopwatch>,
@@ -137,11 +145,21 @@ impl Agent {
             state: Arc::clone(&state),
             systemd,
             http,
+            keystone: collector.keystone().clone(),
             programs: Rc::clone(&programs),
+            secrets: RefCell::default(),
             clock: clock.clone(),
             report: report.clone(),
+            patience: settings.patience,
             machine: OnceCell::new(),
             looked: Cell::new(false),
+            certificates: certificates::Watcher::default(),
+            pause: Pause::default(),
+            growths: Rc::default(),
+            flanneld: Cell::new(None),
+            answers: RefCell::default(),
+            drift: RefCell::default(),
+            pod_memory: RefCell::default(),
         });
         let orders = orders::watch(&state)?;
         warn_of_settings(&settings, &report);
@@ -169,9 +187,13 @@ impl Agent {
             bring_up: None,
             bring_up_id: None,
             watch: None,
+            pods: None,
+            pods_of: None,
+            pod_network: None,
             sending: None,
             unrecorded: Vec::new(),
             drifted: false,
+            certificates: None,
             phase: Phase::Metadata,
             page: None,
             trouble: None,
@@ -256,6 +278,7 @@ impl Agent {
                 self.troubled = None;
             }
         }
+        self.watch_pods();
         self.publish();
     }
 
@@ -284,6 +307,13 @@ impl Agent {
                 self.watch = None;
                 self.looked(look);
             }
+            seen = lane(&mut self.pods) => {
+                self.pods = None;
+                // Nothing to watch: until there is another generation.
+                if seen.is_some() {
+                    (self.pod_network, self.pods_of) = (seen, None);
+                }
+            }
             fates = lane(&mut self.sending) => {
                 self.sending = None;
                 self.sent(fates);
@@ -297,8 +327,8 @@ impl Agent {
     }
 
     /// Compares a node in place with its parameters; cheap when nothing changed.
-    fn look_after_node(&mut self) {
-        let idle = self.bring_up.is_none() && self.watch.is_none();
+    pub(super) fn look_after_node(&mut self) {
+        let idle = !self.node_is_busy();
         let Some(current) = self.generations.current().filter(|current| idle && current.state == GenerationState::Applied) else {
             return;
         };
@@ -306,9 +336,30 @@ impl Agent {
         self.watch = Some(Box::pin(async move { node.look(&entry, number).await }));
     }
 
+    /// Keeps watch on the network of pods of a node in place; not while it is brought up, when units come and go.
+    fn watch_pods(&mut self) {
+        let idle = self.bring_up.is_none();
+        let Some(current) = self.generations.current().filter(|current| idle && current.state == GenerationState::Applied) else {
+            (self.pods, self.pods_of, self.pod_network) = (None, None, None);
+            return;
+        };
+        if self.pods_of == Some(current.number) {
+            return;
+        }
+        self.pods_of = Some(current.number);
+        let (node, entry, number) = (Rc::clone(&self.node), current.entry.clone(), current.number);
+        let shown = self.pod_network.clone();
+        self.pods = Some(Box::pin(async move { node.watch_pods(&entry, number, shown).await }));
+    }
+
+    /// Whether the node is brought up or looked at now.
+    pub(super) fn node_is_busy(&self) -> bool {
+        self.bring_up.is_some() || self.watch.is_some()
+    }
+
     fn looked(&mut self, look: Result<node::Look>) {
         match look {
-            Ok(look) => self.drifted = look.drifted,
+            Ok(look) => (self.drifted, self.certificates) = (look.drifted, look.certificates),
             Err(error) => self.trouble("comparing the node with its parameters", &error),
         }
     }

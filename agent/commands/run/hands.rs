@@ -1,25 +1,69 @@
-//! What volumes need of other rooms: systemd, programs, the passwd file.
+//! What volumes and certificates need of other rooms: systemd, programs, Magnum, the passwd file.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::converge::Owners;
 use crate::converge::volumes::{self, Ran};
-use crate::desired::Owner;
+use crate::converge::{LastWords, Owners, certificates};
+use crate::desired::{MagnumAccess, Owner};
 use crate::error::{Error, Result};
 use crate::files::Tree;
+use crate::http::Http;
+use crate::openstack::keystone::Keystone;
+use crate::openstack::magnum::Magnum;
 use crate::programs::{Found, Job, Programs};
 use crate::systemd::{JobOutcome, Systemd};
 
-/// Longest time for making a file system.
-const MKFS_LIMIT_MS: u64 = 15 * 60 * 1000;
+/// Longest time for making a file system, or a key of 4096 bits on a slow machine.
+const RUN_LIMIT_MS: u64 = 15 * 60 * 1000;
+/// Longest time for reading the journal.
+const JOURNAL_LIMIT_MS: u64 = 10 * 1000;
+/// systemd's message that it could not run a program (sd-messages(3), SD_MESSAGE_SPAWN_FAILED): not the unit's own, but its cause.
+const SPAWN_FAILED: &str = "MESSAGE_ID=641257651c1b4ec9a8624d7a40a9e1e7";
 
 /// The hands that carry out what the interlock decided.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Hands {
     pub(super) systemd: Systemd,
     pub(super) programs: Rc<Programs>,
     pub(super) root: Arc<Tree>,
+    /// What is masked where a program shows it.
+    pub(super) secrets: Vec<String>,
+}
+
+impl Hands {
+    async fn ran(&self, key: &str, job: &Job) -> Result<Ran> {
+        if self.programs.look(key).await? != Found::Running {
+            self.programs.forget(key)?;
+            self.programs.prepare(key, job)?;
+        }
+        // Not `run_again`: a program that vanished is not run again and again, where a bus that is away may be asked again.
+        let lost = || Error::permanent(format!("{} ended without a result", Programs::unit(key)));
+        let ran = self.programs.run(key).await?.ok_or_else(lost)?;
+        self.programs.forget(key)?;
+        match ran.not_started {
+            Some(why) => Err(Error::permanent(why)),
+            None => Ok(Ran { status: ran.status, stdout: ran.stdout, stderr: ran.stderr }),
+        }
+    }
+}
+
+impl LastWords for Hands {
+    async fn last_words(&self, unit: &str) -> Vec<String> {
+        let own = format!("_SYSTEMD_UNIT={unit}");
+        let of_systemd = format!("UNIT={unit}");
+        let argv =
+            ["journalctl", "--quiet", "--boot", "--no-pager", "--output=cat", "--lines=5", &own, "+", &of_systemd, SPAWN_FAILED];
+        let job = Job {
+            argv: argv.map(str::to_owned).to_vec(),
+            time_limit_ms: Some(JOURNAL_LIMIT_MS),
+            secrets: self.secrets.clone(),
+            ..Job::default()
+        };
+        // The cause is known without them, so that none is said of a journal that cannot be read.
+        let said = self.ran("program-journalctl", &job).await.map(|ran| ran.stdout).unwrap_or_default();
+        said.lines().map(str::to_owned).collect()
+    }
 }
 
 fn done(what: &str, outcome: &JobOutcome) -> Result<()> {
@@ -54,19 +98,7 @@ impl volumes::Hands for Hands {
     }
 
     async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
-        let job = Job { argv, time_limit_ms: Some(MKFS_LIMIT_MS), ..Job::default() };
-        if self.programs.look(key).await? != Found::Running {
-            self.programs.forget(key)?;
-            self.programs.prepare(key, &job)?;
-        }
-        // Not `run_again`: a program that vanished is not run again and again, where a bus that is away may be asked again.
-        let lost = || Error::permanent(format!("{} ended without a result", Programs::unit(key)));
-        let ran = self.programs.run(key).await?.ok_or_else(lost)?;
-        self.programs.forget(key)?;
-        match ran.not_started {
-            Some(why) => Err(Error::permanent(why)),
-            None => Ok(Ran { status: ran.status, stdout: ran.stdout, stderr: ran.stderr }),
-        }
+        self.ran(key, &Job { argv, time_limit_ms: Some(RUN_LIMIT_MS), ..Job::default() }).await
     }
 
     async fn wait_stopped(&self, key: &str) -> Result<()> {
@@ -78,5 +110,23 @@ impl volumes::Hands for Hands {
         Owners::read(&self.root)?
             .resolve(owner)
             .ok_or_else(|| Error::permanent(format!("there is no {}:{} on this machine", owner.user, owner.group)))
+    }
+}
+
+/// Who signs certificates, and who makes keys that the agent itself cannot make.
+#[derive(Debug)]
+pub(super) struct Issuers {
+    pub(super) hands: Hands,
+    pub(super) http: Rc<Http>,
+    pub(super) keystone: Keystone,
+}
+
+impl certificates::Hands for Issuers {
+    fn magnum<'a>(&'a self, access: &'a MagnumAccess) -> impl certificates::Issuing + 'a {
+        Magnum::new(&self.http, &self.keystone, access)
+    }
+
+    async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
+        volumes::Hands::run(&self.hands, key, argv).await
     }
 }

@@ -1,17 +1,21 @@
 //! `run [--once]`: the daemon. Wires the rooms together; what it does stands in `agent.rs` beside this.
 
 mod agent;
+mod drift;
 mod hands;
+mod installed;
 mod instance;
 mod node;
 mod page;
+mod pause;
+mod pods;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use nix::unistd::geteuid;
 
-use super::{Options, exit, print_error};
+use super::{Options, exit, print_error, runtime};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::files::Tree;
@@ -30,10 +34,9 @@ pub(super) use page::of_state;
 /// # Errors
 /// If the state directory cannot be used. Bad input from outside is never an error.
 pub fn run(options: &Options, loaded: Loaded, once: bool) -> Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime()?;
     let report = Report::to_journal(loaded.settings.console && !once);
-    let local = tokio::task::LocalSet::new();
-    let code = local.block_on(&runtime, serve(options, loaded, once, &report));
+    let code = runtime.block_on(serve(options, loaded, once, &report));
     if let Err(error) = &code {
         report.emit(Event::new(Code::StateWriteFailed, "the agent cannot go on").error(error));
     }

@@ -1,6 +1,6 @@
 //! The node's own lane: from a kubernetes-node deployment to its result and its wait condition's signal.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,21 +8,31 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::hands::Hands;
-use crate::clock::Clock;
-use crate::converge::volumes::{VolumeKeeper, misplaced};
+use super::drift::{self, Cause};
+use super::hands::{Hands, Issuers};
+use super::installed::Answers;
+use super::page;
+use super::pause::{Pause, Reason};
+use super::pods;
+use crate::clock::{BUILT, Clock};
+use crate::converge::certificates::{self, CertificateKeeper};
+use crate::converge::health::ailments;
+use crate::converge::volumes::{self, Growths, VolumeKeeper, misplaced};
 use crate::converge::{self, Context, Failure};
 use crate::deploy::Outcome;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::http::Http;
-use crate::kubernetes::cluster::ClusterSpec;
 use crate::kubernetes::{self, Facts, Mistake, NodeSpec, Preflight};
-use crate::metadata::Deployment;
+use crate::metadata::{Deployment, SignalTarget};
+use crate::network::flannel::{Version, version_of};
+use crate::openstack::keystone::Keystone;
 use crate::order::gather;
 use crate::programs::{Programs, key_of};
+use crate::report::status::CertificatesStatus;
 use crate::report::text::shortened;
+use crate::report::timeline::Lap;
 use crate::report::{Code, Event, Phase, Report};
 use crate::signal::{Handle, Status, WaitSignal};
 use crate::storage::probe::Probe;
@@ -34,6 +44,19 @@ const REASON_LIMIT: usize = 2000;
 /// The shortest time for bringing a node up, where the wait condition's timeout allows it.
 const LEAST: Duration = Duration::from_mins(1);
 
+/// How long what was started must answer well before Heat hears of it: a service that dies of its surroundings does so within
+/// seconds, and what Heat was told cannot be taken back.
+const SETTLES: Duration = Duration::from_secs(6);
+
+/// How one run is carried out.
+struct Course {
+    deadline: Duration,
+    /// How long units that were started must stay up before it counts as well ([`Context::settles`]).
+    settles: Duration,
+    generation: u64,
+    is_update: bool,
+}
+
 /// What the lane works with.
 #[derive(Debug)]
 pub(super) struct Node {
@@ -41,13 +64,29 @@ pub(super) struct Node {
     pub(super) state: Arc<Tree>,
     pub(super) systemd: Option<Systemd>,
     pub(super) http: Rc<Http>,
+    pub(super) keystone: Keystone,
     pub(super) programs: Rc<Programs>,
+    /// Secrets of the deployment that the node is brought up from, once one was seen.
+    pub(super) secrets: RefCell<Option<Vec<String>>>,
     pub(super) clock: Clock,
     pub(super) report: Report,
+    /// How many times their own deadline its gates may be measured.
+    pub(super) patience: u32,
     /// What the machine is.
     pub(super) machine: OnceCell<Facts>,
     /// A node in place was looked at since the start.
     pub(super) looked: Cell<bool>,
+    pub(super) certificates: certificates::Watcher,
+    pub(super) pause: Pause,
+    /// What is remembered of drift; read when it is first needed.
+    pub(super) drift: RefCell<Option<drift::Record>>,
+    pub(super) growths: Rc<Growths>,
+    /// The release of flannel that is installed.
+    pub(super) flanneld: Cell<Option<Version>>,
+    /// What the node's programs say of their releases.
+    pub(super) answers: Answers,
+    /// What was found of the network of pods.
+    pub(super) pod_memory: RefCell<pods::Memory>,
 }
 
 /// A deployment whose parameters are right.
@@ -71,13 +110,16 @@ pub(super) struct Wait {
 pub(super) struct Done {
     pub(super) outcome: Outcome,
     pub(super) timings: Vec<(String, u64)>,
+    pub(super) laps: Vec<Lap>,
     pub(super) wait: Option<Wait>,
 }
 
 /// What a look at a node in place found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Look {
     pub(super) drifted: bool,
+    /// Its certificates, where they were looked at.
+    pub(super) certificates: Option<CertificatesStatus>,
 }
 
 /// Checks parameters and wait handle.
@@ -105,27 +147,16 @@ pub(in crate::commands) fn understand(deployment: &Deployment, facts: &Facts) ->
 impl Plan {
     /// The same plan, if this machine can carry it out.
     pub(super) fn honourable(self, facts: &Facts) -> std::result::Result<Self, Vec<Mistake>> {
-        let mut mistakes = Vec::new();
-        if !self.desired.certificates.is_empty() {
-            mistakes.push(Mistake::general(
-                "CERTIFICATES",
-                format!("this version cannot honour: {} certificates on a running node", self.desired.certificates.len()),
-                "certificates are planned and verified, not made yet",
-                "set TLS_DISABLED to True with a version from 1.10 to 1.19, or use `plan` and `apply --root`",
-            ));
-        }
-        if self.spec.kubernetes.as_ref().is_some_and(ClusterSpec::has_flannel_in_etcd) {
-            mistakes.push(Mistake::general(
-                "NETWORK_DRIVER",
-                "this version cannot honour: flannel with its network in etcd on a running node",
-                "flanneld waits for a key in etcd that nobody writes yet",
-                "give a version from 1.10 on, or use `plan` and `apply --root`",
-            ));
-        }
+        let mut mistakes = self.lacking(facts);
         if self.spec.preflight == Preflight::Refuse {
             mistakes.extend(kubernetes::preflight(&self.spec, facts));
         }
         if mistakes.is_empty() { Ok(self) } else { Err(mistakes) }
+    }
+
+    /// What is asked for and the running kernel lacks.
+    pub(in crate::commands) fn lacking(&self, facts: &Facts) -> Vec<Mistake> {
+        kubernetes::lacking(&self.spec, facts)
     }
 
     /// Whether a machine that is too small keeps the node from being begun.
@@ -177,7 +208,7 @@ pub(in crate::commands) fn wait_id(deployment: &Deployment, hostname: &str) -> S
 impl Node {
     /// What the machine is; looked at once, when the first node asks for it.
     pub(super) fn facts(&self) -> Facts {
-        *self.machine.get_or_init(|| crate::commands::facts::of_machine(&self.root))
+        self.machine.get_or_init(|| crate::commands::facts::of_machine(&self.root)).clone()
     }
 
     /// The FAILURE of a node that is not begun, if its wait handle at least can be read.
@@ -199,7 +230,16 @@ impl Node {
         let address = plan.spec.address.map(|address| address.to_string()).unwrap_or_default();
         // However long ago it was first seen, by a clock that may have jumped: a minute is left.
         let deadline = plan.spec.deadline.saturating_sub(since).max(plan.spec.deadline.min(LEAST));
-        let result = self.converge(&plan.desired, deadline, generation).await;
+        // A deployment asks for everything anew.
+        self.growths.forget();
+        self.secrets.replace(Some(kubernetes::readable_parameters(&deployment).secrets()));
+        let is_told = plan.wait.is_some() || !matches!(deployment.signal_target(), SignalTarget::None);
+        let settles = if is_told { SETTLES } else { Duration::ZERO };
+        let course = Course { deadline, settles, generation, is_update: true };
+        let result = self.converge(&plan.spec, &plan.desired, course).await;
+        if result.is_ok() {
+            self.take_as_it_is(&plan.desired);
+        }
         let (outcome, timings, status, reason) = match result {
             Ok(converged) => {
                 let code = if converged.changed { Code::NodeConverged } else { Code::NodeUnchanged };
@@ -215,7 +255,7 @@ impl Node {
                 let error = error_of(&failure);
                 self.report.emit(
                     event(Code::NodeFailed, format!("node {name} could not be brought up"), generation, &deployment)
-                        .phase(phase_of(&failure))
+                        .phase(failure.phase())
                         .step(&failure.step)
                         .error(&error),
                 );
@@ -226,18 +266,30 @@ impl Node {
         let id = wait_id(&deployment, &self.hostname());
         let data = wait_data(&name, &address, generation, &timings);
         let wait = plan.wait.map(|handle| Wait { handle, signal: WaitSignal { status, id, reason, data } });
-        Done { outcome, timings, wait }
+        Done { outcome, timings, laps: self.report.laps(), wait }
     }
 
-    /// Compares a node in place with its parameters; with DRIFT=repair puts it back.
+    /// Looks after a node in place: compares it with its parameters, and takes what is due of its certificates.
     pub(super) async fn look(&self, entry: &Value, generation: u64) -> Result<Look> {
-        let Some(systemd) = &self.systemd else { return Ok(Look { drifted: false }) };
+        let Some(systemd) = &self.systemd else { return Ok(Look::default()) };
         let deployment = Deployment::parse(entry).ok().flatten();
+        // A deployment of this life of the agent has left them.
+        if let Some(deployment) = deployment.as_ref().filter(|_| self.secrets.borrow().is_none()) {
+            self.secrets.replace(Some(kubernetes::readable_parameters(deployment).secrets()));
+        }
         let Some(spec) = deployment.and_then(|deployment| kubernetes::node_of(&deployment).ok()) else {
             // A newer agent may understand parameters differently; the next deployment tells.
-            return Ok(Look { drifted: false });
+            return Ok(Look::default());
         };
         let desired = kubernetes::render(&spec, &self.facts());
+        let drifted = self.compare(&spec, &desired, systemd, generation).await?;
+        let seen = self.look_at_certificates(&desired, generation)?;
+        let turn = certificates::Record::look(&self.state).rotation;
+        Ok(Look { drifted, certificates: seen.and_then(|seen| page::certificates(&seen, turn)) })
+    }
+
+    /// Whether the node differs from its parameters; with DRIFT=repair it is put back.
+    async fn compare(&self, spec: &NodeSpec, desired: &Desired, systemd: &Systemd, generation: u64) -> Result<bool> {
         if !self.looked.get() {
             // It may have run before anybody said which instance this is, and systemd does not come back to what it refused.
             let refused = systemd.unit(kubernetes::GUARD).await?.is_failed();
@@ -247,59 +299,218 @@ impl Node {
                 drop(systemd.start(&unit.name).await);
             }
         }
-        let observed = converge::observe(&desired, &self.root, systemd).await?;
-        // Right after a boot the units are still on their way.
-        if observed.units.values().any(UnitState::is_settling) {
-            return Ok(Look { drifted: false });
+        // First: what has lost its disk may be on its way for ever, and cannot be read.
+        let volumes = self.volumes(systemd);
+        let disks = if desired.volumes.is_empty() { Vec::new() } else { volumes.probe.read_disks()? };
+        let sick = ailments(desired, &self.root, &disks);
+        for ailment in &sick {
+            self.report.emit(ailment.event().generation(generation));
         }
-        let probe = Probe::machine();
-        let mut found = summary(&converge::plan(&desired, &observed));
+        let mut observed = match converge::observe(desired, &self.root, systemd).await {
+            Err(_) if !sick.is_empty() => return Ok(true),
+            observed => observed?,
+        };
+        // Right after a boot the units are still on their way.
+        if sick.is_empty() && observed.units.values().any(UnitState::is_settling) {
+            return Ok(false);
+        }
+        let certificates = self.look_at_certificates(desired, generation)?;
+        let wrong = certificates.iter().flat_map(|look| &look.drift);
+        observed.certificates = wrong.map(ToString::to_string).collect();
+        let mut found = drift::causes(&converge::plan(desired, &observed), &observed);
         let mounted: Vec<_> = desired.volumes.iter().filter(|volume| observed.mounted.contains(&volume.role)).collect();
-        for volume in misplaced(&probe, &mounted)? {
-            let wrong = format!("another disk than volume {} is mounted at {}", volume.cinder_id, volume.mount_point);
-            found = [found, wrong].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ");
+        for volume in misplaced(&volumes.probe, &disks, &mounted)? {
+            found.push(Cause::of_volume(&format!("volume {} is not what is at {}", volume.disk, volume.mount_point)));
+        }
+        found.extend(sick.iter().map(|ailment| Cause::of_volume(&ailment.cause())));
+        found.extend(self.added(desired)?);
+        let now = self.clock.now();
+        let fought: Vec<Cause> = {
+            let record = self.drift.borrow();
+            found.iter().filter(|cause| record.as_ref().is_some_and(|record| record.holds(cause, now))).cloned().collect()
+        };
+        let repairs: Vec<Cause> = found.iter().filter(|cause| !cause.is_foreign() && !fought.contains(cause)).cloned().collect();
+        let renews = desired.trust.as_ref().is_some_and(|trust| trust.renew);
+        let is_due = renews && certificates.is_some_and(|look| look.renewable(desired).next().is_some());
+        let record = certificates::Record::look(&self.state);
+        let ordered = record.ordered.filter(|_| record.is_ordered());
+        let drifted = !observed.certificates.is_empty();
+        let reason = Reason { generation, ordered, renews: is_due, drifted, beside: drift::digest(&repairs) };
+        let held = self.pause.holds(reason);
+        // An order of the operator is carried out whatever else is found, and puts that right, too.
+        if !held && ((is_due && found.iter().all(Cause::is_foreign)) || ordered.is_some()) {
+            return Ok(!self.put_back(spec, desired, reason, &repairs).await);
+        }
+        let mut texts: Vec<String> = found.into_iter().map(|cause| cause.text).collect();
+        let mut is_too_small = false;
+        for volume in mounted {
+            // Whoever extends a volume asks for it, whatever DRIFT says.
+            if let Err(failure) = volumes.grow(volume, &disks).await {
+                is_too_small = true;
+                texts.push(failure.cause);
+            }
         }
         // What is left of a plan then (unit files that systemd is to read again) changes nothing that runs.
-        if found.is_empty() {
-            return Ok(Look { drifted: false });
+        if texts.is_empty() {
+            return Ok(held && self.pause.has_failed());
         }
-        self.report.emit(
-            Event::new(Code::NodeDrift, "the node differs from its parameters").generation(generation).step("drift").cause(found),
-        );
-        if spec.repair {
-            let repaired = self.converge(&desired, spec.deadline, generation).await.is_ok();
-            return Ok(Look { drifted: !repaired });
+        let event = |code, message, texts: &[String]| {
+            let cause = shortened(&texts.join(", "), REASON_LIMIT);
+            Event::new(code, message).generation(generation).step("drift").cause(cause)
+        };
+        self.report.emit(event(Code::NodeDrift, "the node differs from its parameters", &texts));
+        if spec.repair && !fought.is_empty() {
+            let texts: Vec<String> = fought.iter().map(|cause| cause.text.clone()).collect();
+            self.report.emit(event(Code::DriftHeld, "what was put back came back: another tool does it", &texts));
         }
-        Ok(Look { drifted: true })
+        // A volume that is too small grows at its own time, and nothing that is put back makes it.
+        if !spec.repair || held || repairs.is_empty() {
+            return Ok(true);
+        }
+        // A file that another tool writes stays as that tool wants it.
+        let mut desired = desired.clone();
+        desired.files.retain(|file| fought.iter().all(|cause| cause.what != file.path));
+        let failed = !self.put_back(spec, &desired, reason, &repairs).await;
+        Ok(failed || is_too_small || !fought.is_empty())
     }
 
-    async fn converge(&self, desired: &Desired, deadline: Duration, generation: u64) -> converge::Outcome {
+    /// What somebody added beside the node's files, or changed there, since it was brought up.
+    fn added(&self, desired: &Desired) -> Result<Vec<Cause>> {
+        let mut record = self.drift.borrow_mut();
+        let record = match &mut *record {
+            Some(record) => record,
+            none => none.insert(drift::Record::open(&self.state, &self.report)?),
+        };
+        let (added, is_first) = record.compare(drift::beside(desired, &self.root)?);
+        if is_first {
+            record.write(&self.state)?;
+        }
+        Ok(added)
+    }
+
+    /// A node was brought up: what lies beside its files was measured with it, and no repair of before counts.
+    fn take_as_it_is(&self, desired: &Desired) {
+        let taken = drift::beside(desired, &self.root).and_then(|beside| {
+            let record = drift::Record::of_new(beside);
+            record.write(&self.state).map(|()| record)
+        });
+        match taken {
+            Ok(record) => *self.drift.borrow_mut() = Some(record),
+            Err(error) => self.forgot(&error),
+        }
+    }
+
+    /// What cannot be remembered is told; the next deployment tries again.
+    fn forgot(&self, error: &Error) {
+        self.report.emit(Event::new(Code::StateWriteFailed, "drift is not remembered").step("drift").error(error));
+    }
+
+    /// Makes the node what it should be; whether that went well. Where certificates are the reason, the next try is held back.
+    async fn put_back(&self, spec: &NodeSpec, desired: &Desired, reason: Reason, repairs: &[Cause]) -> bool {
+        self.pause.begin(reason, &self.clock);
+        let course = Course { deadline: spec.deadline, settles: Duration::ZERO, generation: reason.generation, is_update: false };
+        let failed = self.converge(spec, desired, course).await.is_err();
+        self.pause.end(failed, &self.clock);
+        let mut record = self.drift.borrow_mut();
+        if let Some(record) = record.as_mut().filter(|_| !failed && !repairs.is_empty()) {
+            record.repaired(repairs, self.clock.now());
+            if let Err(error) = record.write(&self.state) {
+                self.forgot(&error);
+            }
+        }
+        !failed
+    }
+
+    /// `None` while the clock is wrong: nothing can be judged by it.
+    fn look_at_certificates(&self, desired: &Desired, generation: u64) -> Result<Option<Rc<certificates::Look>>> {
+        let now = self.clock.now();
+        if now < BUILT || desired.trusted_paths().is_empty() {
+            return Ok(None);
+        }
+        self.certificates.look(&self.root, &self.state, desired, generation, now, &self.report).map(Some)
+    }
+
+    async fn converge(
+        &self,
+        spec: &NodeSpec,
+        desired: &Desired,
+        Course { deadline, settles, generation, is_update }: Course,
+    ) -> converge::Outcome {
+        // Those of an earlier run are not this one's, which may end before it begins.
+        self.report.begin_laps();
         let Some(systemd) = &self.systemd else {
             return Err(Failure::new(Code::NoSystemd, "systemd", "no systemd answers on the system bus")
                 .rule("a node is configured through systemd over D-Bus")
                 .remedy("start dbus.service, and run the agent under systemd"));
         };
-        let hands = Hands { systemd: systemd.clone(), programs: Rc::clone(&self.programs), root: Arc::clone(&self.root) };
-        let volumes = VolumeKeeper {
-            hands,
-            probe: Probe::machine(),
+        // Many futures: on the heap.
+        Box::pin(self.check_installed(spec, desired, systemd, generation)).await?;
+        let hands = self.hands(systemd);
+        let issuers = Issuers { hands: hands.clone(), http: Rc::clone(&self.http), keystone: self.keystone.clone() };
+        let certificates = CertificateKeeper {
+            hands: issuers,
             root: Arc::clone(&self.root),
             state: Arc::clone(&self.state),
             clock: self.clock.clone(),
+            built: BUILT,
             report: self.report.clone(),
+            generation,
+            is_update,
         };
+        let volumes = self.volumes(systemd);
         let context = Context {
             root: &self.root,
             systemd,
             volumes: &volumes,
             prober: &*self.http,
+            certificates: &certificates,
             clock: &self.clock,
             report: &self.report,
             deadline,
+            patience: self.patience,
+            settles,
             generation,
+            flanneld: match &desired.flannel {
+                // As large as what follows, and on the heap as well.
+                Some(_) => Box::pin(self.flanneld(systemd)).await,
+                None => None,
+            },
         };
         // A large future: on the heap once, not in every state above.
-        Box::pin(converge::converge(desired, &context)).await
+        Box::pin(converge::converge(desired, &context, &self.hands(systemd))).await
+    }
+
+    /// The release of flannel, where it says so. Asked once: it changes with the image.
+    pub(super) async fn flanneld(&self, systemd: &Systemd) -> Option<Version> {
+        if self.flanneld.get().is_none() {
+            let argv = ["flanneld", "--version"].map(str::to_owned).to_vec();
+            // One that is not there is missed by its unit.
+            let ran = volumes::Hands::run(&self.hands(systemd), "program-flanneld-version", argv).await.ok()?;
+            // It is said on standard error (seed-systems.md 8a).
+            self.flanneld.set(version_of(&ran.stderr).or_else(|| version_of(&ran.stdout)));
+        }
+        self.flanneld.get()
+    }
+
+    pub(super) fn hands(&self, systemd: &Systemd) -> Hands {
+        Hands {
+            systemd: systemd.clone(),
+            programs: Rc::clone(&self.programs),
+            root: Arc::clone(&self.root),
+            secrets: self.secrets.borrow().clone().unwrap_or_default(),
+        }
+    }
+
+    fn volumes(&self, systemd: &Systemd) -> VolumeKeeper<Hands> {
+        VolumeKeeper {
+            hands: self.hands(systemd),
+            probe: Probe::machine(),
+            root: Arc::clone(&self.root),
+            state: Arc::clone(&self.state),
+            clock: self.clock.clone(),
+            report: self.report.clone(),
+            growths: Rc::clone(&self.growths),
+        }
     }
 
     fn hostname(&self) -> String {
@@ -312,20 +523,6 @@ fn event(code: Code, message: String, generation: u64, deployment: &Deployment) 
     Event::new(code, message).generation(generation).deployment(&deployment.id, &deployment.name)
 }
 
-/// What a plan would do, in one line.
-fn summary(plan: &converge::Plan) -> String {
-    let files = plan.files.iter().map(|file| format!("{} differs", file.path));
-    let directories = plan.directories.iter().map(|directory| format!("{} differs", directory.path));
-    let enable = plan.enable.iter().map(|unit| format!("{unit} is not enabled"));
-    let start = plan.start.iter().map(|unit| format!("{unit} is not running"));
-    let restart = plan.restart.iter().map(|unit| format!("{unit} has not read its files"));
-    let helpers = plan.helpers.iter().map(|unit| format!("{unit} has not applied its files"));
-    let volumes = plan.volumes.iter().cloned();
-    let units = enable.chain(start).chain(restart).chain(helpers);
-    let all: Vec<String> = files.chain(directories).chain(units).chain(volumes).collect();
-    shortened(&all.join(", "), REASON_LIMIT)
-}
-
 fn error_of(failure: &Failure) -> Error {
     let what = match &failure.unit {
         Some(unit) if !failure.step.contains(unit.as_str()) => format!("{} ({unit})", failure.step),
@@ -335,14 +532,6 @@ fn error_of(failure: &Failure) -> Error {
     match &failure.rule {
         Some(rule) => error.rule(rule),
         None => error,
-    }
-}
-
-fn phase_of(failure: &Failure) -> Phase {
-    match failure.code.entry().code.get(4..6) {
-        Some("03") => Phase::Volume,
-        Some("07") => Phase::Gates,
-        _ => Phase::Units,
     }
 }
 

@@ -6,15 +6,17 @@ use serde_json::Value;
 
 use super::agent::Agent;
 use super::agent::view::{ids, is_expected};
+use crate::certificates::judge::renewal_due;
 use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
 use crate::commands::status::FILE;
+use crate::converge::certificates::{Look, Turn, Verdict, next};
 use crate::deploy::{Generation, GenerationState, Record, State};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::status::{
-    AgentStatus, Condition, ConditionState, DeploymentStatus, IdentityStatus, METADATA, MetadataStatus, NodeStatus,
-    SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status,
+    AgentStatus, CertificatesStatus, Condition, ConditionState, DeploymentStatus, IdentityStatus, METADATA, MetadataStatus,
+    NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status,
 };
 use crate::report::{Code, Phase};
 use crate::settings::Warning;
@@ -39,6 +41,10 @@ pub(super) fn of(agent: &Agent) -> Status {
         node: agent.generations.current().map(|current| NodeStatus {
             drifted: agent.drifted,
             steps: agent.report.steps(),
+            // Until it ends they are on no disk.
+            laps: if current.state == GenerationState::Applying { agent.report.laps() } else { current.laps.clone() },
+            certificates: agent.certificates.clone(),
+            pod_network: agent.pod_network.clone(),
             ..node(current)
         }),
         signals: signals(&agent.outbox.waiting()),
@@ -127,8 +133,11 @@ fn node(current: &Generation) -> NodeStatus {
         deployment: Some(current.deployment.clone()),
         reason: current.reason.clone(),
         timings: current.timings.clone(),
+        laps: current.laps.clone(),
         drifted: false,
         steps: Vec::new(),
+        certificates: None,
+        pod_network: None,
     }
 }
 
@@ -142,6 +151,35 @@ fn signals(waiting: &[Entry]) -> Vec<SignalStatus> {
         next_try: (entry.tries > 0).then(|| entry.not_before.rfc3339()),
     };
     waiting.iter().map(signal).collect()
+}
+
+/// What a look at the certificates of a node in place found; `turn`: how far a change of authority is.
+pub(super) fn certificates(look: &Look, turn: Option<Turn>) -> Option<CertificatesStatus> {
+    let ends = look.items.iter().filter_map(|item| Some((item.end?, &item.name)));
+    let (first_end, first_to_end) = ends.min_by_key(|(end, _)| *end)?;
+    let near: Vec<_> = look.items.iter().filter(|item| item.verdict == Verdict::NearEnd).collect();
+    let waits = |cause: String, code: Code, since: Option<Timestamp>| Condition {
+        name: Phase::Certificates.as_str().to_owned(),
+        state: ConditionState::Waiting,
+        since: since.map(Timestamp::rfc3339),
+        cause: Some(cause),
+        remedy: Some(code.entry().remedy.to_owned()),
+        ..Condition::default()
+    };
+    let next = turn.and_then(|turn| Some((turn.since, next(turn.step)?)));
+    let waits = match next {
+        Some((since, step)) => {
+            let cause = format!("a change of the certificate authority waits for its next step, {}", step.as_str());
+            Some(waits(cause, Code::RotationWaiting, Some(since)))
+        }
+        None if !near.is_empty() => {
+            let told = near.iter().filter_map(|item| Some(format!("{} ends at {}", item.name, item.end?.rfc3339())));
+            let since = near.iter().filter_map(|item| item.chain.first()).map(renewal_due).min();
+            Some(waits(told.collect::<Vec<_>>().join(", "), Code::CertificateNearEnd, since))
+        }
+        None => None,
+    };
+    Some(CertificatesStatus { first_to_end: first_to_end.clone(), first_end: first_end.rfc3339(), waits })
 }
 
 /// Something of our own failed: a full disk, a bus that is gone. `before`: what had failed until now.
@@ -158,12 +196,15 @@ pub(super) fn trouble(before: Option<Condition>, doing: &str, error: &Error, now
     }
 }
 
-/// Where a node that is being brought up is: at the first of its steps that is worked on.
+/// Where a node that is being brought up is: at the first of its steps that is worked on; in between, and while what runs has to
+/// prove that it goes on running, still at the last one that is done.
 pub(super) fn phase_of(steps: &[Condition]) -> Phase {
-    let step = steps.iter().find(|step| step.state == ConditionState::Waiting);
+    let in_state = |state| move |step: &&Condition| step.state == state;
+    let step = steps.iter().find(in_state(ConditionState::Waiting)).or_else(|| steps.iter().rfind(in_state(ConditionState::Ok)));
     match step.and_then(|step| step.name.split(' ').next()) {
         Some("files") => Phase::Files,
         Some("volume") => Phase::Volume,
+        Some("certificates") => Phase::Certificates,
         Some("gate") => Phase::Gates,
         Some(_) => Phase::Units,
         None => Phase::Plan,
@@ -274,12 +315,16 @@ fn summary(agent: &Agent) -> String {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use serde_json::json;
 
     use super::*;
+    use crate::certificates::authority::SigningAuthority;
     use crate::clock::Clock;
+    use crate::converge::certificates::Item;
     use crate::deploy::{Journal, Outcome};
+    use crate::desired::Rotation;
     use crate::metadata::SignalTarget;
     use crate::report::Report;
 
@@ -309,11 +354,38 @@ mod tests {
         for (steps, phase) in [
             (vec![], Phase::Plan),
             (vec![step("files", done), step("volume etcd", waits), step("gate etcd", waits)], Phase::Volume),
+            (vec![step("files", done), step("certificates", waits), step("unit etcd.service", waits)], Phase::Certificates),
             (vec![step("files", done), step("unit etcd.service", waits)], Phase::Units),
             (vec![step("unit etcd.service", done), step("gate etcd", waits)], Phase::Gates),
+            (vec![step("unit etcd.service", done), step("gate etcd", done)], Phase::Gates),
+            (vec![step("files", ConditionState::Pending), step("gate etcd", ConditionState::Pending)], Phase::Plan),
         ] {
             assert_eq!(phase_of(&steps), phase, "{steps:?}");
         }
+    }
+
+    #[test]
+    fn certificates_wait_for_somebody_near_their_end_and_between_the_steps_of_a_change_of_authority() {
+        let (day, begin) = (Duration::from_hours(24), Timestamp(1_772_366_400_000));
+        let item = |name: &str, days: u32, verdict| {
+            let authority = SigningAuthority::create(name, begin, days * day).unwrap().certificate;
+            let end = Some(authority.not_after);
+            Item { name: name.into(), path: String::new(), verdict, chain: vec![authority], end }
+        };
+        let missing = Item { chain: vec![], end: None, ..item("none", 1, Verdict::Missing(String::new())) };
+        let mut look = Look { items: vec![missing], ..Look::default() };
+        assert_eq!(certificates(&look, None), None);
+        look.items.extend([item("a", 900, Verdict::Right), item("b", 300, Verdict::NearEnd)]);
+        let near = certificates(&look, None).unwrap();
+        assert_eq!((near.first_to_end.as_str(), near.first_end.as_str()), ("b", "2026-12-25T12:00:00Z"));
+        let waits = near.waits.unwrap();
+        assert_eq!(waits.cause.as_deref(), Some("b ends at 2026-12-25T12:00:00Z"));
+        assert_eq!(waits.since.as_deref(), Some("2026-09-16T12:00:00Z"));
+        let turn = |step| Some(Turn { step, generation: 1, since: begin });
+        let waits = certificates(&look, turn(Rotation::TrustBoth)).unwrap().waits.unwrap();
+        assert!(waits.cause.unwrap().ends_with("next step, switch") && waits.remedy.unwrap().contains("certificates rotate"));
+        look.items.pop();
+        assert_eq!(certificates(&look, turn(Rotation::DropOld)).unwrap().waits, None);
     }
 
     #[test]

@@ -1,8 +1,14 @@
+use std::path::PathBuf;
 use std::sync::Mutex;
 
+use super::format::random_uuid;
+use super::test_keeper::{LINK, extend, keeper as keeper_with, link};
 use super::*;
 use crate::clock::Timestamp;
 use crate::desired::VolumeRole;
+use crate::files::Attributes;
+use crate::storage::interlock::DiskEvidence;
+use crate::storage::marker::{FILE, Marker};
 use crate::storage::mount_unit::tests::volume;
 use crate::storage::probe::tests::{machine, put};
 
@@ -86,6 +92,11 @@ impl Hands for Machine {
         Ok(())
     }
     async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
+        if key == "program-grow-etcd" {
+            self.say(argv.join(" ").replace(&format!("{}/", self.root.display()), "/"));
+            let failed = Ran { status: 1, stdout: String::new(), stderr: "no room\n".into() };
+            return Ok(if self.mkfs == "good" { Ran::default() } else { failed });
+        }
         assert_eq!(key, "program-mkfs-etcd");
         self.say(
             argv.iter()
@@ -128,21 +139,16 @@ impl Hands for Machine {
 
 fn xfs(uuid: &str) -> Vec<u8> {
     let mut disk = vec![0; SIZE];
-    disk[..4].copy_from_slice(b"XFSB");
+    disk[..8].copy_from_slice(b"XFSB\0\0\x10\0");
+    disk[8..16].copy_from_slice(&(SIZE as u64 / 4096).to_be_bytes());
     disk[32..48].copy_from_slice(&u128::from_str_radix(&uuid.replace('-', ""), 16).unwrap().to_be_bytes());
     disk
 }
 
 const UUID: &str = "0b7e1122-3344-4566-b788-99aabbccddee";
 
-const LINK: &str = "dev/disk/by-id/virtio-7c1f4d0e-93a2-4b86-8";
-
 fn keeper(root: &Path, content: &[u8]) -> VolumeKeeper<Machine> {
     machine(root, content);
-    link(root, LINK, "../../vdb");
-    let root_tree = Tree::open(root).unwrap();
-    root_tree.create_dir_all(Path::new("etc/systemd/system"), Attributes::mode(0o755)).unwrap();
-    root_tree.create_dir_all(Path::new("state"), Attributes::mode(0o700)).unwrap();
     let hands = Machine {
         root: root.to_owned(),
         log: Mutex::default(),
@@ -152,24 +158,11 @@ fn keeper(root: &Path, content: &[u8]) -> VolumeKeeper<Machine> {
         refuses_mounts: false,
         away: Mutex::default(),
     };
-    VolumeKeeper {
-        hands,
-        probe: Probe::at(root),
-        state: Arc::new(root_tree.subtree(Path::new("state")).unwrap()),
-        root: Arc::new(root_tree),
-        clock: Clock::manual(Timestamp(1_772_366_399_000)),
-        report: Report::kept(),
-    }
-}
-
-fn link(root: &Path, path: &str, target: &str) {
-    put(root, path, b"");
-    Tree::open(root).unwrap().remove(Path::new(path)).unwrap();
-    std::os::unix::fs::symlink(target, root.join(path)).unwrap();
+    keeper_with(root, hands)
 }
 
 fn recorded(keeper: &VolumeKeeper<Machine>, state: State) {
-    keeper.write_record(&volume(), "xfs", UUID, state, None).unwrap();
+    keeper.write_record(&volume(), "xfs", UUID, SIZE as u64, state, None).unwrap();
 }
 
 fn codes(keeper: &VolumeKeeper<Machine>) -> Vec<Code> {
@@ -199,11 +192,11 @@ async fn a_blank_volume_is_recorded_formatted_mounted_marked_and_then_left_alone
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path(), &vec![0; SIZE]);
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
-    assert_eq!(log(&keeper), ["mkfs.xfs -q -m uuid=U -L hna-etcd NODE", "reload", "start var-lib-etcd.mount"]);
+    assert_eq!(log(&keeper), ["mkfs.xfs -q -n ftype=1 -m uuid=U -L hna-etcd NODE", "reload", "start var-lib-etcd.mount"]);
     assert_eq!(codes(&keeper), [Code::VolumeFound, Code::VolumeFormatting, Code::VolumeFormatted, Code::VolumeMounted]);
     let marker: Marker = keeper.root.read_json(Path::new("var/lib/etcd/.heat-node-agent")).unwrap().unwrap();
     let record = keeper.record(&volume()).unwrap().unwrap();
-    assert_eq!((marker.cluster.as_str(), marker.volume, marker.fs_uuid), ("c0ffee", volume().cinder_id, record.fs_uuid));
+    assert_eq!((marker.cluster.as_str(), marker.volume, marker.fs_uuid), ("c0ffee", volume().disk.to_string(), record.fs_uuid));
     assert_eq!(record.state, State::InPlace);
     assert_eq!(keeper.root.facts(Path::new("var/lib/etcd")).unwrap().unwrap().mode, 0o700);
 
@@ -227,13 +220,13 @@ async fn a_disk_that_mkfs_refuses_is_never_forced() {
         assert!(failure.cause.ends_with("ended with status 1: vdb appears to contain something"), "{failure:?}");
         assert!(failure.remedy.contains("wipefs") && failure.remedy.contains("blkdiscard"), "{failure:?}");
         assert_eq!(keeper.record(&volume()), Ok(None), "nothing of ours is on the disk");
-        assert_eq!(log(&keeper), ["mkfs.xfs -q -m uuid=U -L hna-etcd NODE"]);
+        assert_eq!(log(&keeper), ["mkfs.xfs -q -n ftype=1 -m uuid=U -L hna-etcd NODE"]);
     }
 }
 
 #[tokio::test]
 async fn what_a_broken_mkfs_left_is_forced_only_if_it_carries_the_recorded_uuid() {
-    for (mkfs, cause) in [("breaks", "status 1: I/O error"), ("lies", "does not hold the file system")] {
+    for (mkfs, cause) in [("breaks", "status 1: I/O error"), ("lies", "does not hold what mkfs.xfs was to make")] {
         let dir = tempfile::tempdir().unwrap();
         let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
         keeper.hands.mkfs = mkfs;
@@ -249,7 +242,9 @@ async fn what_a_broken_mkfs_left_is_forced_only_if_it_carries_the_recorded_uuid(
         assert_eq!(log(&keeper), ["wait program-mkfs-etcd"]);
         put(dir.path(), NODE, &xfs(&record.fs_uuid));
         assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
-        assert_eq!(log(&keeper)[..2], ["wait program-mkfs-etcd", "mkfs.xfs -q -f -m uuid=U -L hna-etcd NODE"]);
+        let done = log(&keeper);
+        assert!(done[1].starts_with("inspect xfs ro,") && done[2].starts_with("stop run-heat"), "looked into before: {done:?}");
+        assert_eq!(done[3], "mkfs.xfs -q -f -n ftype=1 -m uuid=U -L hna-etcd NODE");
         assert_eq!(keeper.record(&volume()).unwrap().unwrap().fs_uuid, record.fs_uuid, "a retry draws no other UUID");
     }
 }
@@ -260,7 +255,7 @@ async fn a_blank_disk_after_a_crash_before_mkfs_takes_the_ordinary_path() {
     let keeper = keeper(dir.path(), &vec![0; SIZE]);
     recorded(&keeper, State::Formatting);
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
-    assert_eq!(log(&keeper)[..2], ["wait program-mkfs-etcd", "mkfs.xfs -q -m uuid=U -L hna-etcd NODE"]);
+    assert_eq!(log(&keeper)[..2], ["wait program-mkfs-etcd", "mkfs.xfs -q -n ftype=1 -m uuid=U -L hna-etcd NODE"]);
 }
 
 #[tokio::test]
@@ -331,10 +326,95 @@ fn what_may_pass_is_looked_at_again() {
     }
 }
 
+/// A look at the node in place.
+async fn grow(keeper: &VolumeKeeper<Machine>) -> std::result::Result<bool, Failure> {
+    keeper.grow(&volume(), &keeper.probe.read_disks().unwrap()).await
+}
+
+#[tokio::test]
+async fn what_was_extended_is_grown_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(dir.path(), &vec![0; SIZE]);
+    assert_eq!(grow(&keeper).await, Ok(false), "nothing is known of it");
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    assert_eq!(keeper.record(&volume()).unwrap().unwrap().size, SIZE as u64);
+    log(&keeper);
+    extend(dir.path(), 19);
+    assert_eq!(grow(&keeper).await, Ok(false), "less than XFS can use");
+    extend(dir.path(), 20);
+    // A deployment's run does it as well as a look at the running node.
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    extend(dir.path(), 40);
+    assert_eq!(grow(&keeper).await, Ok(true));
+    assert_eq!(log(&keeper), ["xfs_growfs -d /var/lib/etcd"; 2]);
+    assert_eq!(codes(&keeper)[4..], [Code::VolumeGrowing, Code::VolumeGrown].repeat(2));
+    assert_eq!((keeper.bring_up(&volume(), MINUTE).await, grow(&keeper).await), (Ok(false), Ok(false)));
+    assert!(log(&keeper).is_empty());
+    // Another kind of file system, and a volume that is not mounted.
+    let what = keeper.record(&volume()).unwrap().unwrap().what;
+    keeper.write_record(&volume(), "ext4", UUID, 1, State::InPlace, what.clone()).unwrap();
+    assert_eq!(grow(&keeper).await, Ok(true));
+    assert_eq!(log(&keeper), ["resize2fs /dev/vdb"]);
+    keeper.write_record(&volume(), "ext4", UUID, 1, State::InPlace, what).unwrap();
+    keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
+    assert_eq!(grow(&keeper).await, Ok(false));
+}
+
+#[tokio::test]
+async fn a_growth_that_fails_is_told_fails_nothing_else_and_is_tried_ever_more_seldom() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    log(&keeper);
+    extend(dir.path(), 20);
+    keeper.hands.mkfs = "breaks";
+    // A deployment brings its node up all the same.
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(false));
+    assert_eq!(codes(&keeper)[4..], [Code::VolumeGrowing, Code::VolumeNotGrown]);
+    // A look every half a minute for a day: each one hears of it, few try.
+    for _ in 0..2 * 60 * 24 {
+        keeper.clock.advance(Duration::from_secs(30));
+        let failure = grow(&keeper).await.unwrap_err();
+        assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeFailed, "grow"));
+        assert_eq!(failure.cause, "xfs_growfs -d /var/lib/etcd ended with status 1: no room");
+    }
+    let tries = log(&keeper).len();
+    assert!((20..=35).contains(&tries), "{tries}");
+    assert_eq!(codes(&keeper).iter().filter(|code| **code == Code::VolumeNotGrown).count(), tries, "each try is told");
+    // Who extends it further, or asks by a new deployment, does not wait; and what is repaired is forgotten.
+    extend(dir.path(), 40);
+    assert!(grow(&keeper).await.is_err() && grow(&keeper).await.is_err());
+    keeper.growths.forget();
+    assert!(grow(&keeper).await.is_err());
+    assert_eq!(log(&keeper).len(), 2);
+    keeper.hands.mkfs = "good";
+    keeper.clock.advance(MINUTE);
+    assert_eq!((grow(&keeper).await, grow(&keeper).await), (Ok(true), Ok(false)));
+}
+
+#[tokio::test]
+async fn noise_is_formatted_once_and_the_allowance_is_used_up_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let noise = vec![7; SIZE];
+    let keeper = keeper(dir.path(), &noise);
+    let allowed = Volume { format: crate::desired::FormatPolicy::IfNoSignature, ..volume() };
+    assert_eq!(keeper.bring_up(&allowed, MINUTE).await, Ok(true));
+    let told =
+        keeper.report.events().iter().find(|event| event.code == Code::VolumeFormatting).map(|event| event.message.clone());
+    assert!(told.is_some_and(|told| told.ends_with("what is on it is lost: ETCD_VOLUME_FORMAT says so, this once")));
+    keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
+    keeper.root.remove(Path::new("var/lib/etcd/.heat-node-agent")).unwrap();
+    log(&keeper);
+    put(dir.path(), NODE, &noise);
+    let failure = keeper.bring_up(&allowed, MINUTE).await.unwrap_err();
+    assert!(failure.cause.contains("where this agent made or used a file system"), "{failure:?}");
+    assert!(log(&keeper).is_empty());
+}
+
 #[tokio::test]
 async fn a_marked_volume_is_looked_into_and_used_without_a_byte_changed() {
     for (name, marker, member, outcome) in [
-        ("ours", Some(marker_of(&volume().cinder_id)), true, "reuse"),
+        ("ours", Some(marker_of(volume().disk.as_str())), true, "reuse"),
         ("a copy", Some(marker_of("other")), true, "holds a copy of volume other"),
         ("none", None, false, "without this agent's marker"),
         ("a member", None, true, "with an etcd member in it"),
@@ -390,7 +470,7 @@ async fn a_missing_disk_is_waited_for_until_the_deadline_and_told_once() {
     let failure = keeper.bring_up(&volume(), Duration::from_secs(5)).await.unwrap_err();
     assert_eq!(failure.code, Code::VolumeMissing);
     assert!(
-        failure.cause.contains("no disk carries 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4 (/dev/vdc) after 5 s"),
+        failure.cause.contains("within 5 s: no disk carries 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4 (/dev/vdc); there are: vda (4 MiB, serial root, no bus), vdb (4 MiB, serial another, no bus)"),
         "{}",
         failure.cause
     );

@@ -35,6 +35,15 @@ pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mis
     if cluster.kubestack.is_none() {
         return;
     }
+    let bridge = cluster.kubestack.as_deref().unwrap_or_default();
+    if bridge.len() > 15 || bridge.starts_with('-') || !bridge.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
+        mistakes.push(Mistake::general(
+            "KUBESTACK_BRIDGE",
+            "is no name of a bridge",
+            "at most 15 letters, digits and . _ -",
+            "give another name",
+        ));
+    }
     let rule = "builds with --network-provider exist up to 1.3; kubelet and controller manager of every other end at that flag";
     let said = |problem: String, remedy| Mistake::general("KUBESTACK", problem, rule, remedy);
     if cluster.cloud.is_none() {
@@ -60,7 +69,23 @@ pub(in crate::kubernetes) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts
     let content = settings(cluster, bridge);
     desired.files.push(File { path: SETTINGS.to_owned(), mode: 0o600, owner: Owner::root(), content, secret: true });
     let drop_in = format!(
-        "# Made by heat-node-agent.\n[Unit]\n{GUARDED}StartLimitIntervalSec=0\n\n[Service]\nRestart=always\nRestartSec=5\n"
+        "\
+# Made by heat-node-agent.
+[Unit]
+{GUARDED}\
+# Under whichever name the distribution has it: Fedora's, Debian's.
+Wants=openvswitch.service openvswitch-switch.service
+After=openvswitch.service openvswitch-switch.service
+StartLimitIntervalSec=0
+
+[Service]
+# The bridge that every pod's port is put on, and where network namespaces get their names.
+ExecStartPre=ovs-vsctl --may-exist add-br {bridge}
+RuntimeDirectory=netns
+RuntimeDirectoryPreserve=yes
+Restart=always
+RestartSec=5
+"
     );
     desired.files.push(File::public(DROP_IN, drop_in));
     desired.units.push(Unit {

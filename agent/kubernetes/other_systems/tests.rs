@@ -66,6 +66,7 @@ fn openshifts_masters_stand_behind_haproxy() {
         ("API_BALANCER", "haproxy"),
         ("MASTER_ADDRESSES", "192.0.2.11,192.0.2.12,192.0.2.13"),
         ("KUBE_API_PORT", "8443"),
+        ("ETCD_SERVER_IP", "192.0.2.11"),
     ]);
     let settings = content(&worker, "/etc/haproxy/haproxy.cfg");
     assert!(settings.contains("    bind 127.0.0.1:8443\n") && settings.matches("    server master-").count() == 3);
@@ -97,6 +98,22 @@ fn kubestack_is_there_only_where_it_is_asked_for() {
          [LoadBalancer]\nlb-method = \"ROUND_ROBIN\"\ncreate-monitor = \"yes\"\nmonitor-delay = \"1m\"\nmonitor-timeout = \"30s\"\nmonitor-max-retries = \"3\"\n\n\
          [Plugin]\nplugin-name = \"ovs\"\nintegration-bridge = \"br-pods\"\n"
     );
+    let drop_in = content(&desired, "/etc/systemd/system/kubestack.service.d/50-heat-node-agent.conf");
+    for line in [
+        "After=openvswitch.service openvswitch-switch.service\n",
+        "ExecStartPre=ovs-vsctl --may-exist add-br br-pods\n",
+        "RuntimeDirectory=netns\n",
+    ] {
+        assert!(drop_in.contains(line), "{line}: {drop_in}");
+    }
+    let modules = content(&desired, "/etc/modules-load.d/heat-node-agent.conf");
+    assert!(modules.contains("\nopenvswitch\n"), "{modules}");
+    let driver: Vec<_> = CREATOR.iter().copied().chain([("NETWORK_DRIVER", "kubestack")]).collect();
+    let desired = master(3, &driver);
+    assert!(desired.units.iter().any(|unit| unit.name == "kubestack.service"));
+    assert!(desired.units.iter().all(|unit| unit.name != "flanneld.service"));
+    let odd: Vec<_> = driver.iter().copied().chain([("KUBE_TAG", "v1.3.2"), ("KUBESTACK_BRIDGE", "a/b")]).collect();
+    assert_eq!(problems(&odd), ["KUBESTACK_BRIDGE is no name of a bridge"]);
     // magnum-node.md 7.3 no. 29: a v3 in a host's name is none in the path.
     let old = [("AUTH_URL", "https://keystone-v3.example.org:5000/v2.0"), ("KUBESTACK", "true")];
     let desired = master(2, &CREATOR.iter().copied().chain(old).collect::<Vec<_>>());

@@ -15,7 +15,7 @@ mod words;
 use std::fmt;
 
 pub use command_line::{Checked, CommandLine};
-pub use words::{quoted, split};
+pub use words::{option, quoted, split};
 
 /// A minor release of Kubernetes 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,7 +106,7 @@ impl Component {
 
     /// The program's name.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::ApiServer => "kube-apiserver",
             Self::ControllerManager => "kube-controller-manager",

@@ -74,3 +74,35 @@ pub fn quoted(word: &str) -> String {
     out.push('"');
     out
 }
+/// The value of a flag in users' options: `--name=value` or `--name value`; the last one holds.
+#[must_use]
+pub fn option(options: &str, name: &str) -> Option<String> {
+    let words = split(options).unwrap_or_default();
+    let mut found = None;
+    for (at, word) in words.iter().enumerate() {
+        let (flag, value) = word.split_once('=').map_or((word.as_str(), None), |(flag, value)| (flag, Some(value)));
+        if flag.trim_start_matches('-').replace('_', "-") == name && flag.starts_with('-') {
+            found = value.or(words.get(at + 1).map(String::as_str)).map(str::to_owned);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_is_found_as_components_take_it() {
+        for (options, expected) in [
+            ("--proxy-mode=ipvs", Some("ipvs")),
+            ("--v=2 --proxy_mode 'ipvs'", Some("ipvs")),
+            ("-proxy-mode=a --proxy-mode=b", Some("b")),
+            ("--proxy-mode", None),
+            ("proxy-mode=ipvs --v=2", None),
+            ("", None),
+        ] {
+            assert_eq!(option(options, "proxy-mode").as_deref(), expected, "{options}");
+        }
+    }
+}

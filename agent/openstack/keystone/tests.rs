@@ -31,7 +31,7 @@ fn refused() -> Act {
 
 fn user(base: &str, id: &str) -> Credentials {
     let (auth_url, user_id) = (format!("{base}/v3/"), id.to_owned());
-    Credentials { auth_url, user_id, password: "hush".to_owned(), project_id: "p".to_owned(), region: None }
+    Credentials { auth_url, user_id, password: "hush".to_owned(), scope: Scope::Project("p".to_owned()), region: None }
 }
 
 /// A node whose clock stands at 1970.
@@ -83,7 +83,7 @@ async fn a_token_is_used_until_shortly_before_its_end_whatever_the_wall_clock_sa
     node.clock.advance(Duration::from_secs(1));
     assert_eq!(node.token(&credentials).await, "two");
     // Clones share it; another project or another Keystone does not.
-    let other = Credentials { project_id: "q".to_owned(), ..credentials.clone() };
+    let other = Credentials { scope: Scope::Project("q".to_owned()), ..credentials.clone() };
     assert_eq!(node.keystone.clone().session(&node.http, &credentials, DEADLINE).await.unwrap().token, "two");
     node.token(&other).await;
     assert_eq!(keystone.requests().len(), 3);
@@ -170,6 +170,38 @@ async fn the_name_of_a_user_alone_gets_no_token() {
     let guessed = Credentials { password: "guessed".to_owned(), ..own };
     let error = node.get(&guessed, &format!("{}/x", elsewhere.base)).await.unwrap_err();
     assert!(error.cause().contains("Keystone answered 401") && elsewhere.requests().is_empty(), "{error}");
+}
+
+#[tokio::test]
+async fn each_scope_has_a_token_of_its_own() {
+    let keystone = Fake::start(vec![good("project", "http://h"), good("trust", "http://h"), good("none", "http://h")]).await;
+    let node = Node::new();
+    let of = |scope| Credentials { scope, ..user(&keystone.base, "u") };
+    let all = [Scope::Project("p".into()), Scope::Trust("p".into()), Scope::None].map(of);
+    for _ in 0..2 {
+        for (credentials, name) in all.iter().zip(["project", "trust", "none"]) {
+            assert_eq!(node.token(credentials).await, name);
+        }
+    }
+    let asked =
+        |index: usize| -> Value { serde_json::from_str(keystone.requests()[index].split_once("\r\n\r\n").unwrap().1).unwrap() };
+    let scope = |index| asked(index)["auth"].get("scope").cloned();
+    assert_eq!(scope(0), Some(json!({"project": {"id": "p"}})));
+    assert_eq!(scope(1), Some(json!({"OS-TRUST:trust": {"id": "p"}})));
+    assert_eq!((scope(2), keystone.requests().len()), (None, 3));
+}
+
+/// Entries of the outbox outlive an upgrade of the agent.
+#[test]
+fn credentials_are_stored_as_ever_and_only_those_of_a_project() {
+    let stored = json!({"auth_url": "http://k/v3/", "user_id": "u", "password": "hush", "project_id": "p", "region": null});
+    let credentials = user("http://k", "u");
+    assert_eq!(serde_json::to_value(&credentials).unwrap(), stored);
+    assert_eq!(serde_json::from_value::<Credentials>(stored).unwrap(), credentials);
+    for scope in [Scope::Trust("t".into()), Scope::None] {
+        let error = serde_json::to_value(Credentials { scope, ..credentials.clone() }).unwrap_err().to_string();
+        assert!(error.contains("only a user of a project is stored"), "{error}");
+    }
 }
 
 #[tokio::test]

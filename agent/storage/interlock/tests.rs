@@ -15,7 +15,7 @@ fn evidence(change: fn(&mut Evidence)) -> Evidence {
 
 fn holds(evidence: &mut Evidence, kinds: &[&'static str]) {
     evidence.disk.blank = false;
-    let one = |kind: &&'static str| Signature { kind, label: None, uuid: Some("u1".into()) };
+    let one = |kind: &&'static str| Signature { kind, uuid: Some("u1".into()), ..Signature::default() };
     evidence.disk.signatures = kinds.iter().map(one).collect();
 }
 
@@ -29,6 +29,7 @@ fn record(evidence: &mut Evidence, state: State, uuid: &str) {
         fs_uuid: uuid.into(),
         state,
         what: None,
+        size: 0,
         at: Timestamp(0),
     });
 }
@@ -101,7 +102,12 @@ fn the_whole_interlock() {
         (IfBlank, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "/dev/vdc holds data of no known kind => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted below this machine; or to lose it `blkdiscard"),
         (IfNoSignature, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "format"),
         (Never, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds xfs (UUID u1) without"),
-        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); }, "format again"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); }, "read marker"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "format again"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("torn".into()); }, "format again"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); }, "reuse"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc holds the etcd store of cluster other"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc holds xfs (UUID u1) without this agent's marker, with an etcd member in it"),
         (IfBlank, false, |e| { record(e, Formatting, "u2"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds xfs (UUID u1) without"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds ext4 (UUID u1) without"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs", "dos"]); }, "/dev/vdc holds xfs (UUID u1) and dos"),
@@ -111,6 +117,9 @@ fn the_whole_interlock() {
         (IfBlank, false, |e| { record(e, Formatted, "u1"); holds(e, &["xfs"]); }, "reuse"),
         (IfBlank, false, |e| { record(e, InPlace, "u2"); holds(e, &["xfs"]); }, "read marker"),
         (IfBlank, false, |e| record(e, InPlace, "u1"), "format"),
+        (IfNoSignature, false, |e| { record(e, InPlace, "u1"); e.disk.blank = false; }, "/dev/vdc holds data of no known kind where this agent made or used a file system => look at it by hand"),
+        (IfNoSignature, true, |e| { record(e, Formatted, "u1"); e.disk.blank = false; }, "/dev/vdc holds data of no known kind where this agent made"),
+        (IfBlank, false, |e| { record(e, InPlace, "u1"); e.disk.blank = false; }, "/dev/vdc holds data of no known kind where this agent made"),
         // A file system with a marker.
         (IfNoSignature, true, |e| holds(e, &["ext4"]), "read marker"),
         (Never, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); e.etcd_member = true; }, "reuse"),
@@ -123,6 +132,12 @@ fn the_whole_interlock() {
         (IfNoSignature, false, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds ext4 (UUID u1) without this agent's marker => VOLUME_ADOPT="),
         (IfBlank, true, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "reuse"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("no".into()); }, "/dev/vdc holds xfs (UUID u1), which cannot be looked into: no"),
+        // One with a marker that tells nothing.
+        (IfBlank, false, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("its marker is damaged: eof".into()); }, "/dev/vdc holds xfs (UUID u1), but its marker is damaged: eof => VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use it as it is, or to lose it"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "reuse"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); e.etcd_member = true; }, "/dev/vdc holds xfs (UUID u1), but no, with an etcd member in it"),
+        (IfNoSignature, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "/dev/vdc holds xfs (UUID u1), but no => VOLUME_ADOPT="),
+        (IfNoSignature, true, |e| holds(e, &["boot sector"]), "/dev/vdc holds boot sector (UUID u1) => to lose it `blkdiscard --force --zeroout /dev/vdc`"),
         // Foreign etcd members, whatever the parameters say.
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc holds xfs (UUID u1) without this agent's marker, with an etcd member in it => `mount /dev/vdc /mnt && mv"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); e.etcd_member = true; }, "/dev/vdc holds the etcd store of cluster other, with an etcd member in it"),
@@ -136,6 +151,32 @@ fn the_whole_interlock() {
             found == *expected
         };
         assert!(good, "row {number}: {found}\nexpected: {expected}");
+    }
+}
+
+#[test]
+fn an_ephemeral_disk_keeps_the_label_that_it_is_known_by() {
+    let volume = Volume { disk: DiskName::Label("ephemeral0".into()), ..volume() };
+    let adopted = Volume { adopt: Some("ephemeral0".into()), ..volume.clone() };
+    let found = |kind: &'static str| {
+        let mut found = evidence(|e| e.marker = MarkerEvidence::Absent);
+        holds(&mut found, &[kind]);
+        found.disk.serial = "ephemeral0".into();
+        found
+    };
+    let anew = "to lose it `mkfs.xfs -f -L ephemeral0 /dev/vdc`, then VOLUME_ADOPT=ephemeral0";
+    for (volume, kind, expected) in [
+        (
+            &volume,
+            "ext4",
+            format!(
+                "/dev/vdc holds ext4 (UUID u1) without this agent's marker => VOLUME_ADOPT=ephemeral0 to use it as it is, or {anew}"
+            ),
+        ),
+        (&adopted, "ext4", "reuse".to_owned()),
+        (&adopted, "vfat", format!("/dev/vdc holds vfat (UUID u1) => {anew}")),
+    ] {
+        assert_eq!(word(&decide(volume, &found(kind))), expected);
     }
 }
 
@@ -174,7 +215,7 @@ proptest::proptest! {
     #[test]
     fn force_means_that_the_disk_holds_what_is_recorded(
         blank: bool, kinds in proptest::collection::vec(0..4_usize, 0..3), policy in 0..3_usize, adopt: bool,
-        recorded in 0..4_usize, same: bool, read in 0..3_usize,
+        recorded in 0..4_usize, same: bool, read in 0..4_usize,
     ) {
         let mut found = evidence(|_| ());
         let known = ["xfs", "ext4", "gpt", "swap"];
@@ -182,11 +223,12 @@ proptest::proptest! {
         found.disk.blank = blank;
         let uuid = if same { "u1" } else { "u2" };
         match recorded { 0 => {}, 1 => record(&mut found, State::Formatting, uuid), 2 => record(&mut found, State::Formatted, uuid), _ => record(&mut found, State::InPlace, uuid) }
-        match read { 0 => {}, 1 => found.marker = MarkerEvidence::Absent, _ => marker(&mut found, "c0ffee", VolumeRole::Etcd, ID) }
+        match read { 0 => {}, 1 => found.marker = MarkerEvidence::Absent, 3 => found.marker = MarkerEvidence::Damaged(String::new()), _ => marker(&mut found, "c0ffee", VolumeRole::Etcd, ID) }
         let format = [FormatPolicy::IfBlank, FormatPolicy::IfNoSignature, FormatPolicy::Never][policy];
         let volume = Volume { format, adopt: adopt.then(|| SERIAL.to_owned()), ..volume() };
         if decide(&volume, &found) == (Decision::Format { force: true }) {
             proptest::prop_assert!(format != FormatPolicy::Never);
+            proptest::prop_assert!(!matches!(found.marker, MarkerEvidence::Found(_) | MarkerEvidence::Damaged(_) | MarkerEvidence::Unread));
             proptest::prop_assert!(found.record.is_some_and(|record| record.state == State::Formatting && is_recorded(&record, &found.disk)));
         }
     }

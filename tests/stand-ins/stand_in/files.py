@@ -85,14 +85,48 @@ def decoded(der: bytes) -> dict:
         return ssl._ssl._test_decode_cert(file.name)
 
 
-def key(path: str, what: str, public_too: bool = False):
-    """A private key (or also a public one, or a certificate)."""
-    labels = {"RSA PRIVATE KEY", "EC PRIVATE KEY", "PRIVATE KEY"}
-    if public_too:
-        labels |= {"PUBLIC KEY", "RSA PUBLIC KEY", "CERTIFICATE"}
-    blocks = [block for block in pem_blocks(read(path, what)) if block[0] in labels]
-    if not blocks or not all(is_der_sequence(der) for _, der in blocks):
-        raise Refused(f"{what}: data does not contain a valid RSA or ECDSA {'public or ' if public_too else ''}private key: {path}")
+RSA, EC = bytes.fromhex("2a864886f70d010101"), bytes.fromhex("2a8648ce3d0201")  # object identifiers of RFC 8017 and RFC 5480
+
+
+def form(der: bytes) -> str:
+    """Of a private key: "PKCS#1" (RSA), "SEC1" (EC), "PKCS#8 RSA", "PKCS#8 EC", or nothing: by what follows the version."""
+    count = der[1] & 0x7F if der[1] & 0x80 else 0
+    rest = der[2 + count:]
+    if rest[:1] != b"\x02":
+        return ""
+    rest = rest[2 + rest[1]:]
+    if rest[:1] == b"\x30":
+        kind = rest[:rest[1] + 2]
+        return "PKCS#8 RSA" if RSA in kind else "PKCS#8 EC" if EC in kind else ""
+    return {b"\x02": "PKCS#1", b"\x04": "SEC1"}.get(rest[:1], "")
+
+
+FORMS = {"RSA PRIVATE KEY": {"PKCS#1"}, "EC PRIVATE KEY": {"SEC1"}, "PRIVATE KEY": {"PKCS#8 RSA", "PKCS#8 EC"}}
+
+
+def key(path: str, what: str):
+    """A private key in the form that its label says. [source] client-go, util/keyutil: ParsePrivateKeyPEM"""
+    for label, der in pem_blocks(read(path, what)):
+        if label in FORMS and is_der_sequence(der) and form(der) in FORMS[label]:
+            return
+    raise Refused(f"{what}: data does not contain a valid RSA or ECDSA private key: {path}")
+
+
+def verifying_key(path: str, what: str, minor: int):
+    """A public key, a certificate or a private key, by which service accounts' tokens are verified.
+
+    [source] client-go, util/keyutil: ParsePublicKeysPEM: labels do not matter, and an EC key is read as SEC1 alone, never as PKCS#8.
+    [memory] up to 1.5 RSA alone."""
+    for label, der in pem_blocks(read(path, what)):
+        if not is_der_sequence(der):
+            continue
+        if "PRIVATE KEY" in label:
+            if form(der) in {"PKCS#1", "PKCS#8 RSA"} | ({"SEC1"} if minor >= 6 else set()):
+                return
+        elif "CERTIFICATE" in label or "PUBLIC KEY" in label:
+            if minor >= 6 or EC not in der:
+                return
+    raise Refused(f"{what}: data does not contain any valid RSA or ECDSA public keys: {path}")
 
 
 def pair(certificate: str, private: str, what: str):

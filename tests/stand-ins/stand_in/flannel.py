@@ -1,15 +1,22 @@
-"""flanneld: reads the network's configuration, takes a lease, writes subnet.env, notifies.
+"""flanneld: reads the network's configuration, takes a lease, writes subnet.env, notifies, and follows the other leases.
 
-Known from: flags of 0.5.0 to 0.20.2 [list]; keys, validation by version, subnet.env, READY, what ends it [spec seed-systems 8, tried].
-Not imitated: devices, routes, iptables, forwarding, renewal of the lease, IPv6, the multi-network mode, the client of -remote; the
-free subnet is the lowest, where the real one takes a random one; only one etcd endpoint is asked at a time, the first that answers.
+Known from: flags of 0.5.0 to 0.20.2 [list]; keys, validation by version, subnet.env, READY, what ends it, events that are lost between
+two watches from 0.18.0 to 0.21.4 [spec seed-systems 8, tried]; which lease is taken again [memory]. What it does to the kernel is
+in backends.py.
+Not imitated: watches, for which etcd is asked once a second; renewal of the lease, IPv6, the multi-network mode, the client of -remote,
+routes with -kube-subnet-mgr; only one etcd endpoint is asked at a time, the first that answers.
+
+A word of its own in the control file: "blind" loses every event while it stands there, in the versions that lose some. What was lost
+stays so until the next start, which reads all leases.
 """
 import base64
 import http.client
 import ipaddress
 import json
 import os
+import random
 import re
+import shutil
 import socket
 import struct
 import sys
@@ -19,12 +26,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode, urlsplit
 
-from stand_in import Refused, files, serve, tables
+from stand_in import Refused, backends, files, service, tables, tls
+from stand_in.backends import Lease
 from stand_in.flags import Flags, is_address
 
 BACKENDS = {"udp": (0, 5), "vxlan": (0, 5), "host-gw": (0, 5), "alloc": (0, 5), "aws-vpc": (0, 5), "gce": (0, 5), "extension": (0, 8),
             "ali-vpc": (0, 8), "ipip": (0, 10), "ipsec": (0, 10), "wireguard": (0, 17), "tencent-vpc": (0, 14)}
 TTL = 24 * 3600
+LOSES_EVENTS = ((0, 18, 0), (0, 21, 5))
+RULES_EVERY, ROUTES_EVERY = 5, 10  # seconds
+SUBNET_FILE = "/run/flannel/subnet.env"
 
 
 class NotYet(Exception):
@@ -39,6 +50,7 @@ class Network:
     first: ipaddress.IPv4Address
     last: ipaddress.IPv4Address
     backend: str
+    options: dict
 
 
 @dataclass
@@ -105,12 +117,13 @@ def parse(text: str, version: tuple[int, ...]) -> Network:
         if address not in network or (new and int(address) % size):
             raise NotYet(f"{key} {address} is not in {network} or not on a boundary of /{length}")
         ends.append(address)
-    backend = {k.lower(): v for k, v in (given.get("backend") or {}).items()}.get("type", "udp")  # [tried] udp in every version
+    options = {k.lower(): v for k, v in (given.get("backend") or {}).items()}
+    backend = options.pop("type", "udp")  # [tried] udp in every version
     if version < BACKENDS.get(backend, (99,)):
         if version >= (0, 8, 0):
             raise Refused(f"Failed to start backend: unknown backend type: {backend}")
         raise NotYet(f"unknown backend type: {backend}")
-    return Network(network, length, *ends, backend)
+    return Network(network, length, *ends, backend, options)
 
 
 # --- etcd -----------------------------------------------------------------------------------------
@@ -134,7 +147,7 @@ class Etcd:
             try:
                 if url.scheme == "https":
                     connection = http.client.HTTPSConnection(url.hostname, url.port or 2379, timeout=3,
-                                                             context=serve.client_context(*self.tls))
+                                                             context=tls.client_context(*self.tls))
                 else:
                     connection = http.client.HTTPConnection(url.hostname, url.port or 2379, timeout=3)
                 with_login = {"Authorization": f"Basic {self.login}"} if self.login and not self.v3 else {}
@@ -193,6 +206,12 @@ class Etcd:
             raise NotYet(f"etcd: {answer}")
         return True
 
+    def drop_lease(self, name: str):
+        if self.v3:
+            self._v3("kv/deleterange", {"key": encoded(f"{self.prefix}/subnets/{name}")})
+        else:
+            self._ask("DELETE", f"/v2/keys{quote(self.prefix)}/subnets/{name}")
+
 
 def encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
@@ -209,7 +228,7 @@ def interface(program: Program) -> tuple[str, str, int]:
         wanted = next((r[0] for r in routes if r[1] == "00000000" and r[7] == "00000000"), "")
     for name in names:
         if (own := address_of(name)) and wanted in (name, own):
-            return name, f.get("public-ip") or own, int(Path(f"/sys/class/net/{name}/mtu").read_text())
+            return name, f.get("public-ip") or own, mtu_of(name)
     raise Refused("Failed to find any valid interface to use: " + (f"no {wanted}" if wanted else "no default route"))
 
 
@@ -222,12 +241,18 @@ def address_of(name: str) -> str:
             return ""
 
 
+def mtu_of(name: str) -> int:
+    import fcntl
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        return struct.unpack_from("i", fcntl.ioctl(s, 0x8921, struct.pack("256s", name.encode()[:15])), 16)[0]  # SIOCGIFMTU
+
+
 # --- life -----------------------------------------------------------------------------------------
 def run(program: Program) -> int:
-    serve.obey("flanneld")
+    service.obey("flanneld")
     name, address, mtu = interface(program)
     threading.Thread(target=work, args=(program, name, address, mtu), daemon=True).start()
-    return serve.wait_for_end("flanneld")
+    return service.wait_for_end("flanneld")
 
 
 def work(program: Program, name: str, address: str, mtu: int):
@@ -250,25 +275,84 @@ def attend(program: Program, name: str, address: str, mtu: int):
             time.sleep(1)
     mtu -= {"vxlan": 50, "udp": 28, "ipip": 20, "wireguard": 80}.get(network.backend,
                                                                      0)  # [spec] 8b for udp, [tried] 1450 for vxlan, else [memory]
+    own = Lease(subnet, address, network.backend, hardware_address(address))
+    backend = backends.backend(network.backend, program.version, name, address, network.options)
+    while True:
+        try:
+            backend.start(own, network.network, mtu)
+            break
+        except Refused as error:  # [memory] the same two ways as with an unknown backend
+            if program.version >= (0, 8, 0):
+                raise
+            print(error, file=sys.stderr, flush=True)
+            time.sleep(1)
+    path = Path(files.at(f.get("subnet-file", SUBNET_FILE)))
     lines = [f"FLANNEL_NETWORK={network.network}"] if program.version >= (0, 5, 3) else []
     lines += [f"FLANNEL_SUBNET={subnet.network_address + 1}/{subnet.prefixlen}", f"FLANNEL_MTU={mtu}",
               f"FLANNEL_IPMASQ={'true' if f.on('ip-masq') else 'false'}"]
-    path = Path(files.at(f.get("subnet-file", "/run/flannel/subnet.env")))
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}")
     beside.write_text("\n".join(lines) + "\n")
     beside.rename(path)
-    serve.notify("READY=1")
+    service.notify("READY=1")
     print(f"lease {subnet} of {network.network}, {network.backend}, {name} {address}", flush=True)
-    key = f"/subnets/{str(subnet).replace('/', '-')}"
+    if etcd:
+        follow(etcd, program, own, backend, network, touches_kernel=name != "lo")
+
+
+def follow(etcd: Etcd, program: Program, own: Lease, backend: backends.Backend, network: Network, touches_kernel: bool):
+    """The other leases, for as long as its own is there."""
+    known: dict[str, Lease] = {}
+    first, routes_due, rules_due = True, time.monotonic() + ROUTES_EVERY, 0.0
+    lets_through = touches_kernel and program.version >= (0, 9, 1) and program.flags.get("iptables-forward-rules") not in ("false", "0")
+    if lets_through and not shutil.which("iptables"):
+        print("Failed to setup IPTables. iptables binary was not found", file=sys.stderr, flush=True)
+        lets_through = False
     while True:
-        time.sleep(1)
+        if lets_through and time.monotonic() >= rules_due:
+            rules_due = time.monotonic() + RULES_EVERY
+            backends.let_through(program.version, network.network)
         try:
-            if etcd and etcd.get(key) is None:
-                print("Lease has been revoked. Shutting down daemon.", flush=True)
-                os._exit(0)  # [tried] 0.17
+            found = read_leases(etcd)
         except NotYet as error:
             print(error, file=sys.stderr, flush=True)
+            time.sleep(1)
+            continue
+        if str(own.subnet).replace("/", "-") not in found:
+            print("Lease has been revoked. Shutting down daemon.", flush=True)
+            os._exit(0)  # [tried] 0.17
+        blind = not first and "blind" in service.orders("flanneld") and LOSES_EVENTS[0] <= program.version < LOSES_EVENTS[1]
+        if not blind:
+            for key, lease in known.items():
+                if key not in found:
+                    event(backend, backend.removed, lease, "removed")
+            for key, lease in found.items():
+                # [tried] 0.5.0 takes its own subnet for another's; 0.5.6 does not, and between them nobody looked.
+                if known.get(key) != lease and (lease.subnet != own.subnet or program.version == (0, 5, 0)):
+                    event(backend, backend.added, lease, "added")
+        known, first = found, False
+        if time.monotonic() >= routes_due:
+            routes_due = time.monotonic() + ROUTES_EVERY
+            backend.look()
+        time.sleep(1)
+
+
+def event(backend: backends.Backend, handle, lease: Lease, word: str):
+    print(f"Subnet {word}: {lease.subnet} via {lease.address}", flush=True)
+    if backend.kind and lease.backend != backend.kind:
+        print(f"Ignoring non-{backend.kind} subnet: type={lease.backend}", file=sys.stderr, flush=True)
+    else:
+        handle(lease)
+
+
+def read_leases(etcd: Etcd) -> dict[str, Lease]:
+    return {name: Lease(subnet_of(name), value.get("PublicIP", ""), value.get("BackendType", ""),
+                        (value.get("BackendData") or {}).get("VtepMAC", "")) for name, value in etcd.leases().items()}
+
+
+def hardware_address(address: str) -> str:
+    """Of vxlan's device: always the same for a node, where the kernel would take a random one."""
+    return "02:00:" + ":".join(f"{int(b):02x}" for b in address.split("."))
 
 
 def from_etcd(etcd: Etcd, program: Program, address: str) -> tuple[Network, ipaddress.IPv4Network]:
@@ -278,22 +362,46 @@ def from_etcd(etcd: Etcd, program: Program, address: str) -> tuple[Network, ipad
     network = parse(text, program.version)
     value = {"PublicIP": address, **({"PublicIPv6": None} if program.version >= (0, 15, 0) else {}), "BackendType": network.backend}
     if network.backend == "vxlan":
-        value["BackendData"] = {"VtepMAC": "02:00:" + ":".join(f"{int(b):02x}" for b in address.split("."))}
+        value["BackendData"] = {"VtepMAC": hardware_address(address)}
     taken = etcd.leases()
-    own = next((ipaddress.IPv4Network(n.replace("-", "/")) for n, v in taken.items() if v.get("PublicIP") == address), None)
-    candidates = [own] if own else free(network, taken)
+    own = next((n for n, v in taken.items() if v.get("PublicIP") == address), None)
+    if own and not fits(network, subnet_of(own)):
+        etcd.drop_lease(own)
+        taken.pop(own)
+        own = None
+    candidates = [subnet_of(own)] if own else free(network, taken, previous(program))
     for subnet in candidates:
-        if etcd.put_lease(str(subnet).replace("/", "-"), json.dumps(value), new=subnet != own):
+        if etcd.put_lease(str(subnet).replace("/", "-"), json.dumps(value), new=not own):
             return network, subnet
     lost = "failed to acquire lease: out of subnets"
     raise NotYet(lost) if program.version >= (0, 10, 0) else Refused(lost)
 
 
-def free(network: Network, taken: dict):
-    for number in range(int(network.first), int(network.last) + 1, 2 ** (32 - network.length)):
-        subnet = ipaddress.IPv4Network((number, network.length))
-        if str(subnet).replace("/", "-") not in taken:
-            yield subnet
+def subnet_of(name: str) -> ipaddress.IPv4Network:
+    return ipaddress.IPv4Network(name.split("&")[0].replace("-", "/"))
+
+
+def fits(network: Network, subnet: ipaddress.IPv4Network) -> bool:
+    return network.first <= subnet.network_address <= network.last and subnet.prefixlen == network.length
+
+
+def previous(program: Program) -> ipaddress.IPv4Network | None:
+    """The subnet of the last run, from 0.8 on. [memory]"""
+    if program.version < (0, 8, 0):
+        return None
+    try:
+        text = Path(files.at(program.flags.get("subnet-file", SUBNET_FILE))).read_text()
+        return ipaddress.IPv4Network(re.search(r"^FLANNEL_SUBNET=(\S+)$", text, re.M)[1], strict=False)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def free(network: Network, taken: dict, last: ipaddress.IPv4Network | None) -> list[ipaddress.IPv4Network]:
+    """In the order in which they are tried: the last one, then any."""
+    numbers = range(int(network.first), int(network.last) + 1, 2 ** (32 - network.length))
+    subnets = [s for s in (ipaddress.IPv4Network((n, network.length)) for n in numbers) if str(s).replace("/", "-") not in taken]
+    random.shuffle(subnets)
+    return sorted(subnets, key=lambda s: s != last)
 
 
 def from_node(program: Program) -> tuple[Network, ipaddress.IPv4Network]:
@@ -303,7 +411,7 @@ def from_node(program: Program) -> tuple[Network, ipaddress.IPv4Network]:
     server = files.Kubeconfig(f.get("kubeconfig-file")) if f.get("kubeconfig-file") else f.get("kube-api-url")
     name = os.environ.get("NODE_NAME") or socket.gethostname()
     try:
-        status, text = serve.ask(server, "GET", f"/api/v1/nodes/{name}")
+        status, text = tls.ask(server, "GET", f"/api/v1/nodes/{name}")
         if status != 200:
             raise NotYet(f"failed to acquire lease: {status} {text.decode()}")
         return network, ipaddress.IPv4Network(json.loads(text)["spec"]["podCIDR"])

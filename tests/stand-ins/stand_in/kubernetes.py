@@ -79,7 +79,7 @@ def given_files(p: Program):
         if path := p.flags.get(name):
             files.Kubeconfig(path, f"--{name}")
     for path in p.flags.every("service-account-key-file"):
-        files.key(path, "--service-account-key-file", public_too=True)
+        files.verifying_key(path, "--service-account-key-file", p.minor)
     for name in ("service-account-private-key-file", "service-account-signing-key-file"):
         if path := p.flags.get(name):
             files.key(path, f"--{name}")
@@ -245,6 +245,9 @@ def admission(p: Program):
 # --- kube-controller-manager, kube-scheduler ------------------------------------------------------
 def controller_manager(p: Program):
     f = p.flags
+    if (path := f.get("cluster-signing-cert-file")) and (count := len(files.certificates(path, "--cluster-signing-cert-file"))) != 1:
+        # [source] pkg/controller/certificates/signer: a bundle is none, at the start and whenever the file changes
+        raise Refused(f'error reading CA cert file "{path}": expected 1 certificate, found {count}')
     api(p)
     leader_election(p)
     networks = [ipaddress.ip_network(n, strict=False) for n in f.every("cluster-cidr")]

@@ -71,7 +71,12 @@ impl Agent {
         }
         self.bring_up = None;
         self.bring_up_id = None;
-        self.generations.end(GenerationState::Rejected, Some("superseded while it was put in place".to_owned()), Vec::new())?;
+        self.generations.end(
+            GenerationState::Rejected,
+            Some("superseded while it was put in place".to_owned()),
+            Vec::new(),
+            self.report.laps(),
+        )?;
         self.journal.signalled(&id, Some("superseded while it ran".to_owned()))
     }
 

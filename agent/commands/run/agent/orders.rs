@@ -20,7 +20,7 @@ impl Agent {
         if self.sending.is_some() || !self.unrecorded.is_empty() {
             return;
         }
-        let snapshot = self.collector.snapshot();
+        let (snapshot, node_busy) = (self.collector.snapshot(), self.node_is_busy());
         let mut desk = Desk {
             state: &self.state,
             root: &self.root,
@@ -30,11 +30,15 @@ impl Agent {
             report: &self.report,
             listed: &|id| snapshot.deployments.is_some().then(|| snapshot.lists(id)),
             daemon: true,
+            node_busy,
         };
         let mut served = Vec::new();
         let ended = desk.serve(&mut served);
         for id in served.iter().filter_map(|one| one.about.as_ref()) {
             self.false_starts.remove(id);
+        }
+        if served.iter().any(|one| one.node) {
+            self.look_after_node();
         }
         if !served.is_empty() {
             self.publish();

@@ -1,0 +1,242 @@
+//! An authority whose key is at hand: that of the parameters, or a new one for an operator who has none.
+
+use std::time::Duration;
+
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::der::{
+    BOOLEAN, GENERALIZED_TIME, INTEGER, OCTET_STRING, SEQUENCE, UTC_TIME, context, context_primitive, element, oid,
+};
+use super::judge;
+use super::key::PrivateKey;
+use super::request::{extension, extensions, key_usage, subject};
+use super::x509::{CRL_SIGN, KEY_CERT_SIGN, X509};
+use crate::clock::Timestamp;
+use crate::desired::Certificate;
+use crate::error::{Error, Result};
+
+/// A life begins so long before now, as at Magnum: clocks of other nodes may be behind.
+const BEFORE: Duration = Duration::from_hours(24);
+/// 9999-12-31T23:59:59Z, the last moment that a certificate can tell (RFC 5280, 4.1.2.5).
+const LAST: Timestamp = Timestamp(253_402_300_799_000);
+
+/// An authority that signs.
+#[derive(Clone, Debug)]
+pub struct SigningAuthority {
+    /// Its certificate.
+    pub certificate: X509,
+    /// Its key.
+    pub key: PrivateKey,
+}
+
+impl SigningAuthority {
+    /// Puts certificate and key together.
+    ///
+    /// # Errors
+    /// They do not belong together, or the certificate is no authority's.
+    pub fn new(certificate: X509, key: PrivateKey) -> Result<Self> {
+        if certificate.public_key != key.public_key() {
+            return Err(Error::permanent(format!("the key is not that of the authority {}", certificate.subject))
+                .remedy("give the certificate and the key of one authority"));
+        }
+        judge::check_kind_of_authority(&certificate)
+            .map_err(|flaw| Error::permanent(flaw).context(format!("looking at the authority {}", certificate.subject)))?;
+        Ok(Self { certificate, key })
+    }
+
+    /// A new authority (ECDSA P-256, CA:TRUE, keyCertSign and cRLSign), good from `now` less a day on for `life`.
+    ///
+    /// # Errors
+    /// If the system gives no random numbers; a name that no certificate can carry.
+    pub fn create(common_name: &str, now: Timestamp, life: Duration) -> Result<Self> {
+        Self::self_signed(common_name, PrivateKey::generate()?, now, life)
+    }
+
+    fn self_signed(common_name: &str, key: PrivateKey, now: Timestamp, life: Duration) -> Result<Self> {
+        let subject = subject(common_name, &[])?;
+        let not_before = before(now);
+        let constraints = element(SEQUENCE, &[&element(BOOLEAN, &[&[0xff]])]);
+        let extensions = [
+            extension(oid::BASIC_CONSTRAINTS, true, &constraints),
+            key_usage(KEY_CERT_SIGN | CRL_SIGN, true),
+            extension(oid::SUBJECT_KEY_IDENTIFIER, false, &element(OCTET_STRING, &[&key_identifier(&key)])),
+        ];
+        let life = (not_before, not_before.after(life));
+        let der = certificate(&key, &subject, life, &subject, &key, &extensions.concat())?;
+        Ok(Self { certificate: X509::from_der(der)?, key })
+    }
+
+    /// Signs what is wished for a public key; it never outlives the authority. PEM.
+    ///
+    /// # Errors
+    /// A name that no certificate can carry; the authority's life is over.
+    pub fn sign(&self, wish: &Certificate, key: &PrivateKey, now: Timestamp, life: Duration) -> Result<String> {
+        let authority = &self.certificate;
+        judge::check_authority(authority, now)
+            .map_err(|flaw| Error::permanent(flaw).context(format!("signing by the authority {}", authority.subject)))?;
+        let identifier = authority.key_identifier.clone().unwrap_or_else(|| key_identifier(&self.key));
+        let extensions = [
+            extensions(wish, key, true)?,
+            extension(oid::SUBJECT_KEY_IDENTIFIER, false, &element(OCTET_STRING, &[&key_identifier(key)])),
+            extension(
+                oid::AUTHORITY_KEY_IDENTIFIER,
+                false,
+                &element(SEQUENCE, &[&element(context_primitive(0), &[&identifier])]),
+            ),
+        ];
+        let life = (before(now).max(authority.not_before), now.after(life).min(authority.not_after));
+        let subject = subject(&wish.common_name, &wish.organisations)?;
+        let der = certificate(&self.key, &authority.subject_der, life, &subject, key, &extensions.concat())?;
+        Ok(X509::from_der(der)?.to_pem())
+    }
+}
+
+/// A certificate in DER (RFC 5280, 4.1).
+fn certificate(
+    signer: &PrivateKey,
+    issuer: &[u8],
+    (not_before, not_after): (Timestamp, Timestamp),
+    subject: &[u8],
+    key: &PrivateKey,
+    extensions: &[u8],
+) -> Result<Vec<u8>> {
+    let extensions = element(SEQUENCE, &[extensions]);
+    let said = element(
+        SEQUENCE,
+        &[
+            &element(context(0), &[&element(INTEGER, &[&[2]])]),
+            &element(INTEGER, &[&serial_number()?]),
+            &signer.signature_algorithm(),
+            issuer,
+            &element(SEQUENCE, &[&time(not_before), &time(not_after)]),
+            subject,
+            key.public_key(),
+            &element(context(3), &[&extensions]),
+        ],
+    );
+    signer.sign(&said)
+}
+
+/// 127 random bits, never negative and never with a zero in front.
+fn serial_number() -> Result<[u8; 16]> {
+    let mut serial = [0; 16];
+    SystemRandom::new()
+        .fill(&mut serial)
+        .map_err(|_| Error::transient("the system gives no random numbers").context("making a certificate"))?;
+    if let Some(first) = serial.first_mut() {
+        *first = *first & 0x7f | 0x40;
+    }
+    Ok(serial)
+}
+
+/// 160 bits of the public key's SHA-256; RFC 5280, 4.2.1.2 asks for no more than that it is the key's own.
+fn key_identifier(key: &PrivateKey) -> Vec<u8> {
+    digest(&SHA256, key.public_key()).as_ref().iter().take(20).copied().collect()
+}
+
+fn before(now: Timestamp) -> Timestamp {
+    Timestamp(now.0.saturating_sub(u64::try_from(BEFORE.as_millis()).unwrap_or(0)))
+}
+
+/// Two digits of the year up to 2049, four from then on (RFC 5280, 4.1.2.5).
+fn time(at: Timestamp) -> Vec<u8> {
+    let digits: String = at.min(LAST).rfc3339().chars().filter(|c| c.is_ascii_digit() || *c == 'Z').collect();
+    match digits.get(2..) {
+        Some(short) if *digits < *"2050" => element(UTC_TIME, &[short.as_bytes()]),
+        _ => element(GENERALIZED_TIME, &[digits.as_bytes()]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, DnValue, IsCa, KeyUsagePurpose};
+
+    use super::*;
+    use crate::certificates::fixtures::{DAY, NOW, YEAR, rsa_key, wish};
+    use crate::certificates::judge::check;
+
+    fn signed(authority: &SigningAuthority, key: &PrivateKey, life: Duration) -> Result<X509> {
+        let pem = authority.sign(&wish(), key, NOW, life)?;
+        Ok(X509::all_from_pem(&pem)?.remove(0))
+    }
+
+    #[test]
+    fn what_is_signed_is_right_for_every_kind_of_key() {
+        let p384 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap().serialize_pem();
+        let keys = [PrivateKey::generate().unwrap(), PrivateKey::from_pem(&p384).unwrap(), rsa_key()];
+        for authority in &keys {
+            let authority = SigningAuthority::self_signed("cluster", authority.clone(), NOW, 5 * YEAR).unwrap();
+            assert_eq!(judge::check_authority(&authority.certificate, NOW), Ok(()));
+            for key in &keys {
+                let leaf = signed(&authority, key, YEAR).unwrap();
+                assert_eq!(check(&wish(), &[leaf], key, std::slice::from_ref(&authority.certificate), NOW), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_life_ends_with_the_authority_s() {
+        let authority = SigningAuthority::create("cluster", NOW, 2 * YEAR).unwrap();
+        let key = PrivateKey::generate().unwrap();
+        let begin = Timestamp(NOW.0 - 86_400_000);
+        assert_eq!((authority.certificate.not_before, authority.certificate.not_after), (begin, begin.after(2 * YEAR)));
+        for (life, end) in [(YEAR, NOW.after(YEAR)), (9 * YEAR, begin.after(2 * YEAR))] {
+            let leaf = signed(&authority, &key, life).unwrap();
+            assert_eq!((leaf.not_before, leaf.not_after), (begin, end));
+        }
+        let over = SigningAuthority::create("cluster", NOW, DAY / 2).unwrap();
+        assert!(signed(&over, &key, YEAR).unwrap_err().cause().contains("expired"));
+    }
+
+    #[test]
+    fn serial_numbers_differ() {
+        let authority = SigningAuthority::create("cluster", NOW, YEAR).unwrap();
+        let key = PrivateKey::generate().unwrap();
+        assert_ne!(signed(&authority, &key, DAY).unwrap(), signed(&authority, &key, DAY).unwrap());
+    }
+
+    #[test]
+    fn a_long_life_is_told_with_four_digits() {
+        for life in [20 * YEAR, 30 * YEAR, 9000 * YEAR] {
+            let authority = SigningAuthority::create("cluster", NOW, life).unwrap();
+            let end = authority.certificate.not_before.after(life).min(LAST);
+            assert_eq!(authority.certificate.not_after, end);
+            let (_, read) = x509_parser::parse_x509_certificate(&authority.certificate.der).unwrap();
+            assert_eq!(read.validity().not_after.timestamp().cast_unsigned(), end.0 / 1000);
+        }
+    }
+
+    /// Names whose parts, kinds of text and order no writer of ours would choose.
+    #[test]
+    fn the_issuer_is_the_authority_s_subject_byte_for_byte() {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CountryName, DnValue::PrintableString("DE".try_into().unwrap()));
+        params
+            .distinguished_name
+            .push(DnType::from_oid(&[0, 9, 2342, 19_200_300, 100, 1, 25]), DnValue::Ia5String("example".try_into().unwrap()));
+        params.distinguished_name.push(DnType::CommonName, DnValue::BmpString("Büro".try_into().unwrap()));
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = X509::from_der(params.self_signed(&key).unwrap().der().to_vec()).unwrap();
+        assert_eq!(certificate.subject.common_name.as_deref(), Some("Büro"));
+        let authority = SigningAuthority::new(certificate, PrivateKey::from_pem(&key.serialize_pem()).unwrap()).unwrap();
+        let key = PrivateKey::generate().unwrap();
+        let leaf = signed(&authority, &key, YEAR).unwrap();
+        assert_eq!(leaf.issuer_der, authority.certificate.subject_der);
+        assert_eq!(check(&wish(), &[leaf], &key, &[authority.certificate], NOW), Ok(()));
+    }
+
+    #[test]
+    fn certificate_and_key_of_different_authorities_are_refused() {
+        let (one, other) = (SigningAuthority::create("a", NOW, YEAR).unwrap(), SigningAuthority::create("a", NOW, YEAR).unwrap());
+        let leaf = signed(&one, &other.key, YEAR).unwrap();
+        assert!(SigningAuthority::new(one.certificate.clone(), one.key).is_ok());
+        assert!(
+            SigningAuthority::new(one.certificate, other.key.clone()).unwrap_err().cause().contains("not that of the authority")
+        );
+        assert!(SigningAuthority::new(leaf, other.key).unwrap_err().cause().contains("CA:TRUE"));
+    }
+}

@@ -1,0 +1,25 @@
+//! X.509: keys, requests, certificates, and whether they belong together.
+//!
+//! In: PEM texts and wishes ([`crate::desired::Certificate`]). Out: keys, signing requests, signed certificates, and
+//! verdicts in words. Nothing in here touches a file, the network or the wall clock; keys come from the system's random
+//! numbers. A private key is never shown, not by `Debug` either.
+//!
+//! Signatures are made and verified by ring and webpki. What is around them is written and read in `der`, because the
+//! libraries for it cannot do what is asked of them here, or cost too much: see Cargo.toml, at rustls-webpki.
+
+pub mod authority;
+mod der;
+#[cfg(test)]
+pub(crate) mod fixtures;
+pub mod judge;
+pub mod key;
+mod pem;
+pub mod request;
+pub mod x509;
+
+use ring::digest::{SHA256, digest};
+
+/// SHA-256 in hexadecimal digits.
+fn fingerprint(bytes: &[u8]) -> String {
+    digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}

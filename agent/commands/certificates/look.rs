@@ -1,0 +1,459 @@
+//! The list: what a look at the node's certificates found, with what the agent does not keep itself, who reads each, and
+//! what to do about it.
+
+use std::path::Path;
+
+use crate::certificates::judge::{self, Flaw, Life};
+use crate::certificates::key::PrivateKey;
+use crate::certificates::x509::X509;
+use crate::clock::Timestamp;
+use crate::converge::certificates::{self as keeper, Look, Verdict};
+use crate::desired::{Authority, Certificate, Desired, Unit};
+use crate::error::Error;
+use crate::files::{READ_LIMIT, Tree};
+use crate::kubernetes::KeysBeside;
+
+/// How a certificate is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Health {
+    /// As it should be.
+    Ok,
+    /// Past two thirds of its life.
+    NearEnd,
+    /// Past its end.
+    Expired,
+    /// Not there.
+    Missing,
+    /// There, and no good.
+    Flawed,
+}
+
+/// What is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// An authority's certificate, one of those in its file.
+    Authority,
+    /// A certificate with its key.
+    Certificate,
+    /// What a kubelet got by TLS bootstrap and renews by itself.
+    Bootstrap,
+    /// The key that tokens of service accounts are signed by.
+    ServiceAccounts,
+}
+
+/// One line of the list.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) kind: Kind,
+    pub(super) name: String,
+    pub(super) path: String,
+    pub(super) health: Health,
+    pub(super) cause: Option<String>,
+    pub(super) remedy: Option<&'static str>,
+    /// As far as it can be read.
+    pub(super) certificate: Option<X509>,
+    /// SHA-256 of the public key, where that is what counts.
+    pub(super) key: Option<String>,
+    /// Units that read it. They are restarted when it changes, but for what a kubelet renews by itself.
+    pub(super) readers: Vec<String>,
+}
+
+/// How it is, and why where it is not well.
+type Finding = (Health, Option<String>);
+
+/// A kubelet renews its certificate at a random moment between 70 and 90 percent of its life (its certificate manager's
+/// deadline): before that it is not late.
+const LATE: u64 = 90;
+
+/// The daemon does it, where it may.
+const PUT_RIGHT: &str = "a stack update, or DRIFT=repair, puts it right; `heat-node-agent explain` says what keeps it from that";
+
+/// Everything, authorities first.
+pub(super) fn list(look: &Look, desired: &Desired, beside: &KeysBeside, root: &Tree, now: Timestamp) -> Vec<Item> {
+    let mut items = Vec::new();
+    for found in &look.items {
+        if let Some(wish) = desired.certificates.iter().find(|wish| wish.name == found.name) {
+            items.push(of_certificate(wish, found, look, desired));
+        } else if let Some(authority) = desired.authorities.iter().find(|authority| authority.path == found.path) {
+            items.extend(of_authority(authority, found, look, desired, now));
+        }
+    }
+    items.extend(beside.kubelet.map(|path| of_kubelet(path, root, now)));
+    items.extend(beside.service_accounts.as_deref().map(|path| of_service_accounts(path, desired, root)));
+    items
+}
+
+fn of_authority(authority: &Authority, found: &keeper::Item, look: &Look, desired: &Desired, now: Timestamp) -> Vec<Item> {
+    let several = found.chain.len();
+    let paths: Vec<&str> =
+        [&authority.path].into_iter().chain(&authority.key_path).chain(&authority.signing_path).map(String::as_str).collect();
+    let item = |at: usize, certificate: Option<&X509>| {
+        let (health, cause) = match certificate {
+            Some(one) => drifted(judged(judge::check_authority(one, now), judge::life(one, now)), look, &paths),
+            None => of_verdict(&found.verdict),
+        };
+        let remedy = match health {
+            Health::Ok => None,
+            Health::NearEnd | Health::Expired => {
+                Some("give the cluster a new authority: docs/certificates.md, \"A new authority\"")
+            }
+            Health::Missing | Health::Flawed => Some(PUT_RIGHT),
+        };
+        Item {
+            kind: Kind::Authority,
+            name: if several > 1 { format!("{} ({} of {several})", found.name, at + 1) } else { found.name.clone() },
+            path: authority.path.clone(),
+            health,
+            cause,
+            remedy,
+            certificate: certificate.cloned(),
+            key: None,
+            readers: readers(desired, &paths),
+        }
+    };
+    if several == 0 { vec![item(0, None)] } else { found.chain.iter().enumerate().map(|(at, one)| item(at, Some(one))).collect() }
+}
+
+fn of_certificate(wish: &Certificate, found: &keeper::Item, look: &Look, desired: &Desired) -> Item {
+    let paths = [wish.path.as_str(), wish.key.as_str()];
+    let (health, cause) = drifted(of_verdict(&found.verdict), look, &paths);
+    let renews = desired.trust.as_ref().is_some_and(|trust| trust.renew);
+    let remedy = match health {
+        Health::Ok => None,
+        Health::NearEnd | Health::Expired if wish.given.is_some() => {
+            Some("give a newer pair in the template and update the stack")
+        }
+        Health::NearEnd if renews => {
+            Some("the daemon renews it at its next look; `heat-node-agent explain` says what keeps it from that")
+        }
+        Health::NearEnd => Some("set CERTIFICATE_RENEWAL=renew in the template and update the stack"),
+        Health::Expired | Health::Missing | Health::Flawed => Some(PUT_RIGHT),
+    };
+    Item {
+        kind: Kind::Certificate,
+        name: wish.name.clone(),
+        path: wish.path.clone(),
+        health,
+        cause,
+        remedy,
+        certificate: found.chain.first().cloned(),
+        key: None,
+        readers: readers(desired, &paths),
+    }
+}
+
+fn of_kubelet(path: &str, root: &Tree, now: Timestamp) -> Item {
+    let chain =
+        text_of(path, root).and_then(|text| X509::all_from_pem(&certificates_alone(&text)).map_err(|error| flawed(path, &error)));
+    let certificate = chain.as_ref().ok().and_then(|chain| chain.first()).cloned();
+    let (health, cause) = match (&certificate, chain.err()) {
+        (Some(own), _) if own.not_after <= now => (Health::Expired, Some(Flaw::Expired(own.not_after).to_string())),
+        (Some(own), _) if is_late(own, now) => (Health::NearEnd, Some("the kubelet has not renewed it in time".to_owned())),
+        (Some(_), _) | (None, None) => (Health::Ok, None),
+        (None, Some(finding)) => finding,
+    };
+    let remedy = "the kubelet asks for it by itself: `journalctl -u kubelet` here, `kubectl get csr` on a master; BOOTSTRAP_TOKEN must \
+                  be one that the masters know";
+    Item {
+        kind: Kind::Bootstrap,
+        name: "kubelet (by itself)".to_owned(),
+        path: path.to_owned(),
+        health,
+        cause,
+        remedy: (health != Health::Ok).then_some(remedy),
+        certificate,
+        key: None,
+        // kube-proxy of such a node has no certificate of its own.
+        readers: ["kubelet.service", "kube-proxy.service"].map(str::to_owned).to_vec(),
+    }
+}
+
+fn is_late(certificate: &X509, now: Timestamp) -> bool {
+    let life = certificate.not_after.since(certificate.not_before).as_secs();
+    now.since(certificate.not_before).as_secs().saturating_mul(100) > life.saturating_mul(LATE)
+}
+
+fn of_service_accounts(path: &str, desired: &Desired, root: &Tree) -> Item {
+    let key = text_of(path, root).and_then(|text| PrivateKey::from_pem(&text).map_err(|error| flawed(path, &error)));
+    let (key, (health, cause)) = match key {
+        Ok(key) => (Some(key.fingerprint()), (Health::Ok, None)),
+        Err(finding) => (None, finding),
+    };
+    Item {
+        kind: Kind::ServiceAccounts,
+        name: "service accounts".to_owned(),
+        path: path.to_owned(),
+        health,
+        cause,
+        remedy: (health != Health::Ok).then_some(PUT_RIGHT),
+        certificate: None,
+        key,
+        readers: readers(desired, &[path]),
+    }
+}
+
+fn text_of(path: &str, root: &Tree) -> Result<String, Finding> {
+    match root.read(Path::new(path), READ_LIMIT) {
+        Ok(Some(bytes)) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Ok(None) => Err((Health::Missing, Some(format!("there is no {path}")))),
+        Err(error) => Err((Health::Flawed, Some(error.to_string()))),
+    }
+}
+
+fn flawed(path: &str, error: &Error) -> Finding {
+    (Health::Flawed, Some(format!("{path}: {error}")))
+}
+
+/// A kubelet keeps its key in the same file.
+fn certificates_alone(text: &str) -> String {
+    let mut inside = false;
+    let keeps = |line: &&str| {
+        let kept = inside || line.starts_with("-----BEGIN CERTIFICATE-----");
+        inside = kept && !line.starts_with("-----END ");
+        kept
+    };
+    text.lines().filter(keeps).flat_map(|line| [line, "\n"]).collect()
+}
+
+fn of_verdict(verdict: &Verdict) -> Finding {
+    match verdict {
+        Verdict::Right => judged(Ok(()), Life::Fresh),
+        Verdict::NearEnd => judged(Ok(()), Life::NearEnd),
+        Verdict::Missing(why) => (Health::Missing, Some(why.clone())),
+        Verdict::Unreadable(why) => (Health::Flawed, Some(why.clone())),
+        Verdict::Flawed(flaw) => judged(Err(flaw.clone()), Life::Fresh),
+    }
+}
+
+fn judged(checked: Result<(), Flaw>, life: Life) -> Finding {
+    match (checked, life) {
+        (Err(flaw @ Flaw::Expired(_)), _) => (Health::Expired, Some(flaw.to_string())),
+        (Err(flaw), _) => (Health::Flawed, Some(flaw.to_string())),
+        (Ok(()), Life::Fresh) => (Health::Ok, None),
+        (Ok(()), Life::NearEnd | Life::Over) => (Health::NearEnd, Some("two thirds of its life are over".to_owned())),
+    }
+}
+
+/// What is right in itself may still lie there with another mode or owner.
+fn drifted(finding: Finding, look: &Look, paths: &[&str]) -> Finding {
+    let drift = look.drift.iter().find(|drift| paths.contains(&drift.path.as_str()));
+    match (finding.0, drift) {
+        (Health::Ok | Health::NearEnd, Some(drift)) => (Health::Flawed, Some(format!("{}: {}", drift.path, drift.why))),
+        _ => finding,
+    }
+}
+
+fn readers(desired: &Desired, paths: &[&str]) -> Vec<String> {
+    let reads = |unit: &&Unit| paths.iter().any(|path| unit.restart_on.contains(*path));
+    desired.units.iter().filter(reads).map(|unit| unit.name.clone()).collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::certificates::authority::SigningAuthority;
+    use crate::desired::{Issuer, KeyType, Material, Owner, Pair, Rotation, Signer, Trust};
+    use crate::files::Attributes;
+
+    pub(in super::super) const NOW: Timestamp = Timestamp(1_772_366_400_000);
+    const DAY: Duration = Duration::from_hours(24);
+    const YEAR: Duration = Duration::from_hours(24 * 365);
+
+    fn wish() -> Certificate {
+        Certificate {
+            name: "server".into(),
+            signer: Signer::Kubernetes,
+            common_name: "kubernetes".into(),
+            organisations: Vec::new(),
+            names: vec!["blue-0".into(), "kubernetes".into()],
+            addresses: vec!["192.0.2.7".parse().unwrap()],
+            serves: true,
+            path: "/c/server.crt".into(),
+            key: "/c/server.key".into(),
+            owner: Owner::root(),
+            given: None,
+        }
+    }
+
+    /// A node with an authority, a certificate, a kubelet that joined by a token, and service accounts.
+    pub(in super::super) struct Place {
+        pub(in super::super) desired: Desired,
+        _dir: tempfile::TempDir,
+        root: Tree,
+        authority: SigningAuthority,
+        key: PrivateKey,
+    }
+
+    impl Place {
+        pub(in super::super) fn new() -> Self {
+            let authority = SigningAuthority::create("blue-ca", NOW, 10 * YEAR).unwrap();
+            let key = PrivateKey::generate().unwrap();
+            let signed = |wish: &Certificate| authority.sign(wish, &key, NOW, 3 * YEAR).unwrap();
+            let own = signed(&Certificate { common_name: "system:node:w".into(), ..wish() }) + key.to_pem();
+            let server = signed(&wish());
+            let unit = |name: &str, reads: &[&str]| Unit {
+                name: name.into(),
+                enable: true,
+                restart_on: reads.iter().map(|path| (*path).to_owned()).collect(),
+                needs: BTreeSet::new(),
+                applies_files: false,
+            };
+            let trust = Trust {
+                issuer: Issuer::Given,
+                keys: KeyType::EcdsaP256,
+                keys_asked: false,
+                renew: false,
+                rotation: Rotation::TrustBoth,
+            };
+            let desired = Desired {
+                authorities: vec![Authority {
+                    signer: Signer::Kubernetes,
+                    path: "/c/ca.crt".into(),
+                    owner: Owner::root(),
+                    given: None,
+                    signing_key: None,
+                    key_path: None,
+                    signing_path: None,
+                }],
+                certificates: vec![wish()],
+                units: vec![
+                    unit("kube-apiserver.service", &["/c/ca.crt", "/c/server.key"]),
+                    unit("kubelet.service", &["/c/ca.crt"]),
+                    unit("other.service", &[]),
+                ],
+                trust: Some(trust),
+                ..Desired::default()
+            };
+            let dir = tempfile::tempdir().unwrap();
+            let root = Tree::open(dir.path()).unwrap();
+            let place = Self { desired, _dir: dir, root, authority, key };
+            let ca = place.authority.certificate.to_pem();
+            for (path, text) in [("c/ca.crt", ca), ("c/server.crt", server), ("c/server.key", place.key.to_pem().to_owned())] {
+                place.put(path, &text);
+            }
+            place.put("k/own.pem", &own);
+            place.put("c/sa.key", place.key.to_pem());
+            place
+        }
+
+        pub(in super::super) fn list(&self, after: Duration) -> Vec<Item> {
+            let beside = KeysBeside { kubelet: Some("/k/own.pem"), service_accounts: Some("/c/sa.key".into()) };
+            let now = NOW.after(after);
+            let look = keeper::look(&self.root, &self.desired, now).unwrap();
+            list(&look, &self.desired, &beside, &self.root, now)
+        }
+
+        fn put(&self, path: &str, text: &str) {
+            let path = Path::new(path);
+            self.root.create_dir_all(path.parent().unwrap(), Attributes::mode(0o755)).unwrap();
+            let mode = if path.extension().is_some_and(|end| end == "crt") { 0o644 } else { 0o600 };
+            self.root.write(path, text.as_bytes(), Attributes::mode(mode)).unwrap();
+        }
+
+        fn remove(&self, path: &str) {
+            assert!(self.root.remove_dir_all(Path::new(path)).unwrap(), "{path}");
+        }
+
+        fn states(&self, after: Duration) -> Vec<Health> {
+            self.list(after).iter().map(|item| item.health).collect()
+        }
+    }
+
+    #[test]
+    fn each_is_judged_by_itself_with_its_cause_and_a_remedy() {
+        use Health::{Expired, Flawed, Missing, NearEnd, Ok};
+        type Change = fn(&mut Place);
+        let same: Change = |_| {};
+        let cases: [(&str, Change, u32, [Health; 4], &str); 13] = [
+            ("well", same, 0, [Ok; 4], ""),
+            ("two thirds are over", same, 2 * 365 + 30, [Ok, NearEnd, Ok, Ok], "two thirds"),
+            ("a kubelet is late", same, 3 * 365 - 30, [Ok, NearEnd, NearEnd, Ok], "has not renewed"),
+            ("over", same, 3 * 365 + 1, [Ok, Expired, Expired, Ok], "it expired at 2029"),
+            ("the authority is over", same, 10 * 365 + 1, [Expired, Expired, Expired, Ok], "it expired at 2036"),
+            (
+                "not there",
+                |place| ["c", "k"].iter().for_each(|path| place.remove(path)),
+                0,
+                [Missing; 4],
+                "there is no /k/own.pem",
+            ),
+            ("no key", |place| place.remove("c/server.key"), 0, [Ok, Missing, Ok, Ok], "/c/server.key"),
+            ("cut off", |place| place.put("c/server.crt", "-----BEGIN CERTIFICATE-----\nMA"), 0, [Ok, Flawed, Ok, Ok], "cut off"),
+            (
+                "another's key",
+                |place| place.put("c/server.key", PrivateKey::generate().unwrap().to_pem()),
+                0,
+                [Ok, Flawed, Ok, Ok],
+                "the key is not",
+            ),
+            (
+                "another authority of the same name",
+                |place| place.put("c/ca.crt", &SigningAuthority::create("blue-ca", NOW, YEAR).unwrap().certificate.to_pem()),
+                0,
+                [Ok, Flawed, Ok, Ok],
+                "another one of the name CN=blue-ca",
+            ),
+            ("renamed", |place| place.desired.certificates[0].names.push("new".into()), 0, [Ok, Flawed, Ok, Ok], "not name new"),
+            ("no key of service accounts", |place| place.put("c/sa.key", "x"), 0, [Ok, Ok, Ok, Flawed], "/c/sa.key: "),
+            (
+                "a key that others can read",
+                |place| place.root.set_attributes(Path::new("c/server.key"), Attributes::mode(0o644)).unwrap(),
+                0,
+                [Ok, Flawed, Ok, Ok],
+                "/c/server.key: its mode is 0644, not 0600",
+            ),
+        ];
+        for (case, change, days, states, words) in cases {
+            let mut place = Place::new();
+            change(&mut place);
+            let items = place.list(days * DAY);
+            assert_eq!(items.iter().map(|item| item.health).collect::<Vec<_>>(), states, "{case}: {items:?}");
+            let why: Vec<_> = items.iter().filter_map(|item| item.cause.as_deref()).collect();
+            assert!(why.join("; ").contains(words), "{case}: {why:?}");
+            for item in items {
+                let sick = item.health != Ok;
+                assert_eq!((item.cause.is_some(), item.remedy.is_some()), (sick, sick), "{case}: {}", item.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_remedy_is_that_of_who_makes_it() {
+        let end = 2 * YEAR + 30 * DAY;
+        let mut place = Place::new();
+        let remedy = |place: &Place| place.list(end)[1].remedy.unwrap();
+        assert!(remedy(&place).contains("CERTIFICATE_RENEWAL=renew"));
+        place.desired.trust.as_mut().unwrap().renew = true;
+        assert!(remedy(&place).contains("the daemon renews it"));
+        let material = Material::File("/given".into());
+        place.desired.certificates[0].given = Some(Pair { certificate: material.clone(), key: material });
+        assert!(remedy(&place).contains("in the template"));
+    }
+
+    #[test]
+    fn a_bundle_is_listed_one_by_one_and_readers_are_those_of_certificate_or_key() {
+        let place = Place::new();
+        let new = SigningAuthority::create("new-ca", NOW, YEAR).unwrap().certificate.to_pem();
+        place.put("c/ca.crt", &(new + &place.authority.certificate.to_pem()));
+        let items = place.list(Duration::ZERO);
+        let names: Vec<_> = items.iter().map(|item| item.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "authority kubernetes (1 of 2)",
+                "authority kubernetes (2 of 2)",
+                "server",
+                "kubelet (by itself)",
+                "service accounts"
+            ]
+        );
+        assert_eq!(place.states(Duration::ZERO), [Health::Ok; 5], "signed by either");
+        assert_eq!(items[0].readers, ["kube-apiserver.service", "kubelet.service"]);
+        assert_eq!(items[2].readers, ["kube-apiserver.service"]);
+        assert_eq!(items[3].readers, ["kubelet.service", "kube-proxy.service"]);
+        assert_eq!(items[4].key.as_deref(), Some(place.key.fingerprint().as_str()));
+    }
+}

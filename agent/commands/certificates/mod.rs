@@ -1,0 +1,58 @@
+//! `certificates [--json]`: the node's certificates as they are; `certificates new-ca`: authorities for who has none.
+//! `certificates rotate` is an order ([`super::order`]).
+
+mod look;
+mod new_ca;
+mod page;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::{document, exit, facts, print};
+use crate::clock::Clock;
+use crate::converge::certificates::{self as keeper, next};
+use crate::deploy::Generations;
+use crate::error::{Error, Result};
+use crate::files::Tree;
+use crate::kubernetes;
+use crate::metadata::Deployment;
+use crate::settings::Settings;
+use look::list;
+pub use new_ca::run as new_ca;
+use page::Page;
+
+/// Prints what of the newest generation's certificates is there; 2 unless all are well and no change of authority waits.
+///
+/// # Errors
+/// If there is no generation, or its parameters or the machine cannot be read.
+pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
+    super::run::check_instance(&settings.state_dir)?;
+    let state = document::open_state(settings)?;
+    let generation = Generations::look(&state).ok_or_else(|| {
+        Error::permanent("no node was brought up on this machine yet")
+            .remedy("`heat-node-agent plan` shows what it will get; `heat-node-agent explain` says what it waits for")
+    })?;
+    let not_understood = |why: String| {
+        Error::permanent(why)
+            .context(format!("reading the parameters of generation {}", generation.number))
+            .remedy("update the stack: its next kubernetes-node deployment is read afresh")
+    };
+    let deployment = Deployment::parse(&generation.entry).ok().flatten();
+    let deployment = deployment.ok_or_else(|| not_understood("they are no kubernetes-node deployment".to_owned()))?;
+    let spec = kubernetes::node_of(&deployment).map_err(|mistakes| {
+        let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+        not_understood(all.join("\n  "))
+    })?;
+    let root = Tree::open(Path::new("/"))?;
+    let desired = kubernetes::render(&spec, &facts::of_machine(&root));
+    let now = Clock::system().now();
+    let look = keeper::look(&root, &desired, now)?;
+    let page = Page {
+        items: list(&look, &desired, &kubernetes::keys_beside(&spec), &root, now),
+        // Above its last step nobody waits for anything.
+        rotation: keeper::Record::look(&state).rotation.and_then(|turn| Some((turn, next(turn.step)?))),
+        now,
+    };
+    print(&if json { page.document() } else { page.text() })?;
+    Ok(if page.is_well() { exit::OK } else { exit::pending() })
+}

@@ -1,0 +1,210 @@
+//! `certificates new-ca --out DIR`: authorities and the keys of service accounts, for an operator who has none.
+//!
+//! Made once: nothing that is there is overwritten. parameters.yaml is written last, so that whoever finds it finds all.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::certificates::authority::SigningAuthority;
+use crate::certificates::key::PrivateKey;
+use crate::clock::{Clock, Timestamp};
+use crate::commands::{exit, print};
+use crate::desired::Signer;
+use crate::error::{Context, Error, Result};
+use crate::files::{Attributes, Tree};
+
+/// Longest `--name`, in characters: a CN has 64 at most (RFC 5280, upper bounds), and each authority's gets an end of its own.
+const NAME_LIMIT: usize = 48;
+const PARAMETERS: &str = "parameters.yaml";
+
+/// A file in the making; a parameter's name, where its content is one.
+struct Made {
+    file: &'static str,
+    mode: u32,
+    parameter: &'static str,
+    content: String,
+}
+
+/// Makes the set, says what was made and what to guard.
+///
+/// # Errors
+/// If something of the set is there, or the directory cannot be written.
+pub fn run(out: &Path, name: &str, days: u32) -> Result<ExitCode> {
+    let now = Clock::system().now();
+    let made = set(name, days, now)?;
+    let tree = directory(out)?;
+    write(&tree, &made, now)?;
+    print(&told(tree.base(), &made, days))?;
+    Ok(exit::OK)
+}
+
+/// A path as the shell means it: `..` too.
+fn directory(out: &Path) -> Result<Tree> {
+    let from = std::env::current_dir().context(|| "looking where we are")?;
+    Tree::open_or_create(&from.join(out), 0o700)
+}
+
+fn set(name: &str, days: u32, now: Timestamp) -> Result<Vec<Made>> {
+    if name.is_empty() || name.chars().count() > NAME_LIMIT || name.chars().any(char::is_control) {
+        return Err(Error::refused(format!("--name {name:?} cannot be used"))
+            .rule(format!("1 to {NAME_LIMIT} characters that can be shown"))
+            .remedy("take the cluster's name"));
+    }
+    // A life begins a day before now, for clocks that are behind.
+    let life = Duration::from_hours(24 * (u64::from(days) + 1));
+    let mut made = Vec::new();
+    for (signer, files, parameters) in [
+        (Signer::Kubernetes, ["ca.crt", "ca.key"], ["CA_CERTIFICATE", "CA_KEY"]),
+        (Signer::Etcd, ["etcd-ca.crt", "etcd-ca.key"], ["ETCD_CA_CERTIFICATE", "ETCD_CA_KEY"]),
+        (Signer::FrontProxy, ["front-proxy-ca.crt", "front-proxy-ca.key"], ["FRONT_PROXY_CA_CERTIFICATE", "FRONT_PROXY_CA_KEY"]),
+    ] {
+        let common_name = match signer {
+            Signer::Kubernetes => format!("{name}-ca"),
+            Signer::Etcd | Signer::FrontProxy => format!("{name}-{signer}-ca"),
+        };
+        let authority = SigningAuthority::create(&common_name, now, life)?;
+        let contents = [authority.certificate.to_pem(), authority.key.to_pem().to_owned()];
+        for (((file, parameter), content), mode) in files.into_iter().zip(parameters).zip(contents).zip([0o644, 0o600]) {
+            made.push(Made { file, mode, parameter, content });
+        }
+    }
+    let key = PrivateKey::generate()?;
+    made.push(Made {
+        file: "service_account.key",
+        mode: 0o644,
+        parameter: "KUBE_SERVICE_ACCOUNT_KEY",
+        content: key.public_pem(),
+    });
+    made.push(Made {
+        file: "service_account_private.key",
+        mode: 0o600,
+        parameter: "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY",
+        content: key.to_pem().to_owned(),
+    });
+    Ok(made)
+}
+
+fn write(tree: &Tree, made: &[Made], now: Timestamp) -> Result<()> {
+    let parameters = parameters(made, now);
+    let all = || made.iter().map(|one| (one.file, one.mode, &one.content)).chain([(PARAMETERS, 0o600, &parameters)]);
+    let mut there = Vec::new();
+    for (file, ..) in all() {
+        if tree.facts(Path::new(file))?.is_some() {
+            there.push(file);
+        }
+    }
+    if !there.is_empty() {
+        return Err(refused(tree, &there));
+    }
+    for (file, mode, content) in all() {
+        if !tree.create_new(Path::new(file), content.as_bytes(), Attributes::mode(mode))? {
+            return Err(refused(tree, &[file]));
+        }
+    }
+    Ok(())
+}
+
+fn refused(tree: &Tree, there: &[&str]) -> Error {
+    let shown = tree.base().display();
+    let remedy = if there.contains(&PARAMETERS) {
+        "name another directory".to_owned()
+    } else {
+        format!(
+            "name another directory; if a run was cut off here ({PARAMETERS} is not there), nothing uses its files: remove them"
+        )
+    };
+    Error::refused(format!("{} in {shown} would be overwritten", there.join(", ")))
+        .rule("an authority is made once: what it signed is worth nothing without it")
+        .remedy(remedy)
+}
+
+/// A Heat environment with each file as a parameter.
+fn parameters(made: &[Made], now: Timestamp) -> String {
+    let mut text = format!(
+        "# Made by heat-node-agent at {}. Whoever has this file can act as anybody in the cluster.\n\
+         # All of it is for masters. Workers get the certificates alone, never a key of an authority.\n\
+         parameters:\n  CERTIFICATES: given\n",
+        now.rfc3339()
+    );
+    for one in made {
+        text.push_str(&format!("  {}: |\n", one.parameter));
+        text.extend(one.content.lines().flat_map(|line| ["    ", line, "\n"]));
+    }
+    text
+}
+
+fn told(directory: &Path, made: &[Made], days: u32) -> String {
+    let shown = |file: &str| PathBuf::from(directory).join(file).display().to_string();
+    let mut text = format!("made, good for {days} days:\n");
+    for one in made {
+        let guard = if one.mode == 0o600 { "  (secret)" } else { "" };
+        text.push_str(&format!("  {}{guard}\n", shown(one.file)));
+    }
+    text.push_str(&format!(
+        "  {}  (secret: all of them, for a Heat environment)\n\
+         Keep the directory in a safe place, and twice: whoever has the keys is the cluster's administrator,\n\
+         and without them no master can be added. docs/certificates.md says which node gets what.\n",
+        shown(PARAMETERS)
+    ));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::certificates::judge;
+    use crate::certificates::x509::X509;
+
+    const NOW: Timestamp = Timestamp(1_772_366_400_000);
+
+    #[test]
+    fn three_authorities_and_a_key_pair_are_made_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = directory(&dir.path().join("a/b")).unwrap();
+        let made = set("blue", 100, NOW).unwrap();
+        write(&tree, &made, NOW).unwrap();
+        let bits = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!(bits(tree.base()), 0o700);
+        let (mut subjects, mut keys) = (BTreeSet::new(), BTreeSet::new());
+        let parameters = std::fs::read_to_string(tree.base().join(PARAMETERS)).unwrap();
+        for one in &made {
+            let path = tree.base().join(one.file);
+            let content = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(bits(&path), one.mode, "{}", one.file);
+            assert_eq!(one.mode == 0o600, content.contains("PRIVATE KEY"), "{}", one.file);
+            let indented: String = content.lines().map(|line| format!("    {line}\n")).collect();
+            assert!(parameters.contains(&format!("  {}: |\n{indented}", one.parameter)), "{parameters}");
+            if let Ok(found) = X509::all_from_pem(&content) {
+                let at = |days: u64| judge::check_authority(&found[0], NOW.after(Duration::from_hours(24 * days)));
+                assert!(at(0).is_ok() && at(100).is_ok() && at(101).is_err());
+                subjects.insert(found[0].subject.common_name.clone().unwrap());
+            } else if let Ok(key) = PrivateKey::from_pem(&content) {
+                keys.insert(key.fingerprint());
+            }
+        }
+        assert_eq!(subjects, ["blue-ca", "blue-etcd-ca", "blue-front-proxy-ca"].map(str::to_owned).into());
+        assert_eq!((keys.len(), bits(&tree.base().join(PARAMETERS))), (4, 0o600));
+
+        let again = write(&tree, &set("blue", 100, NOW).unwrap(), NOW).unwrap_err();
+        assert!(again.to_string().contains("would be overwritten"), "{again}");
+        assert_eq!(std::fs::read_to_string(tree.base().join(PARAMETERS)).unwrap(), parameters);
+        // Cut off after its first file: nothing is overwritten either, and the way out is told.
+        for file in tree.list(Path::new("")).unwrap().iter().filter(|file| *file != "ca.key") {
+            tree.remove(Path::new(file)).unwrap();
+        }
+        let cut = write(&tree, &made, NOW).unwrap_err();
+        assert!(cut.suggested_remedy().unwrap().contains("cut off"), "{cut}");
+        assert_eq!(tree.list(Path::new("")).unwrap(), ["ca.key"], "nothing is written beside it");
+    }
+
+    #[test]
+    fn a_name_that_no_subject_can_carry_is_refused() {
+        for name in ["", "a\nb", &"x".repeat(NAME_LIMIT + 1)] {
+            assert!(set(name, 1, NOW).is_err(), "{name:?}");
+        }
+    }
+}

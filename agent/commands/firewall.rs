@@ -1,0 +1,148 @@
+//! `firewall`: the ports of the node's services, opened in the host's own firewall. Its unit runs it after the firewall's, at each
+//! boot, start and reload of that.
+//!
+//! In: the file that the agent wrote, what the firewall's tool says. Out: commands of that tool, each said once it is done. A second
+//! run does nothing.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::{carry_out, exit, note, print};
+use crate::error::{Error, Result};
+use crate::files::{Attributes, READ_LIMIT, Tree};
+use crate::network::firewall::{self, POLICIES, Policy, Rule};
+use crate::network::{FIREWALL, FirewallFile, FirewallTool};
+use crate::programs::tool::{ask, told};
+
+/// What `iptables.service` of Fedora's iptables-services restores.
+const SAVED: &str = "/etc/sysconfig/iptables";
+
+/// Opens what the file asks for, and closes what it asks for no more.
+///
+/// # Errors
+/// Says what could not be done.
+pub fn run() -> Result<ExitCode> {
+    let root = Tree::open(Path::new("/"))?;
+    let wanted: FirewallFile = root.read_json(Path::new(FIREWALL))?.ok_or_else(|| {
+        Error::permanent(format!("there is no {FIREWALL}")).remedy("the agent writes it where FIREWALL names the host's firewall")
+    })?;
+    let rules = firewall::rules(&wanted.open)?;
+    match wanted.tool {
+        FirewallTool::Nftables => nftables(&rules),
+        FirewallTool::Firewalld => firewalld(&rules),
+        FirewallTool::IptablesServices => save(&root, &rules).and_then(|()| iptables(&rules)),
+    }?;
+    Ok(exit::OK)
+}
+
+fn nftables(rules: &[Rule]) -> Result<()> {
+    let ruleset = told("nft", &["-a", "list", "ruleset"], "")?;
+    if !rules.is_empty() && !firewall::nft_is_closed(&ruleset) {
+        note(
+            "no input chain of nftables is closed, by its policy or a last rule that drops or rejects: nothing is to be opened there",
+        );
+    }
+    let script = firewall::nft_script(&ruleset, rules);
+    if script.is_empty() {
+        return Ok(());
+    }
+    // One transaction: all of it or nothing.
+    told("nft", &["-f", "-"], &script)?;
+    print(&script)
+}
+
+fn iptables(rules: &[Rule]) -> Result<()> {
+    // -w: docker or kube-proxy may hold the tables' lock.
+    let mut chains = told("iptables", &["-w", "-S", "INPUT"], "")?;
+    chains.push_str(&told("iptables", &["-w", "-S", "FORWARD"], "")?);
+    for mut command in firewall::iptables_commands(&chains, rules) {
+        command.insert(0, "-w".to_owned());
+        carry_out("iptables", &command)?;
+    }
+    Ok(())
+}
+
+fn save(root: &Tree, rules: &[Rule]) -> Result<()> {
+    let file = Path::new(SAVED);
+    let (Some(bytes), Some(facts)) = (root.read(file, READ_LIMIT)?, root.facts_followed(file)?) else {
+        note(&format!("there is no {SAVED}: iptables.service restores nothing, and nothing is saved"));
+        return Ok(());
+    };
+    let text = String::from_utf8(bytes).map_err(|error| Error::permanent(error).context(format!("reading {SAVED}")))?;
+    let saved = firewall::saved(&text, rules);
+    if saved == text {
+        return Ok(());
+    }
+    root.write(file, saved.as_bytes(), Attributes { mode: facts.mode, owner: Some(facts.owner) })?;
+    print(&format!("wrote {SAVED}\n"))
+}
+
+/// A new policy is in force from firewalld's next reload on, which is asked for once. Rules of one that is there are changed in
+/// both of its configurations: a reload would drop whatever an operator has not made permanent.
+fn firewalld(rules: &[Rule]) -> Result<()> {
+    match ask("firewall-cmd", &["--state"], "")? {
+        Some(answer) if answer.well => {}
+        Some(_) => {
+            return Err(Error::transient("firewalld does not run")
+                .context("opening the firewall")
+                .remedy("systemctl start firewalld"));
+        }
+        None => {
+            return Err(Error::permanent("firewall-cmd is not installed")
+                .context("opening the firewall")
+                .remedy("install firewalld in the image, or set FIREWALL to the firewall that it has"));
+        }
+    }
+    let permanent = told("firewall-cmd", &["--permanent", "--get-policies"], "").map_err(|error| {
+        error.remedy("firewalld 0.9 or later knows policies; with an older one open the ports by other means")
+    })?;
+    let running = told("firewall-cmd", &["--get-policies"], "")?;
+    let mut reload = false;
+    for policy in &POLICIES {
+        let rich = policy.rich_rules(rules);
+        let is_in = |list: &str| list.split_whitespace().any(|name| name == policy.name);
+        if rich.is_empty() {
+            // What runs lets nothing in any more; its name goes with firewalld's next reload.
+            if is_in(&running) {
+                change(policy, &[], &[])?;
+            }
+            if is_in(&permanent) {
+                command(&["--permanent", &format!("--delete-policy={}", policy.name)])?;
+            }
+            continue;
+        }
+        if !is_in(&permanent) {
+            command(&["--permanent", &format!("--new-policy={}", policy.name)])?;
+        }
+        let named = format!("--policy={}", policy.name);
+        for (direction, zone) in [("ingress", "ANY"), ("egress", policy.egress)] {
+            let zones = told("firewall-cmd", &["--permanent", &named, &format!("--list-{direction}-zones")], "")?;
+            if zones.trim() != zone {
+                command(&["--permanent", &named, &format!("--add-{direction}-zone={zone}")])?;
+            }
+        }
+        change(policy, &["--permanent"], &rich)?;
+        if is_in(&running) {
+            change(policy, &[], &rich)?;
+        } else {
+            reload = true;
+        }
+    }
+    if reload { command(&["--reload"]) } else { Ok(()) }
+}
+
+/// Makes the rules of a policy these, in the configuration that runs or the permanent one.
+fn change(policy: &Policy, which: &[&str], rich: &[String]) -> Result<()> {
+    let named = format!("--policy={}", policy.name);
+    let arguments =
+        |option: &str| -> Vec<String> { which.iter().copied().chain([named.as_str(), option]).map(str::to_owned).collect() };
+    let there = told("firewall-cmd", &arguments("--list-rich-rules"), "")?;
+    for option in policy.changes(&there, rich) {
+        command(&arguments(&option))?;
+    }
+    Ok(())
+}
+
+fn command<S: AsRef<str>>(arguments: &[S]) -> Result<()> {
+    carry_out("firewall-cmd", arguments)
+}

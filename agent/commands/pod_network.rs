@@ -1,0 +1,206 @@
+//! `pod-network`: this node's part of the network of pods. Its unit runs it at each boot, before the container runtime and without
+//! the daemon.
+//!
+//! In: the file that the agent wrote, flannel's subnet, what `ip` and `iptables` say. Out: docker's options, a bridge, routes and
+//! rules; a line for each thing that was done. A second run does nothing.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+
+use super::{carry_out, exit, note, print, print_error};
+use crate::clock::Clock;
+use crate::desired::Peer;
+use crate::error::{Error, Result};
+use crate::files::{Attributes, READ_LIMIT, Tree};
+use crate::network::links::{self, Words, words};
+use crate::network::subnet_env::{self, Subnet};
+use crate::network::{DOCKER_OPTIONS, DOCKER_VARIABLE, POD_NETWORK, PodNetworkFile, SUBNET_FILES};
+use crate::programs::tool::{ask, told};
+use crate::watch::Watch;
+
+/// How long flannel is waited for. It waits for etcd itself, which needs most of its members; the unit's TimeoutStartSec= is above.
+const PATIENCE: Duration = Duration::from_mins(10);
+/// How often somebody hears what is waited for.
+const REMINDER: Duration = Duration::from_mins(1);
+/// The poll under inotify.
+const POLL: Duration = Duration::from_secs(2);
+
+/// Does what the file asks for.
+///
+/// # Errors
+/// Says what could not be done; of several routes each is tried, and each that fails is said.
+pub fn run() -> Result<ExitCode> {
+    let root = Tree::open(Path::new("/"))?;
+    let wanted: PodNetworkFile = root.read_json(Path::new(POD_NETWORK))?.ok_or_else(|| {
+        Error::permanent(format!("there is no {POD_NETWORK}"))
+            .remedy("the agent writes it where a node has a network of pods to make")
+    })?;
+    match wanted {
+        PodNetworkFile::DockerBridge { network, bridge } => {
+            let subnet = subnet(&root, network)?;
+            write_options(&root, &subnet)?;
+            remove_stale(&root, &bridge, subnet.address)?;
+            let_through(network)?;
+        }
+        PodNetworkFile::Cni { network } => {
+            subnet(&root, network)?;
+            let_through(network)?;
+        }
+        PodNetworkFile::Routes { network, bridge, address, peers } => {
+            make_bridge(&bridge, address)?;
+            let_through(network)?;
+            return make_routes(address, &peers);
+        }
+    }
+    Ok(exit::OK)
+}
+
+/// What flannel gave this node. A subnet of an earlier network is waited out: flanneld writes the file anew once it has a lease.
+fn subnet(root: &Tree, network: Ipv4Net) -> Result<Subnet> {
+    let clock = Clock::system();
+    let (waited, mut said) = (clock.start(), None);
+    let news = Watch::open();
+    loop {
+        // Watched before it is read, so that nothing is missed in between. The directories come with flanneld.
+        news.add(Path::new("/run"));
+        let mut why = "is not there".to_owned();
+        for file in SUBNET_FILES.map(Path::new) {
+            file.parent().into_iter().for_each(|directory| news.add(directory));
+            let Some(bytes) = root.read(file, READ_LIMIT)? else { continue };
+            let subnet = subnet_env::parse(&String::from_utf8_lossy(&bytes))
+                .map_err(|error| error.context(format!("reading {}", file.display())))?;
+            if network.contains(&subnet.address) {
+                return Ok(subnet);
+            }
+            why = format!("says {}, which is not within {network}", subnet.address.trunc());
+        }
+        let waiting = format!("flannel's subnet file {} {why}", SUBNET_FILES.join(" or "));
+        let elapsed = waited.elapsed();
+        if elapsed >= PATIENCE {
+            return Err(Error::transient(format!("{waiting}, after {} s", elapsed.as_secs()))
+                .context("waiting for this node's subnet")
+                .remedy("journalctl -u flanneld says why it has no lease; then systemctl restart heat-node-pod-network"));
+        }
+        if said.is_none_or(|said| elapsed >= said + REMINDER) {
+            said = Some(elapsed);
+            print(&format!("waiting, {} s of at most {} s: {waiting}\n", elapsed.as_secs(), PATIENCE.as_secs()))?;
+        }
+        news.wait(POLL);
+    }
+}
+
+/// docker's options, as Magnum's own helper writes them (magnum-node.md 1.7).
+///
+/// docker masquerades whatever leaves its bridge, to pods of other nodes too: they would see the node's address in place of the
+/// pod's. Where flannel masquerades, and does so only for what leaves the network, docker must not: so does mk-docker-opts
+/// (seed-systems.md 8c). Where it does not, docker's default stays, or pods would reach nothing outside.
+fn write_options(root: &Tree, subnet: &Subnet) -> Result<()> {
+    let masquerade = if subnet.masquerades { " --ip-masq=false" } else { "" };
+    let text = format!("{DOCKER_VARIABLE}=\"--bip={} --mtu={}{masquerade}\"\n", subnet.address, subnet.mtu);
+    let file = Path::new(DOCKER_OPTIONS);
+    if root.read(file, READ_LIMIT)?.is_some_and(|there| there == text.as_bytes()) {
+        return Ok(());
+    }
+    if let Some(directory) = file.parent() {
+        root.create_dir_all(directory, Attributes::mode(0o755))?;
+    }
+    root.write(file, text.as_bytes(), Attributes::mode(0o644))?;
+    print(&format!("wrote {DOCKER_OPTIONS}: {text}"))
+}
+
+/// docker keeps a bridge that is there with the address it has. One of an earlier subnet goes, but never under containers.
+fn remove_stale(root: &Tree, bridge: &str, address: Ipv4Net) -> Result<()> {
+    let Some(there) = addresses(bridge)? else { return Ok(()) };
+    if there == [address] {
+        return Ok(());
+    }
+    let there = there.first().map_or_else(|| "no address".to_owned(), Ipv4Net::to_string);
+    let used = if docker_runs(root)? {
+        Some("docker runs")
+    } else if !told("ip", &words(&format!("-o link show master {bridge}")), "")?.is_empty() {
+        Some("containers are on it")
+    } else {
+        None
+    };
+    if let Some(used) = used {
+        note(&format!("{bridge} has {there} and stays, because {used}; with docker's next start it is to have {address}"));
+        return Ok(());
+    }
+    carry_out_all("ip", &[words(&format!("link del dev {bridge}"))])?;
+    print(&format!("it had {there}: docker makes it with {address}\n"))
+}
+
+/// Whether the process of docker's pid file is docker (`dockerd`, `dockerd-current`, `docker`): after a crash it may be another.
+fn docker_runs(root: &Tree) -> Result<bool> {
+    let Some(pid) = root.read(Path::new("run/docker.pid"), READ_LIMIT)? else { return Ok(false) };
+    let Ok(pid) = String::from_utf8_lossy(&pid).trim().parse::<u32>() else { return Ok(false) };
+    let name = root.read(Path::new(&format!("proc/{pid}/comm")), READ_LIMIT)?;
+    Ok(name.is_some_and(|name| name.starts_with(b"docker")))
+}
+
+/// Addresses of an interface; `None` where there is none of that name.
+fn addresses(interface: &str) -> Result<Option<Vec<Ipv4Net>>> {
+    let answer = ask("ip", &words(&format!("-4 -o addr show dev {interface}")), "")?;
+    Ok(answer.filter(|answer| answer.well).map(|answer| links::addresses(&answer.out)))
+}
+
+/// Nothing that packets of pods pass through must be closed to them.
+fn let_through(network: Ipv4Net) -> Result<()> {
+    // -w: docker or kube-proxy may hold the tables' lock.
+    match ask("iptables", &words("-w -S FORWARD"), "")? {
+        Some(answer) if answer.well => {
+            carry_out_all("iptables", &links::let_through(&answer.out, network).into_iter().map(waiting).collect::<Vec<_>>())
+        }
+        Some(answer) => Err(Error::permanent(answer.err).context("iptables -S FORWARD")),
+        None => {
+            note("there is no iptables: nobody has closed its FORWARD chain, and no rule is made");
+            Ok(())
+        }
+    }
+}
+
+fn waiting(mut words: Words) -> Words {
+    words.insert(0, "-w".to_owned());
+    words
+}
+
+fn make_bridge(bridge: &str, address: Ipv4Net) -> Result<()> {
+    let there = addresses(bridge)?;
+    if there.is_none() {
+        carry_out_all("ip", &[words(&format!("link add name {bridge} type bridge"))])?;
+    }
+    let link = links::link(&told("ip", &words(&format!("-d -o link show dev {bridge}")), "")?);
+    if !link.is_bridge {
+        return Err(Error::refused("it is there and no bridge")
+            .context(format!("making the bridge {bridge}"))
+            .remedy("give the pods' bridge another name, or remove the interface"));
+    }
+    carry_out_all("ip", &links::readdress(&there.unwrap_or_default(), address, bridge))?;
+    if link.is_up { Ok(()) } else { carry_out_all("ip", &[words(&format!("link set dev {bridge} up"))]) }
+}
+
+/// Routes to the pods of the others. One that cannot be made is no reason to leave out those behind it.
+fn make_routes(own: Ipv4Net, peers: &[Peer]) -> Result<ExitCode> {
+    let found = links::routes(&told("ip", &words("-4 -o route show table main"), "")?);
+    let peers: Vec<Peer> = peers.iter().filter(|peer| peer.subnet != own.trunc()).copied().collect();
+    carry_out_all("ip", &links::without_strays(&found, &peers))?;
+    let mut code = exit::OK;
+    for peer in &peers {
+        let way = ask("ip", &words(&format!("-4 -o route get {}", peer.node)), "")?.and_then(|answer| links::way(&answer.out));
+        let made = links::interface_to(peer, way)
+            .and_then(|interface| links::route_to(peer, &interface, &found))
+            .and_then(|command| carry_out_all("ip", command.as_slice()));
+        if let Err(error) = made {
+            print_error(&error);
+            code = exit::FAILED;
+        }
+    }
+    Ok(code)
+}
+
+fn carry_out_all(tool: &str, commands: &[Words]) -> Result<()> {
+    commands.iter().try_for_each(|arguments| carry_out(tool, arguments))
+}

@@ -1,0 +1,494 @@
+//! Drift of a node in place: what it is, what is put back, and what lies beside the node's own files.
+//!
+//! A cause is put back once. If it comes back something else writes it, and from then on it is only reported: two tools that
+//! correct each other would restart the node's services for ever. What somebody else added is reported and never removed.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::converge::plan::AttributeChange;
+use crate::converge::{Observed, Plan};
+use crate::desired::{Desired, Probe};
+use crate::error::Result;
+use crate::files::{Attributes, FileKind, READ_LIMIT, Tree};
+use crate::programs::key_of;
+use crate::report::{Code, Report};
+
+const FILE: &str = "drift.json";
+/// How many repairs are remembered.
+const MOST: usize = 64;
+/// How long a repair is remembered where it is no file: a service may go down for another reason the next day.
+const DAY: Duration = Duration::from_hours(24);
+/// How often one thing is put back within a day, whatever is found there.
+const TIMES: u32 = 3;
+
+/// Where systemd finds unit files and drop-ins: all that it reads for a unit of this machine.
+const UNIT_FOLDERS: [&str; 6] = [
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+];
+/// Where kernel settings are read, those of a later name over those of an earlier one.
+const SYSCTL_FOLDERS: [&str; 3] = ["/etc/sysctl.d", "/run/sysctl.d", "/usr/lib/sysctl.d"];
+
+/// One thing that is not as the parameters ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cause {
+    /// What it is about: a path or a unit.
+    pub(super) what: String,
+    /// What is found there.
+    state: String,
+    kind: Kind,
+    /// In words.
+    pub(super) text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A file or directory of the node's.
+    File,
+    /// A unit, or certificates.
+    State,
+    /// It passes by what is done for another cause, or when a disk comes back.
+    Effect,
+    /// Somebody else's: reported, and left alone.
+    Foreign,
+}
+
+impl Cause {
+    fn new(kind: Kind, what: &str, state: impl Into<String>, text: String) -> Self {
+        Self { what: what.to_owned(), state: state.into(), kind, text }
+    }
+
+    /// Something of a volume, which is tried whenever it is found.
+    pub(super) fn of_volume(text: &str) -> Self {
+        Self::new(Kind::Effect, text, "", text.to_owned())
+    }
+
+    /// Whether it is left alone, whatever DRIFT says.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.kind == Kind::Foreign
+    }
+}
+
+/// What is remembered of drift, over restarts too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Record {
+    /// What was put back since the last deployment, oldest first.
+    repairs: Vec<Repair>,
+    /// What lay beside the node's files when it was brought up, and its digest; absent where nobody looked.
+    beside: Option<BTreeMap<String, String>>,
+}
+
+/// Something that was put back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Repair {
+    what: String,
+    state: String,
+    is_file: bool,
+    times: u32,
+    at: Timestamp,
+}
+
+impl Record {
+    /// Reads it; one that cannot be understood is put aside and said.
+    pub(super) fn open(state: &Tree, report: &Report) -> Result<Self> {
+        Ok(state.read_state(Path::new(FILE), report, Code::StatePutAside)?.unwrap_or_default())
+    }
+
+    /// Writes it.
+    pub(super) fn write(&self, state: &Tree) -> Result<()> {
+        state.write_json(Path::new(FILE), self, Attributes::mode(0o600))
+    }
+
+    /// A node that was just brought up: what lies beside its files is as it should be, and nothing was put back.
+    pub(super) fn of_new(beside: BTreeMap<String, String>) -> Self {
+        Self { repairs: Vec::new(), beside: Some(beside) }
+    }
+
+    /// Whether the cause was put back and came back.
+    pub(super) fn holds(&self, cause: &Cause, now: Timestamp) -> bool {
+        if !matches!(cause.kind, Kind::File | Kind::State) {
+            return false;
+        }
+        self.repairs.iter().filter(|repair| repair.what == cause.what).any(|repair| {
+            let is_recent = now.since(repair.at) < DAY;
+            (repair.state == cause.state && (is_recent || repair.is_file)) || (repair.times >= TIMES && is_recent)
+        })
+    }
+
+    /// These were put back.
+    pub(super) fn repaired(&mut self, causes: &[Cause], now: Timestamp) {
+        for cause in causes.iter().filter(|cause| matches!(cause.kind, Kind::File | Kind::State)) {
+            let before = self.repairs.iter().position(|repair| repair.what == cause.what).map(|place| self.repairs.remove(place));
+            let times = before.filter(|repair| now.since(repair.at) < DAY).map_or(0, |repair| repair.times);
+            self.repairs.push(Repair {
+                what: cause.what.clone(),
+                state: cause.state.clone(),
+                is_file: cause.kind == Kind::File,
+                times: times + 1,
+                at: now,
+            });
+        }
+        let surplus = self.repairs.len().saturating_sub(MOST);
+        self.repairs.drain(..surplus);
+    }
+
+    /// What was added or changed beside the node's files since it was brought up. True: nobody looked before, and what is there
+    /// now is taken as it is.
+    pub(super) fn compare(&mut self, beside: BTreeMap<String, String>) -> (Vec<Cause>, bool) {
+        let Some(before) = &self.beside else {
+            self.beside = Some(beside);
+            return (Vec::new(), true);
+        };
+        let news = beside.into_iter().filter_map(|(path, digest)| match before.get(&path) {
+            None => Some(Cause::new(Kind::Foreign, &path, digest, format!("{path} was added"))),
+            Some(old) if *old != digest => Some(Cause::new(Kind::Foreign, &path, digest, format!("{path} was changed"))),
+            Some(_) => None,
+        });
+        (news.collect(), false)
+    }
+}
+
+/// What a plan would do, as causes.
+pub(super) fn causes(plan: &Plan, observed: &Observed) -> Vec<Cause> {
+    let digest = |path: &str| {
+        let content = observed.files.get(path).and_then(|seen| seen.content.as_deref());
+        content.map_or_else(|| "nothing".to_owned(), |content| key_of(&String::from_utf8_lossy(content)))
+    };
+    // What lies on a volume is gone with it, and comes back with it.
+    let kind = if plan.volumes.is_empty() { Kind::File } else { Kind::Effect };
+    let mut all = Vec::new();
+    for change in &plan.files {
+        let state = format!("{} {}", digest(&change.path), found(&change.attributes));
+        let verb = if change.attributes.mode_before.is_none() { "is gone" } else { "differs" };
+        all.push(Cause::new(kind, &change.path, state, format!("{} {verb}", change.path)));
+    }
+    for change in &plan.directories {
+        let verb = if change.new { "is gone" } else { "differs" };
+        all.push(Cause::new(kind, &change.path, found(&change.attributes), format!("{} {verb}", change.path)));
+    }
+    all.extend(plan.certificates.iter().map(|text| Cause::new(Kind::State, text, "", text.clone())));
+    let state = |unit: &str| observed.units.get(unit);
+    for unit in &plan.enable {
+        let word = state(unit).map(|state| state.unit_file_state.clone()).unwrap_or_default();
+        all.push(Cause::new(Kind::State, &format!("{unit} at boot"), word, format!("{unit} is not enabled")));
+    }
+    for unit in &plan.start {
+        // Nobody but who masked it makes it run.
+        let masked = state(unit).is_some_and(|state| state.load_state == "masked");
+        let word = state(unit).map(|state| state.active_state.clone()).unwrap_or_default();
+        let kind = if masked { Kind::Foreign } else { Kind::State };
+        all.push(Cause::new(kind, unit, word, format!("{unit} is not running")));
+    }
+    for (unit, state) in &observed.units {
+        if state.load_state == "masked" || state.unit_file_state.starts_with("masked") {
+            all.push(Cause::new(Kind::Foreign, unit, "masked", format!("{unit} is masked (systemctl unmask {unit})")));
+        }
+    }
+    // Who reads a file that differs, and who was not restarted when it was put back.
+    let restart = plan.restart.iter().map(|unit| (unit, format!("{unit} has not read its files")));
+    let helpers = plan.helpers.iter().map(|unit| (unit, format!("{unit} has not applied its files")));
+    for (unit, text) in restart.chain(helpers) {
+        if observed.pending.contains(unit) {
+            all.push(Cause::new(Kind::Effect, unit, "", text));
+        }
+    }
+    all.extend(plan.volumes.iter().map(|text| Cause::of_volume(text)));
+    all
+}
+
+/// What tells these causes from others, whatever state they are in; 0 for none.
+pub(super) fn digest(causes: &[Cause]) -> u64 {
+    let all: Vec<&str> = causes.iter().map(|cause| cause.what.as_str()).collect();
+    if all.is_empty() {
+        0
+    } else {
+        u64::from_str_radix(key_of(&all.join("\n")).get(..15).unwrap_or_default(), 16).unwrap_or(1) | 1
+    }
+}
+
+fn found(attributes: &AttributeChange) -> String {
+    format!("{:?} {:?}", attributes.mode_before, attributes.owner_before)
+}
+
+/// What lies beside the node's own files and bends what they say: unit files and drop-ins of its units, settings of the kernel
+/// that are read after its own. By path, with a digest of the content, or where a link leads.
+pub(super) fn beside(desired: &Desired, root: &Tree) -> Result<BTreeMap<String, String>> {
+    let mut all = BTreeMap::new();
+    let mut note = |path: String| -> Result<()> {
+        if desired.files.iter().any(|file| file.path == path) {
+            return Ok(());
+        }
+        let place = Path::new(&path);
+        let says = match root.facts(place)?.map(|facts| facts.kind) {
+            Some(FileKind::Link) => root.read_link(place)?.map(|target| target.to_string_lossy().into_owned()),
+            Some(FileKind::File) => root.read(place, READ_LIMIT)?.map(|bytes| key_of(&String::from_utf8_lossy(&bytes))),
+            _ => None,
+        };
+        all.extend(says.map(|says| (path, says)));
+        Ok(())
+    };
+    let units = desired.units.iter().filter(|unit| !unit.applies_files).map(|unit| unit.name.as_str());
+    for name in units.chain(["service"]) {
+        for folder in UNIT_FOLDERS {
+            note(format!("{folder}/{name}"))?;
+            let drop_ins = format!("{folder}/{name}.d");
+            for path in conf_files(root, &drop_ins)? {
+                note(path)?;
+            }
+        }
+    }
+    let measured = desired.gates.iter().filter_map(|gate| match &gate.probe {
+        Probe::Sysctl(keys) => Some(keys),
+        _ => None,
+    });
+    let keys: Vec<&str> = measured.flatten().map(|(key, _)| key.as_str()).collect();
+    let own = desired.files.iter().find_map(|file| file.path.strip_prefix("/etc/sysctl.d/")).unwrap_or("~");
+    for folder in SYSCTL_FOLDERS {
+        for path in conf_files(root, folder)? {
+            let is_later = path.rsplit('/').next().is_some_and(|name| name >= own);
+            let sets = |text: &str| keys.iter().any(|key| text.replace('.', "/").contains(key));
+            let text = || root.read(Path::new(&path), READ_LIMIT).map(Option::unwrap_or_default);
+            if is_later && sets(&String::from_utf8_lossy(&text()?)) {
+                note(path)?;
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn conf_files(root: &Tree, folder: &str) -> Result<Vec<String>> {
+    if root.facts_followed(Path::new(folder))?.is_none_or(|facts| facts.kind != FileKind::Directory) {
+        return Ok(Vec::new());
+    }
+    let names = root.list(Path::new(folder))?;
+    let names = names.iter().filter_map(|name| name.to_str()).filter(|name| {
+        // A temporary file of somebody's editor is read by nobody.
+        Path::new(name).extension().is_some_and(|end| end == "conf") && !name.starts_with('.')
+    });
+    Ok(names.map(|name| format!("{folder}/{name}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::converge;
+    use crate::desired::{Directory, File, Gate, Owner, Unit};
+    use crate::systemd::UnitState;
+
+    fn file(path: &str, state: &str) -> Cause {
+        Cause::new(Kind::File, path, state, format!("{path} differs"))
+    }
+
+    fn unit(name: &str) -> Cause {
+        Cause::new(Kind::State, name, "inactive", format!("{name} is not running"))
+    }
+
+    /// How often a week of passes, one a minute, puts back what another tool does before each of them.
+    fn repairs_of_a_week(cause: impl Fn(u32) -> Cause) -> u32 {
+        let (clock, mut record, mut repairs) = (Clock::manual(Timestamp(0)), Record::default(), 0);
+        for pass in 0..7 * 24 * 60 {
+            let cause = cause(pass);
+            if !record.holds(&cause, clock.now()) {
+                repairs += 1;
+                record.repaired(&[cause], clock.now());
+                // As over a restart of the agent.
+                let text = serde_json::to_string(&record).unwrap();
+                record = serde_json::from_str(&text).unwrap();
+            }
+            clock.advance(Duration::from_mins(1));
+        }
+        repairs
+    }
+
+    #[test]
+    fn another_tool_is_not_fought_with() {
+        assert_eq!(repairs_of_a_week(|_| file("/etc/x", "theirs")), 1, "the same content each time");
+        assert_eq!(repairs_of_a_week(|_| unit("etcd.service")), 7, "a unit is stopped each time: once a day");
+        let changing = repairs_of_a_week(|pass| file("/etc/x", &pass.to_string()));
+        assert_eq!(changing, 7 * TIMES, "each time another content, as of a file with a date in it");
+        let two = repairs_of_a_week(|pass| file("/etc/x", if pass % 2 == 0 { "one" } else { "other" }));
+        assert!(two <= 7 * TIMES, "two tools");
+    }
+
+    #[test]
+    fn a_new_cause_is_put_back_and_a_deployment_starts_afresh() {
+        let (now, mut record) = (Timestamp(1), Record::default());
+        let (first, other, elsewhere) = (file("/etc/x", "a"), file("/etc/x", "b"), file("/etc/y", "a"));
+        record.repaired(std::slice::from_ref(&first), now);
+        assert!(record.holds(&first, now));
+        assert!(!record.holds(&other, now) && !record.holds(&elsewhere, now));
+        assert!(!Record::of_new(BTreeMap::new()).holds(&first, now));
+        // A disk that comes and goes is no tool.
+        let volume = Cause::of_volume("volume");
+        record.repaired(std::slice::from_ref(&volume), now);
+        assert!(!record.holds(&volume, now));
+        for number in 0..100 {
+            record.repaired(&[file(&format!("/etc/{number}"), "a")], now);
+        }
+        assert_eq!(record.repairs.len(), MOST);
+        assert!(record.holds(&file("/etc/99", "a"), now) && !record.holds(&first, now), "the oldest are forgotten");
+    }
+
+    #[test]
+    fn changed_removed_stopped_disabled_and_masked_are_told_apart() {
+        let desired = Desired {
+            directories: vec![Directory { path: "/etc/d".into(), mode: 0o755, owner: Owner::root(), needs: BTreeSet::new() }],
+            files: ["/etc/same", "/etc/changed", "/etc/gone"].map(|path| File::public(path, "ours")).to_vec(),
+            units: ["stopped", "disabled", "masked", "well"]
+                .map(|name| Unit {
+                    name: format!("{name}.service"),
+                    enable: true,
+                    restart_on: BTreeSet::from(["/etc/changed".to_owned()]),
+                    needs: BTreeSet::new(),
+                    applies_files: false,
+                })
+                .to_vec(),
+            ..Desired::default()
+        };
+        let seen = |content: &str| converge::observed::Seen {
+            kind: FileKind::File,
+            mode: 0o644,
+            owner: (0, 0),
+            content: Some(content.into()),
+        };
+        let mut observed = Observed { ownership: converge::observed::Ownership::Ignored, ..Observed::default() };
+        observed.files.insert("/etc/same".into(), seen("ours"));
+        observed.files.insert("/etc/changed".into(), seen("theirs"));
+        for (name, active, file, load) in [
+            ("stopped", "inactive", "enabled", "loaded"),
+            ("disabled", "active", "disabled", "loaded"),
+            ("masked", "active", "masked", "masked"),
+            ("well", "active", "enabled", "loaded"),
+        ] {
+            let name = format!("{name}.service");
+            let state = UnitState {
+                active_state: active.into(),
+                unit_file_state: file.into(),
+                load_state: load.into(),
+                ..UnitState::default()
+            };
+            observed.units.insert(name, state);
+        }
+        let found = |observed: &Observed| causes(&converge::plan(&desired, observed), observed);
+        let causes = found(&observed);
+        let texts: Vec<(&str, bool)> = causes.iter().map(|cause| (cause.text.as_str(), cause.is_foreign())).collect();
+        assert_eq!(
+            texts,
+            [
+                ("/etc/changed differs", false),
+                ("/etc/gone is gone", false),
+                ("/etc/d is gone", false),
+                ("disabled.service is not enabled", false),
+                ("stopped.service is not running", false),
+                ("masked.service is masked (systemctl unmask masked.service)", true),
+            ],
+            "who reads a file that differs is no cause of its own"
+        );
+        // Another content is another cause; the same one is not.
+        let theirs = &causes[0];
+        assert_eq!(theirs, &found(&observed)[0]);
+        observed.files.insert("/etc/changed".into(), seen("others'"));
+        assert_ne!(theirs, &found(&observed)[0]);
+        assert_ne!(theirs.state, found(&observed)[0].state);
+        // A unit that fails, and one that starts over and over, wait for the same next try.
+        assert_eq!(digest(&causes), digest(&found(&observed)));
+        assert_ne!(digest(&causes), digest(&causes[1..]));
+        assert_eq!(digest(&[]), 0);
+        // With its volume away everything is an effect of that.
+        let record = Record { repairs: vec![], beside: None };
+        let mut repaired = record.clone();
+        observed.files.clear();
+        let plan = Plan { volumes: vec!["volume".into()], ..converge::plan(&desired, &observed) };
+        let files: Vec<Cause> = super::causes(&plan, &observed).into_iter().filter(|cause| cause.what.starts_with('/')).collect();
+        repaired.repaired(&files, Timestamp(1));
+        assert!(!files.is_empty() && repaired == record);
+    }
+
+    #[test]
+    fn what_is_added_beside_the_nodes_files_is_found_and_what_was_there_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = Tree::open(folder.path()).unwrap();
+        let put = |path: &str, text: &str| {
+            let parent = Path::new(path).parent().unwrap();
+            tree.create_dir_all(parent.strip_prefix("/").unwrap(), Attributes::mode(0o755)).unwrap();
+            tree.write(Path::new(path), text.as_bytes(), Attributes::mode(0o644)).unwrap();
+        };
+        let ours = "/etc/systemd/system/etcd.service.d/50-heat-node-agent.conf";
+        let settings = "/etc/sysctl.d/90-heat-node-agent.conf";
+        let desired = Desired {
+            files: vec![File::public(ours, "[Service]\n"), File::public(settings, "net.ipv4.ip_forward = 1\n")],
+            units: vec![Unit {
+                name: "etcd.service".into(),
+                enable: true,
+                restart_on: BTreeSet::new(),
+                needs: BTreeSet::new(),
+                applies_files: false,
+            }],
+            gates: vec![Gate {
+                name: "sysctl".into(),
+                unit: None,
+                probe: Probe::Sysctl(vec![("net/ipv4/ip_forward".into(), 1)]),
+                consecutive: 1,
+                deadline: None,
+                needs: BTreeSet::new(),
+                remedy: String::new(),
+            }],
+            ..Desired::default()
+        };
+        put(ours, "[Service]\n");
+        put(settings, "net.ipv4.ip_forward = 1\n");
+        put("/usr/lib/systemd/system/etcd.service", "[Service]\n");
+        put("/usr/lib/systemd/system/etcd.service.d/image.conf", "[Service]\n");
+        let mut record = Record::default();
+        assert_eq!(record.compare(beside(&desired, &tree).unwrap()), (vec![], true));
+        assert_eq!(record.compare(beside(&desired, &tree).unwrap()), (vec![], false));
+
+        for path in [
+            "/etc/systemd/system/etcd.service.d/99-x.conf",
+            "/run/systemd/system/etcd.service.d/99-x.conf",
+            "/usr/lib/systemd/system/etcd.service.d/99-x.conf",
+            "/etc/systemd/system/service.d/all.conf",
+            "/etc/sysctl.d/99-mine.conf",
+        ] {
+            put(path, "net.ipv4.ip_forward = 0\n");
+        }
+        put("/usr/lib/systemd/system/etcd.service.d/image.conf", "[Service]\nNice=1\n");
+        tree.link("/dev/null", Path::new("/run/systemd/system/etcd.service")).unwrap();
+        for harmless in [
+            "/etc/systemd/system/etcd.service.d/x.conf~",
+            "/etc/sysctl.d/10-early.conf",
+            "/etc/systemd/system/cron.service.d/x.conf",
+        ] {
+            put(harmless, "net.ipv4.ip_forward = 0\n");
+        }
+        put("/etc/sysctl.d/99-other.conf", "vm.swappiness = 1\n");
+        let (found, _) = record.compare(beside(&desired, &tree).unwrap());
+        let texts: Vec<&str> = found.iter().map(|cause| cause.text.as_str()).collect();
+        assert_eq!(
+            texts,
+            [
+                "/etc/sysctl.d/99-mine.conf was added",
+                "/etc/systemd/system/etcd.service.d/99-x.conf was added",
+                "/etc/systemd/system/service.d/all.conf was added",
+                "/run/systemd/system/etcd.service was added",
+                "/run/systemd/system/etcd.service.d/99-x.conf was added",
+                "/usr/lib/systemd/system/etcd.service.d/99-x.conf was added",
+                "/usr/lib/systemd/system/etcd.service.d/image.conf was changed",
+            ]
+        );
+        assert!(found.iter().all(Cause::is_foreign));
+    }
+}

@@ -1,0 +1,150 @@
+//! How long a node in place is let alone between two tries that fail: certificates are several requests to Magnum, perhaps from
+//! every node of a cloud at the same time, and one that goes well restarts who reads the files; what is put back may restart
+//! services at each try, too.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use crate::clock::{Clock, Stopwatch};
+use crate::desired::Rotation;
+
+/// After a try that failed, at first and at most; the longest after a renewal that went well, too. What is near its end even
+/// then (by a clock that is wrong, or because its authority is) would be renewed at each look.
+const PAUSES: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
+
+/// The longest where no certificates are the reason.
+const LONGEST_BESIDE: Duration = Duration::from_mins(10);
+
+/// Why the node is touched. Another reason does not wait for the last one's pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reason {
+    pub(super) generation: u64,
+    /// The step of a change of authority that the operator ordered.
+    pub(super) ordered: Option<Rotation>,
+    /// Some are to be renewed.
+    pub(super) renews: bool,
+    /// Some are not as they should be.
+    pub(super) drifted: bool,
+    /// Something else is not, and goes with them: which causes; 0 for none.
+    pub(super) beside: u64,
+}
+
+impl Reason {
+    fn is_any(self) -> bool {
+        self.beside != 0 || self.is_about_certificates()
+    }
+
+    fn is_about_certificates(self) -> bool {
+        self.ordered.is_some() || self.renews || self.drifted
+    }
+}
+
+/// What the last try leaves.
+#[derive(Debug, Default)]
+pub(super) struct Pause(RefCell<Option<Last>>);
+
+#[derive(Debug)]
+struct Last {
+    reason: Reason,
+    since: Stopwatch,
+    pause: Duration,
+    failed: bool,
+}
+
+impl Pause {
+    /// Whether a try has to wait; without a reason for one, what was is forgotten.
+    pub(super) fn holds(&self, reason: Reason) -> bool {
+        let mut last = self.0.borrow_mut();
+        if !reason.is_any() {
+            *last = None;
+        }
+        last.as_ref().is_some_and(|last| last.reason == reason && last.since.elapsed() < last.pause)
+    }
+
+    /// Whether the try before failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.0.borrow().as_ref().is_some_and(|last| last.failed)
+    }
+
+    /// A try begins: it counts as failed until it ended, because it may be cut off.
+    pub(super) fn begin(&self, reason: Reason, clock: &Clock) {
+        let mut last = self.0.borrow_mut();
+        let before = last.as_ref().filter(|last| last.reason == reason && last.failed);
+        let most = if reason.is_about_certificates() { PAUSES.1 } else { LONGEST_BESIDE };
+        let pause = before.map_or(PAUSES.0, |last| (last.pause * 2).min(most));
+        *last = Some(Last { reason, since: clock.start(), pause, failed: true });
+    }
+
+    /// The try ended.
+    pub(super) fn end(&self, failed: bool, clock: &Clock) {
+        let mut last = self.0.borrow_mut();
+        let Some(tried) = last.as_mut() else { return };
+        tried.since = clock.start();
+        tried.failed = failed;
+        if !failed && tried.reason.renews {
+            tried.pause = PAUSES.1;
+        } else if !failed {
+            *last = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+
+    const NOTHING: Reason = Reason { generation: 1, ordered: None, renews: false, drifted: false, beside: 0 };
+    const RENEWAL: Reason = Reason { renews: true, ..NOTHING };
+    const REPAIR: Reason = Reason { beside: 7, ..NOTHING };
+    const ORDER: Reason = Reason { ordered: Some(Rotation::Switch), ..NOTHING };
+
+    /// How many tries a look every half a minute makes in a day.
+    fn tries(pause: &Pause, reason: Reason, failed: bool) -> u32 {
+        let clock = Clock::manual(Timestamp(0));
+        let mut tries = 0;
+        for _ in 0..2 * 60 * 24 {
+            if reason.is_any() && !pause.holds(reason) {
+                tries += 1;
+                pause.begin(reason, &clock);
+                clock.advance(Duration::from_secs(1));
+                pause.end(failed, &clock);
+                assert_eq!(pause.has_failed(), failed);
+            }
+            clock.advance(Duration::from_secs(30));
+        }
+        tries
+    }
+
+    #[test]
+    fn what_fails_or_comes_to_nothing_is_tried_ever_more_seldom() {
+        for (reason, failed, most) in [(RENEWAL, true, 30), (ORDER, true, 30), (RENEWAL, false, 24), (REPAIR, true, 160)] {
+            let tries = tries(&Pause::default(), reason, failed);
+            assert!((20..=most).contains(&tries), "{tries}: {reason:?} {failed}");
+        }
+    }
+
+    #[test]
+    fn another_reason_is_not_held_back_nor_the_next_one_after_nothing_was_due() {
+        let (pause, clock) = (Pause::default(), Clock::manual(Timestamp(0)));
+        let fail = |reason| {
+            pause.begin(reason, &clock);
+            pause.end(true, &clock);
+        };
+        fail(RENEWAL);
+        assert!(pause.holds(RENEWAL));
+        for other in
+            [ORDER, Reason { drifted: true, ..RENEWAL }, Reason { beside: 7, ..RENEWAL }, Reason { generation: 2, ..RENEWAL }]
+        {
+            assert!(!pause.holds(other), "{other:?}");
+        }
+        assert!(!pause.holds(NOTHING));
+        assert!(!pause.holds(RENEWAL) && !pause.has_failed());
+        // What was put back may be put back again at once.
+        let drift = Reason { drifted: true, ..NOTHING };
+        pause.begin(drift, &clock);
+        assert!(pause.holds(drift), "cut off");
+        pause.end(false, &clock);
+        assert!(!pause.holds(drift));
+    }
+}

@@ -1,0 +1,82 @@
+//! `timeline [--svg]`: the newest bring-up of the node against time; it works when the daemon is down.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use super::{exit, print, status};
+use crate::clock::{Clock, Timestamp};
+use crate::error::{Error, Result};
+use crate::report::status::{ConditionState, NodeStatus};
+use crate::report::text::shortened;
+use crate::report::timeline::{Lap, page, svg};
+use crate::settings::Settings;
+
+/// Where no terminal says how wide it is.
+const WIDTH: usize = 100;
+
+/// Prints the page, or the picture.
+///
+/// # Errors
+/// If no bring-up is known of this machine, or it cannot be read.
+pub fn run(settings: &Settings, picture: bool) -> Result<ExitCode> {
+    let (status, running) = status::read(settings)?;
+    let node = status.node.filter(|node| !node.laps.is_empty()).ok_or_else(|| {
+        Error::permanent("no bringing up of a node is recorded on this machine")
+            .remedy("this version records each one; heat-node-agent explain says what the node waits for")
+    })?;
+    status::say_whose(settings);
+    let (title, laps) = told(&node, running, Clock::system().now());
+    let text = if picture { svg(&title, &laps) } else { page(&title, &laps, width()) };
+    print(&text).map(|()| exit::OK)
+}
+
+/// The title, and the laps as they are now.
+fn told(node: &NodeStatus, running: bool, now: Timestamp) -> (String, Vec<Lap>) {
+    let goes_on = node.state == "applying";
+    let mut title = format!("generation {} {}", node.generation, node.state);
+    if goes_on {
+        title.push_str(if running { ", so far" } else { ", as far as the daemon came, which is down" });
+    }
+    let mut laps = node.laps.clone();
+    for lap in laps.iter_mut().filter(|lap| goes_on && running && lap.state == ConditionState::Waiting) {
+        // The document is as old as its newest step.
+        let step = node.steps.iter().find(|step| step.name == lap.step);
+        let since = step.and_then(|step| Timestamp::parse_rfc3339(step.since.as_deref()?));
+        let so_far = since.map_or(0, |since| u64::try_from(now.since(since).as_millis()).unwrap_or_default());
+        lap.took_ms = lap.took_ms.max(so_far);
+    }
+    (shortened(&title, WIDTH), laps)
+}
+
+fn width() -> usize {
+    let stdout = std::io::stdout();
+    let columns = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout).ok()).flatten();
+    columns.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(WIDTH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::status::Condition;
+
+    #[test]
+    fn what_goes_on_has_taken_as_long_as_it_has_by_now() {
+        let lap = |step: &str, state| Lap { step: step.into(), took_ms: 500, state, ..Lap::default() };
+        let since = Some("1970-01-01T00:00:10Z".to_owned());
+        let mut node = NodeStatus {
+            generation: 3,
+            state: "applying".into(),
+            laps: vec![lap("volume etcd", ConditionState::Waiting), lap("plan", ConditionState::Ok)],
+            steps: vec![Condition { name: "volume etcd".into(), since, ..Condition::default() }],
+            ..NodeStatus::default()
+        };
+        let took = |node: &NodeStatus, running| {
+            let (title, laps) = told(node, running, Timestamp(70_000));
+            (title, laps.iter().map(|lap| lap.took_ms).collect::<Vec<_>>())
+        };
+        assert_eq!(took(&node, true), ("generation 3 applying, so far".into(), vec![60_000, 500]));
+        assert_eq!(took(&node, false).1, [500, 500], "nobody works on it");
+        node.state = "rejected".into();
+        assert_eq!(took(&node, true), ("generation 3 rejected".into(), vec![500, 500]));
+    }
+}

@@ -1,0 +1,348 @@
+//! What is to be done about each wish: a pure function of what was read.
+//!
+//! Nothing right is asked for again, and a key that may be kept is kept: one that the record knows, or one whose certificate
+//! is right for this node.
+
+use std::collections::BTreeMap;
+
+use super::places::{Found, Pair, Places};
+use super::record::{KnownKey, Record};
+use super::rotation;
+use crate::certificates::judge::{Flaw, Life, check, check_authority, life, signer};
+use crate::certificates::key::PrivateKey;
+use crate::certificates::x509::X509;
+use crate::clock::Timestamp;
+use crate::desired::{Certificate, Desired, KeyType, Rotation, Signer, Trust};
+use crate::error::{Error, Result};
+
+/// What is done about one wish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    /// What is in use stays.
+    Keep(Box<Pair>),
+    /// A pair that was given, or that a run which was cut off left.
+    Take(Box<Pair>),
+    /// A certificate is signed for this key, or for a new one.
+    Sign(Option<PrivateKey>),
+}
+
+/// Everything that is known when it is decided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known<'a> {
+    pub(super) desired: &'a Desired,
+    pub(super) trust: &'a Trust,
+    pub(super) places: &'a Places,
+    pub(super) record: &'a Record,
+    pub(super) generation: u64,
+    pub(super) now: Timestamp,
+    /// Pairs of the parameters, by the wish's name.
+    pub(super) given: &'a BTreeMap<String, Pair>,
+    /// Public keys of the signing keys that are put beside an authority, by its path.
+    pub(super) signing: &'a BTreeMap<String, Vec<u8>>,
+}
+
+/// What is to be done about all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Decision {
+    /// What each authority's file holds, by its path.
+    pub(super) bundles: BTreeMap<String, Vec<X509>>,
+    /// In the order of the wishes.
+    pub(super) deeds: Vec<Deed>,
+    /// Who may have signed what, by who signs.
+    pub(super) signers: BTreeMap<Signer, Vec<X509>>,
+    /// The step of a change of authority that is done with this.
+    pub(super) step: Option<Rotation>,
+    /// Whether a change of authority begins with it, perhaps on top of one that is under way.
+    pub(super) begins: bool,
+}
+
+impl Decision {
+    /// Whether nobody has to be asked for anything.
+    pub(super) fn is_all_kept(&self) -> bool {
+        self.deeds.iter().all(|deed| matches!(deed, Deed::Keep(_)))
+    }
+}
+
+impl Known<'_> {
+    /// Decides, where the issuer's authorities are these.
+    ///
+    /// # Errors
+    /// An authority that is none or expired; a signing key that belongs to none of those that stay.
+    pub(super) fn decide(&self, issuer: &BTreeMap<Signer, Vec<X509>>) -> Result<Decision> {
+        let now = self.now;
+        let mut changing = false;
+        let mut news = false;
+        for authority in &self.desired.authorities {
+            let known = issuer.get(&authority.signer).map(Vec::as_slice).unwrap_or_default();
+            let in_place = self.in_place(&authority.path, authority.signer);
+            let has_old = !rotation::old(known, in_place, now).is_empty();
+            changing |= has_old;
+            news |= has_old && rotation::is_news(known, in_place);
+        }
+        let step = changing.then(|| rotation::step(self.record, self.trust.rotation, self.generation, news));
+        let mut decision = Decision { bundles: BTreeMap::new(), deeds: Vec::new(), signers: BTreeMap::new(), step, begins: news };
+        for authority in &self.desired.authorities {
+            let (path, signer) = (&authority.path, authority.signer);
+            let known = living(issuer.get(&signer).map(Vec::as_slice).unwrap_or_default(), now)
+                .map_err(|flaw| Error::permanent(flaw).context(format!("the certificate of the authority {signer}")))?;
+            let first = self.signing.get(path).map(Vec::as_slice);
+            let trusted = rotation::trusted(&known, self.in_place(path, signer), step.unwrap_or_default(), first, now)
+                .ok_or_else(|| foreign_signing_key(signer))?;
+            decision.bundles.insert(path.clone(), trusted.bundle);
+            decision.signers.entry(signer).or_insert(trusted.signers);
+        }
+        for wish in &self.desired.certificates {
+            let of = |all: &BTreeMap<Signer, Vec<X509>>| all.get(&wish.signer).cloned().unwrap_or_default();
+            let deed = self.deed(wish, &of(issuer), &of(&decision.signers));
+            decision.deeds.push(deed);
+        }
+        Ok(decision)
+    }
+
+    /// The authorities in place that count: those of a node whose certificates are not theirs are somebody's leftovers.
+    fn in_place(&self, path: &str, signer: Signer) -> &[X509] {
+        let there = self.places.authorities.get(path).map(Vec::as_slice).unwrap_or_default();
+        let mut own = self.desired.certificates.iter().filter(|wish| wish.signer == signer).peekable();
+        let is_used = own.peek().is_none()
+            || own.any(|wish| {
+                let Some(pair) = self.places.pair(wish) else { return false };
+                // This node's own count whatever their time is: others may use the authority, however long this one was off.
+                let is_ours = || self.record.known(&wish.name, &pair.private.fingerprint()).is_some();
+                is_signed(wish, pair, there, self.now) || (is_ours() && belongs_to(pair, there))
+            });
+        if is_used { there } else { &[] }
+    }
+
+    fn deed(&self, wish: &Certificate, issuer: &[X509], signers: &[X509]) -> Deed {
+        let in_use = self.places.pair(wish);
+        let right = |pair: &&Pair| check(wish, &pair.chain, &pair.private, signers, self.now).is_ok();
+        // What is the old authority's and right yet waits until all nodes trust the new one.
+        let is_old = |pair: &Pair| !is_signed(wish, pair, issuer, self.now);
+        if let Some(given) = self.given.get(&wish.name) {
+            let stays = |pair: &&Pair| {
+                (&pair.chain, &pair.private) == (&given.chain, &given.private) || (right(pair) && is_old(pair) && !is_old(given))
+            };
+            let kept = in_use.filter(stays).cloned().map(|pair| Deed::Keep(Box::new(pair)));
+            return kept.unwrap_or_else(|| Deed::Take(Box::new(given.clone())));
+        }
+        let stays = |pair: &&Pair| {
+            let is_near_end = pair.chain.first().is_some_and(|leaf| life(leaf, self.now) != Life::Fresh);
+            !(self.trust.renew && is_near_end && !is_old(pair)) && self.is_kind(wish, &pair.private)
+        };
+        if let Some(pair) = in_use.filter(right).filter(stays) {
+            return Deed::Keep(Box::new(pair.clone()));
+        }
+        let left = self.places.pending.get(&wish.name).map(Vec::as_slice).unwrap_or_default();
+        let ours = |key: &PrivateKey| self.record.known(&wish.name, &key.fingerprint()).is_some();
+        if let Some(pair) = left.iter().filter(|pair| ours(&pair.private)).filter(right).find(stays) {
+            return Deed::Take(Box::new(pair.clone()));
+        }
+        let of_right_one = in_use.filter(right).map(|pair| &pair.private);
+        let known = self.places.keys.get(&wish.name).into_iter().flatten().filter(|key| ours(key));
+        Deed::Sign(of_right_one.into_iter().chain(known).find(|key| self.is_kind(wish, key)).cloned())
+    }
+
+    /// Whether a key is of a kind that may stay. Only one that the agent made is replaced, and an RSA key only if another kind
+    /// is asked for: Kubernetes 1.6, with which ECDSA becomes usual, would refuse the tokens that it signed before.
+    fn is_kind(&self, wish: &Certificate, key: &PrivateKey) -> bool {
+        let made = |known: &KnownKey| known.made;
+        let kind = key.key_type();
+        let stays = !self.trust.keys_asked && matches!(kind, Some(KeyType::Rsa(_)));
+        !self.record.known(&wish.name, &key.fingerprint()).is_some_and(made) || kind == Some(self.trust.keys) || stays
+    }
+}
+
+/// Those of an issuer's authorities that live.
+fn living(all: &[X509], now: Timestamp) -> std::result::Result<Vec<X509>, Flaw> {
+    let living: Vec<X509> = all.iter().filter(|one| check_authority(one, now).is_ok()).cloned().collect();
+    match all.first() {
+        Some(first) if living.is_empty() => check_authority(first, now).map(|()| living),
+        None => Err(Flaw::WrongKind("there is none")),
+        Some(_) => Ok(living),
+    }
+}
+
+/// Whether one of these authorities signed a certificate whose key is beside it.
+fn belongs_to(pair: &Pair, authorities: &[X509]) -> bool {
+    let has_key = |leaf: &X509| leaf.public_key == pair.private.public_key();
+    pair.chain.first().is_some_and(has_key) && signer(&pair.chain, authorities).is_ok()
+}
+
+/// Whether one of these authorities signed a certificate that lives and whose key is beside it, whatever its names are.
+fn is_signed(wish: &Certificate, pair: &Pair, authorities: &[X509], now: Timestamp) -> bool {
+    let Some(leaf) = pair.chain.first() else { return false };
+    let as_it_is = Certificate {
+        common_name: leaf.subject.common_name.clone().unwrap_or_default(),
+        organisations: leaf.subject.organisations.clone(),
+        names: Vec::new(),
+        addresses: Vec::new(),
+        serves: false,
+        ..wish.clone()
+    };
+    check(&as_it_is, &pair.chain, &pair.private, authorities, now).is_ok()
+}
+
+fn foreign_signing_key(signer: Signer) -> Error {
+    let (key, certificate) = match signer {
+        Signer::Kubernetes => ("CA_KEY", "CA_CERTIFICATE"),
+        Signer::Etcd => ("ETCD_CA_KEY", "ETCD_CA_CERTIFICATE"),
+        Signer::FrontProxy => ("FRONT_PROXY_CA_KEY", "FRONT_PROXY_CA_CERTIFICATE"),
+    };
+    Error::permanent(format!("{key} belongs to none of the authority's certificates"))
+        .rule("kube-controller-manager refuses a signing key that does not belong to its certificate (magnum-node.md 2.8)")
+        .remedy(format!("give the key that belongs to {certificate}, or to Magnum's present authority; after a change of authority that is the new one"))
+}
+
+/// How a certificate is, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All is right.
+    Right,
+    /// All is right, and two thirds of its life are over.
+    NearEnd,
+    /// It is not there.
+    Missing(String),
+    /// It cannot be understood.
+    Unreadable(String),
+    /// It is not right.
+    Flawed(Flaw),
+}
+
+/// Judges what is in use for a wish by the authorities that lie beside it.
+pub(super) fn verdict(wish: &Certificate, found: &Found, authorities: &[X509], now: Timestamp) -> Verdict {
+    let pair = match found {
+        Found::Missing(why) => return Verdict::Missing(why.clone()),
+        Found::Unreadable(why) => return Verdict::Unreadable(why.clone()),
+        Found::Pair(pair) => pair,
+    };
+    match check(wish, &pair.chain, &pair.private, authorities, now) {
+        Err(flaw) => Verdict::Flawed(flaw),
+        Ok(()) if pair.chain.first().is_some_and(|leaf| life(leaf, now) == Life::Fresh) => Verdict::Right,
+        Ok(()) => Verdict::NearEnd,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::tests::{desired, now, server};
+    use super::*;
+    use crate::certificates::authority::SigningAuthority;
+    use crate::certificates::fixtures::rsa_key;
+
+    /// What lies there for one wish.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum There {
+        Nothing,
+        InUse,
+        Pending,
+        KeyAlone,
+    }
+
+    #[test]
+    fn nothing_right_is_signed_again_and_keys_that_may_be_kept_are() {
+        let day = Duration::from_hours(24);
+        let authority = |name: &str| SigningAuthority::create(name, Timestamp(now().0 - 1), day * 3650).unwrap();
+        let (authority, other) = (authority("cluster"), authority("cluster"));
+        let key = PrivateKey::generate().unwrap();
+        let renamed = Certificate { names: vec!["other".into()], ..server() };
+        let signed = |by: &SigningAuthority, wish: &Certificate, since: Timestamp, life| {
+            Pair::parse(by.sign(wish, &key, since, life).unwrap(), key.to_pem().to_owned()).unwrap()
+        };
+        let right = signed(&authority, &server(), now(), day * 90);
+        let near_end = signed(&authority, &server(), now(), Duration::from_hours(1));
+        let misnamed = signed(&authority, &renamed, now(), day * 90);
+        let foreign = signed(&other, &server(), now(), day * 90);
+        // What there is, whose key it is (as the record has it: made or found), asked for: kind, renewal -> what is done
+        let (ec, rsa) = (KeyType::EcdsaP256, KeyType::Rsa(2048));
+        let (made, found) = (Some(true), Some(false));
+        for (case, (there, pair, known, kind, renew, expected)) in [
+            (There::Nothing, &right, None, ec, false, "sign"),
+            (There::InUse, &right, None, ec, false, "keep"),
+            (There::InUse, &right, made, ec, true, "keep"),
+            (There::InUse, &right, None, rsa, false, "keep"),
+            (There::InUse, &right, found, rsa, false, "keep"),
+            (There::InUse, &right, made, rsa, false, "sign"),
+            (There::InUse, &near_end, made, ec, false, "keep"),
+            (There::InUse, &near_end, made, ec, true, "sign with the key"),
+            (There::InUse, &near_end, None, ec, true, "sign with the key"),
+            (There::InUse, &misnamed, made, ec, false, "sign with the key"),
+            (There::InUse, &misnamed, found, rsa, false, "sign with the key"),
+            (There::InUse, &misnamed, None, ec, false, "sign"),
+            (There::InUse, &foreign, made, ec, false, "sign with the key"),
+            (There::InUse, &foreign, None, ec, false, "sign"),
+            (There::Pending, &right, made, ec, false, "take"),
+            (There::Pending, &right, None, ec, false, "sign"),
+            (There::Pending, &misnamed, made, ec, false, "sign with the key"),
+            (There::KeyAlone, &right, made, ec, false, "sign with the key"),
+            (There::KeyAlone, &right, made, rsa, false, "sign"),
+            (There::KeyAlone, &right, None, ec, false, "sign"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let wish = server();
+            let mut places = Places::default();
+            let mut record = Record::default();
+            if let Some(made) = known {
+                record.remember(&wish.name, key.fingerprint(), made);
+            }
+            match there {
+                There::Nothing | There::KeyAlone => {}
+                There::InUse => drop(places.in_use.insert(wish.name.clone(), Found::Pair(Box::new(pair.clone())))),
+                There::Pending => drop(places.pending.insert(wish.name.clone(), vec![pair.clone()])),
+            }
+            if there != There::Nothing {
+                places.keys.insert(wish.name.clone(), vec![key.clone()]);
+            }
+            let trust = Trust { keys: kind, renew, ..desired().trust.unwrap() };
+            let known = Known {
+                desired: &desired(),
+                trust: &trust,
+                places: &places,
+                record: &record,
+                generation: 1,
+                // Past two thirds of an hour, if that is its life.
+                now: now().after(Duration::from_mins(45)),
+                given: &BTreeMap::new(),
+                signing: &BTreeMap::new(),
+            };
+            let issuer = std::slice::from_ref(&authority.certificate);
+            let deed = match known.deed(&wish, issuer, issuer) {
+                Deed::Keep(_) => "keep",
+                Deed::Take(_) => "take",
+                Deed::Sign(None) => "sign",
+                Deed::Sign(Some(kept)) if kept == key => "sign with the key",
+                Deed::Sign(Some(_)) => "sign with another key",
+            };
+            assert_eq!(deed, expected, "case {case}: {there:?} {known:?}");
+        }
+    }
+    /// From Kubernetes 1.6 on another kind is usual.
+    #[test]
+    fn an_rsa_key_stays_unless_another_kind_is_asked_for() {
+        let authority = SigningAuthority::create("cluster", now(), Duration::from_hours(240)).unwrap();
+        let key = rsa_key();
+        let signed = authority.sign(&server(), &key, now(), Duration::from_hours(240)).unwrap();
+        let pair = Pair::parse(signed, key.to_pem().to_owned()).unwrap();
+        let mut places = Places::default();
+        places.in_use.insert("server".into(), Found::Pair(Box::new(pair.clone())));
+        let mut record = Record::default();
+        record.remember("server", key.fingerprint(), true);
+        for (keys_asked, expected) in [(false, Deed::Keep(Box::new(pair))), (true, Deed::Sign(None))] {
+            let known = Known {
+                desired: &desired(),
+                trust: &Trust { keys_asked, ..desired().trust.unwrap() },
+                places: &places,
+                record: &record,
+                generation: 1,
+                now: now(),
+                given: &BTreeMap::new(),
+                signing: &BTreeMap::new(),
+            };
+            let issuer = std::slice::from_ref(&authority.certificate);
+            assert_eq!(known.deed(&server(), issuer, issuer), expected, "{keys_asked}");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Keys and certificates for wishes: made, signed, checked, and laid into the set in the making one by one, so that a run
+//! that is cut off, or one of whose requests fails, is gone on with.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::future::{join_all, try_join_all};
+
+use super::places::{Pair, given};
+use super::record::Record;
+use super::sets::{KEY_MODE, resolve, stage};
+use super::{CertificateKeeper, Hands, Issuing, REQUEST_LIMIT, SIGNED_LIFE, Stopped};
+use crate::certificates::authority::SigningAuthority;
+use crate::certificates::judge::check;
+use crate::certificates::key::PrivateKey;
+use crate::certificates::request::request;
+use crate::certificates::x509::X509;
+use crate::clock::Timestamp;
+use crate::converge::Owners;
+use crate::desired::{Authority, Certificate, Desired, KeyType, Signer, Trust};
+use crate::error::{Context as _, Error, Result};
+use crate::files::{Attributes, FileKind, Tree};
+use crate::order::gather;
+use crate::report::{Code, Event, Phase};
+
+/// Where an image has openssl.
+const OPENSSL: [&str; 4] = ["/usr/bin/openssl", "/usr/local/bin/openssl", "/usr/sbin/openssl", "/bin/openssl"];
+
+/// Who signs.
+pub(super) enum Signers<'a, M> {
+    Magnum(&'a M),
+    /// This node, by who signs.
+    Own(BTreeMap<Signer, SigningAuthority>),
+}
+
+/// A wish that needs a certificate, and the key that is there for it.
+pub(super) struct Task<'a> {
+    pub(super) wish: &'a Certificate,
+    pub(super) key: Option<PrivateKey>,
+}
+
+impl<H: Hands> CertificateKeeper<H> {
+    /// The issuer's authorities, by who signs. Magnum is asked, side by side; what the parameters give is read.
+    pub(super) async fn issuers(
+        &self,
+        desired: &Desired,
+        magnum: Option<&impl Issuing>,
+        left: Duration,
+    ) -> std::result::Result<BTreeMap<Signer, Vec<X509>>, Stopped> {
+        let mut known: BTreeMap<Signer, Vec<X509>> = BTreeMap::new();
+        let mut asked: Vec<Signer> = Vec::new();
+        for authority in &desired.authorities {
+            let signer = authority.signer;
+            if let Some(material) = &authority.given {
+                let doing = || format!("the certificate of the authority {signer}");
+                let text = given(&self.root, material).context(doing)?;
+                known.insert(signer, X509::all_from_pem(&text).context(doing)?);
+            } else if !asked.contains(&signer) {
+                asked.push(signer);
+            }
+        }
+        asked.retain(|signer| !known.contains_key(signer));
+        match magnum {
+            Some(magnum) => {
+                let limit = left.min(REQUEST_LIMIT);
+                let asking = asked.iter().map(async |signer| {
+                    let answer = magnum.fetch_authority(*signer, limit).await.map_err(Stopped::outside)?;
+                    let doing = || format!("the authority {signer} that Magnum gave");
+                    Ok::<_, Stopped>((*signer, X509::all_from_pem(&answer).context(doing)?))
+                });
+                known.extend(try_join_all(asking).await?);
+            }
+            None => {
+                if let Some(signer) = asked.first() {
+                    return Err(Error::permanent(format!("no certificate of the authority {signer} is given"))
+                        .remedy("give CA_CERTIFICATE, and ETCD_CA_CERTIFICATE and FRONT_PROXY_CA_CERTIFICATE where they differ")
+                        .into());
+                }
+            }
+        }
+        Ok(known)
+    }
+
+    /// The keys that this node signs with, and those that it puts beside an authority's certificate.
+    pub(super) fn signing_key(&self, authority: &Authority) -> Result<Option<PrivateKey>> {
+        let Some(material) = &authority.signing_key else { return Ok(None) };
+        let doing = || format!("the key of the authority {}", authority.signer);
+        PrivateKey::from_pem(&given(&self.root, material).context(doing)?).context(doing).map(Some)
+    }
+
+    /// Who signs for this node.
+    pub(super) fn signers<'a, M: Issuing>(
+        &self,
+        desired: &Desired,
+        magnum: Option<&'a M>,
+        issuer: &BTreeMap<Signer, Vec<X509>>,
+    ) -> Result<Signers<'a, M>> {
+        if let Some(magnum) = magnum {
+            return Ok(Signers::Magnum(magnum));
+        }
+        let mut own = BTreeMap::new();
+        for authority in &desired.authorities {
+            let Some(key) = self.signing_key(authority)? else { continue };
+            let doing = || format!("the authority {}", authority.signer);
+            let known = issuer.get(&authority.signer).map(Vec::as_slice).unwrap_or_default();
+            // One that does not belong to the key says so itself.
+            let found = known.iter().find(|one| one.public_key == key.public_key()).or(known.first());
+            if let Some(certificate) = found {
+                own.insert(authority.signer, SigningAuthority::new(certificate.clone(), key).context(doing)?);
+            }
+        }
+        Ok(Signers::Own(own))
+    }
+
+    /// Fulfils wishes side by side. What was done is kept if one of them fails.
+    pub(super) async fn issue(
+        &self,
+        tasks: Vec<Task<'_>>,
+        trust: &Trust,
+        signers: &Signers<'_, impl Issuing>,
+        trusted: &BTreeMap<Signer, Vec<X509>>,
+        record: &mut Record,
+        left: Duration,
+    ) -> std::result::Result<BTreeMap<String, Pair>, Stopped> {
+        let started = self.clock.start();
+        let owners = Owners::read(&self.root)?;
+        let tasks = self.with_keys(tasks, trust.keys, &owners, record).await?;
+        let now = self.clock.now();
+        // Keys of RSA take their time.
+        let limit = left.saturating_sub(started.elapsed()).min(REQUEST_LIMIT);
+        let signing = tasks.iter().map(async |(wish, key)| {
+            let doing = || format!("certificate {}", wish.name);
+            let text = match signers {
+                Signers::Magnum(magnum) => {
+                    let request = request(wish, key).context(doing)?;
+                    let answer = magnum.sign(wish.signer, &request, limit).await;
+                    answer.map_err(|error| Stopped::outside(error.context(doing())))?
+                }
+                Signers::Own(own) => match own.get(&wish.signer) {
+                    Some(authority) => authority.sign(wish, key, now, SIGNED_LIFE).context(doing)?,
+                    None => return Err(nobody_signs(wish).into()),
+                },
+            };
+            let pair = Pair::parse(format!("{}\n", text.trim_end()), key.to_pem().to_owned()).context(doing)?;
+            let authorities = trusted.get(&wish.signer).map(Vec::as_slice).unwrap_or_default();
+            examine(wish, &pair, authorities, now, "what was signed")?;
+            let owner = resolve(&owners, &wish.owner, &wish.path)?;
+            stage(&self.root, &wish.path, pair.certificate.as_bytes(), owner, false)?;
+            Ok::<_, Stopped>((wish.name.clone(), pair))
+        });
+        let mut done = BTreeMap::new();
+        let mut failed: Option<Stopped> = None;
+        for result in join_all(signing).await {
+            match result {
+                Ok((name, pair)) => drop(done.insert(name, pair)),
+                // What stays wrong is told before what may pass.
+                Err(stopped) if failed.as_ref().is_none_or(|first| first.passing && !stopped.passing) => failed = Some(stopped),
+                Err(_) => {}
+            }
+        }
+        failed.map_or(Ok(done), Err)
+    }
+
+    /// Makes the keys that are missing; each is on the disk, and known as ours, before anybody is told of it.
+    async fn with_keys<'a>(
+        &self,
+        tasks: Vec<Task<'a>>,
+        kind: KeyType,
+        owners: &Owners,
+        record: &mut Record,
+    ) -> Result<Vec<(&'a Certificate, PrivateKey)>> {
+        let missing: Vec<&Certificate> = tasks.iter().filter(|task| task.key.is_none()).map(|task| task.wish).collect();
+        let made: Vec<PrivateKey> = match kind {
+            KeyType::EcdsaP256 => missing.iter().map(|_| PrivateKey::generate()).collect::<Result<_>>()?,
+            KeyType::Rsa(bits) => {
+                let openssl = self.openssl()?;
+                try_join_all(missing.iter().map(|wish| self.make_rsa(wish, openssl, bits, owners))).await?
+            }
+        };
+        let mut made: BTreeMap<&str, PrivateKey> = gather(missing.iter().map(|wish| wish.name.as_str()).zip(made));
+        for (name, key) in &made {
+            record.remember(name, key.fingerprint(), true);
+        }
+        if !made.is_empty() {
+            record.write(&self.state)?;
+        }
+        let mut all = Vec::new();
+        for Task { wish, key } in tasks {
+            let is_new = key.is_none();
+            let Some(key) = key.or_else(|| made.remove(wish.name.as_str())) else { continue };
+            stage(&self.root, &wish.key, key.to_pem().as_bytes(), resolve(owners, &wish.owner, &wish.key)?, true)?;
+            if is_new {
+                let event = Event::new(Code::KeyMade, format!("made the key of certificate {}: {}", wish.name, wish.key));
+                self.report.emit(event.phase(Phase::Certificates).generation(self.generation));
+            }
+            all.push((wish, key));
+        }
+        Ok(all)
+    }
+
+    fn openssl(&self) -> Result<&'static str> {
+        let is_there = |path: &&&str| self.root.facts_followed(Path::new(path)).is_ok_and(|facts| facts.is_some());
+        OPENSSL.iter().find(is_there).copied().ok_or_else(|| {
+            Error::refused("RSA keys are asked for, and this machine has no openssl to make them")
+                .rule("the agent itself makes ECDSA keys only")
+                .remedy("build openssl into the image, or set CERTIFICATE_KEYS to ecdsa-p256")
+        })
+    }
+
+    /// Has openssl make a key in a file that is there before, so that nobody else can read it at any time.
+    async fn make_rsa(&self, wish: &Certificate, openssl: &str, bits: u16, owners: &Owners) -> Result<PrivateKey> {
+        let doing = || format!("making the key of certificate {}", wish.name);
+        let owner = resolve(owners, &wish.owner, &wish.key)?;
+        let path = super::sets::next_path(&wish.key)?;
+        // An openssl that an earlier agent started may be at it: its file stays.
+        if self.root.facts(&path)?.is_none_or(|facts| facts.kind != FileKind::File) {
+            stage(&self.root, &wish.key, b"", owner, true)?;
+        }
+        let place = absolute(&self.root, &path);
+        let size = format!("rsa_keygen_bits:{bits}");
+        let argv = [openssl, "genpkey", "-algorithm", "RSA", "-pkeyopt", &size, "-out", &place].map(str::to_owned).to_vec();
+        let ran = self.hands.run(&format!("key-{}", wish.name), argv).await.context(doing)?;
+        if ran.status != 0 {
+            // Its output holds no key: that goes to the file.
+            let said = crate::report::text::shortened(ran.stderr.trim(), 300);
+            return Err(Error::permanent(format!("openssl ended with {}: {said}", ran.status)).context(doing()));
+        }
+        let text = self.root.read(&path, 64 * 1024)?.unwrap_or_default();
+        let key = PrivateKey::from_pem(&String::from_utf8_lossy(&text)).context(doing)?;
+        // openssl syncs nothing, and a certificate is asked for only when its key outlasts a power cut.
+        self.root.write(&path, &text, Attributes { mode: KEY_MODE, owner: Some(owner) })?;
+        Ok(key)
+    }
+}
+
+/// A path of a tree as the whole machine knows it.
+fn absolute(root: &Tree, path: &Path) -> String {
+    root.base().join(path.strip_prefix("/").unwrap_or(path)).display().to_string()
+}
+
+fn nobody_signs(wish: &Certificate) -> Error {
+    let parameter = wish.name.replace('-', "_").to_uppercase();
+    Error::permanent(format!("certificate {} is neither given, nor is there an authority's key to sign it", wish.name))
+        .remedy(format!("give {parameter}_CERTIFICATE and {parameter}_KEY; on a master CA_KEY is enough for all of them"))
+}
+
+/// Checks a pair before it is used.
+///
+/// # Errors
+/// Its first flaw.
+pub(super) fn examine(wish: &Certificate, pair: &Pair, authorities: &[X509], now: Timestamp, origin: &str) -> Result<()> {
+    check(wish, &pair.chain, &pair.private, authorities, now).map_err(|flaw| {
+        Error::permanent(flaw)
+            .context(format!("certificate {}, {origin}", wish.name))
+            .rule("key, chain, time, subject, names and usage must be right before a set is put in place (magnum-node.md 4.5)")
+    })
+}

@@ -1,0 +1,254 @@
+//! A look at certificates in place: how each one is, what somebody changed, what nears its end. It changes nothing.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::rc::Rc;
+
+use super::decide::{Verdict, verdict};
+use super::places::Places;
+use super::record::Record;
+use super::sets::{KEY_MODE, PUBLIC_MODE};
+use crate::certificates::judge::{Life, check_authority, life, renewal_due};
+use crate::certificates::x509::X509;
+use crate::clock::Timestamp;
+use crate::converge::Owners;
+use crate::desired::{Desired, Owner, Signer};
+use crate::error::Result;
+use crate::files::Tree;
+use crate::order::gather;
+use crate::report::{Code, Event, Phase, Report};
+
+/// One certificate or authority as it lies on the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// `server`, `authority etcd`.
+    pub name: String,
+    /// Its file.
+    pub path: String,
+    /// How it is.
+    pub verdict: Verdict,
+    /// What is in the file: the node's certificate first, or all authorities.
+    pub chain: Vec<X509>,
+    /// When it ends.
+    pub end: Option<Timestamp>,
+}
+
+/// Something that is not as it was put in place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drift {
+    /// The file.
+    pub path: String,
+    /// What is wrong with it, in words.
+    pub why: String,
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.why)
+    }
+}
+
+/// What a look found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// In the order of the wishes, authorities first.
+    pub items: Vec<Item>,
+    /// What is to be put back.
+    pub drift: Vec<Drift>,
+}
+
+impl Look {
+    /// Names and ends of what is past two thirds of its life.
+    #[must_use]
+    pub fn near_ends(&self) -> BTreeMap<String, Timestamp> {
+        let near = self.items.iter().filter(|item| item.verdict == Verdict::NearEnd);
+        gather(near.filter_map(|item| Some((item.name.clone(), item.end?))))
+    }
+
+    /// The certificates that the issuer may renew: not the authorities, and not what is given.
+    pub fn renewable<'a>(&'a self, desired: &'a Desired) -> impl Iterator<Item = &'a Item> {
+        let signed = |item: &&Item| desired.certificates.iter().any(|wish| wish.name == item.name && wish.given.is_none());
+        self.items.iter().filter(|item| item.verdict == Verdict::NearEnd).filter(signed)
+    }
+
+    /// When the verdicts may be others, although no file changed.
+    fn until(&self, now: Timestamp) -> Timestamp {
+        let times =
+            self.items.iter().flat_map(|item| &item.chain).flat_map(|one| [one.not_before, renewal_due(one), one.not_after]);
+        times.filter(|time| *time > now).min().unwrap_or(Timestamp(u64::MAX))
+    }
+}
+
+/// Looks at everything that is wished.
+///
+/// # Errors
+/// If something is unreadable.
+pub fn look(root: &Tree, desired: &Desired, now: Timestamp) -> Result<Look> {
+    let places = Places::in_use(root, desired)?;
+    let owners = Owners::read(root)?;
+    let mut look = Look::default();
+    let mut trusted: BTreeMap<Signer, &[X509]> = BTreeMap::new();
+    for authority in &desired.authorities {
+        let chain = places.authorities.get(&authority.path).map(Vec::as_slice).unwrap_or_default();
+        trusted.entry(authority.signer).or_insert(chain);
+        let item = Item {
+            name: name_of(authority.signer),
+            path: authority.path.clone(),
+            verdict: of_authority(&authority.path, chain, now),
+            chain: chain.to_vec(),
+            end: foremost(chain, now).or(chain.first()).map(|one| one.not_after),
+        };
+        look.add(item, root, &owners, [(authority.path.as_str(), PUBLIC_MODE)], &authority.owner)?;
+        if let Some(path) = &authority.key_path {
+            look.attributes(root, &owners, path, KEY_MODE, &authority.owner)?;
+        }
+        if let Some(path) = &authority.signing_path {
+            look.attributes(root, &owners, path, PUBLIC_MODE, &authority.owner)?;
+        }
+    }
+    for wish in &desired.certificates {
+        let Some(found) = places.in_use.get(&wish.name) else { continue };
+        let authorities = trusted.get(&wish.signer).copied().unwrap_or_default();
+        let chain = found.pair().map(|pair| pair.chain.clone()).unwrap_or_default();
+        let end = chain.first().map(|leaf| leaf.not_after);
+        let verdict = verdict(wish, found, authorities, now);
+        let item = Item { name: wish.name.clone(), path: wish.path.clone(), verdict, chain, end };
+        look.add(item, root, &owners, [(wish.path.as_str(), PUBLIC_MODE), (wish.key.as_str(), KEY_MODE)], &wish.owner)?;
+    }
+    Ok(look)
+}
+
+impl Look {
+    fn add<const N: usize>(
+        &mut self,
+        item: Item,
+        root: &Tree,
+        owners: &Owners,
+        files: [(&str, u32); N],
+        owner: &Owner,
+    ) -> Result<()> {
+        let why = match &item.verdict {
+            Verdict::Right | Verdict::NearEnd => None,
+            Verdict::Missing(why) | Verdict::Unreadable(why) => Some(why.clone()),
+            Verdict::Flawed(flaw) => Some(flaw.to_string()),
+        };
+        match why {
+            Some(why) => self.drift.push(Drift { path: item.path.clone(), why }),
+            None => {
+                for (path, mode) in files {
+                    self.attributes(root, owners, path, mode, owner)?;
+                }
+            }
+        }
+        self.items.push(item);
+        Ok(())
+    }
+
+    fn attributes(&mut self, root: &Tree, owners: &Owners, path: &str, mode: u32, owner: &Owner) -> Result<()> {
+        let why = match root.facts_followed(Path::new(path))? {
+            None => "it is missing".to_owned(),
+            Some(facts) if facts.mode != mode => format!("its mode is {:04o}, not {mode:04o}", facts.mode),
+            Some(facts) if owners.resolve(owner).is_some_and(|numbers| numbers != facts.owner) => {
+                format!("its owner is not {}:{}", owner.user, owner.group)
+            }
+            Some(_) => return Ok(()),
+        };
+        self.drift.push(Drift { path: path.to_owned(), why });
+        Ok(())
+    }
+}
+
+/// As a certificate among the others.
+pub(super) fn name_of(signer: Signer) -> String {
+    format!("authority {signer}")
+}
+
+/// The first of a bundle that lives.
+pub(super) fn foremost(bundle: &[X509], now: Timestamp) -> Option<&X509> {
+    bundle.iter().find(|one| check_authority(one, now).is_ok())
+}
+
+fn of_authority(path: &str, chain: &[X509], now: Timestamp) -> Verdict {
+    match (foremost(chain, now), chain.first()) {
+        (Some(one), _) if life(one, now) == Life::Fresh => Verdict::Right,
+        (Some(_), _) => Verdict::NearEnd,
+        (None, Some(first)) => check_authority(first, now).map_or_else(Verdict::Flawed, |()| Verdict::Right),
+        (None, None) => Verdict::Missing(format!("{path} holds no certificate")),
+    }
+}
+
+/// Those that are past two thirds of their lives, with their ends.
+pub(super) fn near_ends<'a>(all: impl Iterator<Item = (String, &'a X509)>, now: Timestamp) -> BTreeMap<String, Timestamp> {
+    gather(all.filter(|(_, one)| life(one, now) != Life::Fresh).map(|(name, one)| (name, one.not_after)))
+}
+
+/// Tells of each end once.
+pub(super) fn tell_near_ends(
+    ends: &BTreeMap<String, Timestamp>,
+    told: &BTreeMap<String, Timestamp>,
+    report: &Report,
+    generation: u64,
+) {
+    for (name, end) in ends.iter().filter(|(name, end)| told.get(*name) != Some(end)) {
+        let event = Event::new(Code::CertificateNearEnd, format!("certificate {name} ends at {}", end.rfc3339()));
+        report.emit(event.generation(generation).phase(Phase::Certificates));
+    }
+}
+
+/// Looks again and again at a node in place, and judges afresh only when a file changed or its time came.
+#[derive(Debug, Default)]
+pub struct Watcher(RefCell<Option<Judged>>);
+
+#[derive(Debug)]
+struct Judged {
+    generation: u64,
+    stamps: Vec<Option<Stamps>>,
+    at: Timestamp,
+    until: Timestamp,
+    look: Rc<Look>,
+}
+
+/// Of what lies at a path, and of what it leads to.
+type Stamps = ((u64, i64, i64), (u64, i64, i64));
+
+impl Watcher {
+    /// Looks; what is near its end is told once.
+    ///
+    /// # Errors
+    /// If something is unreadable.
+    pub fn look(
+        &self,
+        root: &Tree,
+        state: &Tree,
+        desired: &Desired,
+        generation: u64,
+        now: Timestamp,
+        report: &Report,
+    ) -> Result<Rc<Look>> {
+        let mut stamps = Vec::new();
+        for path in desired.trusted_paths() {
+            let path = Path::new(path);
+            let both = (root.facts(path)?, root.facts_followed(path)?);
+            stamps.push(both.0.zip(both.1).map(|(here, there)| (here.stamp, there.stamp)));
+        }
+        if let Some(judged) = &*self.0.borrow()
+            && (judged.generation, &judged.stamps) == (generation, &stamps)
+            && (judged.at..judged.until).contains(&now)
+        {
+            return Ok(Rc::clone(&judged.look));
+        }
+        let look = Rc::new(look(root, desired, now)?);
+        let mut record = Record::open(state, report)?;
+        let ends = look.near_ends();
+        if ends != record.told {
+            tell_near_ends(&ends, &record.told, report, generation);
+            record.told = ends;
+            record.write(state)?;
+        }
+        let judged = Judged { generation, stamps, at: now, until: look.until(now), look: Rc::clone(&look) };
+        *self.0.borrow_mut() = Some(judged);
+        Ok(look)
+    }
+}

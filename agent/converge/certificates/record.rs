@@ -1,0 +1,198 @@
+//! What is remembered of keys and of a change of authority: `certificates.json` in the state directory.
+//!
+//! It holds no key, only SHA-256 of public ones. On a copied disk it is put aside with the rest of the state: what lies in
+//! the directories then is another instance's, and nothing of it is kept.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::desired::Rotation;
+use crate::error::{Error, Result};
+use crate::files::{Attributes, Tree};
+use crate::identity;
+use crate::report::{Code, Report};
+
+const FILE: &str = "certificates.json";
+
+/// What is remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Record {
+    /// Format of this file.
+    pub schema: u32,
+    /// By the certificate's name: the key in place, and perhaps one in the making.
+    pub keys: BTreeMap<String, Vec<KnownKey>>,
+    /// The generation for which the issuer was asked for its authorities last.
+    pub asked: Option<u64>,
+    /// A change of authority that is under way.
+    pub rotation: Option<Turn>,
+    /// The step that the operator ordered on this node, beyond the one that is done.
+    pub ordered: Option<Rotation>,
+    /// Ends of certificates that were told as near, by name.
+    pub told: BTreeMap<String, Timestamp>,
+    /// What lies in the directories is of the instance that the disk was copied from.
+    pub foreign: bool,
+}
+
+/// A key that is this node's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownKey {
+    /// SHA-256 of its public key.
+    pub fingerprint: String,
+    /// Whether the agent made it. One that it found is kept whatever kind it is of.
+    pub made: bool,
+}
+
+/// How far a change of authority is on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turn {
+    /// The step that is done.
+    pub step: Rotation,
+    /// The generation with which it was done.
+    pub generation: u64,
+    /// When it was done.
+    pub since: Timestamp,
+}
+
+impl Record {
+    /// Reads the record. One that cannot be understood is put aside and said; without one, keys in place are kept where their
+    /// certificates are right.
+    ///
+    /// # Errors
+    /// If it can be neither read nor put aside.
+    pub fn open(state: &Tree, report: &Report) -> Result<Self> {
+        let was_there = |name: &Path| Ok::<_, Error>(state.facts(name)?.is_some());
+        let never = !was_there(Path::new(FILE))? && !was_there(&Path::new(FILE).with_extension("unreadable"))?;
+        if let Some(record) = state.read_state(Path::new(FILE), report, Code::StatePutAside)? {
+            return Ok(record);
+        }
+        let copied = identity::Record::read(state).ok().flatten().is_some_and(|record| record.predecessor.is_some());
+        Ok(Self { schema: 1, foreign: never && copied, ..Self::default() })
+    }
+
+    /// The record for who only looks and holds no lock.
+    #[must_use]
+    pub fn look(state: &Tree) -> Self {
+        state.read_json(Path::new(FILE)).ok().flatten().unwrap_or_default()
+    }
+
+    /// Stores it.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, state: &Tree) -> Result<()> {
+        state.write_json(Path::new(FILE), self, Attributes::mode(0o600))
+    }
+
+    /// The key of a certificate, if it is this node's.
+    #[must_use]
+    pub fn known(&self, name: &str, fingerprint: &str) -> Option<&KnownKey> {
+        self.keys.get(name)?.iter().find(|key| key.fingerprint == fingerprint)
+    }
+
+    /// Remembers a key.
+    pub(super) fn remember(&mut self, name: &str, fingerprint: String, made: bool) {
+        if self.known(name, &fingerprint).is_none() {
+            self.keys.entry(name.to_owned()).or_default().push(KnownKey { fingerprint, made });
+        }
+    }
+
+    /// Whether the operator ordered a step that is not done yet.
+    #[must_use]
+    pub fn is_ordered(&self) -> bool {
+        self.rotation.zip(self.ordered).is_some_and(|(turn, step)| step > turn.step)
+    }
+
+    /// The next step of the change of authority that is under way.
+    #[must_use]
+    pub fn next_step(&self) -> Option<Rotation> {
+        next(self.rotation?.step)
+    }
+}
+
+/// The step after a step.
+#[must_use]
+pub fn next(step: Rotation) -> Option<Rotation> {
+    match step {
+        Rotation::TrustBoth => Some(Rotation::Switch),
+        Rotation::Switch => Some(Rotation::DropOld),
+        Rotation::DropOld => None,
+    }
+}
+
+/// Orders the next step of a change of authority on this node; the next run of the node takes it. Ordered twice it is the same
+/// order.
+///
+/// # Errors
+/// Refused, if none is under way.
+pub fn order_next_step(state: &Tree) -> Result<Rotation> {
+    let mut record: Record = state.read_json(Path::new(FILE))?.unwrap_or_default();
+    let step = record.next_step().ok_or_else(|| {
+        Error::refused("no change of the certificate authority is under way on this node")
+            .rule("a change begins when the issuer gives another authority than the one in place (magnum-node.md 2.8)")
+            .remedy("change the authority first (openstack coe ca rotate, or CA_CERTIFICATE and CA_KEY), and update the stack")
+    })?;
+    record.ordered = Some(step);
+    record.write(state)?;
+    Ok(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::{Identity, Origin, Predecessor};
+
+    fn state() -> (tempfile::TempDir, Tree) {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        (dir, tree)
+    }
+
+    #[test]
+    fn a_step_is_ordered_only_while_a_change_is_under_way() {
+        let (_dir, tree) = state();
+        assert_eq!(order_next_step(&tree).unwrap_err().kind(), crate::error::Kind::Refused);
+        for (done, ordered) in [
+            (Rotation::TrustBoth, Some(Rotation::Switch)),
+            (Rotation::Switch, Some(Rotation::DropOld)),
+            (Rotation::DropOld, None),
+        ] {
+            let rotation = Some(Turn { step: done, generation: 1, since: Timestamp(0) });
+            Record { rotation, ..Record::default() }.write(&tree).unwrap();
+            assert_eq!(order_next_step(&tree).ok(), ordered);
+            assert_eq!(order_next_step(&tree).ok(), ordered, "twice is once");
+            assert_eq!(Record::look(&tree).ordered, ordered);
+        }
+    }
+
+    #[test]
+    fn only_a_copied_disk_without_a_record_makes_what_lies_there_anothers() {
+        let identity = |value: &str| Identity { origin: Origin::Smbios, value: value.into() };
+        let before =
+            Predecessor { instance: identity("a"), until: Timestamp(0), aside: 1, files: identity::Leftovers::default() };
+        let copied = identity::Record { predecessor: Some(before), ..identity::Record::new(identity("b"), Timestamp(0)) };
+        // Is the disk a copy, what is the record -> is it another's?
+        for (is_copy, record, foreign) in [
+            (false, None, false),
+            (true, None, true),
+            (true, Some("{torn"), false),
+            (true, Some(r#"{"schema": 1}"#), false),
+            (true, Some(r#"{"schema": 1, "foreign": true}"#), true),
+        ] {
+            let (_dir, tree) = state();
+            if is_copy {
+                copied.write(&tree).unwrap();
+            }
+            if let Some(text) = record {
+                tree.write(Path::new(FILE), text.as_bytes(), Attributes::mode(0o600)).unwrap();
+            }
+            for time in ["first", "second"] {
+                let opened = Record::open(&tree, &Report::kept()).unwrap();
+                assert_eq!(opened.foreign, foreign, "{is_copy} {record:?} {time}");
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! etcd as flannel uses it: the keys API v2 up to flannel 0.17, v3 from 0.18 on (seed-systems.md 8a). v3 is spoken through etcd's own
+//! JSON gateway, whose path has changed with its versions; 64-bit numbers are strings there.
+
+use std::cell::OnceCell;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use crate::desired::EtcdAccess;
+use crate::error::{Context, Error, Result};
+use crate::http::{Http, Request, Response};
+use crate::network::flannel::Api;
+use crate::openstack::aws_signature::encode;
+use crate::report::text::{escaped, shortened};
+
+/// A store that does not answer one request for so long is away.
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+/// A thousand leases are 0.3 MB in v3's gateway; more is not read.
+const ANSWER_LIMIT: usize = 2 * 1024 * 1024;
+/// `errorCode` of v2: there is no such key; it is not what it was; it is there already.
+const NOT_FOUND: u64 = 100;
+const RACE_LOST: [u64; 2] = [101, 105];
+
+/// A key as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) value: String,
+    /// Of its last change: modifiedIndex, mod_revision.
+    pub(super) revision: String,
+}
+
+/// One etcd.
+#[derive(Debug)]
+pub(super) struct Etcd {
+    http: Http,
+    endpoint: String,
+    /// Where the JSON gateway is; asked once.
+    gateway: OnceCell<Option<&'static str>>,
+}
+
+impl Etcd {
+    /// Certificates are read when the first connection is made.
+    pub(super) fn new(http: &Http, access: &EtcdAccess) -> Self {
+        let http = access.identity.as_ref().map_or_else(|| http.clone(), |identity| http.with_identity(identity));
+        Self { http, endpoint: access.endpoint.trim_end_matches('/').to_owned(), gateway: OnceCell::new() }
+    }
+
+    /// Whether it serves an API at all.
+    pub(super) async fn serves(&self, api: Api) -> Result<bool> {
+        match api {
+            Api::V3 => Ok(self.gateway().await?.is_some()),
+            Api::V2 => {
+                // Where the API is off nothing has that path, and the answer is the server's own for such.
+                let answer = self.send("GET", "/v2/keys/", None).await?;
+                Ok(answer.is_success() || error_code(&answer).is_some())
+            }
+        }
+    }
+
+    /// A key.
+    pub(super) async fn get(&self, api: Api, key: &str) -> Result<Option<Entry>> {
+        match api {
+            Api::V2 => Ok(self.look_v2(&format!("/v2/keys{key}?quorum=true")).await?.and_then(|node| entry_v2(&node))),
+            Api::V3 => Ok(self.range(&json!({"key": BASE64.encode(key)})).await?.pop()),
+        }
+    }
+
+    /// The keys right below a directory, or with a prefix that ends like one.
+    pub(super) async fn list(&self, api: Api, directory: &str) -> Result<Vec<Entry>> {
+        match api {
+            Api::V2 => {
+                let node = self.look_v2(&format!("/v2/keys{directory}?quorum=true")).await?;
+                let nodes = node.as_ref().and_then(|node| node.get("nodes")?.as_array()).into_iter().flatten();
+                Ok(nodes.filter_map(entry_v2).collect())
+            }
+            // What comes after everything that begins with the directory and "/".
+            Api::V3 => {
+                let [first, end] = ['/', '0'].map(|last| BASE64.encode(format!("{directory}{last}")));
+                self.range(&json!({"key": first, "range_end": end})).await
+            }
+        }
+    }
+
+    /// Writes a key if it still is as it was found, or still is not there. `false`: somebody else was faster.
+    pub(super) async fn put(&self, api: Api, key: &str, value: &str, before: Option<&Entry>) -> Result<bool> {
+        match api {
+            Api::V2 => {
+                let condition = before.map_or("prevExist=false".to_owned(), |entry| format!("prevIndex={}", entry.revision));
+                let body = format!("value={}", encode(value));
+                let answer = self.send("PUT", &format!("/v2/keys{key}?{condition}"), Some(body)).await?;
+                match (answer.is_success(), error_code(&answer)) {
+                    (true, _) => Ok(true),
+                    // It was there, and is gone: to be looked at again, too.
+                    (_, Some(code)) if code == NOT_FOUND || RACE_LOST.contains(&code) => Ok(false),
+                    _ => Err(self.refusal(&answer)),
+                }
+            }
+            Api::V3 => {
+                let name = BASE64.encode(key);
+                // A key that is not there has revision 0.
+                let revision = before.map_or("0", |entry| &entry.revision);
+                let body = json!({
+                    "compare": [{"key": name, "target": "MOD", "result": "EQUAL", "mod_revision": revision}],
+                    "success": [{"request_put": {"key": name, "value": BASE64.encode(value)}}],
+                });
+                // A failed comparison leaves the member out: false is its default.
+                Ok(self.ask_v3("txn", &body).await?.get("succeeded") == Some(&Value::Bool(true)))
+            }
+        }
+    }
+
+    async fn look_v2(&self, path: &str) -> Result<Option<Value>> {
+        let answer = self.send("GET", path, None).await?;
+        if !answer.is_success() {
+            return if error_code(&answer) == Some(NOT_FOUND) { Ok(None) } else { Err(self.refusal(&answer)) };
+        }
+        Ok(self.json(&answer)?.get_mut("node").map(Value::take))
+    }
+
+    async fn range(&self, body: &Value) -> Result<Vec<Entry>> {
+        let answer = self.ask_v3("range", body).await?;
+        let entry = |one: &Value| {
+            // A value of no length is left out.
+            let text = |name: &str| BASE64.decode(one.get(name)?.as_str()?).ok();
+            let revision = one.get("mod_revision")?.as_str()?.to_owned();
+            let words =
+                [text("key")?, text("value").unwrap_or_default()].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            let [key, value] = words;
+            Some(Entry { key, value, revision })
+        };
+        Ok(answer.get("kvs").and_then(Value::as_array).into_iter().flatten().filter_map(entry).collect())
+    }
+
+    async fn ask_v3(&self, what: &str, body: &Value) -> Result<Value> {
+        let Some(gateway) = self.gateway().await? else {
+            return Err(self.without(
+                "v3",
+                "flannel from 0.18 on reads v3 alone (seed-systems.md 8a)",
+                "give an etcd from 3.0 on",
+            ));
+        };
+        let answer = self.send("POST", &format!("{gateway}/kv/{what}"), Some(body.to_string())).await?;
+        if answer.is_success() { self.json(&answer) } else { Err(self.refusal(&answer)) }
+    }
+
+    /// Where the JSON gateway of v3 is; nowhere before etcd 3.0.
+    async fn gateway(&self) -> Result<Option<&'static str>> {
+        if let Some(gateway) = self.gateway.get() {
+            return Ok(*gateway);
+        }
+        let answer = self.send("GET", "/version", None).await?;
+        if !answer.is_success() {
+            return Err(self.refusal(&answer));
+        }
+        let version = self.json(&answer)?;
+        let server = version.get("etcdserver").and_then(Value::as_str).unwrap_or_default();
+        Ok(*self.gateway.get_or_init(|| gateway_of(server)))
+    }
+
+    /// A body of v2 is a form, of v3 JSON.
+    async fn send(&self, method: &str, path: &str, body: Option<String>) -> Result<Response> {
+        let url = format!("{}{path}", self.endpoint);
+        let mut request = Request::new(method, &url, REQUEST_LIMIT);
+        request.body_limit = ANSWER_LIMIT;
+        if let Some(body) = body {
+            let kind = if method == "PUT" { "application/x-www-form-urlencoded" } else { "application/json" };
+            request = request.header("content-type", kind);
+            request.body = Some(body.into_bytes());
+        }
+        self.http.request(request).await.context(|| "asking flannel's etcd")
+    }
+
+    fn json(&self, answer: &Response) -> Result<Value> {
+        serde_json::from_slice(&answer.body)
+            .map_err(|_| Error::transient("the answer is no JSON").context(format!("asking flannel's etcd {}", self.endpoint)))
+    }
+
+    fn refusal(&self, answer: &Response) -> Error {
+        let body = String::from_utf8_lossy(&answer.body);
+        if answer.status == 404 {
+            let rule = "flannel up to 0.17 reads v2 alone; etcd from 3.4 on serves that with --enable-v2, from 3.6 on not at all \
+                        (seed-systems.md 8a)";
+            return self.without("v2", rule, "start etcd with --enable-v2, or install flannel 0.18 or later");
+        }
+        let said = format!("it answers {}: {}", answer.status, shortened(&escaped(body.trim()), 200));
+        let doing = format!("asking flannel's etcd {}", self.endpoint);
+        match answer.status {
+            401 | 403 => Error::permanent(said)
+                .remedy("let the user of the node's certificate read and write flannel's keys (etcdctl role grant-permission)"),
+            _ => Error::transient(said).remedy("journalctl -u etcd on its node; it is tried again"),
+        }
+        .with_status(answer.status)
+        .context(doing)
+    }
+
+    fn without(&self, api: &str, rule: &str, remedy: &str) -> Error {
+        Error::permanent(format!("etcd {} does not serve its API {api}", self.endpoint)).rule(rule).remedy(remedy)
+    }
+}
+
+/// 3.0 to 3.2 have an alpha, 3.3 a beta, later ones the final path.
+fn gateway_of(server: &str) -> Option<&'static str> {
+    let mut numbers = server.split('.').map(str::parse::<u32>);
+    match (numbers.next()?.ok()?, numbers.next()?.ok()?) {
+        (..=2, _) => None,
+        (3, ..=2) => Some("/v3alpha"),
+        (3, 3) => Some("/v3beta"),
+        _ => Some("/v3"),
+    }
+}
+
+fn error_code(answer: &Response) -> Option<u64> {
+    serde_json::from_slice::<Value>(&answer.body).ok()?.get("errorCode")?.as_u64()
+}
+
+fn entry_v2(node: &Value) -> Option<Entry> {
+    let text = |name: &str| node.get(name)?.as_str().map(str::to_owned);
+    Some(Entry { key: text("key")?, value: text("value")?, revision: node.get("modifiedIndex")?.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gateway_is_where_that_version_of_etcd_has_it() {
+        for (server, path) in [
+            ("2.3.8", None),
+            ("3.0.17", Some("/v3alpha")),
+            ("3.2.32", Some("/v3alpha")),
+            ("3.3.27", Some("/v3beta")),
+            ("3.4.23", Some("/v3")),
+            ("3.6.0-rc.1", Some("/v3")),
+            ("4.0.0", Some("/v3")),
+            ("", None),
+            ("x.y", None),
+        ] {
+            assert_eq!(gateway_of(server), path, "{server}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Whether packets to the pods of others arrive, and what it means where they do not.
+//!
+//! A packet that may go one hop to an address among a peer's pods comes back from the peer's kernel before any firewall there sees it.
+//! Sent from the node's own address it shows that the peer is up and passes packets on to its pods; the same from the address of this node's
+//! bridge shows that packets of pods leave this node's port and come in at the peer's. So where the first comes back and nothing
+//! of the second is heard, what lies between drops packets for their source address: Neutron's port security, or a security group
+//! (seed-systems.md 8e). A peer that is down, or not ready, comes to no verdict.
+
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+
+use crate::desired::Peer;
+use crate::reach::Answer;
+
+/// How many peers are asked in one look.
+pub const ASKED: usize = 3;
+
+/// A peer to be asked, and from which addresses of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Whose pods.
+    pub peer: Peer,
+    /// Address of this node's bridge.
+    pub bridge: Ipv4Addr,
+    /// This node's own address.
+    pub node: Ipv4Addr,
+}
+
+/// What came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// From whom.
+    pub peer: Peer,
+    /// From the node's address, one hop, to [`far`].
+    pub control: Answer,
+    /// The same from the bridge's address.
+    pub far: Answer,
+    /// From the bridge's address to [`near`].
+    pub near: Answer,
+}
+
+impl Heard {
+    fn arrives(&self) -> bool {
+        self.far.is_heard() || self.near.is_heard()
+    }
+}
+
+/// The bridge's own address on a node with this subnet (seed-systems.md 8c: the first).
+#[must_use]
+pub fn near(subnet: Ipv4Net) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(subnet.network()).saturating_add(1))
+}
+
+/// An address among the pods: the last.
+#[must_use]
+pub fn far(subnet: Ipv4Net) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(subnet.broadcast()).saturating_sub(1))
+}
+
+/// What it means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Packets arrive, or nobody is there who could show it.
+    Well,
+    /// Packets of pods are dropped on the way to everybody.
+    Lost(Vec<Peer>),
+    /// They arrive at some, and not at these.
+    Silent(Vec<Peer>),
+}
+
+/// Judges the answers of one look.
+#[must_use]
+pub fn verdict(heard: &[Heard]) -> Verdict {
+    // A firewall of this machine, or a bridge that is not there yet, says nothing of the way.
+    let dropped = |one: &&Heard| one.control.is_heard() && one.far == Answer::Silence && !one.arrives();
+    let silent: Vec<Peer> = heard.iter().filter(dropped).map(|one| one.peer).collect();
+    if silent.is_empty() {
+        Verdict::Well
+    } else if heard.iter().any(Heard::arrives) {
+        Verdict::Silent(silent)
+    } else {
+        Verdict::Lost(silent)
+    }
+}
+
+/// The first of some, and how many more there are.
+#[must_use]
+pub fn named(peers: &[Peer]) -> String {
+    let first: Vec<String> = peers.iter().take(3).map(|peer| format!("{} of node {}", peer.subnet, peer.node)).collect();
+    let more = peers.len().saturating_sub(first.len());
+    if more > 0 { format!("{} and {more} more", first.join(", ")) } else { first.join(", ") }
+}
+
+/// Why packets are lost.
+#[must_use]
+pub fn lost(network: Ipv4Net, peers: &[Peer]) -> String {
+    format!(
+        "the routes are right, but packets of pods do not arrive: the nodes answer this node, and nothing of what comes from its bridge ({}). \
+         allowed_address_pairs of the Neutron ports must hold {network}, and the security groups let it in",
+        named(peers)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Answer::{Arrived, NotAsked, Silence, TurnedBack};
+
+    #[test]
+    fn only_what_is_dropped_for_its_source_is_lost() {
+        let lost = |ids: &[u8]| Verdict::Lost(ids.iter().map(|id| peer(*id)).collect());
+        let silent = |ids: &[u8]| Verdict::Silent(ids.iter().map(|id| peer(*id)).collect());
+        for (case, answers, expected) in [
+            ("nobody there", vec![], Verdict::Well),
+            ("well", vec![[TurnedBack, TurnedBack, Arrived]], Verdict::Well),
+            ("a firewall on the peer", vec![[TurnedBack, TurnedBack, Silence]], Verdict::Well),
+            ("one that says no", vec![[TurnedBack, Silence, TurnedBack]], Verdict::Well),
+            ("the peer is down", vec![[Silence, Silence, Silence]], Verdict::Well),
+            ("the peer does not forward yet", vec![[Silence, Silence, Arrived]], Verdict::Well),
+            ("the kernel's search for the peer ended", vec![[TurnedBack, TurnedBack, TurnedBack]], Verdict::Well),
+            ("this node's bridge is not there", vec![[TurnedBack, NotAsked, NotAsked]], Verdict::Well),
+            ("port security", vec![[TurnedBack, Silence, Silence]], lost(&[0])),
+            ("port security, one down", vec![[Silence; 3], [TurnedBack, Silence, Silence]], lost(&[1])),
+            ("a peer that is odd", vec![[TurnedBack, Silence, Silence], [TurnedBack, TurnedBack, Arrived]], silent(&[0])),
+        ] {
+            let heard: Vec<Heard> = (0..)
+                .zip(&answers)
+                .map(|(id, [control, far, near])| Heard { peer: peer(id), control: *control, far: *far, near: *near })
+                .collect();
+            assert_eq!(verdict(&heard), expected, "{case}");
+        }
+    }
+
+    fn peer(id: u8) -> Peer {
+        Peer { subnet: Ipv4Net::new(Ipv4Addr::new(10, 100, id, 0), 24).unwrap(), node: Ipv4Addr::new(192, 0, 2, id) }
+    }
+
+    #[test]
+    fn the_cause_names_the_network_and_both_settings() {
+        let peers: Vec<Peer> = (1..=5).map(peer).collect();
+        let text = lost("10.100.0.0/16".parse().unwrap(), &peers);
+        for part in [
+            "10.100.1.0/24 of node 192.0.2.1, ",
+            " and 2 more)",
+            "allowed_address_pairs",
+            "hold 10.100.0.0/16",
+            "security groups",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert_eq!((near(peers[0].subnet), far(peers[0].subnet)), ([10, 100, 1, 1].into(), [10, 100, 1, 254].into()));
+    }
+}

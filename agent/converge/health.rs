@@ -1,0 +1,74 @@
+//! Looks at the places of stores while their services run. Reads only.
+
+use std::path::Path;
+
+use nix::sys::statvfs::{FsFlags, statvfs};
+
+use super::volumes::is_attached;
+use crate::desired::{Desired, Probe as Measurement, Volume};
+use crate::error::Error;
+use crate::files::Tree;
+use crate::report::{Code, Event, Phase};
+use crate::storage::health::{Signs, ailment};
+use crate::storage::probe::Disk;
+
+/// Something that a store suffers from.
+#[derive(Debug)]
+pub struct Ailment {
+    role: String,
+    error: Error,
+}
+
+impl Ailment {
+    /// The event that tells of it.
+    #[must_use]
+    pub fn event(&self) -> Event {
+        Event::new(Code::VolumeSick, self.error.to_string()).phase(Phase::Volume).step(&self.role).error(&self.error)
+    }
+
+    /// In one line.
+    #[must_use]
+    pub fn cause(&self) -> String {
+        self.error.to_string()
+    }
+}
+
+/// What the node's stores suffer from: those of volumes, which lie on one of the disks, and the runtime's wherever it is.
+#[must_use]
+pub fn ailments(desired: &Desired, root: &Tree, disks: &[Disk]) -> Vec<Ailment> {
+    let mut found = Vec::new();
+    let on_volumes = desired.volumes.iter().map(|volume| (volume.mount_point.as_str(), Some(volume)));
+    let elsewhere = desired.gates.iter().filter_map(|gate| match &gate.probe {
+        Measurement::Store(store) if desired.volumes.iter().all(|volume| volume.mount_point != store.path) => {
+            Some((store.path.as_str(), None))
+        }
+        _ => None,
+    });
+    for (path, volume) in on_volumes.chain(elsewhere) {
+        let gone = volume.is_some_and(|volume| !is_attached(disks, volume));
+        let signs = signs(root, path, volume, gone);
+        let role = volume.map_or_else(|| path.to_owned(), |volume| volume.role.as_str().to_owned());
+        found.extend(ailment(path, &signs).map(|error| Ailment { role, error }));
+    }
+    found
+}
+
+fn signs(root: &Tree, path: &str, volume: Option<&Volume>, gone: bool) -> Signs {
+    let mut signs = Signs { volume: volume.map(|volume| volume.disk.as_str().to_owned()), gone, ..Signs::default() };
+    let place = Path::new(path);
+    // A store that is not there is found by whoever looks at its service.
+    if gone || root.facts(place).is_ok_and(|facts| facts.is_none()) {
+        return signs;
+    }
+    if let Err(error) = root.list(place) {
+        signs.unreadable = Some(error.to_string());
+    }
+    match statvfs(&root.base().join(place.strip_prefix("/").unwrap_or(place))) {
+        Ok(space) => {
+            signs.read_only = space.flags().contains(FsFlags::ST_RDONLY);
+            signs.free = Some(space.blocks_available().saturating_mul(space.fragment_size()));
+        }
+        Err(errno) => signs.unreadable = Some(errno.to_string()),
+    }
+    signs
+}

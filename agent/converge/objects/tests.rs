@@ -1,0 +1,213 @@
+//! Objects at a scripted API server.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::*;
+use crate::clock::Clock;
+use crate::desired::{ClientIdentity, Material};
+use crate::files::{Attributes, Tree};
+use crate::http::Tls;
+use crate::http::fake::{Act, Authority, Fake, ok, status};
+
+const DEADLINE: Duration = Duration::from_mins(1);
+const PATH: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+
+fn binding() -> Value {
+    json!({
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "heat-node-agent:x"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "r"},
+        "subjects": [{"kind": "Group", "name": "g"}],
+    })
+}
+
+/// The same as the API keeps it, changed at these places.
+fn kept(changes: &[(&str, Value)]) -> Value {
+    let mut all = binding();
+    all["metadata"]["resourceVersion"] = json!("7");
+    all["metadata"]["labels"] = json!({"theirs": "1"});
+    all["subjects"][0]["apiGroup"] = json!("rbac.authorization.k8s.io");
+    for (pointer, value) in changes {
+        *all.pointer_mut(pointer).unwrap() = value.clone();
+    }
+    all
+}
+
+fn answer(line: &'static str, body: &Value) -> Act {
+    status(line, body.to_string())
+}
+
+/// As the API tells of a failure.
+fn told(line: &'static str, message: &str) -> Act {
+    answer(line, &json!({"kind": "Status", "status": "Failure", "message": message}))
+}
+
+fn absent() -> Act {
+    told("404 Not Found", "clusterrolebindings \"heat-node-agent:x\" not found")
+}
+
+/// A master with its own certificate.
+struct Master {
+    _dir: tempfile::TempDir,
+    authority: Authority,
+    clock: Clock,
+    http: Http,
+}
+
+impl Master {
+    fn new(clock: Clock) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Arc::new(Tree::open(dir.path()).unwrap());
+        let authority = Authority::new("blue");
+        let (certificate, key) = authority.client("admin");
+        for (path, text) in [("/admin.crt", certificate), ("/admin.key", key), ("/ca.crt", authority.pem())] {
+            root.write(Path::new(path), text.as_bytes(), Attributes::mode(0o600)).unwrap();
+        }
+        Self { _dir: dir, authority, http: Http::new(Tls::default(), root, clock.clone()), clock }
+    }
+
+    async fn serve(&self, script: Vec<Act>) -> Fake {
+        Fake::start_tls(script, self.authority.identity_for_clients_of(&self.authority)).await
+    }
+
+    async fn ensure(&self, server: &Fake, body: &Value) -> Result<bool> {
+        let [certificate, key, authority] = ["/admin.crt", "/admin.key", "/ca.crt"].map(str::to_owned);
+        let object = Object {
+            name: "clusterrolebinding heat-node-agent:x".to_owned(),
+            server: server.base.clone(),
+            collection: PATH.to_owned(),
+            object: "heat-node-agent:x".to_owned(),
+            body: Material::Text(body.to_string()),
+            identity: ClientIdentity { certificate, key, authority },
+            needs: std::collections::BTreeSet::new(),
+        };
+        self.http.ensure(&object, DEADLINE).await
+    }
+}
+
+/// Method and path of each request.
+fn lines(server: &Fake) -> Vec<String> {
+    server.requests().iter().map(|request| request.split(" HTTP").next().unwrap().replace(PATH, "…")).collect()
+}
+
+fn body(server: &Fake, index: usize) -> Value {
+    serde_json::from_str(server.requests()[index].split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+#[tokio::test]
+async fn what_is_absent_is_made_and_what_is_right_is_left_alone() {
+    let master = Master::new(Clock::system());
+    let kept = kept(&[]);
+    let server = master.serve(vec![absent(), answer("201 Created", &kept), ok(kept.to_string())]).await;
+    assert!(master.ensure(&server, &binding()).await.unwrap());
+    assert!(!master.ensure(&server, &binding()).await.unwrap());
+    assert_eq!(lines(&server), ["GET …/heat-node-agent:x", "POST …", "GET …/heat-node-agent:x"]);
+    assert_eq!(body(&server, 1), binding());
+}
+
+#[tokio::test]
+async fn what_differs_is_put_right_and_what_others_added_stays() {
+    let master = Master::new(Clock::system());
+    for (pointer, value) in [
+        ("/subjects/0/name", json!("somebody")),
+        ("/subjects", json!([])),
+        ("/subjects", json!([{"kind": "Group", "name": "g"}, {"kind": "User", "name": "u"}])),
+        ("/subjects", json!(null)),
+    ] {
+        let found = kept(&[(pointer, value.clone())]);
+        let server = master.serve(vec![ok(found.to_string()), ok("{}")]).await;
+        assert!(master.ensure(&server, &binding()).await.unwrap(), "{pointer} {value}");
+        assert_eq!(lines(&server)[1], "PUT …/heat-node-agent:x");
+        let sent = body(&server, 1);
+        assert_eq!(sent["metadata"], kept(&[])["metadata"], "the version that was seen, and others' labels");
+        assert_eq!(sent["subjects"], binding()["subjects"]);
+    }
+}
+
+#[tokio::test]
+async fn who_came_first_is_looked_at_again() {
+    let master = Master::new(Clock::system());
+    let exists = || told("409 Conflict", "clusterrolebindings \"heat-node-agent:x\" already exists");
+    let server = master.serve(vec![absent(), exists(), ok(kept(&[]).to_string())]).await;
+    assert!(!master.ensure(&server, &binding()).await.unwrap());
+    let other = kept(&[("/subjects", json!([]))]);
+    let script = vec![ok(other.to_string()), exists(), ok(other.to_string()), ok("{}")];
+    let server = master.serve(script).await;
+    assert!(master.ensure(&server, &binding()).await.unwrap());
+    assert_eq!(lines(&server).len(), 4);
+}
+
+#[tokio::test]
+async fn an_api_that_is_away_is_waited_for_until_the_deadline() {
+    let master = Master::new(Clock::manual(crate::clock::Timestamp(0)));
+    let busy = Act::Answer("503 Service Unavailable", vec!["Retry-After: 30".to_owned()], Vec::new());
+    let no_namespace = told("404 Not Found", "namespaces \"kube-system\" not found");
+    let script =
+        vec![Act::Close, busy.clone(), ok("<html>"), absent(), no_namespace, absent(), answer("201 Created", &kept(&[]))];
+    let server = master.serve(script).await;
+    let since = master.clock.start();
+    assert!(master.ensure(&server, &binding()).await.unwrap());
+    assert!(since.elapsed() > Duration::from_secs(30) && lines(&server).len() == 7, "{:?}", since.elapsed());
+    let server = master.serve(vec![status("503 Service Unavailable", "")]).await;
+    let since = master.clock.start();
+    let error = master.ensure(&server, &binding()).await.unwrap_err();
+    assert!(error.kind() == Kind::Transient && error.cause().contains("the API answered 503"), "{error}");
+    assert!(since.elapsed() <= DEADLINE && since.elapsed() + Duration::from_secs(6) > DEADLINE, "{:?}", since.elapsed());
+}
+
+#[tokio::test]
+async fn what_is_refused_is_told_once_with_what_to_do() {
+    let master = Master::new(Clock::system());
+    let other = ok(kept(&[("/roleRef/name", json!("another"))]).to_string());
+    for (script, kind, words, remedy) in [
+        (
+            vec![told("401 Unauthorized", "Unauthorized")],
+            Kind::Permanent,
+            "looking at clusterrolebinding heat-node-agent:x",
+            "--client-ca-file",
+        ),
+        (
+            vec![told("403 Forbidden", "User \"admin\" cannot get")],
+            Kind::Permanent,
+            "403: User \"admin\" cannot get",
+            "RBAC: whoever /admin.crt",
+        ),
+        (
+            vec![absent(), told("403 Forbidden", "no")],
+            Kind::Permanent,
+            "making clusterrolebinding heat-node-agent:x",
+            "system:masters",
+        ),
+        (
+            vec![other, told("422 Unprocessable Entity", "roleRef: Invalid value: cannot change roleRef")],
+            Kind::Refused,
+            "cannot change roleRef",
+            "kubectl delete clusterrolebinding heat-node-agent:x",
+        ),
+        (vec![absent(), told("400 Bad Request", "no kind")], Kind::Permanent, "400: no kind", "version of Kubernetes"),
+        (
+            vec![absent(), told("422 Unprocessable Entity", "data: bad aHVzaA==")],
+            Kind::Permanent,
+            "nothing that can be shown",
+            "version",
+        ),
+        (vec![ok("x".repeat(ANSWER_LIMIT + 1))], Kind::Permanent, "larger than", ""),
+    ] {
+        let count = script.len();
+        let server = master.serve(script).await;
+        let mut wanted = binding();
+        wanted["data"] = json!({"token-secret": "aHVzaA=="});
+        let error = master.ensure(&server, &wanted).await.unwrap_err();
+        assert!(error.to_string().contains(words) && error.kind() == kind, "{error:?}");
+        assert!(error.suggested_remedy().unwrap_or_default().contains(remedy), "{error:?}");
+        assert!(!format!("{error:?}").contains("aHVzaA"), "{error:?}");
+        assert_eq!(server.requests().len(), count);
+    }
+    let stranger = Authority::new("blue");
+    let server = Fake::start_tls(vec![ok("{}")], stranger.identity_for_clients_of(&master.authority)).await;
+    let error = master.ensure(&server, &binding()).await.unwrap_err();
+    assert!(error.cause().contains("is not signed by the authority in /ca.crt"), "{error}");
+}

@@ -1,0 +1,123 @@
+//! Reads what the decision about a volume needs: its disk, what lies below its mount point, the marker in it. Writes nothing.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Hands, Outcome, VolumeKeeper, find, passing};
+use crate::desired::{Content, DiskName, Volume};
+use crate::error::{Error, Kind, Result};
+use crate::storage::identity::CUT;
+use crate::storage::interlock::{Below, DiskEvidence, Evidence, MarkerEvidence};
+use crate::storage::marker::{FILE, Marker, Record, SCHEMA};
+use crate::storage::probe::{Disk, Probe, describe};
+use crate::storage::{making, mount_unit};
+
+/// How long a disk may take to be read at both ends.
+const READ_LIMIT: Duration = Duration::from_mins(1);
+
+/// Largest marker that is read, in bytes.
+const MARKER_LIMIT: u64 = 64 * 1024;
+
+impl<H: Hands> VolumeKeeper<H> {
+    pub(super) async fn read_evidence(&self, volume: &Volume, record: Option<Record>) -> Result<(Evidence, Option<Disk>)> {
+        let (matches, disk) = find(&self.probe, volume)?;
+        let mut evidence = Evidence { matches, record, ..Evidence::default() };
+        let Some(disk) = disk else {
+            evidence.present = describe(&self.probe.read_disks()?);
+            return Ok((evidence, None));
+        };
+        let serial = match &volume.disk {
+            DiskName::Cinder(id) => id.get(..CUT).unwrap_or(id),
+            name => name.as_str(),
+        };
+        evidence.disk = self.read_disk(&disk, serial).await?;
+        // Data that is moved is no obstacle; nothing is stopped before the disk is there and may be used.
+        if !evidence.disk.mounts.contains(&volume.mount_point) && !self.has_data_below(volume)? {
+            evidence.below = self.read_below(volume).await?;
+        }
+        Ok((evidence, Some(disk)))
+    }
+
+    pub(super) async fn read_disk(&self, disk: &Disk, serial: &str) -> Result<DiskEvidence> {
+        let serial = serial.to_owned();
+        self.beside_the_loop(disk, move |probe, disk| probe.read_evidence(disk, &serial)).await
+    }
+
+    /// Off the loop and bounded: a disk whose storage is gone may never answer.
+    pub(super) async fn beside_the_loop<T: Send + 'static>(
+        &self,
+        disk: &Disk,
+        work: impl FnOnce(&Probe, &Disk) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let node = disk.node.display().to_string();
+        let (probe, disk) = (self.probe.clone(), disk.clone());
+        let working = tokio::task::spawn_blocking(move || work(&probe, &disk));
+        let silent = || Error::transient(format!("{node} does not answer within {} s", READ_LIMIT.as_secs()));
+        self.clock.limit(READ_LIMIT, working).await.ok_or_else(silent)?.map_err(Error::transient)?
+    }
+
+    pub(super) async fn read_below(&self, volume: &Volume) -> Result<Below> {
+        if let Some(other) = self.probe.read_mounts()?.into_iter().find(|mount| mount.point == volume.mount_point) {
+            return Ok(Below::OtherMount(other.source));
+        }
+        for unit in &volume.users {
+            if self.hands.may_run(unit).await? {
+                return Ok(Below::Running(unit.clone()));
+            }
+        }
+        Ok(if self.root.list(Path::new(&volume.mount_point))?.is_empty() { Below::Empty } else { Below::Store })
+    }
+
+    /// Reads the marker, where the file system is mounted or by a mount that changes no byte of it.
+    pub(super) async fn look_inside(&self, volume: &Volume, disk: &Disk, evidence: &mut Evidence) -> Outcome<()> {
+        if evidence.disk.mounts.contains(&volume.mount_point) {
+            (evidence.marker, evidence.etcd_member) = self.read_marker(&volume.mount_point);
+            return Ok(());
+        }
+        if volume.content == Content::ThinPool {
+            evidence.marker = self.read_tags(volume, disk, evidence).await?;
+            return Ok(());
+        }
+        let fs_type = evidence.disk.signatures.first().map_or(volume.content.kind(), |one| one.kind);
+        let place = inspection(volume);
+        let device = disk.node.display().to_string();
+        for options in making::look_options(fs_type) {
+            let options = format!("ro,nosuid,nodev,noexec,{options}");
+            match self.hands.mount(&device, &place, fs_type, &options).await {
+                Ok(()) => {
+                    (evidence.marker, evidence.etcd_member) = self.read_marker(&place);
+                    return self.hands.stop(&mount_unit::name(&place)).await.map_err(|error| passing("inspect", &error));
+                }
+                Err(error) if error.kind() == Kind::Transient => return Err(passing("inspect", &error)),
+                Err(error) => evidence.marker = MarkerEvidence::Unreadable(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_marker(&self, place: &str) -> (MarkerEvidence, bool) {
+        let read = || -> Result<(Option<Vec<u8>>, bool)> {
+            let tree = self.root.subtree(Path::new(place))?;
+            let mut member = false;
+            for path in ["default.etcd/member", "default/member", "member"] {
+                // What cannot be looked at may be one.
+                member |= tree.facts(Path::new(path))?.is_some();
+            }
+            Ok((tree.read(Path::new(FILE), MARKER_LIMIT)?, member))
+        };
+        match read() {
+            Err(error) => (MarkerEvidence::Damaged(format!("its marker cannot be read: {error}")), false),
+            Ok((None, member)) => (MarkerEvidence::Absent, member),
+            Ok((Some(bytes), member)) => match serde_json::from_slice::<Marker>(&bytes) {
+                Ok(marker) if marker.schema == SCHEMA => (MarkerEvidence::Found(marker), member),
+                Ok(marker) => (MarkerEvidence::Damaged(format!("its marker has the unknown schema {}", marker.schema)), member),
+                Err(error) => (MarkerEvidence::Damaged(format!("its marker is damaged: {error}")), member),
+            },
+        }
+    }
+}
+
+/// Where a file system is mounted to be looked into.
+pub(super) fn inspection(volume: &Volume) -> String {
+    format!("/run/heat-node-agent/inspect/{}", volume.role)
+}

@@ -1,0 +1,106 @@
+//! Makes the file system, or the label for LVM, on a volume that the interlock allows it on.
+
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::record::record_path;
+use super::{Found, Hands, Outcome, Stopped, VolumeKeeper, event, failed, passing};
+use crate::converge::Failure;
+use crate::desired::Volume;
+use crate::error::{Error, Result};
+use crate::report::Code;
+use crate::storage::interlock::{Decision, DiskEvidence, Evidence, decide, erase};
+use crate::storage::making;
+use crate::storage::marker::State;
+use crate::storage::probe::{Disk, Probe};
+
+impl<H: Hands> VolumeKeeper<H> {
+    pub(super) async fn format(&self, volume: &Volume, disk: Disk, force: bool, decided_on: &Evidence) -> Outcome<Found> {
+        let device = disk.node.display().to_string();
+        let started = self.clock.start();
+        // mkfs is told a kernel name: while the disk is held open, that name is given to no other one. What was decided
+        // on is looked at again behind it.
+        let hold = self.beside_the_loop(&disk, Probe::hold).await.map_err(|error| passing("look", &error))?;
+        let record = decided_on.record.as_ref();
+        let (mut before, again) = self.read_evidence(volume, record.cloned()).await.map_err(|error| passing("look", &error))?;
+        if before.disk == decided_on.disk {
+            // The same bytes at both ends: what was seen inside holds.
+            (before.marker, before.etcd_member) = (decided_on.marker.clone(), decided_on.etcd_member);
+        }
+        let same = again.is_some_and(|again| again.number == disk.number && again.node == disk.node);
+        if !same || decide(volume, &before) != (Decision::Format { force }) {
+            return Err(passing("look", &Error::transient(format!("{device} changed while it was looked at"))));
+        }
+        let fs_uuid = match record.filter(|_| force) {
+            Some(record) => record.fs_uuid.clone(),
+            None => making::uuid_on_disk(volume.content, &random_uuid().map_err(|error| passing("mkfs", &error))?),
+        };
+        let kind = volume.content.kind();
+        self.write_record(volume, kind, &fs_uuid, 0, State::Formatting, None)?;
+        let mut message = format!("{device} is formatted for volume {}", volume.disk);
+        if !before.disk.blank && !force {
+            message.push_str(&format!(", what is on it is lost: {} says so, this once", volume.format_parameter));
+        }
+        self.report.emit(event(Code::VolumeFormatting, volume, message).step("mkfs"));
+        let argv = making::argv(volume, &fs_uuid, &device, force);
+        let program = argv.first().cloned().unwrap_or_default();
+        let ran = self.hands.run(&mkfs_key(volume), argv).await.map_err(|error| passing("mkfs", &error))?;
+        if ran.status != 0 {
+            let words = format!("{program} {device} ended with {}", ran.complaint());
+            return Err(self.mkfs_failed(volume, &disk, force, &before.disk, &words).await);
+        }
+        // What counts is on the disk, not what mkfs says.
+        let evidence = self.read_disk(&disk, "").await.map_err(|error| passing("mkfs", &error))?;
+        drop(hold);
+        let size = match evidence.signatures.as_slice() {
+            [one] if one.kind == kind && one.uuid.as_deref() == Some(fs_uuid.as_str()) => one.size.unwrap_or_default(),
+            _ => {
+                let error =
+                    Error::permanent(format!("{device} does not hold what {program} was to make: {kind} with UUID {fs_uuid}"));
+                return Err(failed("mkfs", &error).into());
+            }
+        };
+        self.write_record(volume, kind, &fs_uuid, size, State::Formatted, None)?;
+        let message = format!("{device} was formatted for volume {}", volume.disk);
+        self.report.emit(event(Code::VolumeFormatted, volume, message).step("mkfs").duration(started.elapsed()));
+        Ok(Found { disk, fs_type: kind.to_owned(), fs_uuid, size })
+    }
+
+    /// A mkfs that wrote nothing refused the disk: it sees something that we do not know, and nothing of ours is on it.
+    pub(super) async fn mkfs_failed(
+        &self,
+        volume: &Volume,
+        disk: &Disk,
+        force: bool,
+        before: &DiskEvidence,
+        words: &str,
+    ) -> Stopped {
+        let device = disk.node.display();
+        let error = Error::permanent(words);
+        let is_untouched = |after: &DiskEvidence| after.digest.is_some() && after.digest == before.digest;
+        if force || !self.read_disk(disk, "").await.is_ok_and(|after| is_untouched(&after)) {
+            return failed("mkfs", &error).into();
+        }
+        if let Err(error) = self.state.remove(&record_path(volume)) {
+            return Failure { code: Code::StateWriteFailed, ..failed("record", &error) }.into();
+        }
+        Failure::from_error(Code::VolumeRefused, "mkfs", &error)
+            .rule("what mkfs itself does not take is never formatted")
+            .remedy(format!("`wipefs {device}` shows what is on it; to lose it {}", erase(volume, &device.to_string())))
+            .into()
+    }
+}
+
+/// The same for every mkfs of a volume, so that the next agent finds one that still runs.
+pub(super) fn mkfs_key(volume: &Volume) -> String {
+    format!("program-mkfs-{}", volume.role)
+}
+
+/// A version 4 UUID (RFC 9562).
+pub(super) fn random_uuid() -> Result<String> {
+    let mut bytes = [0_u8; 16];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| Error::transient("the kernel gives no random bytes"))?;
+    let number = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0b11 << 62) | 0x4 << 76 | 0b10 << 62;
+    let digits = format!("{number:032x}");
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| digits.get(range).unwrap_or_default());
+    Ok(parts.join("-"))
+}

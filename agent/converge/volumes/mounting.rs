@@ -1,0 +1,103 @@
+//! Mounts a volume by its unit, and marks it as ours.
+
+use std::path::Path;
+
+use super::{Course, Found, Hands, Outcome, Stopped, VolumeKeeper, failed, is_mounted, passing, refused};
+use crate::converge::Failure;
+use crate::desired::Volume;
+use crate::error::{Error, Result};
+use crate::files::Attributes;
+use crate::storage::interlock::{MarkerEvidence, over_store};
+use crate::storage::marker::{FILE, Marker, SCHEMA};
+use crate::storage::mount_unit;
+use crate::watch::DeviceNews;
+
+/// Largest unit file that is read, in bytes.
+pub(super) const UNIT_LIMIT: u64 = 64 * 1024;
+
+impl<H: Hands> VolumeKeeper<H> {
+    /// Mounts; what the unit mounts is given back for the record.
+    pub(super) async fn mount(&self, volume: &Volume, found: &Found, course: &Course) -> Outcome<String> {
+        let unit = mount_unit::name(&volume.mount_point);
+        let stopped = |error: &Error| {
+            let stopped = passing("mount", error);
+            Stopped { failure: stopped.failure.unit(&unit), ..stopped }
+        };
+        let of_file = |error: &Error| Failure { unit: Some(unit.clone()), ..failed("mount", error) };
+        let what = mount_unit::source(volume, &found.disk.names, &found.fs_uuid);
+        let path = mount_unit::path(&volume.mount_point);
+        let text = mount_unit::text(volume, &found.fs_type, &what);
+        // Before the unit is there: whatever needs the mount point would start it at the next boot.
+        self.wait_for_link(&what, found, course).await.map_err(|error| stopped(&error))?;
+        let there = self.root.read(Path::new(&path), UNIT_LIMIT).map_err(|error| of_file(&error))?;
+        if there.as_deref() != Some(text.as_bytes()) {
+            self.root
+                .write(Path::new(&path), text.as_bytes(), Attributes { mode: 0o644, owner: None })
+                .map_err(|error| of_file(&error))?;
+        }
+        // Even if nothing was written now: an agent may have been ended between its write and its reload.
+        self.hands.reload().await.map_err(|error| stopped(&error))?;
+        // All this took its time, in which a store may have come up below or a link been turned.
+        if !is_mounted(&self.probe.read_mounts().map_err(|error| stopped(&error))?, volume, &found.disk) {
+            let below = self.read_below(volume).await.map_err(|error| stopped(&error))?;
+            if let Some(refusal) = over_store(volume, &below) {
+                return Err(refused(refusal).into());
+            }
+            self.wait_for_link(&what, found, course).await.map_err(|error| stopped(&error))?;
+        }
+        self.hands.start(&unit).await.map_err(|error| stopped(&error))?;
+        if is_mounted(&self.probe.read_mounts().map_err(|error| stopped(&error))?, volume, &found.disk) {
+            return Ok(what);
+        }
+        self.hands.stop(&unit).await.map_err(|error| stopped(&error))?;
+        Err(stopped(&another_disk(&what, found)))
+    }
+
+    /// Waits for the link that the mount unit names (udev makes one by UUID only after a mkfs), and requires that it leads
+    /// to the disk that was checked.
+    pub(super) async fn wait_for_link(&self, what: &str, found: &Found, course: &Course) -> Result<()> {
+        let news = DeviceNews::open();
+        loop {
+            match self.probe.leads_to(what, &found.disk) {
+                Some(true) => return Ok(()),
+                Some(false) => return Err(another_disk(what, found)),
+                None if course.left().is_zero() => {
+                    return Err(Error::permanent(format!("udev made no link {what}")).remedy("`udevadm trigger; udevadm settle`"));
+                }
+                None => self.next_look(&news, course).await,
+            }
+        }
+    }
+
+    /// Writes the marker into the root of the file system, which is mounted at `place`.
+    pub(super) fn mark(&self, volume: &Volume, found: &Found, place: &str) -> Result<()> {
+        let tree = self.root.subtree(Path::new(place))?;
+        let mut marker = Marker {
+            schema: SCHEMA,
+            cluster: volume.cluster.clone(),
+            role: volume.role,
+            volume: volume.disk.to_string(),
+            fs_uuid: found.fs_uuid.clone(),
+            made_at: self.clock.now().rfc3339(),
+        };
+        if let (MarkerEvidence::Found(there), _) = self.read_marker(place) {
+            marker.made_at.clone_from(&there.made_at);
+            if there == marker {
+                return Ok(());
+            }
+            marker.made_at = self.clock.now().rfc3339();
+        }
+        tree.write_json(Path::new(FILE), &marker, Attributes::mode(0o600))
+    }
+
+    pub(super) fn own_root(&self, volume: &Volume) -> Result<()> {
+        let owner = Some(self.hands.ids(&volume.root_owner)?);
+        self.root.set_attributes(Path::new(&volume.mount_point), Attributes { mode: volume.root_mode, owner })
+    }
+}
+
+/// The link leads to a copy of the volume, or to whatever somebody turned it to.
+fn another_disk(what: &str, found: &Found) -> Error {
+    Error::refused(format!("{what} leads to another disk than {}: one that carries the same UUID", found.disk.node.display()))
+        .remedy(format!("`blkid --match-token UUID={}`: detach the copy of the volume", found.fs_uuid))
+}

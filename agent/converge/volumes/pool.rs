@@ -1,0 +1,169 @@
+//! The thin pool on a volume: made by LVM in steps that each can be found done, and activated by a unit at every boot.
+//!
+//! The disk was labelled for LVM before, in the place of a mkfs; the same record knows it by its UUID. Until the record says
+//! "in place" nobody used the pool, so that what a torn lvcreate left may be taken away.
+
+use std::path::Path;
+
+use super::{Course, Found, Hands, Outcome, Ran, VolumeKeeper, event, failed, passing, refused};
+use crate::converge::Failure;
+use crate::desired::{Content, Volume};
+use crate::error::{Error, Result};
+use crate::files::Attributes;
+use crate::report::Code;
+use crate::storage::interlock::{Decision, Evidence, MarkerEvidence, erase};
+use crate::storage::marker::{Record, State};
+use crate::storage::probe::{Disk, Probe, size};
+use crate::storage::thin_pool::{self, DATA, GROUP, Member, Next, POOL, UNIT, next};
+
+/// Where the unit's file lies.
+const UNIT_FILE: &str = "/etc/systemd/system/docker-thin-pool.service";
+/// Largest unit file that is read, in bytes.
+const UNIT_LIMIT: u64 = 64 * 1024;
+/// More steps than these are a circle.
+const STEPS: usize = 8;
+
+/// Whether the pool's data lies on this disk, as the kernel sees it.
+pub(super) fn is_active(probe: &Probe, disk: &Disk) -> bool {
+    probe.holders(disk).iter().any(|holder| holder == DATA)
+}
+
+impl<H: Hands> VolumeKeeper<H> {
+    pub(super) fn is_pool_in_place(&self, volume: &Volume, what: &str) -> Result<bool> {
+        let text = thin_pool::unit_text(volume, what);
+        let there = self.root.read(Path::new(UNIT_FILE), UNIT_LIMIT)?;
+        Ok(there.as_deref() == Some(text.as_bytes()) && super::is_mounted_from_its_disk(&self.probe, volume)?)
+    }
+
+    /// LVM's own call of an agent that was ended goes on; it is waited for, as a mkfs is.
+    pub(super) async fn wait_for_pool_jobs(&self, volume: &Volume, course: &Course) -> Outcome<()> {
+        if volume.content != Content::ThinPool {
+            return Ok(());
+        }
+        self.wait_for_job(&key(volume), "a call of LVM", "pool", course).await
+    }
+
+    /// The marker of a volume group is in its tags.
+    pub(super) async fn read_tags(&self, volume: &Volume, disk: &Disk, evidence: &Evidence) -> Outcome<MarkerEvidence> {
+        let uuid = evidence.disk.signatures.first().and_then(|one| one.uuid.clone()).unwrap_or_default();
+        let ran = self.lvm(volume, thin_pool::ask_member(&disk.node.display().to_string())).await?;
+        if ran.status != 0 {
+            return Ok(MarkerEvidence::Unreadable(complaint(&ran)));
+        }
+        let member = thin_pool::member(&ran.stdout);
+        Ok(thin_pool::marker(&member.tags, &uuid).map_or(MarkerEvidence::Absent, MarkerEvidence::Found))
+    }
+
+    pub(super) async fn put_pool_in_place(&self, volume: &Volume, found: &Found, course: &Course) -> Outcome<Record> {
+        let member = self.make_pool(volume, found).await?;
+        let what = thin_pool::source(volume, &found.disk.names, &found.fs_uuid);
+        let text = thin_pool::unit_text(volume, &what);
+        // The unit waits for the link at every boot.
+        self.wait_for_link(&what, found, course).await.map_err(|error| passing("pool", &error))?;
+        let of_file = |error: &Error| Failure { unit: Some(UNIT.to_owned()), ..failed("pool", error) };
+        if self.root.read(Path::new(UNIT_FILE), UNIT_LIMIT).map_err(|error| of_file(&error))?.as_deref() != Some(text.as_bytes())
+        {
+            let attributes = Attributes { mode: 0o644, owner: None };
+            self.root.write(Path::new(UNIT_FILE), text.as_bytes(), attributes).map_err(|error| of_file(&error))?;
+        }
+        self.hands.reload().await.map_err(|error| passing("pool", &error))?;
+        self.hands.start(UNIT).await.map_err(|error| passing("pool", &error))?;
+        if !is_active(&self.probe, &found.disk) {
+            let error = Error::refused(format!("{POOL} is not on {}: another disk carries it", found.disk.node.display()))
+                .remedy(format!("`lvs -o +devices {GROUP}`: detach the copy of the volume"));
+            return Err(failed("pool", &error).into());
+        }
+        // LVM's word on it, not the disk's: a pool that was found may lie on a disk that was extended since.
+        let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, member.size, State::InPlace, Some(what))?;
+        let message = format!("volume {} carries the thin pool {POOL}", volume.disk);
+        self.report.emit(event(Code::VolumeMounted, volume, message).unit(UNIT).duration(course.started.elapsed()));
+        Ok(record)
+    }
+
+    /// Lets the pool follow its disk, which is at `device`.
+    pub(super) async fn grow_pool(&self, volume: &Volume, device: &str) -> Outcome<()> {
+        let of_growth = |error: &Error| passing("grow", error);
+        // One that an earlier agent started would be taken for the answer to the first question.
+        self.hands.wait_stopped(&key(volume)).await.map_err(|error| of_growth(&error))?;
+        self.ask_member(volume, device).await?;
+        self.ask(volume, thin_pool::resize_member(device)).await?;
+        let answer = self.ask(volume, thin_pool::ask_sizes()).await?;
+        let unclear = || of_growth(&Error::permanent(format!("LVM does not tell the sizes of {POOL}: {}", answer.trim())));
+        for argv in thin_pool::growing(&thin_pool::sizes(&answer).ok_or_else(unclear)?, device) {
+            self.ask(volume, argv).await?;
+        }
+        Ok(())
+    }
+
+    /// What LVM says of the disk. Every step asks anew: that another disk brings a group of the same name is refused before
+    /// anything is done to either.
+    async fn ask_member(&self, volume: &Volume, device: &str) -> Outcome<Member> {
+        let member = thin_pool::member(&self.ask(volume, thin_pool::ask_member(device)).await?);
+        let groups = self.ask(volume, thin_pool::ask_groups()).await?;
+        match thin_pool::namesake(&member, device, &groups) {
+            None => Ok(member),
+            Some((found, remedy)) => {
+                let rule = "LVM takes a volume group by its name, so there must be one of it".to_owned();
+                Err(refused(Decision::Refuse { found, rule, remedy }).into())
+            }
+        }
+    }
+
+    /// Group and pool, each made if it is not there; what LVM says of the disk then.
+    async fn make_pool(&self, volume: &Volume, found: &Found) -> Outcome<Member> {
+        let device = found.disk.node.display().to_string();
+        let record = self.record(volume).map_err(|error| failed("record", &error))?;
+        let unfinished = record.is_some_and(|record| record.state == State::Formatted && record.fs_uuid == found.fs_uuid);
+        for _ in 0..STEPS {
+            let member = self.ask_member(volume, &device).await?;
+            let volumes = match &member.group {
+                Some(group) if group == GROUP => thin_pool::volumes(&self.ask(volume, thin_pool::ask_volumes()).await?),
+                _ => Vec::new(),
+            };
+            let argv = match next(&member, &volumes, unfinished) {
+                Next::MakeGroup => thin_pool::make_group(volume, &device),
+                Next::Clear => thin_pool::clear(&member.uuid),
+                Next::MakePool => thin_pool::make_pool(size(&found.disk).unwrap_or(0), &device),
+                Next::Activate => return Ok(member),
+                Next::Refuse(found) => {
+                    let rule = format!("docker's pool is {POOL}, alone on its volume");
+                    let remedy = format!("`lvs {GROUP}`; to lose what is there {}", erase(volume, &device));
+                    return Err(refused(Decision::Refuse { found, rule, remedy }).into());
+                }
+            };
+            self.ask(volume, argv).await?;
+        }
+        let error = Error::permanent(format!("LVM said {STEPS} times that it was done, and {POOL} is not there"));
+        Err(failed("pool", &error).into())
+    }
+
+    /// The answer of a call of LVM that must succeed.
+    async fn ask(&self, volume: &Volume, argv: Vec<String>) -> Outcome<String> {
+        let words = argv.join(" ");
+        let ran = self.lvm(volume, argv).await?;
+        if ran.status == 0 {
+            return Ok(ran.stdout);
+        }
+        let error = Error::permanent(format!("`{words}` ended with {}", complaint(&ran)));
+        Err(failed("pool", &error.remedy("`pvs; vgs; lvs -a` show how far it came; the next try goes on from there")).into())
+    }
+
+    async fn lvm(&self, volume: &Volume, argv: Vec<String>) -> Outcome<Ran> {
+        self.hands.run(&key(volume), argv).await.map_err(|error| passing("pool", &error))
+    }
+}
+
+fn complaint(ran: &Ran) -> String {
+    // LVM warns before it complains.
+    let words = ran.stderr.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it said nothing");
+    format!("status {}: {words}", ran.status)
+}
+
+/// The same for every call about a volume, so that the next agent finds one that still runs.
+fn key(volume: &Volume) -> String {
+    format!("program-lvm-{}", volume.role)
+}
+
+#[cfg(test)]
+#[path = "pool_tests.rs"]
+mod tests;

@@ -1,0 +1,293 @@
+//! The thin pool by a fake LVM that keeps its state in a file, as a disk does.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use super::super::test_keeper::{extend, keeper as keeper_with};
+use super::super::*;
+use super::{DATA, thin_pool};
+use crate::desired::VolumeRole;
+use crate::storage::mount_unit::tests::volume as etcd_volume;
+use crate::storage::probe::tests::{machine, put};
+
+const NODE: &str = "dev/vdb";
+const SIZE: usize = 4 << 20;
+const HOLDER: &str = "sys/class/block/vdb/holders/dm-0";
+
+/// A machine with LVM: `stage` is what LVM has come to (label, group, torn, pool).
+#[derive(Debug)]
+struct Machine {
+    root: PathBuf,
+    log: Mutex<Vec<String>>,
+    stage: Mutex<&'static str>,
+    /// What a group was marked with.
+    tags: Mutex<String>,
+    /// The call after which the agent is ended.
+    ends_after: Mutex<Option<usize>>,
+    /// Lines of LVM about groups of the same name on other disks.
+    others: &'static str,
+    /// MiB that LVM takes of the disk, and of the pool's data.
+    size: Mutex<(u64, u64)>,
+}
+
+impl Machine {
+    fn call(&self, line: &str) -> Result<()> {
+        self.log.lock().unwrap().push(line.to_owned());
+        let mut left = self.ends_after.lock().unwrap();
+        if let Some(0) = *left {
+            return Err(Error::permanent("ended"));
+        }
+        *left = left.map(|left| left - 1);
+        Ok(())
+    }
+
+    /// The disk as LVM labels it.
+    fn label(&self, uuid: &str) {
+        let mut disk = vec![0; SIZE];
+        disk[512..520].copy_from_slice(b"LABELONE");
+        disk[512 + 24..512 + 32].copy_from_slice(b"LVM2 001");
+        disk[512 + 32..512 + 64].copy_from_slice(uuid.replace('-', "").as_bytes());
+        put(&self.root, NODE, &disk);
+    }
+}
+
+impl Hands for Machine {
+    async fn reload(&self) -> Result<()> {
+        self.call("reload")
+    }
+    async fn start(&self, unit: &str) -> Result<()> {
+        assert_eq!((unit, *self.stage.lock().unwrap()), (thin_pool::UNIT, "pool"), "made before it is activated");
+        put(&self.root, &format!("{HOLDER}/dm/name"), DATA.as_bytes());
+        self.call("start")
+    }
+    async fn stop(&self, unit: &str) -> Result<()> {
+        panic!("{unit} is stopped");
+    }
+    async fn may_run(&self, _unit: &str) -> Result<bool> {
+        Ok(false)
+    }
+    async fn mount(&self, _: &str, place: &str, _: &str, _: &str) -> Result<()> {
+        panic!("{place} is mounted");
+    }
+    async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
+        let words = argv.iter().map(String::as_str).collect::<Vec<_>>();
+        assert_eq!((words[0], key), ("lvm", if words[1] == "pvcreate" { "program-mkfs-runtime" } else { "program-lvm-runtime" }));
+        let mut stage = self.stage.lock().unwrap();
+        let (member, data) = *self.size.lock().unwrap();
+        if words.contains(&"vg_uuid,pv_name") {
+            let ours = if ["", "label"].contains(&*stage) { "" } else { "  oUr|/dev/vdb\n" };
+            return Ok(Ran { stdout: format!("{ours}{}", self.others), ..Ran::default() });
+        }
+        if words.contains(&"lv_size,lv_metadata_size,vg_size,vg_free,vg_extent_size") {
+            let free = member - data;
+            let sizes = [data << 20, 8 << 20, member << 20, free << 20, 4 << 20].map(|size| size.to_string());
+            return Ok(Ran { stdout: format!("  {}\n", sizes.join("|")), ..Ran::default() });
+        }
+        let said = match (words[1], *stage) {
+            ("pvcreate", "") => {
+                self.label(words[words.len() - 3]);
+                self.call("pvcreate")?;
+                String::new()
+            }
+            ("pvs", "") => return Ok(Ran { status: 5, ..Ran::default() }),
+            ("pvs", "label") => format!("  |||{}\n", member << 20),
+            ("pvs", _) => format!("  docker|{}|oUr|{}\n", self.tags.lock().unwrap(), member << 20),
+            ("pvresize", "pool") => {
+                let sectors = std::fs::read_to_string(self.root.join("sys/class/block/vdb/size")).unwrap();
+                self.size.lock().unwrap().0 = sectors.trim().parse::<u64>().unwrap() / 2048;
+                self.call("pvresize")?;
+                return Ok(Ran::default());
+            }
+            ("lvextend", "pool") => {
+                assert!(
+                    words.ends_with(&["docker/docker-pool", words[words.len() - 1]])
+                        && words[words.len() - 1].ends_with("/dev/vdb")
+                );
+                let size = words[words.iter().position(|word| *word == "--size").unwrap() + 1].trim_end_matches('b');
+                self.size.lock().unwrap().1 = size.parse::<u64>().unwrap() >> 20;
+                self.call("lvextend")?;
+                return Ok(Ran::default());
+            }
+            ("lvs", "group") => String::new(),
+            ("lvs", "torn") => "  lvol0|linear\n".to_owned(),
+            ("lvs", "pool") => "  docker-pool|thin-pool\n".to_owned(),
+            ("vgcreate", "label") => {
+                *self.tags.lock().unwrap() =
+                    words.iter().filter(|word| word.starts_with("hna.")).copied().collect::<Vec<_>>().join(",");
+                *stage = "group";
+                self.call("vgcreate")?;
+                return Ok(Ran::default());
+            }
+            ("lvremove", "torn") => {
+                *stage = "group";
+                self.call("lvremove")?;
+                return Ok(Ran::default());
+            }
+            ("lvcreate", "group") => {
+                // A power cut in its middle leaves its parts.
+                *stage = "torn";
+                self.call("lvcreate")?;
+                *stage = "pool";
+                return Ok(Ran::default());
+            }
+            other => panic!("{other:?}"),
+        };
+        if words[1] == "pvcreate" {
+            *stage = "label";
+        }
+        Ok(Ran { stdout: said, ..Ran::default() })
+    }
+    async fn wait_stopped(&self, _key: &str) -> Result<()> {
+        Ok(())
+    }
+    fn ids(&self, _owner: &Owner) -> Result<(u32, u32)> {
+        panic!("a pool has no owner");
+    }
+}
+
+fn volume() -> Volume {
+    Volume {
+        role: VolumeRole::Runtime,
+        content: Content::ThinPool,
+        mount_point: "/var/lib/docker".into(),
+        users: vec!["docker.service".into()],
+        ..etcd_volume()
+    }
+}
+
+fn keeper(root: &Path) -> VolumeKeeper<Machine> {
+    machine(root, &vec![0; SIZE]);
+    let hands = Machine {
+        root: root.to_owned(),
+        log: Mutex::default(),
+        stage: Mutex::new(""),
+        tags: Mutex::default(),
+        ends_after: Mutex::new(None),
+        others: "",
+        size: Mutex::new((4, 3)),
+    };
+    keeper_with(root, hands)
+}
+
+const MINUTE: Duration = Duration::from_mins(1);
+const CALLS: [&str; 5] = ["pvcreate", "vgcreate", "lvcreate", "reload", "start"];
+
+fn log(keeper: &VolumeKeeper<Machine>) -> Vec<String> {
+    std::mem::take(&mut *keeper.hands.log.lock().unwrap())
+}
+
+#[tokio::test]
+async fn a_blank_volume_becomes_the_pool_and_is_then_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(dir.path());
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    assert_eq!(log(&keeper), CALLS);
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(false));
+    assert!(log(&keeper).is_empty());
+    assert_eq!(misplaced(&keeper.probe, &keeper.probe.read_disks().unwrap(), &[&volume()]).unwrap().len(), 0);
+    // A rebuilt server: LVM has activated it, the record is gone, the tags tell whose it is.
+    keeper.state.remove(Path::new("volumes/runtime.json")).unwrap();
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    assert_eq!(log(&keeper), ["reload", "start"]);
+    // Another cluster's.
+    keeper.state.remove(Path::new("volumes/runtime.json")).unwrap();
+    let failure = keeper.bring_up(&Volume { cluster: "beef".into(), ..volume() }, MINUTE).await.unwrap_err();
+    assert!(failure.cause.contains("store of cluster c0ffee") && failure.code == Code::VolumeRefused, "{failure:?}");
+    assert!(log(&keeper).is_empty());
+}
+
+#[tokio::test]
+async fn an_end_after_any_call_converges() {
+    for at in 0..CALLS.len() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = keeper(dir.path());
+        *keeper.hands.ends_after.lock().unwrap() = Some(at);
+        let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+        assert!(failure.cause.contains("ended"), "{at}: {failure:?}");
+        assert_eq!(log(&keeper), CALLS[..=at]);
+        *keeper.hands.ends_after.lock().unwrap() = None;
+        if at == 0 {
+            // The label is on the disk and nothing more: it is made once more, with the same UUID, by force.
+            *keeper.hands.stage.lock().unwrap() = "";
+        }
+        let uuid = keeper.record(&volume()).unwrap().unwrap().fs_uuid;
+        assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true), "{at}");
+        let record = keeper.record(&volume()).unwrap().unwrap();
+        assert_eq!((record.fs_uuid, record.state), (uuid, State::InPlace));
+        let again: &[&str] = match at {
+            0 => &["pvcreate", "vgcreate", "lvcreate", "reload", "start"],
+            1 => &["lvcreate", "reload", "start"],
+            2 => &["lvremove", "lvcreate", "reload", "start"],
+            _ => &["reload", "start"],
+        };
+        assert_eq!(log(&keeper), again, "{at}");
+    }
+}
+
+#[tokio::test]
+async fn what_else_is_on_the_disk_is_refused_and_untouched() {
+    for (content, words) in [(&b"XFSB"[..], "holds xfs"), (b"noise", "data of no known kind")] {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = keeper(dir.path());
+        let mut disk = vec![0; SIZE];
+        disk[..content.len()].copy_from_slice(content);
+        put(dir.path(), NODE, &disk);
+        let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+        assert!(failure.cause.contains(words), "{failure:?}");
+        assert!(log(&keeper).is_empty() && keeper.record(&volume()).unwrap().is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_group_of_the_same_name_on_another_disk_is_refused_before_anything_is_done() {
+    for (calls, others) in [(1, "  oThEr|/dev/sda\n"), (2, "  oThEr|/dev/sda\n"), (3, "  oThEr|/dev/sda\n")] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(dir.path());
+        *keeper.hands.ends_after.lock().unwrap() = Some(calls - 1);
+        assert!(keeper.bring_up(&volume(), MINUTE).await.is_err());
+        *keeper.hands.ends_after.lock().unwrap() = None;
+        if calls == 1 {
+            *keeper.hands.stage.lock().unwrap() = "label";
+            let uuid = keeper.record(&volume()).unwrap().unwrap();
+            keeper.write_record(&volume(), &uuid.fs_type, &uuid.fs_uuid, 0, State::Formatted, None).unwrap();
+        }
+        log(&keeper);
+        keeper.hands.others = others;
+        let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+        assert_eq!(failure.code, Code::VolumeRefused);
+        assert!(failure.cause.contains("oThEr on /dev/sda") && failure.cause.contains("/dev/vdb"), "{failure:?}");
+        assert!(failure.remedy.contains("vgrename oThEr"), "{failure:?}");
+        assert!(log(&keeper).is_empty(), "{calls}");
+        keeper.hands.others = "";
+        assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true), "{calls}");
+    }
+}
+
+#[tokio::test]
+async fn a_pool_follows_its_disk_also_where_it_was_extended_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut keeper = keeper(dir.path());
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    assert_eq!(keeper.record(&volume()).unwrap().unwrap().size, 4 << 20);
+    log(&keeper);
+    extend(dir.path(), 1024);
+    let disks = keeper.probe.read_disks().unwrap();
+    // Not while another group has its name.
+    keeper.hands.others = "  oThEr|/dev/sda\n";
+    let failure = keeper.grow(&volume(), &disks).await.unwrap_err();
+    assert!(failure.cause.contains("oThEr on /dev/sda") && log(&keeper).is_empty(), "{failure:?}");
+    keeper.hands.others = "";
+    keeper.growths.forget();
+    assert_eq!(keeper.grow(&volume(), &disks).await, Ok(true));
+    assert_eq!(log(&keeper), ["pvresize", "lvextend"]);
+    assert_eq!(*keeper.hands.size.lock().unwrap(), (1024, 956), "95 % of what is left beside the metadata");
+    assert_eq!(keeper.grow(&volume(), &disks).await, Ok(false));
+    // A rebuilt server finds it on a disk that was extended meanwhile.
+    keeper.state.remove(Path::new("volumes/runtime.json")).unwrap();
+    extend(dir.path(), 2048);
+    put(dir.path(), NODE, &std::fs::read(dir.path().join(NODE)).unwrap());
+    nix::unistd::truncate(&dir.path().join(NODE), 2048 << 20).unwrap();
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    assert_eq!(log(&keeper), ["reload", "start", "pvresize", "lvextend"]);
+    assert_eq!(keeper.record(&volume()).unwrap().unwrap().size, 2048 << 20);
+}

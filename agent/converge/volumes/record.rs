@@ -1,0 +1,54 @@
+//! How far the agent came with a volume: `volumes/<role>.json` in its state directory.
+
+use std::path::{Path, PathBuf};
+
+use super::{Hands, Outcome, VolumeKeeper, failed};
+use crate::converge::Failure;
+use crate::desired::Volume;
+use crate::error::Result;
+use crate::files::Attributes;
+use crate::report::Code;
+use crate::storage::marker::{Record, SCHEMA, State};
+
+impl<H: Hands> VolumeKeeper<H> {
+    /// The record of this volume; that of another one that had its role before says nothing, and neither does a damaged
+    /// one: without it less is allowed, never more.
+    pub(super) fn record(&self, volume: &Volume) -> Result<Option<Record>> {
+        let path = record_path(volume);
+        let record: Option<Record> = self.state.read_state(&path, &self.report, Code::StatePutAside)?;
+        Ok(record.filter(|record| record.schema == SCHEMA && record.role == volume.role && record.volume == volume.disk.as_str()))
+    }
+
+    pub(super) fn write_record(
+        &self,
+        volume: &Volume,
+        fs_type: &str,
+        fs_uuid: &str,
+        size: u64,
+        state: State,
+        what: Option<String>,
+    ) -> Outcome<Record> {
+        let record = Record {
+            schema: SCHEMA,
+            role: volume.role,
+            cluster: volume.cluster.clone(),
+            volume: volume.disk.to_string(),
+            fs_type: fs_type.to_owned(),
+            fs_uuid: fs_uuid.to_owned(),
+            state,
+            what,
+            size,
+            at: self.clock.now(),
+        };
+        let write = || {
+            self.state.create_dir(Path::new("volumes"), Attributes::mode(0o700))?;
+            self.state.write_json(&record_path(volume), &record, Attributes::mode(0o600))
+        };
+        write().map_err(|error| Failure { code: Code::StateWriteFailed, ..failed("record", &error) })?;
+        Ok(record)
+    }
+}
+
+pub(super) fn record_path(volume: &Volume) -> PathBuf {
+    PathBuf::from(format!("volumes/{}.json", volume.role))
+}

@@ -1,0 +1,325 @@
+//! Bridges, routes and the rules that let pods through: from what `ip` and `iptables` say to what they are told.
+//!
+//! The texts are those of iproute2 from 3.10 on, which has no `-json`, and of `iptables -S` of both kinds.
+
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+
+use crate::desired::Peer;
+use crate::error::{Error, Result};
+
+/// The protocol that marks our routes: iproute2's rt_protos names nothing by it. By it those that are no longer wanted are
+/// known, and nobody else's are touched.
+pub const ROUTE_PROTOCOL: &str = "72";
+/// The comment of the rules that let pods through. Those of the host's firewall have another: [`super::firewall`].
+pub const COMMENT: &str = "heat-node-agent";
+
+/// The words of a command: arguments of `ip` or of `iptables`.
+pub type Words = Vec<String>;
+
+/// Splits a command into its words.
+#[must_use]
+pub fn words(line: &str) -> Words {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Addresses of one interface, from `ip -4 -o addr show dev NAME`.
+#[must_use]
+pub fn addresses(said: &str) -> Vec<Ipv4Net> {
+    said.lines().filter_map(|line| after(line, "inet")?.parse().ok()).collect()
+}
+
+/// What is said of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Whether it was told to be up; it may lack a carrier.
+    pub is_up: bool,
+    /// Whether it is a bridge, and no port of one.
+    pub is_bridge: bool,
+}
+
+/// An interface, from `ip -d -o link show dev NAME`.
+#[must_use]
+pub fn link(said: &str) -> Link {
+    let flags = said.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
+    Link {
+        is_up: flags.is_some_and(|(flags, _)| flags.split(',').any(|flag| flag == "UP")),
+        // Its kind stands alone, behind the address; `-o` writes a backslash for the end of a line.
+        is_bridge: said.split_whitespace().any(|word| word.trim_start_matches('\\') == "bridge"),
+    }
+}
+
+/// What makes an interface have exactly this address. What is there goes first: with it goes every address that the kernel
+/// counts as its second (net.ipv4.conf.*.promote_secondaries).
+#[must_use]
+pub fn readdress(found: &[Ipv4Net], wanted: Ipv4Net, interface: &str) -> Vec<Words> {
+    if *found == [wanted] {
+        return Vec::new();
+    }
+    let others = found.iter().map(|other| words(&format!("addr del {other} dev {interface}")));
+    others.chain([words(&format!("addr add {wanted} broadcast {} dev {interface}", wanted.broadcast()))]).collect()
+}
+
+/// How packets get to an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is on the link of this interface; packets go out from this address.
+    OnLink(String, Ipv4Addr),
+    /// Only through this router, from this address.
+    Through(Ipv4Addr, Ipv4Addr),
+    /// It is this node's own.
+    Own,
+}
+
+/// The way to an address, from `ip -4 -o route get ADDRESS`; `None` where that says none.
+#[must_use]
+pub fn way(said: &str) -> Option<Way> {
+    let source = after(said, "src")?.parse().ok()?;
+    if said.starts_with("local ") {
+        return Some(Way::Own);
+    }
+    match after(said, "via") {
+        Some(router) => Some(Way::Through(router.parse().ok()?, source)),
+        None => Some(Way::OnLink(after(said, "dev")?.to_owned(), source)),
+    }
+}
+
+/// The interface on whose link a peer is.
+///
+/// # Errors
+/// Where it is on none: packets to its pods would go to a router that does not know them.
+pub fn interface_to(peer: &Peer, way: Option<Way>) -> Result<String> {
+    let Peer { subnet, node } = peer;
+    let error = match way {
+        Some(Way::OnLink(interface, _)) => return Ok(interface),
+        Some(Way::Through(router, own)) => {
+            Error::permanent(format!("{node} is not on the network segment of this node's {own}: it is reached through {router}"))
+                .rule("a route to a node's pods goes by that node's own address, on the same segment (seed-systems.md 8d, 8e)")
+                .remedy("put all nodes on one Neutron subnet, or use flannel with the backend vxlan")
+        }
+        Some(Way::Own) => Error::permanent(format!("{node} is this node's own address, and {subnet} is said to be another's"))
+            .rule("the own subnet has no route: local pods would be sent out of the node (seed-systems.md 6b)")
+            .remedy("correct the subnets of the nodes in the parameters"),
+        None => Error::transient(format!("there is no way to {node}")).remedy("`ip route` shows this node's routes"),
+    };
+    Err(error.context(format!("routing {subnet} via {node}")))
+}
+
+/// A route of the main table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Where to.
+    pub subnet: Ipv4Net,
+    /// Through whom, where it is not on the link.
+    pub via: Option<Ipv4Addr>,
+    /// Out of which interface.
+    pub interface: String,
+    /// Whether it is one that we made.
+    pub ours: bool,
+}
+
+/// Routes, from `ip -4 -o route show table main`.
+#[must_use]
+pub fn routes(said: &str) -> Vec<Route> {
+    said.lines()
+        .filter_map(|line| {
+            let to = line.split_whitespace().next()?;
+            let subnet = to.parse().or_else(|_| to.parse::<Ipv4Addr>().map(Ipv4Net::from)).ok()?;
+            Some(Route {
+                subnet,
+                via: after(line, "via").and_then(|via| via.parse().ok()),
+                interface: after(line, "dev")?.to_owned(),
+                ours: after(line, "proto") == Some(ROUTE_PROTOCOL),
+            })
+        })
+        .collect()
+}
+
+/// What makes one peer's pods be reached by its node, which is on the link of `interface`; nothing where they are.
+///
+/// # Errors
+/// Where somebody else has made another route to the same subnet.
+pub fn route_to(peer: &Peer, interface: &str, found: &[Route]) -> Result<Option<Words>> {
+    let Peer { subnet, node } = peer;
+    let mut verb = "add";
+    for route in found.iter().filter(|route| route.subnet == *subnet) {
+        if route.via == Some(*node) && route.interface == interface {
+            return Ok(None);
+        }
+        if !route.ours {
+            let via = route.via.map_or_else(|| "on the link".to_owned(), |via| format!("via {via}"));
+            return Err(Error::permanent(format!(
+                "there is a route to it {via} dev {} already, of somebody else",
+                route.interface
+            ))
+            .context(format!("routing {subnet} via {node}"))
+            .rule("nobody else's route is touched")
+            .remedy(format!("ip route del {subnet}, and find out who makes it")));
+        }
+        verb = "replace";
+    }
+    Ok(Some(words(&format!("route {verb} {subnet} via {node} dev {interface} proto {ROUTE_PROTOCOL}"))))
+}
+
+/// What removes those of our routes that lead to no peer any more.
+#[must_use]
+pub fn without_strays(found: &[Route], peers: &[Peer]) -> Vec<Words> {
+    let stray = |route: &&Route| route.ours && !peers.iter().any(|peer| peer.subnet == route.subnet);
+    found.iter().filter(stray).map(|route| words(&format!("route del {} proto {ROUTE_PROTOCOL}", route.subnet))).collect()
+}
+
+/// What lets packets from and to pods be forwarded, from `iptables -S FORWARD`. From 1.13 on docker sets the chain's policy to
+/// DROP, and its own rules let in only what its containers asked for or publish (seed-systems.md 8d).
+///
+/// They are two rules and no policy: what else the host forwards stays as closed as it was. They go to the top, above the
+/// final reject that a distribution's firewall may have; docker starts later and puts its own above them, and flushes nothing.
+#[must_use]
+pub fn let_through(said: &str, network: Ipv4Net) -> Vec<Words> {
+    let tail = format!("-m comment --comment {COMMENT} -j ACCEPT");
+    let wanted = [format!("-s {network} {tail}"), format!("-d {network} {tail}")];
+    let ours = said.lines().filter_map(|line| line.strip_prefix("-A FORWARD ")).filter(|rule| rule.ends_with(&tail));
+    let (kept, strays): (Vec<&str>, Vec<&str>) = ours.partition(|rule| wanted.iter().any(|wanted| wanted == rule));
+    let strays = strays.into_iter().map(|rule| words(&format!("-D FORWARD {rule}")));
+    let missing = wanted.iter().filter(|rule| !kept.contains(&rule.as_str()));
+    strays.chain(missing.map(|rule| words(&format!("-I FORWARD {rule}")))).collect()
+}
+
+/// The word behind a word.
+fn after<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    line.split_whitespace().skip_while(|word| *word != name).nth(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> Ipv4Net {
+        text.parse().unwrap()
+    }
+
+    fn lines(commands: &[Words]) -> Vec<String> {
+        commands.iter().map(|words| words.join(" ")).collect()
+    }
+
+    fn peer(subnet: &str, node: &str) -> Peer {
+        Peer { subnet: net(subnet), node: node.parse().unwrap() }
+    }
+
+    #[test]
+    fn a_bridge_gets_exactly_its_address() {
+        let said = "4: kbr0    inet 10.0.9.1/24 brd 10.0.9.255 scope global kbr0\\       valid_lft forever preferred_lft forever\n\
+                    4: kbr0    inet 10.0.9.2/24 scope global secondary kbr0\\       valid_lft forever preferred_lft forever\n";
+        assert_eq!(addresses(said), [net("10.0.9.1/24"), net("10.0.9.2/24")]);
+        for (found, wanted) in [
+            (
+                said,
+                &[
+                    "addr del 10.0.9.1/24 dev kbr0",
+                    "addr del 10.0.9.2/24 dev kbr0",
+                    "addr add 10.0.1.1/24 broadcast 10.0.1.255 dev kbr0",
+                ][..],
+            ),
+            ("", &["addr add 10.0.1.1/24 broadcast 10.0.1.255 dev kbr0"]),
+            ("4: kbr0    inet 10.0.1.1/24 brd 10.0.1.255 scope global kbr0", &[]),
+            // The same address with another length is another one.
+            (
+                "4: kbr0    inet 10.0.1.1/16 scope global kbr0",
+                &["addr del 10.0.1.1/16 dev kbr0", "addr add 10.0.1.1/24 broadcast 10.0.1.255 dev kbr0"],
+            ),
+        ] {
+            assert_eq!(lines(&readdress(&addresses(found), net("10.0.1.1/24"), "kbr0")), wanted, "{found}");
+        }
+    }
+
+    #[test]
+    fn a_bridge_without_a_carrier_is_up_all_the_same() {
+        let bridge = "\\    link/ether 2a:.. brd ff:ff:ff:ff:ff:ff promiscuity 0 \\    bridge forward_delay 1500 hello_time 200 ";
+        let port = "\\    link/ether 2a:.. brd ff:ff:ff:ff:ff:ff promiscuity 1 \\    veth \\    bridge_slave state forwarding ";
+        for (flags, details, is_up, is_bridge) in [
+            ("<NO-CARRIER,BROADCAST,MULTICAST,UP>", bridge, true, true),
+            ("<BROADCAST,MULTICAST,LOWER_UP>", bridge, false, true),
+            ("<BROADCAST,MULTICAST,UP,LOWER_UP>", port, true, false),
+        ] {
+            let said = format!("4: kbr0: {flags} mtu 1500 qdisc noqueue state DOWN mode DEFAULT group default {details}");
+            assert_eq!(link(&said), Link { is_up, is_bridge }, "{said}");
+        }
+    }
+
+    #[test]
+    fn a_peer_is_on_the_link_or_the_error_names_both_addresses() {
+        let to = |said: &str| interface_to(&peer("10.0.2.0/24", "192.0.2.12"), way(said));
+        assert_eq!(to("192.0.2.12 dev eth0 src 192.0.2.11 uid 0 \\    cache ").as_deref(), Ok("eth0"));
+        assert_eq!(to("192.0.2.12 dev eth0  src 192.0.2.11 \\    cache ").as_deref(), Ok("eth0"), "of iproute2 3.10");
+        for (said, words) in [
+            (
+                "192.0.2.12 via 198.51.100.1 dev eth0 src 198.51.100.7 uid 0 \\    cache ",
+                &["192.0.2.12", "198.51.100.7", "198.51.100.1"][..],
+            ),
+            ("local 192.0.2.12 dev lo src 192.0.2.12 uid 0 \\    cache <local> ", &["192.0.2.12 is this node's own address"]),
+            ("", &["no way to 192.0.2.12"]),
+        ] {
+            let error = to(said).unwrap_err().to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{said}: {error}");
+        }
+    }
+
+    #[test]
+    fn routes_are_added_replaced_or_left_and_nobody_elses_is_touched() {
+        let found = routes(
+            "default via 192.0.2.1 dev eth0 \n\
+             10.0.1.0/24 dev kbr0 proto kernel scope link src 10.0.1.1 linkdown \n\
+             10.0.2.0/24 via 192.0.2.12 dev eth0 proto 72 \n\
+             10.0.3.0/24 via 192.0.2.99 dev eth0 proto 72 \n\
+             10.0.4.0/24 via 192.0.2.14 dev eth0 proto static metric 100 \n\
+             10.0.5.0/24 via 192.0.2.99 dev eth0 proto static \n\
+             10.0.7.0/24 via 192.0.2.17 dev eth0 proto 72 \n\
+             10.0.8.7 via 192.0.2.17 dev eth0 \n\
+             192.0.2.0/24 dev eth0 proto kernel scope link src 192.0.2.11 \n",
+        );
+        assert_eq!(found.len(), 8);
+        for (subnet, node, wanted) in [
+            ("10.0.2.0/24", "192.0.2.12", None),
+            ("10.0.3.0/24", "192.0.2.13", Some("route replace 10.0.3.0/24 via 192.0.2.13 dev eth0 proto 72")),
+            // kubernetes-ansible has made the same one.
+            ("10.0.4.0/24", "192.0.2.14", None),
+            ("10.0.6.0/24", "192.0.2.16", Some("route add 10.0.6.0/24 via 192.0.2.16 dev eth0 proto 72")),
+        ] {
+            let command = route_to(&peer(subnet, node), "eth0", &found).unwrap();
+            assert_eq!(command.map(|words| words.join(" ")).as_deref(), wanted, "{subnet}");
+        }
+        for (subnet, words) in
+            [("10.0.5.0/24", "via 192.0.2.99 dev eth0 already"), ("10.0.1.0/24", "on the link dev kbr0 already")]
+        {
+            let error = route_to(&peer(subnet, "192.0.2.15"), "eth0", &found).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        let peers = [peer("10.0.2.0/24", "192.0.2.12"), peer("10.0.3.0/24", "192.0.2.13")];
+        assert_eq!(lines(&without_strays(&found, &peers)), ["route del 10.0.7.0/24 proto 72"]);
+    }
+
+    #[test]
+    fn pods_are_let_through_once_and_another_network_no_longer() {
+        let network = net("10.1.0.0/16");
+        let both = "-A FORWARD -d 10.1.0.0/16 -m comment --comment heat-node-agent -j ACCEPT\n\
+                    -A FORWARD -s 10.1.0.0/16 -m comment --comment heat-node-agent -j ACCEPT\n";
+        let add = [
+            "-I FORWARD -s 10.1.0.0/16 -m comment --comment heat-node-agent -j ACCEPT",
+            "-I FORWARD -d 10.1.0.0/16 -m comment --comment heat-node-agent -j ACCEPT",
+        ];
+        let docker = "-P FORWARD DROP\n-A FORWARD -j DOCKER-USER\n-A FORWARD -i docker0 ! -o docker0 -j ACCEPT\n";
+        let others = "-A FORWARD -s 10.1.0.0/16 -j ACCEPT\n-A FORWARD -s 10.9.0.0/16 -m comment --comment \"heat-node-agent: pods\" -j ACCEPT\n";
+        for (said, wanted) in [
+            ("-P FORWARD ACCEPT\n".to_owned(), add.to_vec()),
+            (docker.to_owned(), add.to_vec()),
+            (format!("{docker}{both}"), vec![]),
+            (format!("{docker}{others}"), add.to_vec()),
+            (
+                format!("{both}-A FORWARD -s 10.2.0.0/16 -m comment --comment heat-node-agent -j ACCEPT\n"),
+                vec!["-D FORWARD -s 10.2.0.0/16 -m comment --comment heat-node-agent -j ACCEPT"],
+            ),
+        ] {
+            assert_eq!(lines(&let_through(&said, network)), wanted, "{said}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Magnum's certificate API (magnum-node.md 4.1, 4.2).
+//!
+//! In: whom to ask and as whom. Out: PEM texts as Magnum gave them; whether they are right is judged by who asked.
+//! Never: a look at which authority is meant by a subject, because Magnum gives all of them the same one.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::keystone::{Credentials, Keystone, Scope};
+use crate::desired::{MagnumAccess, MagnumUser, Signer};
+use crate::error::{Context, Error, Kind, Result};
+use crate::http::{Http, Request, Response};
+use crate::report::text::{escaped, shortened};
+
+/// Largest answer, in bytes: a certificate and the request that it was made for.
+const ANSWER_LIMIT: usize = 1024 * 1024;
+
+/// The query argument and member of requests that Magnum knows from 13.0 on.
+const TYPE: &str = "ca_cert_type";
+
+const RULE: &str = "magnum-node.md 4.1: JSON with the certificate as text `pem`";
+
+/// A cluster's certificates at Magnum. One token serves all requests; it is asked for anew after a 401.
+#[derive(Debug)]
+pub struct Magnum<'a> {
+    http: Http,
+    keystone: &'a Keystone,
+    access: &'a MagnumAccess,
+    /// `None`: the creator's own token is used as it is.
+    user: Option<Credentials>,
+    /// This Magnum has one authority for everything, and takes the type for a mistake.
+    untyped: AtomicBool,
+}
+
+impl<'a> Magnum<'a> {
+    /// Asks nobody yet.
+    #[must_use]
+    pub fn new(http: &Http, keystone: &'a Keystone, access: &'a MagnumAccess) -> Self {
+        let http = access.authority.as_ref().map_or_else(|| http.clone(), |authority| http.with_given_ca(authority));
+        let user = match &access.user {
+            MagnumUser::Token(_) => None,
+            MagnumUser::Trustee { auth_url, user_id, password, trust_id } => Some(Credentials {
+                auth_url: auth_url.clone(),
+                user_id: user_id.clone(),
+                password: password.clone(),
+                // Where Magnum was told to make no trusts, the parameter is empty (magnum-node.md 4.2).
+                scope: trust_id.clone().filter(|id| !id.is_empty()).map_or(Scope::None, Scope::Trust),
+                region: None,
+            }),
+        };
+        Self { http, keystone, access, user, untyped: AtomicBool::new(access.bay) }
+    }
+
+    /// The certificate of an authority, as PEM with a line end after it. A Magnum that knows one authority only (before 13.0)
+    /// gives it for each.
+    ///
+    /// # Errors
+    /// Transient: not reachable, overloaded. Permanent: refused, or an answer that is none.
+    pub async fn fetch_authority(&self, signer: Signer, deadline: Duration) -> Result<String> {
+        let url = |typed| {
+            let query = if typed { format!("?{TYPE}={signer}") } else { String::new() };
+            format!("{}/certificates/{}{query}", self.access.url, self.access.cluster)
+        };
+        let ask = |typed, deadline| async move { self.send(Request::new("GET", &url(typed), deadline)).await };
+        self.certificate(ask, deadline).await.context(|| format!("asking Magnum for the certificate of the authority {signer}"))
+    }
+
+    /// Has a request signed; the certificate as PEM with a line end after it.
+    ///
+    /// # Errors
+    /// As [`Magnum::fetch_authority`].
+    pub async fn sign(&self, signer: Signer, request: &str, deadline: Duration) -> Result<String> {
+        let url = format!("{}/certificates", self.access.url);
+        let cluster = if self.access.bay { "bay_uuid" } else { "cluster_uuid" };
+        let body = |typed| {
+            let mut body = json!({cluster: self.access.cluster, "csr": request});
+            if let (true, Some(members)) = (typed, body.as_object_mut()) {
+                members.insert(TYPE.to_owned(), signer.as_str().into());
+            }
+            body.to_string().into_bytes()
+        };
+        let (url, body) = (url.as_str(), &body);
+        let ask = |typed, deadline| async move { self.send(Request::new("POST", url, deadline).json(body(typed))).await };
+        self.certificate(ask, deadline).await.context(|| format!("having a certificate signed by Magnum's authority {signer}"))
+    }
+
+    /// Asks with the type of the authority, unless this Magnum turned out not to know any, and takes the certificate out of the answer.
+    async fn certificate<F: Future<Output = Result<Response>>>(
+        &self,
+        ask: impl Fn(bool, Duration) -> F,
+        deadline: Duration,
+    ) -> Result<String> {
+        let started = self.keystone.clock.start();
+        let typed = !self.untyped.load(Ordering::Relaxed);
+        let mut response = ask(typed, deadline).await?;
+        if typed && response.status == 400 && said(&response).is_some_and(|said| said.contains(TYPE)) {
+            self.untyped.store(true, Ordering::Relaxed);
+            response = ask(false, deadline.saturating_sub(started.elapsed())).await?;
+        }
+        if response.is_success() { pem(&response) } else { Err(self.refusal(&response)) }
+    }
+
+    async fn send(&self, mut request: Request<'_>) -> Result<Response> {
+        request.body_limit = ANSWER_LIMIT;
+        request.insecure = self.access.insecure;
+        // Newer ones answer 406 without it, older ones do not know it (magnum-node.md 4.1).
+        let request = request.header("openstack-api-version", "container-infra latest");
+        match (&self.user, &self.access.user) {
+            (None, MagnumUser::Token(token)) => {
+                let request = request.header("x-auth-token", token).header("accept", "application/json");
+                self.http.request(request).await
+            }
+            (user, _) => {
+                let user = user.as_ref().ok_or_else(|| Error::permanent("nobody is named who asks"))?;
+                // The URL is absolute: no catalog is needed, and a token without scope has none.
+                self.keystone.request(&self.http, user, "container-infra", request).await
+            }
+        }
+    }
+
+    fn refusal(&self, response: &Response) -> Error {
+        let status = response.status;
+        let said = said(response).unwrap_or_else(|| "nothing more".to_owned());
+        let (kind, remedy) = match status {
+            400 => (
+                Kind::Permanent,
+                "check that the cluster of the parameters is there (`openstack coe cluster show`), and what [x509] of magnum.conf allows: \
+                 subjectAltName, keyUsage and extendedKeyUsage are asked for",
+            ),
+            401 if self.user.is_none() => (
+                Kind::Permanent,
+                "USER_TOKEN has ended, as all tokens do: update the stack so that the node gets a new one, or give the certificates \
+                 (CERTIFICATES=given)",
+            ),
+            401 => (
+                Kind::Permanent,
+                "Keystone gave a token that Magnum does not take: check that AUTH_URL leads to the Keystone that Magnum asks \
+                 ([keystone_authtoken] in magnum.conf)",
+            ),
+            403 => (
+                Kind::Permanent,
+                "the cluster's trustee may not have certificates: check TRUST_ID (Magnum 17 and later want a trust's token), and \
+                 certificate:get and certificate:create in Magnum's policy",
+            ),
+            404 => (
+                Kind::Permanent,
+                "check that MAGNUM_URL leads to Magnum's v1 API (https://HOST:9511/v1), and the cluster with `openstack coe cluster show`",
+            ),
+            406 => (
+                Kind::Permanent,
+                "this Magnum takes no version of its API that this node speaks: check that MAGNUM_URL leads to Magnum",
+            ),
+            408 | 409 | 429 | 500.. => (
+                Kind::Transient,
+                "it is tried again; look into the logs of magnum-api and magnum-conductor, and at its store of certificates (Barbican)",
+            ),
+            _ => (Kind::Permanent, "check that MAGNUM_URL leads to Magnum itself and that no proxy answers in its place"),
+        };
+        Error::new(kind, format!("Magnum answered {status}: {said}"))
+            .remedy(remedy)
+            .retry_after(response.retry_after())
+            .with_status(status)
+    }
+}
+
+/// The certificate in an answer, or several.
+fn pem(response: &Response) -> Result<String> {
+    let unlike = |why: &str| {
+        Error::permanent(format!("the answer {why}"))
+            .rule(RULE)
+            .remedy("check that MAGNUM_URL leads to Magnum itself and that no proxy answers in its place")
+    };
+    // The parser's words could show parts of the answer.
+    let body: Value = serde_json::from_slice(&response.body).map_err(|_| unlike("is no JSON"))?;
+    let pem = body.get("pem").and_then(Value::as_str).map(str::trim).filter(|pem| !pem.is_empty());
+    pem.map(|pem| format!("{pem}\n")).ok_or_else(|| unlike("holds no certificate"))
+}
+
+/// What a refusal says, in Magnum's form, its middleware's or WSME's.
+fn said(response: &Response) -> Option<String> {
+    let body: Value = serde_json::from_slice(&response.body).ok()?;
+    let found = ["/errors/0/detail", "/errors/0/title", "/error/message", "/faultstring", "/title"].into_iter();
+    let mut found = found.filter_map(|pointer| body.pointer(pointer)?.as_str()).filter(|text| !text.is_empty());
+    found.next().map(|text| escaped(&shortened(text.lines().next().unwrap_or_default(), 200)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! What can be wrong with the place of a store while it is in use. Pure.
+
+use crate::error::Error;
+
+/// Bytes below which a store counts as full: etcd writes its log in pieces of 64 MB, and an engine fails in the middle of a
+/// layer.
+const LEAST_FREE: u64 = 64 << 20;
+
+/// What was seen of the place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signs {
+    /// The volume that it lies on; none: the root disk.
+    pub volume: Option<String>,
+    /// No disk carries the volume's id any more.
+    pub gone: bool,
+    /// The mount is read-only.
+    pub read_only: bool,
+    /// Why the directory cannot be read.
+    pub unreadable: Option<String>,
+    /// Bytes that are free, where they are known.
+    pub free: Option<u64>,
+}
+
+/// What ails it, if anything does.
+#[must_use]
+pub fn ailment(path: &str, signs: &Signs) -> Option<Error> {
+    let volume = signs.volume.as_deref();
+    let disk = volume.map_or_else(|| "the root disk".to_owned(), |volume| format!("volume {volume}"));
+    let again = match volume {
+        Some(volume) => format!("detach volume {volume}, attach it again, and update the stack"),
+        None => "reboot the server".to_owned(),
+    };
+    if signs.gone {
+        return Some(
+            Error::permanent(format!("{disk} of {path} is not attached any more"))
+                .rule("a store stays on its volume while its services run")
+                .remedy(format!(
+                    "`openstack server add volume`: attach {disk}; then `systemctl start` the services, or DRIFT=repair"
+                )),
+        );
+    }
+    if let Some(why) = &signs.unreadable {
+        return Some(
+            Error::permanent(format!("{path} on {disk} cannot be read: {why}"))
+                .rule("a file system that met I/O errors shuts itself down")
+                .remedy(format!("`journalctl -k` tells of the errors; {again}")),
+        );
+    }
+    if signs.read_only {
+        return Some(
+            Error::permanent(format!("{path} on {disk} is read-only"))
+                .rule("the kernel takes a file system from writers after I/O errors")
+                .remedy(format!("`journalctl -k` tells of the errors; {again}")),
+        );
+    }
+    let free = signs.free.filter(|free| *free < LEAST_FREE)?;
+    let more = volume
+        .map_or_else(|| "give the store a volume".to_owned(), |volume| format!("`openstack volume set --size` for {volume}"));
+    Some(
+        Error::permanent(format!("{path} on {disk} is full: {} MiB are free", free >> 20))
+            .rule(format!("a store needs {} MiB to work in", LEAST_FREE >> 20))
+            .remedy(format!("remove what is not needed, or {more}")),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_ailment_has_its_cause_and_its_remedy() {
+        let on_volume = Signs { volume: Some("7c1f".into()), free: Some(1 << 30), ..Signs::default() };
+        for (signs, cause, remedy) in [
+            (on_volume.clone(), "", ""),
+            (Signs { free: None, ..on_volume.clone() }, "", ""),
+            // The first that explains the others.
+            (
+                Signs { gone: true, read_only: true, unreadable: Some("EIO".into()), ..on_volume.clone() },
+                "volume 7c1f of /s is not attached any more",
+                "server add volume",
+            ),
+            (
+                Signs { unreadable: Some("EIO".into()), ..on_volume.clone() },
+                "/s on volume 7c1f cannot be read: EIO",
+                "detach volume 7c1f",
+            ),
+            (Signs { read_only: true, ..on_volume.clone() }, "/s on volume 7c1f is read-only", "journalctl -k"),
+            (Signs { free: Some(63 << 20), ..on_volume }, "/s on volume 7c1f is full: 63 MiB are free", "volume set --size"),
+            (Signs { free: Some(0), ..Signs::default() }, "/s on the root disk is full", "give the store a volume"),
+            (Signs { read_only: true, ..Signs::default() }, "/s on the root disk is read-only", "reboot"),
+        ] {
+            let found = ailment("/s", &signs);
+            assert_eq!(found.is_none(), cause.is_empty(), "{signs:?}");
+            if let Some(error) = found {
+                assert!(error.to_string().starts_with(cause), "{error}");
+                assert!(error.suggested_remedy().unwrap().contains(remedy) && error.broken_rule().is_some(), "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,314 @@
+"""Certificates on real systemd hosts: a Magnum that signs, the real etcd, programs that read what they are given as the real ones do."""
+import json
+import re
+
+import pytest
+import yaml
+from lib.certificates import Authority, aged
+from lib.cluster import ETCD, KUBERNETES, Node, parameters
+from lib.common import Failed, wait_for
+from lib.node import UNIT
+
+M1, W1 = "10.77.0.21", "10.77.0.31"
+
+
+@pytest.fixture
+def cluster(hosts, signal_server):
+    """cluster(role, magnum, ...) boots a host and makes a node of it."""
+    ports = iter(range(18000, 18010))
+
+    def make(role: str, magnum=None, settings: str = "", up: bool = True, **more) -> Node:
+        name, ip = ("m1", M1) if role == "master" else ("w1", W1)
+        told = magnum.parameters() if magnum else {}
+        node = Node(hosts(name, ip=ip), signal_server(port=next(ports)), parameters(role, name, ip, M1, **told) | more)
+        return node.up(settings) if up else node
+    return make
+
+
+class SecondMember:
+    """An etcd that an operator starts by hand beside the node's own, with certificates of the same authority."""
+
+    def __init__(self, node: Node, authority: Authority):
+        self.node, self.ip = node, node.inputs["KUBE_NODE_IP"]
+        node.host.sh("mkdir -p /srv/etcd2")
+        self.trust(authority)
+        self.show(authority)
+
+    def show(self, authority: Authority):
+        """Its own certificate is signed by this one."""
+        for path, target in zip(authority.sign("second", names=f"IP:{self.ip},IP:127.0.0.1"), ("member.crt", "member.key")):
+            self.node.host.write(f"/srv/etcd2/{target}", path.read_text(), 0o600)
+
+    def trust(self, *authorities: Authority):
+        self.node.host.write("/srv/etcd2/ca.crt", "".join(a.certificate.read_text().strip() + "\n" for a in authorities))
+
+    def join(self):
+        added = self.node.etcdctl("member", "add", "second", f"--peer-urls=https://{self.ip}:2480")
+        members = re.search(r'ETCD_INITIAL_CLUSTER="(.*)"', added)[1]
+        self.words = [f"--initial-cluster={members}", "--initial-cluster-state=existing"]
+        self.start()
+        self.healthy()
+
+    def start(self):
+        peer, client = f"https://{self.ip}:2480", f"https://{self.ip}:2479"
+        tls = [f"--{who}{what}=/srv/etcd2/{file}" for who in ("", "peer-") for what, file in (
+            ("cert-file", "member.crt"), ("key-file", "member.key"), ("trusted-ca-file", "ca.crt"))]
+        self.node.host.exec(
+            "systemd-run", "-q", "--unit=etcd2", "etcd", "--name=second", "--data-dir=/srv/etcd2/data", f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}", f"--listen-client-urls={client}", f"--advertise-client-urls={client}", *tls,
+            "--client-cert-auth", "--peer-client-cert-auth", *self.words)
+
+    def restart(self):
+        self.node.host.exec("systemctl", "stop", "etcd2")
+        self.start()
+
+    def healthy(self):
+        """Both answer a client of the node's, which takes both of them."""
+        self.node.host.sh(f"cat /srv/etcd2/ca.crt {ETCD}/ca.crt >/run/both.crt")
+        for port in (2379, 2479):
+            wait_for(lambda: "is healthy" in self.node.host.sh(
+                f"ETCDCTL_API=3 etcdctl --command-timeout=3s --endpoints https://{self.ip}:{port} --cacert /run/both.crt "
+                f"--cert {ETCD}/admin.crt --key {ETCD}/admin.key endpoint health 2>&1"), 40, f"etcd at {port}")
+
+
+def authority_of(magnum, kind: str, folder) -> Authority:
+    """The authority that signs now, for who signs by hand."""
+    certificate = magnum.authorities()[kind]
+    return Authority.there(folder, certificate, certificate.with_suffix(".key"))
+
+
+def refused_without_a_certificate(node: Node):
+    with pytest.raises(Failed) as told:
+        node.etcdctl("endpoint", "health", certificate="")
+    assert "unhealthy" in str(told.value)
+    assert node.host.exec("curl", "-s", "--cacert", f"{ETCD}/ca.crt", f"https://{M1}:2379/health", check=False).returncode != 0
+
+
+def test_a_master_and_a_worker_get_their_whole_set_once(cluster, magnum):
+    server = magnum()
+    master = cluster("master", server)
+    assert not master.mistakes()
+    assert server.count() == {"tokens": 1, "authorities": 3, "signed": 9, "refused": 0}
+    # Three authorities of one name: each of its own.
+    assert len({master.read(f"{folder}/ca.crt") for folder in (KUBERNETES, f"{KUBERNETES}/front-proxy", ETCD)}) == 3
+    server.forget()
+    worker = cluster("worker", server)
+    assert not worker.mistakes()
+    assert server.count() == {"tokens": 1, "authorities": 1, "signed": 2, "refused": 0}
+    print(f"certificates: master {master.milliseconds('certificates')} ms, worker {worker.milliseconds('certificates')} ms")
+
+    # etcd speaks to nobody without a certificate of its authority.
+    assert "is healthy" in master.etcdctl("endpoint", "health")
+    refused_without_a_certificate(master)
+    with pytest.raises(Failed):
+        master.etcdctl("endpoint", "health", certificate=f"{KUBERNETES}/admin")
+
+    # A second update asks whether the authority is another one, and nothing else; a restart of the agent and a reboot ask nobody.
+    for node in (master, worker):
+        server.forget()
+        before, keys, issued, files = node.started(), node.keys(), node.issued(), node.checksums()
+        node.update(WAIT_TIMEOUT=601)
+        node.succeeds()
+        assert server.count() == {"tokens": 0, "authorities": 3 if node is master else 1, "signed": 0, "refused": 0}
+        server.forget()
+        node.host.exec("systemctl", "restart", UNIT)
+        wait_for(lambda: node.status()["phase"] == "steady", 60, "the restarted agent's steady state")
+        assert not node.restarted(before) and node.checksums() == files
+        node.host.reboot()
+        wait_for(lambda: node.host.is_active("kubelet.service") and node.status()["phase"] == "steady", 90, "the node after a reboot")
+        assert (node.keys(), node.issued(), node.checksums()) == (keys, issued, files)
+        assert not server.requests(), [f"{r.method} {r.target}" for r in server.requests()]
+        assert not node.mistakes()
+
+
+def test_the_magnum_of_bays_has_one_authority_and_the_creator_s_token(cluster, magnum):
+    server = magnum(release=2)
+    master = cluster("master", server)
+    assert not master.mistakes()
+    said = server.count()
+    assert said["tokens"] == 0 and said["signed"] == 9 and said["authorities"] >= 1, said
+    assert len({master.read(f"{folder}/ca.crt") for folder in (KUBERNETES, f"{KUBERNETES}/front-proxy", ETCD)}) == 1
+    assert all(r.json().keys() == {"bay_uuid", "csr"} for r in server.requests("POST"))
+    print(f"certificates: {master.milliseconds('certificates')} ms, {said}")
+
+
+# What is done to Magnum, what Heat hears of it.
+BAD = [("spoil", "expired", "expired"), ("spoil", "not-yet-valid", "not valid before"),
+       ("spoil", "wrong-authority", "not signed by the authority"), ("spoil", "foreign-key", "the key is not the one"),
+       ("spoil", "wrong-name", "its subject is"), ("spoil", "truncated", "cut off"),
+       ("spoil", "html", "Magnum"), ("spoil", "empty", "pem"), ("spoil", "null", "pem"), ("status", 401, "401"), ("status", 403, "403")]
+
+
+def test_one_cause_each_and_nothing_is_replaced(cluster, magnum):
+    server = magnum()
+    worker = cluster("worker", server, KUBELET_OPTIONS="--register-node=false")  # no API is there
+    files, before = worker.checksums(), worker.started()
+    for number, (how, what, words) in enumerate(BAD):
+        server.well()
+        if how == "spoil":
+            server.spoil(what)
+        else:
+            server.answer(what, path="/v1/certificates", method="POST")
+        # A name more is a new certificate.
+        worker.update(KUBE_NODE_PUBLIC_IP="203.0.113.7", WAIT_TIMEOUT=700 + number)
+        cause = worker.result()
+        assert words in cause and cause.count("HNA-0613") == 1, f"{what}: {cause}"
+        assert worker.checksums() == files, what
+    assert not worker.restarted(before)
+    # What may pass is waited for, visibly.
+    server.well()
+    keys = worker.keys()
+    server.answer(409, path="/v1/certificates", method="POST", times=1)  # the cluster is being changed
+    server.answer(500, path="/v1/certificates", method="POST", times=1)
+    server.answer(delay=3, path="/v1/certificates", method="POST", times=1)
+    worker.update(WAIT_TIMEOUT=800)
+    worker.succeeds()
+    assert worker.host.journal(HNA_EVENT="CertificatesWaiting")
+    assert not worker.mistakes() and worker.keys() == keys
+    assert "203.0.113.7" in worker.host.sh(f"openssl x509 -in {KUBERNETES}/kubelet.crt -noout -ext subjectAltName")
+    assert worker.restarted(before) == {"kubelet"}
+
+
+def test_a_change_of_the_authority_takes_three_steps(cluster, magnum, tmp_path):
+    server = magnum()
+    master = cluster("master", server)
+    old = authority_of(server, "etcd", tmp_path / "old")
+    second = SecondMember(master, old)
+    second.join()
+    assert len(master.etcdctl("member", "list").splitlines()) == 2
+    keys, issued = master.keys(), master.issued()
+    authorities = {folder: master.read(f"{folder}/ca.crt") for folder in (KUBERNETES, f"{KUBERNETES}/front-proxy", ETCD)}
+    everything = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"}
+
+    server.rotate()
+    new = authority_of(server, "etcd", tmp_path / "new")
+    before = master.started()
+    master.update(WAIT_TIMEOUT=601)
+    master.succeeds()
+    for folder, one in authorities.items():
+        bundle = master.read(f"{folder}/ca.crt")
+        assert bundle.count(b"BEGIN CERTIFICATE") == 2 and one.strip() in bundle, folder
+    assert (master.keys(), master.issued()) == (keys, issued) and not master.mistakes()
+    assert master.restarted(before) == everything
+    assert master.host.journal(HNA_EVENT="RotationWaiting")
+    second.healthy()
+    # The same parameters again change nothing.
+    before, files = master.started(), master.checksums()
+    master.update(WAIT_TIMEOUT=602)
+    master.succeeds()
+    assert not master.restarted(before) and master.checksums() == files
+    second.trust(old, new)
+    second.restart()
+    second.healthy()
+
+    # One step by the command.
+    master.host.exec("heat-node-agent", "certificates", "rotate")
+    wait_for(lambda: all(master.issued()[path] != issued[path] for path in issued), 60, "certificates by the new authority")
+    wait_for(lambda: master.restarted(before) == everything and master.healthy(), 60, "the end of the step")
+    assert master.keys() == keys and not master.mistakes()
+    second.healthy()
+    second.show(new)
+    second.restart()
+    second.healthy()
+
+    before = master.started()
+    master.update(CA_ROTATION="drop-old")
+    master.succeeds()
+    for folder, one in authorities.items():
+        bundle = master.read(f"{folder}/ca.crt")
+        assert bundle.count(b"BEGIN CERTIFICATE") == 1 and one.strip() not in bundle, folder
+    assert master.keys() == keys and not master.mistakes() and master.restarted(before) == everything
+    second.trust(new)
+    second.restart()
+    second.healthy()
+    # Who still shows the old one is nobody.
+    second.show(old)
+    second.restart()
+    wait_for(lambda: "certificate signed by unknown authority" in master.host.sh("journalctl -u etcd -u etcd2 --no-pager | tail -n 50"), 30,
+             "the refusal of a certificate by the old authority")
+
+
+def test_keys_by_openssl_and_a_worker_that_joins_by_a_token(cluster, magnum, tmp_path):
+    server = magnum()
+    token = "abcdef.0123456789abcdef"
+    ca = server.authorities()["kubernetes"]
+    master = cluster("master", server, BOOTSTRAP_TOKEN=token, MASTER_INDEX=0, CERT_MANAGER_API="True",
+                     CA_KEY=ca.with_suffix(".key").read_text(), CERTIFICATE_KEYS="rsa-2048")
+    assert not master.mistakes()
+    texts = [master.host.sh(f"openssl pkey -in {path}.key -noout -text") for path, *_ in master.certificates()]
+    sizes = {re.search(r"\((\d+) bit", text)[1] for text in texts}
+    assert sizes == {"2048"}
+    written = len(master.host.journal(HNA_EVENT="ObjectWritten"))
+    print(f"certificates with RSA: {master.milliseconds('certificates')} ms")
+
+    worker = cluster("worker", CERTIFICATES="bootstrap", BOOTSTRAP_TOKEN=token, CA_CERTIFICATE=ca.read_text())
+    client = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+    worker.host.wait_for(lambda: "registered node w1" in worker.host.sh("journalctl -u kubelet --no-pager"), 60, "registration")
+    assert "system:node:w1" in worker.host.sh(f"openssl x509 -in {client} -noout -subject")
+    assert worker.host.sh(f"openssl verify -CAfile {KUBERNETES}/ca.crt {client}").endswith("OK\n")
+    assert server.count()["signed"] == 9  # none for the worker
+    # The token and its bindings were written once.
+    master.update(NODE_LABELS="step=1")
+    master.succeeds()
+    assert written == len(master.host.journal(HNA_EVENT="ObjectWritten")) == 5
+
+    # Without openssl there is no RSA, and nothing else is made in its place.
+    files = master.checksums()
+    master.host.sh("mv /usr/bin/openssl /usr/bin/openssl.away")
+    master.update(CERTIFICATE_KEYS="rsa-3072")
+    cause = master.result()
+    master.host.sh("mv /usr/bin/openssl.away /usr/bin/openssl")
+    assert "openssl" in cause and master.checksums() == files, cause
+    # A key that belongs to none of the authorities is refused before the controller manager reads it.
+    other = Authority(tmp_path / "other")
+    master.update(CERTIFICATE_KEYS="rsa-2048", CA_KEY=other.private.read_text())
+    assert "CA_KEY" in master.result() and master.checksums() == files
+
+
+def test_certificates_that_the_parameters_give(cluster, tmp_path):
+    """An authority by new-ca; pairs by content and by path; an end that is near."""
+    worker = cluster("worker", up=False)
+    worker.host.install_agent()
+    worker.host.exec("heat-node-agent", "certificates", "new-ca", "--out", "/root/ca", "--name", "blue")
+    modes = dict(line.split()[::-1] for line in worker.host.sh("cd /root/ca; stat -c '%a %n' . *").splitlines())
+    assert modes["."] == "700" and all(
+        mode == ("644" if name.endswith(".crt") or name == "service_account.key" else "600") for name, mode in modes.items() if name != "."), modes
+    told = yaml.safe_load(worker.host.read("/root/ca/parameters.yaml"))["parameters"]
+    again = worker.host.exec("heat-node-agent", "certificates", "new-ca", "--out", "/root/ca", check=False)
+    assert again.returncode == 1 and "/root/ca" in again.stderr, again
+
+    master = cluster("master", **told)
+    assert not master.mistakes()
+    keys, issued = master.keys(), master.issued()
+    master.update(NODE_LABELS="step=1")
+    master.succeeds()
+    assert (master.keys(), master.issued()) == (keys, issued)
+
+    # A worker gets no authority's key: its own pairs are given, one as text, one by path.
+    for name in ("CA_CERTIFICATE", "CA_KEY"):
+        (tmp_path / name).write_text(told[name])
+    authority = Authority.there(tmp_path / "given", tmp_path / "CA_CERTIFICATE", tmp_path / "CA_KEY")
+    kubelet = authority.sign("kubelet", subject="/O=system:nodes/CN=system:node:w1", names=f"DNS:w1,IP:{W1}")
+    proxy = authority.sign("proxy", subject="/O=system:node-proxier/CN=system:kube-proxy", names="DNS:nobody.invalid")
+
+    def put():
+        for path, target in zip(proxy, ("proxy.crt", "proxy.key")):
+            worker.host.write(f"/etc/pki/{target}", path.read_text(), 0o600)
+    put()
+    worker.inputs |= {"CERTIFICATES": "given", "CA_CERTIFICATE": told["CA_CERTIFICATE"], "KUBELET_CERTIFICATE": kubelet[0].read_text(),
+                      "KUBELET_KEY": kubelet[1].read_text(), "PROXY_CERTIFICATE": "/etc/pki/proxy.crt", "PROXY_KEY": "/etc/pki/proxy.key"}
+    worker.up()
+    for path, given in ((f"{KUBERNETES}/kubelet", kubelet), (f"{KUBERNETES}/proxy", proxy)):
+        assert [worker.read(f"{path}.{end}") for end in ("crt", "key")] == [p.read_bytes() for p in given]
+    listed = worker.host.exec("heat-node-agent", "certificates", check=False)
+    assert listed.returncode == 0 and "system:node:w1" in listed.stdout, listed.stdout
+    page = worker.host.exec("heat-node-agent", "certificates", "--json").stdout
+    assert json.loads(page)["schema_version"] and "PRIVATE" not in page
+    # What a path names is read again with a stack update.
+    aged(proxy[0], authority, since_days=20, left_days=5)
+    put()
+    worker.update(NODE_LABELS="step=1")
+    worker.succeeds()
+    assert worker.read(f"{KUBERNETES}/proxy.crt") == proxy[0].read_bytes()
+    assert worker.host.exec("heat-node-agent", "certificates", check=False).returncode == 2
+    assert worker.host.journal(HNA_EVENT="CertificateNearEnd") and worker.status()["phase"] == "steady"

@@ -1,0 +1,183 @@
+"""Volumes that are somebody else's: each is refused by name and stays as it is, to the last byte."""
+import errno
+import hashlib
+import os
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from lib.common import run, wait_for
+from lib.node import IP, NODE, VDB, loop_of, once
+
+# Everything that parameters can allow. On a worker nothing is started before its volume is there.
+WORKER = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": NODE["CLUSTER_UUID"], "DOCKER_VOLUME": VDB,
+          "DOCKER_VOLUME_FORMAT": "if-no-signature", "WAIT_TIMEOUT": 120}
+MIB = 1 << 20
+SIZE = 320 * MIB
+
+
+def md(version: int, minor: int) -> list[tuple[int, bytes]]:
+    """A superblock of Linux' software RAID (kernel.org, RAID superblock formats): where each version has it."""
+    magic = struct.pack("<I", 0xA92B4EFC)
+    if version == 0:
+        # No checksum, which nobody asks for before the array is assembled.
+        return [((SIZE & ~0xFFFF) - 0x10000, magic + struct.pack("<III", 0, 90, 0))]
+    at = {0: (SIZE - 8192) & ~0xFFF, 1: 0, 2: 4096}[minor]
+    head = magic + struct.pack("<III", 1, 0, 0) + bytes(range(1, 17)) + b"host:0".ljust(32, b"\0")
+    return [(at, head.ljust(144, b"\0") + struct.pack("<Q", at // 512))]
+
+
+def zfs(*labels: int) -> list[tuple[int, bytes]]:
+    """Uberblocks of a pool (ZFS On-Disk Specification, 1.2.1 and 1.3): 128 of 1 KiB each in the second half of a label, of which
+    two are at either end."""
+    size = SIZE // (256 * 1024) * (256 * 1024)
+    starts = [0, 256 * 1024, size - 512 * 1024, size - 256 * 1024]
+    block = struct.pack("<QQQ", 0x00BAB10C, 5000, 7)
+    return [(starts[label] + 128 * 1024 + at * 1024, block) for label in labels for at in range(8)]
+
+
+QUICK = "--pbkdf pbkdf2 --pbkdf-force-iterations 1000"
+ZERO_HEAD = "dd if=/dev/zero of={d} bs=1M count=1 conv=notrunc status=none"
+
+# What it is, as the refusal and blkid(8) spell it (None: blkid does not see it), and who makes it: a shell command where Debian has
+# the real tool and this kernel lets it work, else bytes by the format's specification.
+FOREIGN = [
+    ("ext2", "ext2", "mkfs.ext2 -qF {d}"),
+    ("ext3", "ext3", "mkfs.ext3 -qF {d}"),
+    ("ext4", "ext4", "mkfs.ext4 -qF {d}"),
+    ("xfs", "xfs", "mkfs.xfs -qf {d}"),
+    ("btrfs", "btrfs", "mkfs.btrfs -qf {d}"),
+    ("f2fs", "f2fs", "mkfs.f2fs -qf {d}"),
+    ("vfat", "vfat", "mkfs.vfat {d}"),
+    ("ntfs", "ntfs", "mkntfs -qFf {d}"),
+    ("swap", "swap", "mkswap {d}"),
+    ("squashfs", "squashfs", "mksquashfs {tmp}/content {tmp}/sq -noappend -quiet && dd if={tmp}/sq of={d} conv=notrunc status=none"),
+    ("erofs", "erofs", "mkfs.erofs {tmp}/er {tmp}/content && dd if={tmp}/er of={d} conv=notrunc status=none"),
+    ("iso9660", "iso9660", "genisoimage -quiet -o {tmp}/iso {tmp}/content && dd if={tmp}/iso of={d} conv=notrunc status=none"),
+    ("gpt", "gpt", "echo label: gpt | sfdisk -q --no-reread --no-tell-kernel {d}"),
+    # The copy at the end alone, as after a `dd` over the beginning.
+    ("gpt", None, "echo label: gpt | sfdisk -q --no-reread --no-tell-kernel {d} && " + ZERO_HEAD),
+    # Code that boots, and no table of partitions.
+    ("boot sector", None, "printf 'A%.0s' $(seq 510) | dd of={d} conv=notrunc status=none; printf '\\125\\252' | dd of={d} bs=1 seek=510 conv=notrunc status=none"),
+    ("dos", "dos", "printf 'label: dos\\n,10M\\n' | sfdisk -q --no-reread --no-tell-kernel {d}"),
+    ("LVM2_member", "LVM2_member", "pvcreate -qfy --config 'devices{{filter=[\"a|{d}|\",\"r|.*|\"]}} activation{{udev_sync=0 udev_rules=0}}' {d}"),
+    ("crypto_LUKS", "crypto_LUKS", "cryptsetup luksFormat -q --type luks1 --pbkdf-force-iterations 1000 {d} {tmp}/pass"),
+    ("crypto_LUKS", "crypto_LUKS", f"cryptsetup luksFormat -q --type luks2 {QUICK} {{d}} {{tmp}}/pass"),
+    ("crypto_LUKS", "crypto_LUKS", f"cryptsetup luksFormat -q --type luks2 {QUICK} {{d}} {{tmp}}/pass && dd if=/dev/zero of={{d}} bs=16k count=1 conv=notrunc status=none"),
+    ("crypto_LUKS", "crypto_LUKS", f"cryptsetup luksFormat -q --type luks2 --luks2-metadata-size 4m {QUICK} {{d}} {{tmp}}/pass && {ZERO_HEAD}"),
+    ("bcache", "bcache", "make-bcache -B {d}"),
+    ("bcache", "bcache", "make-bcache -C {d}"),
+    ("drbd", "drbd", "yes | drbdmeta --force 0 v08 {d} internal create-md"),
+    ("drbd", "drbd", "yes | drbdmeta --force 0 v09 {d} internal create-md 1"),
+    # mdadm writes nothing where the kernel has no MD; ZFS is not in Debian's main section.
+    ("linux_raid_member", "linux_raid_member", md(0, 90)),
+    ("linux_raid_member", "linux_raid_member", md(1, 0)),
+    ("linux_raid_member", "linux_raid_member", md(1, 1)),
+    ("linux_raid_member", "linux_raid_member", md(1, 2)),
+    ("zfs_member", "zfs_member", zfs(0, 1, 2, 3)),
+    ("zfs_member", None, zfs(0)),
+    ("zfs_member", None, zfs(3)),
+]
+
+
+def make(device: str, how, tmp):
+    run("blkdiscard", "-fz", device)
+    if isinstance(how, str):
+        run("bash", "-ec", how.format(d=device, tmp=tmp), input="")
+    else:
+        with open(device, "r+b") as disk:
+            for at, data in how:
+                disk.seek(at)
+                disk.write(data)
+            os.fsync(disk.fileno())
+    run("sync")
+
+
+def digest(device: str) -> str:
+    """Of the volume's content, read only where the file behind it has any."""
+    run("blockdev", "--flushbufs", device)
+    backing = Path(f"/sys/block/{Path(device).name}/loop/backing_file").read_text().strip()
+    found, end = hashlib.sha256(), 0
+    with open(backing, "rb") as file:
+        os.fsync(file.fileno())
+        while True:
+            try:
+                start = os.lseek(file.fileno(), end, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                return found.hexdigest()
+            end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            for at in range(start, end, 4096):
+                block = os.pread(file.fileno(), 4096, at)
+                if any(block):
+                    found.update(b"%d " % at + block)
+
+
+@pytest.fixture
+def worker(hosts):
+    host = hosts("n1", ip=IP, volumes={"vdb": (str(SIZE), VDB)})
+    host.install_agent()
+    return host
+
+
+def refusal(host) -> str:
+    """Why one pass refuses the volume."""
+    assert once(host, **WORKER) == 1
+    told = host.journal(HNA_EVENT="VolumeRefused")
+    status = host.exec("heat-node-agent", "status", check=False).stdout
+    assert "HNA-0306" in status, status
+    return told[-1]["HNA_CAUSE"]
+
+
+def test_whatever_is_somebody_elses_is_refused_by_name_and_stays_as_it_is(worker, tmp_path):
+    (tmp_path / "content").mkdir()
+    (tmp_path / "content/file").write_text("somebody's\n")
+    (tmp_path / "pass").write_bytes(os.urandom(16).hex().encode())
+    device = loop_of(worker, "vdb")
+    wrong = []
+    for kind, seen, how in FOREIGN:
+        make(device, how, tmp_path)
+        # Another program's word on what was made: the table proves nothing if it makes something else.
+        probed = subprocess.run(["blkid", "-p", "-o", "export", device], capture_output=True, text=True).stdout
+        if seen and f"TYPE={seen}\n" not in probed:
+            wrong.append(f"{kind} by {how}: blkid sees {probed!r}")
+        before = digest(device)
+        why = refusal(worker)
+        if kind not in why:
+            wrong.append(f"{kind} by {how}: {why}")
+        if digest(device) != before:
+            wrong.append(f"{kind} by {how}: changed")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_in_use_is_refused_however_blank_it_is(worker):
+    device = loop_of(worker, "vdb")
+    hold = "import os, sys\nfd = os.open(sys.argv[1], os.O_RDONLY | os.O_EXCL)\nprint('held', flush=True)\nsys.stdin.read()"
+    for what, words, start, end in (
+            ("mounted", "is mounted at /mnt", "mkfs.ext4 -qF {d} && mount -o ro {d} /mnt", "umount /mnt"),
+            ("swap", "swap", "mkswap -q {d} && swapon {d}", "swapoff {d}"),
+            # Somewhere that our own mount table does not show.
+            ("mounted elsewhere", "held exclusively", "mkfs.ext4 -qF {d} && (unshare -m sh -c 'mount -o ro {d} /mnt && touch /run/there && exec sleep 600' "
+             ">/dev/null 2>&1 & echo $! >/run/holder); until [ -e /run/there ]; do sleep 0.05; done", "kill $(cat /run/holder); rm /run/there"),
+    ):
+        # A mount that ended with its process goes a moment later.
+        wait_for(lambda: run("blkdiscard", "-fz", device))
+        worker.sh(start.format(d=device))
+        try:
+            before = digest(device)
+            why = refusal(worker)
+            assert words in why, (what, why)
+            # The kernel may write to its swap whenever it likes.
+            assert what == "swap" or digest(device) == before, what
+        finally:
+            worker.sh(end.format(d=device))
+    wait_for(lambda: run("blkdiscard", "-fz", device))
+    holder = worker.popen("python3", "-c", hold, device, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        assert "held exclusively" in refusal(worker)
+        assert not any(open(device, "rb").read(MIB))
+    finally:
+        holder.communicate(b"", 10)

@@ -1,0 +1,104 @@
+"""Volumes on a machine with device-mapper, virtio-blk and virtio-scsi: a thin pool that a real docker uses, disks that come
+late, file systems that follow their disks. What it saw goes into docs/volumes.md (tests/lib/transcript.py)."""
+import re
+import time
+
+from lib.common import wait_for
+from lib.node import NODE, UNIT, VDB, VDC
+from lib.transcript import Transcript
+
+# What software emulation needs, with much to spare: nets under a test that hangs.
+BOOT, WORK = 900, 900
+MASTER = NODE | {"KUBE_NODE_IP": "10.0.2.15", "DOCKER_STORAGE_DRIVER": "devicemapper", "WAIT_TIMEOUT": 3500}
+# An image of one program and its libraries.
+IMAGE = ("rm -rf /run/i; for f in /bin/echo $(ldd /bin/echo | grep -o '/lib[^ ]*'); do install -D $f /run/i$f; done; "
+         "tar -C /run/i -c . | docker import - small")
+
+
+def result(server) -> dict:
+    return wait_for(lambda: server.signals("node", accepted=True), WORK, "the result of the deployment", every=1)[0].json()
+
+
+def found_after(vm, volume: str, disk: str) -> tuple[float, float]:
+    """Seconds to the journal's line that the agent has found a disk: from the kernel's own line about it, a moment before it tells
+    udev; and from the event by which udev, when it is done with the disk, tells everybody."""
+    found = wait_for(lambda: [e for e in vm.journal("-b", "HNA_EVENT=VolumeFound") if volume in e["MESSAGE"]], WORK, volume, every=5)
+    at = int(found[0]["__MONOTONIC_TIMESTAMP"]) / 1e6
+    said = [e for e in vm.journal("-b", "-k") if f"[{disk}] " in e["MESSAGE"] and "logical blocks" in e["MESSAGE"]]
+    event = re.search(rf"^UDEV +\[([0-9.]+)\] add +\S+/block/{disk} ", vm.sh("cat /run/events"), re.MULTILINE)
+    assert event, vm.sh("cat /run/events")
+    return at - int(said[0]["_SOURCE_MONOTONIC_TIMESTAMP"]) / 1e6, at - float(event[1])
+
+
+def sizes(vm) -> list[int]:
+    """Bytes of the pool and of etcd's file system."""
+    return [int(n) for n in vm.sh("lvs --noheadings --nosuffix --units b -o lv_size docker/docker-pool; "
+                                  "df -B1 --output=size /var/lib/etcd | tail -n 1").split()]
+
+
+def test_a_pool_for_docker_late_disks_and_growth(vms, signal_server):
+    server = signal_server()
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=MASTER))
+    vm = vms("volumes")
+    page = Transcript(vm)
+    vm.start()
+    vm.wait_ssh(BOOT)
+    settings = "".join(f"{name} = {value}\n" for name, value in server.settings()["cfn"].items())
+    vm.sh(f"umask 077; cat >/etc/os-collect-config.conf <<'E'\n[cfn]\n{settings}E\nsystemctl restart {UNIT}")
+    waiting = wait_for(lambda: vm.journal("-b", "HNA_EVENT=VolumeWaiting"), WORK, "an agent that waits", every=2)
+    vm.sh("systemd-run -q -u events --property StandardOutput=file:/run/events stdbuf -oL udevadm monitor --udev --subsystem-match block")
+    time.sleep(60)  # the disks come when they come
+
+    rows = []
+    for volume, size, bus, disk in ((VDB, "4G", "virtio", "vdb"), (VDC, "1G", "scsi", "sda")):
+        vm.attach(volume, size, bus)
+        kernel, udev = found_after(vm, volume, disk)
+        # How long it took stands in the transcript: an emulated machine is as slow as its host is busy.
+        assert udev <= 10, (bus, udev, kernel)
+        rows.append(f"{disk} ({bus}) {udev:.2f} s after udev's event, {kernel:.2f} s after the kernel's line")
+    vm.sh("systemctl stop events")
+    assert result(server)["deploy_status_code"] == 0
+    assert waiting and len(vm.journal("-b", "HNA_EVENT=VolumeWaiting")) <= 4
+    page.text("A minute after the agent began to wait, the disks were attached to the running machine. HNA-0301 came: " + "; ".join(rows) + ".")
+    page.run("lsblk -no NAME,SIZE,SERIAL,FSTYPE,MOUNTPOINT /dev/vdb /dev/sda")
+    page.run(f"journalctl -b -u {UNIT} -o cat HNA_PHASE=volume")
+
+    # The pool is where docker-storage-setup would have made it, and a real docker keeps an image and a container in it.
+    assert vm.sh("lvs --noheadings -o segtype docker/docker-pool").strip() == "thin-pool"
+    page.run("vgs --noheadings -o vg_name,vg_tags docker", "lvs --noheadings -o lv_name,segtype,lv_size,chunk_size docker",
+             "cat /etc/systemd/system/docker-thin-pool.service")
+    vm.sh(IMAGE, timeout=WORK)
+    assert vm.sh("docker run --rm --network none small /bin/echo from the pool", timeout=WORK) == "from the pool\n"
+    info = page.run("docker info 2>/dev/null | grep -E 'Storage Driver|Pool Name|Backing Filesystem|Deferred Removal'")
+    assert "devicemapper" in info and "docker-docker--pool" in info, info
+    assert float(vm.sh("lvs --noheadings -o data_percent docker/docker-pool")) > 0
+    assert not vm.sh("findmnt -no TARGET /dev/vdb || :")
+
+    # Both are extended while they are in use.
+    before = sizes(vm)
+    for volume, size in ((VDB, 6 << 30), (VDC, 2 << 30)):
+        vm.qmp("block_resize", **{"node-name": f"v{volume[:8]}", "size": size})
+    vm.sh("for n in 1 2 3 4 5; do [ $(blockdev --getsize64 /dev/sda) -gt 2000000000 ] && break; sleep 1; done; "
+          f"echo 1 >/sys/block/sda/device/rescan; systemctl reload {UNIT}")
+    wait_for(lambda: len(vm.journal("-b", "HNA_EVENT=VolumeGrown")) == 2, WORK, "both grown", every=2)
+    after = sizes(vm)
+    assert all(new - old > 800 << 20 for old, new in zip(before, after, strict=True)), (before, after)
+    page.text("Then both were extended, to 6 and 2 GiB, while they were in use.")
+    page.run("lvs --noheadings -o lv_name,lv_size docker", "df -h --output=source,fstype,size,target /var/lib/etcd",
+             f"journalctl -b -u {UNIT} -o cat HNA_STEP=grow")
+
+    # The boot after: the pool is active before docker is, with everything in it, and nothing is made again.
+    uuid, pool, console = vm.sh("blkid -s UUID -o value /dev/sda"), vm.sh("lvs --noheadings -o lv_uuid docker"), len(vm.console())
+    vm.stop()
+    vm.volumes = {VDB: "6G", VDC: "2G"}
+    vm.start()
+    vm.wait_console("login:", BOOT, after=console)
+    vm.wait_ssh(WORK)
+    wait_for(lambda: vm.sh("systemctl is-active etcd docker || :").split() == ["active"] * 2, WORK, "units active", every=2)
+    # Both came back as virtio-blk: a disk is known by its serial, whatever its bus and its name.
+    assert (vm.sh("blkid -s UUID -o value /dev/vdc"), vm.sh("lvs --noheadings -o lv_uuid docker")) == (uuid, pool)
+    assert vm.sh("findmnt -no SOURCE /var/lib/etcd").strip() == "/dev/vdc"
+    assert vm.sh("docker run --rm --network none small /bin/echo still there", timeout=WORK) == "still there\n"
+    page.text("After a reboot, with the second disk on another bus:")
+    page.run("lsblk -no NAME,SIZE,SERIAL,FSTYPE,MOUNTPOINT /dev/vdb /dev/vdc", "docker run --rm --network none small /bin/echo still there")
+    page.write("volumes")

@@ -1,0 +1,405 @@
+"""Keystone and Magnum's certificate API in one small server, which signs by real authorities and refuses what they refuse.
+
+What it refuses, and where that is known from (files of openstack/magnum at 11bcc17568 unless another commit is named):
+
+    no token, a dead one              401  keystonemiddleware/auth_token: WWW-Authenticate
+    a token without scope, from 17 on 403  magnum/common/policies/certificate.py (06e73685): scope_types=["project"]
+    another user's token              403  the same: RULE_ADMIN_OR_PROJECT_..._OR_CLUSTER_USER
+    OpenStack-API-Version is unusable 406  api/controllers/versions.py parse_headers: other service, no number; v1/__init__.py
+                                           _check_version: out of 1.1 … the newest; before 3 no such header is known: not looked at
+    ... or not there                  406  asked for since commit fbfdbec6; the code read accepts a request without it: stricter here
+    an unknown query argument         400  WSME rest/args.py args_from_params: UnknownArgument (ca_cert_type before 13)
+    an unknown member of the body     400  WSME rest/json.py fromjson: UnknownAttribute (ca_cert_type before 13, cluster_uuid in 2,
+                                           bay_uuid from 17 on)
+    a body that is no JSON            400  WSME rest/json.py parse; another content type 415: rest/args.py args_from_body
+    another cluster                   404  GET: common/exception.py ClusterNotFound; POST: 400, v1/certificate.py _set_cluster_uuid
+    no csr, an empty one              400  v1/certificate.py: csr = StringType(min_length=1)
+    a csr that is none                400  common/x509/operations.py sign: InvalidCsr; 500 before 3 (0fc4ff0002: not caught)
+    critical and unknown extension    400  common/x509/validator.py filter_allowed_extensions; not critical: dropped
+    critical keyUsage beyond 3 bits   400  the same, _merge_key_usage; not critical: dropped bit by bit (conf/x509.py has the three)
+    critical CA:TRUE                  400  the same, _disallow_ca_in_basic_constraints; not critical: made CA:FALSE
+    PATCH of another cluster          404  v1/certificate.py patch
+    wrong password, unknown user      401  keystone/auth/plugins/password.py; what it was sent that fits no schema: 400 auth/schema.py
+    unknown trust                     404  keystone/auth/core.py _lookup_trust; an empty id 400
+    a project that is not the user's  401  keystone: exception.Unauthorized
+
+Signing is common/x509/operations.py sign (5870994fcd): subject as asked, no authority key id, from a day ago on for
+five years, SHA-256, whatever the key's kind; conductor/handlers/common/cert_manager.py: three authorities of one subject from
+13 on (any other type is the first one's), one before.
+"""
+import datetime
+import functools
+import json
+import os
+import ssl
+import sys
+import time
+import urllib.parse
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtensionOID, NameOID
+
+from lib.certificates import Authority
+from lib.scripted_server import Answer, Handler, Scripted, State, serve, write
+
+DAY = datetime.timedelta(days=1)
+NEWEST = (1, 11)
+ALLOWED = {ExtensionOID.KEY_USAGE, ExtensionOID.EXTENDED_KEY_USAGE, ExtensionOID.SUBJECT_ALTERNATIVE_NAME,
+           ExtensionOID.BASIC_CONSTRAINTS, ExtensionOID.SUBJECT_KEY_IDENTIFIER}
+USAGES = ["digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "key_cert_sign", "crl_sign"]
+ALLOWED_USAGES = USAGES[:3]
+KINDS = {"etcd": "etcd", "front-proxy": "front-proxy", "front_proxy": "front-proxy"}
+SPOILS = ["expired", "not-yet-valid", "wrong-authority", "foreign-key", "wrong-name", "truncated", "html", "empty", "null", "list"]
+
+
+class Magnum(Scripted):
+    """start() … stop(). release is Magnum's: 2 (bays, one authority, the creator's token), 3 to 12 (one authority, a token without
+    scope), 13 (three authorities), 17 and later (a trust's token is needed). parameters() is what a node is told of it.
+
+    answer() as in Scripted, e.g. answer(401, times=1, path="/v1/"), answer(delay=9, path="/v1/certificates$"); spoil() makes a
+    certificate or an answer wrong that is otherwise as it should be."""
+    module = "lib.magnum"
+
+    def __init__(self, folder: Path, ip: str | None = None, port: int = 19511, lab: str | None = None, release: int = 22, tls: bool = True,
+                 cluster: str = "5d12f6fd-a196-4bf0-ae4c-1f639a523a52", name: str = "blue", token_life: float = 3600):
+        super().__init__(folder, ip, port, lab)
+        self.release, self.cluster, self.tls = release, cluster, tls
+        if tls:
+            self.base = f"https://{self.ip}:{self.port}"
+        self.authority = Authority(self.folder / "tls")  # of the endpoint, not of the cluster
+        self.authority.sign("server", names=f"IP:{self.ip}")
+        self.settings = {"release": release, "cluster": cluster, "name": name, "tls": tls, "token_life": token_life, "revoked": 0.0,
+                         "user": "7e6d5c4b3a2918", "password": uuid.uuid4().hex, "trust": uuid.uuid4().hex, "token": uuid.uuid4().hex}
+        self._publish()
+        renew_authorities(self.folder, release, name)
+
+    def _publish(self):
+        write(self.folder / "settings.json", self.settings)
+
+    # --- what a node is told ---
+    def parameters(self) -> dict[str, str]:
+        """As Magnum of this release writes them into heat-params."""
+        told = {"MAGNUM_URL": f"{self.base}/v1"}
+        if self.release < 3:
+            told |= {"BAY_UUID": self.cluster, "USER_TOKEN": self.settings["token"]}
+        else:
+            told |= {"CLUSTER_UUID": self.cluster, "AUTH_URL": f"{self.base}/identity/v3", "TRUSTEE_USER_ID": self.settings["user"],
+                     "TRUSTEE_PASSWORD": self.settings["password"], "TRUST_ID": self.settings["trust"]}
+        if self.tls:
+            told["OPENSTACK_CA"] = self.authority.certificate.read_text()
+        return told
+
+    def authorities(self) -> dict[str, Path]:
+        """Files of the authorities that sign now, by type; NAME.key lies beside NAME.crt."""
+        return {kind: current(self.folder) / f"{file_of(self.release, kind)}.crt" for kind in ("kubernetes", "etcd", "front-proxy")}
+
+    # --- how it behaves ---
+    def spoil(self, how: str, **which):
+        """From now on (times=…) what is signed, or the answer to `path`, is wrong: one of SPOILS."""
+        assert how in SPOILS, how
+        self.answer(**{"path": r"/v1/certificates", "method": "POST", "spoil": how, **which})
+
+    def rotate(self):
+        """New authorities of the same names, as PATCH makes them; the old ones are no longer served."""
+        renew_authorities(self.folder, self.release, self.settings["name"])
+
+    def revoke(self):
+        """All tokens so far are dead."""
+        self.settings["revoked"] = time.time()
+        self._publish()
+
+    def forget_trustee(self):
+        """The user's password is another one from now on."""
+        self.settings["password"] = uuid.uuid4().hex
+        self._publish()
+
+    # --- what came ---
+    def count(self) -> dict[str, int]:
+        """Requests that were answered 2xx, by kind; and all others."""
+        found = {"tokens": 0, "authorities": 0, "signed": 0, "refused": 0}
+        for r in self.requests():
+            kind = "tokens" if r.target.endswith("/auth/tokens") else {"GET": "authorities", "POST": "signed"}.get(r.method)
+            found[kind if kind and 200 <= r.status < 300 else "refused"] += 1
+        return found
+
+
+# --- authorities ----------------------------------------------------------------------------------
+def file_of(release: int, kind: str | None) -> str:
+    return KINDS.get(kind, "kubernetes") if release >= 13 else "kubernetes"
+
+
+def current(folder: Path) -> Path:
+    return max((folder / "authorities").glob("[0-9]*"), key=lambda p: int(p.name))
+
+
+def renew_authorities(folder: Path, release: int, name: str):
+    """RSA 2048, path length 0, keyCertSign alone, for five years: cert_manager.py generate_certificates_to_cluster."""
+    whole = folder / "authorities"
+    whole.mkdir(parents=True, exist_ok=True)
+    part = whole / f"new-{uuid.uuid4()}"
+    part.mkdir()
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    for kind in sorted({file_of(release, kind) for kind in ("kubernetes", "etcd", "front-proxy")}):
+        key = rsa.generate_private_key(65537, 2048)
+        now = datetime.datetime.utcnow()
+        certificate = (
+            x509.CertificateBuilder(subject, subject, key.public_key(), uuid.uuid4().int, now - DAY, now + 5 * 365 * DAY)
+            .add_extension(x509.BasicConstraints(True, 0), True)
+            .add_extension(usage(["key_cert_sign"]), True).sign(key, hashes.SHA256()))
+        (part / f"{kind}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM).strip())
+        (part / f"{kind}.key").write_bytes(key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    part.rename(whole / str(len(list(whole.glob("[0-9]*"))) + 1))
+
+
+def usage(names: list[str]) -> x509.KeyUsage:
+    return x509.KeyUsage(**{n: n in names for n in USAGES}, encipher_only=False, decipher_only=False)
+
+
+# --- the process ----------------------------------------------------------------------------------
+class Refused(Exception):
+    def __init__(self, status: int, why: str, headers: dict | None = None):
+        super().__init__(why)
+        self.status, self.headers = status, headers or {}
+
+
+@dataclass
+class Token:
+    since: float
+    user: str
+    scope: str | None
+
+
+@dataclass
+class Cloud(State):
+    tokens: dict[str, Token] = field(default_factory=dict)
+
+
+class MagnumHandler(Handler):
+    state: Cloud
+
+    def usual(self, target: str, body: bytes, rule: dict) -> Answer:
+        self.settings = self.state.read("settings.json")
+        path, _, query = target.partition("?")
+        keystone = path.startswith("/identity/")
+        try:
+            if path == "/identity/v3/auth/tokens" and self.command == "POST":
+                return self.authenticate(body)
+            if not path.startswith("/v1/certificates") or keystone:
+                raise Refused(404, "The resource could not be found.")
+            return spoiled(self.magnum(path, urllib.parse.parse_qs(query, keep_blank_values=True), body, rule), rule.get("spoil"))
+        except Refused as e:
+            return refusal(e, keystone or e.status == 401)
+
+    def scripted(self, rule: dict) -> Answer:
+        if rule["body"]:
+            return Answer(rule["status"], rule["body"].encode(), "text/html" if rule["body"].startswith("<") else "application/json")
+        return refusal(Refused(rule["status"], "Scripted."), False)
+
+    # --- Keystone ---
+    def authenticate(self, body: bytes) -> Answer:
+        auth = json_object(body).get("auth")
+        identity = (auth or {}).get("identity")
+        if not isinstance(identity, dict) or not isinstance(identity.get("methods"), list):
+            raise Refused(400, "Invalid input for field 'identity': it is a required property")
+        user = (identity.get("password") or {}).get("user") or {}
+        if identity["methods"] != ["password"] or (user.get("id"), user.get("password")) != (self.settings["user"], self.settings["password"]):
+            raise Refused(401, "The request you have made requires authentication.")
+        token, issued = uuid.uuid4().hex, time.time()
+        self.state.tokens[token] = Token(issued, user["id"], self.scope(auth.get("scope")))
+        at = [datetime.datetime.utcfromtimestamp(t).isoformat(timespec="microseconds") + "Z" for t in (issued, issued + self.settings["token_life"])]
+        answer = {"token": {"methods": ["password"], "user": {"id": user["id"]}, "issued_at": at[0], "expires_at": at[1]}}
+        if self.state.tokens[token].scope:
+            answer["token"]["catalog"] = []
+        return Answer(201, json.dumps(answer).encode(), headers={"X-Subject-Token": token})
+
+    def scope(self, asked) -> str | None:
+        if asked is None or asked == "unscoped" or "unscoped" in asked:
+            return None
+        if len(asked) != 1:
+            raise Refused(400, "Expecting to find system, project, domain, OS-TRUST:trust or unscoped in scope.")
+        trust = asked.get("OS-TRUST:trust")
+        if trust is None:
+            raise Refused(401, "The request you have made requires authentication.")
+        if not trust.get("id"):
+            raise Refused(400, "Expecting to find trust_id in trust.")
+        if trust["id"] != self.settings["trust"]:
+            raise Refused(404, f"Could not find trust: {trust['id']}.")
+        return "trust"
+
+    # --- Magnum ---
+    def magnum(self, path: str, query: dict, body: bytes, rule: dict) -> Answer:
+        self.check_version()
+        self.check_token()
+        release, cluster = self.settings["release"], self.settings["cluster"]
+        unknown = set(query) - ({"ca_cert_type"} if release >= 13 and self.command == "GET" else set())
+        if unknown:
+            raise Refused(400, f'Unknown argument: "{", ".join(sorted(unknown))}"')
+        asked = path.removeprefix("/v1/certificates").strip("/")
+        if self.command == "POST" and not asked:
+            return self.sign(body, rule)
+        if asked != cluster:
+            raise Refused(404, f"Cluster {asked} could not be found.")
+        if self.command == "PATCH":
+            renew_authorities(self.state.folder, release, self.settings["name"])
+            return Answer(202, json.dumps({"uuid": cluster}).encode())
+        if self.command != "GET":
+            raise Refused(405, "Method Not Allowed")
+        kind = (query.get("ca_cert_type") or [None])[0]
+        pem = (current(self.state.folder) / f"{file_of(release, kind)}.crt").read_text()
+        return self.certificate(200, {"pem": pem})
+
+    def check_version(self):
+        asked = self.headers.get("OpenStack-API-Version")
+        if self.settings["release"] < 3:
+            return
+        service, _, version = (asked or "").partition(" ")
+        number = NEWEST if version.lower() == "latest" else tuple(int(p) for p in version.split(".") if p.isdigit())
+        if not asked or service != "container-infra" or len(number) != 2:
+            raise Refused(406, "Invalid service type for OpenStack-API-Version header")
+        if not (1, 1) <= number <= NEWEST:
+            raise Refused(406, f"Version {version} was requested but the minor version is not supported by this service.")
+
+    def check_token(self):
+        given, s = self.headers.get("X-Auth-Token"), self.settings
+        if s["release"] < 3 and given == s["token"]:
+            return
+        token = self.state.tokens.get(given)
+        if not token or token.since <= s["revoked"] or token.since + s["token_life"] <= time.time():
+            raise Refused(401, "The request you have made requires authentication.", {"WWW-Authenticate": "Keystone uri=/identity"})
+        if token.user != s["user"] or (s["release"] >= 17 and not token.scope):
+            raise Refused(403, "Policy doesn't allow certificate:create to be performed.")
+
+    def sign(self, body: bytes, rule: dict) -> Answer:
+        release, cluster = self.settings["release"], self.settings["cluster"]
+        if self.headers.get_content_type() != "application/json":
+            raise Refused(415, f"Unknown mimetype: {self.headers.get_content_type()}")
+        asked = json_object(body)
+        members = ["bay_uuid"] if release < 3 else ["cluster_uuid"] if release >= 17 else ["cluster_uuid", "bay_uuid"]
+        unknown = set(asked) - {*members, "csr", "pem", "links", "created_at", "updated_at"} - ({"ca_cert_type"} if release >= 13 else set())
+        if unknown:
+            raise Refused(400, f"Unknown attribute for argument certificate: {', '.join(sorted(unknown))}")
+        named = next((asked[m] for m in members if m in asked), None)
+        if named != cluster:
+            raise Refused(400, f"Cluster {named} could not be found.")
+        if not isinstance(asked.get("csr"), str) or not asked["csr"]:
+            raise Refused(400, f"Invalid input for field/attribute csr. Value: '{asked.get('csr')}'.")
+        kind = asked.get("ca_cert_type")
+        pem = issue(self.state.folder, self.settings, asked["csr"], file_of(release, kind), rule.get("spoil"))
+        return self.certificate(201, {"pem": pem, "csr": asked["csr"], **({"ca_cert_type": kind} if kind else {})})
+
+    def certificate(self, status: int, members: dict) -> Answer:
+        bay = "bay_uuid" if self.settings["release"] < 3 else "cluster_uuid"
+        link = {"href": f"http://magnum/v1/certificates/{self.settings['cluster']}", "rel": "self"}
+        return Answer(status, json.dumps({bay: self.settings["cluster"], "links": [link], **members}).encode())
+
+
+def json_object(body: bytes) -> dict:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        raise Refused(400, "Request is not in valid JSON format") from None
+    if not isinstance(found, dict):
+        raise Refused(400, "Request must be a JSON dict")
+    return found
+
+
+def refusal(error: Refused, keystone: bool) -> Answer:
+    """Keystone's and its middleware's, or Magnum's: api/middleware/parsable_error.py."""
+    if keystone:
+        body = {"error": {"code": error.status, "message": str(error), "title": "Refused"}}
+    else:
+        body = {"errors": [{"request_id": "", "code": "client" if error.status < 500 else "server", "status": error.status,
+                            "title": str(error).split(".", 1)[0], "detail": str(error), "links": []}]}
+    return Answer(error.status, json.dumps(body).encode(), headers=error.headers)
+
+
+@functools.cache
+def signer(folder: Path, file: str) -> tuple[x509.Name, rsa.RSAPrivateKey]:
+    """Reading a key proves it, which takes much longer than signing."""
+    certificate = x509.load_pem_x509_certificate((folder / f"{file}.crt").read_bytes())
+    return certificate.subject, serialization.load_pem_private_key((folder / f"{file}.key").read_bytes(), None)
+
+
+def issue(folder: Path, settings: dict, csr: str, file: str, spoil: str | None) -> str:
+    try:
+        request = x509.load_pem_x509_csr(csr.encode())
+        asked = list(request.extensions)
+    except ValueError:
+        # the original says what it was sent; before 3 it was not looked at
+        raise Refused(400 if settings["release"] >= 3 else 500, f"Received invalid csr {csr}.") from None
+    if not request.is_signature_valid:
+        raise Refused(400, f"Received invalid csr {csr}.")
+    issuer, key = signer(current(folder), file)
+    public = request.public_key()
+    now = datetime.datetime.utcnow()
+    first, last = now - DAY, now + 5 * 365 * DAY
+    subject = request.subject
+    if spoil == "expired":
+        first, last = now - 30 * DAY, now - 2 * DAY
+    elif spoil == "not-yet-valid":
+        first = now + DAY
+    elif spoil == "wrong-authority":
+        key = ec.generate_private_key(ec.SECP256R1())
+    elif spoil == "foreign-key":
+        public = ec.generate_private_key(ec.SECP256R1()).public_key()
+    elif spoil == "wrong-name":
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "somebody else")])
+    builder = x509.CertificateBuilder(issuer, subject, public, uuid.uuid4().int, first, last)
+    for extension in asked:
+        filtered = filter_extension(extension)
+        if filtered:
+            builder = builder.add_extension(filtered.value, filtered.critical)
+    if settings["release"] >= 22 and not any(e.oid == ExtensionOID.SUBJECT_KEY_IDENTIFIER for e in asked):
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), False)
+    pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+    return pem.strip() if settings["release"] >= 13 else pem
+
+
+def filter_extension(extension: x509.Extension) -> x509.Extension | None:
+    def refuse():
+        raise Refused(400, f"Extension '{extension}' not allowed")
+    if extension.oid not in ALLOWED:
+        return refuse() if extension.critical else None
+    value = extension.value
+    if extension.oid == ExtensionOID.KEY_USAGE:
+        wanted = [n for n in USAGES if getattr(value, n)]
+        if extension.critical and set(wanted) - set(ALLOWED_USAGES):
+            refuse()
+        value = usage([n for n in wanted if n in ALLOWED_USAGES])
+    elif extension.oid == ExtensionOID.BASIC_CONSTRAINTS and value.ca:
+        if extension.critical:
+            refuse()
+        value = x509.BasicConstraints(False, None)
+    return x509.Extension(extension.oid, extension.critical, value)
+
+
+def spoiled(answer: Answer, how: str | None) -> Answer:
+    """Those of SPOILS that are not about the certificate itself."""
+    if how == "html":
+        return Answer(200, b"<html><body><h1>Please log in</h1></body></html>", "text/html")
+    if how in ("empty", "list"):
+        return Answer(answer.status, b"{}" if how == "empty" else b"[]")
+    if how in ("null", "truncated"):
+        members = json.loads(answer.body)
+        members["pem"] = None if how == "null" else members["pem"][:len(members["pem"]) // 2]
+        return Answer(answer.status, json.dumps(members).encode())
+    return answer
+
+
+def main(ip: str, port: str, folder: str):
+    state, tls = Cloud(Path(folder)), None
+    if state.read("settings.json")["tls"]:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(state.folder / "tls/server.crt", state.folder / "tls/server.key")
+    serve(MagnumHandler, state, ip, int(port), tls)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    main(*sys.argv[1:])

@@ -1,0 +1,190 @@
+"""kube-apiserver: who asks, whether he may, health that asks etcd, nodes, and the objects of objects.py.
+
+Known from: bootstrap tokens (a secret bootstrap-token-ID in kube-system; user system:bootstrap:ID; group system:bootstrappers and those of
+auth-extra-groups) [source: plugin/pkg/auth/authenticator/token/bootstrap]; the roles below and their bindings [source:
+plugin/pkg/auth/authorizer/rbac/bootstrappolicy], cut down to what these programs ask for; nodeclient and selfnodeclient are roles of the
+API's own from 1.8 on, before somebody must make them [release notes of 1.8].
+Not imitated: service accounts' tokens, namespaced roles, a certificate of an unknown authority being answered 401 (the handshake fails).
+"""
+import base64
+import json
+import threading
+import time
+
+from stand_in import files
+from stand_in.etcd import Etcd
+from stand_in.kubernetes import Program
+from stand_in.objects import Failure, Objects, Target
+from stand_in.service import HEALTH, OK, Service, Who, orders, version
+
+CSR, GROUP = "certificatesigningrequests", "certificates.k8s.io"
+ANY = frozenset("*")
+READ = frozenset({"get", "list", "watch"})
+# role: (verbs, API groups, resources)
+ROLES = {
+    "cluster-admin": [(ANY, ANY, ANY)],
+    "system:node-bootstrapper": [(READ | {"create"}, {GROUP}, {CSR})],
+    "system:node-proxier": [(READ, {""}, {"nodes", "services", "endpoints"})],
+    "system:kube-scheduler": [(READ, {""}, {"nodes"})],
+    # its certificate controller's own role, which it takes on by impersonation or by a service account's token
+    "system:kube-controller-manager": [(READ | {"update"}, {GROUP}, {CSR, f"{CSR}/approval", f"{CSR}/status"}), (READ, {""}, ANY),
+                                       ({"create"}, {"authorization.k8s.io"}, {"subjectaccessreviews"})],
+}
+SINCE_1_8 = {f"system:{GROUP}:{CSR}:{kind}": [({"create"}, {GROUP}, {f"{CSR}/{kind}"})] for kind in ("nodeclient", "selfnodeclient")}
+BINDINGS = (("cluster-admin", "Group", "system:masters"), ("system:node-proxier", "User", "system:kube-proxy"),
+            ("system:kube-scheduler", "User", "system:kube-scheduler"),
+            ("system:kube-controller-manager", "User", "system:kube-controller-manager"))
+
+NOBODY = Who("", set())  # an invalid token is nobody's, not anonymous [source: apiserver, authentication/request/bearertoken]
+
+
+class Api(Service):
+    def __init__(self, program: Program):
+        super().__init__(program)
+        self.nodes: dict[str, dict] = {}
+        self.lock = threading.Lock()
+        f = program.flags
+        self.etcd = Etcd(f)
+        self.objects = Objects(program, self.etcd)
+        self.roles = ROLES | (SINCE_1_8 if program.minor >= 8 else {})
+        self.bootstrap = f.on("enable-bootstrap-token-auth") or f.on("experimental-bootstrap-token-auth")
+        self.tokens = {}
+        if path := f.get("token-auth-file"):
+            for line in files.read(path, "--token-auth-file").decode().splitlines():
+                token, name, _, *groups = line.split(",", 3)
+                self.tokens[token] = Who(name, set("".join(groups).strip('"').split(",")))
+
+    # --- who ---
+    def identity(self, token: str, certificate: Who | None) -> Who | None:
+        return certificate or self.tokens.get(token) or self._bootstrapper(token) or (NOBODY if token else None)
+
+    def _bootstrapper(self, token: str) -> Who | None:
+        name, dot, secret = token.partition(".")
+        if not dot or not self.bootstrap:
+            return None
+        found = self.objects.one(f"secrets/kube-system/bootstrap-token-{name}")
+        if not found or found.get("type") != "bootstrap.kubernetes.io/token":
+            return None
+        data = {k: base64.b64decode(v).decode() for k, v in found["data"].items()}
+        end = data.get("expiration")
+        good = (data.get("token-id"), data.get("token-secret"), data.get("usage-bootstrap-authentication")) == (name, secret, "true")
+        if not good or (end and end < time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())):
+            return None
+        extra = {group for group in data.get("auth-extra-groups", "").split(",") if group}
+        if not all(group.startswith("system:bootstrappers:") for group in extra):
+            return None
+        return Who(f"system:bootstrap:{name}", {"system:bootstrappers"} | extra)
+
+    def may(self, who: Who, verb: str, group: str, resource: str) -> bool:
+        """RBAC over the whole cluster."""
+        if "AlwaysAllow" in self.program.authorization:
+            return True
+        held = {role for role, kind, name in BINDINGS if (name in who.groups if kind == "Group" else name == who.name)}
+        for binding in self.objects.every("clusterrolebindings"):
+            if any(s["name"] in who.groups if s["kind"] == "Group" else s["kind"] == "User" and s["name"] == who.name
+                   for s in binding.get("subjects") or []):
+                held.add(binding["roleRef"]["name"])
+        rules = [rule for role in held for rule in self.roles.get(role, [])]
+        for role in self.objects.every("clusterroles"):
+            if role["metadata"]["name"] in held:
+                rules += [(set(r["verbs"]), set(r.get("apiGroups") or []), set(r.get("resources") or [])) for r in role.get("rules") or []]
+        return any({verb, "*"} & set(verbs) and {group, "*"} & set(groups) and {resource, "*"} & set(resources)
+                   for verbs, groups, resources in rules)
+
+    # --- answers ---
+    def answer(self, method: str, path: str, body: bytes, who: Who | None, tls: bool) -> tuple[int, bytes]:
+        if "unhealthy" in orders(self.program.component) and path in HEALTH:
+            return 500, b"told to be unhealthy"
+        if who is NOBODY:
+            return 401, b"Unauthorized"
+        if not tls:
+            who = Who("system:unsecured", {"system:masters"})
+        if who is None:
+            if not self.program.anonymous:
+                return 401, b"Unauthorized"
+            who = Who("system:anonymous", set())
+        if path in HEALTH and (path == "/healthz" or self.program.minor >= 16):
+            mistake = self.etcd.mistake()
+            return (500, f"[-]etcd failed: {mistake}".encode()) if mistake else OK
+        if path == "/version":
+            return 200, version(self.program)
+        if path.startswith("/api/v1/nodes"):
+            return self.node(method, path.removeprefix("/api/v1/nodes").strip("/"), body, who)
+        if path == "/api":
+            return 200, b'{"kind":"APIVersions","versions":["v1"]}'
+        try:
+            if path.startswith("/apis/authorization.k8s.io/") and path.endswith("/subjectaccessreviews") and method == "POST":
+                return self.review(body, who)
+            target = Target(path, self.program.minor)
+            resource = f"{target.plural}/{target.sub}" if target.sub else target.plural
+            verb = {"POST": "create", "PUT": "update", "DELETE": "delete"}.get(method, "get" if target.name else "list")
+            self.demand(who, verb, target.group, resource)
+            return self.objects.answer(method, target, body, who)
+        except Failure as failure:
+            return failure.answer()
+        except OSError as error:  # etcd is away
+            return Failure(500, "InternalError", str(error)).answer()
+
+    def demand(self, who: Who, verb: str, group: str, resource: str):
+        # system:basic-user and the Node authorizer: a node asks for its own next certificate
+        if "system:nodes" in who.groups and group == GROUP and resource == CSR and verb in READ | {"create"}:
+            return
+        if not self.may(who, verb, group, resource):
+            raise Failure(403, "Forbidden", f'{resource} is forbidden: User "{who.name}" cannot {verb} resource "{resource}" in API group '
+                          f'"{group}" at the cluster scope')
+
+    def review(self, body: bytes, who: Who) -> tuple[int, bytes]:
+        """SubjectAccessReview: may somebody else?"""
+        self.demand(who, "create", "authorization.k8s.io", "subjectaccessreviews")
+        spec = json.loads(body)["spec"]
+        asked = spec["resourceAttributes"]
+        resource = f'{asked["resource"]}/{asked["subresource"]}' if asked.get("subresource") else asked["resource"]
+        allowed = self.may(Who(spec.get("user", ""), set(spec.get("groups") or [])), asked["verb"], asked["group"], resource)
+        return 201, json.dumps({"kind": "SubjectAccessReview", "spec": spec, "status": {"allowed": allowed}}).encode()
+
+    # --- nodes, which are kept in memory ---
+    def allowed(self, method: str, name: str, who: Who) -> bool:
+        """Node authorizer and NodeRestriction: a node writes only itself. RBAC's own roles: the other components read."""
+        if "AlwaysAllow" in self.program.authorization or "system:masters" in who.groups:
+            return True
+        if "system:nodes" in who.groups and who.name.startswith("system:node:"):
+            return method == "GET" or who.name == f"system:node:{name}"
+        return method == "GET" and who.name.startswith("system:kube-")
+
+    def node(self, method: str, rest: str, body: bytes, who: Who) -> tuple[int, bytes]:
+        name = rest.removesuffix("/status")
+        if method in ("POST", "PATCH"):
+            try:
+                sent = json.loads(body)
+                name = name or sent["metadata"]["name"]
+            except (ValueError, KeyError, TypeError):
+                return 400, b"bad node"
+        if not self.allowed(method, name, who):
+            return 403, f'nodes "{name}" is forbidden: User "{who.name}" cannot {method.lower()} it'.encode()
+        with self.lock:
+            if method == "GET" and not name:
+                return 200, json.dumps({"kind": "NodeList", "apiVersion": "v1", "items": list(self.nodes.values())}).encode()
+            if method == "POST":
+                if name in self.nodes:
+                    return 409, f'nodes "{name}" already exists'.encode()
+                self.nodes[name] = sent
+                return 201, body
+            if name not in self.nodes:
+                return 404, f'nodes "{name}" not found'.encode()
+            if method == "PATCH":
+                merge(self.nodes[name], sent)
+            if method == "DELETE":
+                return 200, json.dumps(self.nodes.pop(name)).encode()
+            return 200, json.dumps(self.nodes[name]).encode()
+
+
+def merge(into: dict, patch: dict):
+    """RFC 7396."""
+    for key, value in patch.items():
+        if value is None:
+            into.pop(key, None)
+        elif isinstance(value, dict) and isinstance(into.get(key), dict):
+            merge(into[key], value)
+        else:
+            into[key] = value
+
