@@ -107,7 +107,7 @@ pub(super) fn release(out: String, err: String) -> String {
 }
 
 /// The file that systemd takes for the first word of a command line.
-fn found(root: &Tree, command: &str) -> Option<String> {
+pub(super) fn found(root: &Tree, command: &str) -> Option<String> {
     let there = |path: &String| root.facts_followed(Path::new(path)).is_ok_and(|facts| facts.is_some());
     if command.starts_with('/') {
         return Some(command.to_owned()).filter(there);

@@ -10,11 +10,12 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 
 use super::node::Node;
-use crate::commands::installed::{Machine, RULE, release};
+use crate::commands::installed::{Machine, RULE, found, release};
 use crate::converge::{Failure, volumes};
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::kubernetes::NodeSpec;
+use crate::network::flannel::{Version, version_of};
 use crate::report::{Code, Event, Phase};
 use crate::systemd::Systemd;
 
@@ -53,6 +54,16 @@ impl Node {
         self.report.step_failed(&failure.step, self.clock.now(), &failure.cause, &failure.remedy);
         self.report.emit(failure.event().generation(generation));
         Err(failure)
+    }
+
+    /// The release of flannel, where its program says one; the pods' network is looked at by the API that it reads.
+    pub(super) async fn flanneld(&self, systemd: &Systemd) -> Option<Version> {
+        if self.flanneld.get().is_none() {
+            // One that is not there is missed by its unit.
+            let said = self.ask("flanneld", found(&self.root, "flanneld")?, systemd).await.ok()?;
+            self.flanneld.set(version_of(&said));
+        }
+        self.flanneld.get()
     }
 
     async fn ask(&self, name: &str, path: String, systemd: &Systemd) -> Result<String> {

@@ -17,7 +17,7 @@ use super::pods;
 use crate::clock::{BUILT, Clock};
 use crate::converge::certificates::{self, CertificateKeeper};
 use crate::converge::health::ailments;
-use crate::converge::volumes::{self, Growths, VolumeKeeper, misplaced};
+use crate::converge::volumes::{Growths, VolumeKeeper, misplaced};
 use crate::converge::{self, Context, Failure};
 use crate::deploy::Outcome;
 use crate::desired::Desired;
@@ -26,7 +26,7 @@ use crate::files::{READ_LIMIT, Tree};
 use crate::http::Http;
 use crate::kubernetes::{self, Facts, Mistake, NodeSpec, Preflight};
 use crate::metadata::{Deployment, SignalTarget};
-use crate::network::flannel::{Version, version_of};
+use crate::network::flannel::Version;
 use crate::openstack::keystone::Keystone;
 use crate::order::gather;
 use crate::programs::{Programs, key_of};
@@ -478,18 +478,6 @@ impl Node {
         };
         // A large future: on the heap once, not in every state above.
         Box::pin(converge::converge(desired, &context, &self.hands(systemd))).await
-    }
-
-    /// The release of flannel, where it says so. Asked once: it changes with the image.
-    pub(super) async fn flanneld(&self, systemd: &Systemd) -> Option<Version> {
-        if self.flanneld.get().is_none() {
-            let argv = ["flanneld", "--version"].map(str::to_owned).to_vec();
-            // One that is not there is missed by its unit.
-            let ran = volumes::Hands::run(&self.hands(systemd), "program-flanneld-version", argv).await.ok()?;
-            // It is said on standard error (seed-systems.md 8a).
-            self.flanneld.set(version_of(&ran.stderr).or_else(|| version_of(&ran.stdout)));
-        }
-        self.flanneld.get()
     }
 
     pub(super) fn hands(&self, systemd: &Systemd) -> Hands {
