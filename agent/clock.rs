@@ -59,6 +59,13 @@ pub const BUILT: Timestamp = match option_env!("HNA_BUILD_DATE") {
     None => Timestamp(0),
 };
 
+/// How long the answer of somebody else is waited for. In tests it comes from the test itself, and a machine that stands still for
+/// seconds must turn none: there the limit is but the net under one that hangs.
+#[must_use]
+pub const fn patience(limit: Duration) -> Duration {
+    if cfg!(test) { Duration::from_mins(2) } else { limit }
+}
+
 /// Days since 1970-01-01 to a Gregorian date (the era-based algorithm for proleptic dates).
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;

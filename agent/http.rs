@@ -22,7 +22,7 @@ use std::time::Duration;
 use reqwest::header::{HOST, HeaderName, HeaderValue, LOCATION};
 use reqwest::{Certificate, Client, ClientBuilder, Identity, Method};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, patience};
 use crate::desired::{ClientIdentity, Material};
 use crate::error::{Context, Error, Result};
 use crate::files::{READ_LIMIT, Tree};
@@ -35,7 +35,7 @@ pub use url::{Parts, redacted, split};
 pub const BODY_LIMIT: usize = 16 * 1024 * 1024;
 
 /// A host that lets the first packet of a connection unanswered for this long is not there.
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+const CONNECT_LIMIT: Duration = patience(Duration::from_secs(5));
 
 /// How many redirects within one host are followed.
 const REDIRECTS: usize = 3;

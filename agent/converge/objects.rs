@@ -8,13 +8,14 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Objects;
+use crate::clock::patience;
 use crate::desired::Object;
 use crate::error::{Context, Error, Kind, Result};
 use crate::http::{Http, Request, Response};
 use crate::report::text::{escaped, shortened};
 
 /// An API that does not answer one request for so long is away.
-const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+const REQUEST_LIMIT: Duration = patience(Duration::from_secs(10));
 /// The first pause before the next try; doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);

@@ -6,12 +6,13 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Prober;
+use crate::clock::patience;
 use crate::desired::ClientIdentity;
 use crate::error::{Error, Result};
 use crate::http::{Http, Request, Response};
 
 /// A healthy service answers a question about its health at once.
-const DEADLINE: Duration = Duration::from_secs(5);
+const DEADLINE: Duration = patience(Duration::from_secs(5));
 /// An answer about health is short; more is not read.
 const ANSWER_LIMIT: usize = 1024 * 1024;
 

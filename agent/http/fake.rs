@@ -9,6 +9,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 
 use crate::clock::Clock;
@@ -30,6 +31,8 @@ pub(crate) enum Act {
     Close,
     /// Waits before it goes on.
     Slow(Duration, Box<Act>),
+    /// Waits until the test lets it go on.
+    Held(Arc<Notify>, Box<Act>),
 }
 
 /// 200 with a body.
@@ -187,9 +190,18 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, state: Arc<Mutex
             state.requests.push(request);
             if state.script.len() > 1 { state.script.remove(0) } else { state.script[0].clone() }
         };
-        while let Act::Slow(pause, next) = act {
-            Clock::system().wait(pause).await;
-            act = *next;
+        loop {
+            act = match act {
+                Act::Slow(pause, next) => {
+                    Clock::system().wait(pause).await;
+                    *next
+                }
+                Act::Held(until, next) => {
+                    until.notified().await;
+                    *next
+                }
+                _ => break,
+            };
         }
         if !play(&mut stream, act, &state).await {
             return;
@@ -232,7 +244,7 @@ async fn play(stream: &mut (impl AsyncWrite + Unpin), act: Act, state: &Mutex<St
             }
             false
         }
-        Act::Close | Act::Slow(..) => false,
+        Act::Close | Act::Slow(..) | Act::Held(..) => false,
     }
 }
 

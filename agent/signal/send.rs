@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::answer::{Answer, Verdict, judge};
 use super::cfn_url::{URL_LIFE, afresh, made, native_path};
 use super::destination::Destination;
-use crate::clock::Clock;
+use crate::clock::{Clock, patience};
 use crate::http::{Http, Request, split};
 use crate::openstack::aws_signature::Keys;
 use crate::openstack::keystone::{Credentials, Keystone};
@@ -18,7 +18,7 @@ use crate::report::text::{duration, escaped, shortened};
 
 /// Time for one signal, from the connection to the end of the answer. Heat itself takes up to a second or two. Short,
 /// because a request that hangs in a broken network arrives when the metadata that allowed it may be out of date.
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = patience(Duration::from_secs(10));
 /// An answer to a signal is short; more is not read.
 const ANSWER_LIMIT: usize = 64 * 1024;
 

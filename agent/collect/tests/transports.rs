@@ -112,7 +112,7 @@ async fn whatever_goes_wrong_with_heat_is_said_and_the_last_good_document_stays(
     for (act, words, remedy) in [
         (Act::Close, "127.0.0.1", ""),
         (Act::Cut(5000, b"{\"metadata\": {".to_vec()), "closed the connection before its answer was complete", ""),
-        (Act::Slow(Duration::from_mins(1), Box::new(ok("{}"))), "no answer from 127.0.0.1", "check from this node"),
+        (Act::Slow(Duration::from_mins(10), Box::new(ok("{}"))), "no answer from 127.0.0.1", "check from this node"),
         (elsewhere, "redirected to http://evil.example/", "catalog"),
         (ok("<html>"), "is an HTML page, wanted JSON", "no proxy answers"),
         (ok("{}"), "the answer has no metadata", "orchestration endpoint"),
@@ -130,7 +130,12 @@ async fn whatever_goes_wrong_with_heat_is_said_and_the_last_good_document_stays(
         let (before, good) = (collector.snapshot().digest.clone(), collector.snapshot().sources["heat"].last_good);
         heat.play(vec![act]);
         machine.clock.advance(Duration::from_mins(1));
+        let patience = collector.settings.sources.timeout;
+        if words.starts_with("no answer") {
+            collector.settings.sources.timeout = Duration::from_millis(500);
+        }
         assert_eq!(collector.poll_once().await, Change { sources: true, ..Change::default() }, "{words}");
+        collector.settings.sources.timeout = patience;
         let state = &collector.snapshot().sources["heat"];
         assert!(state.cause.as_ref().unwrap().contains(words), "{words}: {:?}", state.cause);
         assert!(state.remedy.as_deref().unwrap_or_default().contains(remedy), "{words}: {:?}", state.remedy);

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
+use crate::clock::patience;
 use crate::desired::EtcdAccess;
 use crate::error::{Context, Error, Result};
 use crate::http::{Http, Request, Response};
@@ -16,7 +17,7 @@ use crate::openstack::aws_signature::encode;
 use crate::report::text::{escaped, shortened};
 
 /// A store that does not answer one request for so long is away.
-const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+const REQUEST_LIMIT: Duration = patience(Duration::from_secs(5));
 /// A thousand leases are 0.3 MB in v3's gateway; more is not read.
 const ANSWER_LIMIT: usize = 2 * 1024 * 1024;
 /// `errorCode` of v2: there is no such key; it is not what it was; it is there already.

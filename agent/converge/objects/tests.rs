@@ -12,7 +12,7 @@ use crate::files::{Attributes, Tree};
 use crate::http::Tls;
 use crate::http::fake::{Act, Authority, Fake, ok, status};
 
-const DEADLINE: Duration = Duration::from_mins(1);
+const DEADLINE: Duration = Duration::from_mins(5);
 const PATH: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
 
 fn binding() -> Value {
@@ -154,7 +154,9 @@ async fn an_api_that_is_away_is_waited_for_until_the_deadline() {
     let server = master.serve(vec![status("503 Service Unavailable", "")]).await;
     let since = master.clock.start();
     let error = master.ensure(&server, &binding()).await.unwrap_err();
-    assert!(error.kind() == Kind::Transient && error.cause().contains("the API answered 503"), "{error}");
+    // The last try has but the seconds that are left, by the machine's clock, which may stand still as long.
+    let said = |words| error.cause().contains(words);
+    assert!(error.kind() == Kind::Transient && (said("the API answered 503") || said("no answer from")), "{error}");
     assert!(since.elapsed() <= DEADLINE && since.elapsed() + Duration::from_secs(6) > DEADLINE, "{:?}", since.elapsed());
 }
 
