@@ -41,6 +41,9 @@ async fn open_in(dir: &Path, place: &str, document: &Value) -> (Agent, Report) {
     tree.write(Path::new(place), document.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();
     let state = Arc::new(Tree::open_or_create(&dir.join("state"), 0o700).unwrap());
     let mut settings = Settings { state_dir: dir.join("state"), run_dir: dir.join("run"), ..Settings::default() };
+    // Sources are asked once in a pass, however long it takes.
+    (settings.polling_interval, settings.min_polling_interval) = (Duration::from_hours(1), Duration::from_hours(1));
+    settings.sources.timeout = Duration::from_mins(2);
     settings.deploy.deployed_dir = dir.join("deployed");
     settings.deploy.groups = Some(Vec::new());
     let (report, metadata) = (Report::kept(), (place == GIVEN).then(|| dir.join(GIVEN)));
