@@ -40,9 +40,12 @@ use crate::watch::DeviceNews;
 /// The net under the events of udev: how often the disks are looked at while one is missing.
 const POLL: Duration = Duration::from_secs(1);
 
-/// How often a disk that somebody holds or that cannot be read is looked at again: the kernel claims a new disk while it
-/// looks for partitions, and its node may come a moment after it.
-const FLEETING_LOOKS: u8 = 3;
+/// How long a disk that somebody holds or that cannot be read is looked at again: the kernel claims a new disk while it
+/// looks for partitions, and its node may come a moment after it. Time, not looks: at a boot each of udev's many events is a look,
+/// and a slow disk takes seconds.
+const FLEETING: Duration = Duration::from_secs(15);
+/// The same where the deadline has passed: shorter than the engine's own patience after it.
+const FLEETING_AT_LAST: Duration = Duration::from_secs(3);
 
 /// What a step ends with.
 type Outcome<T> = std::result::Result<T, Stopped>;
@@ -243,7 +246,7 @@ impl<H: Hands> VolumeKeeper<H> {
         self.clear_up(volume, record.as_ref(), course).await?;
         let moves = self.has_data_below(volume).map_err(|error| passing("look", &error))?;
         let news = DeviceNews::open();
-        let mut fleeting_looks = 0;
+        let mut fleeting = None;
         let found = loop {
             let (mut evidence, disk) =
                 self.read_evidence(volume, record.clone()).await.map_err(|error| passing("look", &error))?;
@@ -257,15 +260,15 @@ impl<H: Hands> VolumeKeeper<H> {
                 self.look_inside(volume, disk, &mut evidence).await?;
                 decision = decide(volume, &evidence);
             }
-            if let Decision::Refuse { found, .. } = &decision
-                && is_fleeting(&evidence, fleeting_looks, course)
-            {
-                if fleeting_looks >= FLEETING_LOOKS {
-                    self.tell_waiting(volume, course, found.clone());
+            if let Decision::Refuse { found, .. } = &decision {
+                let since = fleeting.get_or_insert_with(|| self.clock.start()).elapsed();
+                if is_fleeting(&evidence, since, course) {
+                    if since >= FLEETING {
+                        self.tell_waiting(volume, course, found.clone());
+                    }
+                    self.next_look(&news, course).await;
+                    continue;
                 }
-                fleeting_looks = fleeting_looks.saturating_add(1);
-                self.next_look(&news, course).await;
-                continue;
             }
             match (decision, disk) {
                 (Decision::Format { force }, Some(disk)) => break self.format(volume, disk, force, &evidence).await?,
@@ -352,7 +355,7 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     async fn next_look(&self, news: &DeviceNews, course: &Course) {
-        // A disk that is held is given its few looks even at the deadline.
+        // A disk that is held is given a few looks even at the deadline.
         let pause = if course.left().is_zero() { POLL } else { POLL.min(course.left()) };
         tokio::select! {
             () = news.changed() => {}
@@ -382,13 +385,14 @@ fn missing(volume: &Volume, reason: &str, deadline: Duration) -> Failure {
     }
 }
 
-/// Whether what speaks against a disk may be gone at the next look.
-fn is_fleeting(evidence: &Evidence, looks: u8, course: &Course) -> bool {
+/// Whether what speaks against a disk, and has done so for this long, may be gone at the next look.
+fn is_fleeting(evidence: &Evidence, since: Duration, course: &Course) -> bool {
     let disk = &evidence.disk;
     let is_formatting = evidence.record.as_ref().is_some_and(|record| record.state == State::Formatting);
     // Nobody but our own mkfs is likely to hold a disk that we were about to format.
     let is_ours = disk.busy && is_formatting && disk.mounts.is_empty() && !course.left().is_zero();
-    is_ours || ((disk.busy || disk.unreadable.is_some()) && looks < FLEETING_LOOKS)
+    let limit = if course.left().is_zero() { FLEETING_AT_LAST } else { FLEETING };
+    is_ours || ((disk.busy || disk.unreadable.is_some()) && since < limit)
 }
 
 /// The failure that a refusal of the interlock is.

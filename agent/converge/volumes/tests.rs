@@ -305,15 +305,17 @@ fn what_may_pass_is_looked_at_again() {
         "schema": 1, "role": "etcd", "cluster": "c", "volume": "v", "fs_type": "xfs", "fs_uuid": UUID, "state": "formatting", "at": 0
     }))
     .unwrap();
-    for (busy, unreadable, formatting, mounted, looks, left, fleeting) in [
+    for (busy, unreadable, formatting, mounted, since, left, fleeting) in [
         (false, false, true, false, 0, MINUTE, false),
-        (true, false, false, false, 2, MINUTE, true),
-        (true, false, false, false, 3, MINUTE, false),
+        (true, false, false, false, 14, MINUTE, true),
+        (true, false, false, false, 15, MINUTE, false),
+        (true, false, false, false, 2, Duration::ZERO, true),
+        (true, false, false, false, 3, Duration::ZERO, false),
         (false, true, false, false, 0, MINUTE, true),
-        (false, true, false, false, 3, MINUTE, false),
-        (true, false, true, false, 3, MINUTE, true),
-        (true, false, true, false, 3, Duration::ZERO, false),
-        (true, false, true, true, 3, MINUTE, false),
+        (false, true, false, false, 15, MINUTE, false),
+        (true, false, true, false, 15, MINUTE, true),
+        (true, false, true, false, 15, Duration::ZERO, false),
+        (true, false, true, true, 15, MINUTE, false),
     ] {
         let disk = DiskEvidence {
             busy,
@@ -322,7 +324,7 @@ fn what_may_pass_is_looked_at_again() {
             ..DiskEvidence::default()
         };
         let evidence = Evidence { disk, record: formatting.then(|| record.clone()), ..Evidence::default() };
-        assert_eq!(is_fleeting(&evidence, looks, &course(left)), fleeting, "{evidence:?}");
+        assert_eq!(is_fleeting(&evidence, Duration::from_secs(since), &course(left)), fleeting, "{evidence:?} for {since} s");
     }
 }
 
