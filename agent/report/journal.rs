@@ -23,8 +23,9 @@ use super::text::escaped;
 
 /// Messages that may wait for the journal.
 const QUEUE: usize = 1024;
-/// How long a flush waits for a journal that does not read.
-const FLUSH_LIMIT: Duration = Duration::from_millis(500);
+/// How long a flush waits for a journal that does not read, or a thread that gets no processor: what is said last is lost after it.
+/// Only who ends waits, and systemd gives a service that is stopped twice as long (TimeoutStopSec=).
+const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 enum Item {
@@ -65,7 +66,7 @@ impl Writer {
         }
     }
 
-    /// Waits until everything queued so far is written, half a second at most.
+    /// Waits until everything queued so far is written, for [`FLUSH_LIMIT`] at most.
     pub(super) fn flush(&self) {
         let Some(queue) = &self.queue else { return };
         let (done, written) = sync_channel(1);
