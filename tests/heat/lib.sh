@@ -54,7 +54,7 @@ service() {
 answering() {
   case $1 in
   mariadb) mariadb-admin --no-defaults --socket="$RUN/mysql.sock" ping ;;
-  rabbitmq) in_lab timeout 1 bash -c "exec 3<>/dev/tcp/127.0.0.1/$AMQP_PORT" ;;
+  rabbitmq) in_lab timeout 30 bash -c "exec 3<>/dev/tcp/127.0.0.1/$AMQP_PORT" ;;
   keystone) in_lab curl -sf -o /dev/null "$KS/v3" ;;
   heat-api) in_lab curl -sf -o /dev/null "$HT/healthcheck" ;;
   heat-api-cfn) in_lab curl -sf -o /dev/null "$CF/healthcheck" ;;
@@ -63,7 +63,7 @@ answering() {
   esac
 }
 wait_for() { # NAME
-  local end=$((SECONDS + 120))
+  local end=$((SECONDS + 600))
   until answering "$1" >/dev/null 2>&1; do
     running "$1" || { tail -n 20 "$LOG/$1.log" >&2; die "$1 ended"; }
     [ $SECONDS -lt $end ] || { tail -n 20 "$LOG/$1.log" >&2; die "$1 does not answer"; }
@@ -91,7 +91,7 @@ halt() {
   local n patience=$1; shift
   signal TERM "$@"
   for _ in $(seq "$patience"); do ! gone "$@" || break; sleep 0.1; done
-  gone "$@" || { kill_groups "$@"; for _ in $(seq 50); do ! gone "$@" || break; sleep 0.1; done; }
+  gone "$@" || { kill_groups "$@"; for _ in $(seq 600); do ! gone "$@" || break; sleep 0.1; done; }
   for n in "$@"; do rm -f "$RUN/$n.pid"; done
 }
 # children may outlive the recorded leader of their group: only processes of our namespace are meant

@@ -53,7 +53,7 @@ class Session:
         self.token = headers["X-Subject-Token"]
         self.catalog = answer["token"]["catalog"]
 
-    def request(self, method: str, url: str, body=None, query: dict | None = None, timeout: float = 60):
+    def request(self, method: str, url: str, body=None, query: dict | None = None, timeout: float = 180):
         if query:
             url += "?" + urllib.parse.urlencode(query)
         data = None if body is None else json.dumps(body).encode()
@@ -116,7 +116,7 @@ def poll_url(occ: dict) -> str:
 
 
 def ended(s: Session, stack: str, seconds: float, deleting: bool = False) -> int:
-    end = time.monotonic() + seconds
+    begun = time.monotonic()
     while True:
         try:
             st = s.get(stack, resolve_outputs="False")["stack"]
@@ -129,10 +129,10 @@ def ended(s: Session, stack: str, seconds: float, deleting: bool = False) -> int
         if not st["stack_status"].endswith("IN_PROGRESS"):
             print(st["stack_status"], st["stack_status_reason"])
             return 1 if deleting else 0
-        if time.monotonic() > end:
+        if (lasted := time.monotonic() - begun) > seconds:
             print("timeout", st["stack_status"])
             return 2
-        time.sleep(0.2)
+        time.sleep(min(0.2 + lasted / 50, 2))  # what takes long must not be slowed down by the question
 
 
 def main(cmd: str, *a: str) -> int:
@@ -142,7 +142,7 @@ def main(cmd: str, *a: str) -> int:
     def show(x):
         print(json.dumps(x, indent=1, ensure_ascii=False))
     if cmd == "ready":
-        s.request("GET", f"{url}/stacks", timeout=5)
+        s.request("GET", f"{url}/stacks", timeout=60)
         return 0
     if cmd == "token":
         print(s.token)
@@ -204,7 +204,7 @@ def main(cmd: str, *a: str) -> int:
     elif cmd == "poll-url":
         print(poll_url(output(a[1] if a[1:] else "occ")))
     elif cmd == "poll":
-        with urllib.request.urlopen(poll_url(output(a[1] if a[1:] else "occ")), timeout=60) as r:
+        with urllib.request.urlopen(poll_url(output(a[1] if a[1:] else "occ")), timeout=180) as r:
             detail = json.load(r)["DescribeStackResourceResponse"]["DescribeStackResourceResult"]["StackResourceDetail"]
         metadata = detail["Metadata"]
         show(json.loads(metadata) if isinstance(metadata, str) else metadata)

@@ -62,10 +62,19 @@ class Agent:
         return json.loads(self.command("status", "--json", check=False).stdout)
 
     def said(self, pattern: str = "") -> list[str]:
-        """Lines of its log that match."""
-        return [line for line in self.log.read_text(errors="replace").splitlines() if re.search(pattern, line)] if self.log.exists() else []
+        """Lines of its log that match; the last may be half written and does not count."""
+        lines = self.log.read_text(errors="replace").rpartition("\n")[0].splitlines() if self.log.exists() else []
+        return [line for line in lines if re.search(pattern, line)]
 
-    def hears(self, pattern: str, seconds: float = 60) -> str:
+    def sent_again(self) -> bool:
+        """Whether a signal was not taken at its first try: of such a one Heat may have more than one request."""
+        return bool(self.said("HNA-0803"))
+
+    def missed_answers(self) -> bool:
+        """Whether an answer came too late for it, or none: it asks once more for what it may have been given."""
+        return bool(self.said("no answer from|closed the connection"))
+
+    def hears(self, pattern: str, seconds: float = 300) -> str:
         """The first line that matches, once it is there."""
         return wait_for(lambda: self.said(pattern), seconds, f"{pattern!r} in the log of {self.name}")[0]
 

@@ -14,6 +14,8 @@ TEMPLATES = TESTS / "heat/templates"
 SERVICES = ("keystone", "heat-api", "heat-api-cfn", "heat-engine")
 LOGGED = (*SERVICES[:3], "swift")
 OURS = "heat-node-agent/"  # how the agent names itself
+# Nets under a test that hangs. Agents that have failed for long pause up to five minutes.
+NET, LONG = 300, 900
 
 
 @dataclass
@@ -52,7 +54,7 @@ class Heat:
     @staticmethod
     def start(*services: str):
         """And up again; those that run are left alone."""
-        run(TESTS / "heat/service.sh", "start", *(services or SERVICES))
+        run(TESTS / "heat/service.sh", "start", *(services or SERVICES), timeout=1800)
 
     @classmethod
     def auth_ttl(cls, minutes: int):
@@ -68,7 +70,7 @@ class Heat:
         self._client("revoke", *users, env={"OS_USERNAME": "admin", "OS_PROJECT_NAME": "admin", "OS_PASSWORD": secrets["ADMIN_PASS"], "HB_TOKEN_FILE": ""})
 
     # --- stacks -------------------------------------------------------------------------------
-    def _client(self, *args, check: bool = True, timeout: float = 300, env: dict | None = None):
+    def _client(self, *args, check: bool = True, timeout: float = LONG, env: dict | None = None):
         words = [w.removeprefix("export ") for w in (HEAT_DIR / "state/openrc").read_text().split("\n")]
         as_demo = dict(pair.split("=", 1) for w in words for pair in w.split() if "=" in pair)
         as_demo["HB_TOKEN_FILE"] = str(HEAT_DIR / "state/token")
@@ -94,10 +96,12 @@ class Heat:
     def action(self, stack: str, action: str):
         """suspend or resume; wait() waits."""
         self._client("action", stack, action)
+        # Heat may answer before it begins, and who waits then would see the end of the action before.
+        wait_for(lambda: self.status(stack).startswith(action.upper()), NET, f"begin of {action} of {stack}", every=0.3)
 
-    def wait(self, stack: str, status: str = "CREATE_COMPLETE", seconds: float = 180) -> str:
+    def wait(self, stack: str, status: str = "CREATE_COMPLETE", seconds: float = LONG) -> str:
         """Wait for the end of the running action, which must be `status`; gives back the reason."""
-        said = self._client("wait", stack, seconds, check=False, timeout=seconds + 60).stdout.strip()
+        said = self._client("wait", stack, seconds, check=False, timeout=seconds + NET).stdout.strip()
         got, _, reason = said.partition(" ")
         if got != status:
             failed = [f"{r['resource_name']} {r['resource_status']} {r['resource_status_reason']}" for r in self.resources(stack).values()
@@ -138,7 +142,7 @@ class Heat:
     def poll_url(self, stack: str, output: str = "occ") -> str:
         return self._client("poll-url", stack, output).stdout.strip()
 
-    def deployment(self, stack: str, name: str, output: str = "occ", seconds: float = 60) -> dict:
+    def deployment(self, stack: str, name: str, output: str = "occ", seconds: float = NET) -> dict:
         """The entry of that name in the server's metadata, once it is there."""
         return wait_for(lambda: next((d for d in self.poll(stack, output).get("deployments", []) if d["name"] == name), None),
                         seconds, f"deployment {name} in the metadata of {stack}")
@@ -152,12 +156,13 @@ class Heat:
         def ready():
             occ = self.output(stack, output)
             return occ if occ and any(occ.get(k) for k in ("cfn", "heat", "request")) else None
-        return wait_for(ready, 60, f"os_collect_config of {stack}")
+        return wait_for(ready, NET, f"os_collect_config of {stack}")
 
     def handles(self, stack: str) -> dict:
         """Outputs of templates/wait.yaml once all handles are there: before, a handle's reference is just its name."""
         texts = ("token", "endpoint", "cfn_signal", "heat_signal", "temp_signal", "no_signal")
-        return wait_for(lambda: (o := self.outputs(stack)) and all(o[k] for k in texts) and all(o[k].startswith("http") for k in ("aws_url", "swift_url")) and o)
+        return wait_for(lambda: (o := self.outputs(stack)) and all(o[k] for k in texts) and all(o[k].startswith("http") for k in ("aws_url", "swift_url")) and o,
+                        NET, f"handles of {stack}")
 
     @staticmethod
     def conf(settings: dict, **default) -> str:
@@ -170,20 +175,24 @@ class Heat:
                 lines += ["", f"[{section}]"] + [f"{k} = {v}" for k, v in values.items()]
         return "\n".join(lines) + "\n"
 
-    def delete(self, stack: str, seconds: float = 120):
+    def delete(self, stack: str, seconds: float = NET):
         """Delete and wait. Deployments with a DELETE action are answered here if nobody else does."""
-        if self._client("delete", stack, 8, check=False, timeout=60).returncode:
+        def gone() -> bool:
+            if "could not be found" in self._client("show", stack, check=False).stderr:
+                return True
             for name, resource in self.resources(stack).items():
                 if resource["resource_type"].endswith("Deployment") and resource["resource_status"] == "DELETE_IN_PROGRESS":
                     self._client("signal", stack, name, '{"deploy_status_code": 0}', check=False)
+            return False
+        if self._client("delete", stack, 8, check=False).returncode:
             # Asking again would begin again.
-            wait_for(lambda: "could not be found" in self._client("show", stack, check=False).stderr, seconds, f"end of {stack}", every=0.5)
+            wait_for(gone, seconds, f"end of {stack}", every=2)
         if stack in self.stacks:
             self.stacks.remove(stack)
 
-    def delete_by_agents(self, stack: str, seconds: float = 120):
+    def delete_by_agents(self, stack: str, seconds: float = LONG):
         """Delete and wait; every deployment with a DELETE action is for the agents to answer."""
-        self._client("delete", stack, seconds, timeout=seconds + 60)
+        self._client("delete", stack, seconds, timeout=seconds + NET)
         self.stacks.remove(stack)
 
     def sweep(self):
@@ -209,7 +218,11 @@ class Heat:
         """Wait until Heat has read and deleted what was put at a temporary URL after that mark. It deletes by name: what
         another node puts there in between is deleted unread, and the wait condition waits for it until its time is up."""
         path = re.escape(urlsplit(url).path)
-        wait_for(lambda: [r for r in self.requests("swift", since, path=path) if r.method == "DELETE"], 60, f"Heat's DELETE of {path}", every=0.3)
+
+        def read() -> bool:
+            # A PUT that nobody answered in time is made once more.
+            return [r.method for r in self.requests("swift", since, path=path) if r.method in ("PUT", "DELETE")][-1:] == ["DELETE"]
+        wait_for(read, NET, f"Heat's DELETE of {path}", every=0.3)
 
     def answer(self, stack: str, deployment: str, output: str = "occ", **outputs) -> int:
         """Signal a deployment of the stack's server by hand, with deploy_status_code 0 unless given."""
@@ -223,7 +236,7 @@ class Heat:
         marks = {}
         for service in LOGGED:
             path = HEAT_DIR / f"state/log/access-{service}.log"
-            marks[service] = path.stat().st_size if path.exists() else 0
+            marks[service] = path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
         return marks
 
     @staticmethod
@@ -231,7 +244,7 @@ class Heat:
         """Requests to one of LOGGED since a mark; from one client address; target matching a regex."""
         with open(HEAT_DIR / f"state/log/access-{service}.log", "rb") as f:
             f.seek((since or {}).get(service, 0))
-            lines = f.read().decode(errors="replace").splitlines()
+            lines = f.read().rpartition(b"\n")[0].decode(errors="replace").splitlines()  # the last may be half written
         found = []
         for line in lines:
             m = re.fullmatch(r"(\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (.*) (\S+) (\S+)", line)

@@ -62,7 +62,7 @@ class Scripted:
             self.process = subprocess.Popen(
                 [*there, PYTHON, "-B", "-m", self.module, self.ip, str(self.port), str(self.folder)], stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True, env={**os.environ, "PYTHONPATH": str(TESTS)})
-        wait_for(self._listening, 60, f"{self.module} on {self.base}")
+        wait_for(self._listening, 300, f"{self.module} on {self.base}")
         return self
 
     def _listening(self) -> bool:
@@ -98,7 +98,7 @@ class Scripted:
     # --- what came ---
     def requests(self, method: str | None = None, path: str | None = None) -> list[Request]:
         try:
-            lines = (self.folder / "requests.jsonl").read_text().splitlines()
+            lines = (self.folder / "requests.jsonl").read_text().rpartition("\n")[0].splitlines()  # the last may be half written
         except FileNotFoundError:
             return []
         found = [Request(**{**r, "body": base64.b64decode(r["body"])}) for r in map(json.loads, lines)]
