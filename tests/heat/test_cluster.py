@@ -63,7 +63,7 @@ class HeatNode(PodNode):
     def with_pod(self) -> PodNode:
         if self.bridge == "docker0":
             return super().with_pod()
-        self.host.sh(POD)
+        self.host.sh(POD, timeout=600)
         return self
 
     def facts(self) -> Facts:
@@ -94,7 +94,7 @@ class HeatNode(PodNode):
             mistake = self.mistake()
             assert not mistake, mistake
             return True
-        wait_for(well, 90, f"{self.host.name} in its steady state")
+        wait_for(well, 900, f"{self.host.name} in its steady state")
 
 
 class HeatCluster(PodCluster):
@@ -158,7 +158,7 @@ class HeatCluster(PodCluster):
 
     def is_well(self):
         together(*(node.is_well for node in self.nodes.values()))
-        wait_for(lambda: self.registered() == set(NAMES), 60, "all nodes at the API")
+        wait_for(lambda: self.registered() == set(NAMES), 900, "all nodes at the API")
 
     def rebooted(self, order: tuple[str, ...], by_force: bool):
         """All go down, then come up in this order, a second apart."""
@@ -173,7 +173,7 @@ class HeatCluster(PodCluster):
         self.is_well()
         # docker starts its containers again; by containerd nobody does without a kubelet.
         together(*(node.with_pod for node in self.nodes.values() if node.bridge == "cni0"))
-        self.right(*NAMES, within=60, what=f"rebooted {order}")
+        self.right(*NAMES, within=900, what=f"rebooted {order}")
         print(f"rebooted {order}, by force: {by_force}: {time.monotonic() - since:.1f} s")
 
 
@@ -199,7 +199,7 @@ def test_a_cluster_completes_passes_again_without_a_write_and_comes_back_from_re
     together(*(lambda n=n: cluster.boot(n) for n in NAMES))
     master, docker, containerd = (cluster.nodes[n] for n in NAMES)
     together(*(lambda n=n: n.host.exec("systemctl", "start", "--no-block", "heat-node-agent.service") for n in cluster.nodes.values()))
-    heat.wait(stack, seconds=300)
+    heat.wait(stack, seconds=1800)
     out = heat.outputs(stack)
     assert out["versions"] == [f"v{cluster.kubernetes}"] * 3
     assert set(json.loads(out["wait_data"])) == set(NAMES)
@@ -216,19 +216,19 @@ def test_a_cluster_completes_passes_again_without_a_write_and_comes_back_from_re
     for words in ([f"http://{ip}:2379/health"], ["--cacert", "/etc/etcd/certs/ca.crt", f"https://{ip}:2379/health"]):
         assert docker.host.exec("curl", "-sf", *words, check=False).returncode != 0, words
     with pytest.raises(Failed):
-        master.etcdctl("endpoint", "health", certificate="/etc/kubernetes/certs/admin")
+        master.etcdctl("endpoint", "health", certificate="/etc/kubernetes/certs/admin", seconds=10)
 
     # The network of pods: three subnets of it, a pod in each, and each reaches the others.
     description, revision = cluster.description_and_revision()
     assert description == {"Network": NETWORK, "SubnetLen": 24, "Backend": {"Type": "host-gw"}}
     together(*(node.with_pod for node in cluster.nodes.values()))
-    cluster.right(*NAMES, within=60, what="new nodes")
+    cluster.right(*NAMES, within=900, what="new nodes")
     leases = {name: cluster.lease_of(name) for name in NAMES}
     assert len(set(leases.values())) == 3, leases
 
     # A second pass over all nodes writes nothing and restarts nothing.
     before = together(*(lambda n=n: (n.host.sh(WRITTEN), n.started()) for n in cluster.nodes.values()))
-    heat.update(stack, "cluster", **cluster.parameters_of_stack(wait_timeout=601))
+    heat.update(stack, "cluster", **cluster.parameters_of_stack(wait_timeout=3001))
     heat.wait(stack, "UPDATE_COMPLETE")
     cluster.is_well()
     after = together(*(lambda n=n: (n.host.sh(WRITTEN), n.started()) for n in cluster.nodes.values()))

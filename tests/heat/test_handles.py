@@ -56,4 +56,4 @@ def test_one_node_that_fails_fails_the_wait_condition(heat, agents, stack_name):
     def failed(kind: str) -> bool:
         found = heat.resources(stack_name)[f"{kind}_wait"]
         return found["resource_status"] == "CREATE_FAILED" and "etcd läuft nicht" in found["resource_status_reason"]
-    wait_for(lambda: failed("heat") or failed("temp") or failed("aws"))
+    wait_for(lambda: failed("heat") or failed("temp") or failed("aws"), 300)

@@ -1,6 +1,7 @@
 """Every source with every way to signal, on a real Heat: deployments from CREATE to DELETE, their results compared."""
 import json
 import re
+from collections import Counter
 
 from lib.common import wait_for
 from lib.heat import inputs
@@ -56,7 +57,8 @@ def test_every_source_with_every_signal_from_create_to_delete(heat, agents, stac
         expected = {"text": text, "number": number, "action": action, "deploy_stdout": f"out {action} {text}\n",
                     "deploy_stderr": f"err {text}\n", "deploy_status_code": 0}
         # What nobody waits for may come a little later.
-        wait_for(lambda: all((record / n).exists() and len((record / n).read_text().splitlines()) > len(before) for n in names), what=f"{action} of {names}")
+        wait_for(lambda: all((record / n).exists() and len((record / n).read_text().splitlines()) > len(before) for n in names),
+                 300, f"{action} of {names}")
         ran = {n: (record / n).read_text().splitlines() for n in names}
         assert ran == {n: [*before, f"{action} {text}"] for n in names}
         out = heat.outputs(stack_name)
@@ -65,7 +67,7 @@ def test_every_source_with_every_signal_from_create_to_delete(heat, agents, stac
         for source, agent in nodes.items():
             no = heat.entry(stack_name, source, f"{source}_by_no")
             assert inputs(no)["deploy_action"] == action
-            assert wait_for(lambda: agent.result(no["id"])) == expected
+            assert wait_for(lambda: agent.result(no["id"]), 300) == expected
 
     heat.wait(stack_name)
     check("CREATE", TEXT, "7", [])
@@ -79,13 +81,19 @@ def test_every_source_with_every_signal_from_create_to_delete(heat, agents, stac
         if not name.endswith("_no"):
             assert (record / name).read_text().splitlines() == [f"CREATE {TEXT}", "UPDATE zwei", "DELETE zwei"], name
 
-    # One signal each, by the way that Heat asked for, and none for NO_SIGNAL.
-    def signalled(service: str, method: str, path: str) -> list[str]:
+    # One signal each, by the way that Heat asked for, and none for NO_SIGNAL. Who had no answer in time sent it again.
+    def signalled(service: str, method: str, path: str) -> Counter:
         found = heat.asked(service, mark, method, path)
         assert all(r.status in (200, 201) for r in found), found
-        return sorted(re.search(r"[a-z]+_by_[a-z]+", r.target)[0] for r in found)
+        return Counter(re.search(r"[a-z]+_by_[a-z]+", r.target)[0] for r in found)
     for service, method, signal in (("heat-api-cfn", "POST", "cfn"), ("heat-api", "POST", "heat"), ("swift", "PUT", "temp")):
-        assert signalled(service, method, stack_name) == sorted(f"{s}_by_{signal}" for s in sources for _ in range(3)), signal
+        wanted = Counter({f"{s}_by_{signal}": 3 for s in sources})
+        # The line of the last one comes when its answer goes out, and the stack may have ended by then.
+        got = wait_for(lambda: (seen := signalled(service, method, stack_name)) >= wanted and seen, 300, f"{wanted} at {service}")
+        assert set(got) == set(wanted), got
+        assert [n for n in got if got[n] > 3 and not nodes[n.partition("_by_")[0]].sent_again()] == [], got
     # One Keystone token a user: each HEAT_SIGNAL deployment has one, and so has the server of POLL_SERVER_HEAT, until
     # it goes with the stack.
-    assert [r.status for r in heat.tokens(mark) if r.status != 401] == [201] * (len(sources) + 1)
+    given = [r.status for r in heat.tokens(mark) if r.status != 401]
+    assert set(given) == {201} and len(given) >= len(sources) + 1, given
+    assert len(given) == len(sources) + 1 or any(agent.missed_answers() for agent in nodes.values()), given

@@ -62,7 +62,7 @@ def test_wait_conditions_of_every_kind(heat, stack_name):
         assert heat.signal(out["aws_url"], body, method="PUT") == 200
     assert set(json.loads(out["heat_signal"])) >= {"auth_url", "user_id", "password", "project_id", "alarm_url"}
     done = ("token_wait", "cfn_wait", "temp_wait", "swift_wait", "aws_wait", "no_wait")
-    wait_for(lambda: all(heat.resource_status(stack_name, r) == "CREATE_COMPLETE" for r in done), what=str(done))
+    wait_for(lambda: all(heat.resource_status(stack_name, r) == "CREATE_COMPLETE" for r in done), 300, str(done))
     for key in ("token_data", "cfn_data", "temp_data", "swift_data", "aws_data"):
         data = heat.outputs(stack_name)[key]
         assert (json.loads(data) if isinstance(data, str) else data) == {"1": "1", "2": "2", "3": "3"}, key
@@ -80,7 +80,7 @@ def test_an_update_asks_again(heat, stack_name):
         d = heat.deployment(stack_name, name)
         return inputs(d).get("text") == "two" and inputs(d)["deploy_action"] == "UPDATE" and d
     for name in ("create-update", "component"):
-        assert wait_for(lambda: renewed(name))["id"] != before["id"]
+        assert wait_for(lambda: renewed(name), 300)["id"] != before["id"]
         assert heat.answer(stack_name, name, out="2") == 200
     heat.wait(stack_name, "UPDATE_COMPLETE")
     assert heat.outputs(stack_name)["out"] == "2"

@@ -161,11 +161,11 @@ class Node:
             yield f"{path}.key: owner {owner}"
 
     # --- etcd ---
-    def etcdctl(self, *words, certificate: str = f"{ETCD}/admin", endpoint: str = "") -> str:
-        """As a client with this certificate ("" for none)."""
+    def etcdctl(self, *words, certificate: str = f"{ETCD}/admin", endpoint: str = "", seconds: int = 30) -> str:
+        """As a client with this certificate ("" for none). Who is refused tries for all of the seconds."""
         pair = f"--cert {certificate}.crt --key {certificate}.key" if certificate else ""
         where = endpoint or f"https://{self.inputs['KUBE_NODE_IP']}:2379"
-        return self.host.sh(f"ETCDCTL_API=3 etcdctl --command-timeout=3s --endpoints {where} --cacert {ETCD}/ca.crt {pair} "
+        return self.host.sh(f"ETCDCTL_API=3 etcdctl --command-timeout={seconds}s --endpoints {where} --cacert {ETCD}/ca.crt {pair} "
                             f"{' '.join(words)} 2>&1")
 
 
