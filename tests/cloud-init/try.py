@@ -19,7 +19,7 @@ from lib.hosts import Host, lab_down, lab_up  # noqa: E402
 from lib.signal_server import SignalServer  # noqa: E402
 
 NAME, LAB, ADDRESS = "try-cloud", "try", "10.79.0.11"
-PATIENCE = 60
+PATIENCE = 300
 
 
 def arguments() -> argparse.Namespace:
