@@ -16,7 +16,7 @@ def image() -> Path:
     """Made by tests/image/up.sh, from what image-build/build made; HNA_IMAGE is another, taken as it is."""
     if given := os.environ.get("HNA_IMAGE"):
         return Path(given)
-    run(TESTS / "image/up.sh", timeout=1800)
+    run(TESTS / "image/up.sh", timeout=7200)
     return REPO / "target/image/node.raw"
 
 

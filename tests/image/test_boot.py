@@ -19,7 +19,7 @@ VDC = "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610"
 IP = "10.0.2.15"  # of QEMU's user network
 UNIT = "heat-node-agent.service"
 # What software emulation needs, with much to spare: nets under a test that hangs.
-BOOT, WORK = 900, 900
+BOOT, WORK = 1800, 1800
 
 
 def node(heat, stack: str) -> str:
@@ -40,7 +40,7 @@ def boots_in_order(vm: Vm):
     """No cycle was broken, nothing failed, and nothing of the boot waits for the agent."""
     wait_for(lambda: vm.sh("systemctl is-system-running || :").strip() == "running", WORK, "state running", every=2)
     assert not vm.sh("systemctl --failed --no-legend --plain").strip()
-    said = vm.sh("journalctl -b -o cat --no-pager _PID=1")
+    said = vm.sh("journalctl --sync || :; journalctl -b -o cat --no-pager _PID=1")
     assert "Started" in said and "ordering cycle" not in said
     # (systemd-analyze critical-chain follows whichever service came up last: docker, long after the target.)
     assert set(vm.sh(f"systemctl show -p Before --value {UNIT}").split()) == {"shutdown.target"}
@@ -131,7 +131,8 @@ def power_cut_and_late_volumes(heat: Heat, vms, image, stack_name: str) -> str:
         if bus == "scsi":
             # The other was measured; here is looked at what wakes the agent, which strace makes slow.
             vm.sh("systemd-run -q --unit=trace strace -f -qq -e trace=recvfrom -o /run/trace "
-                  f"-p $(systemctl show -p MainPID --value {UNIT}); sleep 5")
+                  f"-p $(systemctl show -p MainPID --value {UNIT}); "
+                  f"while grep -q '^TracerPid:.*[^0-9]0$' /proc/$(systemctl show -p MainPID --value {UNIT})/task/*/status; do sleep 1; done")
         vm.attach(volume, size, bus)
         time.sleep(5)  # a login costs the machine seconds
         found = wait_for(lambda: [e for e in vm.journal("-b", "HNA_EVENT=VolumeFound") if volume in e["MESSAGE"]], WORK, volume, every=5)

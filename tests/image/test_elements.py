@@ -36,7 +36,7 @@ def test_the_elements_pass_dib_lint(image):
     (lib,) = VENV.glob("lib/python3*/site-packages/diskimage_builder/lib")
     for folder in (OURS, OF_TESTS):
         env = {"ELEMENTS_DIR": str(folder), "LIB_DIR": str(lib), "PATH": f"{VENV}/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-        done = run(VENV / "bin/dib-lint", check=False, env=env)
+        done = run(VENV / "bin/dib-lint", check=False, env=env, timeout=1800)
         assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
 
 
@@ -65,7 +65,7 @@ def test_each_install_type_makes_an_image_fit_to_boot(image, tmp_path, kind):
     settings.write_text("polling_interval = 45\n")
     given = {"DIB_HEAT_NODE_AGENT_TREE": TREE}
     if kind == "package":
-        package = os.environ.get("HNA_DEB") or run(REPO / "image-build/deb").stdout.strip()
+        package = os.environ.get("HNA_DEB") or run(REPO / "image-build/deb", timeout=1800).stdout.strip()
         given = {"DIB_HEAT_NODE_AGENT_DEB": package}
     done = extra_data(tmp_path, DIB_INSTALLTYPE_heat_node_agent=kind, DIB_HEAT_NODE_AGENT_SETTINGS=settings, **given)
     assert done.returncode == 0, done
@@ -73,6 +73,6 @@ def test_each_install_type_makes_an_image_fit_to_boot(image, tmp_path, kind):
     place.mkdir()
     start = int(run("partx", "-g", "-o", "START", "-n", "1", image).stdout) * 512
     done = run("unshare", "--mount", "bash", "-euo", "pipefail", "-c", HOOKS, "-", place, start, image, tmp_path / "heat-node-agent", kind,
-               ELEMENT, check=False)
+               ELEMENT, check=False, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["mistakes"] == []

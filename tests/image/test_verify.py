@@ -55,7 +55,8 @@ def verify(image, tmp_path):
     start = int(run("partx", "-g", "-o", "START", "-n", "1", image).stdout) * 512
 
     def look(broken: str = ":", words: str = "--json") -> subprocess.CompletedProcess:
-        return run("unshare", "--mount", "bash", "-euc", BREAK_AND_LOOK, "-", tmp_path, start, image, broken, words, check=False)
+        return run("unshare", "--mount", "bash", "-euc", BREAK_AND_LOOK, "-", tmp_path, start, image, broken, words, check=False,
+                   timeout=1800)
     return look
 
 

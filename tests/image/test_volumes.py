@@ -8,7 +8,7 @@ from lib.node import NODE, UNIT, VDB, VDC
 from lib.transcript import Transcript
 
 # What software emulation needs, with much to spare: nets under a test that hangs.
-BOOT, WORK = 900, 900
+BOOT, WORK = 1800, 1800
 MASTER = NODE | {"KUBE_NODE_IP": "10.0.2.15", "DOCKER_STORAGE_DRIVER": "devicemapper", "WAIT_TIMEOUT": 3500}
 # An image of one program and its libraries.
 IMAGE = ("rm -rf /run/i; for f in /bin/echo $(ldd /bin/echo | grep -o '/lib[^ ]*'); do install -D $f /run/i$f; done; "
@@ -25,8 +25,8 @@ def found_after(vm, volume: str, disk: str) -> tuple[float, float]:
     found = wait_for(lambda: [e for e in vm.journal("-b", "HNA_EVENT=VolumeFound") if volume in e["MESSAGE"]], WORK, volume, every=5)
     at = int(found[0]["__MONOTONIC_TIMESTAMP"]) / 1e6
     said = [e for e in vm.journal("-b", "-k") if f"[{disk}] " in e["MESSAGE"] and "logical blocks" in e["MESSAGE"]]
-    event = re.search(rf"^UDEV +\[([0-9.]+)\] add +\S+/block/{disk} ", vm.sh("cat /run/events"), re.MULTILINE)
-    assert event, vm.sh("cat /run/events")
+    event = wait_for(lambda: re.search(rf"^UDEV +\[([0-9.]+)\] add +\S+/block/{disk} ", vm.sh("cat /run/events"), re.MULTILINE), WORK,
+                     f"udev's event of {disk}", every=2)
     return at - int(said[0]["_SOURCE_MONOTONIC_TIMESTAMP"]) / 1e6, at - float(event[1])
 
 
@@ -47,14 +47,16 @@ def test_a_pool_for_docker_late_disks_and_growth(vms, signal_server):
     vm.sh(f"umask 077; cat >/etc/os-collect-config.conf <<'E'\n[cfn]\n{settings}E\nsystemctl restart {UNIT}")
     waiting = wait_for(lambda: vm.journal("-b", "HNA_EVENT=VolumeWaiting"), WORK, "an agent that waits", every=2)
     vm.sh("systemd-run -q -u events --property StandardOutput=file:/run/events stdbuf -oL udevadm monitor --udev --subsystem-match block")
+    wait_for(lambda: "UDEV - the event" in vm.sh("cat /run/events"), WORK, "a monitor that listens", every=2)
     time.sleep(60)  # the disks come when they come
 
     rows = []
     for volume, size, bus, disk in ((VDB, "4G", "virtio", "vdb"), (VDC, "1G", "scsi", "sda")):
         vm.attach(volume, size, bus)
         kernel, udev = found_after(vm, volume, disk)
-        # How long it took stands in the transcript: an emulated machine is as slow as its host is busy.
-        assert udev <= 10, (bus, udev, kernel)
+        # How long it took stands in the transcript: an emulated machine is as slow as its host is busy, and may stand still for
+        # a while. Who looked at disks only when Heat is asked, once a minute, would find one of them later than this.
+        assert udev <= 60, (bus, udev, kernel)
         rows.append(f"{disk} ({bus}) {udev:.2f} s after udev's event, {kernel:.2f} s after the kernel's line")
     vm.sh("systemctl stop events")
     assert result(server)["deploy_status_code"] == 0
@@ -78,8 +80,9 @@ def test_a_pool_for_docker_late_disks_and_growth(vms, signal_server):
     before = sizes(vm)
     for volume, size in ((VDB, 6 << 30), (VDC, 2 << 30)):
         vm.qmp("block_resize", **{"node-name": f"v{volume[:8]}", "size": size})
-    vm.sh("for n in 1 2 3 4 5; do [ $(blockdev --getsize64 /dev/sda) -gt 2000000000 ] && break; sleep 1; done; "
-          f"echo 1 >/sys/block/sda/device/rescan; systemctl reload {UNIT}")
+    vm.sh("echo 1 >/sys/block/sda/device/rescan; "
+          "until [ $(blockdev --getsize64 /dev/sda) -gt 2000000000 -a $(blockdev --getsize64 /dev/vdb) -gt 6000000000 ]; do sleep 1; done; "
+          f"systemctl reload {UNIT}")
     wait_for(lambda: len(vm.journal("-b", "HNA_EVENT=VolumeGrown")) == 2, WORK, "both grown", every=2)
     after = sizes(vm)
     assert all(new - old > 800 << 20 for old, new in zip(before, after, strict=True)), (before, after)

@@ -27,7 +27,7 @@ class Transcript:
 
     def run(self, *commands: str) -> str:
         """Runs them; all that they said."""
-        said = [(command, self.vm.sh(command, timeout=300)) for command in commands]
+        said = [(command, self.vm.sh(command)) for command in commands]
         lines = [f"# {command}\n{output.strip()}\n" for command, output in said]
         self.parts.append("```text\n" + "\n".join(lines) + "```")
         return "".join(output for _, output in said)

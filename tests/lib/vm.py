@@ -14,11 +14,14 @@ import socket
 import subprocess
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from lib.common import LAB, REPO, Failed, run, wait_for
 from lib.config_drive import tree
 
+# Nets under a test that hangs: software emulation is slow, and slower beside other work.
+NET = 1800
 VMS = Path(os.environ.get("HNA_VM_DIR") or REPO / "target/image/vms").resolve()
 
 
@@ -82,10 +85,10 @@ class Vm:
         if self.process and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         if self.process:
-            self.process.wait(30)
+            self.process.wait(NET)
         self.process = None
 
-    def stop(self, seconds: float = 300):
+    def stop(self, seconds: float = NET):
         """The power button, then the plug."""
         if self.process and self.process.poll() is None:
             self.qmp("system_powerdown")
@@ -99,19 +102,32 @@ class Vm:
         """End the machine of this name that a killed session left."""
         try:
             pid = int((self.folder / "pid").read_text())
-            if str(self.folder) in Path(f"/proc/{pid}/cmdline").read_text():
-                os.kill(pid, signal.SIGKILL)
         except (OSError, ValueError):
-            pass
+            return
+
+        def is_ours() -> bool:
+            try:
+                return str(self.folder) in Path(f"/proc/{pid}/cmdline").read_text()
+            except OSError:
+                return False
+        if is_ours():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            wait_for(lambda: not is_ours(), NET, f"the end of the {self.name} of before")  # its port is free then
 
     def remove(self):
         self.cut()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def _alive(self):
+        if self.process is None or self.process.poll() is not None:
+            raise RuntimeError(f"{self.name} ended: {(self.folder / 'qemu.log').read_text()[-500:]}")
+
     def qmp(self, command: str, **arguments):
         """One command to the machine's monitor."""
+        self._alive()
         with socket.socket(socket.AF_UNIX) as s:
-            s.settimeout(30)
+            s.settimeout(NET)
             s.connect(str(self.folder / "qmp"))
             lines = s.makefile("rw")
             answers = []
@@ -155,20 +171,23 @@ class Vm:
     def wait_console(self, text: str, seconds: float, after: int = 0) -> float:
         """Seconds since power-on until the console says it."""
         def seen():
-            if self.process is None or self.process.poll() is not None:
-                raise RuntimeError(f"{self.name} ended: {(self.folder / 'qemu.log').read_text()[-500:]}")
+            self._alive()
             return text in self.console()[after:]
         wait_for(seen, seconds, f"{text!r} on the console of {self.name}")
         return time.monotonic() - self.since
 
     def wait_ssh(self, seconds: float):
         """Until root can log in."""
-        wait_for(lambda: self.sh("echo yes") == "yes\n", seconds, f"ssh to {self.name}", every=1)
+        def is_in() -> bool:
+            self._alive()
+            # QEMU takes the connection also where nobody in the machine does.
+            return self.sh("echo yes", connect=60) == "yes\n"
+        wait_for(is_in, seconds, f"ssh to {self.name}", every=1)
 
-    def sh(self, script: str, check: bool = True, timeout: float = 120) -> str:
-        """stdout of a shell script run by root inside."""
+    def sh(self, script: str, check: bool = True, timeout: float = NET, connect: int = 600) -> str:
+        """stdout of a shell script run by root inside; connect: seconds for ssh's first words."""
         done = run("ip", "netns", "exec", f"lab-{self.lab}", "ssh", "-q", "-i", self.folder / "key", "-p", self.port,
-                   "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "ConnectTimeout=10",
+                   "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", f"ConnectTimeout={connect}",
                    "-o", "BatchMode=yes", "root@127.0.0.1", "bash -euo pipefail -s", input=script, check=check, timeout=timeout)
         return done.stdout
 
@@ -176,7 +195,8 @@ class Vm:
         """Entries of the guest's journal, by arguments of journalctl."""
         fields = "__MONOTONIC_TIMESTAMP,_SOURCE_MONOTONIC_TIMESTAMP,MESSAGE,PRIORITY,HNA_EVENT,HNA_CODE,HNA_PHASE,HNA_STEP,HNA_DURATION_MS"
         words = " ".join(shlex.quote(one) for one in arguments)
-        return [json.loads(line) for line in self.sh(f"journalctl -q --no-pager -o json --output-fields={fields} {words}").splitlines()]
+        script = f"journalctl --sync || :; journalctl -q --no-pager -o json --output-fields={fields} {words}"
+        return [json.loads(line) for line in self.sh(script).splitlines()]
 
     def save_failure(self, folder: Path) -> str:
         """Keeps console and journal there, and gives back their ends."""
@@ -184,7 +204,7 @@ class Vm:
         console = self.console()
         (folder / f"{self.name}.console").write_text(console)
         try:
-            journal = self.sh("journalctl --no-pager -o short-monotonic", timeout=60)
+            journal = self.sh("journalctl --no-pager -o short-monotonic", timeout=300, connect=60)
         except (Failed, subprocess.TimeoutExpired) as e:
             journal = f"no journal: {e}\n"
         (folder / f"{self.name}.journal").write_text(journal)
