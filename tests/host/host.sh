@@ -345,7 +345,7 @@ attach() { # HOST DEV SIZE[:ID]
   echo "$id" >>"$RUN/$1/volume-ids"
   supervisor "$1" >/dev/null || return 0 # at the next boot, then
   mm=$(cat "/sys/block/${loop#/dev/}/dev")
-  inside "$1" sh -c "mknod -m 660 $loop b ${mm%:*} ${mm#*:} 2>/dev/null || :; udevadm control --reload; udevadm trigger --action=add /sys/block/${loop#/dev/}; udevadm settle -t 10"
+  inside "$1" sh -c "mknod -m 660 $loop b ${mm%:*} ${mm#*:} 2>/dev/null || :; udevadm control --reload; udevadm trigger --action=add /sys/block/${loop#/dev/}; udevadm settle -t 300"
 }
 detach() { # HOST DEV
   load_conf "$1"
@@ -356,21 +356,23 @@ detach() { # HOST DEV
   # without its rule first: the kernel's own "change" on losetup -d would bring the links back
   write_rules "$RUN/$1"
   if supervisor "$1" >/dev/null; then
-    inside "$1" sh -c "udevadm control --reload; udevadm trigger --action=remove /sys/block/${loop#/dev/}; udevadm settle -t 10; rm -f $loop"
+    inside "$1" sh -c "udevadm control --reload; udevadm trigger --action=remove /sys/block/${loop#/dev/}; udevadm settle -t 300; rm -f $loop"
   fi
   losetup -d "$loop"
 }
-halt() { # HOST SIGNAL-TO-PID-1
-  local s n l signal=$2
+halt() { # HOST SIGNAL-TO-PID-1 SECONDS: then it is killed
+  local s n l signal=$2 end=$((SECONDS + $3))
   if s=$(supervisor "$1"); then
     n=$(child_of "$s") l=$(leader_of "$s")
     # half booted, it would not hear a request
     [ -S "/proc/$l/root/run/dbus/system_bus_socket" ] || signal=KILL
     # shellcheck disable=SC2086 # none or one
     kill -s "$signal" ${l:-$n $s} 2>/dev/null || :
-    for _ in $(seq 1000); do alive "$s" || break; sleep 0.02; done
+    while alive "$s" && [ $SECONDS -lt $end ]; do sleep 0.02; done
     # shellcheck disable=SC2086
     ! alive "$s" || kill -KILL "$s" $n $l 2>/dev/null || :
+    # What it has mounted and open goes with it.
+    for _ in $(seq 1500); do alive "${l:-$s}" || alive "$s" || break; sleep 0.02; done
   fi
   drop_cgroups "$1"
   rm -f "$RUN/$1/nspawn.pid"
@@ -385,7 +387,7 @@ down() { # HOST [--keep-volumes]
   [ -d "$d" ] || return 0
   VOLUMES=() NETNS=hna-$SET-$h
   [ ! -s "$d/conf" ] || . "$d/conf"
-  halt "$h" RTMIN+4
+  halt "$h" RTMIN+4 20
   unmount "$d"
   for v in "${VOLUMES[@]}"; do
     read -r _ loop _ <<<"$v"
@@ -422,9 +424,9 @@ bus) echo "unix:path=/proc/$(leader "$1")/root/run/dbus/system_bus_socket";;
 attach) attach "$@";;
 detach) detach "$@";;
 link) ip -n "lab-$(cat "$RUN/$1/lab")" link set "v-$1" "$2";;
-cut) halt "$1" KILL;;
+cut) halt "$1" KILL 60;;
 boot) boot "$1";;
-reboot) halt "$1" RTMIN+4; boot "$1";;
+reboot) halt "$1" RTMIN+4 200; boot "$1";; # systemd itself gives up what does not stop after 90 s
 down) down "$@";;
 down-all) down_all;;
 list) for d in "$RUN"/*/; do [ ! -d "$d" ] || basename "$d"; done;;

@@ -7,9 +7,11 @@ import yaml
 from lib.certificates import Authority, aged
 from lib.cluster import ETCD, KUBERNETES, Node, parameters
 from lib.common import Failed, wait_for
-from lib.node import UNIT
+from lib.node import UNIT, is_steady
 
 M1, W1 = "10.77.0.21", "10.77.0.31"
+# Of etcdctl, where an answer must come.
+PATIENT = "--command-timeout=60s"
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ class SecondMember:
         self.node.host.write("/srv/etcd2/ca.crt", "".join(a.certificate.read_text().strip() + "\n" for a in authorities))
 
     def join(self):
-        added = self.node.etcdctl("member", "add", "second", f"--peer-urls=https://{self.ip}:2480")
+        added = self.node.etcdctl("member", "add", "second", f"--peer-urls=https://{self.ip}:2480", PATIENT)
         members = re.search(r'ETCD_INITIAL_CLUSTER="(.*)"', added)[1]
         self.words = [f"--initial-cluster={members}", "--initial-cluster-state=existing"]
         self.start()
@@ -68,7 +70,7 @@ class SecondMember:
         for port in (2379, 2479):
             wait_for(lambda: "is healthy" in self.node.host.sh(
                 f"ETCDCTL_API=3 etcdctl --command-timeout=3s --endpoints https://{self.ip}:{port} --cacert /run/both.crt "
-                f"--cert {ETCD}/admin.crt --key {ETCD}/admin.key endpoint health 2>&1"), 40, f"etcd at {port}")
+                f"--cert {ETCD}/admin.crt --key {ETCD}/admin.key endpoint health 2>&1"), 300, f"etcd at {port}")
 
 
 def authority_of(magnum, kind: str, folder) -> Authority:
@@ -98,7 +100,7 @@ def test_a_master_and_a_worker_get_their_whole_set_once(cluster, magnum):
     print(f"certificates: master {master.milliseconds('certificates')} ms, worker {worker.milliseconds('certificates')} ms")
 
     # etcd speaks to nobody without a certificate of its authority.
-    assert "is healthy" in master.etcdctl("endpoint", "health")
+    assert "is healthy" in master.etcdctl("endpoint", "health", PATIENT)
     refused_without_a_certificate(master)
     with pytest.raises(Failed):
         master.etcdctl("endpoint", "health", certificate=f"{KUBERNETES}/admin")
@@ -112,10 +114,10 @@ def test_a_master_and_a_worker_get_their_whole_set_once(cluster, magnum):
         assert server.count() == {"tokens": 0, "authorities": 3 if node is master else 1, "signed": 0, "refused": 0}
         server.forget()
         node.host.exec("systemctl", "restart", UNIT)
-        wait_for(lambda: node.status()["phase"] == "steady", 60, "the restarted agent's steady state")
+        wait_for(lambda: is_steady(node.host), 300, "the restarted agent's steady state")
         assert not node.restarted(before) and node.checksums() == files
         node.host.reboot()
-        wait_for(lambda: node.host.is_active("kubelet.service") and node.status()["phase"] == "steady", 90, "the node after a reboot")
+        wait_for(lambda: node.host.is_active("kubelet.service") and is_steady(node.host), 300, "the node after a reboot")
         assert (node.keys(), node.issued(), node.checksums()) == (keys, issued, files)
         assert not server.requests(), [f"{r.method} {r.target}" for r in server.requests()]
         assert not node.mistakes()
@@ -163,7 +165,7 @@ def test_one_cause_each_and_nothing_is_replaced(cluster, magnum):
     server.answer(delay=3, path="/v1/certificates", method="POST", times=1)
     worker.update(WAIT_TIMEOUT=800)
     worker.succeeds()
-    assert worker.host.journal(HNA_EVENT="CertificatesWaiting")
+    worker.host.told("CertificatesWaiting")
     assert not worker.mistakes() and worker.keys() == keys
     assert "203.0.113.7" in worker.host.sh(f"openssl x509 -in {KUBERNETES}/kubelet.crt -noout -ext subjectAltName")
     assert worker.restarted(before) == {"kubelet"}
@@ -175,7 +177,7 @@ def test_a_change_of_the_authority_takes_three_steps(cluster, magnum, tmp_path):
     old = authority_of(server, "etcd", tmp_path / "old")
     second = SecondMember(master, old)
     second.join()
-    assert len(master.etcdctl("member", "list").splitlines()) == 2
+    assert len(master.etcdctl("member", "list", PATIENT).splitlines()) == 2
     keys, issued = master.keys(), master.issued()
     authorities = {folder: master.read(f"{folder}/ca.crt") for folder in (KUBERNETES, f"{KUBERNETES}/front-proxy", ETCD)}
     everything = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"}
@@ -190,7 +192,7 @@ def test_a_change_of_the_authority_takes_three_steps(cluster, magnum, tmp_path):
         assert bundle.count(b"BEGIN CERTIFICATE") == 2 and one.strip() in bundle, folder
     assert (master.keys(), master.issued()) == (keys, issued) and not master.mistakes()
     assert master.restarted(before) == everything
-    assert master.host.journal(HNA_EVENT="RotationWaiting")
+    master.host.told("RotationWaiting")
     second.healthy()
     # The same parameters again change nothing.
     before, files = master.started(), master.checksums()
@@ -203,8 +205,8 @@ def test_a_change_of_the_authority_takes_three_steps(cluster, magnum, tmp_path):
 
     # One step by the command.
     master.host.exec("heat-node-agent", "certificates", "rotate")
-    wait_for(lambda: all(master.issued()[path] != issued[path] for path in issued), 60, "certificates by the new authority")
-    wait_for(lambda: master.restarted(before) == everything and master.healthy(), 60, "the end of the step")
+    wait_for(lambda: all(master.issued()[path] != issued[path] for path in issued), 300, "certificates by the new authority")
+    wait_for(lambda: master.restarted(before) == everything and master.healthy(), 300, "the end of the step")
     assert master.keys() == keys and not master.mistakes()
     second.healthy()
     second.show(new)
@@ -224,7 +226,7 @@ def test_a_change_of_the_authority_takes_three_steps(cluster, magnum, tmp_path):
     # Who still shows the old one is nobody.
     second.show(old)
     second.restart()
-    wait_for(lambda: "certificate signed by unknown authority" in master.host.sh("journalctl -u etcd -u etcd2 --no-pager | tail -n 50"), 30,
+    wait_for(lambda: "certificate signed by unknown authority" in master.host.sh("journalctl -u etcd -u etcd2 --no-pager | tail -n 50"), 300,
              "the refusal of a certificate by the old authority")
 
 
@@ -238,12 +240,12 @@ def test_keys_by_openssl_and_a_worker_that_joins_by_a_token(cluster, magnum, tmp
     texts = [master.host.sh(f"openssl pkey -in {path}.key -noout -text") for path, *_ in master.certificates()]
     sizes = {re.search(r"\((\d+) bit", text)[1] for text in texts}
     assert sizes == {"2048"}
-    written = len(master.host.journal(HNA_EVENT="ObjectWritten"))
+    written = len(master.host.told("ObjectWritten", 5))
     print(f"certificates with RSA: {master.milliseconds('certificates')} ms")
 
     worker = cluster("worker", CERTIFICATES="bootstrap", BOOTSTRAP_TOKEN=token, CA_CERTIFICATE=ca.read_text())
     client = "/var/lib/kubelet/pki/kubelet-client-current.pem"
-    worker.host.wait_for(lambda: "registered node w1" in worker.host.sh("journalctl -u kubelet --no-pager"), 60, "registration")
+    worker.host.wait_for(lambda: "registered node w1" in worker.host.sh("journalctl -u kubelet --no-pager"), 300, "registration")
     assert "system:node:w1" in worker.host.sh(f"openssl x509 -in {client} -noout -subject")
     assert worker.host.sh(f"openssl verify -CAfile {KUBERNETES}/ca.crt {client}").endswith("OK\n")
     assert server.count()["signed"] == 9  # none for the worker
@@ -311,4 +313,5 @@ def test_certificates_that_the_parameters_give(cluster, tmp_path):
     worker.succeeds()
     assert worker.read(f"{KUBERNETES}/proxy.crt") == proxy[0].read_bytes()
     assert worker.host.exec("heat-node-agent", "certificates", check=False).returncode == 2
-    assert worker.host.journal(HNA_EVENT="CertificateNearEnd") and worker.status()["phase"] == "steady"
+    worker.host.told("CertificateNearEnd")
+    worker.host.wait_for(lambda: worker.status()["phase"] == "steady", what="a steady state")

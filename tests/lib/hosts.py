@@ -10,6 +10,8 @@ from pathlib import Path
 from lib.common import LAB, REPO, SET, TESTHOST, TESTS, Failed, run, wait_for
 
 HOST_SH = TESTS / "host/host.sh"
+# A net under what hangs: longer than whatever the agent or systemd wait for by themselves.
+NET = 900
 
 # where an image gets what lies in units/: by suffix, else by the folder it lies in
 BY_SUFFIX = {suffix: "/usr/lib/systemd/system" for suffix in (
@@ -78,7 +80,7 @@ class Host:
         for option, pairs in (("--bind", binds), ("--bind-ro", binds_ro)):
             for src, dst in (pairs or {}).items():
                 args += [option, f"{src}:{dst}"]
-        return self._booted(run(HOST_SH, "up", self.name, *args), expect)
+        return self._booted(run(HOST_SH, "up", self.name, *args, timeout=NET), expect)
 
     def _booted(self, done, expect: str) -> "Host":
         state = done.stdout.split()[1]
@@ -87,7 +89,7 @@ class Host:
         return self
 
     def boot(self, expect: str = "running") -> "Host":
-        return self._booted(run(HOST_SH, "boot", self.name), expect)
+        return self._booted(run(HOST_SH, "boot", self.name, timeout=NET), expect)
 
     def be_instance(self, instance_id: str | None):
         """From the next boot on this disk is that of another instance; None: cloud-init does not say of which."""
@@ -95,19 +97,19 @@ class Host:
 
     def reboot(self, expect: str = "running") -> "Host":
         """Orderly power-off, then boot from the same disks."""
-        return self._booted(run(HOST_SH, "reboot", self.name), expect)
+        return self._booted(run(HOST_SH, "reboot", self.name, timeout=NET), expect)
 
     def cut(self):
         """Power cut: SIGKILL for all of it. The disks stay, with all that was written (page cache included)."""
-        run(HOST_SH, "cut", self.name)
+        run(HOST_SH, "cut", self.name, timeout=NET)
 
     def down(self, keep_volumes: bool = False):
         """keep_volumes: a later host may take a volume over by its id."""
-        run(HOST_SH, "down", self.name, *(["--keep-volumes"] if keep_volumes else []))
+        run(HOST_SH, "down", self.name, *(["--keep-volumes"] if keep_volumes else []), timeout=NET)
 
     @staticmethod
     def down_all():
-        run(HOST_SH, "down-all")
+        run(HOST_SH, "down-all", timeout=NET)
 
     def attach(self, dev: str, size: str, volume_id: str):
         run(HOST_SH, "attach", self.name, dev, f"{size}:{volume_id}")
@@ -120,10 +122,10 @@ class Host:
         run(HOST_SH, "link", self.name, "up" if up else "down")
 
     # --- inside -------------------------------------------------------------------------------
-    def exec(self, *args, check: bool = True, input: str | bytes | None = None, timeout: float = 120) -> subprocess.CompletedProcess:
+    def exec(self, *args, check: bool = True, input: str | bytes | None = None, timeout: float = NET) -> subprocess.CompletedProcess:
         return run(HOST_SH, "exec", self.name, *args, check=check, input=input, timeout=timeout)
 
-    def sh(self, script: str, check: bool = True, timeout: float = 120) -> str:
+    def sh(self, script: str, check: bool = True, timeout: float = NET) -> str:
         """stdout of a shell script."""
         return self.exec("bash", "-euo", "pipefail", "-c", script, check=check, timeout=timeout).stdout
 
@@ -194,7 +196,14 @@ class Host:
                     e[k] = bytes(v).decode(errors="replace")
         return [e for e in entries if not extended or "HNA_EVENT" in e]
 
-    def wait_for(self, condition, seconds: float = 60, what: str = ""):
+    def told(self, event: str, count: int = 1, words: str = "", **fields) -> list[dict]:
+        """The journal's lines about this event, once there are so many: the agent does not wait for the journal, and goes on before they are there."""
+        def found() -> list[dict]:
+            entries = [e for e in self.journal(HNA_EVENT=event, **fields) if words in e["MESSAGE"]]
+            return entries if len(entries) >= count else []
+        return self.wait_for(found, what=f"{event} {words} of {self.name}, {count} of them")
+
+    def wait_for(self, condition, seconds: float = 300, what: str = ""):
         """condition: a callable without arguments, or a shell script that must succeed inside."""
         if isinstance(condition, str):
             script = condition

@@ -2,7 +2,7 @@
 import json
 import uuid
 
-from lib.common import wait_for
+from lib.common import in_lab, wait_for
 
 IP = "10.77.0.11"
 VDB = "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4"
@@ -10,6 +10,8 @@ VDC = "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610"
 UNIT = "heat-node-agent.service"
 NODE = {"ROLE": "master", "INSTANCE_NAME": "node-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": "5f1c3a52-8d0e-4c61-9b0e-2f6f6e1d7a10",
         "TLS_DISABLED": "True", "DOCKER_VOLUME": VDB, "ETCD_VOLUME": VDC, "WAIT_TIMEOUT": 600}
+# A net: later than the agent itself gives up, which then says why.
+SIGNALLED = 700
 
 
 def start(host, server, settings: str = ""):
@@ -24,9 +26,27 @@ def start(host, server, settings: str = ""):
 
 def signalled(server, name: str) -> dict:
     """The one accepted result of a deployment."""
-    found = wait_for(lambda: server.signals(name, accepted=True), 120, f"signal of {name}")
+    found = wait_for(lambda: server.signals(name, accepted=True), SIGNALLED, f"signal of {name}")
     assert len({s.body for s in found}) == 1
     return found[0].json()
+
+
+def be_patient(host):
+    """systemd does not kill an agent that is slow to end, and a stop that ends well shows that it ended by itself."""
+    host.sh(f"mkdir -p /etc/systemd/system/{UNIT}.d; printf '[Service]\\nTimeoutStopSec=600\\n' >/etc/systemd/system/{UNIT}.d/patient.conf; "
+            "systemctl daemon-reload")
+
+
+def heard_out(server):
+    """Waits until the server has recorded all that came to it: what somebody sent who is dead now may still be on its way."""
+    wait_for(lambda: not in_lab("ss", "-Htn", "state", "established", "state", "close-wait", "sport", "=", f":{server.port}", lab=server.lab).stdout,
+             300, "the end of all connections")
+
+
+def is_steady(host) -> bool:
+    """Whether the agent that runs now says so, and not one before it."""
+    status = json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)
+    return str(status["agent"]["pid"]) == host.show(UNIT, "MainPID")["MainPID"] and status["phase"] == "steady"
 
 
 def ended(server) -> str:
