@@ -12,7 +12,7 @@ from lib.node import IP, NODE, VDB, loop_of, once
 
 # Everything that parameters can allow. On a worker nothing is started before its volume is there.
 WORKER = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "CLUSTER_UUID": NODE["CLUSTER_UUID"], "DOCKER_VOLUME": VDB,
-          "DOCKER_VOLUME_FORMAT": "if-no-signature", "WAIT_TIMEOUT": 120}
+          "DOCKER_VOLUME_FORMAT": "if-no-signature", "WAIT_TIMEOUT": 600}
 MIB = 1 << 20
 SIZE = 320 * MIB
 
@@ -124,8 +124,9 @@ def worker(hosts):
 
 def refusal(host) -> str:
     """Why one pass refuses the volume."""
+    before = len(host.journal(HNA_EVENT="VolumeRefused"))
     assert once(host, **WORKER) == 1
-    told = host.journal(HNA_EVENT="VolumeRefused")
+    told = host.told("VolumeRefused", before + 1)
     status = host.exec("heat-node-agent", "status", check=False).stdout
     assert "HNA-0306" in status, status
     return told[-1]["HNA_CAUSE"]
@@ -163,7 +164,7 @@ def test_what_is_in_use_is_refused_however_blank_it_is(worker):
              ">/dev/null 2>&1 & echo $! >/run/holder); until [ -e /run/there ]; do sleep 0.05; done", "kill $(cat /run/holder); rm /run/there"),
     ):
         # A mount that ended with its process goes a moment later.
-        wait_for(lambda: run("blkdiscard", "-fz", device))
+        wait_for(lambda: run("blkdiscard", "-fz", device), 300)
         worker.sh(start.format(d=device))
         try:
             before = digest(device)
@@ -173,11 +174,11 @@ def test_what_is_in_use_is_refused_however_blank_it_is(worker):
             assert what == "swap" or digest(device) == before, what
         finally:
             worker.sh(end.format(d=device))
-    wait_for(lambda: run("blkdiscard", "-fz", device))
+    wait_for(lambda: run("blkdiscard", "-fz", device), 300)
     holder = worker.popen("python3", "-c", hold, device, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == b"held\n"
         assert "held exclusively" in refusal(worker)
         assert not any(open(device, "rb").read(MIB))
     finally:
-        holder.communicate(b"", 10)
+        holder.communicate(b"", 300)

@@ -7,10 +7,11 @@ import json
 import time
 
 from lib.common import wait_for
-from lib.node import IP, NODE, UNIT, VDB, VDC, bring_up, signalled, start
+from lib.node import IP, NODE, UNIT, VDB, VDC, be_patient, bring_up, heard_out, signalled, start
 
 STATE = "/var/lib/heat-node-agent"
 GUARD = "heat-node-agent-guard.service"
+MEMBERS = "etcdctl --dial-timeout=60s --command-timeout=60s --endpoints http://127.0.0.1:2379 member list | cut -d, -f1"
 
 
 def record(host) -> dict:
@@ -36,7 +37,7 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
     assert signalled(server, "script")["deploy_status_code"] == 0
     assert signalled(server, "node")["deploy_status_code"] == 0
     assert record(host)["instance"] == {"origin": "cloud-init", "value": "original"}
-    member = host.sh("etcdctl --endpoints http://127.0.0.1:2379 member list | cut -d, -f1").strip()
+    member = host.sh(MEMBERS).strip()
     assert member
 
     # The same instance again: nothing is put aside, units come up by themselves, the guard lets them.
@@ -44,19 +45,22 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
     host.wait_for(lambda: host.is_active("etcd.service") and host.is_active("docker.service"))
     # However often they are started: a guard that met a start limit would keep them down.
     host.sh(f"for i in $(seq 8); do systemctl start {GUARD} || exit; done")
+    host.wait_for(lambda: events(host, "AgentStarted"))
     assert host.show(GUARD, "Result")["Result"] == "success" and not host.exists(f"{STATE}/aside")
     assert not events(host, "IdentityChanged")
 
     # A signal waits, a script is in its middle, and in that moment the disk is copied.
     server.answer(503, method="POST")
     server.deploy(server.deployment("quick", config="#!/bin/sh\necho quick >>/var/tmp/ran\n"),
-                  server.deployment("long", config="#!/bin/sh\necho long >>/var/tmp/ran\nsleep 600\n"))
-    wait_for(lambda: [s for s in server.signals("quick") if s.status == 503], what="a refused signal")
-    host.wait_for(lambda: "long" in host.read("/var/tmp/ran"))
+                  server.deployment("long", config="#!/bin/sh\necho long >>/var/tmp/ran\nsleep 6000\n"))
+    host.exec("systemctl", "kill", "-s", "HUP", UNIT)
+    wait_for(lambda: [s for s in server.signals("quick") if s.status == 503], 300, "a refused signal")
+    host.wait_for(lambda: "long\n" in host.read("/var/tmp/ran"))
     before = host.read("/var/tmp/ran")
     host.be_instance("copy")
     host.cut()
     server.well()
+    heard_out(server)
     server.forget()
     host.boot(expect="")
     host.wait_for(lambda: events(host, "IdentityChanged"))
@@ -102,9 +106,9 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
     assert {s.target.split("/resources/")[1].split("?")[0] for s in server.signals()} == {"own"}
     assert host.read("/var/tmp/ran") == before + "own\n"
     assert not host.is_active("etcd.service")
-    server.deploy(server.deployment("node", group="kubernetes-node", inputs=mine | {"WAIT_TIMEOUT": 120}))
-    host.wait_for(lambda: events(host, "GateGreen") and host.is_active("etcd.service"), 120)
-    assert host.sh("etcdctl --endpoints http://127.0.0.1:2379 member list | cut -d, -f1").strip() != member
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=mine))
+    host.wait_for(lambda: events(host, "GateGreen") and host.is_active("etcd.service"), 700)
+    assert host.sh(MEMBERS).strip() != member
 
 
 def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(hosts, signal_server):
@@ -112,6 +116,8 @@ def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(ho
     host = hosts("n1", ip=IP, instance_id="original", volumes={"vdb": ("2G", VDB), "vdc": ("1G", VDC)})
     assert bring_up(host, server) == ""
     host.be_instance(None)
+    host.exec("systemctl", "stop", UNIT)  # it is not to hear of the script before the reboot
+    heard_out(server)
     server.document["deployments"].append(server.deployment("script", config="#!/bin/sh\necho ran >>/var/tmp/ran\n"))
     server.publish()
     server.forget()
@@ -126,16 +132,16 @@ def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(ho
     assert host.exec("heat-node-agent", "run", "--once", "--state", "/var/tmp/other", check=False).returncode == 1
     time.sleep(3)
     assert not server.requests() and not host.is_active("etcd.service") and host.show(UNIT, "NRestarts")["NRestarts"] == "0"
-    # It ends at once when told to, and waits again.
+    # It ends when told to, without being killed, and waits again.
     host.sh(": >/dev/console")  # these hosts have no console: a file takes what would go to it
-    before = time.monotonic()
+    be_patient(host)
     host.exec("systemctl", "restart", UNIT)
-    assert time.monotonic() - before < 10
+    assert not [e for e in host.journal(unit=UNIT, boot=0) if "timed out" in e["MESSAGE"]]
     host.wait_for(lambda: "heat-node-agent phase=settings state=waiting code=HNA-0112" in host.read("/dev/console"))
     # cloud-init says it late: the agent goes on, and starts what the guard kept down.
     host.sh("mkdir -p /run/cloud-init; echo original >/run/cloud-init/.instance-id")
     assert signalled(server, "script")["deploy_status_code"] == 0
-    host.wait_for(lambda: host.is_active("etcd.service") and host.is_active("docker.service"), 90)
+    host.wait_for(lambda: host.is_active("etcd.service") and host.is_active("docker.service"))
     assert not events(host, "IdentityChanged") and not server.signals("node")
     assert "waiting to know" not in host.show(UNIT, "StatusText")["StatusText"]
 
@@ -146,13 +152,14 @@ def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(ho
     host.exec("systemctl", "stop", UNIT)
     host.sh("mkdir -p /run/cloud-init; echo original >/run/cloud-init/.instance-id")
     host.exec("systemctl", "start", UNIT)
-    host.wait_for(lambda: host.is_active("etcd.service") and host.is_active("docker.service"), 90)
+    host.wait_for(lambda: host.is_active("etcd.service") and host.is_active("docker.service"))
     host.write("/etc/heat-node-agent/agent.toml", "polling_interval = never\n")
     host.exec("systemctl", "restart", "etcd.service")
     host.remove("/etc/heat-node-agent/agent.toml")
 
     # Another identity without a boot. Until the agent has put the state aside, no command uses it.
     host.exec("systemctl", "stop", UNIT)
+    heard_out(server)
     host.sh("echo another >/run/cloud-init/.instance-id")
     server.forget()
     for command in (["status"], ["plan"], ["metadata"], ["signal", "SUCCESS"]):
@@ -160,7 +167,7 @@ def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(ho
         assert done.returncode and "that of instance original (cloud-init); this machine is another" in done.stderr, done
     host.exec("systemctl", "start", UNIT)
     host.wait_for(lambda: events(host, "IdentityChanged"))
-    assert {e["HNA_UNIT"] for e in events(host, "IdentityUnitStopped")} == {"etcd.service", "docker.service"}
+    host.wait_for(lambda: {e["HNA_UNIT"] for e in events(host, "IdentityUnitStopped")} == {"etcd.service", "docker.service"})
     assert not host.is_active("etcd.service") and not host.is_active("docker.service") and not server.requests()
     # On a volume a membership stays: whether it may be used says the volume's marker.
     assert host.exists("/var/lib/etcd/default.etcd/member")
@@ -178,19 +185,22 @@ def test_a_node_comes_up_with_heat_down_and_tells_it_later(hosts, signal_server)
     server.stop()
     host.attach("vdc", "1G", VDC)
     host.boot(expect="")
-    host.wait_for(lambda: events(host, "NodeConverged"), 120)
-    assert events(host, "SourceFailed") and host.is_active("etcd.service") and host.is_active("docker.service")
-    status = json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)
-    assert status["signals"] and status["node"]["state"] == "applied"
+    host.wait_for(lambda: events(host, "NodeConverged"), 700)
+    host.wait_for(lambda: events(host, "SourceFailed"))
+    assert host.is_active("etcd.service") and host.is_active("docker.service")
+
+    def status() -> dict:
+        return json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)
+    host.wait_for(lambda: status()["signals"] and status()["node"]["state"] == "applied", what="a signal that waits")
 
     # What a node needs goes missing while Heat is still away: it is put back from what Heat said last.
     host.exec("systemctl", "stop", UNIT, "etcd.service")
     host.sh("rm -rf /etc/etcd/etcd.conf /etc/docker/daemon.json /etc/systemd/system/etcd.service.d")
     host.exec("systemctl", "daemon-reload")
     host.exec("systemctl", "start", UNIT)
-    host.wait_for(lambda: host.exists("/etc/etcd/etcd.conf") and host.is_active("etcd.service"), 90)
+    host.wait_for(lambda: host.exists("/etc/etcd/etcd.conf") and host.is_active("etcd.service"))
     host.wait_for("curl -sf http://127.0.0.1:2379/health | grep -q true")
-    assert host.exists("/etc/docker/daemon.json")
+    host.wait_for(lambda: host.exists("/etc/docker/daemon.json"))
     # Nothing was sent without a look at the metadata, and nothing lost.
     polled = len(server.polls())
     assert not server.signals()
@@ -198,7 +208,7 @@ def test_a_node_comes_up_with_heat_down_and_tells_it_later(hosts, signal_server)
     assert signalled(server, "node")["deploy_status_code"] == 0
     first = server.signals()[0]
     assert any(p.status == 200 and p.time < first.time for p in server.polls()[polled:]), "a fresh poll comes first"
-    host.wait_for(lambda: json.loads(host.exec("heat-node-agent", "status", "--json", check=False).stdout)["signals"] == [])
+    host.wait_for(lambda: status()["signals"] == [])
 
 
 def test_a_kill_while_the_state_is_put_aside_loses_nothing_of_it(hosts):
@@ -245,7 +255,7 @@ def test_a_kill_while_the_state_is_put_aside_loses_nothing_of_it(hosts):
             done
             echo "$call $kills"
         done""")
-    said = host.exec("bash", "/var/tmp/sweep", timeout=500).stdout
+    said = host.exec("bash", "/var/tmp/sweep", timeout=3600).stdout
     assert "WRONG" not in said, said
     kills = dict(line.split() for line in said.splitlines())
     # Six renames of the state, two beside it, and three writes of the record: fewer would prove nothing.

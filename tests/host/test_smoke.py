@@ -35,19 +35,19 @@ def test_volumes_come_and_go_while_it_runs(hosts):
     host.attach("vdc", "512M", VDC)
     host.wait_for(f"systemctl is-active -q dev-vdc.device && test -b {by_id(VDC)}")
     host.sh("mkfs.ext4 -q -L kept /dev/vdc; udevadm settle")
-    assert host.exists("/dev/disk/by-label/kept")
+    host.wait_for(lambda: host.exists("/dev/disk/by-label/kept"))  # udev hears a moment later that mkfs closed the disk
     host.detach("vdc")
     assert not host.exists(by_id(VDC)) and not host.exists("/dev/vdc")
     host.attach("vdd", "512M", VDC)
-    assert host.sh("lsblk -no LABEL /dev/vdd").strip() == "kept"
+    host.wait_for(lambda: host.sh("lsblk -no LABEL /dev/vdd").strip() == "kept")
 
 
 def test_several_hosts_share_a_bridge(hosts, signal_server):
     server = signal_server()
     n1 = hosts("n1", ip="10.77.0.11", base="base")
     n2 = hosts("n2", ip="10.77.0.12", base="base")
-    n1.exec("ping", "-c1", "-W5", n2.ip)
-    n1.exec("ping", "-c1", "-W5", GATEWAY)
+    for address in (n2.ip, GATEWAY):
+        n1.wait_for(f"ping -c1 -W5 {address}")
     n2.link(up=False)
     assert n1.exec("ping", "-c1", "-W1", n2.ip, check=False).returncode
     n2.link(up=True)

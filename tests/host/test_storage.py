@@ -27,11 +27,11 @@ def look(host, server):
     """One more poll, with a look at the node behind it."""
     polls = len(server.polls())
     host.exec("systemctl", "kill", "-s", "HUP", UNIT)
-    wait_for(lambda: len(server.polls()) > polls, 60, "a poll")
+    wait_for(lambda: len(server.polls()) > polls, 300, "a poll")
 
 
 def told(host, words: str):
-    return host.wait_for(lambda: [e for e in host.journal(HNA_EVENT="VolumeSick") if words in e["MESSAGE"]], 60, words)
+    return host.told("VolumeSick", words=words)
 
 
 def give(host, *programs: str):
@@ -92,7 +92,7 @@ def test_etcds_data_moves_from_the_root_disk_to_its_volume(hosts, signal_server)
     server = signal_server()
     host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB)})
     assert bring_up(host, server, MASTER) == ""
-    etcdctl = "ETCDCTL_API=3 etcdctl --endpoints http://127.0.0.1:2379"
+    etcdctl = "ETCDCTL_API=3 etcdctl --dial-timeout=60s --command-timeout=60s --endpoints http://127.0.0.1:2379"
     host.sh(f"{etcdctl} put colour blue")
     member = json.loads(host.sh(f"{etcdctl} member list -w json"))["members"][0]["ID"]
     # A volume that is too small: the member goes on.
@@ -107,7 +107,7 @@ def test_etcds_data_moves_from_the_root_disk_to_its_volume(hosts, signal_server)
     assert host.sh("stat -c '%U %a' /var/lib/etcd /var/lib/etcd/default.etcd").split("\n")[:2] == ["etcd 700", "etcd 700"]
     assert host.sh(f"{etcdctl} get colour --print-value-only").strip() == "blue"
     assert json.loads(host.sh(f"{etcdctl} member list -w json"))["members"][0]["ID"] == member
-    assert host.exists("/var/lib/etcd.before-volume-1/default.etcd/member") and host.journal(HNA_EVENT="StoreMoved")
+    assert host.exists("/var/lib/etcd.before-volume-1/default.etcd/member") and host.told("StoreMoved")
     # Nothing is left of the move, and nothing more is done.
     assert not host.sh("findmnt -no TARGET /run/heat-node-agent/move/etcd || :").strip()
     assert again(host, server, MASTER, ETCD_VOLUME=VDC) == ""
@@ -126,7 +126,7 @@ def test_a_store_that_is_read_only_full_or_gone_is_told_and_nothing_loops(hosts,
     # As xfs does it after I/O errors. The member ends, and is not started over and over.
     # systemctl may say that of its processes some could not be reached: they end of themselves.
     host.sh("xfs_io -x -c shutdown /var/lib/etcd; systemctl kill -s KILL etcd.service || :")
-    host.wait_for(lambda: host.show("etcd.service", "ActiveState")["ActiveState"] in ("inactive", "failed"), 60)
+    host.wait_for(lambda: host.show("etcd.service", "ActiveState")["ActiveState"] in ("inactive", "failed"))
     restarts = host.show("etcd.service", "NRestarts", "InvocationID")
     look(host, server)
     told(host, "cannot be read")
@@ -148,7 +148,7 @@ def test_dockers_store_on_btrfs_is_made_found_again_and_grown(hosts):
     give(host, "/usr/sbin/mkfs.btrfs", "/usr/bin/btrfs")
     # A container has no /dev/btrfs-control, of which udev asks whether all disks of a file system are there.
     host.sh("ln -s /dev/null /etc/udev/rules.d/64-btrfs.rules; udevadm control --reload")
-    inputs = WORKER | {"DOCKER_STORAGE_DRIVER": "btrfs", "WAIT_TIMEOUT": 120}
+    inputs = WORKER | {"DOCKER_STORAGE_DRIVER": "btrfs"}
     assert once(host, **inputs) == 0, host.exec("heat-node-agent", "status", check=False).stdout
     assert host.sh("findmnt -no FSTYPE,LABEL /var/lib/docker").split() == ["btrfs", "hna-runtime"]
     host.sh(IMAGE)
@@ -162,11 +162,11 @@ def test_dockers_store_on_btrfs_is_made_found_again_and_grown(hosts):
     loop = loop_of(host, "vdb")
     backing = run("losetup", "-nO", "BACK-FILE", loop).stdout.strip()
     assert once(host, **inputs | {"CLUSTER_UUID": "99999999-8d0e-4c61-9b0e-2f6f6e1d7a10"}) == 1
-    assert "store of cluster" in host.journal(HNA_EVENT="VolumeRefused")[-1]["HNA_CAUSE"]
+    assert "store of cluster" in host.told("VolumeRefused")[-1]["HNA_CAUSE"]
     run("truncate", "-s", "2G", backing)
     run("losetup", "-c", loop)
     assert once(host, **inputs) == 0, host.exec("heat-node-agent", "status", check=False).stdout
-    assert host.journal(HNA_EVENT="VolumeReused") and host.journal(HNA_EVENT="VolumeGrown")
+    assert host.told("VolumeReused") and host.told("VolumeGrown")
     assert int(host.sh("df -m --output=size /var/lib/docker | tail -n 1")) == 2048
     host.sh("docker cp kept:/more /run/more; cmp /run/more /run/i/hello")
 
@@ -182,7 +182,7 @@ def test_lvm_is_asked_so_that_neither_a_devices_file_nor_a_group_of_the_same_nam
     host.write("/usr/sbin/modprobe", "#!/bin/sh\n", 0o755)
     # As LVM calls them; the agent calls its own by the kernel's name.
     other, ours, device = "/dev/vdd", "/dev/vdb", loop_of(host, "vdb")
-    inputs = WORKER | {"DOCKER_STORAGE_DRIVER": "devicemapper", "DOCKER_VOLUME_SIZE": 3, "WAIT_TIMEOUT": 60}
+    inputs = WORKER | {"DOCKER_STORAGE_DRIVER": "devicemapper", "DOCKER_VOLUME_SIZE": 3}
 
     def groups() -> dict[str, str]:
         lines = host.sh("lvm pvs --config devices/use_devicesfile=0 --noheadings -o pv_name,vg_name,vg_uuid").splitlines()
@@ -190,18 +190,18 @@ def test_lvm_is_asked_so_that_neither_a_devices_file_nor_a_group_of_the_same_nam
     host.sh(f"lvm pvcreate {other}; lvm vgcreate docker {other}")
     before = host.sh(f"sha256sum {other}")
     assert once(host, **inputs) == 1
-    told = host.journal(HNA_EVENT="VolumeRefused")[-1]
+    told = host.told("VolumeRefused")[-1]
     assert f"{groups()[other].split()[1]} on {other}" in told["HNA_CAUSE"] and f"to be made on {device}" in told["HNA_CAUSE"], told
     assert groups()[ours] == "" and host.sh(f"sha256sum {other}") == before
     # The remedy, word for word; then it goes on to where device-mapper is needed.
     host.sh(re.search("`(vgrename .*?)`", told["HNA_REMEDY"])[1].replace("vgrename", "lvm vgrename"))
     assert once(host, **inputs) == 1
-    assert "lvcreate" in host.journal(HNA_EVENT="VolumeFailed")[-1]["HNA_CAUSE"] and groups()[ours].startswith("docker ")
+    assert "lvcreate" in host.told("VolumeFailed")[-1]["HNA_CAUSE"] and groups()[ours].startswith("docker ")
     # Both have the name now: neither is touched.
     host.sh("lvm vgrename docker-other docker --config 'devices { use_devicesfile = 0 filter = [\"a|" + other + "|\", \"r|.*|\"] }'")
     before = host.sh(f"sha256sum {other}")
     assert once(host, **inputs) == 1
-    cause = host.journal(HNA_EVENT="VolumeRefused")[-1]["HNA_CAUSE"]
+    cause = host.told("VolumeRefused", 2)[-1]["HNA_CAUSE"]
     uuids = {disk: group.split()[1] for disk, group in groups().items()}
     assert f"{uuids[other]} on {other}" in cause and f"{uuids[ours]} on {device}" in cause, cause
     assert host.sh(f"sha256sum {other}") == before
@@ -211,7 +211,7 @@ def test_lvm_is_asked_so_that_neither_a_devices_file_nor_a_group_of_the_same_nam
     assert "devices file" in host.exec("lvm", "pvs", ours, check=False).stderr
     reused = len(host.journal(HNA_EVENT="VolumeReused"))
     assert once(host, **inputs) == 1
-    assert "lvcreate" in host.journal(HNA_EVENT="VolumeFailed")[-1]["HNA_CAUSE"] and len(host.journal(HNA_EVENT="VolumeReused")) == reused + 1
+    assert "lvcreate" in host.told("VolumeFailed", 2)[-1]["HNA_CAUSE"] and len(host.told("VolumeReused", reused + 1)) == reused + 1
 
 
 @pytest.mark.parametrize(("driver", "snapshotter"), [("overlay2", "overlayfs"), ("btrfs", "btrfs")])

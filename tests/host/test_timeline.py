@@ -61,7 +61,7 @@ def test_a_bring_up_is_drawn_with_what_each_step_waited_for(hosts, signal_server
     assert {name for name, title in drawn.items() if title.endswith("on the critical path")} == set(critical)
 
     # The journal says the same of each step that ended.
-    green = next(entry for entry in host.journal(HNA_EVENT="GateGreen") if entry["HNA_GATE"] == "etcd")
+    green = host.told("GateGreen", HNA_GATE="etcd")[0]
     assert green["HNA_WAITED_FOR"] == "unit etcd.service" and green["MESSAGE"].endswith("last for unit etcd.service)")
     assert int(green["HNA_WAITED_MS"]) == found["gate etcd"]["began_ms"]
 

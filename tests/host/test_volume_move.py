@@ -1,9 +1,10 @@
 """The agent is killed at each call by which it changes something while etcd's data moves to a volume. Afterwards a fresh agent finishes the
 move, and nothing is lost. As long as all of test_volume_sweep.py, so that two workers have one each.
 """
+from lib import volume_kills
 from lib.common import run
 from lib.node import IP, loop_of, once
-from lib.volume_kills import ABOUT, CALLS, FORGET, MASTER, STORE, VOLUMES, killed_at, window
+from lib.volume_kills import ABOUT, FORGET, MASTER, STORE, VOLUMES, killed_at
 
 
 def test_a_kill_at_any_call_of_a_move_leaves_the_member_with_its_data(hosts):
@@ -11,7 +12,7 @@ def test_a_kill_at_any_call_of_a_move_leaves_the_member_with_its_data(hosts):
     host.install_agent()
     without = {name: value for name, value in MASTER.items() if name != "ETCD_VOLUME"}
     assert once(host, **without) == 0
-    etcdctl = "ETCDCTL_API=3 etcdctl --endpoints http://127.0.0.1:2379"
+    etcdctl = "ETCDCTL_API=3 etcdctl --dial-timeout=60s --command-timeout=60s --endpoints http://127.0.0.1:2379"
     host.sh(f"{etcdctl} put colour blue; systemctl stop etcd.service; cp -a /etc/systemd/system /root/system; cp -a {STORE} /root/store")
     members = host.sh("systemctl start etcd.service; " + (listed := f"{etcdctl} member list | cut -d, -f1"))
 
@@ -33,9 +34,7 @@ def test_a_kill_at_any_call_of_a_move_leaves_the_member_with_its_data(hosts):
             return f"{case}: {found} {host.sh(listed)}"
         return None
 
-    fresh()
-    assert once(host, "strace", "-f", "-qq", "-s", "4096", "-o", "/run/calls", "-e", f"trace={CALLS}", **MASTER) == 0
-    calls = window(host.read("/run/calls"), rf"{ABOUT}|etcd-move|default\.etcd")
+    calls = volume_kills.listed(host, fresh, rf"{ABOUT}|etcd-move|default\.etcd")
     # What is named, made and ordered; of the rest, most of which is the agent's notes of programs that ended, one in three,
     # and the last one, which forgets the move.
     last = len(calls) - 1
@@ -48,4 +47,4 @@ def test_a_kill_at_any_call_of_a_move_leaves_the_member_with_its_data(hosts):
         wrong += [found] if found else []
     print(f"move: {kills} kills at {len(calls)} calls")
     assert not wrong, "\n".join(wrong)
-    assert kills >= len(calls) * 3 // 4 and {"renameat", "sendmsg"} <= {call for call, _ in calls}, calls
+    assert kills >= len(calls) // 2 and {"renameat", "sendmsg"} <= {call for call, _ in calls}, calls
