@@ -67,7 +67,7 @@ def etcd(tmp_path):
                                     "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster",
                                     f"default={peer}"],
                                    stdout=log, stderr=log)
-    wait_for(lambda: get(client, "/health")[0] == 200, 30, "etcd")
+    wait_for(lambda: get(client, "/health")[0] == 200, 300, "etcd")
     yield client
     process.terminate()
-    process.wait(20)
+    process.wait(300)

@@ -300,6 +300,6 @@ def test_as_programs(tmp_path, made, service_account, minor):
         tree = Tree(tmp_path / role, document(minor, role, service_account), made)
         for component in tree.units():
             program, *words = tree.command(component)
-            done = subprocess.run([programs / program.rsplit("/", 1)[-1], *words], capture_output=True, text=True, timeout=60, check=False,
+            done = subprocess.run([programs / program.rsplit("/", 1)[-1], *words], capture_output=True, text=True, timeout=300, check=False,
                                   env={"PATH": "/usr/bin:/bin", "HNA_STAND_IN_CHECK": "1", "HNA_STAND_IN_ROOT": str(tree.root)})
             assert (done.returncode, done.stdout) == (0, "ok\n"), f"{component}: {done.stderr}"

@@ -1,6 +1,7 @@
 """tests/stand-ins as tests use them: asked inside this process, or installed and run."""
 import http.client
 import os
+import random
 import socket
 import ssl
 import subprocess
@@ -62,23 +63,35 @@ class Running:
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def wait(self, seconds: float = 30) -> int:
+    def wait(self, seconds: float = 300) -> int:
         return self.process.wait(seconds)
 
     def end(self) -> int:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(10)
+                self.process.wait(120)
             except subprocess.TimeoutExpired:
                 self.process.kill()
         return self.process.wait()
 
 
+GIVEN: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """None that the kernel gives to connections, and none twice: it is free until its program takes it."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in GIVEN:
+            GIVEN.add(port)
+            return port
 
 
 def get(url: str, path: str, pki: dict | None = None, who: str = "", method: str = "GET", body: str | None = None) -> tuple[int, str]:
@@ -87,9 +100,9 @@ def get(url: str, path: str, pki: dict | None = None, who: str = "", method: str
         context = ssl.create_default_context(cafile=pki["ca"])
         if who:
             context.load_cert_chain(pki[who], pki[f"{who}key"])
-        connection = http.client.HTTPSConnection(host, timeout=5, context=context)
+        connection = http.client.HTTPSConnection(host, timeout=60, context=context)
     else:
-        connection = http.client.HTTPConnection(host, timeout=5)
+        connection = http.client.HTTPConnection(host, timeout=60)
     try:
         connection.request(method, path, body)
         answer = connection.getresponse()

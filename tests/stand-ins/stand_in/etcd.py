@@ -46,7 +46,7 @@ class Etcd:
         url, context = server
         parts = urlsplit(url)
         kind, more = (http.client.HTTPSConnection, {"context": context}) if context else (http.client.HTTPConnection, {})
-        connection = kind(parts.hostname, parts.port, timeout=2, **more)
+        connection = kind(parts.hostname, parts.port, timeout=30, **more)
         try:
             connection.request(method, path, json.dumps(body) if body is not None else None)
             answer = connection.getresponse()

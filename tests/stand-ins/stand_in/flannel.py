@@ -146,10 +146,10 @@ class Etcd:
             url = urlsplit(endpoint)
             try:
                 if url.scheme == "https":
-                    connection = http.client.HTTPSConnection(url.hostname, url.port or 2379, timeout=3,
+                    connection = http.client.HTTPSConnection(url.hostname, url.port or 2379, timeout=30,
                                                              context=tls.client_context(*self.tls))
                 else:
-                    connection = http.client.HTTPConnection(url.hostname, url.port or 2379, timeout=3)
+                    connection = http.client.HTTPConnection(url.hostname, url.port or 2379, timeout=30)
                 with_login = {"Authorization": f"Basic {self.login}"} if self.login and not self.v3 else {}
                 connection.request(method, path, body or None, {"Content-Type": kind, **with_login})
                 answer = connection.getresponse()
@@ -186,6 +186,8 @@ class Etcd:
             pairs = [(base64.b64decode(kv["key"]).decode(), base64.b64decode(kv.get("value", "")).decode()) for kv in found]
         else:
             status, answer = self._ask("GET", f"/v2/keys{self.prefix}/subnets?recursive=true")
+            if status not in (200, 404):  # etcd without a leader, for a moment
+                raise NotYet(f"etcd: {status} {answer}")
             pairs = [(n["key"], n["value"]) for n in answer["node"].get("nodes", [])] if status == 200 else []
         return {key.rsplit("/", 1)[-1]: json.loads(value) for key, value in pairs}
 

@@ -30,7 +30,7 @@ ETCD_SECONDS, API_SECONDS = 30, 10
 def handler(service: Service, tls: bool) -> type:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        timeout = 30
+        timeout = 60
 
         def do(self):
             who = None
@@ -68,7 +68,7 @@ class Listener(ThreadingHTTPServer):
     def finish_request(self, request, client_address):
         """The handshake is done in the connection's own thread: a silent client holds up only itself."""
         if self.context:
-            request.settimeout(10)
+            request.settimeout(60)
             request = self.context.wrap_socket(request, server_side=True)
         super().finish_request(request, client_address)
 
@@ -160,9 +160,9 @@ def register(p: Program):
             code, text = ask(p.server, "PATCH", f"{path}/status", {"status": status(p)})
             if code == 404:
                 code, text = ask(p.server, "POST", "/api/v1/nodes", node)
-                print(f"registered node {node['metadata']['name']}" if code == 201 else f"cannot register: {code} {text.decode()}",
+                print(f"registered node {node['metadata']['name']}" if code in (201, 409) else f"cannot register: {code} {text.decode()}",
                       flush=True)
-            now = "" if code < 300 else f"cannot update node status: {code} {text.decode()}"
+            now = "" if code < 300 or code == 409 else f"cannot update node status: {code} {text.decode()}"
         except (OSError, http.client.HTTPException) as error:
             now = f"cannot update node status: {error}"
         if now and now != said:

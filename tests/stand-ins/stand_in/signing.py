@@ -88,7 +88,7 @@ def asked(p: Program, request: str) -> str:
     while True:
         try:
             code, text = ask(p.bootstrap, "GET", f"{path}/{name}") if posted else ask(p.bootstrap, "POST", path, body)
-            posted = posted or code == 201
+            posted = posted or code in (201, 409)  # 409: by us, and the answer was lost
             if code >= 300:
                 told = said_once(f"cannot create certificate signing request: {code} {text.decode()}", told)
             elif found := (json.loads(text).get("status") or {}).get("certificate"):

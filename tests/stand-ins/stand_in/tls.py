@@ -95,7 +95,7 @@ def server_context(certificate: tuple[str, str] | None, client_ca: str) -> ssl.S
     return context
 
 
-def ask(server: files.Kubeconfig | str, method: str, path: str, body: dict | None = None, seconds: float = 5) -> tuple[int, bytes]:
+def ask(server: files.Kubeconfig | str, method: str, path: str, body: dict | None = None, seconds: float = 30) -> tuple[int, bytes]:
     """A request to the API as this program's kubeconfig says."""
     url = urlsplit(server if isinstance(server, str) else server.server)
     headers = {"Content-Type": "application/merge-patch+json" if method == "PATCH" else "application/json"}
