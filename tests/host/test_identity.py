@@ -7,7 +7,7 @@ import json
 import time
 
 from lib.common import wait_for
-from lib.node import IP, NODE, UNIT, VDB, VDC, be_patient, bring_up, heard_out, signalled, start
+from lib.node import IP, NODE, UNIT, VDB, VDC, be_patient, bring_up, heard_out, is_steady, signalled, start
 
 STATE = "/var/lib/heat-node-agent"
 GUARD = "heat-node-agent-guard.service"
@@ -116,6 +116,7 @@ def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(ho
     host = hosts("n1", ip=IP, instance_id="original", volumes={"vdb": ("2G", VDB), "vdc": ("1G", VDC)})
     assert bring_up(host, server) == ""
     host.be_instance(None)
+    host.wait_for(lambda: is_steady(host))  # what Heat took is noted, and not sent again
     host.exec("systemctl", "stop", UNIT)  # it is not to hear of the script before the reboot
     heard_out(server)
     server.document["deployments"].append(server.deployment("script", config="#!/bin/sh\necho ran >>/var/tmp/ran\n"))

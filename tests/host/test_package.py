@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lib.common import REPO, Failed, run
-from lib.node import IP, NODE, UNIT, VDB, VDC, heard_out, signalled
+from lib.node import IP, NODE, UNIT, VDB, VDC, heard_out, is_steady, signalled
 
 GUARD = "heat-node-agent-guard.service"
 STAND_IN = f"/etc/systemd/system/{GUARD}"
@@ -257,6 +257,7 @@ def test_what_a_node_runs_outlives_removal_and_purge(deb, hosts, signal_server):
     install(host, deb)
     assert signalled(server, "10-once")["deploy_status_code"] == 0
     assert signalled(server, "20-node")["deploy_status_code"] == 0
+    host.wait_for(lambda: is_steady(host))  # what Heat took is noted, and not sent again
     running = pids(host, *SERVICES)
     node = {path: host.read(path) for path in DROP_INS}
     mounts = host.sh("findmnt -rno SOURCE,TARGET /var/lib/etcd; findmnt -rno SOURCE,TARGET /var/lib/docker")
