@@ -228,10 +228,10 @@ class PodCluster:
         verb, key, *rest = words
         if self.v2():
             verb = {"del": "rm", "put": "set"}.get(verb, verb)
-            command = f"ETCDCTL_API=2 etcdctl --endpoints http://{self.address('a')}:2379 {verb} {PREFIX}{key}"
+            command = f"ETCDCTL_API=2 etcdctl --timeout 60s --total-timeout 120s --endpoints http://{self.address('a')}:2379 {verb} {PREFIX}{key}"
         else:
             verb, flags = ("get", " --prefix --keys-only") if verb == "ls" else (verb, " --print-value-only" if verb == "get" else "")
-            command = f"ETCDCTL_API=3 etcdctl --endpoints http://{self.address('a')}:2379 {verb}{flags} {PREFIX}{key}"
+            command = f"ETCDCTL_API=3 etcdctl --dial-timeout=60s --command-timeout=60s --endpoints http://{self.address('a')}:2379 {verb}{flags} {PREFIX}{key}"
         return self.nodes["a"].host.sh(" ".join([command, *(f"'{r}'" for r in rest)]))
 
     def v2(self) -> bool:
