@@ -2,7 +2,11 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Bytes kept of the beginning of each stream.
 const HEAD: usize = 64 * 1024;
@@ -12,6 +16,8 @@ const TAIL: usize = 384 * 1024;
 const FILE_LIMIT: u64 = 16 * 1024 * 1024;
 /// A line longer than this is passed on in pieces.
 const LINE: usize = 16 * 1024;
+/// Bytes that a pipe may hold (the kernel's own limit is 1 MiB, its default 64 KiB): as many are read of one whose writers never stop.
+const PIPE: usize = 1024 * 1024;
 
 /// The beginning and the end of a stream of any length.
 #[derive(Debug, Default)]
@@ -66,9 +72,24 @@ impl Log {
     }
 }
 
-/// Reads one stream to its end, line by line: masked, to the file, to the journal, and head and tail kept.
+/// Waits for something to read (or the end of it), and for `enough` to hang up: which of them is there.
+fn news(from: &impl AsFd, enough: &impl AsFd) -> (bool, bool) {
+    let mut both = [from.as_fd(), enough.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    loop {
+        match poll(&mut both, PollTimeout::NONE) {
+            Ok(_) => break both.map(|fd| fd.any().unwrap_or(true)).into(),
+            Err(Errno::EINTR) => {}
+            // Reading will tell.
+            Err(_) => break (true, false),
+        }
+    }
+}
+
+/// Reads one stream to its end, line by line: masked, to the file, to the journal, and head and tail kept. Once `enough` has hung
+/// up, what the pipe holds is read and nothing waited for.
 pub(super) fn drain(
-    mut from: impl Read,
+    mut from: impl Read + AsFd,
+    enough: &impl AsFd,
     to: &mut impl Write,
     log: &Arc<Mutex<Log>>,
     kept: &Arc<Mutex<HeadAndTail>>,
@@ -76,13 +97,21 @@ pub(super) fn drain(
 ) {
     let mut line = Vec::new();
     let mut buffer = [0_u8; 8192];
+    let mut left = PIPE;
     loop {
+        let (is_there, is_enough) = news(&from, enough);
+        if !is_there || left == 0 {
+            break;
+        }
         let count = match from.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(_) => break,
         };
+        if is_enough {
+            left = left.saturating_sub(count);
+        }
         for piece in buffer.get(..count).unwrap_or_default().split_inclusive(|byte| *byte == b'\n') {
             line.extend_from_slice(piece);
             if line.ends_with(b"\n") || line.len() >= LINE {
@@ -128,7 +157,10 @@ pub(super) fn mask(bytes: &[u8], secrets: &[String]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::files::{Attributes, Tree};
 
     #[test]
     fn the_end_of_a_long_output_is_kept_and_the_gap_named() {
@@ -147,5 +179,38 @@ mod tests {
     fn secrets_are_masked_everywhere_short_words_are_not() {
         let secrets = ["p%ssw0rd!".to_owned(), "abc".to_owned()];
         assert_eq!(mask(b"a p%ssw0rd!p%ssw0rd! abc\xff", &secrets), b"a ************ abc\xff");
+    }
+
+    /// Says another line whenever one is passed on.
+    struct Chatter(Option<std::io::PipeWriter>);
+
+    impl Write for Chatter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if let Some(pipe) = &mut self.0 {
+                pipe.write_all(bytes)?;
+            }
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_the_pipe_holds_is_read_however_late_and_no_more_is_waited_for() {
+        for (said, says_on, expected) in [("", false, 0..1), ("one\ntwo", false, 7..8), ("on and on\n", true, PIPE..PIPE + 8192)]
+        {
+            let (from, mut writer) = std::io::pipe().unwrap();
+            writer.write_all(said.as_bytes()).unwrap();
+            let mut to = Chatter(says_on.then(|| writer.try_clone().unwrap()));
+            let (enough, waited) = std::io::pipe().unwrap();
+            drop(waited);
+            let dir = tempfile::tempdir().unwrap();
+            let log = Log::new(Tree::open(dir.path()).unwrap().append(Path::new("log"), Attributes::mode(0o600)).unwrap());
+            drain(from, &enough, &mut to, &log, &Arc::default(), &[]);
+            assert!(expected.contains(&std::fs::read(dir.path().join("log")).unwrap().len()), "{said}");
+            drop(writer);
+        }
     }
 }
