@@ -42,8 +42,8 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// How long a disk that somebody holds or that cannot be read is looked at again: the kernel claims a new disk while it
 /// looks for partitions, and its node may come a moment after it. Time, not looks: at a boot each of udev's many events is a look,
-/// and a slow disk takes seconds.
-const FLEETING: Duration = Duration::from_secs(15);
+/// and a slow disk takes seconds. Heat is told of a disk that stays so within ten seconds.
+const FLEETING: Duration = Duration::from_secs(8);
 /// The same where the deadline has passed: shorter than the engine's own patience after it.
 const FLEETING_AT_LAST: Duration = Duration::from_secs(3);
 
@@ -269,6 +269,8 @@ impl<H: Hands> VolumeKeeper<H> {
                     self.next_look(&news, course).await;
                     continue;
                 }
+            } else {
+                fleeting = None;
             }
             match (decision, disk) {
                 (Decision::Format { force }, Some(disk)) => break self.format(volume, disk, force, &evidence).await?,

@@ -307,15 +307,15 @@ fn what_may_pass_is_looked_at_again() {
     .unwrap();
     for (busy, unreadable, formatting, mounted, since, left, fleeting) in [
         (false, false, true, false, 0, MINUTE, false),
-        (true, false, false, false, 14, MINUTE, true),
-        (true, false, false, false, 15, MINUTE, false),
+        (true, false, false, false, 7, MINUTE, true),
+        (true, false, false, false, 8, MINUTE, false),
         (true, false, false, false, 2, Duration::ZERO, true),
         (true, false, false, false, 3, Duration::ZERO, false),
         (false, true, false, false, 0, MINUTE, true),
-        (false, true, false, false, 15, MINUTE, false),
-        (true, false, true, false, 15, MINUTE, true),
-        (true, false, true, false, 15, Duration::ZERO, false),
-        (true, false, true, true, 15, MINUTE, false),
+        (false, true, false, false, 8, MINUTE, false),
+        (true, false, true, false, 8, MINUTE, true),
+        (true, false, true, false, 8, Duration::ZERO, false),
+        (true, false, true, true, 8, MINUTE, false),
     ] {
         let disk = DiskEvidence {
             busy,
