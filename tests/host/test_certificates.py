@@ -10,8 +10,6 @@ from lib.common import Failed, wait_for
 from lib.node import UNIT, is_steady
 
 M1, W1 = "10.77.0.21", "10.77.0.31"
-# Of etcdctl, where an answer must come.
-PATIENT = "--command-timeout=60s"
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ class SecondMember:
         self.node.host.write("/srv/etcd2/ca.crt", "".join(a.certificate.read_text().strip() + "\n" for a in authorities))
 
     def join(self):
-        added = self.node.etcdctl("member", "add", "second", f"--peer-urls=https://{self.ip}:2480", PATIENT)
+        added = self.node.etcdctl("member", "add", "second", f"--peer-urls=https://{self.ip}:2480", seconds=60)
         members = re.search(r'ETCD_INITIAL_CLUSTER="(.*)"', added)[1]
         self.words = [f"--initial-cluster={members}", "--initial-cluster-state=existing"]
         self.start()
@@ -81,7 +79,7 @@ def authority_of(magnum, kind: str, folder) -> Authority:
 
 def refused_without_a_certificate(node: Node):
     with pytest.raises(Failed) as told:
-        node.etcdctl("endpoint", "health", certificate="")
+        node.etcdctl("endpoint", "health", certificate="", seconds=10)
     assert "unhealthy" in str(told.value)
     assert node.host.exec("curl", "-s", "--cacert", f"{ETCD}/ca.crt", f"https://{M1}:2379/health", check=False).returncode != 0
 
@@ -100,10 +98,10 @@ def test_a_master_and_a_worker_get_their_whole_set_once(cluster, magnum):
     print(f"certificates: master {master.milliseconds('certificates')} ms, worker {worker.milliseconds('certificates')} ms")
 
     # etcd speaks to nobody without a certificate of its authority.
-    assert "is healthy" in master.etcdctl("endpoint", "health", PATIENT)
+    assert "is healthy" in master.etcdctl("endpoint", "health", seconds=60)
     refused_without_a_certificate(master)
     with pytest.raises(Failed):
-        master.etcdctl("endpoint", "health", certificate=f"{KUBERNETES}/admin")
+        master.etcdctl("endpoint", "health", certificate=f"{KUBERNETES}/admin", seconds=10)
 
     # A second update asks whether the authority is another one, and nothing else; a restart of the agent and a reboot ask nobody.
     for node in (master, worker):
@@ -177,7 +175,7 @@ def test_a_change_of_the_authority_takes_three_steps(cluster, magnum, tmp_path):
     old = authority_of(server, "etcd", tmp_path / "old")
     second = SecondMember(master, old)
     second.join()
-    assert len(master.etcdctl("member", "list", PATIENT).splitlines()) == 2
+    assert len(master.etcdctl("member", "list", seconds=60).splitlines()) == 2
     keys, issued = master.keys(), master.issued()
     authorities = {folder: master.read(f"{folder}/ca.crt") for folder in (KUBERNETES, f"{KUBERNETES}/front-proxy", ETCD)}
     everything = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"}

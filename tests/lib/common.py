@@ -2,6 +2,7 @@
 import os
 import subprocess
 import time
+from http.client import HTTPException
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
@@ -43,20 +44,20 @@ def in_lab(*args, lab: str = LAB, **options) -> subprocess.CompletedProcess:
     return run("ip", "netns", "exec", f"lab-{lab}", *args, **options)
 
 
-def wait_for(condition, seconds: float = 60, what: str = "", every: float = 0.1):
+def wait_for(condition, seconds: float = 300, what: str = "", every: float = 0.1):
     """Poll until condition() is true and give back its value; its last answer or error is in the failure.
 
     seconds is a net under a hanging test, not a statement about speed."""
     end = time.monotonic() + seconds
     while True:
-        error = None
-        value = None
+        # Whoever comes late to it looks all the same.
+        is_last, error, value = time.monotonic() > end, None, None
         try:
             value = condition()
             if value:
                 return value
-        except (AssertionError, Failed, LookupError, OSError, ValueError) as e:
+        except (AssertionError, Failed, HTTPException, LookupError, OSError, ValueError, subprocess.TimeoutExpired) as e:
             error = e
-        if time.monotonic() > end:
+        if is_last:
             raise AssertionError(f"not within {seconds} s: {what or getattr(condition, '__name__', condition)}; last: {error or value!r}") from error
         time.sleep(every)
