@@ -1,9 +1,12 @@
 //! One line on the console for each phase: what `openstack console log show` gives when nothing else answers.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::catalog::Priority;
 use super::event::{Event, Phase};
@@ -15,11 +18,15 @@ const NO_TERMINAL: i32 = OFlag::O_NOCTTY.bits() | OFlag::O_NONBLOCK.bits();
 const ROOM: usize = 160;
 /// The room for why something failed: the unit's own last lines, which may name it, are at its end.
 const ROOM_OF_FAILURE: usize = 1000;
+/// Milliseconds that a console may take before it has room again: at 115200 baud the longest line takes a tenth of a second.
+const PATIENCE: u16 = 250;
+/// How often it may make room for a piece of one line.
+const PIECES: usize = 256;
 
 /// Writes to the console where phase or state changes.
 #[derive(Debug)]
 pub(super) struct Console {
-    device: Option<std::fs::File>,
+    device: Option<File>,
     last: Option<(Phase, &'static str, &'static str)>,
 }
 
@@ -40,8 +47,7 @@ impl Console {
     pub(super) fn tell(&mut self, event: &Event) {
         let Some(line) = self.line(event) else { return };
         if let Some(device) = &mut self.device {
-            // A console that does not take the line must not stop the agent.
-            let _ = device.write_all(line.as_bytes());
+            write(device, line.as_bytes(), PATIENCE);
         }
     }
 
@@ -72,8 +78,32 @@ impl Console {
     }
 }
 
+/// Writes a line to a console that may be busy with the kernel's own. One that does not take it must not stop the agent.
+fn write(device: &mut File, mut line: &[u8], patience: u16) {
+    for _ in 0..PIECES {
+        match device.write(line) {
+            Ok(count @ 1..) => line = line.get(count..).unwrap_or_default(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock && has_room(device, patience) => {}
+            _ => return,
+        }
+        if line.is_empty() {
+            return;
+        }
+    }
+}
+
+fn has_room(device: &File, patience: u16) -> bool {
+    poll(&mut [PollFd::new(device.as_fd(), PollFlags::POLLOUT)], PollTimeout::from(patience)).is_ok_and(|count| count > 0)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
+
+    use nix::fcntl::{FcntlArg, fcntl};
+
     use super::*;
     use crate::report::Code;
 
@@ -97,5 +127,19 @@ mod tests {
         assert!(line.contains("state=failed code=HNA-0703") && line.ends_with(" address already in use\"\r\n"), "{line}");
         let line = console.line(&Event::new(Code::UnitFailed, long(800)).phase(Phase::Units)).unwrap();
         assert!(line.ends_with("x…\"\r\n"), "{line}");
+    }
+
+    #[test]
+    fn a_line_waits_for_a_busy_console_and_not_for_a_dead_one() {
+        let (mut reader, pipe) = std::io::pipe().unwrap();
+        fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        let mut device = File::from(OwnedFd::from(pipe));
+        while device.write(&[b'-'; 512]).is_ok() {}
+        write(&mut device, b"nobody reads\n", 10);
+        let busy = std::thread::spawn(move || write(&mut device, b"whole\n", 60_000));
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        busy.join().unwrap();
+        assert!(text.ends_with("-whole\n") && !text.contains("nobody"), "{} bytes", text.len());
     }
 }
