@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::order::sort_by;
+
 /// Bytes kept of the beginning of each stream.
 const HEAD: usize = 64 * 1024;
 /// Bytes kept of the end of each stream.
@@ -16,6 +18,8 @@ const TAIL: usize = 384 * 1024;
 const FILE_LIMIT: u64 = 16 * 1024 * 1024;
 /// A line longer than this is passed on in pieces.
 const LINE: usize = 16 * 1024;
+/// The shortest line of a secret of several lines that is hidden by itself.
+const SECRET_LINE: usize = 16;
 /// Bytes that a pipe may hold (the kernel's own limit is 1 MiB, its default 64 KiB): as many are read of one whose writers never stop.
 const PIPE: usize = 1024 * 1024;
 
@@ -96,6 +100,8 @@ pub(super) fn drain(
     secrets: &[String],
 ) {
     let mut line = Vec::new();
+    // What a piece of a long line may end with of a secret.
+    let part = secrets.iter().map(String::len).max().unwrap_or_default().saturating_sub(1).min(LINE / 2);
     let mut buffer = [0_u8; 8192];
     let mut left = PIPE;
     loop {
@@ -114,23 +120,45 @@ pub(super) fn drain(
         }
         for piece in buffer.get(..count).unwrap_or_default().split_inclusive(|byte| *byte == b'\n') {
             line.extend_from_slice(piece);
-            if line.ends_with(b"\n") || line.len() >= LINE {
-                pass_on(&mut line, to, log, kept, secrets);
+            if line.ends_with(b"\n") {
+                pass_on(&mut line, 0, to, log, kept, secrets);
+            } else if line.len() >= LINE {
+                pass_on(&mut line, part, to, log, kept, secrets);
             }
         }
     }
     if !line.is_empty() {
-        pass_on(&mut line, to, log, kept, secrets);
+        pass_on(&mut line, 0, to, log, kept, secrets);
     }
 }
 
-fn pass_on(line: &mut Vec<u8>, to: &mut impl Write, log: &Arc<Mutex<Log>>, kept: &Arc<Mutex<HeadAndTail>>, secrets: &[String]) {
-    let masked = mask(line, secrets);
+/// All of the line but its last `part` bytes, which stay in it.
+fn pass_on(
+    line: &mut Vec<u8>,
+    part: usize,
+    to: &mut impl Write,
+    log: &Arc<Mutex<Log>>,
+    kept: &Arc<Mutex<HeadAndTail>>,
+    secrets: &[String],
+) {
+    let mut masked = mask(line, secrets);
+    let rest = masked.split_off(masked.len().saturating_sub(part));
     // A journal that does not take the line costs the line, not the program.
     let _ = to.write_all(&masked);
     log.lock().unwrap_or_else(PoisonError::into_inner).add(&masked);
     kept.lock().unwrap_or_else(PoisonError::into_inner).add(&masked);
-    line.clear();
+    *line = rest;
+}
+
+/// What is looked for in order to hide these: a key in PEM is shown a line at a time, so each line of it that is long enough to be
+/// none of another text counts; the longest first, as one may be part of another.
+pub(super) fn traces(secrets: &[String]) -> Vec<String> {
+    let line = |line: &&str| line.len() >= SECRET_LINE && !line.starts_with("-----");
+    let lines = secrets.iter().flat_map(|secret| secret.lines().map(str::trim).filter(line));
+    let mut traces: Vec<String> = secrets.iter().map(String::as_str).chain(lines).map(str::to_owned).collect();
+    sort_by(&mut traces, |one, other| other.len().cmp(&one.len()));
+    traces.dedup();
+    traces
 }
 
 /// Replaces each known secret by asterisks.
@@ -179,6 +207,34 @@ mod tests {
     fn secrets_are_masked_everywhere_short_words_are_not() {
         let secrets = ["p%ssw0rd!".to_owned(), "abc".to_owned()];
         assert_eq!(mask(b"a p%ssw0rd!p%ssw0rd! abc\xff", &secrets), b"a ************ abc\xff");
+    }
+
+    /// What a program's output is kept as.
+    fn kept(said: &str, secrets: &[String]) -> String {
+        let (from, mut writer) = std::io::pipe().unwrap();
+        let said = said.to_owned();
+        let saying = std::thread::spawn(move || writer.write_all(said.as_bytes()));
+        let (enough, _waited) = std::io::pipe().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::new(Tree::open(dir.path()).unwrap().append(Path::new("log"), Attributes::mode(0o600)).unwrap());
+        let kept = Arc::default();
+        drain(from, &enough, &mut std::io::sink(), &log, &kept, &traces(secrets));
+        saying.join().unwrap().unwrap();
+        kept.lock().unwrap().text()
+    }
+
+    #[test]
+    fn a_key_of_several_lines_is_masked_and_so_is_a_secret_that_a_long_line_is_cut_in() {
+        let (one, two) = ("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEA", "q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQ");
+        let key = format!("-----BEGIN PRIVATE KEY-----\r\n{one}\r\n{two}\n-----END PRIVATE KEY-----\n");
+        let secrets = [key.clone(), "q83vEjRW".to_owned()];
+        assert_eq!(kept(&key, &secrets), "-----BEGIN PRIVATE KEY-----\r\n******\r\n******\n-----END PRIVATE KEY-----\n");
+        // As a traced shell and a JSON document show it.
+        assert_eq!(kept(&format!("+ x=$'{one}\\n{two}\\n'"), &secrets), "+ x=$'******\\n******\\n'");
+        for before in LINE - one.len() - 1..=LINE + 1 {
+            let text = kept(&format!("{}{one}{}\n", "-".repeat(before), "-".repeat(LINE)), &secrets);
+            assert!(text.contains("-******-") && !text.contains(&one[1..7]) && !text.contains(&one[one.len() - 7..]), "{before}");
+        }
     }
 
     /// Says another line whenever one is passed on.

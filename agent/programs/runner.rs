@@ -15,7 +15,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::capture::{HeadAndTail, Log, drain, mask};
+use super::capture::{HeadAndTail, Log, drain, mask, traces};
 use super::{Job, LOCK, OUTPUT, RESULT, Ran, STARTED};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
@@ -58,6 +58,7 @@ pub fn run(directory: &Path, clock: &Clock) -> Result<()> {
 fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
     let root = Tree::open(Path::new("/"))?;
     prepare(&root, job)?;
+    let secrets = traces(&job.secrets);
     let log = Log::new(tree.append(Path::new(OUTPUT), Attributes::mode(0o600))?);
     let mut child = spawn(job)?;
     let group = Pid::from_raw(i32::try_from(child.id()).map_err(Error::permanent)?);
@@ -65,8 +66,8 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
     let (streams, drained) = channel();
     let (enough, waited) = std::io::pipe()?;
     let enough = Arc::new(enough);
-    let stdout = keep(child.stdout.take(), &enough, std::io::stdout(), &log, &job.secrets, &streams);
-    let stderr = keep(child.stderr.take(), &enough, std::io::stderr(), &log, &job.secrets, &streams);
+    let stdout = keep(child.stdout.take(), &enough, std::io::stdout(), &log, &secrets, &streams);
+    let stderr = keep(child.stderr.take(), &enough, std::io::stderr(), &log, &secrets, &streams);
     drop(streams);
     let (status, timed_out) = wait(child, group, job.time_limit_ms.map(Duration::from_millis))?;
     wait_for_streams(&drained, waited);
@@ -75,7 +76,7 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
         status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)),
         stdout: text(&stdout),
         stderr: text(&stderr),
-        outputs: outputs(&root, job),
+        outputs: outputs(&root, job, &secrets),
         timed_out,
         not_started: None,
         duration_ms: 0,
@@ -185,11 +186,11 @@ fn wait_for_streams(drained: &Receiver<()>, waited: PipeWriter) {
 }
 
 /// What went wrong with one output stands in its place: the program has run, and its result must not be lost for it.
-fn outputs(root: &Tree, job: &Job) -> std::collections::BTreeMap<String, String> {
+fn outputs(root: &Tree, job: &Job, secrets: &[String]) -> std::collections::BTreeMap<String, String> {
     let mut found = std::collections::BTreeMap::new();
     for (name, path) in &job.outputs {
         let text = match root.read(Path::new(path), OUTPUT_FILE_LIMIT) {
-            Ok(Some(bytes)) => String::from_utf8_lossy(&mask(&bytes, &job.secrets)).into_owned(),
+            Ok(Some(bytes)) => String::from_utf8_lossy(&mask(&bytes, secrets)).into_owned(),
             Ok(None) => continue,
             Err(error) => format!("[heat-node-agent could not take this output: {error}]"),
         };
