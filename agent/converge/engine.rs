@@ -5,6 +5,7 @@
 //! needs are done, side by side in one task. The first fatal thing ends the run: what else runs is dropped, and nothing half-written stays.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -221,9 +222,11 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
             let taken = self.context.clock.start();
             let name = format!("unit {}", unit.name);
             self.begin(&name);
-            if self.starter.help(unit, self.owed.contains(&unit.name)).await? {
+            let ran = self.starter.help(unit, self.owed.contains(&unit.name)).await?;
+            // One that is not there has nothing to apply, and is owed nothing.
+            self.paid(&unit.name)?;
+            if ran {
                 self.outcome.changed = true;
-                self.paid(&unit.name)?;
                 self.time(&name, &taken);
             }
             self.end(&name);
@@ -303,8 +306,9 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         if !plan.enable.is_empty() {
             self.time("enable", &taken);
         }
+        let unbound = self.unbind()?;
         // After enabling, so that one reload is enough: systemd reads files and links anew.
-        if plan.reload {
+        if plan.reload || unbound {
             let taken = self.context.clock.start();
             self.begin("reload");
             while let Err(error) = self.context.systemd.reload().await {
@@ -318,6 +322,24 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
             self.time("reload", &taken);
         }
         Ok(())
+    }
+
+    /// The [Install] section of a package may say that another unit of the node requires its own: docker flanneld, on CentOS 7 and
+    /// Fedora. flanneld is restarted to mend routes, and ends by itself when its lease is gone; all containers would end with it. Who
+    /// needs whom on this node, our drop-ins say.
+    fn unbind(&mut self) -> std::result::Result<bool, Failure> {
+        let mut is_any = false;
+        for unit in self.desired.units.iter().filter(|unit| !unit.applies_files) {
+            for other in &self.desired.units {
+                let link = format!("/etc/systemd/system/{}.requires/{}", other.name, unit.name);
+                let failed = |error: Error| file_failure("unbinding units", &error);
+                if self.context.root.facts(Path::new(&link)).map_err(failed)?.is_some() {
+                    self.context.root.remove(Path::new(&link)).map_err(failed)?;
+                    is_any = true;
+                }
+            }
+        }
+        Ok(is_any)
     }
 
     /// A component that the image lacks is found before a volume is touched.

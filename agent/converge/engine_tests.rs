@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 
 use super::flannel::PodNetwork;
 use super::flannel::packets::{Heard, Question};
-use super::{Certificates, Context, Failure, LastWords, Objects, Outcome, Prepared, Prober, Units, Volumes, converge};
+use super::{Certificates, Context, Failure, LastWords, Objects, Outcome, Prepared, Prober, Units, Volumes, converge, pending};
 use crate::clock::{Clock, Timestamp};
 use crate::desired::{
     Authority, ClientIdentity, Content, Desired, Directory, DiskName, EtcdAccess, File, FlannelStore, FormatPolicy, Gate,
@@ -1260,7 +1260,25 @@ async fn a_helper_that_is_not_there_has_nothing_to_apply() {
         let log = fake.log.lock().unwrap().join(" ");
         assert_eq!(log.contains("NetworkManager.service"), told, "{log}");
         assert!(!machine.codes().contains(&Code::UnitHelperFailed));
+        assert!(pending::read(&machine.root).is_empty(), "the node would be told as one that lacks a restart");
     }
+}
+
+#[tokio::test]
+async fn no_unit_of_the_node_is_bound_to_another_by_its_package() {
+    let machine = Machine::new(manual());
+    let at = |place: &str| Path::new("/etc/systemd/system").join(place);
+    for place in ["docker.service.requires/flanneld.service", "docker.service.requires/site.service"] {
+        machine.root.create_dir_all(at(place).parent().unwrap(), Attributes::mode(0o755)).unwrap();
+        machine.root.link("/usr/lib/systemd/system/flanneld.service", &at(place)).unwrap();
+    }
+    let desired =
+        Desired { units: ["docker.service", "flanneld.service"].map(|name| unit(name, &[], &[])).into(), ..Desired::default() };
+    let fake = Fake::new(&machine.clock, &[("docker.service", "active"), ("flanneld.service", "active")]);
+    machine.converge(&desired, &fake).await.unwrap();
+    assert!(machine.root.facts(&at("docker.service.requires/flanneld.service")).unwrap().is_none());
+    assert!(machine.root.facts(&at("docker.service.requires/site.service")).unwrap().is_some(), "somebody else's");
+    assert_eq!(*fake.log.lock().unwrap(), ["reload"]);
 }
 
 #[tokio::test]

@@ -116,3 +116,9 @@ def test_drift_is_told_and_put_back_once(hosts, signal_server):
     before, remembered = node.runs(), record()
     node.look(after=f"rm {OURS}")
     put_back("etcd")
+    # One that dies at each start of what somebody wrote gets its file back, and with it comes up.
+    before, remembered = node.runs(), record()
+    assert f"{ETCD} differs" in node.look(after=f"{theirs(ETCD, 'ETCD_LISTEN_CLIENT_URLS=nowhere')}; systemctl restart etcd || :; "
+                                               "until systemctl show -p SubState etcd | grep -q auto-restart; do sleep 0.1; done")
+    put_back("etcd")
+    host.wait_for(lambda: host.is_active("etcd.service"))

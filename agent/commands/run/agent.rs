@@ -28,6 +28,7 @@ use super::instance::Place;
 use super::node::{self, Node};
 use super::page;
 use super::pause::Pause;
+use super::unrest::Unrest;
 use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::collect::Collector;
 use crate::commands::{exit, print_error};
@@ -154,6 +155,7 @@ impl Agent {
             machine: OnceCell::new(),
             looked: Cell::new(false),
             certificates: certificates::Watcher::default(),
+            unrest: Unrest::default(),
             pause: Pause::default(),
             growths: Rc::default(),
             flanneld: Cell::new(None),

@@ -72,6 +72,21 @@ impl Cause {
         Self::new(Kind::Effect, text, "", text.to_owned())
     }
 
+    /// A unit that systemd starts again and again, or for ever: it is told, and starting it is systemd's.
+    pub(super) fn of_systemd(unit: &str, text: String) -> Self {
+        Self::new(Kind::Foreign, unit, "", text)
+    }
+
+    /// Whether a file or directory of the node's is not as it should be.
+    pub(super) fn is_file(&self) -> bool {
+        self.kind == Kind::File
+    }
+
+    /// Whether it passes by itself, or not at all.
+    pub(super) fn is_effect(&self) -> bool {
+        self.kind == Kind::Effect
+    }
+
     /// Whether it is left alone, whatever DRIFT says.
     pub(super) fn is_foreign(&self) -> bool {
         self.kind == Kind::Foreign
@@ -183,6 +198,10 @@ pub(super) fn causes(plan: &Plan, observed: &Observed) -> Vec<Cause> {
         all.push(Cause::new(Kind::State, &format!("{unit} at boot"), word, format!("{unit} is not enabled")));
     }
     for unit in &plan.start {
+        if let Some(state) = state(unit).filter(|state| state.is_settling()) {
+            all.push(Cause::of_systemd(unit, format!("{unit} does not get up: {}", state.describe())));
+            continue;
+        }
         // Nobody but who masked it makes it run.
         let masked = state(unit).is_some_and(|state| state.load_state == "masked");
         let word = state(unit).map(|state| state.active_state.clone()).unwrap_or_default();
@@ -257,8 +276,11 @@ pub(super) fn beside(desired: &Desired, root: &Tree) -> Result<BTreeMap<String, 
         for path in conf_files(root, folder)? {
             let is_later = path.rsplit('/').next().is_some_and(|name| name >= own);
             let sets = |text: &str| keys.iter().any(|key| text.replace('.', "/").contains(key));
+            // A link to /dev/null masks what other folders have by that name (sysctl.d(5)).
+            let is_file =
+                || root.facts_followed(Path::new(&path)).map(|facts| facts.is_some_and(|facts| facts.kind == FileKind::File));
             let text = || root.read(Path::new(&path), READ_LIMIT).map(Option::unwrap_or_default);
-            if is_later && sets(&String::from_utf8_lossy(&text()?)) {
+            if is_later && is_file()? && sets(&String::from_utf8_lossy(&text()?)) {
                 note(path)?;
             }
         }
@@ -347,11 +369,11 @@ mod tests {
         let desired = Desired {
             directories: vec![Directory { path: "/etc/d".into(), mode: 0o755, owner: Owner::root(), needs: BTreeSet::new() }],
             files: ["/etc/same", "/etc/changed", "/etc/gone"].map(|path| File::public(path, "ours")).to_vec(),
-            units: ["stopped", "disabled", "masked", "well"]
+            units: ["stopped", "disabled", "masked", "well", "dying"]
                 .map(|name| Unit {
                     name: format!("{name}.service"),
                     enable: true,
-                    restart_on: BTreeSet::from(["/etc/changed".to_owned()]),
+                    restart_on: ["/etc/changed".to_owned()].into_iter().filter(|_| name != "dying").collect(),
                     needs: BTreeSet::new(),
                     applies_files: false,
                 })
@@ -372,6 +394,7 @@ mod tests {
             ("disabled", "active", "disabled", "loaded"),
             ("masked", "active", "masked", "masked"),
             ("well", "active", "enabled", "loaded"),
+            ("dying", "activating", "enabled", "loaded"),
         ] {
             let name = format!("{name}.service");
             let state = UnitState {
@@ -393,6 +416,7 @@ mod tests {
                 ("/etc/d is gone", false),
                 ("disabled.service is not enabled", false),
                 ("stopped.service is not running", false),
+                ("dying.service does not get up: activating ()", true),
                 ("masked.service is masked (systemctl unmask masked.service)", true),
             ],
             "who reads a file that differs is no cause of its own"
@@ -475,6 +499,8 @@ mod tests {
             put(harmless, "net.ipv4.ip_forward = 0\n");
         }
         put("/etc/sysctl.d/99-other.conf", "vm.swappiness = 1\n");
+        // As one to /dev/null, which masks: no file is there to be read.
+        tree.link("/etc", Path::new("/etc/sysctl.d/99-sysctl.conf")).unwrap();
         let (found, _) = record.compare(beside(&desired, &tree).unwrap());
         let texts: Vec<&str> = found.iter().map(|cause| cause.text.as_str()).collect();
         assert_eq!(

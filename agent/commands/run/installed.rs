@@ -60,7 +60,7 @@ impl Node {
     pub(super) async fn flanneld(&self, systemd: &Systemd) -> Option<Version> {
         if self.flanneld.get().is_none() {
             // One that is not there is missed by its unit.
-            let said = self.ask("flanneld", found(&self.root, "flanneld")?, systemd).await.ok()?;
+            let said = self.ask("flanneld-of-pods", found(&self.root, "flanneld")?, systemd).await.ok()?;
             self.flanneld.set(version_of(&said));
         }
         self.flanneld.get()

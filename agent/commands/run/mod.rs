@@ -9,6 +9,7 @@ mod node;
 mod page;
 mod pause;
 mod pods;
+mod unrest;
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -14,6 +14,7 @@ use super::installed::Answers;
 use super::page;
 use super::pause::{Pause, Reason};
 use super::pods;
+use super::unrest::Unrest;
 use crate::clock::{BUILT, Clock};
 use crate::converge::certificates::{self, CertificateKeeper};
 use crate::converge::health::ailments;
@@ -36,7 +37,7 @@ use crate::report::timeline::Lap;
 use crate::report::{Code, Event, Phase, Report};
 use crate::signal::{Handle, Status, WaitSignal};
 use crate::storage::probe::Probe;
-use crate::systemd::{Systemd, UnitState};
+use crate::systemd::Systemd;
 
 /// A reason stays readable in Heat's resource list and below the size of its column.
 const REASON_LIMIT: usize = 2000;
@@ -77,6 +78,7 @@ pub(super) struct Node {
     /// A node in place was looked at since the start.
     pub(super) looked: Cell<bool>,
     pub(super) certificates: certificates::Watcher,
+    pub(super) unrest: Unrest,
     pub(super) pause: Pause,
     /// What is remembered of drift; read when it is first needed.
     pub(super) drift: RefCell<Option<drift::Record>>,
@@ -310,10 +312,8 @@ impl Node {
             Err(_) if !sick.is_empty() => return Ok(true),
             observed => observed?,
         };
-        // Right after a boot the units are still on their way.
-        if sick.is_empty() && observed.units.values().any(UnitState::is_settling) {
-            return Ok(false);
-        }
+        let unrest = self.unrest.look(&observed.units, &self.clock);
+        let is_arriving = unrest.is_none() && sick.is_empty();
         let certificates = self.look_at_certificates(desired, generation)?;
         let wrong = certificates.iter().flat_map(|look| &look.drift);
         observed.certificates = wrong.map(ToString::to_string).collect();
@@ -323,25 +323,45 @@ impl Node {
             found.push(Cause::of_volume(&format!("volume {} is not what is at {}", volume.disk, volume.mount_point)));
         }
         found.extend(sick.iter().map(|ailment| Cause::of_volume(&ailment.cause())));
+        found.extend(unrest.unwrap_or_default());
         found.extend(self.added(desired)?);
+        // A file says what it says; what units do is judged when they have arrived. They may never, for what the file says.
+        if is_arriving {
+            found.retain(Cause::is_file);
+            if found.is_empty() {
+                return Ok(false);
+            }
+        }
         let now = self.clock.now();
         let fought: Vec<Cause> = {
             let record = self.drift.borrow();
             found.iter().filter(|cause| record.as_ref().is_some_and(|record| record.holds(cause, now))).cloned().collect()
         };
         let repairs: Vec<Cause> = found.iter().filter(|cause| !cause.is_foreign() && !fought.contains(cause)).cloned().collect();
-        let renews = desired.trust.as_ref().is_some_and(|trust| trust.renew);
+        let renews = !is_arriving && desired.trust.as_ref().is_some_and(|trust| trust.renew);
         let is_due = renews && certificates.is_some_and(|look| look.renewable(desired).next().is_some());
         let record = certificates::Record::look(&self.state);
-        let ordered = record.ordered.filter(|_| record.is_ordered());
+        let ordered = record.ordered.filter(|_| !is_arriving && record.is_ordered());
         let drifted = !observed.certificates.is_empty();
         let reason = Reason { generation, ordered, renews: is_due, drifted, beside: drift::digest(&repairs) };
+        let had_failed = self.pause.has_failed();
         let held = self.pause.holds(reason);
+        // A file that another tool writes stays as that tool wants it.
+        let without_fought = || {
+            let mut desired = desired.clone();
+            desired.files.retain(|file| !spec.repair || fought.iter().all(|cause| cause.what != file.path));
+            desired
+        };
         // An order of the operator is carried out whatever else is found, and puts that right, too.
-        if !held && ((is_due && found.iter().all(Cause::is_foreign)) || ordered.is_some()) {
-            return Ok(!self.put_back(spec, desired, reason, &repairs).await);
+        let is_free = found.iter().all(|cause| cause.is_foreign() || (spec.repair && fought.contains(cause)));
+        if !held && ((is_due && is_free) || ordered.is_some()) {
+            return Ok(!self.put_back(spec, &without_fought(), reason, &repairs).await);
         }
+        let is_left = !sick.is_empty() || found.iter().any(Cause::is_foreign);
         let mut texts: Vec<String> = found.into_iter().map(|cause| cause.text).collect();
+        if is_due && !is_free && !spec.repair {
+            texts.push("no certificate is renewed as long as this is so".to_owned());
+        }
         let mut is_too_small = false;
         for volume in mounted {
             // Whoever extends a volume asks for it, whatever DRIFT says.
@@ -352,7 +372,11 @@ impl Node {
         }
         // What is left of a plan then (unit files that systemd is to read again) changes nothing that runs.
         if texts.is_empty() {
-            return Ok(held && self.pause.has_failed());
+            if had_failed && !held {
+                // Somebody else put it right: no step of the try that failed is waited for any more.
+                self.report.expect_steps(Vec::new());
+            }
+            return Ok(held && had_failed);
         }
         let event = |code, message, texts: &[String]| {
             let cause = shortened(&texts.join(", "), REASON_LIMIT);
@@ -367,11 +391,8 @@ impl Node {
         if !spec.repair || held || repairs.is_empty() {
             return Ok(true);
         }
-        // A file that another tool writes stays as that tool wants it.
-        let mut desired = desired.clone();
-        desired.files.retain(|file| fought.iter().all(|cause| cause.what != file.path));
-        let failed = !self.put_back(spec, &desired, reason, &repairs).await;
-        Ok(failed || is_too_small || !fought.is_empty())
+        let failed = !self.put_back(spec, &without_fought(), reason, &repairs).await;
+        Ok(failed || is_too_small || is_left || !fought.is_empty())
     }
 
     /// What somebody added beside the node's files, or changed there, since it was brought up.
@@ -410,7 +431,9 @@ impl Node {
         self.pause.begin(reason, &self.clock);
         let course = Course { deadline: spec.deadline, settles: Duration::ZERO, generation: reason.generation, is_update: false };
         let failed = self.converge(spec, desired, course).await.is_err();
-        self.pause.end(failed, &self.clock);
+        // What only passes by itself, and was not put back, is not tried at each look.
+        let is_idle = !reason.is_about_certificates() && repairs.iter().all(Cause::is_effect);
+        self.pause.end(failed || is_idle, &self.clock);
         let mut record = self.drift.borrow_mut();
         if let Some(record) = record.as_mut().filter(|_| !failed && !repairs.is_empty()) {
             record.repaired(repairs, self.clock.now());
@@ -477,7 +500,9 @@ impl Node {
             },
         };
         // A large future: on the heap once, not in every state above.
-        Box::pin(converge::converge(desired, &context, &self.hands(systemd))).await
+        let outcome = Box::pin(converge::converge(desired, &context, &self.hands(systemd))).await;
+        self.unrest.forget();
+        outcome
     }
 
     pub(super) fn hands(&self, systemd: &Systemd) -> Hands {

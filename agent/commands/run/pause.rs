@@ -34,7 +34,8 @@ impl Reason {
         self.beside != 0 || self.is_about_certificates()
     }
 
-    fn is_about_certificates(self) -> bool {
+    /// Whether it is about certificates, too.
+    pub(super) fn is_about_certificates(self) -> bool {
         self.ordered.is_some() || self.renews || self.drifted
     }
 }
