@@ -29,7 +29,7 @@ def template(servers: dict[str, tuple[str, str, str]]) -> dict:
 
 
 ECHO = 'printf "%s" "$text" >"${heat_outputs_path}.out"'
-LONG = 'until [ -e "$gate" ]; do sleep 0.1; done; printf late >"${heat_outputs_path}.out"'
+GATED = 'until [ -e "$gate" ]; do sleep 0.1; done; printf late >"${heat_outputs_path}.out"'
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def keystone_limit(heat):
 
 def test_a_result_later_than_keystone_allows_takes_another_way_or_says_why_not(heat, agents, stack_name, tmp_path, keystone_limit):
     gate, file = tmp_path / "gate", tmp_path / "template.json"
-    made = template({name: (transport, "CFN_SIGNAL", LONG) for name, transport in SOURCES.items()})
+    made = template({name: (transport, "CFN_SIGNAL", GATED) for name, transport in SOURCES.items()})
     made["resources"] |= {"os_handle": {"type": "OS::Heat::WaitConditionHandle", "properties": {"signal_transport": "CFN_SIGNAL"}},
                           "aws_handle": {"type": "AWS::CloudFormation::WaitConditionHandle"}}
     made["outputs"] |= {"os_handle": {"value": {"get_attr": ["os_handle", "signal"]}}, "aws_handle": {"value": {"get_resource": "aws_handle"}}}
