@@ -20,6 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::data_move::KEY as MOVE_KEY;
 use self::evidence::inspection;
 use self::format::mkfs_key;
 pub use self::growth::Growths;
@@ -46,6 +47,9 @@ const POLL: Duration = Duration::from_secs(1);
 const FLEETING: Duration = Duration::from_secs(8);
 /// The same where the deadline has passed: shorter than the engine's own patience after it.
 const FLEETING_AT_LAST: Duration = Duration::from_secs(3);
+
+/// How long a try may go on behind the deadline, so that it tells of itself: the engine waits for 5 s and knows less.
+const LAST_WORDS: Duration = Duration::from_secs(4);
 
 /// What a step ends with.
 type Outcome<T> = std::result::Result<T, Stopped>;
@@ -206,17 +210,19 @@ impl<H: Hands> Volumes for VolumeKeeper<H> {
 
     async fn bring_up(&self, volume: &Volume, deadline: Duration) -> std::result::Result<bool, Failure> {
         let mut course = Course { started: self.clock.start(), deadline, found: false, waiting: false };
-        let outcome = loop {
-            match self.try_bring_up(volume, &mut course).await {
+        let mut outcome = loop {
+            match self.clock.limit(course.left() + LAST_WORDS, self.try_bring_up(volume, &mut course)).await {
                 // systemd or the bus is away for a moment. What was done is on record, and the next try goes on there.
-                Err(stopped) if stopped.passing && !course.left().is_zero() => {
+                Some(Err(stopped)) if stopped.passing && !course.left().is_zero() => {
                     self.tell_waiting(volume, &mut course, stopped.failure.cause);
                     self.clock.wait(POLL.min(course.left())).await;
                 }
-                outcome => break outcome.map_err(|stopped| stopped.failure),
+                Some(outcome) => break outcome.map_err(|stopped| stopped.failure),
+                None => break Err(Failure::new(Code::VolumeFailed, "deadline", "not done at the deadline")),
             }
         };
-        if let Err(failure) = &outcome {
+        if let Err(failure) = &mut outcome {
+            self.add_who_is_stopped(volume, failure).await;
             let message = format!("volume {} ({}): {}", volume.disk, volume.role, failure.cause);
             let mut event = event(failure.code, volume, message).step(failure.step.clone()).cause(failure.cause.clone());
             event = event.remedy(failure.remedy.clone());

@@ -21,6 +21,12 @@ const JOURNAL_LIMIT_MS: u64 = 10 * 1000;
 /// systemd's message that it could not run a program (sd-messages(3), SD_MESSAGE_SPAWN_FAILED): not the unit's own, but its cause.
 const SPAWN_FAILED: &str = "MESSAGE_ID=641257651c1b4ec9a8624d7a40a9e1e7";
 
+/// How long a program may run. A copy of etcd's data has no limit of its own: cut off it would leave etcd stopped for nothing,
+/// and a run that ends at its deadline leaves it to the next one.
+fn time_limit_ms(key: &str) -> Option<u64> {
+    (key != volumes::MOVE_KEY).then_some(RUN_LIMIT_MS)
+}
+
 /// The hands that carry out what the interlock decided.
 #[derive(Clone, Debug)]
 pub(super) struct Hands {
@@ -98,7 +104,7 @@ impl volumes::Hands for Hands {
     }
 
     async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
-        self.ran(key, &Job { argv, time_limit_ms: Some(RUN_LIMIT_MS), ..Job::default() }).await
+        self.ran(key, &Job { argv, time_limit_ms: time_limit_ms(key), ..Job::default() }).await
     }
 
     async fn wait_stopped(&self, key: &str) -> Result<()> {
@@ -128,5 +134,15 @@ impl certificates::Hands for Issuers {
 
     async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
         volumes::Hands::run(&self.hands, key, argv).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_not_cut_off_while_etcd_is_stopped_for_it() {
+        assert_eq!(["program-move-etcd", "program-mkfs-etcd"].map(time_limit_ms), [None, Some(15 * 60 * 1000)]);
     }
 }

@@ -27,7 +27,7 @@ const DATA: &str = "default.etcd";
 /// The copy while it is made.
 const COPY: &str = ".heat-node-agent.copy";
 /// The same for every program of a move, so that the next agent finds one that still runs.
-const KEY: &str = "program-move-etcd";
+pub const KEY: &str = "program-move-etcd";
 /// What a volume must have beyond the data, in bytes: etcd writes its log in pieces of 64 MB.
 const SPARE: u64 = 128 * 1024 * 1024;
 
@@ -136,6 +136,23 @@ impl<H: Hands> VolumeKeeper<H> {
             }
         }
         self.copy(old, place).await
+    }
+
+    /// Adds whom a move that is not over keeps stopped. Its unit asserts the mount, and a node whose deployment failed is not
+    /// looked after: nobody goes on unasked.
+    pub(super) async fn add_who_is_stopped(&self, volume: &Volume, failure: &mut Failure) {
+        if !matches!(self.state.facts(&record_path(volume)), Ok(Some(_))) {
+            return;
+        }
+        for unit in &volume.users {
+            // Of a systemd that does not answer the worse is assumed.
+            if self.hands.may_run(unit).await.unwrap_or(false) {
+                return;
+            }
+        }
+        failure.cause.push_str(&format!("; {} is stopped until the move goes on", volume.users.join(", ")));
+        let remedy = failure.remedy.trim_end_matches('.');
+        failure.remedy = format!("{remedy}; `heat-node-agent rerun` of the node's deployment goes on with the move");
     }
 
     /// Forgets the move, if there was one.

@@ -26,6 +26,8 @@ struct Machine {
     ends_after: Mutex<Option<usize>>,
     /// What the copy turns out as, where it is not the original.
     spoils: bool,
+    /// The copy takes longer than any deadline.
+    endless: bool,
 }
 
 impl Machine {
@@ -123,6 +125,9 @@ impl Hands for Machine {
             ["cp", "-a", "--", from, copy] => {
                 assert!(!*self.running.lock().unwrap(), "nothing is copied from under a running member");
                 assert!(self.content(&db(copy)).is_none(), "never into a copy that is there");
+                if self.endless {
+                    std::future::pending::<()>().await;
+                }
                 let bytes = if self.spoils { b"torn".to_vec() } else { self.content(&db(from)).unwrap() };
                 put(&self.root, db(copy).trim_start_matches('/'), &bytes);
             }
@@ -161,6 +166,7 @@ fn keeper(root: &Path) -> VolumeKeeper<Machine> {
         running: Mutex::new(true),
         ends_after: Mutex::new(None),
         spoils: false,
+        endless: false,
     };
     keeper_with(root, hands)
 }
@@ -199,12 +205,37 @@ async fn an_end_after_any_call_converges() {
         let dir = tempfile::tempdir().unwrap();
         let keeper = keeper(dir.path());
         *keeper.hands.ends_after.lock().unwrap() = Some(at);
-        assert!(keeper.bring_up(&volume(), MINUTE).await.unwrap_err().cause.contains("ended"), "{at}");
+        let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+        assert!(failure.cause.contains("ended"), "{at}");
         assert_eq!(log(&keeper)[..=at], CALLS[..=at], "{at}");
+        tells_who_is_stopped(&failure, at >= 3);
         *keeper.hands.ends_after.lock().unwrap() = None;
         assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true), "{at}");
         is_moved(&keeper);
     }
+}
+
+fn tells_who_is_stopped(failure: &Failure, is_stopped: bool) {
+    assert_eq!(failure.cause.ends_with("; etcd.service is stopped until the move goes on"), is_stopped, "{failure:?}");
+    assert_eq!(failure.remedy.contains("`heat-node-agent rerun`"), is_stopped, "{failure:?}");
+}
+
+/// The engine cannot know what was stopped, so it is told before the engine loses patience.
+#[tokio::test(start_paused = true)]
+async fn a_copy_at_the_deadline_is_told_with_who_is_stopped_for_it_and_taken_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut keeper = keeper(dir.path());
+    keeper.hands.endless = true;
+    let call = keeper.clock.limit(MINUTE + Duration::from_secs(5), Box::pin(keeper.bring_up(&volume(), MINUTE))).await;
+    let failure = call.unwrap().unwrap_err();
+    assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeFailed, "volume etcd: deadline"));
+    assert!(failure.cause.starts_with("not done at the deadline; "), "{failure:?}");
+    tells_who_is_stopped(&failure, true);
+    let told = keeper.report.events().last().unwrap().clone();
+    assert!(told.message.contains("etcd.service is stopped") && told.remedy.is_some_and(|it| it.contains("rerun")));
+    keeper.hands.endless = false;
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    is_moved(&keeper);
 }
 
 #[tokio::test]
@@ -222,6 +253,7 @@ async fn what_cannot_be_moved_stops_nothing_or_changes_nothing() {
     spoilt.hands.spoils = true;
     let failure = spoilt.bring_up(&volume(), MINUTE).await.unwrap_err();
     assert!(failure.cause.contains("diff") && failure.cause.contains("Files differ"), "{failure:?}");
+    tells_who_is_stopped(&failure, true);
     assert!(!dir.path().join("volume").join(DATA).exists());
     assert_eq!(spoilt.hands.content(&format!("var/lib/etcd/{MEMBER}")).unwrap(), b"objects");
     // A volume with a member of its own: neither is taken for the other.
@@ -254,6 +286,7 @@ async fn what_is_refused_is_refused_while_the_member_runs() {
         let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
         assert!(failure.code == Code::VolumeRefused && failure.cause.contains(cause), "{failure:?}");
         assert!(*keeper.hands.running.lock().unwrap(), "{cause}");
+        tells_who_is_stopped(&failure, false);
         assert!(!keeper.hands.table().contains(PLACE), "{cause}");
     }
 }
