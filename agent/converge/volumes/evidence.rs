@@ -1,6 +1,7 @@
 //! Reads what the decision about a volume needs: its disk, what lies below its mount point, the marker in it. Writes nothing.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Hands, Outcome, VolumeKeeper, find, passing};
@@ -14,6 +15,37 @@ use crate::storage::{making, mount_unit};
 
 /// How long a disk may take to be read at both ends.
 const READ_LIMIT: Duration = Duration::from_mins(1);
+
+/// How many threads a disk may keep that does not answer. Nobody can end them, and the unit's 64 (TasksMax) are for resolving
+/// names, too. Two: a disk that came back in the place of a silent one is looked at, too.
+const THREADS_OF_A_DISK: usize = 2;
+
+/// The nodes of the disks that threads of this process are at, each as often as there are threads.
+static AT_WORK: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// A thread's place at a disk, until the thread ends.
+struct Place(String);
+
+impl Place {
+    /// `None` if no more threads may go there.
+    fn at(node: &str) -> Option<Self> {
+        let mut nodes = AT_WORK.lock().unwrap_or_else(PoisonError::into_inner);
+        if nodes.iter().filter(|one| *one == node).count() >= THREADS_OF_A_DISK {
+            return None;
+        }
+        nodes.push(node.to_owned());
+        Some(Self(node.to_owned()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut nodes = AT_WORK.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = nodes.iter().position(|one| *one == self.0) {
+            nodes.swap_remove(at);
+        }
+    }
+}
 
 /// Largest marker that is read, in bytes.
 const MARKER_LIMIT: u64 = 64 * 1024;
@@ -43,16 +75,20 @@ impl<H: Hands> VolumeKeeper<H> {
         self.beside_the_loop(disk, move |probe, disk| probe.read_evidence(disk, &serial)).await
     }
 
-    /// Off the loop and bounded: a disk whose storage is gone may never answer.
+    /// Off the loop and bounded in time and in threads: a disk whose storage is gone may never answer.
     pub(super) async fn beside_the_loop<T: Send + 'static>(
         &self,
         disk: &Disk,
         work: impl FnOnce(&Probe, &Disk) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let node = disk.node.display().to_string();
-        let (probe, disk) = (self.probe.clone(), disk.clone());
-        let working = tokio::task::spawn_blocking(move || work(&probe, &disk));
         let silent = || Error::transient(format!("{node} does not answer within {} s", READ_LIMIT.as_secs()));
+        let place = Place::at(&node).ok_or_else(silent)?;
+        let (probe, disk) = (self.probe.clone(), disk.clone());
+        let working = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            work(&probe, &disk)
+        });
         self.clock.limit(READ_LIMIT, working).await.ok_or_else(silent)?.map_err(Error::transient)?
     }
 
