@@ -5,7 +5,7 @@ use std::path::Path;
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::volumes::is_attached;
-use crate::desired::{Desired, Probe as Measurement, Volume};
+use crate::desired::{Content, Desired, Probe as Measurement, Volume};
 use crate::error::Error;
 use crate::files::Tree;
 use crate::report::{Code, Event, Phase};
@@ -54,7 +54,9 @@ pub fn ailments(desired: &Desired, root: &Tree, disks: &[Disk]) -> Vec<Ailment> 
 }
 
 fn signs(root: &Tree, path: &str, volume: Option<&Volume>, gone: bool) -> Signs {
-    let mut signs = Signs { volume: volume.map(|volume| volume.disk.as_str().to_owned()), gone, ..Signs::default() };
+    // Of a thin pool nothing is mounted: the directory lies on the root disk.
+    let named = volume.filter(|volume| gone || volume.content != Content::ThinPool);
+    let mut signs = Signs { volume: named.map(|volume| volume.disk.as_str().to_owned()), gone, ..Signs::default() };
     let place = Path::new(path);
     // A store that is not there is found by whoever looks at its service.
     if gone || root.facts(place).is_ok_and(|facts| facts.is_none()) {
@@ -71,4 +73,26 @@ fn signs(root: &Tree, path: &str, volume: Option<&Volume>, gone: bool) -> Signs 
         Err(errno) => signs.unreadable = Some(errno.to_string()),
     }
     signs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::mount_unit::tests::volume;
+    use crate::storage::probe::tests::put;
+
+    #[test]
+    fn what_ails_the_root_disk_is_not_told_of_the_volume_that_carries_a_pool() {
+        let dir = tempfile::tempdir().unwrap();
+        put(dir.path(), "var/lib/docker/image", b"");
+        let root = Tree::open(dir.path()).unwrap();
+        let pool = Volume { content: Content::ThinPool, ..volume() };
+        let named = Some(volume().disk.as_str().to_owned());
+        for (volume, gone, expected) in
+            [(&volume(), false, &named), (&pool, false, &None), (&pool, true, &named), (&volume(), true, &named)]
+        {
+            let signs = signs(&root, "/var/lib/docker", Some(volume), gone);
+            assert_eq!((&signs.volume, signs.free.is_none()), (expected, gone), "{:?}", volume.content);
+        }
+    }
 }

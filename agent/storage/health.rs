@@ -9,7 +9,7 @@ const LEAST_FREE: u64 = 64 << 20;
 /// What was seen of the place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signs {
-    /// The volume that it lies on; none: the root disk.
+    /// The volume that it lies on, or lay; none: the root disk.
     pub volume: Option<String>,
     /// No disk carries the volume's id any more.
     pub gone: bool,
@@ -54,8 +54,10 @@ pub fn ailment(path: &str, signs: &Signs) -> Option<Error> {
         );
     }
     let free = signs.free.filter(|free| *free < LEAST_FREE)?;
-    let more = volume
-        .map_or_else(|| "give the store a volume".to_owned(), |volume| format!("`openstack volume set --size` for {volume}"));
+    let more = volume.map_or_else(
+        || "give the store a volume, or the server a larger root disk".to_owned(),
+        |volume| format!("`openstack volume set --size` for {volume}"),
+    );
     Some(
         Error::permanent(format!("{path} on {disk} is full: {} MiB are free", free >> 20))
             .rule(format!("a store needs {} MiB to work in", LEAST_FREE >> 20))
