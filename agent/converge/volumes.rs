@@ -76,7 +76,7 @@ fn passing(step: &str, error: &Error) -> Stopped {
 /// Output of an external program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ran {
-    /// Exit status.
+    /// Exit status; minus the signal's number where a signal ended it.
     pub status: i32,
     /// Standard output.
     pub stdout: String,
@@ -85,10 +85,24 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// What a program that failed says of it: `status 1: no space left`.
+    /// Whether somebody ended it: the time limit, the kernel where memory is short. It did not come to a result of its own.
+    fn was_ended(&self) -> bool {
+        self.status < 0
+    }
+
+    /// How it ended: `ended with status 1`.
+    fn end(&self) -> String {
+        if self.was_ended() {
+            format!("was ended by signal {}", self.status.unsigned_abs())
+        } else {
+            format!("ended with status {}", self.status)
+        }
+    }
+
+    /// What a program that failed says of it: `ended with status 1: no space left`.
     fn complaint(&self) -> String {
         let words = self.stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing");
-        format!("status {}: {words}", self.status)
+        format!("{}: {words}", self.end())
     }
 }
 

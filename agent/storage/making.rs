@@ -13,12 +13,13 @@ pub fn argv(volume: &Volume, uuid: &str, device: &str, force: bool) -> Vec<Strin
         Content::ThinPool => thin_pool::dashed(uuid),
     };
     let label = format!("hna-{}", volume.role);
+    // -K: nothing is discarded. On a large volume that takes longer than a program may run, and a blank one gains nothing by it.
     let words: Vec<&str> = match (volume.content, force) {
         // overlayfs needs the types of files in directories, which xfsprogs before 4.2 leave out.
-        (Content::Xfs, false) => vec!["mkfs.xfs", "-q", "-n", "ftype=1", "-m", &uuid, "-L", &label],
-        (Content::Xfs, true) => vec!["mkfs.xfs", "-q", "-f", "-n", "ftype=1", "-m", &uuid, "-L", &label],
-        (Content::Btrfs, false) => vec!["mkfs.btrfs", "-q", "-U", &uuid, "-L", &label],
-        (Content::Btrfs, true) => vec!["mkfs.btrfs", "-q", "-f", "-U", &uuid, "-L", &label],
+        (Content::Xfs, false) => vec!["mkfs.xfs", "-q", "-K", "-n", "ftype=1", "-m", &uuid, "-L", &label],
+        (Content::Xfs, true) => vec!["mkfs.xfs", "-q", "-K", "-f", "-n", "ftype=1", "-m", &uuid, "-L", &label],
+        (Content::Btrfs, false) => vec!["mkfs.btrfs", "-q", "-K", "-U", &uuid, "-L", &label],
+        (Content::Btrfs, true) => vec!["mkfs.btrfs", "-q", "-K", "-f", "-U", &uuid, "-L", &label],
         (Content::ThinPool, false) => vec!["lvm", "pvcreate", "--quiet", "--uuid", &uuid, "--norestorefile"],
         (Content::ThinPool, true) => {
             vec!["lvm", "pvcreate", "--quiet", "--yes", "--force", "--force", "--uuid", &uuid, "--norestorefile"]
@@ -69,9 +70,9 @@ mod tests {
     fn every_content_is_made_with_the_recorded_uuid_and_forced_only_where_it_is_said() {
         let drawn = "0b7e1122-3344-4566-b788-99aabbccddee";
         for (content, force, expected) in [
-            (Content::Xfs, false, format!("mkfs.xfs -q -n ftype=1 -m uuid={drawn} -L hna-etcd /dev/vdb")),
-            (Content::Xfs, true, format!("mkfs.xfs -q -f -n ftype=1 -m uuid={drawn} -L hna-etcd /dev/vdb")),
-            (Content::Btrfs, false, format!("mkfs.btrfs -q -U {drawn} -L hna-etcd /dev/vdb")),
+            (Content::Xfs, false, format!("mkfs.xfs -q -K -n ftype=1 -m uuid={drawn} -L hna-etcd /dev/vdb")),
+            (Content::Xfs, true, format!("mkfs.xfs -q -K -f -n ftype=1 -m uuid={drawn} -L hna-etcd /dev/vdb")),
+            (Content::Btrfs, false, format!("mkfs.btrfs -q -K -U {drawn} -L hna-etcd /dev/vdb")),
             (
                 Content::ThinPool,
                 false,

@@ -192,7 +192,7 @@ impl<H: Hands> VolumeKeeper<H> {
             return Ok(());
         }
         let words = [&ran.stderr, &ran.stdout].into_iter().flat_map(|text| text.lines()).next().unwrap_or("it said nothing");
-        let error = Error::permanent(format!("`{}` ended with status {}: {words}", argv.join(" "), ran.status));
+        let error = Error::permanent(format!("`{}` {}: {words}", argv.join(" "), ran.end()));
         Err(failed("move", &error.remedy("nothing was changed on the root disk; the next try copies anew")).into())
     }
 

@@ -45,7 +45,11 @@ impl<H: Hands> VolumeKeeper<H> {
         let program = argv.first().cloned().unwrap_or_default();
         let ran = self.hands.run(&mkfs_key(volume), argv).await.map_err(|error| passing("mkfs", &error))?;
         if ran.status != 0 {
-            let words = format!("{program} {device} ended with {}", ran.complaint());
+            let words = format!("{program} {device} {}", ran.complaint());
+            if ran.was_ended() {
+                // It may have come to nothing yet, and has refused nothing. The next try goes on from the record.
+                return Err(failed("mkfs", &Error::permanent(words)).into());
+            }
             return Err(self.mkfs_failed(volume, &disk, force, &before.disk, &words).await);
         }
         // What counts is on the disk, not what mkfs says.

@@ -141,7 +141,7 @@ impl<H: Hands> VolumeKeeper<H> {
             let ran =
                 self.hands.run(&format!("program-grow-{}", volume.role), argv).await.map_err(|error| passing("grow", &error))?;
             if ran.status != 0 {
-                let error = Error::permanent(format!("{command} ended with {}", ran.complaint()));
+                let error = Error::permanent(format!("{command} {}", ran.complaint()));
                 return Err(failed("grow", &error.remedy(format!("`{command}`; until then the store has its old size"))).into());
             }
         }

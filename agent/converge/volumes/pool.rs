@@ -48,7 +48,7 @@ impl<H: Hands> VolumeKeeper<H> {
         let uuid = evidence.disk.signatures.first().and_then(|one| one.uuid.clone()).unwrap_or_default();
         let ran = self.lvm(volume, thin_pool::ask_member(&disk.node.display().to_string())).await?;
         if ran.status != 0 {
-            return Ok(MarkerEvidence::Unreadable(complaint(&ran)));
+            return Ok(MarkerEvidence::Unreadable(format!("LVM {}", complaint(&ran))));
         }
         let member = thin_pool::member(&ran.stdout);
         Ok(thin_pool::marker(&member.tags, &uuid).map_or(MarkerEvidence::Absent, MarkerEvidence::Found))
@@ -144,7 +144,7 @@ impl<H: Hands> VolumeKeeper<H> {
         if ran.status == 0 {
             return Ok(ran.stdout);
         }
-        let error = Error::permanent(format!("`{words}` ended with {}", complaint(&ran)));
+        let error = Error::permanent(format!("`{words}` {}", complaint(&ran)));
         Err(failed("pool", &error.remedy("`pvs; vgs; lvs -a` show how far it came; the next try goes on from there")).into())
     }
 
@@ -156,7 +156,7 @@ impl<H: Hands> VolumeKeeper<H> {
 fn complaint(ran: &Ran) -> String {
     // LVM warns before it complains.
     let words = ran.stderr.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it said nothing");
-    format!("status {}: {words}", ran.status)
+    format!("{}: {words}", ran.end())
 }
 
 /// The same for every call about a volume, so that the next agent finds one that still runs.

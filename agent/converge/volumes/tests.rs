@@ -126,6 +126,7 @@ impl Hands for Machine {
                 put(&self.root, NODE, &[b"torn".to_vec(), vec![0; SIZE - 4]].concat());
                 return Ok(Ran { status: 1, stdout: String::new(), stderr: "I/O error\n".into() });
             }
+            "is ended" => return Ok(Ran { status: -9, ..Ran::default() }),
             words => return Ok(Ran { status: 1, stdout: String::new(), stderr: format!("\n{words}\n") }),
         }
         Ok(Ran::default())
@@ -192,7 +193,7 @@ async fn a_blank_volume_is_recorded_formatted_mounted_marked_and_then_left_alone
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path(), &vec![0; SIZE]);
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
-    assert_eq!(log(&keeper), ["mkfs.xfs -q -n ftype=1 -m uuid=U -L hna-etcd NODE", "reload", "start var-lib-etcd.mount"]);
+    assert_eq!(log(&keeper), ["mkfs.xfs -q -K -n ftype=1 -m uuid=U -L hna-etcd NODE", "reload", "start var-lib-etcd.mount"]);
     assert_eq!(codes(&keeper), [Code::VolumeFound, Code::VolumeFormatting, Code::VolumeFormatted, Code::VolumeMounted]);
     let marker: Marker = keeper.root.read_json(Path::new("var/lib/etcd/.heat-node-agent")).unwrap().unwrap();
     let record = keeper.record(&volume()).unwrap().unwrap();
@@ -209,7 +210,6 @@ async fn a_blank_volume_is_recorded_formatted_mounted_marked_and_then_left_alone
     assert_eq!(log(&keeper), ["stop var-lib-etcd.mount", "reload", "start var-lib-etcd.mount"]);
 }
 
-#[tokio::test]
 #[tokio::test]
 async fn a_disk_that_never_answers_keeps_two_threads_and_no_other_disk_from_being_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -239,6 +239,7 @@ async fn a_disk_that_never_answers_keeps_two_threads_and_no_other_disk_from_bein
     assert_eq!(*started.lock().unwrap(), 2);
 }
 
+#[tokio::test]
 async fn a_disk_that_mkfs_refuses_is_never_forced() {
     let dir = tempfile::tempdir().unwrap();
     let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
@@ -249,8 +250,23 @@ async fn a_disk_that_mkfs_refuses_is_never_forced() {
         assert!(failure.cause.ends_with("ended with status 1: vdb appears to contain something"), "{failure:?}");
         assert!(failure.remedy.contains("wipefs") && failure.remedy.contains("blkdiscard"), "{failure:?}");
         assert_eq!(keeper.record(&volume()), Ok(None), "nothing of ours is on the disk");
-        assert_eq!(log(&keeper), ["mkfs.xfs -q -n ftype=1 -m uuid=U -L hna-etcd NODE"]);
+        assert_eq!(log(&keeper), ["mkfs.xfs -q -K -n ftype=1 -m uuid=U -L hna-etcd NODE"]);
     }
+}
+
+#[tokio::test]
+async fn a_mkfs_that_was_ended_has_refused_nothing_and_is_run_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
+    keeper.hands.mkfs = "is ended";
+    let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
+    assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeFailed, "volume etcd: mkfs"));
+    assert!(failure.cause.ends_with(" was ended by signal 9: it said nothing"), "{failure:?}");
+    assert!(failure.rule.is_none() && !failure.remedy.contains("blkdiscard"), "{failure:?}");
+    keeper.hands.mkfs = "good";
+    log(&keeper);
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    assert_eq!(log(&keeper)[..2], ["wait program-mkfs-etcd", "mkfs.xfs -q -K -n ftype=1 -m uuid=U -L hna-etcd NODE"]);
 }
 
 #[tokio::test]
@@ -273,7 +289,7 @@ async fn what_a_broken_mkfs_left_is_forced_only_if_it_carries_the_recorded_uuid(
         assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
         let done = log(&keeper);
         assert!(done[1].starts_with("inspect xfs ro,") && done[2].starts_with("stop run-heat"), "looked into before: {done:?}");
-        assert_eq!(done[3], "mkfs.xfs -q -f -n ftype=1 -m uuid=U -L hna-etcd NODE");
+        assert_eq!(done[3], "mkfs.xfs -q -K -f -n ftype=1 -m uuid=U -L hna-etcd NODE");
         assert_eq!(keeper.record(&volume()).unwrap().unwrap().fs_uuid, record.fs_uuid, "a retry draws no other UUID");
     }
 }
@@ -284,7 +300,7 @@ async fn a_blank_disk_after_a_crash_before_mkfs_takes_the_ordinary_path() {
     let keeper = keeper(dir.path(), &vec![0; SIZE]);
     recorded(&keeper, State::Formatting);
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
-    assert_eq!(log(&keeper)[..2], ["wait program-mkfs-etcd", "mkfs.xfs -q -n ftype=1 -m uuid=U -L hna-etcd NODE"]);
+    assert_eq!(log(&keeper)[..2], ["wait program-mkfs-etcd", "mkfs.xfs -q -K -n ftype=1 -m uuid=U -L hna-etcd NODE"]);
 }
 
 #[tokio::test]
