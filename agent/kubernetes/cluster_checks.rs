@@ -323,6 +323,18 @@ impl Checks<'_> {
             let rule = "an odd number: with one more, an even cluster survives no more failures";
             self.wrong(MEMBERS, format!("names {} members", members.len()), rule, "give 1, 3 or 5 members");
         }
+        // etcd makes members' ids of the cluster's token, too: with a token each they never find each other. The stack's id is no
+        // token for them: Magnum gives each master a stack of its own.
+        let has_id = ["CLUSTER_UUID", "BAY_UUID"].iter().any(|name| self.parameters.get(name).is_some());
+        if members.len() > 1 && !joins && !has_id {
+            let rule = "members of a new etcd cluster must have one token, which is CLUSTER_UUID";
+            self.wrong(
+                "CLUSTER_UUID",
+                "is missing, and ETCD_INITIAL_CLUSTER names several members",
+                rule,
+                "give every master the same",
+            );
+        }
     }
 
     fn runtime(&mut self) {
@@ -709,6 +721,10 @@ mod tests {
                 &[&[members("bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380")]],
                 "ETCD_INITIAL_CLUSTER: names 2 members",
             ),
+            (
+                &[&[members(three), ("CLUSTER_UUID", "")]],
+                "CLUSTER_UUID: is missing, and ETCD_INITIAL_CLUSTER names several members",
+            ),
             (&[&[members("b=https://10.0.0.12:2380")]], "ETCD_INITIAL_CLUSTER: does not name this node"),
             (
                 &[&[members("b=https://10.0.0.11:2380")]],
@@ -817,6 +833,10 @@ mod tests {
                 ("ETCD_LEARNER", "true"),
                 ("ETCD_TAG", "v3.5.13"),
             ]],
+            // The token that counts is the cluster's that is there; one member agrees with itself.
+            &[&[("ETCD_INITIAL_CLUSTER", three), ("ETCD_INITIAL_CLUSTER_STATE", "existing"), ("CLUSTER_UUID", "")]],
+            &[&[("ETCD_INITIAL_CLUSTER", "bay-master-0=https://10.0.0.11:2380"), ("CLUSTER_UUID", "")]],
+            &[&[("ETCD_INITIAL_CLUSTER", three), ("CLUSTER_UUID", ""), ("BAY_UUID", "3d9f2b60-7a41-4e0c-9c55-1b2a3c4d5e6f")]],
             &[&[("PORTAL_NETWORK_CIDR", "172.20.0.0/16")]],
             &[&[("KUBE_NODE_IP", "2001:db8::11"), ("PORTAL_NETWORK_CIDR", "fd00:1::/108"), ("PODS_NETWORK_CIDR", "fd00:2::/56")]],
             &[&[

@@ -104,7 +104,7 @@ pub const TABLE: &[Parameter] = &[
     p("INSTANCE_NAME", Label, "", "name of the server in Nova: name of the node and of the etcd member"),
     p("NODEGROUP_ROLE", Word, "", "role of the node group: master, or any word for workers"),
     p("NODEGROUP_NAME", Word, "", "name of the node group: a label of the node"),
-    p("CLUSTER_UUID", Uuid, "", "id of the cluster, which volumes are marked with"),
+    p("CLUSTER_UUID", Uuid, "", "id of the cluster: volumes are marked with it, several etcd members know each other by it"),
     p("BAY_UUID", Uuid, "", "id of the cluster in Magnum's first releases"),
     p("ARCH", Word, "", "CPU architecture in image names; worked out on the node"),
     p("PROJECT_ID", Word, "", "project of the cluster"),
