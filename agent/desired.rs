@@ -405,8 +405,10 @@ pub enum Probe {
         url: String,
         /// Body without the white space around it: `ok`.
         body: Option<String>,
-        /// File with the authority that signed an https server; else the system's authorities.
+        /// File with the authority that signed an https server, where the node shows nobody; else the system's authorities.
         authority: Option<String>,
+        /// Whom an https server is shown, and by whom it is signed.
+        identity: Option<ClientIdentity>,
     },
     /// Somebody listens at this socket: a runtime that speaks gRPC alone.
     Socket(String),

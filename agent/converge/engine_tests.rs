@@ -250,7 +250,7 @@ impl Prober for Fake {
         next.unwrap_or_else(|| Ok(json!({"health": "true"})))
     }
 
-    async fn get_text(&self, _url: &str, _authority: Option<&str>) -> Result<String> {
+    async fn get_text(&self, _url: &str, _authority: Option<&str>, _identity: Option<&ClientIdentity>) -> Result<String> {
         Ok("ok".to_owned())
     }
 

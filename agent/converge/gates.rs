@@ -354,8 +354,9 @@ async fn ask(root: &Tree, prober: &impl Prober, probe: &Probe) -> Result<(), Str
             expect(&info, "Driver", storage_driver)?;
             expect(&info, "DockerRootDir", data_root)
         }
-        Probe::Http { url, body, authority } => {
-            let answer = prober.get_text(url, authority.as_deref()).await.map_err(|error| error.to_string())?;
+        Probe::Http { url, body, authority, identity } => {
+            let answer =
+                prober.get_text(url, authority.as_deref(), identity.as_ref()).await.map_err(|error| error.to_string())?;
             match body {
                 Some(body) if answer.trim() != body => Err(format!("the answer is {}, not {body}", quoted(answer.trim()))),
                 _ => Ok(()),
@@ -563,20 +564,25 @@ mod tests {
             root.write(Path::new(path), authority.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
         }
         let starting = || status("500 Internal Server Error", "[-]etcd failed: reason withheld\nhealthz check failed");
-        let server = Fake::start_tls(vec![starting(), ok("not ok"), ok("ok\n")], ours.identity("127.0.0.1", (2020, 2090))).await;
+        let unknown = status("401 Unauthorized", "ok");
+        let server =
+            Fake::start_tls(vec![starting(), unknown, ok("not ok"), ok("ok\n")], ours.identity("127.0.0.1", (2020, 2090))).await;
         let http = Http::new(Tls::default(), root, Clock::system());
         let url = format!("{}/readyz", server.base);
         let question = |file: Option<&str>| Probe::Http {
             url: url.clone(),
             body: Some("ok".to_owned()),
             authority: file.map(str::to_owned),
+            identity: None,
         };
         let tree = Tree::open(dir.path()).unwrap();
         for stranger in [None, Some("/other.crt"), Some("/absent.crt")] {
             let cause = ask(&tree, &http, &question(stranger)).await.unwrap_err();
             assert!(server.requests().is_empty(), "{stranger:?}: {cause}");
         }
-        assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), format!("{url} answers 500"));
+        for cause in ["500", "401"] {
+            assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), format!("{url} answers {cause}"));
+        }
         assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), "the answer is not ok, not ok");
         assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await, Ok(()));
         assert!(server.requests().iter().all(|request| request.starts_with("GET /readyz ")));
@@ -587,7 +593,7 @@ mod tests {
         assert!(!cause.contains("answer"), "{cause}");
     }
 
-    /// etcd serves /health to its own clients alone, whose certificates change.
+    /// etcd serves /health to its own clients alone, whose certificates change; an API server may tell only those it knows.
     #[tokio::test]
     async fn an_https_gate_shows_its_certificate_as_it_is_now() {
         let dir = tempfile::tempdir().unwrap();
@@ -600,7 +606,7 @@ mod tests {
             write("/admin.key", &key);
         };
         write("/ca.crt", &ours.pem());
-        let server = Fake::start_tls(vec![ok("{\"health\": \"true\"}")], ours.identity_for_clients_of(&ours)).await;
+        let server = Fake::start_tls(vec![ok("{\"health\": \"true\"}"), ok("ok")], ours.identity_for_clients_of(&ours)).await;
         let http = Http::new(Tls::default(), Arc::clone(&root), Clock::system());
         let [certificate, key, authority] = ["/admin.crt", "/admin.key", "/ca.crt"].map(str::to_owned);
         let question = |identity| Probe::HttpJson {
@@ -617,6 +623,16 @@ mod tests {
         assert_eq!(ask(&root, &http, &known).await, Ok(()));
         assert!(ask(&root, &http, &question(None)).await.is_err());
         assert_eq!(server.requests().len(), 1);
+        let Probe::HttpJson { url, identity, .. } = known else { panic!() };
+        let text = |identity| Probe::Http {
+            url: url.clone(),
+            body: Some("ok".to_owned()),
+            authority: Some("/ca.crt".to_owned()),
+            identity,
+        };
+        assert!(ask(&root, &http, &text(None)).await.is_err());
+        assert_eq!(ask(&root, &http, &text(identity)).await, Ok(()));
+        assert_eq!(server.requests().len(), 2);
     }
 
     #[test]

@@ -199,8 +199,14 @@ pub trait Objects {
 pub trait Prober {
     /// GETs a URL, shown to the server as this identity where one is given; the JSON of a 2xx answer.
     fn get_json(&self, url: &str, identity: Option<&ClientIdentity>) -> impl Future<Output = Result<Value>>;
-    /// GETs a URL, the server signed by the authority in a file where one is given; the text of a 2xx answer.
-    fn get_text(&self, url: &str, authority: Option<&str>) -> impl Future<Output = Result<String>>;
+    /// GETs a URL, shown to the server as this identity where one is given, else the server signed by the authority in a file
+    /// where one is given; the text of a 2xx answer.
+    fn get_text(
+        &self,
+        url: &str,
+        authority: Option<&str>,
+        identity: Option<&ClientIdentity>,
+    ) -> impl Future<Output = Result<String>>;
     /// GETs a path from the docker engine behind a socket; the JSON of a 2xx answer.
     fn docker(&self, socket: &str, path: &str) -> impl Future<Output = Result<Value>>;
     /// Connects to a socket, and that is all.

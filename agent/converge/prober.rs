@@ -24,8 +24,11 @@ impl Prober for Http {
         json(&response, url)
     }
 
-    async fn get_text(&self, url: &str, authority: Option<&str>) -> Result<String> {
-        let derived = authority.map(|file| self.believing(file));
+    async fn get_text(&self, url: &str, authority: Option<&str>, identity: Option<&ClientIdentity>) -> Result<String> {
+        let derived = match (identity, authority) {
+            (Some(identity), _) => Some(self.with_identity(identity)),
+            (None, authority) => authority.map(|file| self.believing(file)),
+        };
         let response = derived.as_ref().unwrap_or(self).request(question(url)).await?;
         if !(200..300).contains(&response.status) {
             return Err(Error::transient(format!("{url} answers {}", response.status)));

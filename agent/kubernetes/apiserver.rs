@@ -8,7 +8,7 @@ use super::certificates::{
     service_account_keys,
 };
 use super::cluster::{CLOUD_CONFIG, ClusterSpec, Facts};
-use super::daemon::{Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud};
+use super::daemon::{Asks, Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud};
 use super::etcd;
 use super::kubeconfig::{self, Identity};
 use super::node_spec::{NodeSpec, Role};
@@ -67,8 +67,8 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     let identity = Identity::Certificate { certificate: ADMIN.certificate, key: ADMIN.key };
     let (identity, authority) = if cluster.tls { (identity, Some(AUTHORITY)) } else { (Identity::Nobody, None) };
     desired.files.push(kubeconfig::file(ADMIN_CONFIG, &cluster.server(Role::Master), authority, "admin", &identity));
-    let (url, authority) = health(cluster, &flags);
-    desired.gates.push(ok_gate(GATE, UNIT, url, authority, unless_cloud(cluster, deadline::STORE)));
+    let (url, asks) = health(cluster, &flags);
+    desired.gates.push(ok_gate(GATE, UNIT, url, asks, unless_cloud(cluster, deadline::STORE)));
 }
 
 fn flags(spec: &NodeSpec, cluster: &ClusterSpec) -> Flags {
@@ -229,16 +229,16 @@ fn has_keystone(cluster: &ClusterSpec) -> bool {
     cluster.tls && cluster.control_plane.keystone_auth && cluster.cloud.is_some() && cluster.minor.number() >= 11
 }
 
-/// Where its health is asked for, and by whose authority the answer is believed. Nobody has to be known for it from 1.6
-/// on, with RBAC; before, the port in the clear is there.
-fn health(cluster: &ClusterSpec, flags: &Flags) -> (String, Option<&'static str>) {
+/// Where its health is asked for, and as whom. From 1.6 on, with RBAC, nobody has to be known for it, unless the options ask for
+/// that (`--anonymous-auth=false`): the administrator always is. Before, the port in the clear is there.
+fn health(cluster: &ClusterSpec, flags: &Flags) -> (String, Asks) {
     let path = health_path(cluster);
     if cluster.tls && cluster.minor.number() >= 6 {
         let port = flags.port("secure-port", cluster.api.port).unwrap_or(cluster.api.port);
-        return (format!("https://127.0.0.1:{port}/{path}"), Some(AUTHORITY));
+        return (format!("https://127.0.0.1:{port}/{path}"), Asks::Known(ADMIN.client()));
     }
     let port = flags.port("insecure-port", INSECURE_PORT).unwrap_or(INSECURE_PORT);
-    (format!("http://127.0.0.1:{port}/{path}"), None)
+    (format!("http://127.0.0.1:{port}/{path}"), Asks::Nobody(None))
 }
 
 /// `/readyz`, which came with 1.16 and told nothing of etcd at first; `/healthz` tells of it in every minor
@@ -252,7 +252,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::desired::Probe;
+    use crate::desired::{ClientIdentity, Probe};
     use crate::kubernetes::fixtures::{MINORS, arguments, asked, content, file, gate, master, value};
     use crate::kubernetes::versions::{Minor, flag};
 
@@ -406,21 +406,27 @@ mod tests {
         assert_eq!((value(&same, "insecure-port"), value(&same, "secure-port")), (Some("6443"), Some("6444")));
     }
 
-    /// Health is asked for where nobody has to be known, over TLS wherever that can be, by what holds in the end.
+    /// Health is asked for over TLS wherever that can be, by what holds in the end, and there as somebody the server knows.
     #[test]
     fn the_gate_follows_the_version_and_the_users_port() {
-        for (minor, changes, url, authority) in [
-            (1, &[][..], "http://127.0.0.1:8080/healthz", None),
-            (5, &[], "http://127.0.0.1:8080/healthz", None),
-            (6, &[], "https://127.0.0.1:6443/healthz", Some(AUTHORITY)),
-            (15, &[], "https://127.0.0.1:6443/healthz", Some(AUTHORITY)),
-            (19, &[], "https://127.0.0.1:6443/healthz", Some(AUTHORITY)),
-            (20, &[], "https://127.0.0.1:6443/readyz", Some(AUTHORITY)),
-            (37, &[("KUBE_API_PORT", "443")], "https://127.0.0.1:443/readyz", Some(AUTHORITY)),
-            (28, &[("KUBEAPI_OPTIONS", "--secure-port=8443")], "https://127.0.0.1:8443/readyz", Some(AUTHORITY)),
+        for (minor, changes, url) in [
+            (1, &[][..], "http://127.0.0.1:8080/healthz"),
+            (5, &[], "http://127.0.0.1:8080/healthz"),
+            (6, &[], "https://127.0.0.1:6443/healthz"),
+            (15, &[], "https://127.0.0.1:6443/healthz"),
+            (19, &[], "https://127.0.0.1:6443/healthz"),
+            (20, &[], "https://127.0.0.1:6443/readyz"),
+            (37, &[("KUBE_API_PORT", "443")], "https://127.0.0.1:443/readyz"),
+            (28, &[("KUBEAPI_OPTIONS", "--secure-port=8443")], "https://127.0.0.1:8443/readyz"),
+            (28, &[("KUBEAPI_OPTIONS", "--anonymous-auth=false")], "https://127.0.0.1:6443/readyz"),
         ] {
             let desired = master(minor, changes);
-            let probe = Probe::Http { url: url.to_owned(), body: Some("ok".to_owned()), authority: authority.map(str::to_owned) };
+            let identity = (minor >= 6).then(|| ClientIdentity {
+                certificate: "/etc/kubernetes/certs/admin.crt".to_owned(),
+                key: "/etc/kubernetes/certs/admin.key".to_owned(),
+                authority: "/etc/kubernetes/certs/ca.crt".to_owned(),
+            });
+            let probe = Probe::Http { url: url.to_owned(), body: Some("ok".to_owned()), authority: None, identity };
             let found = gate(&desired, GATE).unwrap();
             assert_eq!((&found.probe, found.unit.as_deref()), (&probe, Some(UNIT)), "{minor}");
             // magnum-node.md 7.2 no. 22

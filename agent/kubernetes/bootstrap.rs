@@ -16,10 +16,10 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use super::apiserver;
-use super::certificates::{ADMIN, AUTHORITY};
+use super::certificates::ADMIN;
 use super::cluster::{ClusterSpec, Facts};
 use super::node_spec::{NodeSpec, Role};
-use crate::desired::{ClientIdentity, Desired, Material, Need, Object};
+use crate::desired::{Desired, Material, Need, Object};
 
 /// The first minor whose workers can join by a token: from 1.11 on a kubelet keeps its certificate where kube-proxy finds it
 /// (pull request 62152 of Kubernetes), from 1.12 on it is known to ask for a serving certificate by its configuration file
@@ -51,11 +51,7 @@ pub(super) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desir
             collection: collection.to_owned(),
             object: name.to_owned(),
             body: Material::Text(body.to_string()),
-            identity: ClientIdentity {
-                certificate: ADMIN.certificate.to_owned(),
-                key: ADMIN.key.to_owned(),
-                authority: AUTHORITY.to_owned(),
-            },
+            identity: ADMIN.client(),
             needs: BTreeSet::from([Need::Gate(apiserver::GATE.to_owned())]),
         });
     };

@@ -11,12 +11,19 @@ use super::cluster::{CERTIFICATES, CertificateSource, ClusterSpec, Facts};
 use super::host::{add_directory, directory};
 use super::node_spec::{NodeSpec, Role};
 use super::podmaster;
-use crate::desired::{Authority, Certificate, Desired, File, KeyType, Material, Owner, Signer};
+use crate::desired::{Authority, Certificate, ClientIdentity, Desired, File, KeyType, Material, Owner, Signer};
 
 /// A certificate and its key.
 pub(super) struct Pair {
     pub(super) certificate: &'static str,
     pub(super) key: &'static str,
+}
+
+impl Pair {
+    /// Who shows it to a server of the cluster.
+    pub(super) fn client(&self) -> ClientIdentity {
+        ClientIdentity { certificate: self.certificate.to_owned(), key: self.key.to_owned(), authority: AUTHORITY.to_owned() }
+    }
 }
 
 macro_rules! pair {
@@ -390,7 +397,7 @@ mod tests {
     fn every_wish_has_a_reader_and_what_is_read_is_wished() {
         for (what, desired) in nodes() {
             let identities = desired.gates.iter().filter_map(|gate| match &gate.probe {
-                Probe::HttpJson { identity, .. } => identity.as_ref(),
+                Probe::HttpJson { identity, .. } | Probe::Http { identity, .. } => identity.as_ref(),
                 _ => None,
             });
             let asked: Vec<&str> =

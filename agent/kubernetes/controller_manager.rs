@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::apiserver;
 use super::certificates::{AUTHORITY, AUTHORITY_KEY, CONTROLLER_MANAGER, Pair, SIGNING_AUTHORITY, service_account_keys};
 use super::cluster::{CLOUD_CONFIG, ClusterSpec, Facts, NetworkDriver, host_of};
-use super::daemon::{Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud};
+use super::daemon::{Asks, Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud};
 use super::kubeconfig::{self, Identity};
 use super::kubelet::VOLUME_PLUGINS;
 use super::node_spec::{NodeSpec, Role};
@@ -175,7 +175,7 @@ impl LocalComponent {
                 Component::ControllerManager => unless_cloud(cluster, deadline::SERVICE),
                 _ => Some(deadline::SERVICE),
             };
-            desired.gates.push(ok_gate(self.gate, self.unit, url, authority, deadline));
+            desired.gates.push(ok_gate(self.gate, self.unit, url, Asks::Nobody(authority), deadline));
         }
     }
 }

@@ -12,7 +12,7 @@ use super::environment_file::line;
 use super::host::{GUARDED, directory};
 use super::node_spec::Role;
 use super::versions::{Checked, CommandLine, Component, Minor, Standing, flag, quoted};
-use crate::desired::{Desired, File, Gate, Need, Owner, Probe, Unit};
+use crate::desired::{ClientIdentity, Desired, File, Gate, Need, Owner, Probe, Unit};
 
 /// Up to this minor flags stand in the variables that distributions' units expand; later one variable holds them all.
 const LAST_WITH_VARIABLES: u16 = 9;
@@ -273,18 +273,36 @@ pub(super) fn unless_cloud(cluster: &ClusterSpec, deadline: Duration) -> Option<
     Some(deadline).filter(|_| !cluster.has_built_in_cloud())
 }
 
+/// Whom a component is shown when it is asked how it is.
+pub(super) enum Asks {
+    /// Nobody; an https server is signed by this authority.
+    Nobody(Option<&'static str>),
+    /// This node, where the component serves TLS.
+    Known(ClientIdentity),
+}
+
 /// A gate that asks a component of this node over HTTP until it answers `ok`.
-pub(super) fn ok_gate(name: &str, unit: &str, url: String, authority: Option<&str>, deadline: Option<Duration>) -> Gate {
-    let with = authority.map(|path| format!("--cacert {path} ")).unwrap_or_default();
+pub(super) fn ok_gate(name: &str, unit: &str, url: String, asks: Asks, deadline: Option<Duration>) -> Gate {
+    let (authority, identity) = match asks {
+        Asks::Nobody(authority) => (authority, None),
+        Asks::Known(identity) => (None, Some(identity)),
+    };
+    let with = authority.map_or_else(|| curl_options(identity.as_ref()), |path| format!("--cacert {path} "));
     Gate {
         name: name.to_owned(),
         unit: Some(unit.to_owned()),
         remedy: format!("`journalctl -u {unit}`; `curl {with}{url}`"),
-        probe: Probe::Http { url, body: Some("ok".to_owned()), authority: authority.map(str::to_owned) },
+        probe: Probe::Http { url, body: Some("ok".to_owned()), authority: authority.map(str::to_owned), identity },
         consecutive: GREEN,
         deadline,
         needs: BTreeSet::from([Need::Unit(unit.to_owned())]),
     }
+}
+
+/// What has curl show this identity, with a space behind it.
+pub(super) fn curl_options(identity: Option<&ClientIdentity>) -> String {
+    let options = |one: &ClientIdentity| format!("--cacert {} --cert {} --key {} ", one.authority, one.certificate, one.key);
+    identity.map(options).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use super::certificates::{ETCD_AUTHORITY, ETCD_CLIENT, ETCD_SERVER};
 use super::cluster::{ClusterSpec, EtcdCluster, host_of};
 use super::cluster_checks::two_numbers;
-use super::daemon::{GREEN, deadline};
+use super::daemon::{GREEN, curl_options, deadline};
 use super::environment_file::line;
 use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, Proxy, Secret, VolumeSpec};
@@ -154,12 +154,11 @@ pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
         applies_files: false,
     });
     let (health, identity) = Listeners::of(spec).gate(address);
-    let shown = identity.as_ref().map(|one| format!("--cacert {} --cert {} --key {} ", one.authority, one.certificate, one.key));
     let has_others = spec.etcd_discovery.is_some() || spec.kubernetes.as_ref().is_some_and(ClusterSpec::has_several_masters);
     desired.gates.push(Gate {
         name: "etcd".to_owned(),
         unit: Some(UNIT.to_owned()),
-        remedy: format!("`journalctl -u {UNIT}`; `curl {}{health}`", shown.unwrap_or_default()),
+        remedy: format!("`journalctl -u {UNIT}`; `curl {}{health}`", curl_options(identity.as_ref())),
         probe: Probe::HttpJson { url: health, key: "health".to_owned(), value: "true".to_owned(), identity },
         consecutive: GREEN,
         // One of several is well when most of them are.

@@ -9,8 +9,9 @@ use std::net::IpAddr;
 use super::apiserver::health_path;
 use super::certificates::AUTHORITY;
 use super::cluster::{ClusterSpec, Facts, host_of};
-use super::daemon::ok_gate;
+use super::daemon::{Asks, ok_gate};
 use super::host::{GUARDED, directory};
+use super::kubelet;
 use super::node_spec::{NodeSpec, Role};
 use crate::desired::{Desired, File, Unit};
 
@@ -37,12 +38,13 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     });
     if tells_health(cluster) {
         let url = format!("{}/{}", cluster.server(spec.role), health_path(cluster));
-        // The masters answer behind it.
-        desired.gates.push(ok_gate("haproxy", UNIT, url, cluster.tls.then_some(AUTHORITY), None));
+        let asks = if cluster.tls { Asks::Known(kubelet::client_identity(cluster)) } else { Asks::Nobody(None) };
+        // The masters answer behind it; a kubelet that joins by a token gets its certificate through it.
+        desired.gates.push(ok_gate("haproxy", UNIT, url, asks, None));
     }
 }
 
-/// Whether the API server tells anybody how it is: over TLS from 1.6 on, with RBAC.
+/// Whether the API server tells its nodes how it is: over TLS from 1.6 on, with RBAC.
 fn tells_health(cluster: &ClusterSpec) -> bool {
     !cluster.tls || cluster.minor.number() >= 6
 }
@@ -86,7 +88,10 @@ backend masters
     );
     let mut check = "check".to_owned();
     if tells_health(cluster) {
-        out.push_str(&format!("    option httpchk GET /{}\n    http-check expect status 200\n", health_path(cluster)));
+        // HAProxy shows nobody. A server whose options want everybody known (`--anonymous-auth=false`, which workers are not
+        // told of) says 401 however it is, and no other server does: better it is used than none.
+        let expected = if cluster.tls { "rstatus ^(200|401)" } else { "status 200" };
+        out.push_str(&format!("    option httpchk GET /{}\n    http-check expect {expected}\n", health_path(cluster)));
         if cluster.tls {
             check = format!("check check-ssl verify required ca-file {AUTHORITY}");
         }
@@ -120,7 +125,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kubernetes::fixtures::{asked, content, file, node, spec};
+    use crate::desired::{Gate, Probe};
+    use crate::kubernetes::fixtures::{self, asked, content, file, node, spec};
 
     fn worker(minor: u16, changes: &[(&str, &str)]) -> Desired {
         let tag = format!("v1.{minor}.3");
@@ -163,6 +169,17 @@ mod tests {
             assert!(text.contains(&format!("    server master-0 {server}\n")), "{text}");
             assert!(text.contains("    server master-1 [2001:db8::12]:"), "{text}");
             assert_eq!(asked(&desired, "haproxy"), gate, "{minor}");
+            // A server that wants everybody known answers 401 to HAProxy, and the node shows itself.
+            let (expected, shows) = match http {
+                Some(_) if changes.is_empty() => (Some("rstatus ^(200|401)"), true),
+                Some(_) => (Some("status 200"), false),
+                None => (None, false),
+            };
+            assert_eq!(text.lines().find_map(|line| line.trim().strip_prefix("http-check expect ")), expected, "{minor}");
+            if let Some(Gate { probe: Probe::Http { identity, .. }, .. }) = fixtures::gate(&desired, "haproxy") {
+                let certificate = identity.as_ref().map(|one| one.certificate.as_str());
+                assert_eq!(certificate, shows.then_some("/etc/kubernetes/certs/kubelet.crt"), "{minor}");
+            }
             // The node itself goes that way.
             assert!(text.contains("    bind 127.0.0.1:"));
             assert!(content(&desired, DROP_IN).contains("Requires=heat-node-agent-guard.service"));

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::certificates::{AUTHORITY, PROXY};
 use super::cluster::{CertificateSource, ClusterSpec, Facts};
-use super::daemon::{Daemon, Variables, deadline, ok_gate};
+use super::daemon::{Asks, Daemon, Variables, deadline, ok_gate};
 use super::kubeconfig::{self, Identity};
 use super::kubelet::OWN_CERTIFICATE;
 use super::node_spec::{NodeSpec, Role};
@@ -51,7 +51,7 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
         .any(|flag| settings.flags.value(flag).is_some_and(|value| value != METRICS && value != CONFIGURATION))
     {
         let url = format!("http://127.0.0.1:{METRICS_PORT}/healthz");
-        let mut gate = ok_gate("kube-proxy", UNIT, url, None, None);
+        let mut gate = ok_gate("kube-proxy", UNIT, url, Asks::Nobody(None), None);
         // It does not serve before the API told it of its node (in newer releases, and where it takes pods' addresses from there).
         if spec.role == Role::Master {
             gate.deadline = Some(deadline::SERVICE);

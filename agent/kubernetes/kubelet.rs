@@ -6,9 +6,9 @@
 use serde_json::{Map, Value, json};
 
 use super::apiserver;
-use super::certificates::{AUTHORITY, KUBELET};
+use super::certificates::{AUTHORITY, KUBELET, Pair};
 use super::cluster::{CertificateSource, ClusterSpec, Facts, MANIFESTS};
-use super::daemon::{Daemon, GREEN, Variables, deadline, has_variables, ok_gate, unless_cloud};
+use super::daemon::{Asks, Daemon, GREEN, Variables, curl_options, deadline, has_variables, ok_gate, unless_cloud};
 use super::host::{add_directory, directory};
 use super::kubeconfig::{self, Identity};
 use super::node_spec::{NodeSpec, Role};
@@ -74,7 +74,7 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired
         // It is not well before the masters gave it a certificate.
         let waits = cluster.certificates == CertificateSource::Bootstrap;
         let deadline = unless_cloud(cluster, deadline::SERVICE).filter(|_| !waits);
-        desired.gates.push(ok_gate("kubelet", UNIT, url, None, deadline));
+        desired.gates.push(ok_gate("kubelet", UNIT, url, Asks::Nobody(None), deadline));
     }
     desired.gates.extend(registration(spec, cluster, &settings));
 }
@@ -95,27 +95,26 @@ fn registration(spec: &NodeSpec, cluster: &ClusterSpec, settings: &Settings) -> 
     let server = cluster.server(spec.role);
     // As the kubelet itself spells it.
     let url = format!("{server}/api/v1/nodes/{}", name.to_ascii_lowercase());
-    let (certificate, key) = match cluster.certificates {
-        CertificateSource::Bootstrap => (OWN_CERTIFICATE, OWN_CERTIFICATE),
-        _ => (KUBELET.certificate, KUBELET.key),
-    };
-    let identity = cluster.tls.then(|| ClientIdentity {
-        certificate: certificate.to_owned(),
-        key: key.to_owned(),
-        authority: AUTHORITY.to_owned(),
-    });
-    let shown = identity.as_ref().map(|one| format!("--cacert {} --cert {} --key {} ", one.authority, one.certificate, one.key));
+    let identity = cluster.tls.then(|| client_identity(cluster));
     // On a master the API is its own: behind its gate nobody asks in vain.
     let api = (spec.role == Role::Master).then(|| Need::Gate(apiserver::GATE.to_owned()));
     Some(Gate {
         name: "registration".to_owned(),
         unit: Some(UNIT.to_owned()),
-        remedy: format!("`journalctl -u {UNIT}`; `curl {}{url}`", shown.unwrap_or_default()),
+        remedy: format!("`journalctl -u {UNIT}`; `curl {}{url}`", curl_options(identity.as_ref())),
         probe: Probe::HttpJson { url, key: "kind".to_owned(), value: "Node".to_owned(), identity },
         consecutive: GREEN,
         deadline: None,
         needs: std::iter::once(Need::Unit(UNIT.to_owned())).chain(api).collect(),
     })
+}
+
+/// As whom the kubelet asks the API over TLS.
+pub(super) fn client_identity(cluster: &ClusterSpec) -> ClientIdentity {
+    match cluster.certificates {
+        CertificateSource::Bootstrap => Pair { certificate: OWN_CERTIFICATE, key: OWN_CERTIFICATE }.client(),
+        _ => KUBELET.client(),
+    }
 }
 
 fn settings(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Settings {
