@@ -247,6 +247,10 @@ fn name_of(word: &str) -> &str {
     word.trim_start_matches('-').split('=').next().unwrap_or_default()
 }
 
+/// A start takes as long as it takes. 0 is no limit to every systemd; before 229 `infinity` is a limit that is over at once
+/// (issue 629 of buildkite/elastic-ci-stack-for-aws, with systemd 219).
+pub(super) const NO_START_TIMEOUT: &str = "TimeoutStartSec=0\n";
+
 /// How many good answers in a row make the gate of a service green (magnum-node.md 7.2 no. 22).
 pub(super) const GREEN: u8 = 3;
 

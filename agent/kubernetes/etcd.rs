@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use super::certificates::{ETCD_AUTHORITY, ETCD_CLIENT, ETCD_SERVER};
 use super::cluster::{ClusterSpec, EtcdCluster, host_of};
 use super::cluster_checks::two_numbers;
-use super::daemon::{GREEN, curl_options, deadline};
+use super::daemon::{GREEN, NO_START_TIMEOUT, curl_options, deadline};
 use super::environment_file::line;
 use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, Proxy, Secret, VolumeSpec};
@@ -270,12 +270,7 @@ fn drop_in(spec: &NodeSpec) -> String {
     } else {
         String::new()
     };
-    let limit = if waits_for_others(spec) {
-        "# With Restart=always: a member that waits for its peers is not given up.\nStartLimitIntervalSec=0"
-    } else {
-        "# It waits for nobody: one that ends so often has lost its disk.\nStartLimitIntervalSec=600\nStartLimitBurst=60"
-    };
-    let mut out = format!(
+    format!(
         "\
 # Made by heat-node-agent.
 [Unit]
@@ -283,7 +278,11 @@ fn drop_in(spec: &NodeSpec) -> String {
 # Never on the directory below the volume.
 RequiresMountsFor={STORE}
 {assertion}\
-{limit}
+# It ends at once where the node has not got the address that it listens on.
+Wants=network-online.target
+After=network-online.target
+# With Restart=always: a member that waits for its peers, its address or room on its disk is not given up.
+StartLimitIntervalSec=0
 
 [Service]
 # The empty line drops the distribution's files, so that ours alone decide.
@@ -291,17 +290,9 @@ EnvironmentFile=
 EnvironmentFile={SETTINGS}
 Restart=always
 RestartSec=5
-"
-    );
-    if discovery(spec).is_some() {
-        out.push_str("# Discovery lasts until every master is there.\nTimeoutStartSec=infinity\n");
-    }
-    out
-}
-
-/// Whether a start may fail for want of other members: by discovery, or as one that joins.
-fn waits_for_others(spec: &NodeSpec) -> bool {
-    discovery(spec).is_some() || spec.kubernetes.as_ref().is_some_and(|cluster| cluster.etcd.joins)
+# It is ready once it has read all that it keeps and found most of its members.
+{NO_START_TIMEOUT}"
+    )
 }
 
 fn store_volume(volume: &VolumeSpec, cluster: &str) -> Volume {
@@ -396,17 +387,25 @@ mod tests {
         assert!(!open.iter().any(|(key, _)| key.contains("CERT") || key.contains("METRICS")));
     }
 
+    /// An address or room on the disk that comes late, gigabytes to read, peers that are not there yet.
     #[test]
-    fn a_member_that_waits_for_nobody_does_not_start_for_ever() {
+    fn a_member_is_never_given_up_but_without_its_store() {
         let members =
             "blue-master-0=https://192.0.2.11:2380,blue-master-1=https://192.0.2.12:2380,blue-master-2=https://192.0.2.13:2380";
-        for (changes, limit) in [
-            (&[][..], "StartLimitIntervalSec=600\nStartLimitBurst=60\n"),
-            (&[("ETCD_INITIAL_CLUSTER", members)], "StartLimitIntervalSec=600\nStartLimitBurst=60\n"),
-            (&[("ETCD_INITIAL_CLUSTER", members), ("ETCD_INITIAL_CLUSTER_STATE", "existing")], "StartLimitIntervalSec=0\n"),
-            (&[("ETCD_DISCOVERY_URL", "https://discovery.example.org/0f1e")], "StartLimitIntervalSec=0\n"),
+        for changes in [
+            &[][..],
+            &[("ETCD_INITIAL_CLUSTER", members)],
+            &[("ETCD_INITIAL_CLUSTER", members), ("ETCD_INITIAL_CLUSTER_STATE", "existing")],
+            &[("ETCD_DISCOVERY_URL", "https://discovery.example.org/0f1e")],
         ] {
-            assert!(content(&master(28, changes), DROP_IN).contains(limit), "{changes:?}");
+            let desired = master(28, changes);
+            let drop_in = content(&desired, DROP_IN);
+            let (of_unit, of_service) = drop_in.split_once("\n[Service]\n").unwrap();
+            for line in ["StartLimitIntervalSec=0", "Wants=network-online.target", "After=network-online.target"] {
+                assert!(of_unit.lines().any(|one| one == line), "{changes:?}: {line}");
+            }
+            assert!(of_service.lines().any(|one| one == "TimeoutStartSec=0"), "{changes:?}");
+            assert!(!drop_in.contains("StartLimitBurst"), "{changes:?}");
         }
         let volume = [("ETCD_VOLUME", "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610")];
         assert!(content(&master(28, &volume), DROP_IN).contains("AssertPathIsReadWrite=/var/lib/etcd\n"));
@@ -448,7 +447,6 @@ mod tests {
             assert_eq!(get(&settings, "ETCD_DISCOVERY_PROXY"), expected, "{proxies:?}");
             assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER"), None);
             assert!(file(&desired, SETTINGS).is_some_and(|file| file.secret && file.mode == 0o600));
-            assert!(content(&desired, DROP_IN).contains("TimeoutStartSec=infinity"));
         }
         let members =
             "blue-master-0=https://192.0.2.11:2380,blue-master-1=https://192.0.2.12:2380,blue-master-2=https://192.0.2.13:2380";

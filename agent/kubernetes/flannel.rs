@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::certificates::{ETCD_AUTHORITY, ETCD_CLIENT};
 use super::cluster::{ClusterSpec, Facts, Networks, host_of};
-use super::daemon::Daemon;
+use super::daemon::{Daemon, NO_START_TIMEOUT};
 use super::etcd::client_identity;
 use super::node_spec::{NodeSpec, Role};
 use super::pod_network;
@@ -68,7 +68,7 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired
     daemon.needs.insert(Need::FlannelKey);
     // It ends when its lease is gone, and is started again (seed-systems.md 8d). It says when it has a subnet. Fedora's unit writes
     // docker's options by itself, where ours writes them.
-    daemon.service_lines.push_str("Type=notify\nTimeoutStartSec=infinity\nExecStartPost=\n");
+    daemon.service_lines.push_str(&format!("Type=notify\n{NO_START_TIMEOUT}ExecStartPost=\n"));
     daemon.add(desired);
     desired.flannel = Some(FlannelStore {
         etcd: EtcdAccess { endpoint, identity: cluster.tls.then(client_identity) },
