@@ -203,7 +203,7 @@ pub enum Command {
     /// Makes this node's part of the network of pods: docker's bridge, a bridge and routes, rules
     ///
     /// From /etc/heat-node-agent/pod-network.json. heat-node-pod-network.service runs it at each boot, without the daemon.
-    /// It waits for flannel's subnet for ten minutes at most, says each thing that it does, and does nothing twice.
+    /// It waits for flannel's subnet as long as it takes, says each thing that it does, and does nothing twice.
     PodNetwork,
     /// Opens the ports of the node's services in the host's firewall
     ///

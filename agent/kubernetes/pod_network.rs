@@ -200,10 +200,12 @@ pub(super) fn of_docker(spec: &NodeSpec, facts: &Facts) -> OfDocker {
     let needs = BTreeSet::from([Need::Unit(POD_NETWORK_UNIT.to_owned())]);
     if cluster.has_flannel_unit() && pods(cluster).is_some() {
         return OfDocker {
-            unit_lines,
+            // Whatever it lacks its options for, it is tried again: the limit of the image's unit (three in a minute, by Debian)
+            // would leave it down after a boot.
+            unit_lines: format!("{unit_lines}StartLimitIntervalSec=0\n"),
             service_lines: format!(
                 "# Without its subnet it does not start: its pods would be in the way of other nodes' pods.\n\
-                 EnvironmentFile={DOCKER_OPTIONS}\n{}",
+                 EnvironmentFile={DOCKER_OPTIONS}\nRestart=always\nRestartSec=5\n{}",
                 command(facts.docker_command.as_deref())
             ),
             needs,
@@ -273,7 +275,8 @@ mod tests {
             let drop_in = content(&desired, DOCKER);
             for line in [
                 "Wants=heat-node-pod-network.service\nAfter=heat-node-pod-network.service\n",
-                "EnvironmentFile=/run/flannel/docker\nExecStart=\nExecStart=dockerd -H fd:// $DOCKER_NETWORK_OPTIONS\n",
+                "After=heat-node-pod-network.service\nStartLimitIntervalSec=0\n",
+                "EnvironmentFile=/run/flannel/docker\nRestart=always\nRestartSec=5\nExecStart=\nExecStart=dockerd -H fd:// $DOCKER_NETWORK_OPTIONS\n",
             ] {
                 assert!(drop_in.contains(line), "{line}: {drop_in}");
             }
@@ -314,7 +317,7 @@ mod tests {
             assert_eq!(command(of_image), expected);
             let facts = Facts { docker_command: of_image.map(str::to_owned), ..Facts::default() };
             let desired = render(&spec(&[("KUBE_TAG", "v1.9.3")]), &facts);
-            assert!(content(&desired, DOCKER).ends_with(&format!("EnvironmentFile=/run/flannel/docker\n{expected}")));
+            assert!(content(&desired, DOCKER).ends_with(&format!("Restart=always\nRestartSec=5\n{expected}")));
         }
     }
 

@@ -118,7 +118,7 @@ def test_docker_gets_flannels_subnet_at_each_boot(hosts):
     host.sh("iptables -F FORWARD")  # the network namespace outlives PID 1 here
     host.reboot()
     assert not host.is_active("heat-node-agent.service") and host.is_active("docker.service")
-    assert bridge() == ["10.100.40.1/24"] and re.search(r"waiting, \d+ s of at most 600 s", said(host))
+    assert bridge() == ["10.100.40.1/24"] and re.search(r"waiting, \d+ s: flannel's subnet file", said(host))
     assert "-A FORWARD -d 10.100.0.0/16 -m comment --comment heat-node-agent -j ACCEPT" in network(host)
 
 
