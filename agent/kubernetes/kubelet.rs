@@ -278,8 +278,10 @@ fn taints(role: Role, cluster: &ClusterSpec) -> Vec<String> {
     };
     let mut taints: Vec<String> = names.iter().map(|name| format!("node-role.kubernetes.io/{name}=:NoSchedule")).collect();
     for taint in &cluster.node.taints {
-        if !taints.contains(taint) {
-            taints.push(taint.clone());
+        // Older kubelets want `=` also where there is no value, as every kubelet takes it.
+        let taint = if taint.contains('=') { taint.clone() } else { taint.replacen(':', "=:", 1) };
+        if !taints.contains(&taint) {
+            taints.push(taint);
         }
     }
     taints
@@ -559,6 +561,10 @@ mod tests {
             arguments(&master(31, &[("KUBELET_OPTIONS", "--register-with-taints=a=b:NoExecute --node-labels x=y")]), UNIT);
         assert_eq!(value(&words, "register-with-taints").unwrap(), format!("{new},a=b:NoExecute"));
         assert_eq!(value(&words, "node-labels"), Some("x=y"));
+        for minor in [6, 31] {
+            let words = arguments(&worker(minor, &[("NODE_TAINTS", "gpu:NoSchedule,gpu=:NoSchedule,a=b:NoExecute")]), UNIT);
+            assert_eq!(value(&words, "register-with-taints"), Some("gpu=:NoSchedule,a=b:NoExecute"), "1.{minor}");
+        }
     }
 
     #[test]
