@@ -220,7 +220,9 @@ impl Daemon {
     }
 }
 
-const MADE: &str = "# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n";
+/// The first line of environment files.
+pub(super) const MADE: &str =
+    "# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n";
 
 /// `/etc/kubernetes/config`: what every component of the first releases reads (magnum-node.md 1.0). With TLS the server
 /// stands in each component's kubeconfig.

@@ -1,6 +1,6 @@
 //! etcd on a master: the distribution's `etcd.service` with our settings.
 //!
-//! Only an environment file is written: a configuration file makes etcd ignore the environment (magnum-node.md 5.6).
+//! Only environment files are written: a configuration file makes etcd ignore the environment (magnum-node.md 5.6).
 //! With TLS clients and peers show certificates, on the loopback too (7.1 no. 6), and so does the agent when it asks for
 //! health. Only for an API server that cannot show one (before 1.3) the loopback is served in the clear.
 //! A learner is made by a member's call (`member add --learner`); what it has on disk is that of any member that joins.
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use super::certificates::{ETCD_AUTHORITY, ETCD_CLIENT, ETCD_SERVER};
 use super::cluster::{ClusterSpec, EtcdCluster, host_of};
 use super::cluster_checks::two_numbers;
-use super::daemon::{GREEN, NO_START_TIMEOUT, curl_options, deadline};
+use super::daemon::{GREEN, MADE, NO_START_TIMEOUT, curl_options, deadline};
 use super::environment_file::line;
 use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, Proxy, Secret, VolumeSpec};
@@ -21,6 +21,8 @@ use crate::network::flannel;
 
 const UNIT: &str = "etcd.service";
 pub(super) const SETTINGS: &str = "/etc/etcd/etcd.conf";
+/// What a member reads only until it has a cluster.
+pub(super) const BOOTSTRAP: &str = "/etc/etcd/bootstrap.conf";
 pub(super) const DROP_IN: &str = "/etc/systemd/system/etcd.service.d/50-heat-node-agent.conf";
 pub(super) const STORE: &str = "/var/lib/etcd";
 pub(super) const DATA: &str = "/var/lib/etcd/default.etcd";
@@ -144,11 +146,16 @@ pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
     let secret = discovery(spec).is_some();
     let mode = if secret { 0o600 } else { 0o644 };
     desired.files.push(File { path: SETTINGS.to_owned(), mode, owner: Owner::root(), content: settings(spec, address), secret });
+    if !secret {
+        desired.files.push(File::public(BOOTSTRAP, bootstrap(spec, address)));
+    }
     desired.files.push(File::public(DROP_IN, drop_in(spec)));
     store_needs.insert(Need::Directory(DATA.to_owned()));
     desired.units.push(Unit {
         name: UNIT.to_owned(),
         enable: true,
+        // Without the members' list: one that has a cluster passes it over, and where masters are added every one of the others
+        // would be restarted at once, in the middle of `member add`. One that is not there yet reads it at its next try.
         restart_on: BTreeSet::from([SETTINGS.to_owned(), DROP_IN.to_owned()]),
         needs: store_needs,
         applies_files: false,
@@ -175,8 +182,7 @@ fn settings(spec: &NodeSpec, address: IpAddr) -> String {
     let listeners = Listeners::of(spec);
     let name = member_name(spec.name.as_ref(), address);
     let (client, peer) = (listeners.client(address), listeners.peer(address));
-    let mut out =
-        String::from("# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.\n");
+    let mut out = String::from(MADE);
     let mut set = |key: &str, value: &str| out.push_str(&line(key, value));
     set("ETCD_NAME", &name);
     set("ETCD_DATA_DIR", DATA);
@@ -192,8 +198,17 @@ fn settings(spec: &NodeSpec, address: IpAddr) -> String {
         if let Some(proxy) = spec.proxy.as_ref().and_then(|proxy| proxy_for(proxy, discovery)) {
             set("ETCD_DISCOVERY_PROXY", proxy.reveal());
         }
-        return out;
     }
+    out
+}
+
+/// The environment file of a member's first start, where it does not find the others by discovery: that one waits with the URL it
+/// has, so another URL is a restart.
+fn bootstrap(spec: &NodeSpec, address: IpAddr) -> String {
+    let name = member_name(spec.name.as_ref(), address);
+    let peer = Listeners::of(spec).peer(address);
+    let mut out = String::from(MADE);
+    let mut set = |key: &str, value: &str| out.push_str(&line(key, value));
     let (members, state) = match spec.kubernetes.as_ref().map(|cluster| &cluster.etcd) {
         Some(etcd) => match &etcd.cluster {
             EtcdCluster::Static(members) => (members.join(","), if etcd.joins { "existing" } else { "new" }),
@@ -270,6 +285,7 @@ fn drop_in(spec: &NodeSpec) -> String {
     } else {
         String::new()
     };
+    let bootstrap = if discovery(spec).is_none() { format!("EnvironmentFile={BOOTSTRAP}\n") } else { String::new() };
     format!(
         "\
 # Made by heat-node-agent.
@@ -288,6 +304,7 @@ StartLimitIntervalSec=0
 # The empty line drops the distribution's files, so that ours alone decide.
 EnvironmentFile=
 EnvironmentFile={SETTINGS}
+{bootstrap}\
 Restart=always
 RestartSec=5
 # It is ready once it has read all that it keeps and found most of its members.
@@ -322,7 +339,11 @@ mod tests {
     use crate::kubernetes::fixtures::{arguments, asked, assignments, content, file, gate, master, node, problems, value};
 
     fn settings_of(minor: u16, changes: &[(&str, &str)]) -> Vec<(String, String)> {
-        assignments(content(&master(minor, changes), SETTINGS))
+        of_both_files(&master(minor, changes))
+    }
+
+    fn of_both_files(desired: &Desired) -> Vec<(String, String)> {
+        [SETTINGS, BOOTSTRAP].iter().flat_map(|path| assignments(content(desired, path))).collect()
     }
 
     fn get<'a>(settings: &'a [(String, String)], key: &str) -> Option<&'a str> {
@@ -447,6 +468,7 @@ mod tests {
             assert_eq!(get(&settings, "ETCD_DISCOVERY_PROXY"), expected, "{proxies:?}");
             assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER"), None);
             assert!(file(&desired, SETTINGS).is_some_and(|file| file.secret && file.mode == 0o600));
+            assert!(file(&desired, BOOTSTRAP).is_none() && !content(&desired, DROP_IN).contains(BOOTSTRAP));
         }
         let members =
             "blue-master-0=https://192.0.2.11:2380,blue-master-1=https://192.0.2.12:2380,blue-master-2=https://192.0.2.13:2380";
@@ -455,6 +477,10 @@ mod tests {
             let settings = settings_of(28, &changes);
             assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER"), Some(members));
             assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER_STATE"), Some(state));
+            let desired = master(28, &changes);
+            assert!(!content(&desired, SETTINGS).contains("ETCD_INITIAL_CLUSTER"), "a change of it would be a restart");
+            let read = format!("\nEnvironmentFile={SETTINGS}\nEnvironmentFile={BOOTSTRAP}\n");
+            assert!(content(&desired, DROP_IN).contains(&read));
             assert_eq!(get(&settings, "ETCD_INITIAL_CLUSTER_TOKEN"), Some("c0ffee00-1111-4222-8333-444455556666"));
         }
         let alone = settings_of(6, &[("INSTANCE_NAME", ""), ("ETCD_TAG", "3.2.26")]);

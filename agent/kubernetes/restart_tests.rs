@@ -174,6 +174,25 @@ fn a_change_restarts_exactly_the_units_that_read_what_changes() {
     }
 }
 
+/// Every member would be restarted at once, in the middle of `member add`.
+#[test]
+fn where_masters_are_added_the_others_are_left_alone() {
+    let of = |count: u8| {
+        (1..=count).map(|index| format!("blue-master-{}=https://192.0.2.1{index}:2380", index - 1)).collect::<Vec<_>>().join(",")
+    };
+    let (three, four, five) = (of(3), of(4), of(5));
+    let of_list = |base: &[(&'static str, &'static str)], list: &str, state: &str| {
+        node(&[base, &[("ETCD_INITIAL_CLUSTER", list), ("ETCD_INITIAL_CLUSTER_STATE", state)]].concat())
+    };
+    for base in [MASTER, OLD_MASTER] {
+        for (list, state) in [(&five, "new"), (&four, "existing")] {
+            let effect = effect(&of_list(base, &three, "new"), &of_list(base, list, state));
+            assert_eq!(effect.changed, BTreeSet::from(["/etc/etcd/bootstrap.conf".to_owned()]), "{base:?} {list}");
+            assert!(effect.restarted.is_empty() && effect.new.is_empty() && effect.helpers.is_empty(), "{effect:?}");
+        }
+    }
+}
+
 /// What is no longer asked for stays on the disk: nobody who still runs may read it.
 #[test]
 fn what_is_left_behind_is_read_by_nobody() {

@@ -18,7 +18,8 @@ fn kubernetes_ansibles_master_is_ours_with_other_ports() {
         2,
         &[("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080"), ("NODE_LAYOUT", "kubernetes-ansible")],
     );
-    let etcd = assignments(content(&desired, "/etc/etcd/etcd.conf"));
+    let mut etcd = assignments(content(&desired, "/etc/etcd/etcd.conf"));
+    etcd.extend(assignments(content(&desired, "/etc/etcd/bootstrap.conf")));
     for (key, expected) in [
         ("ETCD_LISTEN_CLIENT_URLS", "http://192.0.2.11:4001,http://127.0.0.1:4001"),
         ("ETCD_ADVERTISE_CLIENT_URLS", "http://192.0.2.11:4001"),
