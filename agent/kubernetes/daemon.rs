@@ -13,6 +13,7 @@ use super::host::{GUARDED, directory};
 use super::node_spec::Role;
 use super::versions::{Checked, CommandLine, Component, Minor, Standing, flag, quoted};
 use crate::desired::{ClientIdentity, Desired, File, Gate, Need, Owner, Probe, Unit};
+use crate::storage::health::LEAST_FREE;
 
 /// Up to this minor flags stand in the variables that distributions' units expand; later one variable holds them all.
 const LAST_WITH_VARIABLES: u16 = 9;
@@ -252,6 +253,16 @@ fn name_of(word: &str) -> &str {
 /// A start takes as long as it takes. 0 is no limit to every systemd; before 229 `infinity` is a limit that is over at once
 /// (issue 629 of buildkite/elastic-ci-stack-for-aws, with systemd 219).
 pub(super) const NO_START_TIMEOUT: &str = "TimeoutStartSec=0\n";
+
+/// Waits for room on a store before its program starts, which would end at once, again and again. A `df` that fails holds up nobody.
+pub(super) fn room_first(store: &str) -> String {
+    let least = LEAST_FREE >> 10;
+    format!(
+        "ExecStartPre=/bin/sh -c 'while set -- $$(df -Pk {store} | tail -n 1); [ \"$$4\" -lt {least} ]; do \
+         echo \"{store} is full: waiting for {} MiB\"; sleep 10; done'\n",
+        least >> 10
+    )
+}
 
 /// How many good answers in a row make the gate of a service green (magnum-node.md 7.2 no. 22).
 pub(super) const GREEN: u8 = 3;

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use super::certificates::{ETCD_AUTHORITY, ETCD_CLIENT, ETCD_SERVER};
 use super::cluster::{ClusterSpec, EtcdCluster, host_of};
 use super::cluster_checks::two_numbers;
-use super::daemon::{GREEN, MADE, NO_START_TIMEOUT, curl_options, deadline};
+use super::daemon::{GREEN, MADE, NO_START_TIMEOUT, curl_options, deadline, room_first};
 use super::environment_file::line;
 use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, Proxy, Secret, VolumeSpec};
@@ -285,6 +285,7 @@ fn drop_in(spec: &NodeSpec) -> String {
     } else {
         String::new()
     };
+    let room = room_first(STORE);
     let bootstrap = if discovery(spec).is_none() { format!("EnvironmentFile={BOOTSTRAP}\n") } else { String::new() };
     format!(
         "\
@@ -297,7 +298,7 @@ RequiresMountsFor={STORE}
 # It ends at once where the node has not got the address that it listens on.
 Wants=network-online.target
 After=network-online.target
-# With Restart=always: a member that waits for its peers, its address or room on its disk is not given up.
+# With Restart=always: a member that waits for its peers or its address is not given up.
 StartLimitIntervalSec=0
 
 [Service]
@@ -305,6 +306,7 @@ StartLimitIntervalSec=0
 EnvironmentFile=
 EnvironmentFile={SETTINGS}
 {bootstrap}\
+{room}\
 Restart=always
 RestartSec=5
 # It is ready once it has read all that it keeps and found most of its members.
@@ -426,6 +428,7 @@ mod tests {
                 assert!(of_unit.lines().any(|one| one == line), "{changes:?}: {line}");
             }
             assert!(of_service.lines().any(|one| one == "TimeoutStartSec=0"), "{changes:?}");
+            assert!(of_service.contains("\nExecStartPre=/bin/sh -c 'while set -- $$(df -Pk /var/lib/etcd "), "{changes:?}");
             assert!(!drop_in.contains("StartLimitBurst"), "{changes:?}");
         }
         let volume = [("ETCD_VOLUME", "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d610")];

@@ -12,7 +12,7 @@ use ipnet::{IpNet, Ipv4Net};
 use serde_json::{Value, json};
 
 use super::cluster::{ClusterSpec, Facts, NetworkDriver};
-use super::daemon::deadline;
+use super::daemon::{deadline, room_first};
 use super::docker;
 use super::flannel;
 use super::host::add_directory;
@@ -205,7 +205,8 @@ pub(super) fn of_docker(spec: &NodeSpec, facts: &Facts) -> OfDocker {
             unit_lines: format!("{unit_lines}StartLimitIntervalSec=0\n"),
             service_lines: format!(
                 "# Without its subnet it does not start: its pods would be in the way of other nodes' pods.\n\
-                 EnvironmentFile={DOCKER_OPTIONS}\nRestart=always\nRestartSec=5\n{}",
+                 EnvironmentFile={DOCKER_OPTIONS}\n{}Restart=always\nRestartSec=5\n{}",
+                room_first(docker::STORE),
                 command(facts.docker_command.as_deref())
             ),
             needs,
@@ -276,7 +277,8 @@ mod tests {
             for line in [
                 "Wants=heat-node-pod-network.service\nAfter=heat-node-pod-network.service\n",
                 "After=heat-node-pod-network.service\nStartLimitIntervalSec=0\n",
-                "EnvironmentFile=/run/flannel/docker\nRestart=always\nRestartSec=5\nExecStart=\nExecStart=dockerd -H fd:// $DOCKER_NETWORK_OPTIONS\n",
+                "EnvironmentFile=/run/flannel/docker\nExecStartPre=/bin/sh -c 'while set -- $$(df -Pk /var/lib/docker ",
+                "done'\nRestart=always\nRestartSec=5\nExecStart=\nExecStart=dockerd -H fd:// $DOCKER_NETWORK_OPTIONS\n",
             ] {
                 assert!(drop_in.contains(line), "{line}: {drop_in}");
             }

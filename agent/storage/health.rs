@@ -4,7 +4,7 @@ use crate::error::Error;
 
 /// Bytes below which a store counts as full: etcd writes its log in pieces of 64 MB, and an engine fails in the middle of a
 /// layer.
-const LEAST_FREE: u64 = 64 << 20;
+pub const LEAST_FREE: u64 = 64 << 20;
 
 /// What was seen of the place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -123,6 +123,15 @@ def test_a_store_that_is_read_only_full_or_gone_is_told_and_nothing_loops(hosts,
     look(host, server)
     assert "volume set --size" in told(host, "is full")[0]["HNA_REMEDY"]
     host.remove("/var/lib/docker/fill")
+    # A member without room for its log waits for it, and is not started over and over.
+    host.sh("fallocate -l 2G /var/lib/etcd/fill 2>/dev/null || dd if=/dev/zero of=/var/lib/etcd/fill bs=1M status=none || :; "
+            "systemctl kill -s KILL etcd.service")
+    host.wait_for(lambda: host.show("etcd.service", "SubState")["SubState"] == "start-pre")
+    restarts = host.show("etcd.service", "NRestarts", "InvocationID")
+    host.wait_for(lambda: len([e for e in host.journal(unit="etcd.service") if "is full: waiting for 64 MiB" in e["MESSAGE"]]) >= 2)
+    assert host.show("etcd.service", "NRestarts", "InvocationID") == restarts
+    host.remove("/var/lib/etcd/fill")
+    host.wait_for(lambda: host.is_active("etcd.service"))
     # As xfs does it after I/O errors. The member ends, and is not started over and over.
     # systemctl may say that of its processes some could not be reached: they end of themselves.
     host.sh("xfs_io -x -c shutdown /var/lib/etcd; systemctl kill -s KILL etcd.service || :")
