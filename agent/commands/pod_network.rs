@@ -57,7 +57,8 @@ pub fn run() -> Result<ExitCode> {
 }
 
 /// What flannel gave this node, however late: after a power cut it waits for etcd, which needs most of its members, and docker's
-/// start waits in its queue for this unit. Whoever starts it has a deadline of his own. A subnet of an earlier network is waited out: flanneld writes the file anew once it has a lease.
+/// start waits in its queue for this unit. Whoever starts it has a deadline of his own. A subnet of an earlier network is waited
+/// out: flanneld writes the file anew once it has a lease.
 fn subnet(root: &Tree, network: Ipv4Net) -> Result<Subnet> {
     let clock = Clock::system();
     let (waited, mut said) = (clock.start(), None);

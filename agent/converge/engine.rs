@@ -329,14 +329,14 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
     /// needs whom on this node, our drop-ins say.
     fn unbind(&mut self) -> std::result::Result<bool, Failure> {
         let mut is_any = false;
-        for unit in self.desired.units.iter().filter(|unit| !unit.applies_files) {
-            for other in &self.desired.units {
-                let link = format!("/etc/systemd/system/{}.requires/{}", other.name, unit.name);
-                let failed = |error: Error| file_failure("unbinding units", &error);
-                if self.context.root.facts(Path::new(&link)).map_err(failed)?.is_some() {
-                    self.context.root.remove(Path::new(&link)).map_err(failed)?;
-                    is_any = true;
-                }
+        let failed = |error: Error| file_failure("unbinding units", &error);
+        for other in &self.desired.units {
+            let folder = format!("/etc/systemd/system/{}.requires", other.name);
+            if self.context.root.facts(Path::new(&folder)).map_err(failed)?.is_none() {
+                continue;
+            }
+            for unit in self.desired.units.iter().filter(|unit| !unit.applies_files) {
+                is_any |= self.context.root.remove(&Path::new(&folder).join(&unit.name)).map_err(failed)?;
             }
         }
         Ok(is_any)

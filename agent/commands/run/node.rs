@@ -319,18 +319,21 @@ impl Node {
         observed.certificates = wrong.map(ToString::to_string).collect();
         let mut found = drift::causes(&converge::plan(desired, &observed), &observed);
         let mounted: Vec<_> = desired.volumes.iter().filter(|volume| observed.mounted.contains(&volume.role)).collect();
-        for volume in misplaced(&volumes.probe, &disks, &mounted)? {
-            found.push(Cause::of_volume(&format!("volume {} is not what is at {}", volume.disk, volume.mount_point)));
-        }
-        found.extend(sick.iter().map(|ailment| Cause::of_volume(&ailment.cause())));
-        found.extend(unrest.unwrap_or_default());
-        found.extend(self.added(desired)?);
-        // A file says what it says; what units do is judged when they have arrived. They may never, for what the file says.
+        // What was put back before is remembered from here on, too.
+        let added = self.added(desired)?;
         if is_arriving {
+            // A file says what it says; all else is judged when the units have arrived. They may never, for what the file says.
             found.retain(Cause::is_file);
             if found.is_empty() {
                 return Ok(false);
             }
+        } else {
+            for volume in misplaced(&volumes.probe, &disks, &mounted)? {
+                found.push(Cause::of_volume(&format!("volume {} is not what is at {}", volume.disk, volume.mount_point)));
+            }
+            found.extend(sick.iter().map(|ailment| Cause::of_volume(&ailment.cause())));
+            found.extend(unrest.unwrap_or_default());
+            found.extend(added);
         }
         let now = self.clock.now();
         let fought: Vec<Cause> = {
