@@ -207,6 +207,24 @@ async fn new_keys_in_the_metadata_are_followed_and_survive_a_restart() {
 }
 
 #[tokio::test]
+async fn what_heat_said_is_enough_where_a_power_cut_emptied_the_boot_copy() {
+    // Nobody syncs what cloud-init writes: a cut at the first boot leaves its files there and empty.
+    let heat = Fake::start(vec![]).await;
+    let whole = json!({"deployments": [{"id": "a"}], "os-collect-config": {"collectors": ["ec2", "cfn", "local"], "cfn": keys(&heat.base, "AK", "SK")}});
+    heat.play(vec![answer(&whole)]);
+    let machine = Machine::new();
+    machine.put(BOOT, &boot(&heat.base));
+    machine.collector().poll_once().await;
+    machine.put(BOOT, "");
+    let began = machine.clock.now();
+    let mut collector = machine.collector();
+    assert!(collector.poll_once().await.answered);
+    assert!(collector.snapshot().lists("a") && collector.snapshot().is_fresh_since(began));
+    let asked = heat.requests().pop().unwrap();
+    assert!(asked.contains("AWSAccessKeyId=AK&") && asked.contains("StackName=s&"), "{asked}");
+}
+
+#[tokio::test]
 async fn several_paths_are_asked_side_by_side_and_all_must_answer() {
     let heat = Fake::start(vec![
         answer(&json!({"a": 1})),

@@ -114,9 +114,10 @@ def first_boot_and_reboot(heat: Heat, vms, image, stack_name: str) -> str:
 
 def power_cut_and_late_volumes(heat: Heat, vms, image, stack_name: str) -> str:
     vm = vms("late", user_data=node(heat, stack_name), volumes={VDB: "4G"})
-    # So slow that the cut is within the mkfs, whose record is on the disk by then: nobody else writes to the volume.
-    vm.start(writes={VDB: 1})
-    wait_for(lambda: vm.written(VDB) >= 3, BOOT + WORK, "a mkfs that has begun")
+    # The mkfs, which writes more than this, can't end before the cut. Its record is on the disk when it begins, and nobody else
+    # writes to the volume.
+    vm.start(takes={VDB: 1 << 20})
+    wait_for(lambda: vm.written(VDB) >= 1 << 20, BOOT + WORK, "a mkfs under way")
     vm.cut()
 
     vm.volumes = {}

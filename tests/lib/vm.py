@@ -55,9 +55,9 @@ class Vm:
                      {"test": (self.folder / "key.pub").read_text()})
 
     # --- life ---------------------------------------------------------------------------------
-    def start(self, *extra: str, attached: list[str] | None = None, writes: dict[str, int] | None = None) -> "Vm":
-        """Power on; attached: the volumes that are there from the start (all of them by default); writes: the most writes
-        a second that a volume takes."""
+    def start(self, *extra: str, attached: list[str] | None = None, takes: dict[str, int] | None = None) -> "Vm":
+        """Power on; attached: the volumes that are there from the start (all of them by default); takes: the bytes that may be
+        written to a volume before each further one takes a second."""
         drive = "if=none,format=qcow2,cache=unsafe,discard=unmap"
         args = ["qemu-system-x86_64", "-name", self.name, "-M", "pc", "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max",
                 "-pidfile", f"{self.folder}/pid", "-smp", "1", "-m", str(self.memory), "-display", "none", "-nodefaults", "-no-user-config",
@@ -71,7 +71,7 @@ class Vm:
                 "-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
                 "-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{self.port}-:22", "-device", "virtio-net-pci,netdev=net"]
         for volume in self.volumes if attached is None else attached:
-            limit = f",throttling.iops-write={writes[volume]}" if writes and volume in writes else ""
+            limit = f",throttling.bps-write=1,throttling.bps-write-max={takes[volume]}" if takes and volume in takes else ""
             args += ["-drive", f"file={self.folder}/{volume}.qcow2,id=v{volume[:8]},{drive}{limit}",
                      "-device", f"virtio-blk-pci,drive=v{volume[:8]},serial={volume[:20]}"]
         self.since = time.monotonic()
@@ -157,10 +157,10 @@ class Vm:
             self.qmp("device_add", driver="scsi-hd", bus="scsi.0", drive=node, id=f"d{volume[:8]}", serial=volume)
 
     def written(self, volume: str) -> int:
-        """How many writes a volume that was there from the start has taken since then."""
+        """How many bytes a volume that was there from the start has taken since then."""
         for device in self.qmp("query-blockstats"):
             if device.get("device") == f"v{volume[:8]}":
-                return device["stats"]["wr_operations"]
+                return device["stats"]["wr_bytes"]
         raise LookupError(f"{self.name} has no {volume}")
 
     # --- inside -------------------------------------------------------------------------------
