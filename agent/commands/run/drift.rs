@@ -225,6 +225,22 @@ pub(super) fn causes(plan: &Plan, observed: &Observed) -> Vec<Cause> {
     all
 }
 
+/// How the causes of one look are dealt with; what is somebody else's is in neither.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Sorted {
+    /// Another tool does it: left as it is.
+    pub(super) fought: Vec<Cause>,
+    /// To be put back. As long as there is any, no certificate is renewed beside it: that may restart what waits for a repair.
+    pub(super) repairs: Vec<Cause>,
+}
+
+/// Sorts them by what was put back before; without a record of that, nobody is fought with.
+pub(super) fn sorted(found: &[Cause], record: Option<&Record>, now: Timestamp) -> Sorted {
+    let ours = found.iter().filter(|cause| !cause.is_foreign()).cloned();
+    let (fought, repairs) = ours.partition(|cause| record.is_some_and(|record| record.holds(cause, now)));
+    Sorted { fought, repairs }
+}
+
 /// What tells these causes from others, whatever state they are in; 0 for none.
 pub(super) fn digest(causes: &[Cause]) -> u64 {
     let all: Vec<&str> = causes.iter().map(|cause| cause.what.as_str()).collect();
@@ -362,6 +378,28 @@ mod tests {
         }
         assert_eq!(record.repairs.len(), MOST);
         assert!(record.holds(&file("/etc/99", "a"), now) && !record.holds(&first, now), "the oldest are forgotten");
+    }
+
+    #[test]
+    fn what_is_fought_over_or_not_ours_keeps_no_renewal_waiting() {
+        let now = Timestamp(1);
+        let (theirs, gone) = (file("/etc/x", "theirs"), unit("etcd.service"));
+        let foreign = Cause::new(Kind::Foreign, "/etc/y", "", "/etc/y was added".to_owned());
+        let store = Cause::of_volume("the store is read-only");
+        let all = [theirs.clone(), gone.clone(), foreign.clone(), store.clone()];
+        let is = |found: &[Cause], record: Option<&Record>, fought: &[&Cause], repairs: &[&Cause]| {
+            let sorted = sorted(found, record, now);
+            assert_eq!(sorted.fought.iter().collect::<Vec<_>>(), fought);
+            assert_eq!(sorted.repairs.iter().collect::<Vec<_>>(), repairs);
+        };
+        is(&all, Some(&Record::default()), &[], &[&theirs, &gone, &store]);
+        let mut record = Record::default();
+        record.repaired(&all, now);
+        is(&all, Some(&record), &[&theirs, &gone], &[&store]);
+        is(&[theirs.clone(), foreign.clone()], Some(&record), &[&theirs], &[]);
+        is(&[foreign], Some(&record), &[], &[]);
+        // Where nothing is put back but by an order, which puts everything back, nobody is fought with.
+        is(&[theirs.clone(), gone.clone()], None, &[], &[&theirs, &gone]);
     }
 
     #[test]

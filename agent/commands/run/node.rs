@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::drift::{self, Cause};
+use super::drift::{self, Cause, Sorted};
 use super::hands::{Hands, Issuers};
 use super::installed::Answers;
 use super::page;
@@ -336,11 +336,7 @@ impl Node {
             found.extend(added);
         }
         let now = self.clock.now();
-        let fought: Vec<Cause> = {
-            let record = self.drift.borrow();
-            found.iter().filter(|cause| record.as_ref().is_some_and(|record| record.holds(cause, now))).cloned().collect()
-        };
-        let repairs: Vec<Cause> = found.iter().filter(|cause| !cause.is_foreign() && !fought.contains(cause)).cloned().collect();
+        let Sorted { fought, repairs } = drift::sorted(&found, self.drift.borrow().as_ref().filter(|_| spec.repair), now);
         let renews = !is_arriving && desired.trust.as_ref().is_some_and(|trust| trust.renew);
         let is_due = renews && certificates.is_some_and(|look| look.renewable(desired).next().is_some());
         let record = certificates::Record::look(&self.state);
@@ -352,17 +348,16 @@ impl Node {
         // A file that another tool writes stays as that tool wants it.
         let without_fought = || {
             let mut desired = desired.clone();
-            desired.files.retain(|file| !spec.repair || fought.iter().all(|cause| cause.what != file.path));
+            desired.files.retain(|file| fought.iter().all(|cause| cause.what != file.path));
             desired
         };
         // An order of the operator is carried out whatever else is found, and puts that right, too.
-        let is_free = found.iter().all(|cause| cause.is_foreign() || (spec.repair && fought.contains(cause)));
-        if !held && ((is_due && is_free) || ordered.is_some()) {
+        if !held && ((is_due && repairs.is_empty()) || ordered.is_some()) {
             return Ok(!self.put_back(spec, &without_fought(), reason, &repairs).await);
         }
         let is_left = !sick.is_empty() || found.iter().any(Cause::is_foreign);
         let mut texts: Vec<String> = found.into_iter().map(|cause| cause.text).collect();
-        if is_due && !is_free && !spec.repair {
+        if is_due && !repairs.is_empty() && !spec.repair {
             texts.push("no certificate is renewed as long as this is so".to_owned());
         }
         let mut is_too_small = false;
@@ -386,7 +381,7 @@ impl Node {
             Event::new(code, message).generation(generation).step("drift").cause(cause)
         };
         self.report.emit(event(Code::NodeDrift, "the node differs from its parameters", &texts));
-        if spec.repair && !fought.is_empty() {
+        if !fought.is_empty() {
             let texts: Vec<String> = fought.iter().map(|cause| cause.text.clone()).collect();
             self.report.emit(event(Code::DriftHeld, "what was put back came back: another tool does it", &texts));
         }
