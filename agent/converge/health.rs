@@ -4,8 +4,9 @@ use std::path::Path;
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 
+use super::observed::Observed;
 use super::volumes::is_attached;
-use crate::desired::{Content, Desired, Probe as Measurement, Volume};
+use crate::desired::{Content, Desired, Probe as Measurement, Volume, VolumeRole};
 use crate::error::Error;
 use crate::files::Tree;
 use crate::report::{Code, Event, Phase};
@@ -16,6 +17,8 @@ use crate::storage::probe::Disk;
 #[derive(Debug)]
 pub struct Ailment {
     role: String,
+    /// The volume whose disk is away.
+    without_disk: Option<VolumeRole>,
     error: Error,
 }
 
@@ -24,6 +27,12 @@ impl Ailment {
     #[must_use]
     pub fn event(&self) -> Event {
         Event::new(Code::VolumeSick, self.error.to_string()).phase(Phase::Volume).step(&self.role).error(&self.error)
+    }
+
+    /// Whether its disk is away and nothing is in its place. So it looks at a boot, too, until udev has come to the disk's links.
+    #[must_use]
+    pub fn awaits_disk(&self, observed: &Observed) -> bool {
+        self.without_disk.is_some_and(|role| !observed.mounted.contains(&role))
     }
 
     /// In one line.
@@ -48,7 +57,8 @@ pub fn ailments(desired: &Desired, root: &Tree, disks: &[Disk]) -> Vec<Ailment> 
         let gone = volume.is_some_and(|volume| !is_attached(disks, volume));
         let signs = signs(root, path, volume, gone);
         let role = volume.map_or_else(|| path.to_owned(), |volume| volume.role.as_str().to_owned());
-        found.extend(ailment(path, &signs).map(|error| Ailment { role, error }));
+        let without_disk = volume.filter(|_| gone).map(|volume| volume.role);
+        found.extend(ailment(path, &signs).map(|error| Ailment { role, without_disk, error }));
     }
     found
 }
@@ -80,6 +90,21 @@ mod tests {
     use super::*;
     use crate::storage::mount_unit::tests::volume;
     use crate::storage::probe::tests::put;
+
+    #[test]
+    fn a_disk_that_is_away_may_be_on_its_way_until_something_was_in_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        put(dir.path(), "var/lib/docker/image", b"");
+        let root = Tree::open(dir.path()).unwrap();
+        let desired = Desired { volumes: vec![volume()], ..Desired::default() };
+        let [ailment] = &ailments(&desired, &root, &[])[..] else { panic!("the disk is away") };
+        let mut observed = Observed::default();
+        assert!(ailment.awaits_disk(&observed));
+        observed.mounted.insert(volume().role);
+        assert!(!ailment.awaits_disk(&observed));
+        let broken = Ailment { role: "docker".into(), without_disk: None, error: Error::permanent("EIO") };
+        assert!(!broken.awaits_disk(&Observed::default()));
+    }
 
     #[test]
     fn what_ails_the_root_disk_is_not_told_of_the_volume_that_carries_a_pool() {

@@ -17,7 +17,7 @@ use super::pods;
 use super::unrest::Unrest;
 use crate::clock::{BUILT, Clock};
 use crate::converge::certificates::{self, CertificateKeeper};
-use crate::converge::health::ailments;
+use crate::converge::health::{Ailment, ailments};
 use crate::converge::volumes::{Growths, VolumeKeeper, misplaced};
 use crate::converge::{self, Context, Failure};
 use crate::deploy::Outcome;
@@ -301,18 +301,22 @@ impl Node {
                 drop(systemd.start(&unit.name).await);
             }
         }
-        // First: what has lost its disk may be on its way for ever, and cannot be read.
+        // What has lost its disk may be on its way for ever, and cannot be read.
         let volumes = self.volumes(systemd);
         let disks = if desired.volumes.is_empty() { Vec::new() } else { volumes.probe.read_disks()? };
-        let sick = ailments(desired, &self.root, &disks);
-        for ailment in &sick {
-            self.report.emit(ailment.event().generation(generation));
-        }
+        let mut sick = ailments(desired, &self.root, &disks);
+        let tell = |sick: &[Ailment]| sick.iter().for_each(|ailment| self.report.emit(ailment.event().generation(generation)));
         let mut observed = match converge::observe(desired, &self.root, systemd).await {
-            Err(_) if !sick.is_empty() => return Ok(true),
+            Err(_) if !sick.is_empty() => {
+                tell(&sick);
+                return Ok(true);
+            }
             observed => observed?,
         };
         let unrest = self.unrest.look(&observed.units, &self.clock);
+        // Who needs a disk that is really away fails after a minute and a half, systemd's time limit for devices.
+        sick.retain(|ailment| unrest.is_some() || !self.unrest.is_boot() || !ailment.awaits_disk(&observed));
+        tell(&sick);
         let is_arriving = unrest.is_none() && sick.is_empty();
         let certificates = self.look_at_certificates(desired, generation)?;
         let wrong = certificates.iter().flat_map(|look| &look.drift);

@@ -3,7 +3,7 @@
 //!
 //! systemd starts most of the node's units again without end, so that none of them ever becomes `failed`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ const ARRIVAL: Duration = Duration::from_mins(5);
 pub(super) struct Unrest {
     since: RefCell<Option<Stopwatch>>,
     restarts: RefCell<BTreeMap<String, u32>>,
+    /// A look found them all arrived, or waited for long enough.
+    arrived: Cell<bool>,
 }
 
 impl Unrest {
@@ -33,17 +35,24 @@ impl Unrest {
         let mut since = self.since.borrow_mut();
         if !units.iter().any(|(name, state)| state.is_settling() || again((name, state)) > 0) {
             *since = None;
+            self.arrived.set(true);
             return Some(Vec::new());
         }
         if since.get_or_insert_with(|| clock.start()).elapsed() < ARRIVAL {
             return None;
         }
+        self.arrived.set(true);
         // One that is down is named by its state.
         let dying = units.iter().filter(|(name, state)| state.is_active() && again((name, state)) > 0).map(|(name, state)| {
             let text = format!("{name} dies again and again, {} times by now", state.n_restarts);
             Cause::of_systemd(name, text)
         });
         Some(dying.collect())
+    }
+
+    /// Whether units are on their way that never arrived since the agent's start: as after a boot.
+    pub(super) fn is_boot(&self) -> bool {
+        !self.arrived.get()
     }
 
     /// The node was touched: what its units did meanwhile is told by that.
@@ -67,7 +76,8 @@ mod tests {
     fn units_on_their_way_are_waited_for_and_not_for_ever() {
         let (clock, unrest) = (Clock::manual(Timestamp(0)), Unrest::default());
         let look = |active| found(&unrest, active, 0, &clock);
-        assert_eq!((look("active"), look("activating")), (Some(0), None));
+        assert_eq!((look("activating"), unrest.is_boot()), (None, true));
+        assert_eq!((look("active"), look("activating"), unrest.is_boot()), (Some(0), None, false));
         clock.advance(Duration::from_secs(299));
         assert_eq!(look("activating"), None);
         clock.advance(Duration::from_secs(1));
