@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use nix::unistd::geteuid;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Options, exit, print_error, runtime};
 use crate::clock::Clock;
@@ -48,6 +49,10 @@ pub fn run(options: &Options, loaded: Loaded, once: bool) -> Result<ExitCode> {
 }
 
 async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -> Result<ExitCode> {
+    if !once {
+        // R6: at any time, and systemd may send it from READY=1 on, before anybody waits for it: tokio never takes a handler back.
+        drop(signal(SignalKind::hangup())?);
+    }
     let clock = Clock::system();
     for warning in &loaded.warnings {
         report.emit(event(warning));
