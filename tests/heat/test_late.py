@@ -95,10 +95,14 @@ def test_one_request_a_poll_one_token_for_its_life_and_a_new_one_when_it_is_revo
     heat.create(stack_name, file)
     settings = {name: heat.server_settings(stack_name, f"occ_{name}") for name in SOURCES}
     mark = heat.mark()
-    for name in SOURCES:
-        agents(name, settings[name], polling_interval=1).start()
+    nodes = [agents(name, settings[name], polling_interval=1).start() for name in SOURCES]
+
+    def two_tokens():
+        # The server's user has one and the deployment's; more only where an answer did not come in time.
+        given = [r.status for r in heat.tokens(mark) if r.status != 401]
+        assert set(given) == {201} and (len(given) == 2 or len(given) > 2 and any(agent.missed_answers() for agent in nodes)), given
     heat.wait(stack_name)
-    assert len(heat.tokens(mark)) == 2  # the server's user and the deployment's
+    two_tokens()
 
     # Nothing happens, and is asked for: one request a poll. A slow Heat makes polls fewer, never more.
     polls = {"cfn": ("heat-api-cfn", "Action=DescribeStackResource", 200), "heat": ("heat-api", "/resources/heat/metadata$", 200), "request": ("swift", "", 304)}
@@ -121,8 +125,9 @@ def test_one_request_a_poll_one_token_for_its_life_and_a_new_one_when_it_is_revo
     heat.update(stack_name, file, text="two")
     heat.wait(stack_name, "UPDATE_COMPLETE")
     assert {name: heat.outputs(stack_name)[name] for name in SOURCES} == dict.fromkeys(SOURCES, "two")
-    assert [r.status for r in heat.tokens(mark) if r.status != 401] == [201, 201]
-    assert heat.asked("heat-api", mark, "POST", "/heat_d/signal$")[-1].status == 200
+    two_tokens()
+    # Heat may be done before heat-api has written its line.
+    wait_for(lambda: [r.status for r in heat.asked("heat-api", mark, "POST", "/heat_d/signal$")][-1:] == [200], 300, "a signal by the new token")
 
 
 def test_heat_and_keystone_are_away_at_the_start_and_come_later(heat, agents, hosts, stack_name, tmp_path):
@@ -139,6 +144,7 @@ def test_heat_and_keystone_are_away_at_the_start_and_come_later(heat, agents, ho
         heat.deployment(other, name)
     for name in ("cfn", "heat"):
         wait_for(lambda: heat.entry(stack_name, name, f"{name}_d"), 300)
+    wait_for(lambda: heat.resource_status(other, "wait") == "CREATE_IN_PROGRESS", 300)
     heat.stop("heat-api-cfn", "heat-api", "keystone")
     host.reboot()
     for agent in nodes:

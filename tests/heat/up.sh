@@ -21,7 +21,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   # the packages' own services must not start on the machine
   policy=/usr/sbin/policy-rc.d
   if [ ! -e $policy ]; then trap 'rm -f $policy' EXIT; printf '#!/bin/sh\nexit 101\n' >$policy; chmod 755 $policy; fi
-  apt() { DEBIAN_FRONTEND=noninteractive nice apt-get -qq "$@" >>"$LOG/apt.log" 2>&1 9>&-; }
+  apt() { DEBIAN_FRONTEND=noninteractive nice apt-get -qq -o DPkg::Lock::Timeout=600 "$@" >>"$LOG/apt.log" 2>&1 9>&-; }
   apt install -y --no-install-recommends "${missing[@]}" || { apt update; apt install -y --no-install-recommends "${missing[@]}"; } ||
     { tail -n 20 "$LOG/apt.log" >&2; die "apt-get install ${missing[*]}"; }
 fi
@@ -57,7 +57,6 @@ umask 077
 
 # --- network, database, message queue -------------------------------------------------------------
 t=$EPOCHREALTIME
-"$HB/../host/host.sh" lab up "$HB_LAB" "$HB_IP/24"
 D=$HB_STATE/mysql
 if [ ! -e "$D/.done" ]; then
   rm -rf "$D"
@@ -81,6 +80,8 @@ export HOME=$R RABBITMQ_NODENAME=hna@localhost RABBITMQ_MNESIA_BASE=$R/mnesia RA
   RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS='-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none'
 C
 echo '[].' >"$R/plugins"
+# Only now: whoever takes a lab down that nobody uses must not find it empty while the database is made.
+"$HB/../host/host.sh" lab up "$HB_LAB" "$HB_IP/24"
 service mariadb 9>&-; service rabbitmq 9>&-
 wait_for mariadb
 for d in keystone heat; do

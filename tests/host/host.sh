@@ -64,8 +64,8 @@ prepare() {
   done
   if [ ${#missing[@]} -gt 0 ]; then
     export DEBIAN_FRONTEND=noninteractive
-    nice apt-get -qq install -y --no-install-recommends "${missing[@]}" >"$CACHE/apt.log" 2>&1 ||
-      { nice apt-get -qq update && nice apt-get -qq install -y --no-install-recommends "${missing[@]}"; } >"$CACHE/apt.log" 2>&1 ||
+    nice apt-get -qq -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "${missing[@]}" >"$CACHE/apt.log" 2>&1 ||
+      { nice apt-get -qq -o DPkg::Lock::Timeout=600 update && nice apt-get -qq -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "${missing[@]}"; } >"$CACHE/apt.log" 2>&1 ||
       { tail -n 20 "$CACHE/apt.log" >&2; die "apt-get install ${missing[*]}"; }
   fi
   base base bookworm "$BASE_PACKAGES"
@@ -294,6 +294,7 @@ boot() { # HOST
   until [ -n "$l" ] && [ "$(cat "/proc/$l/comm" 2>/dev/null)" = systemd ]; do ended; sleep 0.02; l=$(leader_of $s); done
   until [ -S "/proc/$l/root/run/dbus/system_bus_socket" ]; do ended; sleep 0.02; done
   local state; state=$(inside "$h" systemctl is-system-running --wait || true)
+  inside "$h" udevadm settle -t 300 || true # jobs are done; udev may still make links to volumes
   echo "$h $state $(echo "$EPOCHREALTIME - $t0" | bc)s"
 }
 up() {

@@ -82,7 +82,8 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
     assert host.read("/var/tmp/ran") == "ran\nran\n"
     assert "2 deployments match" in hna(host, "rerun", "twin", code=1)
     host.wait_for(lambda: hna(host, "logs", "twin") == "second\n", what="the second twin")  # its turn comes after count's
-    assert all(i in hna(host, "logs") for i in ids)
+    # Its last line is there before its end is.
+    host.wait_for(lambda: all(i in hna(host, "logs") for i in ids), what="a record of each deployment")
     assert "journalctl -b -u docker.service" in hna(host, "logs", "docker")
 
     # A foreign volume: the step, the cause and the remedy in a page that fits the screen.

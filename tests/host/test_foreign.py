@@ -163,8 +163,8 @@ def test_what_is_in_use_is_refused_however_blank_it_is(worker):
             ("mounted elsewhere", "held exclusively", "mkfs.ext4 -qF {d} && (unshare -m sh -c 'mount -o ro {d} /mnt && touch /run/there && exec sleep 600' "
              ">/dev/null 2>&1 & echo $! >/run/holder); until [ -e /run/there ]; do sleep 0.05; done", "kill $(cat /run/holder); rm /run/there"),
     ):
-        # A mount that ended with its process goes a moment later.
-        wait_for(lambda: run("blkdiscard", "-fz", device), 300)
+        # A mount that ended with its process goes a moment later, and until then nobody opens the device for himself alone.
+        wait_for(lambda: run("blkdiscard", "-z", device), 300)
         worker.sh(start.format(d=device))
         try:
             before = digest(device)
@@ -174,7 +174,7 @@ def test_what_is_in_use_is_refused_however_blank_it_is(worker):
             assert what == "swap" or digest(device) == before, what
         finally:
             worker.sh(end.format(d=device))
-    wait_for(lambda: run("blkdiscard", "-fz", device), 300)
+    wait_for(lambda: run("blkdiscard", "-z", device), 300)
     holder = worker.popen("python3", "-c", hold, device, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == b"held\n"

@@ -14,6 +14,8 @@ WORKER = {"ROLE": "worker", "INSTANCE_NAME": "w-1", "KUBE_NODE_IP": IP, "CLUSTER
           "WAIT_TIMEOUT": 600}
 MASTER = {name: value for name, value in NODE.items() if name != "ETCD_VOLUME"}
 # An image of nothing but a file.
+# The agent may be looking at it.
+UMOUNT = "for _ in $(seq 100); do umount /var/lib/etcd && break; sleep 0.1; done; ! mountpoint -q /var/lib/etcd"
 IMAGE = "mkdir -p /run/i; echo hello >/run/i/hello; tar -C /run/i -c . | docker import - hello"
 
 
@@ -140,10 +142,10 @@ def test_a_store_that_is_read_only_full_or_gone_is_told_and_nothing_loops(hosts,
     look(host, server)
     told(host, "cannot be read")
     assert host.show("etcd.service", "NRestarts", "InvocationID") == restarts
-    host.sh("umount /var/lib/etcd; mount -o ro /dev/vdc /var/lib/etcd; ! systemctl start etcd.service")
+    host.sh(f"{UMOUNT}; mount -o ro /dev/vdc /var/lib/etcd; ! systemctl start etcd.service")
     look(host, server)
     told(host, "read-only")
-    host.sh("umount /var/lib/etcd; systemctl start var-lib-etcd.mount etcd.service")
+    host.sh(f"{UMOUNT}; systemctl start var-lib-etcd.mount etcd.service")
     # With its disk a store's services go, and wait for it.
     host.detach("vdc")
     look(host, server)

@@ -53,8 +53,11 @@ def test_a_mkfs_that_is_killed_or_loses_its_power_is_done_again(hosts):
     for number in numbers:
         blank(host)
         host.write("/run/mkfs-by", f"strace -f -qq -o /dev/null -e trace=pwrite64 -e inject=pwrite64:signal=KILL:when={number}")
-        assert once(host, **MASTER) == 1, f"mkfs was not killed at write no. {number} of {writes}"
+        ended = once(host, **MASTER)
         host.remove("/run/mkfs-by")
+        if ended == 0 and number == numbers[-1]:
+            continue  # fewer writes this time
+        assert ended == 1, f"mkfs was not killed at write no. {number} of {writes}"
         host.sh(f"{FORGET} || :")
         found = problem(host, f"mkfs killed at write no. {number} of {writes}", uuid(host))
         wrong += [found] if found else []

@@ -33,8 +33,8 @@ for p in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
 done
 if [ ${#missing[@]} -gt 0 ]; then
-  install() { DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${missing[@]}" 9>&-; }
-  { install || { apt-get -qq update && install; }; } >"$OUT/apt.log" 2>&1 || { tail -n 20 "$OUT/apt.log" >&2; exit 1; }
+  install() { DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "${missing[@]}" 9>&-; }
+  { install || { apt-get -qq -o DPkg::Lock::Timeout=600 update && install; }; } >"$OUT/apt.log" 2>&1 || { tail -n 20 "$OUT/apt.log" >&2; exit 1; }
 fi
 if [ "$(cat "$VENV/.version" 2>/dev/null)" != "$DIB" ]; then
   rm -rf "$VENV"

@@ -143,8 +143,8 @@ def test_a_kubelet_joins_by_tls_bootstrap(cluster):
     assert status == 201
     # Each of these is needed: a token in time, the right to ask, the right to be approved.
     del made["data"]["expiration"]
-    assert "403" not in kubelet.said() and cluster.ask("PUT", f"{SECRETS}/bootstrap-token-abcdef", made)[0] == 200
-    wait_for(lambda: "403" in kubelet.said(), 300, "the right to ask is missing")
+    assert "request: 403" not in kubelet.said() and cluster.ask("PUT", f"{SECRETS}/bootstrap-token-abcdef", made)[0] == 200
+    wait_for(lambda: "request: 403" in kubelet.said(), 300, "the right to ask is missing")
     cluster.ask("POST", BINDINGS, binding("ask", "system:node-bootstrapper"))
     pending = wait_for(lambda: cluster.ask("GET", CSRS)[1]["items"], 300, "a request")
     assert [(r["spec"]["username"], r["spec"]["groups"], r["status"]) for r in pending] == [
@@ -154,8 +154,8 @@ def test_a_kubelet_joins_by_tls_bootstrap(cluster):
     current = cluster.folder / "node-1/pki/kubelet-client-current.pem"
     assert "OK" in run("openssl", "verify", "-purpose", "sslclient", "-CAfile", cluster.pki["ca"], current).stdout
     assert "CN = system:node:node-1" in run("openssl", "x509", "-in", current, "-noout", "-subject").stdout
-    wait_for(lambda: "401" in refused.said(), 300, "the refusal of a wrong token")
-    assert "403" not in refused.said() and refused.process.poll() is None
+    wait_for(lambda: "request: 401" in refused.said(), 300, "the refusal of a wrong token")
+    assert "request: 403" not in refused.said() and refused.process.poll() is None
     assert [r["status"]["conditions"][0]["reason"] for r in cluster.ask("GET", CSRS)[1]["items"]] == ["AutoApproved"]
 
 

@@ -1,5 +1,7 @@
 """Small things that every part of the test library needs."""
 import os
+import random
+import socket
 import subprocess
 import time
 from http.client import HTTPException
@@ -61,3 +63,21 @@ def wait_for(condition, seconds: float = 300, what: str = "", every: float = 0.1
         if is_last:
             raise AssertionError(f"not within {seconds} s: {what or getattr(condition, '__name__', condition)}; last: {error or value!r}") from error
         time.sleep(every)
+
+
+GIVEN: set[int] = set()
+
+
+def free_port() -> int:
+    """None that the kernel gives to connections, and none twice: it is free until its program takes it."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in GIVEN:
+            GIVEN.add(port)
+            return port

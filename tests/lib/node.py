@@ -82,4 +82,7 @@ def once(host, *prefix: str, deployment: str = "", **inputs) -> int:
 
 def loop_of(host, dev: str) -> str:
     """The device of this machine that is a volume of the host."""
-    return host.sh(f"readlink -f /dev/{dev}").strip()
+    device = host.sh(f"readlink -f /dev/{dev}").strip()
+    # Tests write to it from outside, where such a name could be a disk of the machine itself.
+    assert device.startswith("/dev/loop"), device
+    return device

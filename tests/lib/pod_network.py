@@ -3,6 +3,7 @@ stand-in."""
 import ipaddress
 import json
 import re
+import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -119,6 +120,7 @@ class PodCluster:
         self.servers: list[SignalServer] = []
         self.uuid = str(uuid.uuid4())
         self.segments = False
+        self.lock = threading.Lock()  # nodes come side by side
 
     # --- life ---
     def address(self, name: str) -> str:
@@ -146,12 +148,14 @@ class PodCluster:
         if name in self.nodes:
             self.nodes.pop(name).host.down()
         host = Host(name)
-        self.hosts = [h for h in self.hosts if h.name != name] + [host]
+        with self.lock:
+            self.hosts[:] = [h for h in self.hosts if h.name != name] + [host]
         host.up(ip=inputs["KUBE_NODE_IP"], gateway=gateway, volumes={"vdb": ("1G", inputs["DOCKER_VOLUME"])})
         in_lab("ip", "link", "set", f"v-{name}", "master", cable)
-        number = len(self.servers)
-        server = SignalServer(self.folder / f"signals-{number}", port=self.port + number)
-        self.servers.append(server)
+        with self.lock:
+            number = len(self.servers)
+            server = SignalServer(self.folder / f"signals-{number}", port=self.port + number)
+            self.servers.append(server)
         self.nodes[name] = PodNode(self, self.number(name), host, server.start(), inputs)
         return self.nodes[name]
 

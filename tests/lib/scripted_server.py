@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from lib.common import GATEWAY, LAB, PYTHON, TESTS, in_lab, wait_for
+from lib.common import GATEWAY, LAB, PYTHON, TESTS, free_port, in_lab, wait_for
 
 LOOPBACK = "127.0.0.1"
 
@@ -107,12 +107,6 @@ class Scripted:
     def forget(self):
         """Empty the record."""
         (self.folder / "requests.jsonl").unlink(missing_ok=True)
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind((LOOPBACK, 0))
-        return s.getsockname()[1]
 
 
 def write(path: Path, value):

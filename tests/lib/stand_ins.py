@@ -1,15 +1,13 @@
 """tests/stand-ins as tests use them: asked inside this process, or installed and run."""
 import http.client
 import os
-import random
-import socket
 import ssl
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from lib.common import PYTHON, TESTS, run
+from lib.common import PYTHON, TESTS, free_port, run
 
 sys.path.insert(0, str(TESTS / "stand-ins"))
 
@@ -74,24 +72,6 @@ class Running:
             except subprocess.TimeoutExpired:
                 self.process.kill()
         return self.process.wait()
-
-
-GIVEN: set[int] = set()
-
-
-def free_port() -> int:
-    """None that the kernel gives to connections, and none twice: it is free until its program takes it."""
-    while True:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as s:
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                s.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in GIVEN:
-            GIVEN.add(port)
-            return port
 
 
 def get(url: str, path: str, pki: dict | None = None, who: str = "", method: str = "GET", body: str | None = None) -> tuple[int, str]:

