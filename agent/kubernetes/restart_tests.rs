@@ -213,6 +213,33 @@ fn what_is_left_behind_is_read_by_nobody() {
     }
 }
 
+/// A unit that one runtime keeps off is another one's own.
+#[test]
+fn nothing_is_kept_off_any_more_for_whoever_needs_it() {
+    const NEW: &[(&str, &str)] = &[("CERTIFICATES", "given"), ("SANDBOX_IMAGE", "pause:3.9")];
+    let runtimes: &[&[(&str, &str)]] = &[
+        &[("CONTAINER_RUNTIME", "docker")],
+        &[("CONTAINER_RUNTIME", "containerd"), ("CONTAINERD_VERSION", "1.6.20")],
+        &[("CONTAINER_RUNTIME", "cri-o")],
+    ];
+    for minor in ["v1.28.9", "v1.23.9"] {
+        for (from, to) in runtimes.iter().flat_map(|from| runtimes.iter().map(move |to| (from, to))) {
+            let tag = [("KUBE_TAG", minor)];
+            let (before, after) = (node(&[NEW, from, &tag].concat()), node(&[NEW, to, &tag].concat()));
+            for path in &effect(&before, &after).left {
+                let file = before.files.iter().find(|file| file.path == *path);
+                let is_off = file.is_some_and(|file| file.content.contains("ConditionPathExists=!/"));
+                // Where the kubelet speaks to docker by itself nobody needs these.
+                let is_needed = minor != "v1.23.9" || !path.contains("/cri-docker.");
+                assert!(!(is_off && is_needed), "{minor} {from:?} → {to:?}: {path}");
+            }
+        }
+    }
+    // docker's own needs of containerd: no volume that only containerd's store was on.
+    let docker = node(&[NEW, runtimes[0], &[("KUBE_TAG", "v1.28.9")]].concat());
+    assert!(docker.files.iter().any(|file| file.path == "/etc/systemd/system/containerd.service.d/50-heat-node-agent.conf"));
+}
+
 /// Modules and kernel settings are applied again where they change, and only there.
 #[test]
 fn helpers_run_only_for_their_own_files() {

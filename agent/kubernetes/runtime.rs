@@ -26,6 +26,9 @@ const CONTAINERD: &str = "containerd.service";
 const CRI_O: &str = "crio.service";
 const CRI_DOCKERD: &str = "cri-docker.service";
 
+/// The agent's file in a unit's folder of drop-ins.
+const DROP_IN: &str = "50-heat-node-agent.conf";
+
 /// A runtime with the distribution's own unit.
 pub(super) struct Engine {
     /// Whose store it is.
@@ -47,8 +50,8 @@ pub(super) struct Engine {
 impl Engine {
     /// Adds directories, volume, files and unit.
     pub(super) fn add(self, spec: &NodeSpec, desired: &mut Desired) {
-        let drop_ins = format!("/etc/systemd/system/{}.d", self.unit);
-        let drop_in = format!("{drop_ins}/50-heat-node-agent.conf");
+        let drop_ins = drop_ins(self.unit);
+        let drop_in = format!("{drop_ins}/{DROP_IN}");
         add_directory(self.folder, desired);
         add_directory(&drop_ins, desired);
         let mut needs = BTreeSet::new();
@@ -208,12 +211,34 @@ pub(super) fn keep_others_off(cluster: &ClusterSpec, desired: &mut Desired) {
     for unit in others {
         keep_off(unit, &why, desired);
     }
+    // What belongs to docker, and may be kept off or bound to a volume by what other parameters asked for.
+    let own: &[&str] = match cluster.runtime.kind {
+        RuntimeKind::Docker if cluster.runtime.cri_dockerd => &["docker.socket", CONTAINERD, "cri-docker.socket"],
+        RuntimeKind::Docker => &["docker.socket", CONTAINERD],
+        RuntimeKind::Containerd(..) | RuntimeKind::CriO => &[],
+    };
+    for unit in own {
+        let_be(unit, desired);
+    }
+}
+
+/// Leaves a unit as the image has it: this drop-in takes the place of one that other parameters of this node had.
+fn let_be(unit: &str, desired: &mut Desired) {
+    let folder = drop_ins(unit);
+    add_directory(&folder, desired);
+    desired
+        .files
+        .push(File::public(format!("{folder}/{DROP_IN}"), "# Made by heat-node-agent: the unit is as the image has it.\n"));
+}
+
+fn drop_ins(unit: &str) -> String {
+    format!("/etc/systemd/system/{unit}.d")
 }
 
 /// Keeps a unit from starting, and ends it where it runs.
 pub(super) fn keep_off(unit: &str, why: &str, desired: &mut Desired) {
-    let folder = format!("/etc/systemd/system/{unit}.d");
-    let path = format!("{folder}/50-heat-node-agent.conf");
+    let folder = drop_ins(unit);
+    let path = format!("{folder}/{DROP_IN}");
     let content = format!(
         "\
 # Made by heat-node-agent.
