@@ -182,6 +182,11 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
             }
             self.starter.patience("looking at stores", None, error).await?;
         }
+        let left = self.starter.left();
+        match self.context.clock.limit(left + GRACE, self.context.volumes.check_places(self.desired, left)).await {
+            Some(checked) => checked?,
+            None => return Err(Failure::new(Code::VolumeFailed, "checks", "volumes were not looked at in time")),
+        }
 
         // Another range cannot be taken back once files name it and who reads them was restarted.
         if let Some(store) = self.desired.flannel.as_ref().filter(|store| store.writes) {

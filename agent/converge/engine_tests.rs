@@ -178,6 +178,9 @@ impl Volumes for Fake {
     async fn check_stores(&self, _desired: &Desired) -> Result<()> {
         Ok(())
     }
+    async fn check_places(&self, _desired: &Desired, _deadline: Duration) -> std::result::Result<(), Failure> {
+        Ok(())
+    }
     async fn bring_up(&self, volume: &Volume, _deadline: Duration) -> std::result::Result<bool, Failure> {
         self.log(format!("volume {}", volume.role));
         if self.hangs {

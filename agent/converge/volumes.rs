@@ -6,6 +6,7 @@
 //! and the mount table.
 
 mod data_move;
+mod early;
 mod evidence;
 mod format;
 mod growth;
@@ -27,7 +28,7 @@ pub use self::growth::Growths;
 use self::mounting::UNIT_LIMIT;
 use super::{Failure, Volumes, store};
 use crate::clock::{Clock, Stopwatch};
-use crate::desired::{Content, Desired, DiskName, Owner, Volume};
+use crate::desired::{Content, Desired, DiskName, Owner, Volume, VolumeRole};
 use crate::error::{Error, Kind, Result};
 use crate::files::Tree;
 use crate::report::{Code, Event, Phase, Report};
@@ -222,10 +223,30 @@ impl<H: Hands> Volumes for VolumeKeeper<H> {
         store::check_early(desired, &self.hands, &self.root, &self.probe).await
     }
 
+    async fn check_places(&self, desired: &Desired, deadline: Duration) -> std::result::Result<(), Failure> {
+        self.keep_stores_on_their_volumes(desired)?;
+        for volume in &desired.volumes {
+            self.carry_out(volume, deadline, async |course| self.check_place(volume, course).await).await?;
+        }
+        Ok(())
+    }
+
     async fn bring_up(&self, volume: &Volume, deadline: Duration) -> std::result::Result<bool, Failure> {
+        self.carry_out(volume, deadline, async |course| self.try_bring_up(volume, course).await).await
+    }
+}
+
+impl<H: Hands> VolumeKeeper<H> {
+    /// Tries until it is done, or nothing passes by itself any more; a failure is told.
+    async fn carry_out<T>(
+        &self,
+        volume: &Volume,
+        deadline: Duration,
+        attempt: impl AsyncFn(&mut Course) -> Outcome<T>,
+    ) -> std::result::Result<T, Failure> {
         let mut course = Course { started: self.clock.start(), deadline, found: false, waiting: false };
         let mut outcome = loop {
-            match self.clock.limit(course.left() + LAST_WORDS, self.try_bring_up(volume, &mut course)).await {
+            match self.clock.limit(course.left() + LAST_WORDS, attempt(&mut course)).await {
                 // systemd or the bus is away for a moment. What was done is on record, and the next try goes on there.
                 Some(Err(stopped)) if stopped.passing && !course.left().is_zero() => {
                     self.tell_waiting(volume, &mut course, stopped.failure.cause);
@@ -242,12 +263,9 @@ impl<H: Hands> Volumes for VolumeKeeper<H> {
             event = event.remedy(failure.remedy.clone());
             self.report.emit(event);
         }
-        // The engine tells of every failure but those of volumes, which it knows by this beginning.
-        outcome.map_err(|failure| Failure { step: format!("volume {}: {}", volume.role, failure.step), ..failure })
+        outcome.map_err(|failure| of_volume(volume.role, failure))
     }
-}
 
-impl<H: Hands> VolumeKeeper<H> {
     async fn try_bring_up(&self, volume: &Volume, course: &mut Course) -> Outcome<bool> {
         let record = self.record(volume).map_err(|error| failed("record", &error))?;
         match record {
@@ -384,6 +402,11 @@ impl<H: Hands> VolumeKeeper<H> {
             () = self.clock.wait(pause) => {}
         }
     }
+}
+
+/// The engine tells of every failure but those of volumes, which it knows by this beginning.
+fn of_volume(role: VolumeRole, failure: Failure) -> Failure {
+    Failure { step: format!("volume {role}: {}", failure.step), ..failure }
 }
 
 fn event(code: Code, volume: &Volume, message: String) -> Event {

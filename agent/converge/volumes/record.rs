@@ -4,19 +4,22 @@ use std::path::{Path, PathBuf};
 
 use super::{Hands, Outcome, VolumeKeeper, failed};
 use crate::converge::Failure;
-use crate::desired::Volume;
+use crate::desired::{Volume, VolumeRole};
 use crate::error::Result;
 use crate::files::Attributes;
 use crate::report::Code;
 use crate::storage::marker::{Record, SCHEMA, State};
 
 impl<H: Hands> VolumeKeeper<H> {
-    /// The record of this volume; that of another one that had its role before says nothing, and neither does a damaged
-    /// one: without it less is allowed, never more.
+    /// What is recorded of a role, whatever volume has it. A damaged record says nothing: without it less is allowed, never more.
+    pub(super) fn record_of(&self, role: VolumeRole) -> Result<Option<Record>> {
+        let record: Option<Record> = self.state.read_state(&path_of(role), &self.report, Code::StatePutAside)?;
+        Ok(record.filter(|record| record.schema == SCHEMA && record.role == role))
+    }
+
+    /// The record of this volume; that of another one that had its role before says nothing.
     pub(super) fn record(&self, volume: &Volume) -> Result<Option<Record>> {
-        let path = record_path(volume);
-        let record: Option<Record> = self.state.read_state(&path, &self.report, Code::StatePutAside)?;
-        Ok(record.filter(|record| record.schema == SCHEMA && record.role == volume.role && record.volume == volume.disk.as_str()))
+        Ok(self.record_of(volume.role)?.filter(|record| record.volume == volume.disk.as_str()))
     }
 
     pub(super) fn write_record(
@@ -50,5 +53,9 @@ impl<H: Hands> VolumeKeeper<H> {
 }
 
 pub(super) fn record_path(volume: &Volume) -> PathBuf {
-    PathBuf::from(format!("volumes/{}.json", volume.role))
+    path_of(volume.role)
+}
+
+fn path_of(role: VolumeRole) -> PathBuf {
+    PathBuf::from(format!("volumes/{role}.json"))
 }

@@ -553,3 +553,77 @@ fn uuids_are_random_and_of_version_4() {
     assert!(crate::kubernetes::value_kinds::Kind::Uuid.normalised(&one).is_some(), "{one}");
     assert!(one.get(14..15) == Some("4") && one.get(19..20).is_some_and(|digit| "89ab".contains(digit)), "{one}");
 }
+
+/// A member that runs, its data, and the drop-in that an earlier deployment left.
+fn runs_beside(keeper: &mut VolumeKeeper<Machine>, drop_in: &str) {
+    keeper.hands.running.push("etcd.service");
+    put(&keeper.hands.root, "var/lib/etcd/default.etcd/member/snap/db", b"data");
+    put(&keeper.hands.root, "etc/systemd/system/etcd.service.d/50-heat-node-agent.conf", drop_in.as_bytes());
+}
+
+fn desired(volumes: &[Volume]) -> Desired {
+    Desired { volumes: volumes.to_vec(), ..Desired::default() }
+}
+
+#[tokio::test]
+async fn who_runs_without_a_volume_is_asked_for_none_before_its_disk_is_there() {
+    const WITHOUT: &str = "[Unit]\n";
+    let late = Volume { disk: DiskName::Cinder("ffff4d0e-93a2-4b86-8d55-2f60c6b1a9e4".into()), ..volume() };
+    let early = async |volume: &Volume, drop_in: Option<&str>| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
+        if let Some(text) = drop_in {
+            runs_beside(&mut keeper, text);
+        } else {
+            keeper.hands.running.push("etcd.service");
+        }
+        let checked = keeper.check_places(&desired(std::slice::from_ref(volume)), Duration::ZERO).await;
+        assert!(log(&keeper).is_empty(), "nothing is done");
+        (checked, codes(&keeper))
+    };
+    let (checked, told) = early(&late, Some(WITHOUT)).await;
+    let failure = checked.unwrap_err();
+    assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeMissing, "volume etcd: find"));
+    assert_eq!(told, [Code::VolumeMissing]);
+    // The disk is there; a first boot, whose engine is as the image has it; a unit that asks for the volume already.
+    for (volume, drop_in) in
+        [(&volume(), Some(WITHOUT)), (&late, None), (&late, Some("[Unit]\nAssertPathIsMountPoint=/var/lib/etcd\n"))]
+    {
+        assert_eq!(early(volume, drop_in).await, (Ok(()), vec![]), "{drop_in:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_could_only_be_refused_later_is_refused_before_anything_is_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut keeper = keeper(dir.path(), &[b"torn".to_vec(), vec![1; SIZE - 4]].concat());
+    runs_beside(&mut keeper, "[Unit]\n");
+    let refusal = keeper.check_places(&desired(&[volume()]), MINUTE).await.unwrap_err();
+    assert_eq!(refusal.code, Code::VolumeRefused, "{refusal:?}");
+
+    // The disk is another store's, as after a change of the runtime.
+    put(dir.path(), TABLE, format!("{}9 1 252:16 / /var/lib/docker rw - xfs /dev/vdb rw\n", keeper.hands.table()).as_bytes());
+    let other = Volume { role: VolumeRole::Runtime, mount_point: "/var/lib/containerd".into(), users: vec![], ..volume() };
+    let refusal = keeper.check_places(&desired(&[other]), MINUTE).await.unwrap_err();
+    assert!(refusal.cause.contains("in use as /var/lib/docker") && refusal.remedy.contains("CONTAINER_RUNTIME"), "{refusal:?}");
+    let here = Volume { role: VolumeRole::Runtime, mount_point: "/var/lib/docker".into(), users: vec![], ..volume() };
+    assert_eq!(keeper.check_places(&desired(&[here]), MINUTE).await, Ok(()));
+}
+
+#[tokio::test]
+async fn no_store_is_taken_off_its_volume_by_parameters_that_leave_it_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(dir.path(), &vec![0; SIZE]);
+    assert_eq!(keeper.check_places(&desired(&[]), MINUTE).await, Ok(()));
+    recorded(&keeper, State::InPlace);
+    assert_eq!(keeper.check_places(&desired(&[]), MINUTE).await, Ok(()), "nothing is mounted");
+    keeper.hands.mount_at("/var/lib/etcd").unwrap();
+    assert_eq!(keeper.check_places(&desired(&[volume()]), MINUTE).await, Ok(()));
+    let other = Volume { disk: DiskName::Cinder("ffff4d0e-93a2-4b86-8d55-2f60c6b1a9e4".into()), ..volume() };
+    for volumes in [&[][..], &[other]] {
+        let refusal = keeper.check_places(&desired(volumes), MINUTE).await.unwrap_err();
+        assert_eq!((refusal.code, refusal.step.as_str()), (Code::VolumeRefused, "volume etcd: check"));
+        assert!(refusal.cause.contains("7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4, which the parameters do not name"), "{refusal:?}");
+    }
+    assert_eq!(codes(&keeper), [Code::VolumeRefused, Code::VolumeRefused]);
+}

@@ -1,0 +1,136 @@
+//! Whether volumes can come into their places at all, before the first file is written: from then on the units of a node that
+//! runs assert the mount, and would not start again without it.
+
+use std::path::Path;
+
+use super::mounting::UNIT_LIMIT;
+use super::{
+    Course, Hands, Outcome, VolumeKeeper, carriers, decide, failed, is_mounted, missing, of_volume, passing, pool, refused,
+};
+use crate::converge::Failure;
+use crate::desired::{Content, Desired, Volume, VolumeRole};
+use crate::error::Result;
+use crate::report::{Event, Phase};
+use crate::storage::interlock::Decision;
+use crate::storage::marker::{Record, State};
+use crate::storage::probe::Mount;
+use crate::storage::thin_pool;
+use crate::watch::DeviceNews;
+
+/// Where stores lie, whatever runtime a node has.
+const STORES: [(VolumeRole, &str); 4] = [
+    (VolumeRole::Runtime, "/var/lib/docker"),
+    (VolumeRole::Runtime, "/var/lib/containerd"),
+    (VolumeRole::Runtime, "/var/lib/containers"),
+    (VolumeRole::Etcd, "/var/lib/etcd"),
+];
+
+impl<H: Hands> VolumeKeeper<H> {
+    /// No store is taken off its volume by parameters that leave the volume out: who serves it would go on from an empty
+    /// directory, and Heat, which hears that all is well, deletes the volume.
+    pub(super) fn keep_stores_on_their_volumes(&self, desired: &Desired) -> std::result::Result<(), Failure> {
+        let look = || -> Result<Option<(VolumeRole, Record)>> {
+            let (mounts, disks) = (self.probe.read_mounts()?, self.probe.read_disks()?);
+            for role in [VolumeRole::Runtime, VolumeRole::Etcd] {
+                let Some(record) = self.record_of(role)?.filter(|record| record.state == State::InPlace) else { continue };
+                let is_named = |volume: &Volume| volume.role == role && volume.disk.as_str() == record.volume;
+                if desired.volumes.iter().any(is_named) {
+                    continue;
+                }
+                // The mount table names no volume: what is at a store's place is what the record is about.
+                let is_mounted = mounts.iter().any(|mount| STORES.contains(&(role, mount.point.as_str())));
+                let is_pool = role == VolumeRole::Runtime && disks.iter().any(|disk| pool::is_active(&self.probe, disk));
+                if is_mounted || is_pool {
+                    return Ok(Some((role, record)));
+                }
+            }
+            Ok(None)
+        };
+        let Some((role, record)) = look().map_err(|error| failed("look", &error))? else { return Ok(()) };
+        let found = format!("the {role} store lies on volume {}, which the parameters do not name any more", record.volume);
+        let failure = refused(Decision::Refuse {
+            found,
+            rule: "a store stays on its volume until it is taken off by hand".to_owned(),
+            remedy: "give the volume back in the parameters; or stop the unit, move the data and unmount the volume".to_owned(),
+        });
+        let words = format!("volume {} ({role}): {}", record.volume, failure.cause);
+        let event = Event::new(failure.code, words).phase(Phase::Volume).step(failure.step.clone());
+        self.report.emit(event.cause(failure.cause.clone()).remedy(failure.remedy.clone()));
+        Err(of_volume(role, failure))
+    }
+
+    /// Waits for the disk, where somebody runs who would not start again without it; refuses what could only be refused after
+    /// that was stopped.
+    pub(super) async fn check_place(&self, volume: &Volume, course: &mut Course) -> Outcome<()> {
+        let record = self.record(volume).map_err(|error| failed("record", &error))?;
+        if let Some(record) = &record
+            && self.is_in_place(volume, record).map_err(|error| passing("look", &error))?
+        {
+            return Ok(());
+        }
+        let news = DeviceNews::open();
+        loop {
+            match self.obstacle(volume, record.clone()).await? {
+                None => return Ok(()),
+                Some(Decision::Wait(reason)) if course.left().is_zero() => {
+                    return Err(missing(volume, &reason, course.deadline).into());
+                }
+                Some(Decision::Wait(reason)) => {
+                    self.tell_waiting(volume, course, reason);
+                    self.next_look(&news, course).await;
+                }
+                Some(refusal) => return Err(refused(refusal).into()),
+            }
+        }
+    }
+
+    async fn obstacle(&self, volume: &Volume, record: Option<Record>) -> Outcome<Option<Decision>> {
+        if let Some(refusal) = self.in_another_place(volume).map_err(|error| passing("look", &error))? {
+            return Ok(Some(refusal));
+        }
+        if !self.runs_without(volume).await.map_err(|error| passing("look", &error))? {
+            return Ok(None);
+        }
+        let (evidence, _) = self.read_evidence(volume, record).await.map_err(|error| passing("look", &error))?;
+        // What may be gone in seconds is judged when its turn comes.
+        if evidence.disk.busy || evidence.disk.unreadable.is_some() {
+            return Ok(None);
+        }
+        let decision = decide(volume, &evidence);
+        Ok(Some(decision).filter(|decision| matches!(decision, Decision::Wait(_) | Decision::Refuse { .. })))
+    }
+
+    /// The refusal of a volume that is another store, or one in another form.
+    fn in_another_place(&self, volume: &Volume) -> Result<Option<Decision>> {
+        let (mounts, disks) = (self.probe.read_mounts()?, self.probe.read_disks()?);
+        let [disk] = carriers(&disks, volume)[..] else { return Ok(None) };
+        if is_mounted(&mounts, volume, disk) {
+            return Ok(None);
+        }
+        let is_store = |mount: &&Mount| mount.number == disk.number && STORES.iter().any(|(_, place)| *place == mount.point);
+        let place = mounts.iter().find(is_store).map(|mount| mount.point.as_str());
+        let is_pool = volume.content != Content::ThinPool && pool::is_active(&self.probe, disk);
+        Ok(place.or(is_pool.then_some("docker's thin pool")).map(|place| Decision::Refuse {
+            found: format!("it is in use as {place}, and is to be {} at {}", volume.content.kind(), volume.mount_point),
+            rule: "a volume stays in its place and its form; nothing is stopped for a change that cannot follow".to_owned(),
+            remedy: "give another volume, or CONTAINER_RUNTIME and DOCKER_STORAGE_DRIVER as before".to_owned(),
+        }))
+    }
+
+    /// Whether a unit of the node runs that does not ask for the volume yet.
+    async fn runs_without(&self, volume: &Volume) -> Result<bool> {
+        let asked = match volume.content {
+            Content::ThinPool => thin_pool::DEVICE.to_owned(),
+            Content::Xfs | Content::Btrfs => format!("AssertPathIsMountPoint={}\n", volume.mount_point),
+        };
+        for unit in &volume.users {
+            let drop_in = format!("/etc/systemd/system/{unit}.d/50-heat-node-agent.conf");
+            // Without one it is as the image has it, and nobody knows of a store yet.
+            let Some(text) = self.root.read(Path::new(&drop_in), UNIT_LIMIT)? else { continue };
+            if !String::from_utf8_lossy(&text).contains(&asked) && self.hands.may_run(unit).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
