@@ -28,6 +28,9 @@ const OWN_KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
 /// The certificate that a kubelet got by TLS bootstrap, with its key: the kubelet keeps the newest under this name.
 pub(super) const OWN_CERTIFICATE: &str = "/var/lib/kubelet/pki/kubelet-client-current.pem";
 pub(super) const STATE: &str = "/var/lib/kubelet";
+/// Where the kubelet keeps what it was given by TLS bootstrap.
+pub(super) const KEYS: &str = "/var/lib/kubelet/pki";
+pub(super) const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/50-heat-node-agent.conf";
 /// Not below /usr, which is read-only on some systems.
 pub(super) const VOLUME_PLUGINS: &str = "/var/lib/kubelet/volumeplugins";
 const HEALTH_PORT: u16 = 10_248;

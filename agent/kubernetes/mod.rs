@@ -83,10 +83,12 @@ pub struct Membership {
 }
 
 /// None of it is another instance's.
-pub const MEMBERSHIPS: [Membership; 3] = [
+pub const MEMBERSHIPS: [Membership; 4] = [
     Membership { path: etcd::DATA, store: etcd::STORE, drop_in: etcd::DROP_IN },
     Membership { path: docker::CONTAINERS, store: docker::STORE, drop_in: docker::DROP_IN },
     Membership { path: docker::SWARM, store: docker::STORE, drop_in: docker::DROP_IN },
+    // The key by which a worker that joined by TLS bootstrap is another node.
+    Membership { path: kubelet::KEYS, store: kubelet::STATE, drop_in: kubelet::DROP_IN },
 ];
 
 /// What a deployment's parameters ask for.

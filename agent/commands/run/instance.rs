@@ -216,13 +216,14 @@ mod tests {
     fn a_membership_goes_with_the_disk_that_it_lies_on() {
         let mount = |point: &str| Mount { number: "8:1".into(), point: point.into(), source: "/dev/sda1".into() };
         let (etcd, containers, swarm) = ("/var/lib/etcd/default.etcd", "/var/lib/docker/containers", "/var/lib/docker/swarm");
-        let (both, only_etcd) = (vec!["etcd", "docker"], vec!["etcd"]);
+        let (both, only_etcd, worker) = (vec!["etcd", "docker"], vec!["etcd"], vec!["kubelet"]);
         for (configured, mounts, aside) in [
             (&both, vec!["/", "/var"], vec!["/d", etcd, containers, swarm]),
             (&both, vec!["/", "/var/lib/etcd"], vec!["/d", containers, swarm]),
             (&both, vec!["/", "/var/lib/docker", "/var/lib/docker/overlay2"], vec!["/d", etcd]),
             // Somebody else's docker keeps its containers.
             (&only_etcd, vec!["/"], vec!["/d", etcd]),
+            (&worker, vec!["/"], vec!["/d", "/var/lib/kubelet/pki"]),
             (&vec![], vec!["/"], vec!["/d"]),
         ] {
             let dir = tempfile::tempdir().unwrap();
