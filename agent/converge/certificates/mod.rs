@@ -132,6 +132,8 @@ impl<H: Hands> Certificates for CertificateKeeper<H> {
         let trust = desired.trust.as_ref().ok_or_else(nobody).map_err(|error| failed(&error))?;
         let started = self.clock.start();
         self.wait_for_clock(deadline).await?;
+        // Nobody waits for a renewal, and the node is not looked at while one is tried: the next look tries again.
+        let deadline = if self.is_update { deadline } else { deadline.min(started.elapsed() + REQUEST_LIMIT * 2) };
         let (mut pause, most) = PAUSES;
         let mut attempt: u32 = 1;
         loop {

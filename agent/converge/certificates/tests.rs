@@ -518,6 +518,19 @@ async fn what_is_signed_wrongly_has_one_cause_and_replaces_nothing() {
 }
 
 #[tokio::test]
+async fn a_renewal_is_given_up_in_two_minutes_so_that_the_node_is_looked_at() {
+    for (is_update, least, most) in [(false, 60, 120), (true, 17 * 60, 20 * 60)] {
+        let node = Node::new();
+        node.outside.wrong.borrow_mut().extend([Wrong::Away; 2000]);
+        let keeper = CertificateKeeper { is_update, ..node.keeper(1, None) };
+        let began = node.clock.now();
+        keeper.prepare(&desired(), Duration::from_mins(20)).await.unwrap_err();
+        let took = node.clock.now().since(began).as_secs();
+        assert!((least..=most).contains(&took), "{is_update}: {took} s");
+    }
+}
+
+#[tokio::test]
 async fn who_does_not_answer_is_asked_again_until_the_deadline_and_only_for_what_is_missing() {
     let node = Node::new();
     node.outside.wrong.borrow_mut().extend([Wrong::Away, Wrong::Away]);
