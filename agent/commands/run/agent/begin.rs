@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::view::lists_all;
 use super::{Agent, SAID_LIMIT, node};
+use crate::clock::BUILT;
 use crate::deploy::{Generation, GenerationState, Outcome, Policy, State, Todo, Work, hooks, todo};
 use crate::error::{Error, Result};
 use crate::kubernetes::{self, Mistake};
@@ -165,7 +166,9 @@ impl Agent {
                 .generation(generation)
                 .deployment(&deployment.id, &deployment.name),
         );
-        let since = self.journal.get(&deployment.id).map_or(Duration::ZERO, |record| self.clock.now().since(record.seen));
+        // A time from before the clock was right says nothing.
+        let seen = self.journal.get(&deployment.id).map(|record| record.seen).filter(|seen| *seen >= BUILT);
+        let since = seen.map_or(Duration::ZERO, |seen| self.clock.now().since(seen));
         let (node, id) = (Rc::clone(&self.node), deployment.id.clone());
         self.bring_up_id = Some(deployment.id.clone());
         self.watch = None;
@@ -239,6 +242,8 @@ impl Agent {
                 .deployment(&deployment.id, &deployment.name)
                 .error(error),
         );
-        self.end(&deployment.id, Outcome::refused(node::sentence(code, error)))
+        let reason = node::sentence(code, error);
+        self.leave_generation(&deployment.id, &reason)?;
+        self.end(&deployment.id, Outcome::refused(reason))
     }
 }

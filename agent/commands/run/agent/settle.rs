@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::view::{ids, lists_all, result_key};
 use super::{Agent, FALSE_START_LIMIT, node};
 use crate::collect::Change;
-use crate::deploy::{self, GenerationState, Outcome, Record, SIGNAL_LIMIT, State, hooks};
+use crate::deploy::{self, Generation, GenerationState, Outcome, Record, SIGNAL_LIMIT, State, hooks};
 use crate::error::{Error, Kind, Result};
 use crate::metadata::{Deployment, SignalTarget};
 use crate::programs::{Programs, Ran};
@@ -62,10 +62,21 @@ impl Agent {
         let orphaned = |record: &&Record| record.state <= State::Running && !listed.contains(&record.id) && !in_lane(&record.id);
         let orphans: Vec<String> = self.journal.all().into_iter().filter(orphaned).map(|record| record.id.clone()).collect();
         for id in orphans {
-            if let Err(error) = self.journal.signalled(&id, Some("gone from the metadata before it ended".to_owned())) {
+            let why = "gone from the metadata before it ended";
+            let let_go = self.leave_generation(&id, why).and_then(|()| self.journal.signalled(&id, Some(why.to_owned())));
+            if let Err(error) = let_go {
                 self.trouble("letting go of a deployment", &error);
             }
         }
+    }
+
+    /// A generation that was being put in place when the agent ended, and whose deployment nobody goes on with.
+    pub(super) fn leave_generation(&mut self, deployment: &str, why: &str) -> Result<()> {
+        let is_left = |current: &Generation| current.deployment == deployment && current.state == GenerationState::Applying;
+        if self.generations.current().is_some_and(is_left) {
+            self.generations.end(GenerationState::Rejected, Some(why.to_owned()), Vec::new(), Vec::new())?;
+        }
+        Ok(())
     }
 
     pub(super) fn hook_ended(&mut self, id: &str, ran: Result<Option<Ran>>) {

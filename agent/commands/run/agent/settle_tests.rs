@@ -1,5 +1,6 @@
 //! Results on their way to a scripted Keystone and Heat. The group is forbidden, so that every deployment has its result at once.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -164,6 +165,35 @@ async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
     tree.write(file, &kept, Attributes::mode(0o600)).unwrap();
     agent.decide().unwrap();
     assert!(agent.bring_up.is_some(), "a disk that was full in between changes nothing");
+}
+
+#[tokio::test]
+async fn a_generation_that_nobody_goes_on_with_is_not_on_its_way_for_ever() {
+    let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+    let entry = |config: &Value| json!({"id": "n", "group": "kubernetes-node", "config": config, "inputs": []});
+    // Gone from the list, or refused by a newer agent, while nobody was at work.
+    for (is_listed, why) in [(false, "gone from the metadata"), (true, "ROLE")] {
+        let dir = tempfile::tempdir().unwrap();
+        let document = json!({"deployments": [entry(&config)]});
+        let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+        let node = Deployment::parse(&document["deployments"][0]).unwrap().unwrap();
+        agent.see(&node, None).unwrap();
+        agent.journal.start("n", &json!({})).unwrap();
+        agent.generations.begin("digest", "n", json!({})).unwrap();
+        drop(agent);
+        let document = json!({"deployments": [entry(&json!({"ROLE": "odd"}))]});
+        let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+        Rc::make_mut(&mut agent.settings).deploy.groups = None;
+        agent.collector.poll_once().await;
+        if is_listed {
+            agent.decide().unwrap();
+        } else {
+            agent.let_go_of_unlisted(&BTreeSet::new());
+        }
+        let current = agent.generations.current().unwrap();
+        assert_eq!(current.state, GenerationState::Rejected);
+        assert!(current.reason.as_ref().unwrap().contains(why), "{current:?}");
+    }
 }
 
 #[tokio::test]
