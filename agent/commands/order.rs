@@ -87,6 +87,7 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
         listed: &|id| snapshot.deployments.is_some().then(|| snapshot.lists(id)),
         daemon: false,
         node_busy: false,
+        node_in_place: true,
     };
     let mut done = Vec::new();
     let served = desk.serve(&mut done).and_then(|()| tell(state, &done));

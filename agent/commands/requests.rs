@@ -127,6 +127,8 @@ pub(super) struct Desk<'a> {
     pub(super) daemon: bool,
     /// Whether the node is being worked on: what is remembered of its certificates is then in other hands.
     pub(super) node_busy: bool,
+    /// Whether nothing of it waits for another deployment: the last one went well, or is on its way.
+    pub(super) node_in_place: bool,
 }
 
 impl Desk<'_> {
@@ -220,7 +222,9 @@ impl Desk<'_> {
             Rotation::Switch => "its certificates are signed by the new authority; both are trusted",
             Rotation::DropOld => "the old authority is no longer trusted",
         };
-        let when = if self.daemon {
+        let when = if self.daemon && !self.node_in_place {
+            "it is taken with the node's next deployment: the last one failed (`heat-node-agent explain`; `heat-node-agent rerun ID`)"
+        } else if self.daemon {
             "it is taken now; `heat-node-agent certificates` shows when it is done"
         } else {
             "the daemon is down: it is taken when the daemon starts (systemctl start heat-node-agent)"
@@ -395,6 +399,7 @@ mod tests {
                 listed: &|_| listed,
                 daemon: true,
                 node_busy: self.busy.get(),
+                node_in_place: true,
             };
             let mut served = Vec::new();
             desk.serve(&mut served)?;

@@ -201,7 +201,9 @@ fn steps(node: &NodeStatus) -> Vec<Condition> {
     let mut steps = node.steps.clone();
     let certificates = node.certificates.as_ref().and_then(|all| all.waits.clone());
     let network = node.pod_network.as_ref().and_then(super::status::PodNetworkStatus::condition);
-    for waits in certificates.into_iter().chain(network).filter(|_| node.state == "applied") {
+    // What an authority waits for is of a node that was not put in place whole, too.
+    let of_certificates = certificates.filter(|_| ["applied", "rejected"].contains(&node.state.as_str()));
+    for waits in of_certificates.into_iter().chain(network.filter(|_| node.state == "applied")) {
         steps.retain(|step| step.name != waits.name);
         steps.push(waits);
     }

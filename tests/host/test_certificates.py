@@ -155,6 +155,13 @@ def test_one_cause_each_and_nothing_is_replaced(cluster, magnum):
         assert words in cause and cause.count("HNA-0613") == 1, f"{what}: {cause}"
         assert worker.checksums() == files, what
     assert not worker.restarted(before)
+    # A deployment that failed ends no certificate later: the next agent looks at them, too.
+    worker.host.exec("systemctl", "restart", UNIT)
+
+    def node() -> dict:
+        status = json.loads(worker.host.exec("heat-node-agent", "status", "--json", check=False).stdout)
+        return status["node"] if status["agent"]["pid"] == int(worker.host.show(UNIT, "MainPID")["MainPID"]) else {}
+    worker.host.wait_for(lambda: node()["state"] == "rejected" and node()["certificates"]["first_end"], what="a look at the certificates")
     # What may pass is waited for, visibly.
     server.well()
     keys = worker.keys()

@@ -59,6 +59,9 @@ const TROUBLE_LIMIT: u32 = 3;
 /// A job that ends before its program is started this often is reported as failed.
 const FALSE_START_LIMIT: u32 = 5;
 
+/// The shortest interval at which a node is looked at without a poll that says anything.
+const LOOK: Duration = Duration::from_mins(1);
+
 type Lane<T> = Option<LocalBoxFuture<'static, T>>;
 
 /// The daemon.
@@ -86,6 +89,8 @@ pub(super) struct Agent {
     pub(super) bring_up_id: Option<String>,
     /// The node that is being compared with its parameters.
     watch: Lane<Result<node::Look>>,
+    /// Since the last time that this was due.
+    since_look: Stopwatch,
     /// The network of pods of the node in place is watched, and for which generation.
     pods: Lane<Option<PodNetworkStatus>>,
     pods_of: Option<u64>,
@@ -138,6 +143,7 @@ impl Agent {
             metadata,
         );
         collector.belong_to(&instance, run_dir.as_ref());
+        let since_look = clock.start();
         let sender = Sender::new((*http).clone(), collector.keystone().clone(), clock.clone());
         let outbox = Rc::new(Outbox::open(Arc::clone(&state), sender, clock.clone(), report.clone())?);
         let programs = Rc::new(Programs::new(Arc::clone(&state), systemd.clone(), clock.clone())?);
@@ -189,6 +195,7 @@ impl Agent {
             bring_up: None,
             bring_up_id: None,
             watch: None,
+            since_look,
             pods: None,
             pods_of: None,
             pod_network: None,
@@ -280,8 +287,17 @@ impl Agent {
                 self.troubled = None;
             }
         }
+        if self.until_look().is_zero() {
+            self.look_after_node();
+        }
         self.watch_pods();
         self.publish();
+    }
+
+    /// How long until the node is looked at although no poll brought anything: a boot copy that does not change brings nothing.
+    fn until_look(&self) -> Duration {
+        let at_most = self.settings.polling_interval.max(LOOK) * 2;
+        if self.node_is_busy() { at_most } else { at_most.saturating_sub(self.since_look.elapsed()) }
     }
 
     /// Waits until one thing moves, and takes it in.
@@ -292,7 +308,7 @@ impl Agent {
         let due = self.outbox.due(&view).filter(|_| self.sending.is_none()).map(|at| at.since(now));
         let wake = self.trouble.as_ref().map(|since| AFTER_TROUBLE.saturating_sub(since.elapsed())).or(due);
         let watchdog = Notify::interval();
-        let pause = [wake, watchdog].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
+        let pause = [wake, watchdog, Some(self.until_look())].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
         tokio::select! {
             change = self.collector.changed() => self.polled(change),
             (id, ran) = lane(&mut self.hook) => {
@@ -328,14 +344,18 @@ impl Agent {
         self.notify.alive();
     }
 
-    /// Compares a node in place with its parameters; cheap when nothing changed.
+    /// Compares a node in place with its parameters; cheap when nothing changed. One that was not put in place whole is not
+    /// changed any more before the next deployment, but its certificates end all the same.
     pub(super) fn look_after_node(&mut self) {
         let idle = !self.node_is_busy();
-        let Some(current) = self.generations.current().filter(|current| idle && current.state == GenerationState::Applied) else {
+        self.since_look = self.clock.start();
+        let Some(current) = self.generations.current().filter(|current| idle && current.state != GenerationState::Applying)
+        else {
             return;
         };
+        let is_in_place = current.state == GenerationState::Applied;
         let (node, entry, number) = (Rc::clone(&self.node), current.entry.clone(), current.number);
-        self.watch = Some(Box::pin(async move { node.look(&entry, number).await }));
+        self.watch = Some(Box::pin(async move { node.look(&entry, number, is_in_place).await }));
     }
 
     /// Keeps watch on the network of pods of a node in place; not while it is brought up, when units come and go.

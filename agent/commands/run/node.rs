@@ -271,8 +271,9 @@ impl Node {
         Done { outcome, timings, laps: self.report.laps(), wait }
     }
 
-    /// Looks after a node in place: compares it with its parameters, and takes what is due of its certificates.
-    pub(super) async fn look(&self, entry: &Value, generation: u64) -> Result<Look> {
+    /// Looks after a node: compares one in place with its parameters, takes what is due of its certificates, and tells of these
+    /// whatever came of the last deployment.
+    pub(super) async fn look(&self, entry: &Value, generation: u64, is_in_place: bool) -> Result<Look> {
         let Some(systemd) = &self.systemd else { return Ok(Look::default()) };
         let deployment = Deployment::parse(entry).ok().flatten();
         // A deployment of this life of the agent has left them.
@@ -284,7 +285,7 @@ impl Node {
             return Ok(Look::default());
         };
         let desired = kubernetes::render(&spec, &self.facts());
-        let drifted = self.compare(&spec, &desired, systemd, generation).await?;
+        let drifted = is_in_place && self.compare(&spec, &desired, systemd, generation).await?;
         let seen = self.look_at_certificates(&desired, generation)?;
         let turn = certificates::Record::look(&self.state).rotation;
         Ok(Look { drifted, certificates: seen.and_then(|seen| page::certificates(&seen, turn)) })

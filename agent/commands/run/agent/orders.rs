@@ -2,6 +2,7 @@
 
 use super::Agent;
 use crate::commands::requests::{DIRECTORY, Desk, make_directory, tell};
+use crate::deploy::GenerationState;
 use crate::error::Result;
 use crate::files::Tree;
 use crate::watch::AsyncWatch;
@@ -21,6 +22,7 @@ impl Agent {
             return;
         }
         let (snapshot, node_busy) = (self.collector.snapshot(), self.node_is_busy());
+        let failed = self.generations.current().is_some_and(|current| current.state == GenerationState::Rejected);
         let mut desk = Desk {
             state: &self.state,
             root: &self.root,
@@ -31,6 +33,7 @@ impl Agent {
             listed: &|id| snapshot.deployments.is_some().then(|| snapshot.lists(id)),
             daemon: true,
             node_busy,
+            node_in_place: !failed,
         };
         let mut served = Vec::new();
         let ended = desk.serve(&mut served);
