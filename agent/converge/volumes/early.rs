@@ -104,7 +104,8 @@ impl<H: Hands> VolumeKeeper<H> {
     fn in_another_place(&self, volume: &Volume) -> Result<Option<Decision>> {
         let (mounts, disks) = (self.probe.read_mounts()?, self.probe.read_disks()?);
         let [disk] = carriers(&disks, volume)[..] else { return Ok(None) };
-        if is_mounted(&mounts, volume, disk) {
+        // Of a pool nothing is mounted.
+        if volume.content != Content::ThinPool && is_mounted(&mounts, volume, disk) {
             return Ok(None);
         }
         let is_store = |mount: &&Mount| mount.number == disk.number && STORES.iter().any(|(_, place)| *place == mount.point);

@@ -607,7 +607,9 @@ async fn what_could_only_be_refused_later_is_refused_before_anything_is_stopped(
     let refusal = keeper.check_places(&desired(&[other]), MINUTE).await.unwrap_err();
     assert!(refusal.cause.contains("in use as /var/lib/docker") && refusal.remedy.contains("CONTAINER_RUNTIME"), "{refusal:?}");
     let here = Volume { role: VolumeRole::Runtime, mount_point: "/var/lib/docker".into(), users: vec![], ..volume() };
-    assert_eq!(keeper.check_places(&desired(&[here]), MINUTE).await, Ok(()));
+    assert_eq!(keeper.check_places(&desired(std::slice::from_ref(&here)), MINUTE).await, Ok(()));
+    let pool = Volume { content: Content::ThinPool, ..here };
+    assert!(keeper.check_places(&desired(&[pool]), MINUTE).await.unwrap_err().cause.contains("in use as /var/lib/docker"));
 }
 
 #[tokio::test]
