@@ -180,10 +180,6 @@ fn node(node: &NodeStatus) -> Condition {
         "applied" => all.state = if all.parts.iter().any(|part| part.state == Waiting) { Waiting } else { Ok },
         "rejected" => {
             all.state = Failed;
-            // Nobody waits for them any more.
-            for step in all.parts.iter_mut().filter(|step| step.state == Waiting) {
-                *step = condition(&step.name, Pending);
-            }
             // The step that failed says the same in its own words.
             if !all.parts.iter().any(|step| step.state == Failed) {
                 all.cause.clone_from(&node.reason);
@@ -199,13 +195,22 @@ fn node(node: &NodeStatus) -> Condition {
 /// The steps of bringing it up; of a node in place with what its certificates and its network of pods wait for since.
 fn steps(node: &NodeStatus) -> Vec<Condition> {
     let mut steps = node.steps.clone();
+    if node.state == "rejected" {
+        // Nobody waits for them any more.
+        for step in steps.iter_mut().filter(|step| step.state == Waiting) {
+            *step = condition(&step.name, Pending);
+        }
+    }
     let certificates = node.certificates.as_ref().and_then(|all| all.waits.clone());
     let network = node.pod_network.as_ref().and_then(super::status::PodNetworkStatus::condition);
     // What an authority waits for is of a node that was not put in place whole, too.
     let of_certificates = certificates.filter(|_| ["applied", "rejected"].contains(&node.state.as_str()));
     for waits in of_certificates.into_iter().chain(network.filter(|_| node.state == "applied")) {
-        steps.retain(|step| step.name != waits.name);
-        steps.push(waits);
+        // A step that failed says more.
+        if !steps.iter().any(|step| step.name == waits.name && step.state == Failed) {
+            steps.retain(|step| step.name != waits.name);
+            steps.push(waits);
+        }
     }
     steps
 }
@@ -527,6 +532,16 @@ mod tests {
                 true,
                 "waiting for node > certificates",
                 Well,
+            ),
+            (
+                "a step that failed says more than what its certificates wait for",
+                changed(|s| {
+                    let steps = vec![step("certificates", Failed), step("gate etcd", Waiting)];
+                    s.node = Some(NodeStatus { certificates: Some(near_end()), ..node("rejected", steps) });
+                }),
+                true,
+                "FAILED at node > certificates",
+                Bad,
             ),
             ("a signal waits", changed(|s| s.signals = vec![signal()]), true, "waiting for signals > http://heat/signal", Wait),
             (
