@@ -90,7 +90,9 @@ impl Generations {
     pub fn begin(&mut self, digest: &str, deployment: &str, entry: Value) -> Result<u64> {
         let number = match &self.current {
             // The same deployment may be rendered otherwise by another version or on another machine. It is no other order.
-            Some(current) if current.digest == digest || current.deployment == deployment => current.number,
+            Some(current) if current.digest == digest || (current.deployment == deployment && current.entry == entry) => {
+                current.number
+            }
             Some(current) => current.number + 1,
             None => 1,
         };
@@ -170,7 +172,8 @@ mod tests {
         assert_eq!(open().begin("two", "c", json!({})).unwrap(), 2);
         // Another version of the agent goes on with the same deployment: a change of authority must not take a step by that.
         assert_eq!(open().begin("three", "c", json!({})).unwrap(), 2);
-        assert_eq!(open().begin("two", "d", json!({})).unwrap(), 3);
+        assert_eq!(open().begin("two", "c", json!({"inputs": [1]})).unwrap(), 3, "local data that somebody edits keeps its id");
+        assert_eq!(open().begin("one", "d", json!({"inputs": [1]})).unwrap(), 4);
         Tree::open(dir.path()).unwrap().write(Path::new(FILE), b"{", Attributes::mode(0o600)).unwrap();
         assert!(open().current().is_none());
         assert_eq!(report.events()[0].code, Code::StatePutAside);
