@@ -224,6 +224,9 @@ impl Agent {
         let mut reload = signal(SignalKind::hangup())?;
         self.look_after_node();
         loop {
+            if self.until_look().is_zero() {
+                self.look_after_node();
+            }
             self.step();
             tokio::select! {
                 _ = terminate.recv() => break,
@@ -286,9 +289,6 @@ impl Agent {
             if self.trouble.is_none() {
                 self.troubled = None;
             }
-        }
-        if self.until_look().is_zero() {
-            self.look_after_node();
         }
         self.watch_pods();
         self.publish();

@@ -225,7 +225,9 @@ impl Agent {
                 .deployment(id, &malformed.name)
                 .error(&error),
         );
-        let outcome = Outcome::refused(node::sentence(Code::DeploymentMalformed, &error));
+        let reason = node::sentence(Code::DeploymentMalformed, &error);
+        self.leave_generation(id, &reason)?;
+        let outcome = Outcome::refused(reason);
         self.journal.refuse(id, &malformed.name, malformed.target.clone(), None, outcome)?;
         self.store_signal_of(id)
     }
