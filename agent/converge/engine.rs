@@ -182,6 +182,8 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
             }
             self.starter.patience("looking at stores", None, error).await?;
         }
+        // A disk may be waited for in these.
+        self.context.report.expect_steps(graph::names(self.desired));
         let left = self.starter.left();
         match self.context.clock.limit(left + GRACE, self.context.volumes.check_places(self.desired, left)).await {
             Some(checked) => checked?,

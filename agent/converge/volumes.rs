@@ -225,10 +225,9 @@ impl<H: Hands> Volumes for VolumeKeeper<H> {
 
     async fn check_places(&self, desired: &Desired, deadline: Duration) -> std::result::Result<(), Failure> {
         self.keep_stores_on_their_volumes(desired)?;
-        for volume in &desired.volumes {
-            self.carry_out(volume, deadline, async |course| self.check_place(volume, course).await).await?;
-        }
-        Ok(())
+        let look =
+            |volume| self.carry_out(volume, deadline, async move |course: &mut Course| self.check_place(volume, course).await);
+        futures_util::future::try_join_all(desired.volumes.iter().map(look)).await.map(drop)
     }
 
     async fn bring_up(&self, volume: &Volume, deadline: Duration) -> std::result::Result<bool, Failure> {

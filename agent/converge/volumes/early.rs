@@ -8,12 +8,14 @@ use super::{
     Course, Hands, Outcome, VolumeKeeper, carriers, decide, failed, is_mounted, missing, of_volume, passing, pool, refused,
 };
 use crate::converge::Failure;
-use crate::desired::{Content, Desired, Volume, VolumeRole};
+use crate::desired::{Content, Desired, DiskName, Volume, VolumeRole};
 use crate::error::Result;
+use crate::report::status::ConditionState;
 use crate::report::{Event, Phase};
+use crate::storage::identity::matching;
 use crate::storage::interlock::Decision;
 use crate::storage::marker::{Record, State};
-use crate::storage::probe::Mount;
+use crate::storage::probe::{Disk, Mount};
 use crate::storage::thin_pool;
 use crate::watch::DeviceNews;
 
@@ -25,33 +27,51 @@ const STORES: [(VolumeRole, &str); 4] = [
     (VolumeRole::Etcd, "/var/lib/etcd"),
 ];
 
+fn carries(disk: &Disk, name: &DiskName) -> bool {
+    !matching(name, std::slice::from_ref(&disk.names)).is_empty()
+}
+
 impl<H: Hands> VolumeKeeper<H> {
     /// No store is taken off its volume by parameters that leave the volume out: who serves it would go on from an empty
     /// directory, and Heat, which hears that all is well, deletes the volume.
     pub(super) fn keep_stores_on_their_volumes(&self, desired: &Desired) -> std::result::Result<(), Failure> {
-        let look = || -> Result<Option<(VolumeRole, Record)>> {
-            let (mounts, disks) = (self.probe.read_mounts()?, self.probe.read_disks()?);
+        let look = || -> Result<Option<(VolumeRole, Record, bool)>> {
             for role in [VolumeRole::Runtime, VolumeRole::Etcd] {
                 let Some(record) = self.record_of(role)?.filter(|record| record.state == State::InPlace) else { continue };
-                let is_named = |volume: &Volume| volume.role == role && volume.disk.as_str() == record.volume;
-                if desired.volumes.iter().any(is_named) {
+                let of_role = || desired.volumes.iter().filter(|volume| volume.role == role);
+                if of_role().any(|volume| volume.disk.as_str() == record.volume) {
                     continue;
                 }
-                // The mount table names no volume: what is at a store's place is what the record is about.
-                let is_mounted = mounts.iter().any(|mount| STORES.contains(&(role, mount.point.as_str())));
-                let is_pool = role == VolumeRole::Runtime && disks.iter().any(|disk| pool::is_active(&self.probe, disk));
-                if is_mounted || is_pool {
-                    return Ok(Some((role, record)));
+                let (mounts, disks) = (self.probe.read_mounts()?, self.probe.read_disks()?);
+                let is_recorded = |disk: &Disk| {
+                    let kinds = [DiskName::Cinder, DiskName::Link, DiskName::Label];
+                    kinds.into_iter().any(|kind| carries(disk, &kind(record.volume.clone())))
+                };
+                for disk in disks.iter().filter(|disk| is_recorded(disk)) {
+                    // What the parameters call by another name is judged by what is on it, as any volume.
+                    if of_role().any(|volume| carries(disk, &volume.disk)) {
+                        continue;
+                    }
+                    let is_store = |mount: &Mount| mount.number == disk.number && STORES.contains(&(role, mount.point.as_str()));
+                    let is_pool = role == VolumeRole::Runtime && pool::is_active(&self.probe, disk);
+                    if is_pool || mounts.iter().any(is_store) {
+                        return Ok(Some((role, record, is_pool)));
+                    }
                 }
             }
             Ok(None)
         };
-        let Some((role, record)) = look().map_err(|error| failed("look", &error))? else { return Ok(()) };
+        let Some((role, record, is_pool)) = look().map_err(|error| failed("look", &error))? else { return Ok(()) };
+        let by_hand = if is_pool {
+            "where its images are not needed, `systemctl stop docker.service docker-thin-pool.service; vgchange --activate n docker`"
+        } else {
+            "stop the unit, move the data and unmount the volume"
+        };
         let found = format!("the {role} store lies on volume {}, which the parameters do not name any more", record.volume);
         let failure = refused(Decision::Refuse {
             found,
             rule: "a store stays on its volume until it is taken off by hand".to_owned(),
-            remedy: "give the volume back in the parameters; or stop the unit, move the data and unmount the volume".to_owned(),
+            remedy: format!("give the volume back in the parameters; or {by_hand}"),
         });
         let words = format!("volume {} ({role}): {}", record.volume, failure.cause);
         let event = Event::new(failure.code, words).phase(Phase::Volume).step(failure.step.clone());
@@ -76,6 +96,9 @@ impl<H: Hands> VolumeKeeper<H> {
                     return Err(missing(volume, &reason, course.deadline).into());
                 }
                 Some(Decision::Wait(reason)) => {
+                    if !course.waiting {
+                        self.report.step(&format!("volume {}", volume.role), ConditionState::Waiting, self.clock.now());
+                    }
                     self.tell_waiting(volume, course, reason);
                     self.next_look(&news, course).await;
                 }
@@ -114,7 +137,8 @@ impl<H: Hands> VolumeKeeper<H> {
         Ok(place.or(is_pool.then_some("docker's thin pool")).map(|place| Decision::Refuse {
             found: format!("it is in use as {place}, and is to be {} at {}", volume.content.kind(), volume.mount_point),
             rule: "a volume stays in its place and its form; nothing is stopped for a change that cannot follow".to_owned(),
-            remedy: "give another volume, or CONTAINER_RUNTIME and DOCKER_STORAGE_DRIVER as before".to_owned(),
+            remedy: "give CONTAINER_RUNTIME and DOCKER_STORAGE_DRIVER as before; or take this one down by hand and give another"
+                .to_owned(),
         }))
     }
 

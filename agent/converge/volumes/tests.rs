@@ -628,4 +628,11 @@ async fn no_store_is_taken_off_its_volume_by_parameters_that_leave_it_out() {
         assert!(refusal.cause.contains("7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4, which the parameters do not name"), "{refusal:?}");
     }
     assert_eq!(codes(&keeper), [Code::VolumeRefused, Code::VolumeRefused]);
+    // The same disk by another name is the interlock's to judge.
+    let link = Volume { disk: DiskName::Link("virtio-7c1f4d0e-93a2-4b86-8".into()), ..volume() };
+    assert_eq!(keeper.check_places(&desired(&[link]), MINUTE).await, Ok(()));
+    // Taken off by hand, and another disk in its place: the record is of the past.
+    keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
+    put(dir.path(), TABLE, format!("{}9 1 252:0 / /var/lib/etcd rw - xfs /dev/vda rw\n", keeper.hands.table()).as_bytes());
+    assert_eq!(keeper.check_places(&desired(&[]), MINUTE).await, Ok(()));
 }
