@@ -56,8 +56,8 @@ class Vm:
 
     # --- life ---------------------------------------------------------------------------------
     def start(self, *extra: str, attached: list[str] | None = None, takes: dict[str, int] | None = None) -> "Vm":
-        """Power on; attached: the volumes that are there from the start (all of them by default); takes: the bytes that may be
-        written to a volume before each further one takes a second."""
+        """Power on; attached: the volumes that are there from the start (all of them by default); takes: the bytes that a volume takes
+        at full speed; each further one takes a second."""
         drive = "if=none,format=qcow2,cache=unsafe,discard=unmap"
         args = ["qemu-system-x86_64", "-name", self.name, "-M", "pc", "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max",
                 "-pidfile", f"{self.folder}/pid", "-smp", "1", "-m", str(self.memory), "-display", "none", "-nodefaults", "-no-user-config",

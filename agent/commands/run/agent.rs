@@ -224,15 +224,14 @@ impl Agent {
         let mut reload = signal(SignalKind::hangup())?;
         self.look_after_node();
         loop {
-            if self.until_look().is_zero() {
-                self.look_after_node();
-            }
             self.step();
+            let (clock, until_look) = (self.clock.clone(), self.until_look());
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
                 // R6: at any time; the files that sources are learnt from are read again by the poll.
                 _ = reload.recv() => self.collector.nudge(),
+                () = clock.wait(until_look) => self.look_after_node(),
                 () = self.turn() => {}
             }
         }
@@ -308,7 +307,7 @@ impl Agent {
         let due = self.outbox.due(&view).filter(|_| self.sending.is_none()).map(|at| at.since(now));
         let wake = self.trouble.as_ref().map(|since| AFTER_TROUBLE.saturating_sub(since.elapsed())).or(due);
         let watchdog = Notify::interval();
-        let pause = [wake, watchdog, Some(self.until_look())].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
+        let pause = [wake, watchdog].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
         tokio::select! {
             change = self.collector.changed() => self.polled(change),
             (id, ran) = lane(&mut self.hook) => {

@@ -22,7 +22,7 @@ impl Agent {
             return;
         }
         let (snapshot, node_busy) = (self.collector.snapshot(), self.node_is_busy());
-        let failed = self.generations.current().is_some_and(|current| current.state == GenerationState::Rejected);
+        let node_in_place = self.generations.current().is_none_or(|current| current.state != GenerationState::Rejected);
         let mut desk = Desk {
             state: &self.state,
             root: &self.root,
@@ -33,7 +33,7 @@ impl Agent {
             listed: &|id| snapshot.deployments.is_some().then(|| snapshot.lists(id)),
             daemon: true,
             node_busy,
-            node_in_place: !failed,
+            node_in_place,
         };
         let mut served = Vec::new();
         let ended = desk.serve(&mut served);
