@@ -186,7 +186,7 @@ pub fn misplaced<'a>(probe: &Probe, disks: &[Disk], volumes: &[&'a Volume]) -> R
         return Ok(Vec::new());
     }
     let mounts = probe.read_mounts()?;
-    let in_place = |volume: &Volume| match carriers(disks, volume)[..] {
+    let in_place = |volume: &Volume| match carriers(disks, &volume.disk)[..] {
         [disk] if volume.content == Content::ThinPool => pool::is_active(probe, disk),
         [disk] => is_mounted(&mounts, volume, disk),
         _ => false,
@@ -196,23 +196,23 @@ pub fn misplaced<'a>(probe: &Probe, disks: &[Disk], volumes: &[&'a Volume]) -> R
 
 /// Whether one of the disks carries the volume's id.
 pub(super) fn is_attached(disks: &[Disk], volume: &Volume) -> bool {
-    !carriers(disks, volume).is_empty()
+    !carriers(disks, &volume.disk).is_empty()
 }
 
 fn is_mounted(mounts: &[Mount], volume: &Volume, disk: &Disk) -> bool {
     mounts.iter().any(|mount| mount.number == disk.number && mount.point == volume.mount_point)
 }
 
-/// The disks that carry the volume's id.
-fn carriers<'a>(disks: &'a [Disk], volume: &Volume) -> Vec<&'a Disk> {
+/// The disks that carry a volume's id.
+fn carriers<'a>(disks: &'a [Disk], id: &DiskName) -> Vec<&'a Disk> {
     let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
-    matching(&volume.disk, &names).into_iter().filter_map(|at| disks.get(at)).collect()
+    matching(id, &names).into_iter().filter_map(|at| disks.get(at)).collect()
 }
 
 /// The nodes of all disks that carry the id, and the disk if it is one.
 fn find(probe: &Probe, volume: &Volume) -> Result<(Vec<String>, Option<Disk>)> {
     let disks = probe.read_disks()?;
-    let found = carriers(&disks, volume);
+    let found = carriers(&disks, &volume.disk);
     let nodes = found.iter().map(|disk| disk.node.display().to_string()).collect();
     let only = if let [disk] = found[..] { Some(disk.clone()) } else { None };
     Ok((nodes, only))

@@ -12,7 +12,6 @@ use crate::desired::{Content, Desired, DiskName, Volume, VolumeRole};
 use crate::error::Result;
 use crate::report::status::ConditionState;
 use crate::report::{Event, Phase};
-use crate::storage::identity::matching;
 use crate::storage::interlock::Decision;
 use crate::storage::marker::{Record, State};
 use crate::storage::probe::{Disk, Mount};
@@ -27,10 +26,6 @@ const STORES: [(VolumeRole, &str); 4] = [
     (VolumeRole::Etcd, "/var/lib/etcd"),
 ];
 
-fn carries(disk: &Disk, name: &DiskName) -> bool {
-    !matching(name, std::slice::from_ref(&disk.names)).is_empty()
-}
-
 impl<H: Hands> VolumeKeeper<H> {
     /// No store is taken off its volume by parameters that leave the volume out: who serves it would go on from an empty
     /// directory, and Heat, which hears that all is well, deletes the volume.
@@ -43,15 +38,11 @@ impl<H: Hands> VolumeKeeper<H> {
                     continue;
                 }
                 let (mounts, disks) = (self.probe.read_mounts()?, self.probe.read_disks()?);
-                let is_recorded = |disk: &Disk| {
-                    let kinds = [DiskName::Cinder, DiskName::Link, DiskName::Label];
-                    kinds.into_iter().any(|kind| carries(disk, &kind(record.volume.clone())))
-                };
-                for disk in disks.iter().filter(|disk| is_recorded(disk)) {
-                    // What the parameters call by another name is judged by what is on it, as any volume.
-                    if of_role().any(|volume| carries(disk, &volume.disk)) {
-                        continue;
-                    }
+                // What the parameters call by another name is judged by what is on it, as any volume.
+                let named: Vec<&Disk> = of_role().flat_map(|volume| carriers(&disks, &volume.disk)).collect();
+                let kinds = [DiskName::Cinder, DiskName::Link, DiskName::Label].map(|kind| kind(record.volume.clone()));
+                let recorded = kinds.iter().flat_map(|id| carriers(&disks, id));
+                for disk in recorded.filter(|disk| named.iter().all(|one| one.number != disk.number)) {
                     let is_store = |mount: &Mount| mount.number == disk.number && STORES.contains(&(role, mount.point.as_str()));
                     let is_pool = role == VolumeRole::Runtime && pool::is_active(&self.probe, disk);
                     if is_pool || mounts.iter().any(is_store) {
@@ -126,7 +117,7 @@ impl<H: Hands> VolumeKeeper<H> {
     /// The refusal of a volume that is another store, or one in another form.
     fn in_another_place(&self, volume: &Volume) -> Result<Option<Decision>> {
         let (mounts, disks) = (self.probe.read_mounts()?, self.probe.read_disks()?);
-        let [disk] = carriers(&disks, volume)[..] else { return Ok(None) };
+        let [disk] = carriers(&disks, &volume.disk)[..] else { return Ok(None) };
         // Of a pool nothing is mounted.
         if volume.content != Content::ThinPool && is_mounted(&mounts, volume, disk) {
             return Ok(None);

@@ -155,7 +155,7 @@ impl<H: Hands> VolumeKeeper<H> {
         if record.state != State::InPlace || record.cluster != volume.cluster {
             return Ok(None);
         }
-        let [disk] = carriers(disks, volume)[..] else { return Ok(None) };
+        let [disk] = carriers(disks, &volume.disk)[..] else { return Ok(None) };
         let larger = |disk: &Disk| size(disk).filter(|size| size.saturating_sub(record.size) >= SLACK);
         let Some(size) = larger(disk) else { return Ok(None) };
         let in_place = match volume.content {
