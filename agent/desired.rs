@@ -334,6 +334,8 @@ pub enum Need {
     Object(String),
     /// etcd holds the description of flannel's network.
     FlannelKey,
+    /// The node's certificates are in place: what a service asks of them may be written down.
+    Certificates,
 }
 
 /// An object that the API of the node's cluster must hold: made where it is absent, put right where it differs.

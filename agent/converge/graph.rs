@@ -208,13 +208,14 @@ fn find(desired: &Desired, need: &Need) -> Option<Step> {
         Need::Gate(name) => desired.gates.iter().position(|gate| gate.name == *name).map(Step::Gate),
         Need::Object(name) => desired.objects.iter().position(|object| object.name == *name).map(Step::Object),
         Need::FlannelKey => desired.flannel.as_ref().map(|_| Step::FlannelKey),
+        Need::Certificates => (!desired.trusted_paths().is_empty()).then_some(Step::Certificates),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::{Certificate, ClientIdentity, EtcdAccess, FlannelStore, Material, Object, Owner, Signer, Unit};
+    use crate::desired::{Certificate, ClientIdentity, Directory, EtcdAccess, File, FlannelStore, Material, Object, Owner, Signer, Unit};
 
     fn unit(name: &str, needs: &[&str]) -> Unit {
         Unit {
@@ -308,6 +309,25 @@ mod tests {
         let waves = [vec!["certificates", "unit other"], vec!["unit api"], vec!["object o"], vec!["unit after"]];
         assert_eq!(order(&desired, &[]).unwrap(), waves);
         assert_eq!(names(&desired), ["files", "certificates", "unit api", "unit other", "unit after", "object o"]);
+    }
+
+    /// What asks for a name in a certificate is written once the certificate bears it, and read by who is started then.
+    #[test]
+    fn a_file_may_wait_for_certificates() {
+        let folder =
+            Directory { path: "/n".into(), mode: 0o755, owner: Owner::root(), needs: BTreeSet::from([Need::Certificates]) };
+        let reader = Unit { restart_on: BTreeSet::from(["/n/names".to_owned()]), ..unit("etcd", &[]) };
+        let desired = Desired {
+            directories: vec![folder],
+            files: vec![File::public("/n/names", ""), File::public("/other", "")],
+            units: vec![reader],
+            certificates: vec![certificate("server", "/c/server")],
+            ..Desired::default()
+        };
+        let waves = [["certificates"], ["directory /n"], ["file /n/names"], ["unit etcd"]];
+        assert_eq!(order(&desired, &[]).unwrap(), waves);
+        let without = Desired { certificates: Vec::new(), ..desired };
+        assert!(order(&without, &[]).unwrap_err().starts_with("directory /n needs Certificates"));
     }
 
     #[test]

@@ -121,7 +121,7 @@ fn deferred(desired: &Desired) -> BTreeSet<&str> {
     let waits = |needs: &BTreeSet<Need>, late: &BTreeSet<&str>| {
         needs.iter().any(|need| match need {
             Need::Directory(path) => late.contains(path.as_str()),
-            Need::Volume(_) | Need::Unit(_) | Need::Gate(_) | Need::Object(_) | Need::FlannelKey => true,
+            Need::Volume(_) | Need::Unit(_) | Need::Gate(_) | Need::Object(_) | Need::FlannelKey | Need::Certificates => true,
         })
     };
     // Parents come before children, but a need may name any directory: as many rounds as the longest chain.

@@ -4,6 +4,8 @@ use super::bootstrap;
 use super::certificates::{FIRST_WITH_ECDSA_TOKENS, service_account_keys, wanted};
 use super::cluster::{CertificateSource, EtcdCluster};
 use super::cluster_checks::Checks;
+use super::etcd;
+use super::etcd_access::{self, CLIENT_NAME, Clients};
 use super::node_spec::Role;
 use super::parameters::Mistake;
 use super::trust::{AUTHORITIES, Halves, PAIRS, parameters_of};
@@ -39,6 +41,40 @@ impl Checks<'_> {
         }
         self.unused();
         self.address_of_kubelet();
+        if self.role == Role::Master {
+            self.clients_of_etcd();
+        }
+    }
+
+    /// Whoever bears a bootstrap token gets a certificate of the cluster's authority, which must not be the key to etcd as well.
+    fn clients_of_etcd(&mut self) {
+        let old = etcd::asked(self.spec).filter(|asked| *asked < etcd_access::FIRST_WITH_NAMES);
+        let (name, what) = match (etcd_access::clients(self.spec), old) {
+            (Clients::Named, Some((major, minor))) => {
+                ("ETCD_TAG", format!("asks for etcd {major}.{minor}, which tells clients apart by their authority alone"))
+            }
+            (Clients::AnybodyForFlannel, _) => {
+                ("ETCD_CA_CERTIFICATE", "is missing, and flannel of every worker is a client of etcd".to_owned())
+            }
+            (Clients::AnybodyAsGiven, _) => (
+                "ETCD_ADMIN_CERTIFICATE",
+                format!(
+                    "is given as a client of etcd that the cluster's authority signed for, and is not known to bear the name {CLIENT_NAME}"
+                ),
+            ),
+            (Clients::Named | Clients::OfOwnAuthority, _) => return,
+        };
+        let remedy = match name {
+            "ETCD_TAG" => "give etcd 3.4 or later, or etcd's own authority: ETCD_CA_CERTIFICATE and ETCD_CA_KEY",
+            "ETCD_ADMIN_CERTIFICATE" => "leave it out with its key, so that the agent makes it; or give etcd's own authority",
+            _ => "give etcd's own authority: ETCD_CA_CERTIFICATE and ETCD_CA_KEY; or set FLANNEL_RUNS_AS to add-on",
+        };
+        if self.spec.lets_join_by_token() {
+            let rule = format!("{}, and BOOTSTRAP_TOKEN gets its bearer one", etcd_access::RULE);
+            self.wrong(name, what, rule, remedy);
+        } else {
+            self.warnings.push(Mistake::general(name, what, etcd_access::RULE, remedy));
+        }
     }
 
     /// A key without its certificate, a certificate without its key, and keys of authorities where they must not be.
@@ -339,6 +375,7 @@ mod tests {
         ("ETCD_ADMIN_CERTIFICATE", "/given/etcd-admin.crt"),
         ("ETCD_ADMIN_KEY", "/given/etcd-admin.key"),
     ];
+    const ETCDS_OWN: &[(&str, &str)] = &[("ETCD_CA_CERTIFICATE", "/given/etcd-ca.crt"), ("ETCD_CA_KEY", "/given/etcd-ca.key")];
     const THREE: &[(&str, &str)] = &[
         ("ETCD_INITIAL_CLUSTER", "blue-master-0=https://192.0.2.11:2380,b=https://192.0.2.12:2380,c=https://192.0.2.13:2380"),
         ("KUBE_SERVICE_ACCOUNT_KEY", ""),
@@ -440,8 +477,9 @@ mod tests {
         for changes in [
             &[][..],
             &[WORKER],
-            &[EVERY_PAIR, &[("CA_KEY", "")]],
-            &[EVERY_PAIR],
+            &[EVERY_PAIR, ETCDS_OWN, &[("CA_KEY", "")]],
+            &[EVERY_PAIR, ETCDS_OWN],
+            &[EVERY_PAIR, ETCDS_OWN, TOKEN],
             &[&[("ETCD_CA_CERTIFICATE", "/given/etcd-ca.crt"), ("ETCD_CA_KEY", "/given/etcd-ca.key")]],
             &[TOKEN],
             // Magnum's CERT_MANAGER_API gives the key alone.
@@ -450,13 +488,43 @@ mod tests {
             &[MAGNUM, &[("TRUSTEE_USER_ID", ""), ("TRUSTEE_PASSWORD", ""), ("AUTH_URL", ""), ("USER_TOKEN", "t")]],
             &[WORKER, bootstrap],
             &[MAGNUM, WORKER, bootstrap, &[("CA_CERTIFICATE", "")]],
-            &[&[("KUBE_TAG", "v1.5.3")]],
-            &[THREE, &[("KUBE_TAG", "v1.5.3"), ("CERTIFICATE_KEYS", "ecdsa-p256")]],
+            &[&[("KUBE_TAG", "v1.5.3")], ETCDS_OWN],
+            &[THREE, ETCDS_OWN, &[("KUBE_TAG", "v1.5.3"), ("CERTIFICATE_KEYS", "ecdsa-p256")]],
             &[&[("KUBE_TAG", "v1.15.3"), ("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080")], TOKEN],
         ] {
             assert_eq!(mistakes(changes), Vec::<String>::new(), "{changes:?}");
             assert_eq!(spec(changes).unwrap().warnings, [], "{changes:?}");
         }
+    }
+
+    /// Issue: any certificate of the cluster was root of etcd. Without a token it is said, with one it is refused.
+    #[test]
+    fn an_etcd_that_takes_every_certificate_of_the_cluster_is_said_and_with_a_token_refused() {
+        let flannel: &[(&str, &str)] = &[("KUBE_TAG", "v1.20.3"), ("FLANNEL_RUNS_AS", "unit")];
+        let old: &[(&str, &str)] = &[("ETCD_TAG", "v3.3.25")];
+        let admin: &[(&str, &str)] =
+            &[("ETCD_ADMIN_CERTIFICATE", "/given/etcd-admin.crt"), ("ETCD_ADMIN_KEY", "/given/etcd-admin.key")];
+        let key: &[(&str, &str)] = &[("CA_KEY", "/given/ca.key")];
+        for (changes, named, refused) in [
+            (&[&[][..]][..], "", false),
+            (&[old], "ETCD_TAG", true),
+            (&[MAGNUM, key, old], "ETCD_TAG", true),
+            (&[flannel], "ETCD_CA_CERTIFICATE", true),
+            // The file is looked at when it is put in place: with a token it must bear the name.
+            (&[admin], "ETCD_ADMIN_CERTIFICATE", false),
+            (&[ETCDS_OWN, old], "", false),
+            (&[ETCDS_OWN, flannel], "", false),
+            (&[ETCDS_OWN, admin], "", false),
+        ] {
+            let warned: Vec<_> = spec(changes).unwrap().warnings.into_iter().map(|one| one.parameter).collect();
+            assert_eq!(warned.join(" "), named, "{changes:?}");
+            let with_token: Vec<_> = changes.iter().copied().chain([TOKEN]).collect();
+            let found = mistakes(&with_token);
+            assert_eq!(found.len(), usize::from(refused), "{changes:?}: {found:?}");
+            assert!(found.iter().all(|one| one.starts_with(named) && one.contains("BOOTSTRAP_TOKEN")), "{found:?}");
+        }
+        let worker = spec(&[WORKER, old]).unwrap();
+        assert_eq!(worker.warnings, [], "a worker has no etcd");
     }
 
     #[test]
@@ -540,7 +608,7 @@ mod tests {
                 ][..],
             ),
             (&[&[("FLANNELD_CERTIFICATE", "/given/a.crt"), ("FLANNELD_KEY", "/given/a.key")]], &["FLANNELD_CERTIFICATE"]),
-            (&[&[("KUBE_TAG", "v1.3.3"), ("CERT_MANAGER_API", "True")]], &["CERT_MANAGER_API"]),
+            (&[ETCDS_OWN, &[("KUBE_TAG", "v1.3.3"), ("CERT_MANAGER_API", "True")]], &["CERT_MANAGER_API"]),
             (
                 &[THREE, &[("ETCD_INITIAL_CLUSTER", ""), ("ETCD_DISCOVERY_URL", "https://discovery.example.org/0f1e")]],
                 &["KUBE_SERVICE_ACCOUNT_PRIVATE_KEY"],

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::cluster::{CERTIFICATES, CertificateSource, ClusterSpec, Facts};
+use super::etcd_access::{self, CLIENT_NAME, Clients};
 use super::host::{add_directory, directory};
 use super::node_spec::{NodeSpec, Role};
 use super::podmaster;
@@ -62,6 +63,8 @@ pub(super) const ETCD_AUTHORITY: &str = "/etc/etcd/certs/ca.crt";
 pub(super) const ETCD_SERVER: Pair = pair!("/etc/etcd/certs/server");
 /// The API server as etcd's client.
 pub(super) const ETCD_CLIENT: Pair = pair!("/etc/etcd/certs/admin");
+/// CN of etcd's certificates, of its servers, peers and clients.
+pub(super) const ETCD_NAME: &str = "etcd";
 /// Public key of service accounts, where the parameters give one.
 const SERVICE_ACCOUNT: &str = "/etc/kubernetes/certs/service_account.key";
 /// Private key of service accounts, where the parameters give one.
@@ -274,8 +277,11 @@ fn wish(name: &str, spec: &NodeSpec, cluster: &ClusterSpec) -> Wish {
         "controller-manager" => local("system:kube-controller-manager", &CONTROLLER_MANAGER),
         "scheduler" => local("system:kube-scheduler", &SCHEDULER),
         "front-proxy" => client(FRONT_PROXY_NAME, &FRONT_PROXY),
-        "etcd-server" => server("etcd", &ETCD_SERVER, "etcd"),
-        "etcd-admin" => client("etcd", &ETCD_CLIENT),
+        "etcd-server" => server(ETCD_NAME, &ETCD_SERVER, "etcd"),
+        "etcd-admin" => Wish {
+            names: (etcd_access::clients(cluster) == Clients::Named).then(|| CLIENT_NAME.to_owned()).into_iter().collect(),
+            ..client(ETCD_NAME, &ETCD_CLIENT)
+        },
         "flanneld" => client("flanneld", &ETCD_CLIENT),
         // The API server shows it to kubelets, too.
         _ => Wish { organisation: Some("system:masters"), ..client("admin", &ADMIN) },

@@ -400,6 +400,7 @@ mod tests {
                         Need::Gate(name) => desired.gates.iter().any(|one| one.name == *name),
                         Need::Object(name) => desired.objects.iter().any(|one| one.name == *name),
                         Need::FlannelKey => desired.flannel.is_some(),
+                        Need::Certificates => !desired.certificates.is_empty(),
                     };
                     assert!(there, "{need:?} {minor}");
                 }

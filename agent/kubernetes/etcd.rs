@@ -13,6 +13,7 @@ use super::cluster::{ClusterSpec, EtcdCluster, host_of};
 use super::cluster_checks::two_numbers;
 use super::daemon::{GREEN, MADE, NO_START_TIMEOUT, curl_options, deadline, room_first};
 use super::environment_file::line;
+use super::etcd_access;
 use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, Proxy, Secret, VolumeSpec};
 use super::versions::{Component, Standing, flag};
@@ -150,13 +151,18 @@ pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
         desired.files.push(File::public(BOOTSTRAP, bootstrap(spec, address)));
     }
     desired.files.push(File::public(DROP_IN, drop_in(spec)));
+    let mut restart_on = BTreeSet::from([SETTINGS.to_owned(), DROP_IN.to_owned()]);
+    if let Some(cluster) = spec.kubernetes.as_ref().filter(|cluster| etcd_access::is_named_at_all(cluster)) {
+        etcd_access::add(cluster, desired);
+        restart_on.insert(etcd_access::FILE.to_owned());
+    }
     store_needs.insert(Need::Directory(DATA.to_owned()));
     desired.units.push(Unit {
         name: UNIT.to_owned(),
         enable: true,
         // Without the members' list: one that has a cluster passes it over, and where masters are added every one of the others
         // would be restarted at once, in the middle of `member add`. One that is not there yet reads it at its next try.
-        restart_on: BTreeSet::from([SETTINGS.to_owned(), DROP_IN.to_owned()]),
+        restart_on,
         needs: store_needs,
         applies_files: false,
     });
@@ -287,6 +293,9 @@ fn drop_in(spec: &NodeSpec) -> String {
     };
     let room = room_first(STORE);
     let bootstrap = if discovery(spec).is_none() { format!("EnvironmentFile={BOOTSTRAP}\n") } else { String::new() };
+    // It comes after the certificates; a member that runs goes on running until then.
+    let names = spec.kubernetes.as_ref().filter(|cluster| etcd_access::is_named_at_all(cluster));
+    let names = names.map(|_| format!("EnvironmentFile=-{}\n", etcd_access::FILE)).unwrap_or_default();
     format!(
         "\
 # Made by heat-node-agent.
@@ -306,6 +315,7 @@ StartLimitIntervalSec=0
 EnvironmentFile=
 EnvironmentFile={SETTINGS}
 {bootstrap}\
+{names}\
 {room}\
 Restart=always
 RestartSec=5

@@ -8,7 +8,7 @@ use super::cluster::{ClusterSpec, RuntimeKind};
 use super::environment_file;
 use super::node_spec::NodeSpec;
 use super::versions::{CommandLine, Companion, Component, Minor, companion_flag, quoted, split};
-use super::{docker, etcd};
+use super::{docker, etcd, etcd_access};
 use crate::desired::Desired;
 use crate::network::flannel::{self, Api, Version, version_of};
 use crate::storage::driver::{check_version, dropped_by};
@@ -137,6 +137,10 @@ fn of_kubernetes(
     Verdict { refused: vec![format!("{what}: {}", refused.join("; "))], odd: None, remedy }
 }
 
+/// Against an etcd that takes every client of its authority.
+const ETCD_REMEDY: &str =
+    "take an image with etcd 3.4 or later, or give etcd an authority of its own by ETCD_CA_CERTIFICATE and ETCD_CA_KEY";
+
 /// What etcd does not know of its environment it passes over: also that clients must show certificates, or that the v2 API is on.
 fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld: Option<Version>) -> Verdict {
     let (major, minor) = release;
@@ -150,6 +154,10 @@ fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld:
         if gone || (release < etcd::TRUSTED_CA && key.ends_with("TRUSTED_CA_FILE")) {
             return Verdict::refused(format!("{installed}, which passes over {key}"), remedy);
         }
+    }
+    let unnamed = unnamed_clients(desired, release);
+    if let Some(cause) = unnamed.as_ref().filter(|_| cluster.lets_join_by_token()) {
+        return Verdict::refused(format!("{cause}; by BOOTSTRAP_TOKEN whoever has the token gets one"), ETCD_REMEDY.to_owned());
     }
     // flanneld itself says best by which API it asks.
     let by_flannel = match flanneld {
@@ -173,12 +181,25 @@ fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld:
             return Verdict::refused(cause, remedy);
         }
     }
+    if let Some(cause) = unnamed {
+        return Verdict::odd(cause, ETCD_REMEDY.to_owned());
+    }
     match etcd::asked(cluster) {
         Some(asked) if asked != release => {
             Verdict::odd(format!("{installed}, ETCD_TAG asks for {}.{}; it takes every setting", asked.0, asked.1), remedy)
         }
         _ => Verdict::default(),
     }
+}
+
+/// What it means that the release does not ask clients for their name.
+fn unnamed_clients(desired: &Desired, (major, minor): Version) -> Option<String> {
+    variable(desired, etcd_access::FILE, etcd_access::CLIENT_VARIABLE)?;
+    let knows = major >= 3 && companion_flag(Companion::Etcd, minor, etcd_access::CLIENT_FLAG) != Some(false);
+    (!knows).then(|| {
+        let (variable, rule) = (etcd_access::CLIENT_VARIABLE, etcd_access::RULE);
+        format!("etcd {major}.{minor} is installed, which passes over {variable}: {rule}")
+    })
 }
 
 fn of_flanneld(cluster: &ClusterSpec, desired: &Desired, program: &Program, release: Version) -> Verdict {
@@ -251,6 +272,8 @@ mod tests {
     #[test]
     fn what_a_release_is_known_not_to_take_is_refused_and_nothing_else() {
         const FITS: &str = "";
+        const TOKEN: (&str, &str) = ("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef");
+        const OWN: [(&str, &str); 2] = [("ETCD_CA_CERTIFICATE", "/given/etcd-ca.crt"), ("ETCD_CA_KEY", "/given/etcd-ca.key")];
         let (old, new) = ("Kubernetes v1.20.15\n", "Kubernetes v1.31.2");
         let (asked_old, asked_new) = (("KUBE_TAG", "v1.20.4"), ("KUBE_TAG", "v1.31.0"));
         let containerd = [("CONTAINER_RUNTIME", "containerd"), ("CONTAINERD_VERSION", "2.0.1")];
@@ -273,6 +296,10 @@ mod tests {
             (&[asked_old], "kube-proxy", "Kubernetes v0.19.3", None, "odd: kube-proxy 0.19 is installed"),
             (&[asked_new], "etcd", "etcd Version: 3.4.23\nGit SHA: Not provided\n", None, FITS),
             (&[asked_new, ("ETCD_TAG", "3.5.12")], "etcd", "etcd Version: 3.4.23", None, "odd: ETCD_TAG asks for 3.5"),
+            (&[asked_new], "etcd", "etcd Version: 3.3.25", None, "odd: ETCD_CLIENT_CERT_ALLOWED_HOSTNAME: any certificate"),
+            (&[asked_new, TOKEN], "etcd", "etcd Version: 3.3.25", None, "refused: passes over ETCD_CLIENT_CERT_ALLOWED_HOSTNAME"),
+            (&[asked_new, TOKEN], "etcd", "etcd Version: 3.4.0", None, FITS),
+            (&[asked_new, TOKEN, OWN[0], OWN[1]], "etcd", "etcd Version: 3.3.25", None, FITS),
             (&[asked_new], "etcd", "etcd Version: 2.0.11", None, "refused: passes over ETCD_TRUSTED_CA_FILE"),
             (&[("KUBE_TAG", "v1.1.8")], "etcd", "etcd Version: 3.5.0", None, "refused: passes over ETCD_CA_FILE"),
             (&[flannel], "etcd", "etcd Version: 3.6.1", None, "refused: has no v2 API"),

@@ -22,6 +22,7 @@ mod daemon;
 mod docker;
 mod environment_file;
 mod etcd;
+mod etcd_access;
 mod firewall;
 #[cfg(test)]
 mod fixtures;

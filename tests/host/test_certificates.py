@@ -4,10 +4,11 @@ import re
 
 import pytest
 import yaml
+from lib import stand_ins
 from lib.certificates import Authority, aged
-from lib.cluster import ETCD, KUBERNETES, Node, parameters
-from lib.common import Failed, wait_for
-from lib.node import UNIT, is_steady
+from lib.cluster import ETCD, KUBERNETES, VERSION, Node, parameters
+from lib.common import Failed, run, wait_for
+from lib.node import UNIT, is_steady, start
 
 M1, W1 = "10.77.0.21", "10.77.0.31"
 
@@ -36,7 +37,7 @@ class SecondMember:
 
     def show(self, authority: Authority):
         """Its own certificate is signed by this one."""
-        for path, target in zip(authority.sign("second", names=f"IP:{self.ip},IP:127.0.0.1"), ("member.crt", "member.key")):
+        for path, target in zip(authority.sign("second", subject="/CN=etcd", names=f"IP:{self.ip},IP:127.0.0.1"), ("member.crt", "member.key")):
             self.node.host.write(f"/srv/etcd2/{target}", path.read_text(), 0o600)
 
     def trust(self, *authorities: Authority):
@@ -130,6 +131,70 @@ def test_the_magnum_of_bays_has_one_authority_and_the_creator_s_token(cluster, m
     assert len({master.read(f"{folder}/ca.crt") for folder in (KUBERNETES, f"{KUBERNETES}/front-proxy", ETCD)}) == 1
     assert all(r.json().keys() == {"bay_uuid", "csr"} for r in server.requests("POST"))
     print(f"certificates: {master.milliseconds('certificates')} ms, {said}")
+
+
+def turned_away(master: Node, certificate: str):
+    """By both of etcd's listeners, and because of its name."""
+    with pytest.raises(Failed):
+        master.etcdctl("get", "/registry", "--prefix", certificate=certificate, seconds=5)
+    for port, path in ((2379, "health"), (2380, "members")):
+        asked = master.host.exec("curl", "-s", "--cacert", f"{ETCD}/ca.crt", "--cert", f"{certificate}.crt", "--key",
+                                 f"{certificate}.key", f"https://{M1}:{port}/{path}", check=False)
+        assert asked.returncode != 0, f"{certificate} at {port}: {asked.stdout}"
+
+
+def test_a_certificate_of_the_cluster_is_no_key_to_etcd(cluster, magnum, tmp_path):
+    """One authority for all: Magnum before 13.0, or CA_* without ETCD_CA_*."""
+    server = magnum(release=2)
+    master = cluster("master", server)
+    assert not master.mistakes()
+    assert master.etcdctl("put", "/registry/x", "1").strip() == "OK"
+    others = [f"{KUBERNETES}/{name}" for name in ("kubelet", "proxy", "admin", "server", "scheduler", "front-proxy/server")]
+    for certificate in others:
+        turned_away(master, certificate)
+    assert "client certificate authentication failed" in master.host.sh("journalctl -u etcd --no-pager")
+    # The others are of the same authority, and etcd's own peers come in.
+    shown = ["curl", "-sf", "--cacert", f"{ETCD}/ca.crt", "--cert", f"{ETCD}/server.crt", "--key", f"{ETCD}/server.key"]
+    assert "m1" in master.host.exec(*shown, f"https://{M1}:2380/members").stdout
+
+    # A master of an older agent: the client's certificate has no name, and nobody asks for one.
+    authority = authority_of(server, "etcd", tmp_path / "authority")
+    key, extensions = master.at(f"{ETCD}/admin.key"), tmp_path / "extensions"
+    extensions.write_text("extendedKeyUsage=clientAuth\n")
+    request = run("openssl", "req", "-new", "-key", key, "-subj", "/CN=etcd").stdout
+    old = run("openssl", "x509", "-req", "-in", "/dev/stdin", "-CA", authority.certificate, "-CAkey", authority.private, "-days", 30,
+              "-set_serial", 7, "-extfile", extensions, input=request).stdout
+    master.at(f"{ETCD}/admin.crt").write_text(old)
+    master.host.sh("rm -r /etc/etcd/allowed; systemctl restart etcd")
+    wait_for(lambda: "is healthy" in master.etcdctl("endpoint", "health", seconds=5), 60, "etcd as it was")
+    # While Magnum signs nothing, nothing asks for what is not there: not after a restart either.
+    keys = master.keys()
+    server.answer(403, path="/v1/certificates", method="POST")
+    master.update(WAIT_TIMEOUT=701)
+    assert "403" in master.result()
+    master.host.sh("systemctl restart etcd")
+    wait_for(lambda: "is healthy" in master.etcdctl("endpoint", "health", seconds=5), 60, "etcd while Magnum refuses")
+    server.well()
+    master.update(WAIT_TIMEOUT=702)
+    master.succeeds()
+    assert not master.mistakes() and master.keys() == keys
+    assert "is healthy" in master.etcdctl("endpoint", "health", seconds=30)
+    turned_away(master, f"{KUBERNETES}/kubelet")
+
+
+def test_a_token_for_joining_needs_an_etcd_that_knows_names(cluster, magnum):
+    """The installed etcd says that it is 3.3; nothing is begun on this node."""
+    server = magnum(release=2)
+    node = cluster("master", server, up=False, BOOTSTRAP_TOKEN="abcdef.0123456789abcdef", CA_KEY="/etc/ca.key")
+    stand_ins.into(node.host, VERSION)
+    node.host.sh("printf '#!/bin/sh\\necho etcd Version: 3.3.25\\n' >/usr/local/bin/etcd; chmod 755 /usr/local/bin/etcd; "
+                 "mkdir -p /etc/systemd/system/etcd.service.d; "
+                 "printf '[Service]\\nExecStart=\\nExecStart=/usr/local/bin/etcd\\n' >/etc/systemd/system/etcd.service.d/10-old.conf")
+    node.publish()
+    start(node.host, node.server, "")
+    cause = node.result()
+    assert "ETCD_CLIENT_CERT_ALLOWED_HOSTNAME" in cause and "ETCD_CA_CERTIFICATE" in cause, cause
+    assert not node.host.is_active("etcd.service")
 
 
 # What is done to Magnum, what Heat hears of it.

@@ -15,6 +15,8 @@ KUBERNETES, FRONT_PROXY, ETCD = FOLDERS = ("/etc/kubernetes/certs", "/etc/kubern
 END = "-----END CERTIFICATE-----\n"
 RECORD = "/var/lib/heat-node-agent/certificates.json"
 NAMES = ["m1", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"]
+# What etcd's clients are known by, where its authority signs for others too.
+ETCD_CLIENT = "etcd-client.heat-node-agent"
 ADDRESSES = ["127.0.0.1", "10.254.0.1"]
 # Path of the certificate (its key lies beside it), folder of its authority, CN, O, whether it serves, what it must name besides the
 # node's address.
@@ -26,7 +28,7 @@ MASTER = [*NODE, ("server", KUBERNETES, "kubernetes", [], True, NAMES + ADDRESSE
           ("scheduler", KUBERNETES, "system:kube-scheduler", [], True, ["localhost", "127.0.0.1"]),
           ("front-proxy/server", FRONT_PROXY, "front-proxy", [], False, []),
           ("/etc/etcd/certs/server", ETCD, "etcd", [], True, NAMES + ADDRESSES),
-          ("/etc/etcd/certs/admin", ETCD, "etcd", [], False, [])]
+          ("/etc/etcd/certs/admin", ETCD, "etcd", [], False, [ETCD_CLIENT])]
 
 
 def parameters(role: str, name: str, ip: str, master: str, **more) -> dict:
