@@ -138,7 +138,7 @@ def turned_away(master: Node, certificate: str):
     with pytest.raises(Failed):
         master.etcdctl("get", "/registry", "--prefix", certificate=certificate, seconds=5)
     for port, path in ((2379, "health"), (2380, "members")):
-        asked = master.host.exec("curl", "-s", "--cacert", f"{ETCD}/ca.crt", "--cert", f"{certificate}.crt", "--key",
+        asked = master.host.exec("curl", "-s", "--http1.1", "--cacert", f"{ETCD}/ca.crt", "--cert", f"{certificate}.crt", "--key",
                                  f"{certificate}.key", f"https://{M1}:{port}/{path}", check=False)
         assert asked.returncode != 0, f"{certificate} at {port}: {asked.stdout}"
 
@@ -154,7 +154,7 @@ def test_a_certificate_of_the_cluster_is_no_key_to_etcd(cluster, magnum, tmp_pat
         turned_away(master, certificate)
     assert "client certificate authentication failed" in master.host.sh("journalctl -u etcd --no-pager")
     # The others are of the same authority, and etcd's own peers come in.
-    shown = ["curl", "-sf", "--cacert", f"{ETCD}/ca.crt", "--cert", f"{ETCD}/server.crt", "--key", f"{ETCD}/server.key"]
+    shown = ["curl", "-sf", "--http1.1", "--cacert", f"{ETCD}/ca.crt", "--cert", f"{ETCD}/server.crt", "--key", f"{ETCD}/server.key"]
     assert "m1" in master.host.exec(*shown, f"https://{M1}:2380/members").stdout
 
     # A master of an older agent: the client's certificate has no name, and nobody asks for one.

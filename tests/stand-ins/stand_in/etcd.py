@@ -1,10 +1,15 @@
-"""The API's way to etcd: its health, and a store by the JSON gateway of etcd's API v3 (etcd 3.4 on; TLS as the flags say).
+"""The API's way to etcd: its health, and a store by etcd's API v3 (etcd 3.4 on; TLS as the flags say).
+
+Over TLS by etcdctl, which speaks gRPC as the real API server does: where etcd knows its clients by name its JSON gateway cannot reach it.
+In the clear by that gateway.
 
 A resourceVersion is etcd's mod_revision, as in the real API server. [source: apiserver's storage/etcd3]
 """
 import base64
 import http.client
 import json
+import os
+import subprocess
 import threading
 import time
 from urllib.parse import urlsplit
@@ -20,9 +25,9 @@ class Etcd:
     """The servers of --etcd-servers."""
 
     def __init__(self, f: Flags):
-        self.servers = [(url, client_context(*(files.at(f.get(n)) if f.get(n) else ""
-                                               for n in ("etcd-cafile", "etcd-certfile", "etcd-keyfile")))
-                         if url.startswith("https") else None) for url in f.every("etcd-servers")]
+        shown = [files.at(f.get(n)) if f.get(n) else "" for n in ("etcd-cafile", "etcd-certfile", "etcd-keyfile")]
+        self.servers = [(url, client_context(*shown) if url.startswith("https") else None) for url in f.every("etcd-servers")]
+        self.words = [word for name, path in zip(("--cacert", "--cert", "--key"), shown) if path for word in (name, str(path))]
         self.lock = threading.Lock()
         self.was = (0.0, "not asked yet")
 
@@ -66,11 +71,24 @@ class Etcd:
                 said = error
         raise OSError(f"etcd: {said}")
 
+    def _etcdctl(self, *words: str, told: str = "") -> dict:
+        servers = ",".join(url for url, _ in self.servers)
+        done = subprocess.run(["etcdctl", "--endpoints", servers, *self.words, "--command-timeout=30s", "-w", "json", *words], input=told,
+                              capture_output=True, text=True, env={**os.environ, "ETCDCTL_API": "3"})
+        if done.returncode:
+            raise OSError(f"etcd: {done.stderr[-200:]}")
+        return json.loads(done.stdout)
+
+    def _range(self, key: str) -> list[dict]:
+        first = PREFIX + key
+        if self.words:
+            return self._etcdctl("get", first, *["--prefix"][:key.endswith("/")]).get("kvs", [])
+        more = {"range_end": encoded(first[:-1] + "0")} if key.endswith("/") else {}
+        return self._call("/v3/kv/range", {"key": encoded(first), **more}).get("kvs", [])
+
     def read(self, key: str) -> list[dict]:
         """The object of this key; all below it where it ends with a slash."""
-        first = PREFIX + key
-        more = {"range_end": encoded(first[:-1] + "0")} if key.endswith("/") else {}
-        found = self._call("/v3/kv/range", {"key": encoded(first), **more}).get("kvs", [])
+        found = self._range(key)
         objects = []
         for one in found:
             value = json.loads(base64.b64decode(one["value"]))
@@ -81,13 +99,22 @@ class Etcd:
     def write(self, key: str, value: dict | None, version: int) -> bool:
         """Puts (None: removes) if the version is still this one; 0: if there is none."""
         name = encoded(PREFIX + key)
-        if value is None:
+        kept = value and {**value, "metadata": {k: v for k, v in value["metadata"].items() if k != "resourceVersion"}}
+        if self.words:
+            # Comparisons, then what is done if they hold, then what else; a text in quotes is read as Go reads one.
+            change = f"put {quoted(PREFIX + key)} {quoted(json.dumps(kept))}" if kept else f"del {quoted(PREFIX + key)}"
+            said = self._etcdctl("txn", told=f'mod({quoted(PREFIX + key)}) = "{version}"\n\n{change}\n\n\n')
+            return bool(said.get("succeeded"))
+        if kept is None:
             change = {"request_delete_range": {"key": name}}
         else:
-            kept = {**value, "metadata": {k: v for k, v in value["metadata"].items() if k != "resourceVersion"}}
             change = {"request_put": {"key": name, "value": encoded(json.dumps(kept))}}
         compare = {"key": name, "target": "MOD", "mod_revision": str(version), "result": "EQUAL"}
         return bool(self._call("/v3/kv/txn", {"compare": [compare], "success": [change]}).get("succeeded"))
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def encoded(text: str) -> str:
