@@ -13,7 +13,7 @@ use crate::converge::{self, certificates, offline};
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::kubernetes::{self, Facts, NodeSpec, Preflight};
+use crate::kubernetes::{self, Facts, Leave, NodeSpec, Preflight};
 use crate::programs::tool;
 use crate::settings::Settings;
 use crate::systemd::Systemd;
@@ -59,10 +59,15 @@ fn ask(path: &str) -> Result<String> {
     Ok(installed::release(answer.out, answer.err))
 }
 
+/// What the image lets parameters decide.
+pub(super) fn leave_of(settings: &Settings) -> Leave {
+    Leave::of(settings.deploy.groups.as_deref(), &settings.allow_options)
+}
+
 /// What the node's deployment asks for.
 pub(super) fn desired(options: &Options, settings: &Settings, facts: &Facts) -> Result<(NodeSpec, Desired)> {
     let deployment = document::node(&document::read(options, settings)?)?;
-    let spec = kubernetes::node_of(&deployment).map_err(|mistakes| {
+    let spec = kubernetes::node_of(&deployment, &leave_of(settings)).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
         Error::permanent(all.join("\n  ")).context(format!("checking the parameters of deployment {}", deployment.name))
     })?;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
+use super::plan::leave_of;
 use super::{Options, document, exit, facts, image, print, run};
 use crate::deploy::hooks;
 use crate::error::{Error, Result};
@@ -226,7 +227,7 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<F
                 nodes += u32::from(matches!(deployment.action(), "CREATE" | "UPDATE" | ""));
                 // What a machine lacks is this machine's to say, not a document's.
                 let facts = root.map(facts::of_machine).unwrap_or_default();
-                match run::understand(&deployment, &facts) {
+                match run::understand(&deployment, &facts, &leave_of(&loaded.settings)) {
                     Ok(plan) => {
                         // With PREFLIGHT=refuse a machine that is too small is a mistake: the daemon begins nothing.
                         let refuses = plan.refuses_small_machines();

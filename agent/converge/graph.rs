@@ -215,7 +215,9 @@ fn find(desired: &Desired, need: &Need) -> Option<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::{Certificate, ClientIdentity, Directory, EtcdAccess, File, FlannelStore, Material, Object, Owner, Signer, Unit};
+    use crate::desired::{
+        Certificate, ClientIdentity, Directory, EtcdAccess, File, FlannelStore, Material, Object, Owner, Signer, Unit,
+    };
 
     fn unit(name: &str, needs: &[&str]) -> Unit {
         Unit {

@@ -11,7 +11,7 @@ use super::node_spec::Role;
 use super::parameters::{Mistake, Parameters};
 use super::podmaster;
 use super::value_kinds::Kind;
-use super::versions::{CommandLine, Component, Minor, Standing, admission_plugin};
+use super::versions::{CommandLine, Component, Minor, Standing, admission_plugin, given};
 
 /// The list of etcd's members.
 const MEMBERS: &str = "ETCD_INITIAL_CLUSTER";
@@ -386,39 +386,33 @@ impl Checks<'_> {
                 self.wrong(name, "cannot be a label's value", rule, "give another name");
             }
         }
-        for name in ["KUBE_RESERVED", "SYSTEM_RESERVED"] {
-            // The kubelet's own releases: ephemeral-storage came with 1.8, pid with 1.14.
-            for (resource, first) in [("ephemeral-storage", 8), ("pid", 14)] {
-                let list = self.parameters.get(name).unwrap_or_default();
-                if minor.number() < first && list.split(',').any(|item| item.split('=').next() == Some(resource)) {
-                    let rule = format!(
-                        "a kubelet can reserve {resource} since 1.{first}, and does not start with what it does not know"
-                    );
-                    self.wrong(name, format!("holds {resource}"), rule, "leave it out");
+        for (parameter, flag, form, good) in [
+            ("NODE_LABELS", "node-labels", "key=value", is_label as fn(&str) -> bool),
+            ("NODE_TAINTS", "register-with-taints", "key=value:NoSchedule, PreferNoSchedule or NoExecute", is_taint),
+            ("KUBE_RESERVED", "kube-reserved", "cpu=100m,memory=256Mi,ephemeral-storage=1Gi", is_reservation),
+            ("SYSTEM_RESERVED", "system-reserved", "cpu=100m,memory=256Mi,ephemeral-storage=1Gi", is_reservation),
+        ] {
+            for (name, item) in self.items_of_kubelet(parameter, flag) {
+                if !good(&item) {
+                    let problem = if name == parameter { format!("holds {item:?}") } else { format!("--{flag} holds {item:?}") };
+                    self.wrong(name, problem, format!("items of the form {form}"), "correct the item");
+                } else if let Some((what, rule, remedy)) = refused_by_kubelet(minor, flag, &item) {
+                    let problem = if name == parameter { format!("holds {what}") } else { format!("--{flag} holds {what}") };
+                    self.wrong(name, problem, rule, remedy);
                 }
             }
         }
-        for (name, form, good) in [
-            ("NODE_LABELS", "key=value", is_label as fn(&str) -> bool),
-            ("NODE_TAINTS", "key=value:NoSchedule, PreferNoSchedule or NoExecute", is_taint),
-            ("KUBE_RESERVED", "cpu=100m,memory=256Mi,ephemeral-storage=1Gi", is_reservation),
-            ("SYSTEM_RESERVED", "cpu=100m,memory=256Mi,ephemeral-storage=1Gi", is_reservation),
-        ] {
-            let list = self.parameters.get(name).unwrap_or_default();
-            let bad: Vec<String> = list.split(',').filter(|item| !item.is_empty() && !good(item)).map(str::to_owned).collect();
-            for item in bad {
-                self.wrong(name, format!("holds {item:?}"), format!("items of the form {form}"), "correct the item");
-            }
-        }
-        if self.spec.minor.number() >= 16 {
-            let list = self.parameters.get("NODE_LABELS").unwrap_or_default();
-            let keys = list.split(',').filter_map(|item| item.split_once('='));
-            let refused: Vec<String> = keys.map(|(key, _)| key).filter(|key| !may_label(key)).map(str::to_owned).collect();
-            for key in refused {
-                let rule = "since 1.16 a kubelet may not label itself under kubernetes.io and k8s.io, but for a few names, and does not start";
-                self.wrong("NODE_LABELS", format!("holds {key}"), rule, "set this label by the API");
-            }
-        }
+    }
+
+    /// The items of a list that a parameter gives, or `KUBELET_OPTIONS` by the flag that the parameter stands for.
+    fn items_of_kubelet(&self, parameter: &'static str, flag: &str) -> Vec<(&'static str, String)> {
+        let list = self.parameters.get(parameter).unwrap_or_default().to_owned();
+        let options = given(&self.spec.options.kubelet).into_iter().filter(|(name, _)| name == flag);
+        let lists = std::iter::once((parameter, list)).chain(options.map(|(_, value)| ("KUBELET_OPTIONS", value)));
+        let items = |(name, list): (&'static str, String)| {
+            list.split(',').filter(|item| !item.is_empty()).map(|item| (name, item.to_owned())).collect::<Vec<_>>()
+        };
+        lists.flat_map(items).collect()
     }
 
     fn control_plane(&mut self) {
@@ -534,6 +528,24 @@ impl Checks<'_> {
     }
 }
 
+/// What a kubelet of this minor ends at, although it is well formed; why, and what to do.
+fn refused_by_kubelet(minor: Minor, flag: &str, item: &str) -> Option<(String, String, &'static str)> {
+    let (key, _) = item.split_once('=')?;
+    match flag {
+        "node-labels" if minor.number() >= 16 && !may_label(key) => {
+            let rule = "since 1.16 a kubelet may not label itself under kubernetes.io and k8s.io, but for a few names, and does not start";
+            Some((key.to_owned(), rule.to_owned(), "set this label by the API"))
+        }
+        // The kubelet's own releases.
+        "kube-reserved" | "system-reserved" => {
+            let (resource, first) = [("ephemeral-storage", 8), ("pid", 14)].into_iter().find(|(name, _)| *name == key)?;
+            let rule = format!("a kubelet can reserve {resource} since 1.{first}, and does not start with what it does not know");
+            (minor.number() < first).then(|| (resource.to_owned(), rule, "leave it out"))
+        }
+        _ => None,
+    }
+}
+
 /// A URL of a peer: scheme, an address or host, a port, nothing else.
 fn is_peer(url: &str, scheme: &str) -> bool {
     let parsed = reqwest::Url::parse(url).ok().filter(|_| url.starts_with(scheme));
@@ -646,7 +658,10 @@ mod tests {
         for (name, value) in MASTER.iter().chain(changes.iter().copied().flatten()) {
             config.insert((*name).to_owned(), json!(value));
         }
-        super::super::node_of(&Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap())
+        super::super::node_of(
+            &Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap(),
+            &crate::kubernetes::Leave::everything(),
+        )
     }
 
     fn mistakes(changes: &[&[(&str, &str)]]) -> Vec<String> {
@@ -748,6 +763,17 @@ mod tests {
             (&[&[("NODE_LABELS", "a=b,disk ssd")]], "NODE_LABELS: \"a=b,disk ssd\" is not a list"),
             (&[&[("NODE_LABELS", "a=b,-x=1")]], "NODE_LABELS: holds \"-x=1\""),
             (&[&[("NODE_LABELS", "node-role.kubernetes.io/gpu=")]], "NODE_LABELS: holds node-role.kubernetes.io/gpu"),
+            // What an option says is checked as what the parameter says.
+            (
+                &[&[("KUBELET_OPTIONS", "--v=2 --node-labels=a=b,node-role.kubernetes.io/gpu=")]],
+                "KUBELET_OPTIONS: --node-labels holds node-role.kubernetes.io/gpu",
+            ),
+            (&[&[("KUBELET_OPTIONS", "--node_labels=-x=1")]], "KUBELET_OPTIONS: --node-labels holds \"-x=1\""),
+            (
+                &[&[("KUBELET_OPTIONS", "--register-with-taints=a=b:Never")]],
+                "KUBELET_OPTIONS: --register-with-taints holds \"a=b:Never\"",
+            ),
+            (&[&[("KUBELET_OPTIONS", "--kube-reserved=memory=lots")]], "KUBELET_OPTIONS: --kube-reserved holds \"memory=lots\""),
             (&[&[("NODE_TAINTS", "dedicated=gpu:Never")]], "NODE_TAINTS: holds \"dedicated=gpu:Never\""),
             (&[&[("KUBE_RESERVED", "memory=lots")]], "KUBE_RESERVED: holds \"memory=lots\""),
             (&[&[("PORTAL_NETWORK_CIDR", "10.254.0.0/29")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/29 is too small"),

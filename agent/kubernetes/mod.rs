@@ -28,6 +28,7 @@ mod firewall;
 mod fixtures;
 mod flannel;
 mod gcfg;
+mod guarded_options;
 mod haproxy;
 pub mod heat_params;
 mod host;
@@ -63,6 +64,7 @@ mod yaml;
 
 pub use certificates::{KeysBeside, keys_beside};
 pub use cluster::Facts;
+pub use guarded_options::Leave;
 pub use host::GUARD;
 pub use kernel::{MODULES, lacking};
 pub use node_spec::{NodeSpec, Preflight, Role, Secret};
@@ -92,13 +94,14 @@ pub const MEMBERSHIPS: [Membership; 4] = [
     Membership { path: kubelet::KEYS, store: kubelet::STATE, drop_in: kubelet::DROP_IN },
 ];
 
-/// What a deployment's parameters ask for.
+/// What a deployment's parameters ask for, as far as the image gives leave.
 ///
 /// # Errors
 /// Every mistake at once.
-pub fn node_of(deployment: &Deployment) -> Result<NodeSpec, Vec<Mistake>> {
+pub fn node_of(deployment: &Deployment, leave: &Leave) -> Result<NodeSpec, Vec<Mistake>> {
     let (parameters, mut mistakes) = Parameters::read(deployment);
     let named: Vec<String> = mistakes.iter().map(|mistake| mistake.parameter.clone()).collect();
+    mistakes.extend(guarded_options::mistakes(&parameters, leave));
     match NodeSpec::from_parameters(&parameters) {
         Ok(spec) if mistakes.is_empty() => Ok(spec),
         Ok(_) => Err(mistakes),
@@ -134,7 +137,11 @@ mod tests {
         let mistakes = |config| {
             let deployment =
                 Deployment::parse(&json!({"id": "i", "group": "kubernetes-node", "config": config})).unwrap().unwrap();
-            node_of(&deployment).unwrap_err().into_iter().map(|mistake| mistake.parameter).collect::<Vec<_>>()
+            node_of(&deployment, &Leave::everything())
+                .unwrap_err()
+                .into_iter()
+                .map(|mistake| mistake.parameter)
+                .collect::<Vec<_>>()
         };
         let bad_address = json!({"KUBE_NODE_IP": "10.77.0.999", "TLS_DISABLED": "True", "DOCKER_STORAGE_DRIVER": "floppy"});
         assert_eq!(mistakes(bad_address), ["KUBE_NODE_IP", "DOCKER_STORAGE_DRIVER"]);
@@ -150,7 +157,8 @@ mod tests {
         let read = heat_params::parse(&text).unwrap();
         let warned: Vec<_> = read.warnings.iter().map(ToString::to_string).collect();
         assert!(changes.contains('$') || warned.is_empty(), "{warned:?}");
-        node_of(&Deployment::parse(&json!({"id": "i", "group": "kubernetes-node", "config": read.parameters})).unwrap().unwrap())
+        let entry = json!({"id": "i", "group": "kubernetes-node", "config": read.parameters});
+        node_of(&Deployment::parse(&entry).unwrap().unwrap(), &Leave::everything())
     }
 
     #[test]

@@ -54,7 +54,8 @@ mod tests {
 
     fn lacks(config: &serde_json::Value, facts: &Facts) -> Vec<String> {
         let entry = json!({"id": "i", "group": "kubernetes-node", "config": config});
-        let spec = super::super::node_of(&Deployment::parse(&entry).unwrap().unwrap()).unwrap();
+        let spec =
+            super::super::node_of(&Deployment::parse(&entry).unwrap().unwrap(), &super::super::Leave::everything()).unwrap();
         preflight(&spec, facts).iter().map(|mistake| mistake.problem.clone()).collect()
     }
 

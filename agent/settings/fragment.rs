@@ -22,6 +22,8 @@ pub(super) enum Rule {
     Words,
     /// A list of names of sources, each once.
     Sources,
+    /// A list of options of components, as `kubelet:--config`.
+    Options,
     /// One of these words.
     OneOf(&'static [&'static str]),
 }
@@ -116,6 +118,12 @@ pub const KEYS: &[Key] = &[
         "1",
         "How many times their usual deadline the services of the node have to become healthy; the wait condition's deadline stays.",
     ),
+    key(
+        "node.allow_options",
+        Rule::Options,
+        "[]",
+        "Options that parameters may set although they take the place of what the agent sets for safety, or bring code: [\"kubelet:--config\"].",
+    ),
     key("report.console", Rule::Switch, "true", "Whether each phase gives a line on the console."),
 ];
 
@@ -172,6 +180,7 @@ pub(super) struct TlsFragment {
 pub(super) struct NodeFragment {
     pub(super) source: Option<String>,
     pub(super) patience: Option<u32>,
+    pub(super) allow_options: Option<Vec<String>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -245,6 +254,7 @@ impl Fragment {
         take(&mut self.tls.allow_insecure, stronger.tls.allow_insecure);
         take(&mut self.node.source, stronger.node.source);
         take(&mut self.node.patience, stronger.node.patience);
+        take(&mut self.node.allow_options, stronger.node.allow_options);
         take(&mut self.report.console, stronger.report.console);
     }
 }
@@ -310,12 +320,24 @@ impl Rule {
                 let names = SourceName::ALL.map(SourceName::as_str).join(", ");
                 (list(&known) && !twice && !items.is_empty(), format!("a list of one or more of {names}, each once"))
             }
+            Self::Options => (
+                list(&|item| item.as_str().is_some_and(is_option)),
+                format!("a list of COMPONENT:--flag, each component one of {}", COMPONENTS.join(", ")),
+            ),
             Self::OneOf(words) => {
                 (value.as_str().is_some_and(|word| words.contains(&word)), format!("one of {}", words.join(", ")))
             }
         };
         if good { Ok(()) } else { Err(rule) }
     }
+}
+
+/// Components that take options from parameters.
+const COMPONENTS: [&str; 5] = ["kubelet", "kube-proxy", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+
+fn is_option(text: &str) -> bool {
+    let flag = |flag: &str| !flag.is_empty() && flag.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    text.split_once(":--").is_some_and(|(component, name)| COMPONENTS.contains(&component) && flag(name))
 }
 
 /// A value for a message: short, because nobody knows what was written into the wrong key.
@@ -374,6 +396,7 @@ mod tests {
                     Rule::Paths => "[\"/other\"]".to_owned(),
                     Rule::Words => "[\"other\"]".to_owned(),
                     Rule::Sources => "[\"cfn\"]".to_owned(),
+                    Rule::Options => "[\"kubelet:--config\"]".to_owned(),
                     Rule::OneOf(words) => format!("\"{}\"", words[1]),
                 };
                 format!("{} = {value}", key.path)
@@ -402,6 +425,11 @@ mod tests {
             ("polling_interval = 1.5", "polling_interval: 1.5 is not a whole number from 1 to 3600"),
             ("polling_interval = \"60\"", "polling_interval: this string is not a whole number from 1 to 3600"),
             ("[tls]\nallow_insecure = 1", "tls.allow_insecure: 1 is not true or false"),
+            (
+                "[node]\nallow_options = [\"kubelet:--config\", \"docker:--host\"]",
+                "node.allow_options: this array is not a list of COMPONENT:--flag, each component one of kubelet, kube-proxy, \
+                 kube-apiserver, kube-controller-manager, kube-scheduler",
+            ),
             ("[tls]\nca_file = \"ca.pem\"", "tls.ca_file: this string is not an absolute path without .."),
             ("[state]\ndir = \"/var/../etc\"", "state.dir: this string is not an absolute path without .."),
             ("[deploy]\ngroups = [\"script\", 1]", "deploy.groups: this array is not a list of texts that are not empty"),

@@ -50,6 +50,8 @@ pub struct Settings {
     pub node_source: NodeSource,
     /// How many times their own deadline the gates of the node's services may be measured.
     pub patience: u32,
+    /// Options that parameters may set although the agent guards them.
+    pub allow_options: Vec<String>,
     /// Whether each phase gives a line on the console.
     pub console: bool,
 }
@@ -357,6 +359,7 @@ impl From<Fragment> for Settings {
                 _ => NodeSource::Deployment,
             },
             patience: node.patience.unwrap_or(1),
+            allow_options: node.allow_options.unwrap_or_default(),
             console: report.console.unwrap_or(true),
         }
     }

@@ -14,7 +14,7 @@ use crate::converge::certificates::{self as keeper, next};
 use crate::deploy::Generations;
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::kubernetes;
+use crate::kubernetes::{self, Leave};
 use crate::metadata::Deployment;
 use crate::settings::Settings;
 use look::list;
@@ -39,7 +39,7 @@ pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
     };
     let deployment = Deployment::parse(&generation.entry).ok().flatten();
     let deployment = deployment.ok_or_else(|| not_understood("they are no kubernetes-node deployment".to_owned()))?;
-    let spec = kubernetes::node_of(&deployment).map_err(|mistakes| {
+    let spec = kubernetes::node_of(&deployment, &Leave::everything()).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
         not_understood(all.join("\n  "))
     })?;

@@ -31,6 +31,7 @@ use super::pause::Pause;
 use super::unrest::Unrest;
 use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::collect::Collector;
+use crate::commands::plan::leave_of;
 use crate::commands::{exit, print_error};
 use crate::converge::certificates;
 use crate::deploy::{GenerationState, Generations, Journal, Record};
@@ -158,6 +159,7 @@ impl Agent {
             clock: clock.clone(),
             report: report.clone(),
             patience: settings.patience,
+            leave: leave_of(&settings),
             machine: OnceCell::new(),
             looked: Cell::new(false),
             certificates: certificates::Watcher::default(),

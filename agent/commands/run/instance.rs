@@ -14,7 +14,7 @@ use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::identity::{Identity, Record, succeed};
-use crate::kubernetes::{self, Facts};
+use crate::kubernetes::{self, Facts, Leave};
 use crate::metadata::Deployment;
 use crate::report::notify::Notify;
 use crate::report::{Code, Event, Phase, Report};
@@ -191,7 +191,7 @@ fn beside(root: &Tree, deployed: &Path, mounts: &[Mount]) -> Result<Vec<PathBuf>
 /// What the generation in place asks for.
 fn former_node(state: &Tree) -> Option<Desired> {
     let deployment = Deployment::parse(&Generations::look(state)?.entry).ok().flatten()?;
-    Some(kubernetes::render(&kubernetes::node_of(&deployment).ok()?, &Facts::default()))
+    Some(kubernetes::render(&kubernetes::node_of(&deployment, &Leave::everything()).ok()?, &Facts::default()))
 }
 
 /// Refused, if the state in `state_dir` is of another instance than this machine. Nothing is said where either is unknown,

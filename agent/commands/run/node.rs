@@ -25,7 +25,7 @@ use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::http::Http;
-use crate::kubernetes::{self, Facts, Mistake, NodeSpec, Preflight};
+use crate::kubernetes::{self, Facts, Leave, Mistake, NodeSpec, Preflight};
 use crate::metadata::{Deployment, SignalTarget};
 use crate::network::flannel::Version;
 use crate::openstack::keystone::Keystone;
@@ -73,6 +73,8 @@ pub(super) struct Node {
     pub(super) report: Report,
     /// How many times their own deadline its gates may be measured.
     pub(super) patience: u32,
+    /// What the image lets parameters decide.
+    pub(super) leave: Leave,
     /// What the machine is.
     pub(super) machine: OnceCell<Facts>,
     /// A node in place was looked at since the start.
@@ -125,9 +127,13 @@ pub(super) struct Look {
 }
 
 /// Checks parameters and wait handle.
-pub(in crate::commands) fn understand(deployment: &Deployment, facts: &Facts) -> std::result::Result<Plan, Vec<Mistake>> {
+pub(in crate::commands) fn understand(
+    deployment: &Deployment,
+    facts: &Facts,
+    leave: &Leave,
+) -> std::result::Result<Plan, Vec<Mistake>> {
     let handle = kubernetes::readable_parameters(deployment).wait_handle().map(|value| Handle::parse(&value)).transpose();
-    let (spec, handle) = match (kubernetes::node_of(deployment), handle) {
+    let (spec, handle) = match (kubernetes::node_of(deployment, leave), handle) {
         (Ok(spec), Ok(handle)) => (spec, handle),
         (spec, handle) => {
             let mut mistakes = spec.err().unwrap_or_default();
@@ -280,7 +286,7 @@ impl Node {
         if let Some(deployment) = deployment.as_ref().filter(|_| self.secrets.borrow().is_none()) {
             self.secrets.replace(Some(kubernetes::readable_parameters(deployment).secrets()));
         }
-        let Some(spec) = deployment.and_then(|deployment| kubernetes::node_of(&deployment).ok()) else {
+        let Some(spec) = deployment.and_then(|deployment| kubernetes::node_of(&deployment, &Leave::everything()).ok()) else {
             // A newer agent may understand parameters differently; the next deployment tells.
             return Ok(Look::default());
         };
@@ -604,7 +610,7 @@ mod tests {
             let config =
                 json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
             let entry = json!({"id": "i", "group": "kubernetes-node", "config": config, "inputs": inputs});
-            understand(&Deployment::parse(&entry).unwrap().unwrap(), &Facts::default())
+            understand(&Deployment::parse(&entry).unwrap().unwrap(), &Facts::default(), &Leave::everything())
         };
         let understood = |curl| understood_as("WAIT_CURL", curl);
         let line = "curl -i -X POST -H 'X-Auth-Token: 5f0e' -H 'Accept: application/json' https://h:8004/v1/p/stacks/s/u/resources/r/signal";

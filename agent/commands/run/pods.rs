@@ -13,7 +13,7 @@ use crate::converge::flannel::packets::{self, Verdict};
 use crate::converge::flannel::{Leases, PodNetwork as _};
 use crate::desired::{Peers, PodRoutes, Probe};
 use crate::error::Error;
-use crate::kubernetes;
+use crate::kubernetes::{self, Leave};
 use crate::metadata::Deployment;
 use crate::network::POD_NETWORK_UNIT;
 use crate::report::status::PodNetworkStatus;
@@ -109,7 +109,7 @@ impl Watched {
     /// Nothing where the node has no such network.
     fn of(node: &Node, entry: &Value, generation: u64) -> Option<Self> {
         let deployment = Deployment::parse(entry).ok().flatten()?;
-        let spec = kubernetes::node_of(&deployment).ok()?;
+        let spec = kubernetes::node_of(&deployment, &Leave::everything()).ok()?;
         kubernetes::render(&spec, &node.facts()).gates.into_iter().find_map(|gate| match gate.probe {
             Probe::PodRoutes(pods) => Some(Self { pods, gate: gate.name, repair: spec.repair, generation }),
             _ => None,

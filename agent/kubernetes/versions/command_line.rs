@@ -116,23 +116,19 @@ impl CommandLine {
                 return checked;
             }
         };
-        let mut words = words.into_iter().peekable();
         let mut given: Vec<Flag> = Vec::new();
-        while let Some(word) = words.next() {
-            let Some((name, value)) = parse(&word) else {
-                checked.mistake(
-                    format!("\"{}\" is not a flag", shown(&word)),
-                    "--name=value, --name value or --name".to_owned(),
-                    "quote a value that holds blanks".to_owned(),
-                );
-                continue;
+        for flag in flags_of(words) {
+            let (name, value) = match flag {
+                Ok(flag) => flag,
+                Err(word) => {
+                    checked.mistake(
+                        format!("\"{}\" is not a flag", shown(&word)),
+                        "--name=value, --name value or --name".to_owned(),
+                        "quote a value that holds blanks".to_owned(),
+                    );
+                    continue;
+                }
             };
-            // A flag without a value is a switch; pflag reads it as true.
-            let value = value
-                .or_else(|| {
-                    words.next_if(|next| !next.starts_with('-') || next.chars().nth(1).is_some_and(|c| c.is_ascii_digit()))
-                })
-                .unwrap_or_else(|| "true".to_owned());
             if !self.is_taken(&name, &value, &mut checked) {
                 continue;
             }
@@ -258,6 +254,30 @@ impl Checked {
     fn mistake(&mut self, what: String, rule: String, remedy: String) {
         self.mistakes.push((what, rule, remedy));
     }
+}
+
+/// The flags of a user's options with their values, as the component reads them; what is none is left out.
+#[must_use]
+pub fn given(text: &str) -> Vec<(String, String)> {
+    flags_of(split(text).unwrap_or_default()).into_iter().filter_map(Result::ok).collect()
+}
+
+/// Each flag with its value; a word that is neither is an error.
+fn flags_of(words: Vec<String>) -> Vec<Result<(String, String), String>> {
+    let mut words = words.into_iter().peekable();
+    let mut flags = Vec::new();
+    while let Some(word) = words.next() {
+        let Some((name, value)) = parse(&word) else {
+            flags.push(Err(word));
+            continue;
+        };
+        // A flag without a value is a switch; pflag reads it as true.
+        let value = value
+            .or_else(|| words.next_if(|next| !next.starts_with('-') || next.chars().nth(1).is_some_and(|c| c.is_ascii_digit())))
+            .unwrap_or_else(|| "true".to_owned());
+        flags.push(Ok((name, value)));
+    }
+    flags
 }
 
 /// `--name=value`, `--name`; with one dash only what has one letter, as pflag has it.

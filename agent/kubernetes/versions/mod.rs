@@ -14,7 +14,7 @@ mod words;
 
 use std::fmt;
 
-pub use command_line::{Checked, CommandLine};
+pub use command_line::{Checked, CommandLine, given};
 pub use words::{option, quoted, split};
 
 /// A minor release of Kubernetes 1.
