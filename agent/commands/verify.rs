@@ -303,4 +303,24 @@ mod tests {
         );
         assert!(findings.iter().all(|one| !one.rule.is_empty() && !one.remedy.is_empty()), "{findings:?}");
     }
+
+    /// SECURITY.md: an image whose groups allow kubernetes-node alone lets no parameter bring code, and none takes the agent's own safety away.
+    #[test]
+    fn options_need_the_leave_of_the_image() {
+        let entry = json!({"id": "n", "name": "node", "group": "kubernetes-node", "config": {"ROLE": "minion", "KUBE_TAG": "v1.28.9",
+            "STATIC_POD_URL": "https://pods.example.org/x", "KUBELET_OPTIONS": "--v=2 --authorization-mode=AlwaysAllow"}});
+        let refused = |groups: Option<&[&str]>, allowed: &[&str]| {
+            let mut loaded = Loaded { settings: Settings::default(), warnings: Vec::new() };
+            loaded.settings.deploy.groups = groups.map(|groups| groups.iter().map(|&group| group.to_owned()).collect());
+            loaded.settings.allow_options = allowed.iter().map(|&option| option.to_owned()).collect();
+            let findings = deployments(std::slice::from_ref(&entry), &loaded, None);
+            let keys =
+                findings.into_iter().map(|one| one.key).filter(|key| key.ends_with("OPTIONS") || key.starts_with("STATIC"));
+            keys.collect::<Vec<_>>()
+        };
+        let node = Some(&["kubernetes-node"][..]);
+        assert_eq!(refused(node, &[]), ["KUBELET_OPTIONS", "STATIC_POD_URL"]);
+        assert_eq!(refused(None, &[]), ["KUBELET_OPTIONS"]);
+        assert_eq!(refused(node, &["kubelet:--authorization-mode", "kubelet:--manifest-url"]), Vec::<String>::new());
+    }
 }

@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_client_needs_the_name_wherever_the_authority_signs_for_others_too() {
-        let (named, unnamed) = (pem(&["x", CLIENT_NAME]), pem(&["x"]));
+        let (with_name, without) = (pem(&["x", CLIENT_NAME]), pem(&["x"]));
         let given = |certificate| [("ETCD_ADMIN_CERTIFICATE", certificate), ("ETCD_ADMIN_KEY", "/given/etcd-admin.key")];
         let token = [("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef")];
         let same = [("ETCD_CA_CERTIFICATE", "/given/ca.crt"), ("ETCD_CA_KEY", "/given/ca.key")];
@@ -132,8 +132,8 @@ mod tests {
             (&[("KUBE_TAG", "v1.9.6")], Clients::AnybodyForFlannel),
             (&[("KUBE_TAG", "v1.9.6"), OWN[0], OWN[1]], Clients::OfOwnAuthority),
             (&[("KUBE_TAG", "v1.9.6"), ("NETWORK_DRIVER", "calico")], Clients::Named),
-            (&given(&named), Clients::Named),
-            (&given(&unnamed), Clients::AnybodyAsGiven),
+            (&given(&with_name), Clients::Named),
+            (&given(&without), Clients::AnybodyAsGiven),
             (&given("/given/etcd-admin.crt"), Clients::AnybodyAsGiven),
             (&[given("/given/etcd-admin.crt").as_slice(), &token].concat(), Clients::Named),
         ] {

@@ -87,7 +87,7 @@ pub const TABLE: &[Parameter] = &[
     p("ETCD_LEARNER", Bool, "false", "whether this member joins as a learner (etcd 3.4 and later)"),
     p("NODE_LABELS", List, "", "further labels of the node, key=value"),
     p("NODE_TAINTS", List, "", "further taints of the node, key=value:effect"),
-    p("STATIC_POD_URL", Url, "", "where the kubelet takes static pods from, besides its directory"),
+    p("STATIC_POD_URL", Url, "", "where the kubelet takes static pods from, besides its directory; not on images that allow no code (SECURITY.md)"),
     p("SANDBOX_IMAGE", Word, "", "image of a pod's sandbox (pause); else the runtime's own"),
     p("SWAP", Choice(&["off", "allow"]), "off", "allow: the kubelet starts on a machine with swap"),
     p("KUBE_RESERVED", List, "", "resources kept for Kubernetes, e.g. cpu=100m,memory=256Mi; else computed from the machine"),
