@@ -4,6 +4,7 @@
 //! One table, by component. What is not in it is the cluster's own affair. etcd, flanneld and the container runtimes take no options
 //! from parameters at all. `[node] allow_options` in agent.toml lists what an image lets pass, each as `COMPONENT:--flag`.
 
+use super::node_spec::{Role, role};
 use super::parameters::{Mistake, Parameters};
 use super::versions::{Component, Minor, given};
 
@@ -162,7 +163,7 @@ const WRITES: &str = "it writes a file anywhere on the node, and ends";
 const NODES: &str = "NodeRestriction keeps a node from speaking for others";
 
 /// Parameters with options, and whose they are.
-pub(super) const OPTIONS: [(&str, Component); 5] = [
+const OPTIONS: [(&str, Component); 5] = [
     ("KUBELET_OPTIONS", Component::Kubelet),
     ("KUBEPROXY_OPTIONS", Component::Proxy),
     ("KUBEAPI_OPTIONS", Component::ApiServer),
@@ -174,7 +175,10 @@ pub(super) const OPTIONS: [(&str, Component); 5] = [
 pub(super) fn mistakes(parameters: &Parameters, leave: &Leave) -> Vec<Mistake> {
     let Some(minor) = parameters.get("KUBE_TAG").and_then(Minor::of_tag) else { return Vec::new() };
     let mut mistakes = Vec::new();
-    for (name, component) in OPTIONS {
+    // What no unit of the node reads does no harm.
+    let workers = role(parameters) == Role::Minion;
+    let read = |component| !workers || matches!(component, Component::Kubelet | Component::Proxy);
+    for (name, component) in OPTIONS.into_iter().filter(|(_, component)| read(*component)) {
         for (flag, value) in given(parameters.get(name).unwrap_or_default()) {
             let Some(why) = harm(component, minor, &flag, &value, parameters.is_true("TLS_DISABLED")) else { continue };
             let option = format!("{component}:--{flag}");
@@ -315,6 +319,9 @@ mod tests {
             assert_eq!(found(&changes, &Leave::of(None, &allowed)), Vec::<String>::new());
             assert_eq!(found(&changes, &Leave::everything()), Vec::<String>::new());
         }
+        let worker = [("ROLE", "minion"), ("KUBEAPI_OPTIONS", "--token-auth-file=/x"), ("KUBELET_OPTIONS", "--config=/x")];
+        let said = found(&worker, &none());
+        assert!(said.len() == 1 && said[0].starts_with("KUBELET_OPTIONS"), "{said:?}");
         let plain = [("KUBE_TAG", "v1.15.3"), ("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080")];
         let changes = [&plain[..], &[("KUBEAPI_OPTIONS", "--insecure-bind-address=192.0.2.11")]].concat();
         assert_eq!(found(&changes, &none()), Vec::<String>::new());

@@ -196,7 +196,7 @@ impl NodeSpec {
     }
 }
 
-fn role(parameters: &Parameters) -> Role {
+pub(super) fn role(parameters: &Parameters) -> Role {
     let named = parameters.get("ROLE").or(parameters.get("NODEGROUP_ROLE"));
     match named {
         Some("master" | "control-plane") => Role::Master,

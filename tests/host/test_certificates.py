@@ -351,6 +351,10 @@ def test_certificates_that_the_parameters_give(cluster, tmp_path):
 
     master = cluster("master", **told)
     assert not master.mistakes()
+    # etcd has an authority of its own, which alone decides: nothing is asked of names, and the cluster's is nobody there.
+    assert "etcd-client" not in master.host.sh(f"openssl x509 -in {ETCD}/admin.crt -noout -text; ls /etc/etcd")
+    with pytest.raises(Failed):
+        master.etcdctl("get", "/registry", certificate=f"{KUBERNETES}/kubelet", seconds=5)
     keys, issued = master.keys(), master.issued()
     master.update(NODE_LABELS="step=1")
     master.succeeds()

@@ -102,7 +102,9 @@ class Node:
     def certificates(self) -> list[tuple]:
         """The table for this role, with whole paths."""
         rows = MASTER if self.inputs["ROLE"] == "master" else NODE
-        return [(p if p.startswith("/") else f"{KUBERNETES}/{p}", *more) for p, *more in rows]
+        # With an authority of its own etcd asks for no name.
+        unasked = {ETCD_CLIENT} if "ETCD_CA_CERTIFICATE" in self.inputs else set()
+        return [(p if p.startswith("/") else f"{KUBERNETES}/{p}", *more, [n for n in names if n not in unasked]) for p, *more, names in rows]
 
     def keys(self) -> dict[str, str]:
         """Digest of each key in use."""
