@@ -1,6 +1,7 @@
 //! The one clock. Everything that asks for the time or waits for it does so here, so that tests
 //! can turn the hands themselves.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -94,9 +95,22 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Where the time comes from: the machine, or a test.
+/// A place in the order of events of this run of the agent. Unlike a [`Timestamp`] it is never confused by a clock that is set,
+/// and two are never equal; it means nothing to another run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Before everything in this run: when things of an earlier run happened.
+    pub const EARLIER: Self = Self(0);
+}
+
+/// Where the time comes from: the machine, or a test. Clones tell the same time and share the order of moments.
 #[derive(Clone, Debug)]
-pub struct Clock(Source);
+pub struct Clock {
+    source: Source,
+    moments: Arc<AtomicU64>,
+}
 
 #[derive(Clone, Debug)]
 enum Source {
@@ -108,18 +122,18 @@ impl Clock {
     /// The machine's clock.
     #[must_use]
     pub fn system() -> Self {
-        Self(Source::System)
+        Self { source: Source::System, moments: Arc::default() }
     }
 
     /// A clock that stands still until [`Clock::advance`] moves it; waiting on it moves it.
     #[must_use]
     pub fn manual(start: Timestamp) -> Self {
-        Self(Source::Manual(Arc::new(Mutex::new(start.0))))
+        Self { source: Source::Manual(Arc::new(Mutex::new(start.0))), moments: Arc::default() }
     }
 
     /// Moves a manual clock; does nothing to the machine's.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual(now) = &self.0 {
+        if let Source::Manual(now) = &self.source {
             let mut now = now.lock().unwrap_or_else(PoisonError::into_inner);
             *now = now.saturating_add(millis(by));
         }
@@ -129,17 +143,23 @@ impl Clock {
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub fn now(&self) -> Timestamp {
-        match &self.0 {
+        match &self.source {
             Source::System => Timestamp(millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())),
             Source::Manual(now) => Timestamp(*now.lock().unwrap_or_else(PoisonError::into_inner)),
         }
+    }
+
+    /// The next place in the order of events: after all that were given out before, and before all that will be.
+    #[must_use]
+    pub fn moment(&self) -> Moment {
+        Moment(self.moments.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// A point to measure a duration from, unmoved by changes of the wall clock.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub fn start(&self) -> Stopwatch {
-        match &self.0 {
+        match &self.source {
             Source::System => Stopwatch(Started::Machine(std::time::Instant::now())),
             Source::Manual(_) => Stopwatch(Started::Manual(self.clone(), self.now())),
         }
@@ -148,7 +168,7 @@ impl Clock {
     /// Waits. Only for deadlines, back-off and the poll that is the net under an event.
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub async fn wait(&self, duration: Duration) {
-        match &self.0 {
+        match &self.source {
             Source::System => tokio::time::sleep(duration).await,
             Source::Manual(_) => {
                 self.advance(duration);

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A room imports from rooms earlier in this picture and from the shared ones
-//! (`certificates`, `identity`, `openstack`, `systemd`, `metadata`, `desired`, `programs`, `http`, `files`, `clock`, `order`, `error`);
+//! (`certificates`, `identity`, `openstack`, `systemd`, `metadata`, `desired`, `programs`, `http`, `files`, `clock`, `freshness`, `order`, `error`);
 //! `report` is told by events; nobody imports `commands`.
 
 pub mod certificates;
@@ -19,6 +19,7 @@ pub mod deploy;
 pub mod desired;
 pub mod error;
 pub mod files;
+pub mod freshness;
 pub mod http;
 pub mod identity;
 pub mod kubernetes;

@@ -27,7 +27,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
 use crate::identity::{LEARNT, Leftovers, Record};
@@ -216,11 +216,18 @@ impl Collector {
         }
     }
 
-    /// The same for the sources that answer. One that fails keeps its growing pause, which its server may have asked for.
-    pub fn hasten(&mut self) {
-        for source in self.sources.iter_mut().filter(|source| source.state.failures == 0) {
-            source.hurry(&self.clock);
-        }
+    /// Asks whoever speaks for Heat now, at once, where its newest answer does not cover `fact`. One request serves all facts
+    /// before it. Who has not answered at all, or fails, is asked at its own pace.
+    pub fn ask(&mut self, fact: Moment) {
+        let Some(Authority { source: name, .. }) = self.snapshot.authority else { return };
+        let sources = self.sources.iter_mut().filter(|source| source.name.as_str() == name);
+        sources.for_each(|source| source.want(fact));
+    }
+
+    /// Whether an answer that was asked for is still to come, and its source does not fail.
+    pub fn is_answering(&self) -> bool {
+        let speaks = |source: &&Source| self.snapshot.authority.as_ref().is_some_and(|one| one.source == source.name.as_str());
+        self.sources.iter().find(speaks).is_some_and(Source::is_answering)
     }
 
     /// Polls every source now, side by side, each with its own deadline.
@@ -340,7 +347,7 @@ impl Collector {
 
     fn poll_file(&mut self, name: SourceName) -> Change {
         let Some(source) = self.sources.iter().find(|source| source.name == name) else { return Change::default() };
-        let started = self.clock.now();
+        let (started, began) = (self.clock.now(), self.clock.moment());
         let mut memory = source.memory.clone();
         let given = self.metadata_file.as_ref().filter(|_| name == SourceName::File);
         let (place, outcome) = if let Some(path) = given {
@@ -352,7 +359,7 @@ impl Collector {
             (paths.join(" "), Source::take_boot(self.files.boot.as_ref(), &mut memory))
         };
         let (key, basis, deployment_keys) = (String::new(), String::new(), vec![source::DEPLOYMENTS.to_owned()]);
-        self.settle(Polled { source: name, started, place, key, basis, memory, deployment_keys, outcome })
+        self.settle(Polled { source: name, started, began, place, key, basis, memory, deployment_keys, outcome })
     }
 
     /// Asks a source over the network, if it is due or the settings say something new of it.
@@ -370,6 +377,7 @@ impl Collector {
         let mut polled = Polled {
             source: name,
             started: self.clock.now(),
+            began: self.clock.moment(),
             place: String::new(),
             key,
             basis: self.basis.clone(),
@@ -387,7 +395,7 @@ impl Collector {
             }
         };
         polled.place = endpoint.place();
-        source.flying = true;
+        source.fly(polled.began);
         let news = source.learn(&polled.place, &polled.key);
         let http = self.http_for(name, &endpoint);
         let tools = Tools { http, keystone: self.keystone.clone(), deadline: self.deadline(name) };

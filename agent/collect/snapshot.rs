@@ -7,7 +7,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::document::digest_of;
-use crate::clock::Timestamp;
+use crate::clock::{Moment, Timestamp};
+use crate::freshness::Freshness;
 use crate::settings::SourceName;
 
 /// The merged metadata and the state of every source.
@@ -49,12 +50,12 @@ pub struct SourceState {
 }
 
 /// Who answered.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authority {
     /// The source.
     pub source: &'static str,
     /// When the poll that it answered began: its document is at least as new.
-    pub fetched_at: Timestamp,
+    pub began: Moment,
 }
 
 /// One source's share in a snapshot.
@@ -65,7 +66,7 @@ pub(super) struct Layer {
     pub(super) document: Arc<Map<String, Value>>,
     pub(super) deployments: Option<Arc<Vec<Value>>>,
     /// When the poll began that it answered in this process.
-    pub(super) answered: Option<Timestamp>,
+    pub(super) answered: Option<Moment>,
     /// Whether its last poll went well.
     pub(super) healthy: bool,
 }
@@ -87,7 +88,7 @@ impl Layer {
 pub(super) fn authority(layers: &[Layer]) -> Option<Authority> {
     let best =
         layers.iter().filter(|layer| layer.authoritative() && layer.answered.is_some()).max_by_key(|layer| layer.rank())?;
-    Some(Authority { source: best.source.as_str(), fetched_at: best.answered? })
+    Some(Authority { source: best.source.as_str(), began: best.answered? })
 }
 
 impl Snapshot {
@@ -113,10 +114,22 @@ impl Snapshot {
         self.deployments.iter().flat_map(|list| list.iter()).any(|entry| entry.get("id").and_then(Value::as_str) == Some(id))
     }
 
-    /// Whether an authoritative source answered a poll that began at or after `time`, in this process.
+    /// Whether there is a source that could answer: the boot copy never changes and local data asks for nothing, so who has
+    /// nothing else cannot be waited for.
     #[must_use]
-    pub fn is_fresh_since(&self, time: Timestamp) -> bool {
-        self.authority.as_ref().is_some_and(|authority| authority.fetched_at >= time)
+    pub fn is_expected(&self) -> bool {
+        let heat = |name: &&'static str| SourceName::from_word(name).is_none_or(SourceName::speaks_for_heat);
+        self.sources.is_empty() || self.sources.keys().any(heat)
+    }
+
+    /// How new the newest authoritative answer is.
+    #[must_use]
+    pub fn freshness(&self) -> Freshness {
+        match &self.authority {
+            Some(authority) => Freshness::Answered(authority.began),
+            None if self.is_expected() => Freshness::Awaited,
+            None => Freshness::Unasked,
+        }
     }
 
     /// The whole document, `deployments` included, as a server's metadata looks.
@@ -147,13 +160,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::clock::Clock;
+
+    /// The `n`th of a run.
+    fn moment(n: u64) -> Moment {
+        let clock = Clock::system();
+        (0..n).map(|_| clock.moment()).last().unwrap_or_default()
+    }
 
     fn layer(source: SourceName, document: &Value, ids: Option<&[&str]>, answered: Option<u64>, healthy: bool) -> Layer {
         Layer {
             source,
             document: Arc::new(document.as_object().unwrap().clone()),
             deployments: ids.map(|ids| Arc::new(ids.iter().map(|id| json!({"id": id})).collect())),
-            answered: answered.map(Timestamp),
+            answered: answered.map(moment),
             healthy,
         }
     }
@@ -240,9 +260,9 @@ mod tests {
             Value::Object(snapshot.document()),
             json!({"a": 1, "b": 2, "os-collect-config": {"cfn": {}}, "deployments": [{"id": "x"}]})
         );
-        assert!(snapshot.is_fresh_since(Timestamp(7)) && !snapshot.is_fresh_since(Timestamp(8)));
+        assert!(snapshot.freshness().covers(moment(6)) && !snapshot.freshness().covers(moment(7)));
         assert!(snapshot.lists("x") && !snapshot.lists("y"));
-        assert!(!merged(&[layer(SourceName::HeatLocal, &json!({}), None, Some(9), true)]).is_fresh_since(Timestamp(1)));
+        assert_eq!(merged(&[layer(SourceName::HeatLocal, &json!({}), None, Some(9), true)]).authority, None);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::endpoint::Memory;
 use super::local::{self, Boot};
 use super::schedule::{After, Schedule, slot_of};
 use super::snapshot::{Layer, SourceState};
-use crate::clock::{Clock, Stopwatch, Timestamp};
+use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::report::{Code, Event, Phase, Report};
@@ -26,6 +26,8 @@ pub(super) const DEPLOYMENTS: &str = "deployments";
 pub(super) struct Polled {
     pub(super) source: SourceName,
     pub(super) started: Timestamp,
+    /// The same in the order of events: its answer says nothing of what came later.
+    pub(super) began: Moment,
     /// Where it was asked, for people.
     pub(super) place: String,
     /// Tells the settings by which it was asked from others.
@@ -84,7 +86,12 @@ pub(super) struct Source {
     pub(super) basis: String,
     /// Whether document and basis are as in the cache.
     pub(super) kept: bool,
-    answered: Option<Timestamp>,
+    /// When the poll began that it answered last, in this process.
+    answered: Option<Moment>,
+    /// When its newest poll began, whatever became of it.
+    asked: Moment,
+    /// An answer to a poll that began after this is waited for.
+    wanted: Moment,
     /// The how manieth answer of all sources its last one was; 0 before the first in this process.
     pub(super) turn: u64,
     pub(super) key: String,
@@ -107,6 +114,8 @@ impl Source {
             basis: String::new(),
             kept: true,
             answered: None,
+            asked: Moment::EARLIER,
+            wanted: Moment::EARLIER,
             turn: 0,
             key: String::new(),
             state: SourceState::default(),
@@ -205,6 +214,7 @@ impl Source {
     pub(super) fn settle(&mut self, polled: Polled, clock: &Clock) -> Settled {
         self.flying = false;
         self.state.last_try = Some(polled.started);
+        self.asked = self.asked.max(polled.began);
         self.memory = polled.memory;
         let mut settled = Settled::default();
         if !matches!(polled.outcome, Outcome::Absent) {
@@ -227,7 +237,7 @@ impl Source {
             }
             Outcome::Failed(error) => self.failed(&error, &mut settled),
             Outcome::Same => {
-                self.answer(polled.started, polled.basis, &mut settled);
+                self.answer(polled.started, polled.began, polled.basis, &mut settled);
                 After::Steady
             }
             Outcome::Document { document, odd } => {
@@ -240,7 +250,7 @@ impl Source {
                 let changed = other_keys || self.state.digest != before;
                 self.kept &= !changed;
                 settled.reshaped = changed;
-                self.answer(polled.started, polled.basis, &mut settled);
+                self.answer(polled.started, polled.began, polled.basis, &mut settled);
                 if changed { After::Changed } else { After::Steady }
             }
         };
@@ -266,13 +276,13 @@ impl Source {
         After::Failed(error.asked_pause())
     }
 
-    fn answer(&mut self, started: Timestamp, basis: String, settled: &mut Settled) {
+    fn answer(&mut self, started: Timestamp, began: Moment, basis: String, settled: &mut Settled) {
         settled.answered = true;
         // Who answers for the first time, or again, may speak for Heat now.
         settled.reshaped |= self.answered.is_none() || self.state.failures > 0;
         self.kept &= self.basis == basis;
         self.basis = basis;
-        self.answered = Some(started);
+        self.answered = Some(began);
         self.state.last_good = Some(started);
         if self.state.failures > 0 {
             let message =
@@ -311,7 +321,29 @@ impl Source {
 
     /// Time to the next poll; `None` while one is under way.
     pub(super) fn due_in(&self) -> Option<Duration> {
-        (!self.flying).then(|| self.pause.saturating_sub(self.since.elapsed()))
+        let pause = if self.is_wanted() { Duration::ZERO } else { self.pause };
+        (!self.flying).then(|| pause.saturating_sub(self.since.elapsed()))
+    }
+
+    /// A request is under way.
+    pub(super) fn fly(&mut self, began: Moment) {
+        (self.flying, self.asked) = (true, began);
+    }
+
+    /// Has it polled at once, unless it was since `fact` or fails: one that fails keeps its growing pause, which its server may
+    /// have asked for.
+    pub(super) fn want(&mut self, fact: Moment) {
+        self.wanted = self.wanted.max(fact);
+    }
+
+    /// Whether it is to be polled at once.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.state.failures == 0 && self.wanted > self.asked
+    }
+
+    /// Whether an answer is waited for that will come without a pause.
+    pub(super) fn is_answering(&self) -> bool {
+        self.configured && self.state.failures == 0 && self.answered.is_some_and(|answered| self.wanted > answered)
     }
 
     pub(super) fn is_due(&self) -> bool {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::*;
-use crate::clock::Timestamp;
+use crate::clock::{Moment, Timestamp};
 use crate::files::Attributes;
 use crate::http::fake::{Act, Fake, ok, status};
 use crate::identity::{Identity, Origin, Predecessor};
@@ -90,9 +90,9 @@ async fn a_node_finds_heat_by_what_cloud_init_left_and_follows_its_list() {
     let machine = Machine::new();
     machine.put(BOOT, &boot(&heat.base));
     let mut collector = machine.collector();
-    let began = machine.clock.now();
+    let began = machine.clock.moment();
     assert_eq!(collector.poll_once().await, Change { metadata: true, answered: true, sources: true });
-    assert!(collector.snapshot().lists("a") && collector.snapshot().is_fresh_since(began));
+    assert!(collector.snapshot().lists("a") && collector.snapshot().freshness().covers(began));
     assert_eq!(collector.snapshot().authority.as_ref().unwrap().source, "cfn");
     assert!(collector.snapshot().metadata.contains_key("os-collect-config"));
     let request = heat.requests().remove(0);
@@ -105,7 +105,7 @@ async fn a_node_finds_heat_by_what_cloud_init_left_and_follows_its_list() {
     machine.clock.advance(Duration::from_mins(1));
     assert_eq!(collector.poll_once().await, Change { metadata: false, answered: true, sources: false });
     assert_eq!(machine.report.events().len(), events, "a steady poll is silent");
-    assert!(!collector.snapshot().is_fresh_since(machine.clock.now().after(Duration::from_millis(1))));
+    assert!(!collector.snapshot().freshness().covers(machine.clock.moment()));
     assert!(collector.poll_once().await.metadata);
     assert!(collector.snapshot().lists("b"));
     assert_eq!((heat.requests().len(), heat.connections()), (3, 1), "one request a poll, over one connection");
@@ -143,11 +143,11 @@ async fn what_was_learnt_outlives_the_process_but_is_no_answer() {
     let digest = collector.snapshot().digest.clone();
     collector.poll_once().await;
     assert!(collector.snapshot().lists("a"), "the empty list of the boot copy must not win");
-    assert!(!collector.snapshot().is_fresh_since(Timestamp(0)));
+    assert!(!collector.snapshot().freshness().covers(Moment::EARLIER));
     heat.play(vec![listing(&["a"])]);
     let before = machine.stamp("cache/cfn.json");
     collector.poll_once().await;
-    assert!(collector.snapshot().is_fresh_since(Timestamp(0)));
+    assert!(collector.snapshot().freshness().covers(Moment::EARLIER));
     assert_ne!(collector.snapshot().digest, digest, "the boot copy's own keys are back");
     assert_eq!(machine.stamp("cache/cfn.json"), before, "nothing is written where nothing changed");
 
@@ -216,10 +216,10 @@ async fn what_heat_said_is_enough_where_a_power_cut_emptied_the_boot_copy() {
     machine.put(BOOT, &boot(&heat.base));
     machine.collector().poll_once().await;
     machine.put(BOOT, "");
-    let began = machine.clock.now();
+    let began = machine.clock.moment();
     let mut collector = machine.collector();
     assert!(collector.poll_once().await.answered);
-    assert!(collector.snapshot().lists("a") && collector.snapshot().is_fresh_since(began));
+    assert!(collector.snapshot().lists("a") && collector.snapshot().freshness().covers(began));
     let asked = heat.requests().pop().unwrap();
     assert!(asked.contains("AWSAccessKeyId=AK&") && asked.contains("StackName=s&"), "{asked}");
 }
@@ -316,6 +316,49 @@ async fn waiting_can_be_dropped_at_any_time_without_a_second_request() {
     }
     let waited = collector.snapshot().sources["cfn"].last_try.unwrap().since(nudged);
     assert!(waited >= Duration::from_secs(1) && waited < Duration::from_secs(3), "{waited:?}");
+}
+
+#[tokio::test]
+async fn whoever_wants_a_fresh_answer_gets_one_at_once_and_one_serves_all() {
+    let answers = Arc::new(Notify::new());
+    let heat = Fake::start(vec![listing(&["a"])]).await;
+    let machine = Machine::new();
+    machine.put(BOOT, &boot(&heat.base));
+    let mut collector = machine.collector();
+    // Who has not answered yet is asked at its own pace.
+    collector.ask(machine.clock.moment());
+    assert!(!collector.is_answering());
+    collector.poll_once().await;
+    heat.play(vec![Act::Held(Arc::clone(&answers), Box::new(listing(&["a"]))), listing(&["b"])]);
+    let facts = [machine.clock.moment(), machine.clock.moment()];
+    facts.iter().for_each(|fact| collector.ask(*fact));
+    let (mut dropped, polled) = (0, machine.clock.now());
+    while heat.requests().len() < 2 || dropped < 3 {
+        tokio::select! {
+            _ = collector.changed() => {}
+            () = tokio::task::yield_now() => dropped += 1,
+        }
+    }
+    // This one comes while the request is under way: its answer may be older.
+    let late = machine.clock.moment();
+    collector.ask(late);
+    answers.notify_one();
+    collector.changed().await;
+    let last_try = |collector: &Collector| collector.snapshot().sources["cfn"].last_try;
+    let (landed, covered) = (machine.clock.now(), collector.snapshot().freshness());
+    assert_eq!(last_try(&collector), Some(polled), "without a pause");
+    assert!(facts.iter().all(|fact| covered.covers(*fact)) && !covered.covers(late) && collector.is_answering());
+    collector.changed().await;
+    assert!(collector.snapshot().freshness().covers(late) && collector.snapshot().lists("b") && !collector.is_answering());
+    assert_eq!((heat.requests().len(), last_try(&collector)), (3, Some(landed)));
+    // One that fails keeps its pause.
+    heat.play(vec![status("503 Service Unavailable", "")]);
+    collector.poll_once().await;
+    collector.ask(machine.clock.moment());
+    assert!(!collector.is_answering());
+    heat.play(vec![listing(&["b"])]);
+    while !collector.changed().await.answered {}
+    assert!(machine.clock.now() > polled && collector.snapshot().freshness().covers(late));
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::result::Outcome;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Moment, Timestamp};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
@@ -92,6 +92,12 @@ pub struct Record {
     /// The operator's order by which it was last run again: each is carried out once.
     #[serde(default)]
     pub order: Option<String>,
+    /// Heat asked for it no more when it was in this state; it goes on from there if Heat asks for it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub let_go: Option<State>,
+    /// When it last changed: what Heat says of it must have been said after that.
+    #[serde(skip)]
+    pub since: Moment,
 }
 
 impl Record {
@@ -120,6 +126,8 @@ pub struct Journal {
     state: Arc<Tree>,
     legacy: Option<Tree>,
     records: BTreeMap<String, Record>,
+    /// When the operator last had one forgotten.
+    forgotten: Moment,
     keep: usize,
     clock: Clock,
 }
@@ -145,7 +153,7 @@ impl Journal {
             }
         }
         let legacy = legacy.map(|path| Tree::open_or_create(path, 0o700)).transpose()?;
-        Ok(Self { state, legacy, records, keep, clock })
+        Ok(Self { state, legacy, records, forgotten: Moment::EARLIER, keep, clock })
     }
 
     /// What is recorded, oldest first, for who only looks and holds no lock. An unreadable record is left out.
@@ -167,6 +175,13 @@ impl Journal {
     #[must_use]
     pub fn get(&self, id: &str) -> Option<&Record> {
         self.records.get(id)
+    }
+
+    /// What an answer of Heat must cover before anything is begun, or given up, for a deployment.
+    #[must_use]
+    pub fn since(&self, id: &str) -> Moment {
+        // One that was forgotten may be listed still in an answer of before, and would run twice.
+        self.records.get(id).map_or(self.forgotten, |record| record.since)
     }
 
     /// All records, oldest first.
@@ -222,7 +237,7 @@ impl Journal {
         let mut record = self.records.get(id).cloned().unwrap_or_else(|| self.new_record(id, name, ""));
         record.target = target;
         record.resource = record.resource.or(resource);
-        record.state = State::Finished;
+        (record.state, record.let_go) = (State::Finished, None);
         record.finished = Some(self.clock.now());
         record.outcome = Some(outcome);
         self.put(record)
@@ -268,9 +283,32 @@ impl Journal {
     /// If it cannot be written.
     pub fn signalled(&mut self, id: &str, note: Option<String>) -> Result<()> {
         self.change(id, |record| {
-            record.state = State::Signalled;
+            (record.state, record.let_go) = (State::Signalled, None);
             // What was noted of the wait condition stays.
             record.note = note.or(record.note.take());
+        })
+    }
+
+    /// Records that Heat asks for it no more, and from where it goes on if Heat does again.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn let_go(&mut self, id: &str, from: State, note: &str) -> Result<()> {
+        self.change(id, |record| {
+            (record.state, record.let_go) = (State::Signalled, Some(from));
+            record.note = Some(note.to_owned());
+        })
+    }
+
+    /// Records that Heat asks again for one that was let go.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn take_back(&mut self, id: &str) -> Result<()> {
+        self.change(id, |record| {
+            if let Some(state) = record.let_go.take() {
+                (record.state, record.note) = (state, None);
+            }
         })
     }
 
@@ -308,7 +346,7 @@ impl Journal {
             record.state = State::Seen;
             record.seen = now;
             (record.started, record.finished, record.outcome, record.note) = (None, None, None, None);
-            record.undelivered = false;
+            (record.undelivered, record.let_go) = (false, None);
             record.order = Some(order.to_owned());
         })
     }
@@ -325,6 +363,7 @@ impl Journal {
         // The last: while it is there the order is known not to be carried out.
         self.state.remove(&path_of(id))?;
         self.records.remove(id);
+        self.forgotten = self.clock.moment();
         Ok(())
     }
 
@@ -333,13 +372,11 @@ impl Journal {
     ///
     /// # Errors
     /// If a file cannot be removed.
-    pub fn prune(&mut self, listed: impl Fn(&str) -> bool) -> Result<Vec<String>> {
-        let ended: Vec<String> = self
-            .all()
-            .into_iter()
-            .filter(|record| record.state == State::Signalled && !listed(&record.id))
-            .map(|record| record.id.clone())
-            .collect();
+    pub fn prune(&mut self, listed: impl Fn(&Record) -> bool) -> Result<Vec<String>> {
+        let ended = self.all().into_iter().filter(|record| record.state == State::Signalled && !listed(record));
+        // Those last that have something left to do, should they come back.
+        let (going, gone): (Vec<_>, Vec<_>) = ended.partition(|record| record.let_go.is_some());
+        let ended: Vec<String> = gone.into_iter().chain(going).map(|record| record.id.clone()).collect();
         let mut gone = Vec::new();
         for id in ended.iter().take(ended.len().saturating_sub(self.keep)) {
             self.state.remove(&path_of(id))?;
@@ -371,6 +408,8 @@ impl Journal {
             note: None,
             undelivered: false,
             order: None,
+            let_go: None,
+            since: Moment::EARLIER,
         }
     }
 
@@ -380,7 +419,8 @@ impl Journal {
         self.put(record)
     }
 
-    fn put(&mut self, record: Record) -> Result<()> {
+    fn put(&mut self, mut record: Record) -> Result<()> {
+        record.since = self.clock.moment();
         self.state.write_json(&path_of(&record.id), &record, Attributes::mode(0o600))?;
         self.records.insert(record.id.clone(), record);
         Ok(())
@@ -574,7 +614,7 @@ mod tests {
                 journal.signalled(id, None).unwrap();
             }
         }
-        let gone = journal.prune(|id| id == "a").unwrap();
+        let gone = journal.prune(|record| record.id == "a").unwrap();
         assert_eq!(gone, ["b"]);
         assert_eq!(std::fs::read(place.0.path().join("deployed/b.json")).unwrap(), b"");
         assert!(journal.get("a").is_some() && journal.get("e").is_some() && journal.get("b").is_none());

@@ -41,10 +41,12 @@ pub enum Todo {
     },
     /// Its group is not allowed here.
     Forbidden(Box<Deployment>),
-    /// More than one kubernetes-node deployment is to be begun or is in place: none of them is done (design.md 5).
+    /// More than one kubernetes-node deployment that has not ended: none of them is done (design.md 5).
     Twice(Box<Deployment>),
     /// It cannot be understood.
     Malformed(Box<Malformed>, Value),
+    /// It cannot be understood, and has the id of another entry that can: it is nothing of its own.
+    Copy(Box<Malformed>, Value),
 }
 
 /// Goes through the list in its order (R20: equal names are told apart by id).
@@ -57,10 +59,7 @@ pub fn todo<'a>(entries: &[Value], known: impl Fn(&str) -> Option<&'a Record>, p
             Ok(Some(deployment)) => deployment,
             Ok(None) => continue,
             Err(malformed) => {
-                let done = malformed.id.as_deref().and_then(&known).is_some_and(|record| record.state >= State::Finished);
-                if !done {
-                    list.push(Todo::Malformed(malformed, entry.clone()));
-                }
+                list.push(Todo::Malformed(malformed, entry.clone()));
                 continue;
             }
         };
@@ -76,13 +75,14 @@ pub fn todo<'a>(entries: &[Value], known: impl Fn(&str) -> Option<&'a Record>, p
         if work == Work::Data {
             continue;
         }
-        // DELETE, SUSPEND and RESUME of an old one may stand beside a new one; two that bring a node up may not.
-        if work == Work::Node && matches!(deployment.action(), "CREATE" | "UPDATE" | "") {
-            nodes.push(deployment.id.clone());
-        }
         let state = known(&deployment.id).map(|record| record.state);
         if state.is_some_and(|state| state >= State::Finished) {
             continue;
+        }
+        // DELETE, SUSPEND and RESUME of an old one may stand beside a new one; two that bring a node up may not. One that has
+        // ended is what the other one takes over from: Heat makes a replacement before it removes what it replaces.
+        if work == Work::Node && matches!(deployment.action(), "CREATE" | "UPDATE" | "") {
+            nodes.push(deployment.id.clone());
         }
         let deployment = Box::new(deployment);
         let allowed = policy.groups.as_ref().is_none_or(|groups| groups.contains(&deployment.group));
@@ -97,7 +97,18 @@ pub fn todo<'a>(entries: &[Value], known: impl Fn(&str) -> Option<&'a Record>, p
             }
         }
     }
-    list
+    let is_done = |id: &str| known(id).is_some_and(|record| record.state >= State::Finished);
+    list.into_iter()
+        .filter_map(|item| match item {
+            Todo::Malformed(malformed, entry) => match malformed.id.as_deref() {
+                // Before the judgement on copies: of what has ended nothing is said again at each look.
+                Some(id) if is_done(id) => None,
+                Some(id) if ids.contains(id) => Some(Todo::Copy(malformed, entry)),
+                _ => Some(Todo::Malformed(malformed, entry)),
+            },
+            other => Some(other),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -117,6 +128,7 @@ mod tests {
                 Todo::Forbidden(deployment) => format!("{} forbidden", deployment.id),
                 Todo::Twice(deployment) => format!("{} twice", deployment.id),
                 Todo::Malformed(malformed, _) => format!("{:?} malformed", malformed.id),
+                Todo::Copy(malformed, _) => format!("{:?} copy", malformed.id),
             })
             .collect()
     }
@@ -149,5 +161,41 @@ mod tests {
             ["a twice", "b twice"]
         );
         assert_eq!(names(&todo(&[node("a", "DELETE"), node("b", "CREATE")], |_| None, &Policy::default())), ["a Node", "b Node"]);
+    }
+
+    /// Records of `a`, in this state.
+    fn known(state: State) -> Record {
+        serde_json::from_value(
+            json!({"schema": 1, "id": "a", "name": "same", "group": "kubernetes-node", "action": "CREATE", "state": state,
+            "resource": null, "target": {"transport": "none"}, "outputs": [], "seen": 1}),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_node_that_takes_over_from_one_that_ended_is_brought_up() {
+        let entries = [entry("a", "kubernetes-node", "CREATE"), entry("b", "kubernetes-node", "CREATE")];
+        for (state, expected) in [
+            (State::Seen, &["a twice", "b twice"][..]),
+            (State::Running, &["a twice", "b twice"]),
+            (State::Finished, &["b Node"]),
+            (State::Signalled, &["b Node"]),
+        ] {
+            let record = known(state);
+            assert_eq!(names(&todo(&entries, |id| (id == "a").then_some(&record), &Policy::default())), expected, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_copy_says_nothing_of_the_deployment_whose_id_it_has() {
+        let bad = json!({"id": "a", "name": "copy", "group": "script", "inputs": 5});
+        for entries in [[bad.clone(), entry("a", "script", "CREATE")], [entry("a", "script", "CREATE"), bad.clone()]] {
+            let mut names = names(&todo(&entries, |_| None, &Policy::default()));
+            names.sort();
+            assert_eq!(names, ["Some(\"a\") copy", "a Script"]);
+            let record = known(State::Signalled);
+            assert!(todo(&entries, |_| Some(&record), &Policy::default()).is_empty(), "nothing is said of what has ended");
+        }
+        assert_eq!(names(&todo(&[bad], |_| None, &Policy::default())), ["Some(\"a\") malformed"]);
     }
 }

@@ -89,7 +89,9 @@ pub struct NodeSpec {
     pub proxy: Option<Proxy>,
     /// The wait condition to signal.
     pub wait_handle: Option<Value>,
-    /// How long the node may take.
+    /// `WAIT_TIMEOUT`: how long Heat waits for the node.
+    pub timeout: Duration,
+    /// How long the node may take: less, so that Heat hears of it before it gives up.
     pub deadline: Duration,
     /// Whether differences are put right by themselves.
     pub repair: bool,
@@ -178,6 +180,7 @@ impl NodeSpec {
             insecure_registry: text("INSECURE_REGISTRY_URL"),
             proxy: proxy(parameters),
             wait_handle: parameters.wait_handle(),
+            timeout,
             // A very short timeout keeps half of itself rather than nothing.
             deadline: timeout.saturating_sub(MARGIN).max(timeout / 2),
             preflight: match parameters.get("PREFLIGHT") {

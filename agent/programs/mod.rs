@@ -226,6 +226,16 @@ impl Programs {
         Ok(self.state.facts(&lock)?.is_some() && self.state.lock(&lock)?.is_none())
     }
 
+    /// Whether a runner is or was at the job: it is not begun any more, only taken up. Asks nobody but the disk.
+    ///
+    /// # Errors
+    /// If its directory cannot be looked at.
+    pub fn has_begun(&self, key: &str) -> Result<bool> {
+        let directory = Path::new("work").join(key);
+        let is_there = |name| self.state.facts(&directory.join(name)).map(|facts| facts.is_some());
+        Ok(is_there(STARTED)? || is_there(RESULT)? || self.is_locked(key)?)
+    }
+
     /// Removes everything of a job.
     ///
     /// # Errors

@@ -274,6 +274,14 @@ messages! {
         "A deployment was forgotten by order of the operator",
         "Its record, its output and a result that Heat did not have yet are gone. If the metadata lists it, it runs as if it were new.",
         "Nothing needs to be done.";
+    DeploymentLetGo = "HNA-0470", Notice, "f4d8aec811f8420089681ac1ffca309a",
+        "A deployment is let go because Heat asks for it no more",
+        "It is gone from the metadata before it ended. Its result is not sent. If Heat lists it again, it goes on where it was.",
+        "Nothing needs to be done.";
+    DeploymentBack = "HNA-0471", Notice, "782c40056d284ee6b8db0275b53d62c4",
+        "A deployment that was let go is in the metadata again",
+        "One answer of Heat did not list it, a later one does: a result that is known is sent, what never ran is run, and no script runs twice.",
+        "Nothing needs to be done.";
     NodePlanned = "HNA-0501", Info, "a3dc45b57c254d8b85f5fee1c9352062",
         "A generation of the node is planned",
         "The parameters were valid; files, units and volumes are brought to what they ask for.",

@@ -169,6 +169,13 @@ impl Sender {
         self.age(destination).is_some_and(|age| age > URL_LIFE)
     }
 
+    /// Whether Keystone's own trouble looks like this answer: heat-api-cfn has Keystone check a pre-signed URL, and answers with
+    /// the same 403 whether Keystone refused the signature or failed.
+    pub(super) fn is_doubtful(destination: &Destination, answer: &Answer) -> bool {
+        let Destination::Url { url, .. } = destination else { return false };
+        answer.code == Some(403) && native_path(url).is_some()
+    }
+
     /// Why an address is not accepted any more, and what to do: where it is that and not the signal that was refused.
     fn unaccepted(&self, destination: &Destination, answer: &Answer) -> Option<(String, &'static str)> {
         let handle = "update the stack for a new handle; for long waits set signal_transport: HEAT_SIGNAL on it";

@@ -72,6 +72,7 @@ impl Scene {
     async fn fails(&mut self, row: &str, cause: &str, remedy: &str) {
         let (good, failures) = (self.state().last_good, self.state().failures);
         self.machine.clock.advance(Duration::from_mins(1));
+        let began = self.machine.clock.moment();
         let change = self.collector.poll_once().await;
         let row = format!("{} {row}", self.way.source);
         assert_eq!(change, Change { sources: true, ..Change::default() }, "{row}");
@@ -83,7 +84,7 @@ impl Scene {
         assert_eq!((state.failures, state.last_good), (failures + 1, good), "{row}");
         assert!(state.next_try.unwrap() > now, "{row}");
         let snapshot = self.collector.snapshot();
-        assert!(snapshot.lists("a") && snapshot.digest == self.digest && !snapshot.is_fresh_since(now), "{row}");
+        assert!(snapshot.lists("a") && snapshot.digest == self.digest && !snapshot.freshness().covers(began), "{row}");
         let event = self.machine.report.events().pop().unwrap();
         assert_eq!((event.code, event.attempt), (Code::SourceFailed, Some(failures + 1)), "{row}");
         let told = format!("{event:?} {state:?}");

@@ -52,9 +52,9 @@ fn header(request: &str, name: &str) -> Option<String> {
 async fn heat_is_asked_once_a_poll_and_keystone_once_a_life_of_a_token() {
     let (heat, keystone, machine) = polling_heat().await;
     let mut collector = machine.collector();
-    let began = machine.clock.now();
+    let began = machine.clock.moment();
     assert_eq!(collector.poll_once().await, Change { metadata: true, answered: true, sources: true });
-    assert!(collector.snapshot().lists("a") && collector.snapshot().is_fresh_since(began));
+    assert!(collector.snapshot().lists("a") && collector.snapshot().freshness().covers(began));
     assert_eq!(collector.snapshot().authority.as_ref().unwrap().source, "heat");
     let events = machine.report.events().len();
     for _ in 0..50 {
@@ -413,8 +413,9 @@ async fn the_object_is_fetched_once_a_poll_and_only_if_it_changed() {
     let mut changes = Vec::new();
     for _ in 0..7 {
         machine.clock.advance(Duration::from_mins(1));
+        let began = machine.clock.moment();
         let change = collector.poll_once().await;
-        assert!(change.answered && collector.snapshot().is_fresh_since(machine.clock.now()));
+        assert!(change.answered && collector.snapshot().freshness().covers(began));
         changes.push(change.metadata);
     }
     assert_eq!(changes, [true, false, true, false, false, true, false]);

@@ -245,7 +245,8 @@ impl Agent {
     /// One full pass: every source once, every deployment that it lists, every signal that can be sent.
     pub(super) async fn run_once(mut self) -> Result<ExitCode> {
         let since = self.clock.start();
-        self.collector.poll_once().await;
+        let change = self.collector.poll_once().await;
+        self.heard(change);
         while since.elapsed() < PASS_LIMIT {
             self.step();
             if self.is_idle() || self.troubles >= TROUBLE_LIMIT {
@@ -275,7 +276,8 @@ impl Agent {
         let sendable = self.outbox.due(&self.view()).is_some_and(|due| due <= self.clock.now());
         // A first try that is held back for a moment belongs to this pass.
         let held = self.outbox.waiting().iter().any(|entry| entry.tries == 0 && entry.not_before > self.clock.now());
-        !lanes && !sendable && !held && self.trouble.is_none()
+        // One more answer is asked for before a result is sent.
+        !lanes && !sendable && !held && !self.collector.is_answering() && self.trouble.is_none()
     }
 
     fn step(&mut self) {

@@ -1,6 +1,7 @@
 //! `run [--once]`: the daemon. Wires the rooms together; what it does stands in `agent.rs` beside this.
 
 mod agent;
+mod deadline;
 mod drift;
 mod hands;
 mod installed;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::deadline::time_left;
 use super::drift::{self, Cause, Sorted};
 use super::hands::{Hands, Issuers};
 use super::installed::Answers;
@@ -41,9 +42,6 @@ use crate::systemd::Systemd;
 
 /// A reason stays readable in Heat's resource list and below the size of its column.
 const REASON_LIMIT: usize = 2000;
-
-/// The shortest time for bringing a node up, where the wait condition's timeout allows it.
-const LEAST: Duration = Duration::from_mins(1);
 
 /// How long what was started must answer well before Heat hears of it: a service that dies of its surroundings does so within
 /// seconds, and what Heat was told cannot be taken back.
@@ -231,13 +229,12 @@ impl Node {
         Some(Wait { handle, signal: WaitSignal { status: Status::Failure, id, reason, data } })
     }
 
-    /// Brings the node up as planned. `since`: how long ago the deployment was first seen.
+    /// Brings the node up as planned. `since`: how long Heat has been waiting.
     pub(super) async fn bring_up(&self, deployment: Deployment, plan: Plan, generation: u64, since: Duration) -> Done {
         let watch = self.clock.start();
         let name = plan.spec.node_name(&self.hostname());
         let address = plan.spec.address.map(|address| address.to_string()).unwrap_or_default();
-        // However long ago it was first seen, by a clock that may have jumped: a minute is left.
-        let deadline = plan.spec.deadline.saturating_sub(since).max(plan.spec.deadline.min(LEAST));
+        let deadline = time_left(plan.spec.timeout, plan.spec.deadline, since);
         // A deployment asks for everything anew.
         self.growths.forget();
         self.secrets.replace(Some(kubernetes::readable_parameters(&deployment).secrets()));

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::agent::Agent;
-use super::agent::view::{ids, is_expected};
+use super::agent::view::ids;
 use crate::certificates::judge::renewal_due;
 use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
@@ -58,7 +58,7 @@ pub(super) fn of(agent: &Agent) -> Status {
             .collect(),
         metadata: MetadataStatus {
             source: snapshot.authority.as_ref().map(|authority| authority.source.to_owned()),
-            expected: is_expected(snapshot) || agent.collector.unsupported().is_some(),
+            expected: snapshot.is_expected() || agent.collector.unsupported().is_some(),
             listed: snapshot.deployments.as_ref().map(|list| list.len()),
         },
     }

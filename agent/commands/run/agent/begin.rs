@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::view::lists_all;
 use super::{Agent, SAID_LIMIT, node};
-use crate::clock::BUILT;
-use crate::deploy::{Generation, GenerationState, Outcome, Policy, State, Todo, Work, hooks, todo};
+use crate::commands::run::deadline::Asked;
+use crate::deploy::{Generation, GenerationState, Outcome, Policy, Record, State, Todo, Work, hooks, todo};
 use crate::error::{Error, Result};
 use crate::kubernetes::{self, Mistake};
 use crate::metadata::{Deployment, Malformed};
@@ -35,6 +35,7 @@ impl Agent {
         for item in list {
             match item {
                 Todo::Malformed(malformed, entry) => self.refuse_malformed(&malformed, &entry)?,
+                Todo::Copy(malformed, entry) => self.tell_once(&malformed, &entry),
                 Todo::Forbidden(deployment) => {
                     let rule = self.settings.deploy.groups.clone().unwrap_or_default().join(", ");
                     let error = Error::refused(format!("group {:?} is not allowed on this image", deployment.group))
@@ -67,22 +68,38 @@ impl Agent {
     fn drop_superseded_bring_up(&mut self) -> Result<()> {
         let Some(id) = self.bring_up_id.clone() else { return Ok(()) };
         let snapshot = self.collector.snapshot();
-        if !lists_all(snapshot) || snapshot.lists(&id) {
+        if !lists_all(snapshot) || snapshot.lists(&id) || !self.is_up_to_date(&id) {
             return Ok(());
         }
         self.bring_up = None;
         self.bring_up_id = None;
-        self.generations.end(
-            GenerationState::Rejected,
-            Some("superseded while it was put in place".to_owned()),
-            Vec::new(),
-            self.report.laps(),
-        )?;
-        self.journal.signalled(&id, Some("superseded while it ran".to_owned()))
+        let Some(record) = self.journal.get(&id).cloned() else { return Ok(()) };
+        self.let_go(&record, "superseded while it was put in place")
+    }
+
+    /// Whether what the metadata says of a deployment was said after the last step that was taken with it; if not, Heat is asked
+    /// (design.md 9, Freshness).
+    fn is_up_to_date(&mut self, id: &str) -> bool {
+        let fact = self.journal.since(id);
+        let is_fresh = self.collector.snapshot().freshness().covers(fact);
+        if !is_fresh {
+            self.collector.ask(fact);
+        }
+        is_fresh
+    }
+
+    /// Whether a script or hook may be begun. One that has begun is only taken up: that needs nobody's word.
+    fn may_begin(&mut self, id: &str, state: Option<State>) -> Result<bool> {
+        let job = self.journal.get(id).filter(|_| state == Some(State::Running)).map(Record::job);
+        Ok(job.map_or(Ok(false), |job| self.programs.has_begun(&job))? || self.is_up_to_date(id))
     }
 
     /// `true` if the next one may be looked at.
     fn start_hook(&mut self, deployment: Deployment, work: &Work, state: Option<State>) -> Result<bool> {
+        // Those behind it keep their turn.
+        if !self.may_begin(&deployment.id, state)? {
+            return Ok(false);
+        }
         if !self.see(&deployment, state)? {
             return Ok(true);
         }
@@ -115,16 +132,40 @@ impl Agent {
             Event::new(Code::DeploymentStarted, format!("deployment {} ({}) starts", deployment.name, deployment.group))
         };
         self.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name).foreign_unit(unit));
-        let (programs, id) = (Rc::clone(&self.programs), deployment.id.clone());
-        self.hook_id = Some(deployment.id);
+        self.run_hook(deployment.id, key);
+        Ok(false)
+    }
+
+    /// Starts a prepared job, or takes it up where it has begun.
+    fn run_hook(&mut self, id: String, key: String) {
+        let programs = Rc::clone(&self.programs);
+        self.hook_id = Some(id.clone());
         self.hook = Some(Box::pin(async move {
             let ran = programs.run(&key).await;
             (id, ran)
         }));
-        Ok(false)
+    }
+
+    /// Whether a deployment runs: what is wrong with its entry comes too late, its own end counts. One that outlived the agent is
+    /// taken up.
+    fn is_running(&mut self, id: &str) -> Result<bool> {
+        if [&self.hook_id, &self.bring_up_id].into_iter().flatten().any(|one| one == id) {
+            return Ok(true);
+        }
+        let job = self.journal.get(id).filter(|record| record.state == State::Running).map(Record::job);
+        let Some(job) = job else { return Ok(false) };
+        let has_begun = self.programs.has_begun(&job)?;
+        if has_begun && self.hook.is_none() {
+            self.run_hook(id.to_owned(), job);
+        }
+        Ok(has_begun)
     }
 
     fn start_node(&mut self, deployment: Deployment, state: Option<State>) -> Result<()> {
+        // One that was begun goes on from what Heat said last; nothing new is begun on what may be out of date.
+        if state != Some(State::Running) && !self.is_up_to_date(&deployment.id) {
+            return Ok(());
+        }
         if !self.see(&deployment, state)? {
             return Ok(());
         }
@@ -166,9 +207,7 @@ impl Agent {
                 .generation(generation)
                 .deployment(&deployment.id, &deployment.name),
         );
-        // A time from before the clock was right says nothing.
-        let seen = self.journal.get(&deployment.id).map(|record| record.seen).filter(|seen| *seen >= BUILT);
-        let since = seen.map_or(Duration::ZERO, |seen| self.clock.now().since(seen));
+        let since = self.asked_ago(&deployment, plan.spec.timeout);
         let (node, id) = (Rc::clone(&self.node), deployment.id.clone());
         self.bring_up_id = Some(deployment.id.clone());
         self.watch = None;
@@ -177,6 +216,14 @@ impl Agent {
             (id, done)
         }));
         Ok(())
+    }
+
+    /// How long Heat has been waiting for a deployment.
+    pub(super) fn asked_ago(&self, deployment: &Deployment, timeout: Duration) -> Duration {
+        let Some(record) = self.journal.get(&deployment.id) else { return Duration::ZERO };
+        // Of what the operator has run again Heat has heard already.
+        let made = if record.order.is_none() { deployment.creation_time.as_str() } else { "" };
+        Asked { made, seen: record.seen, timeout }.how_long_ago(self.clock.now())
     }
 
     /// What a node's deployment asks for, if this machine can be so.
@@ -204,21 +251,12 @@ impl Agent {
     }
 
     fn refuse_malformed(&mut self, malformed: &Malformed, entry: &Value) -> Result<()> {
-        let error = Error::permanent(malformed.mistakes.join("; "))
-            .rule("a deployment is an object with id, group, inputs, outputs, options (heat-protocol.md 3.2)")
-            .remedy("correct the template");
-        let Some(id) = &malformed.id else {
-            // Without an id it can be neither run nor remembered: said once for each text of it.
-            if self.said.len() >= SAID_LIMIT {
-                self.said.clear();
-            }
-            if self.said.insert(crate::programs::key_of(&entry.to_string())) {
-                self.report.emit(
-                    Event::new(Code::DeploymentMalformed, format!("a deployment {} is malformed", malformed.name)).error(&error),
-                );
-            }
+        let runs = malformed.id.as_deref().map_or(Ok(false), |id| self.is_running(id))?;
+        let Some(id) = malformed.id.as_ref().filter(|_| !runs) else {
+            self.tell_once(malformed, entry);
             return Ok(());
         };
+        let error = mistakes(malformed);
         self.report.emit(
             Event::new(Code::DeploymentMalformed, format!("deployment {} is malformed", malformed.name))
                 .phase(Phase::Deploy)
@@ -230,6 +268,22 @@ impl Agent {
         let outcome = Outcome::refused(reason);
         self.journal.refuse(id, &malformed.name, malformed.target.clone(), None, outcome)?;
         self.store_signal_of(id)
+    }
+
+    /// An entry that stands for no deployment that could be refused: without an id, or with that of another one. It is said once
+    /// for each text of it.
+    fn tell_once(&mut self, malformed: &Malformed, entry: &Value) {
+        if self.said.len() >= SAID_LIMIT {
+            self.said.clear();
+        }
+        if !self.said.insert(crate::programs::key_of(&entry.to_string())) {
+            return;
+        }
+        let line = match &malformed.id {
+            Some(id) => format!("an entry with the id of deployment {id} is malformed and left out"),
+            None => format!("a deployment {} is malformed", malformed.name),
+        };
+        self.report.emit(Event::new(Code::DeploymentMalformed, line).error(&mistakes(malformed)));
     }
 
     /// A deployment that is not begun: Heat hears why at once.
@@ -248,4 +302,10 @@ impl Agent {
         self.leave_generation(&deployment.id, &reason)?;
         self.end(&deployment.id, Outcome::refused(reason))
     }
+}
+
+fn mistakes(malformed: &Malformed) -> Error {
+    Error::permanent(malformed.mistakes.join("; "))
+        .rule("a deployment is an object with id, group, inputs, outputs, options (heat-protocol.md 3.2)")
+        .remedy("correct the template")
 }

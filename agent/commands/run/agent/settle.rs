@@ -36,18 +36,26 @@ impl Agent {
 
     pub(super) fn polled(&mut self, change: Change) {
         self.look_after_node();
-        let snapshot = self.collector.snapshot();
-        if !change.metadata || !lists_all(snapshot) {
+        self.heard(change);
+    }
+
+    /// Takes in what Heat lists now. An answer that says what the one before said may be the first that covers what happened.
+    pub(super) fn heard(&mut self, change: Change) {
+        if !(change.metadata || change.answered) || !lists_all(self.collector.snapshot()) {
             return;
+        }
+        if let Err(error) = self.take_back() {
+            self.trouble("taking deployments up again", &error);
         }
         let listed = ids(self.collector.snapshot());
         self.let_go_of_unlisted(&listed);
-        match self.journal.prune(|id| listed.contains(id)) {
+        let freshness = self.collector.snapshot().freshness();
+        match self.journal.prune(|record| listed.contains(&record.id) || !freshness.covers(record.since)) {
             Ok(gone) => {
                 for id in gone {
                     let job = format!("deployment-{}", crate::programs::key_of(&id));
                     let removed = self.programs.forget(&job).and_then(|()| hooks::script::forget(&self.root, &id));
-                    if let Err(error) = removed {
+                    if let Err(error) = removed.and_then(|()| self.forget_signals(&id)) {
                         self.trouble("forgetting an old job", &error);
                     }
                 }
@@ -56,27 +64,66 @@ impl Agent {
         }
     }
 
+    /// Nothing of a deployment without a record is sent. What is on its way has left the outbox already.
+    fn forget_signals(&self, id: &str) -> Result<()> {
+        if self.sending.is_some() { Ok(()) } else { self.outbox.withdraw(id) }
+    }
+
+    /// What was let go because one answer of Heat did not list it, and is asked for again: it goes on where it was.
+    fn take_back(&mut self) -> Result<()> {
+        let view = self.view();
+        self.outbox.take_back(&view)?;
+        let is_asked = |record: &&Record| {
+            record.let_go.is_some() && view.freshness.covers(record.since) && view.asks_for(&record.id, record.resource.as_ref())
+        };
+        let back: Vec<Record> = self.journal.all().into_iter().filter(is_asked).cloned().collect();
+        for record in back {
+            self.journal.take_back(&record.id)?;
+            let state = record.let_go.map(State::as_str).unwrap_or_default();
+            let line = format!("deployment {} is in the metadata again and goes on from where it was: {state}", record.name);
+            let event = Event::new(Code::DeploymentBack, line).phase(Phase::Deploy);
+            self.report.emit(event.deployment(&record.id, &record.name));
+        }
+        Ok(())
+    }
+
     /// Work of an earlier run of the agent whose deployment is gone: nobody waits for its result any more.
     fn let_go_of_unlisted(&mut self, listed: &BTreeSet<String>) {
+        let freshness = self.collector.snapshot().freshness();
         let in_lane = |id: &String| self.hook_id.as_ref() == Some(id) || self.bring_up_id.as_ref() == Some(id);
-        let orphaned = |record: &&Record| record.state <= State::Running && !listed.contains(&record.id) && !in_lane(&record.id);
-        let orphans: Vec<String> = self.journal.all().into_iter().filter(orphaned).map(|record| record.id.clone()).collect();
-        for id in orphans {
-            let why = "gone from the metadata before it ended";
-            let let_go = self.leave_generation(&id, why).and_then(|()| self.journal.signalled(&id, Some(why.to_owned())));
-            if let Err(error) = let_go {
+        let orphaned = |record: &&Record| {
+            record.state <= State::Running
+                && !listed.contains(&record.id)
+                && !in_lane(&record.id)
+                && freshness.covers(record.since)
+        };
+        let orphans: Vec<Record> = self.journal.all().into_iter().filter(orphaned).cloned().collect();
+        for record in orphans {
+            if let Err(error) = self.let_go(&record, "gone from the metadata before it ended") {
                 self.trouble("letting go of a deployment", &error);
             }
         }
     }
 
-    /// A generation that was being put in place when the agent ended, and whose deployment nobody goes on with.
-    pub(super) fn leave_generation(&mut self, deployment: &str, why: &str) -> Result<()> {
+    /// Records that Heat asks for a deployment no more before it ended, and from where it goes on if Heat does again: a script
+    /// where it was, because it never runs twice; a node that was cut off before it had a result, from the beginning.
+    pub(super) fn let_go(&mut self, record: &Record, why: &str) -> Result<()> {
+        let from = if self.leave_generation(&record.id, why)? { State::Seen } else { record.state };
+        let line = format!("deployment {} is let go: {why}", record.name);
+        let event = Event::new(Code::DeploymentLetGo, line).phase(Phase::Deploy).deployment(&record.id, &record.name);
+        self.report.emit(event.cause(why));
+        self.journal.let_go(&record.id, from, why)
+    }
+
+    /// A generation that was being put in place when the agent ended, and whose deployment nobody goes on with; whether there was
+    /// one.
+    pub(super) fn leave_generation(&mut self, deployment: &str, why: &str) -> Result<bool> {
         let is_left = |current: &Generation| current.deployment == deployment && current.state == GenerationState::Applying;
-        if self.generations.current().is_some_and(is_left) {
-            self.generations.end(GenerationState::Rejected, Some(why.to_owned()), Vec::new(), Vec::new())?;
+        let is_left = self.generations.current().is_some_and(is_left);
+        if is_left {
+            self.generations.end(GenerationState::Rejected, Some(why.to_owned()), Vec::new(), self.report.laps())?;
         }
-        Ok(())
+        Ok(is_left)
     }
 
     pub(super) fn hook_ended(&mut self, id: &str, ran: Result<Option<Ran>>) {
@@ -213,8 +260,8 @@ impl Agent {
         if self.sending.is_some() || self.outbox.is_empty() {
             return;
         }
-        if self.outbox.needs_poll(&view) {
-            self.collector.hasten();
+        if let Some(fact) = self.outbox.needs_answer(&view) {
+            self.collector.ask(fact);
         }
         if self.outbox.due(&view).is_none_or(|due| due > self.clock.now()) {
             return;
@@ -251,7 +298,7 @@ impl Agent {
         match (fate, result) {
             (Fate::Delivered, true) => self.journal.signalled(id, None),
             (Fate::Undeliverable(cause), true) => self.journal.undelivered(id, format!("Heat refused the signal: {cause}")),
-            (Fate::Superseded, true) => self.journal.signalled(id, Some("superseded before Heat could be told".to_owned())),
+            (Fate::Superseded, true) => self.journal.let_go(id, State::Finished, "superseded before Heat could be told"),
             (Fate::Expired, true) => self.journal.undelivered(id, "Heat could not be told for 7 days".to_owned()),
             // Heat may wait for it no more, e.g. at an update: that does not make a failure of the deployment.
             (Fate::Undeliverable(cause), false) => {

@@ -28,19 +28,17 @@ pub(in crate::commands::run) fn ids(snapshot: &Snapshot) -> BTreeSet<String> {
     gather(list.filter_map(|entry| entry.get("id")?.as_str()).map(str::to_owned))
 }
 
-/// Whether there is a source that could answer: the boot copy never changes and local data asks for nothing: whoever has nothing else cannot be waited for.
-pub(in crate::commands::run) fn is_expected(snapshot: &Snapshot) -> bool {
-    let heat = |name: &&'static str| SourceName::from_word(name).is_none_or(SourceName::speaks_for_heat);
-    snapshot.sources.is_empty() || snapshot.sources.keys().any(heat)
+/// Whether a source that answered was let in by Keystone. A temporary URL is Swift's own, a file nobody's.
+fn asks_keystone(source: &str) -> bool {
+    [SourceName::Cfn, SourceName::Heat].iter().any(|name| name.as_str() == source)
 }
 
 /// What the outbox needs of a snapshot.
 pub(super) fn view(snapshot: &Snapshot) -> View {
-    let expected = is_expected(snapshot);
-    let own = own(&snapshot.metadata);
-    let Some(authority) = &snapshot.authority else { return View { expected, own, ..View::default() } };
+    let (freshness, own) = (snapshot.freshness(), own(&snapshot.metadata));
+    let asked_keystone = snapshot.authority.as_ref().is_some_and(|authority| asks_keystone(authority.source));
     if !lists_all(snapshot) {
-        return View { expected, answered: Some(authority.fetched_at), own, ..View::default() };
+        return View { freshness, asked_keystone, own, ..View::default() };
     }
     let mut newest: BTreeMap<(String, String), (String, String)> = BTreeMap::new();
     let mut listed = BTreeSet::new();
@@ -61,7 +59,7 @@ pub(super) fn view(snapshot: &Snapshot) -> View {
         }
     }
     let newest = gather(newest.into_iter().map(|(resource, (_, id))| (resource, id)));
-    View { listed: Some(listed), newest, answered: Some(authority.fetched_at), expected: true, own }
+    View { listed: Some(listed), newest, freshness, asked_keystone, own }
 }
 
 #[cfg(test)]
@@ -71,8 +69,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::clock::Timestamp;
+    use crate::clock::Moment;
     use crate::collect::SourceState;
+    use crate::freshness::Freshness;
 
     fn snapshot(source: Option<&'static str>, entries: Option<&[(&str, &str)]>) -> Snapshot {
         let entry = |(id, made): &(&str, &str)| {
@@ -82,7 +81,7 @@ mod tests {
         Snapshot {
             deployments: entries.map(|entries| Arc::new(entries.iter().map(entry).collect())),
             sources: [("cfn", SourceState::default())].into(),
-            authority: source.map(|source| Authority { source, fetched_at: Timestamp(7) }),
+            authority: source.map(|source| Authority { source, began: Moment::EARLIER }),
             ..Snapshot::default()
         }
     }
@@ -97,7 +96,8 @@ mod tests {
         ] {
             let view = view(&snapshot(source, entries));
             assert_eq!(view.listed.is_some(), lists, "{source:?} {entries:?}");
-            assert_eq!((view.answered.is_some(), view.expected), (source.is_some(), true));
+            let freshness = source.map_or(Freshness::Awaited, |_| Freshness::Answered(Moment::EARLIER));
+            assert_eq!((view.freshness, view.asked_keystone), (freshness, source == Some("cfn")));
         }
     }
 
@@ -116,10 +116,10 @@ mod tests {
     fn whoever_has_only_the_boot_copy_is_not_waited_for() {
         let mut boot = snapshot(None, None);
         boot.sources = [("heat_local", SourceState::default())].into();
-        assert!(!view(&boot).expected);
+        assert_eq!(view(&boot).freshness, Freshness::Unasked);
         boot.sources.insert("local", SourceState::default());
-        assert!(!view(&boot).expected, "nor whoever has local files only");
+        assert_eq!(view(&boot).freshness, Freshness::Unasked, "nor whoever has local files only");
         boot.sources.clear();
-        assert!(view(&boot).expected, "nothing is known yet");
+        assert_eq!(view(&boot).freshness, Freshness::Awaited, "nothing is known yet");
     }
 }

@@ -1,0 +1,298 @@
+//! What is begun, given up and sent rests on an answer to a request that began after the fact: against a scripted Heat.
+
+use super::*;
+use crate::programs::RESULT;
+
+/// What cloud-init leaves of a server that reads its metadata at `base`.
+fn boot(base: &str, deployments: &[Value]) -> Value {
+    let request = json!({"metadata_url": format!("{base}/metadata")});
+    json!({"os-collect-config": {"collectors": ["request"], "request": request}, "deployments": deployments})
+}
+
+/// Heat's answer with this list.
+fn lists(base: &str, deployments: &[Value]) -> Act {
+    ok(boot(base, deployments).to_string())
+}
+
+/// The `n`th run of the resource `name`, whose result goes to `base`.
+fn run_of(base: &str, name: &str, n: u32) -> Value {
+    let mut entry = deployment(name, &[("deploy_signal_id", &format!("{base}/signal/{name}{n}"))]);
+    entry["id"] = json!(format!("id-{name}{n}"));
+    entry["creation_time"] = json!(format!("2026-03-01T12:00:0{n}Z"));
+    entry
+}
+
+/// Method and path of all requests.
+fn asked(fake: &Fake) -> Vec<String> {
+    let words = |request: String| request.split(" HTTP/").next().unwrap_or_default().to_owned();
+    fake.requests().into_iter().map(words).collect()
+}
+
+/// An agent of a server that reads its metadata at `fake`, where every group may run.
+async fn open_at(dir: &Path, fake: &Fake, deployments: &[Value]) -> Agent {
+    let (mut agent, _) = open_in(dir, BOOT, &boot(&fake.base, deployments)).await;
+    Rc::make_mut(&mut agent.settings).deploy.groups = None;
+    agent
+}
+
+/// One poll that lists these, and what follows from it at once.
+async fn look(agent: &mut Agent, fake: &Fake, deployments: &[Value]) {
+    fake.play(vec![lists(&fake.base, deployments)]);
+    let change = agent.collector.poll_once().await;
+    agent.heard(change);
+    agent.decide().unwrap();
+    fake.play(vec![ok("")]);
+    if let Some(sending) = agent.sending.take() {
+        let sent = sending.await;
+        agent.sent(sent);
+    }
+}
+
+#[tokio::test]
+async fn a_result_is_not_sent_on_an_answer_that_is_older_than_it() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let (old, new) = (run_of(&fake.base, "r", 1), run_of(&fake.base, "r", 2));
+    let list = |entry: &Value| lists(&fake.base, std::slice::from_ref(entry));
+    // The poll is answered, the deployment ends, and meanwhile Heat asks for another run of the same resource.
+    fake.play(vec![list(&old), list(&new), list(&new), ok("")]);
+    let (_dir, _, records) = pass(BOOT, &boot(&fake.base, &[])).await;
+    // One look more before the result of each, and no word of the old one.
+    assert_eq!(asked(&fake), ["GET /metadata", "GET /metadata", "GET /metadata", "POST /signal/r2"]);
+    let notes: Vec<_> = records.iter().map(|record| (record.state, record.note.as_deref())).collect();
+    assert_eq!(notes, [(State::Signalled, Some("superseded before Heat could be told")), (State::Signalled, None)]);
+}
+
+#[tokio::test]
+async fn one_look_serves_all_results_and_a_retry_needs_another() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let both = [run_of(&fake.base, "a", 1), run_of(&fake.base, "b", 1)];
+    let list = || lists(&fake.base, &both);
+    fake.play(vec![list(), list(), ok(""), status("503 Busy", "")]);
+    let dir = tempfile::tempdir().unwrap();
+    pass_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
+    assert_eq!(asked(&fake), ["GET /metadata", "GET /metadata", "POST /signal/a1", "POST /signal/b1"]);
+    // Its pause is over.
+    let tree = Tree::open(dir.path()).unwrap();
+    let stored = Path::new("state/outbox").join(&tree.list(Path::new("state/outbox")).unwrap()[0]);
+    let mut entry: Value = tree.read_json(&stored).unwrap().unwrap();
+    entry["not_before"] = json!(0);
+    tree.write_json(&stored, &entry, Attributes::mode(0o600)).unwrap();
+    // The next run of the agent reads the metadata once, and that is after all that is stored.
+    fake.play(vec![list(), ok("")]);
+    pass_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
+    assert_eq!(asked(&fake)[4..], ["GET /metadata", "POST /signal/b1"]);
+}
+
+#[tokio::test]
+async fn a_pass_does_not_wait_for_an_answer_that_does_not_come() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let one = [run_of(&fake.base, "a", 1)];
+    fake.play(vec![lists(&fake.base, &one), status("503 Busy", "")]);
+    let (_dir, _, records) = pass(BOOT, &boot(&fake.base, &[])).await;
+    assert_eq!((asked(&fake), records[0].state), (vec!["GET /metadata".to_owned(); 2], State::Finished));
+}
+
+#[tokio::test]
+async fn what_leaves_the_list_for_one_answer_is_told_when_it_comes_back() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let (dir, one) = (tempfile::tempdir().unwrap(), [run_of(&fake.base, "a", 1)]);
+    for restarts in [false, true] {
+        let dir = dir.path().join(restarts.to_string());
+        std::fs::create_dir(&dir).unwrap();
+        let before = asked(&fake).len();
+        let mut agent = open_in(&dir, BOOT, &boot(&fake.base, &[])).await.0;
+        look(&mut agent, &fake, &one).await;
+        assert_eq!(agent.outbox.waiting().len(), 1);
+        look(&mut agent, &fake, &[]).await;
+        let record = agent.journal.get("id-a1").unwrap();
+        assert_eq!((record.state, record.let_go, agent.outbox.is_empty()), (State::Signalled, Some(State::Finished), true));
+        if restarts {
+            agent = open_in(&dir, BOOT, &boot(&fake.base, &[])).await.0;
+        }
+        look(&mut agent, &fake, &one).await;
+        assert_eq!(agent.outbox.waiting().len(), 1, "on that same answer it is not sent");
+        look(&mut agent, &fake, &one).await;
+        let polls = ["GET /metadata"; 4];
+        assert_eq!(asked(&fake)[before..], [&polls[..], &["POST /signal/a1"]].concat(), "{restarts}");
+        let record = agent.journal.get("id-a1").unwrap();
+        assert_eq!((record.state, record.let_go, record.note.as_deref()), (State::Signalled, None, None));
+        // Told once: whatever leaves and comes back now is done.
+        for list in [&[][..], &one, &one] {
+            look(&mut agent, &fake, list).await;
+        }
+        assert_eq!(asked(&fake).iter().filter(|line| *line == "POST /signal/a1").count(), 1 + usize::from(restarts));
+    }
+}
+
+#[tokio::test]
+async fn a_wait_condition_hears_of_a_node_that_leaves_and_comes_back() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut node = run_of(&fake.base, "n", 1);
+    (node["group"], node["config"]) =
+        (json!("kubernetes-node"), json!({"ROLE": "odd", "WAIT_HANDLE": format!("{}/wait", fake.base)}));
+    let node = [node];
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    for list in [&node[..], &[], &node, &node, &node] {
+        look(&mut agent, &fake, list).await;
+    }
+    let signals: Vec<_> = asked(&fake).into_iter().filter(|line| !line.starts_with("GET")).collect();
+    assert_eq!(signals, ["PUT /wait", "POST /signal/n1"]);
+}
+
+#[tokio::test]
+async fn a_script_that_leaves_and_comes_back_is_taken_up_where_it_was() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut script = run_of(&fake.base, "s", 1);
+    (script["group"], script["config"]) = (json!("script"), json!("#!/bin/sh\n"));
+    let parsed = Deployment::parse(&script).unwrap().unwrap();
+    let script = [script];
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    agent.see(&parsed, None).unwrap();
+    look(&mut agent, &fake, &[]).await;
+    let let_go = |agent: &Agent| agent.journal.get("id-s1").unwrap().let_go;
+    assert_eq!(let_go(&agent), Some(State::Seen), "it never ran");
+    look(&mut agent, &fake, &script).await;
+    assert!(agent.hook.is_none(), "not on that same answer");
+    look(&mut agent, &fake, &script).await;
+    assert_eq!(agent.hook_id.as_deref(), Some("id-s1"));
+    // By another run of the agent that finds it running. It ended while nobody looked.
+    drop(agent);
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    look(&mut agent, &fake, &[]).await;
+    assert_eq!(let_go(&agent), Some(State::Running));
+    let job = Path::new("state/work").join(agent.journal.get("id-s1").unwrap().job());
+    let ran = Ran { stdout: "once\n".into(), ..Ran::default() };
+    Tree::open(dir.path()).unwrap().write_json(&job.join(RESULT), &ran, Attributes::mode(0o600)).unwrap();
+    look(&mut agent, &fake, &script).await;
+    let (id, ran) = agent.hook.take().unwrap().await;
+    agent.hook_ended(&id, ran);
+    look(&mut agent, &fake, &script).await;
+    assert!(fake.requests().last().unwrap().contains(r#""deploy_stdout":"once\n""#));
+}
+
+#[tokio::test]
+async fn a_node_that_leaves_and_comes_back_is_brought_up_from_the_beginning() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut node = run_of(&fake.base, "n", 1);
+    let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+    (node["group"], node["config"]) = (json!("kubernetes-node"), config);
+    let node = [node];
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    look(&mut agent, &fake, &node).await;
+    assert!(agent.bring_up.is_some());
+    look(&mut agent, &fake, &[]).await;
+    let state = |agent: &Agent| agent.generations.current().unwrap().state;
+    assert_eq!((agent.bring_up.is_some(), state(&agent)), (false, GenerationState::Rejected));
+    for begins in [false, true] {
+        look(&mut agent, &fake, &node).await;
+        assert_eq!(agent.bring_up.is_some(), begins);
+    }
+    assert_eq!(state(&agent), GenerationState::Applying);
+    assert!(agent.outbox.is_empty(), "nobody was told of a failure");
+}
+
+#[tokio::test]
+async fn nothing_is_begun_on_what_a_cache_or_a_boot_copy_says_while_heat_can_be_asked() {
+    let fake = Fake::start(vec![status("503 Busy", "")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut script = run_of(&fake.base, "s", 1);
+    (script["group"], script["config"]) = (json!("script"), json!("#!/bin/sh\n"));
+    let script = [script];
+    let mut agent = open_at(dir.path(), &fake, &script).await;
+    agent.collector.poll_once().await;
+    assert!(agent.collector.snapshot().lists("id-s1"));
+    agent.decide().unwrap();
+    assert!(agent.hook.is_none() && agent.journal.get("id-s1").is_none());
+    look(&mut agent, &fake, &script).await;
+    assert!(agent.hook.is_some());
+    // One that was forgotten by order runs anew only if Heat still lists it.
+    agent.hook = None;
+    agent.programs.forget(&agent.journal.get("id-s1").unwrap().job()).unwrap();
+    agent.journal.forget("id-s1").unwrap();
+    agent.decide().unwrap();
+    assert!(agent.hook.is_none() && agent.collector.is_answering());
+    look(&mut agent, &fake, &[]).await;
+    assert!(agent.hook.is_none());
+}
+
+#[tokio::test]
+async fn whoever_has_only_the_boot_copy_waits_for_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut script = deployment("s", &[]);
+    (script["group"], script["config"]) = (json!("script"), json!("#!/bin/sh\n"));
+    let (mut agent, _) = open_in(dir.path(), BOOT, &json!({"deployments": [script]})).await;
+    Rc::make_mut(&mut agent.settings).deploy.groups = None;
+    agent.collector.poll_once().await;
+    agent.decide().unwrap();
+    assert!(agent.hook.is_some());
+}
+
+#[tokio::test]
+async fn a_malformed_entry_with_the_id_of_what_runs_changes_nothing_of_it() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut script = run_of(&fake.base, "s", 1);
+    (script["group"], script["config"]) = (json!("script"), json!("#!/bin/sh\n"));
+    let mut bad = script.clone();
+    bad["outputs"] = json!(5);
+    let (script, bad) = (std::slice::from_ref(&script), std::slice::from_ref(&bad));
+    let (mut agent, report) = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
+    Rc::make_mut(&mut agent.settings).deploy.groups = None;
+    for list in [script.to_vec(), [script, bad].concat(), [bad, script].concat(), bad.to_vec()] {
+        look(&mut agent, &fake, &list).await;
+        let state = agent.journal.get("id-s1").unwrap().state;
+        assert_eq!((agent.hook_id.as_deref(), state), (Some("id-s1"), State::Running), "{list:?}");
+    }
+    let told = report.events().into_iter().filter(|event| event.code == Code::DeploymentMalformed);
+    assert_eq!(told.count(), 1);
+    // It outlives the agent, too.
+    let job = Path::new("state/work").join(agent.journal.get("id-s1").unwrap().job());
+    drop(agent);
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    Tree::open(dir.path()).unwrap().write_json(&job.join(RESULT), &Ran::default(), Attributes::mode(0o600)).unwrap();
+    look(&mut agent, &fake, bad).await;
+    let (id, ran) = agent.hook.take().unwrap().await;
+    agent.hook_ended(&id, ran);
+    assert!(!agent.journal.get("id-s1").unwrap().failed());
+}
+
+#[tokio::test]
+async fn a_node_takes_over_from_one_that_ended_and_is_still_listed() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let node = |name: &str| {
+        let mut node = run_of(&fake.base, name, 1);
+        let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+        (node["group"], node["config"]) = (json!("kubernetes-node"), config);
+        node
+    };
+    let (old, new) = (node("old"), node("new"));
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    look(&mut agent, &fake, std::slice::from_ref(&old)).await;
+    let (id, done) = agent.bring_up.take().unwrap().await;
+    (agent.bring_up, agent.bring_up_id) = (None, None);
+    agent.node_ended(&id, done);
+    // Renamed in the template: Heat makes the new one first, and removes the old one when that has succeeded.
+    look(&mut agent, &fake, &[old, new]).await;
+    assert_eq!(agent.bring_up_id.as_deref(), Some("id-new1"));
+    assert_eq!(agent.generations.current().unwrap().deployment, "id-new1");
+}
+
+#[tokio::test]
+async fn how_long_heat_waits_is_counted_from_when_it_made_the_deployment() {
+    let (dir, document) = (tempfile::tempdir().unwrap(), json!({"deployments": []}));
+    let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+    let mut entry = deployment("n", &[]);
+    let made = Timestamp(agent.clock.now().0 - 600_000);
+    entry["creation_time"] = json!(made.rfc3339());
+    let node = Deployment::parse(&entry).unwrap().unwrap();
+    agent.see(&node, None).unwrap();
+    let ago = |agent: &Agent| agent.asked_ago(&node, Duration::from_hours(1)).as_secs() / 60;
+    assert_eq!(ago(&agent), 10);
+    // What the operator has run again is nothing that Heat waits for.
+    agent.journal.rerun("id-n", "1").unwrap();
+    assert_eq!(ago(&agent), 0);
+}

@@ -1,0 +1,345 @@
+//! What is sent when, and what is not; what is kept.
+
+use serde_json::json;
+
+use super::*;
+use crate::http::fake::{Fake, ok, status};
+use crate::http::{Http, Tls};
+use crate::openstack::aws_signature::Keys;
+use crate::openstack::keystone::{Credentials, Keystone, Scope};
+
+fn outbox(dir: &Path, clock: &Clock, report: &Report) -> Outbox {
+    let state = Arc::new(Tree::open(dir).unwrap());
+    let http = Http::new(Tls::default(), Arc::new(Tree::open(Path::new("/")).unwrap()), clock.clone());
+    let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
+    Outbox::open(state, sender, clock.clone(), report.clone()).unwrap()
+}
+
+fn about(id: &str) -> About {
+    About { id: id.into(), name: "n".into(), resource: Some(("s/1".into(), "r".into())), result: true }
+}
+
+fn entry(id: &str, now: Timestamp) -> Entry {
+    // Port 9 (discard) of the loopback: nothing listens there.
+    let destination = Destination::Url {
+        url: "http://127.0.0.1:9/v1/signal/a%3Ab?Timestamp=1970-01-01T00%3A00%3A01Z&Signature=x".into(),
+        verb: "POST".into(),
+        insecure: false,
+    };
+    Entry::new(format!("deployment {id}"), Some(about(id)), destination, json!({"deploy_status_code": 0}), now)
+}
+
+/// What a poll that began now says.
+fn view(ids: &[&str], newest: &str, clock: &Clock) -> View {
+    View {
+        listed: Some(ids.iter().map(|id| (*id).to_owned()).collect()),
+        newest: [(("s/1".to_owned(), "r".to_owned()), newest.to_owned())].into(),
+        freshness: Freshness::Answered(clock.moment()),
+        asked_keystone: true,
+        own: Own::default(),
+    }
+}
+
+fn refused(code: u16) -> Answer {
+    Answer::status(code, None, "")
+}
+
+#[test]
+fn a_try_needs_an_answer_to_a_poll_that_began_after_the_fact_and_a_stale_result_is_never_sent() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let outbox = outbox(dir.path(), &clock, &report);
+    // The poll is answered, then the job ends: Heat may ask for something newer since.
+    let before = view(&["a"], "a", &clock);
+    outbox.put(entry("a", clock.now())).unwrap();
+    let mut entry = outbox.waiting().remove(0);
+    let none = View::default();
+    let step = |entry: &Entry, view: &View| outbox.step(entry, view, clock.now());
+    assert_eq!(step(&entry, &none), Step::NeedPoll, "nobody answered in this run");
+    assert_eq!(step(&entry, &before), Step::NeedPoll);
+    assert_eq!((outbox.needs_answer(&before), outbox.due(&before)), (Some(entry.since), None));
+    assert_eq!(step(&entry, &view(&["a"], "a", &clock)), Step::Send);
+    assert_eq!(step(&entry, &view(&["b"], "b", &clock)), Step::Superseded);
+    assert_eq!(step(&entry, &view(&["a", "b"], "b", &clock)), Step::Superseded);
+    // An answer of before does not know of it either.
+    assert_eq!(step(&entry, &View { listed: Some(BTreeSet::new()), ..before }), Step::NeedPoll);
+    // The same once more after each try.
+    let first = view(&["a"], "a", &clock);
+    let none_came = Answer::none(&Error::transient("refused"), "refused");
+    assert_eq!(outbox.after(&mut entry, &none_came, Verdict::Retry(None), true), None);
+    assert!(matches!(step(&entry, &first), Step::Wait(_)));
+    clock.advance(Duration::from_mins(10));
+    assert_eq!(step(&entry, &first), Step::NeedPoll);
+    assert_eq!(step(&entry, &none), Step::NeedPoll);
+    assert_eq!(step(&entry, &view(&["a"], "a", &clock)), Step::Send);
+    let unasked = View { freshness: Freshness::Unasked, ..View::default() };
+    assert_eq!(step(&entry, &unasked), Step::Send, "no source could ever answer");
+    entry.about = None;
+    assert_eq!(step(&entry, &first), Step::Send, "it is about no deployment");
+    clock.advance(LIFE);
+    assert_eq!(step(&entry, &none), Step::Expired);
+}
+
+#[test]
+fn one_answer_serves_all_that_ended_before_its_request() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let outbox = outbox(dir.path(), &clock, &report);
+    for id in ["a", "b"] {
+        let mut entry = entry(id, clock.now());
+        entry.about.as_mut().unwrap().resource = None;
+        outbox.put(entry).unwrap();
+    }
+    let answered = view(&["a", "b"], "a", &clock);
+    assert!(outbox.waiting().iter().all(|entry| outbox.step(entry, &answered, clock.now()) == Step::Send));
+    assert_eq!(outbox.needs_answer(&answered), None);
+    assert_eq!(outbox.needs_answer(&View::default()), outbox.waiting().iter().map(|entry| entry.since).max());
+}
+
+#[test]
+fn after_a_restart_nothing_is_sent_before_the_metadata_was_read() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    outbox(dir.path(), &clock, &report).put(entry("a", clock.now())).unwrap();
+    // Another run has an order of events of its own.
+    let clock = Clock::manual(Timestamp(20_000));
+    let outbox = outbox(dir.path(), &clock, &report);
+    let stored = outbox.waiting().remove(0);
+    let none = View::default();
+    assert_eq!(outbox.step(&stored, &none, clock.now()), Step::NeedPoll);
+    assert!(outbox.needs_answer(&none).is_some() && outbox.due(&none).is_none());
+    assert_eq!(outbox.step(&stored, &view(&["a"], "a", &clock), clock.now()), Step::Send);
+}
+
+#[test]
+fn a_clock_that_is_set_makes_no_answer_fresh_and_none_stale() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let outbox = outbox(dir.path(), &clock, &report);
+    let mut entry = entry("a", clock.now());
+    let before = view(&["a"], "a", &clock);
+    outbox.after(&mut entry, &refused(500), Verdict::Retry(None), true);
+    // The try was at 999 s, then the clock was set back.
+    (entry.last_try, entry.not_before) = (Some(Timestamp(999_000)), Timestamp(0));
+    assert_eq!(outbox.step(&entry, &before, clock.now()), Step::NeedPoll);
+    assert_eq!(outbox.step(&entry, &view(&["a"], "a", &clock), clock.now()), Step::Send);
+}
+
+#[test]
+fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let first = outbox(dir.path(), &clock, &report);
+    for (key, result) in [("wait", false), ("result", true)] {
+        let mut entry = entry("a", clock.now());
+        (entry.key, entry.about.as_mut().unwrap().result) = (key.to_owned(), result);
+        first.put(entry).unwrap();
+    }
+    let gone = RefCell::new(Vec::new());
+    for entry in first.waiting() {
+        first.leave(entry, Fate::Superseded, &gone).unwrap();
+    }
+    assert!(first.is_empty() && Outbox::look(&first.state).unwrap().is_empty(), "it waits no more");
+    let stale = View { freshness: Freshness::Answered(Moment::EARLIER), ..view(&["a"], "a", &clock) };
+    for nothing in [stale, view(&["b"], "b", &clock), view(&["a", "b"], "b", &clock), View::default()] {
+        first.take_back(&nothing).unwrap();
+        assert!(first.is_empty(), "{nothing:?}");
+    }
+    // By the next run of the agent, too. The result is made again from the deployment's record.
+    let clock = Clock::manual(Timestamp(20_000));
+    let second = outbox(dir.path(), &clock, &report);
+    assert!(second.is_empty());
+    let back = view(&["a"], "a", &clock);
+    second.take_back(&back).unwrap();
+    let keys: Vec<_> = second.waiting().iter().map(|entry| entry.key.clone()).collect();
+    assert_eq!((keys, second.needs_answer(&back).is_some()), (vec!["wait".to_owned()], true), "not on that same answer");
+    second.leave(second.waiting().remove(0), Fate::Superseded, &gone).unwrap();
+    second.withdraw("a").unwrap();
+    second.take_back(&view(&["a"], "a", &clock)).unwrap();
+    assert!(second.is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
+}
+
+#[test]
+fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let (outbox, gone) = (outbox(dir.path(), &clock, &report), RefCell::new(Vec::new()));
+    for n in 0..WITHDRAWN + 3 {
+        let mut entry = entry(&format!("{n:03}"), clock.now());
+        entry.about.as_mut().unwrap().result = false;
+        outbox.leave(entry, Fate::Superseded, &gone).unwrap();
+        clock.advance(Duration::from_secs(1));
+    }
+    let files = || dir.path().join(DIRECTORY).read_dir().unwrap().count();
+    assert_eq!((files(), outbox.withdrawn.borrow().contains_key("deployment 002")), (WITHDRAWN, false));
+    clock.advance(LIFE);
+    outbox.take_back(&View::default()).unwrap();
+    assert_eq!(files(), 0);
+}
+
+#[test]
+fn a_403_that_may_be_keystones_trouble_is_never_final() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let outbox = outbox(dir.path(), &clock, &report);
+    let arn = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/r";
+    let cfn = format!("http://127.0.0.1:9/v1/signal/{arn}?Signature=x");
+    let swift = "http://127.0.0.1:9/v1/AUTH_p/c/o?temp_url_sig=x".to_owned();
+    // Where the metadata comes from Swift, nothing shows that Keystone answers; whoever asks Heat for it has its requests checked.
+    for (url, code, keystone_is_well, is_final) in
+        [(&cfn, 403, false, false), (&cfn, 403, true, true), (&cfn, 404, false, true), (&swift, 403, false, true)]
+    {
+        let mut entry = entry("a", clock.now());
+        entry.destination = Destination::Url { url: url.clone(), verb: "POST".into(), insecure: false };
+        let mut fate = None;
+        for _ in 0..20 {
+            fate = outbox.after(&mut entry, &refused(code), judge(&refused(code)), keystone_is_well);
+            if fate.is_some() {
+                break;
+            }
+            let pause = entry.not_before.since(clock.now());
+            assert!(pause >= Duration::from_mins(7) && pause <= REFUSAL_SPAN, "{pause:?}");
+            clock.advance(pause);
+        }
+        assert_eq!(fate.is_some(), is_final, "{url} {code} {keystone_is_well}");
+        assert_eq!(entry.cause.unwrap().contains("Keystone's own failure looks the same"), !is_final);
+    }
+}
+
+#[test]
+fn three_refusals_over_a_quarter_of_an_hour_are_final_not_three_in_a_moment() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let outbox = outbox(dir.path(), &clock, &report);
+    let mut entry = entry("a", clock.now());
+    for _ in 0..4 {
+        assert_eq!(outbox.after(&mut entry, &refused(403), Verdict::Refused, true), None);
+    }
+    clock.advance(REFUSAL_SPAN);
+    assert_eq!(
+        outbox.after(&mut entry, &refused(404), Verdict::Refused, true),
+        Some(Fate::Undeliverable("the answer was 404".into()))
+    );
+}
+
+#[test]
+fn pauses_grow_with_jitter_and_honour_what_was_asked_for() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let outbox = outbox(dir.path(), &clock, &report);
+    let mut entry = entry("a", clock.now());
+    let mut longest = Duration::ZERO;
+    for _ in 0..12 {
+        outbox.after(&mut entry, &refused(500), Verdict::Retry(None), true);
+        longest = longest.max(entry.not_before.since(clock.now()));
+    }
+    assert!(longest > PAUSES.1 / 3 && longest <= PAUSES.1, "{longest:?}");
+    outbox.after(&mut entry, &refused(503), Verdict::Retry(Some(Duration::from_secs(299))), true);
+    assert!(entry.not_before.since(clock.now()) >= Duration::from_secs(299));
+}
+
+#[tokio::test]
+async fn an_unreachable_place_keeps_the_signal_and_says_why() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000_000)), Report::kept());
+    let outbox = outbox(dir.path(), &clock, &report);
+    outbox.put(entry("a", clock.now())).unwrap();
+    outbox.put(entry("a", clock.now())).unwrap();
+    assert!(outbox.send_due(&view(&["a"], "a", &clock)).await.0.is_empty());
+    let waiting = outbox.waiting();
+    assert_eq!((waiting.len(), waiting[0].tries), (1, 1));
+    let codes: Vec<_> = report.events().iter().map(|event| event.code).collect();
+    assert_eq!(codes, [Code::SignalQueued, Code::SignalUrlOld, Code::SignalRetry]);
+    assert!(!format!("{:?}", report.events()).contains("Signature=x"));
+    assert_eq!(outbox.send_due(&view(&["b"], "b", &clock)).await.0[0].1, Fate::Superseded);
+    assert!(outbox.waiting().is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
+}
+
+#[test]
+fn a_clock_that_is_set_makes_no_signal_older_but_time_with_the_agent_does() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(5_000)), Report::kept());
+    let first = outbox(dir.path(), &clock, &report);
+    first.put(entry("a", clock.now())).unwrap();
+    let mut stored = first.waiting().remove(0);
+    clock.advance(LIFE / 2);
+    first.after(&mut stored, &refused(500), Verdict::Retry(None), true);
+    first.state.write_json(&path_of(&stored.key), &stored, Attributes::mode(0o600)).unwrap();
+    // Rebooted, and the clock was set from 1970 to now.
+    let clock = Clock::manual(Timestamp::parse_rfc3339("2026-03-01T12:00:00Z").unwrap());
+    let second = outbox(dir.path(), &clock, &report);
+    let stored = second.waiting().remove(0);
+    let fresh = view(&["a"], "a", &clock);
+    assert_eq!((stored.created, second.step(&stored, &fresh, clock.now())), (Timestamp(5_000), Step::Send));
+    clock.advance(LIFE / 2);
+    assert_eq!(second.step(&stored, &fresh, clock.now()), Step::Send);
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(second.step(&stored, &fresh, clock.now()), Step::Expired);
+}
+
+#[tokio::test]
+async fn an_expired_url_goes_another_way_once_and_by_the_rules_of_the_outbox() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let (outbox, heat) = (outbox(dir.path(), &clock, &report), Fake::start(vec![status("403 Forbidden", "")]).await);
+    let keys = Keys { access: "AK1".into(), secret: "hush".into() };
+    let own = Own { cfn: Some((format!("{}/v1/", heat.base), keys)), ..Own::default() };
+    let view = |ids: &[&str], newest| View { own: own.clone(), ..view(ids, newest, &clock) };
+    let mut entry = entry("a", clock.now());
+    let arn = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/r";
+    let url = format!("{}/v1/signal/{arn}?Timestamp=1970-01-01T00%3A00%3A01Z&Signature=hush", heat.base);
+    entry.destination = Destination::Url { url, verb: "POST".into(), insecure: false };
+    outbox.put(entry.clone()).unwrap();
+    let stale = view(&["a"], "a");
+    assert!(outbox.send_due(&stale).await.0.is_empty());
+    assert_eq!(heat.requests().len(), 2, "the URL, and once another way");
+    // Refused by both: the next try has to wait for its pause and for a fresh look at the metadata.
+    for _ in 0..3 {
+        assert!(outbox.send_due(&stale).await.0.is_empty());
+        clock.advance(REFUSAL_SPAN / 2);
+    }
+    assert!(outbox.needs_answer(&stale).is_some());
+    assert_eq!(heat.requests().len(), 2);
+    // Heat asks for something newer meanwhile: nothing is sent any way.
+    let fates = outbox.send_due(&view(&["b"], "b")).await.0;
+    assert_eq!((fates[0].1.clone(), heat.requests().len()), (Fate::Superseded, 2));
+    // The same with keys that fit; the URL is old by now.
+    outbox.put(entry).unwrap();
+    heat.play(vec![ok("")]);
+    let fates = outbox.send_due(&view(&["a"], "a")).await.0;
+    assert_eq!((fates[0].1.clone(), heat.requests().len()), (Fate::Delivered, 3));
+    let codes: Vec<_> = report.events().iter().map(|event| event.code).collect();
+    let (first, second) = (
+        [Code::SignalQueued, Code::SignalRetry, Code::SignalSuperseded],
+        [Code::SignalQueued, Code::SignalUrlOld, Code::SignalOtherWay, Code::SignalDelivered],
+    );
+    assert_eq!(codes, [&first[..], &second[..]].concat());
+    assert!(!format!("{:?}", report.events()).contains("hush"));
+}
+
+#[tokio::test]
+async fn a_users_password_is_stored_for_root_alone_and_never_said() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let outbox = outbox(dir.path(), &clock, &report);
+    let credentials = Credentials {
+        auth_url: "http://user:hush@127.0.0.1:9/v3".into(),
+        user_id: "u".into(),
+        password: "hush".into(),
+        scope: Scope::Project("p".into()),
+        region: None,
+    };
+    let mut entry = entry("a", clock.now());
+    entry.destination = Destination::User { credentials, to: "/stacks/s/u/resources/r/signal".into() };
+    outbox.put(entry.clone()).unwrap();
+    let mode = || Tree::open(dir.path()).unwrap().facts(&path_of(&entry.key)).unwrap().unwrap().mode & 0o7777;
+    assert_eq!(mode(), 0o600);
+    assert!(outbox.send_due(&view(&["a"], "a", &clock)).await.0.is_empty());
+    assert_eq!(mode(), 0o600, "written again after a try");
+    let file = dir.path().join(path_of(&entry.key));
+    assert!(std::fs::read_to_string(&file).unwrap().contains("hush"), "a later run needs it");
+    let said = format!("{:?} {:?} {outbox:?}", report.events(), outbox.waiting());
+    assert!(said.contains("asking Keystone") && !said.contains("hush"), "{said}");
+}
+
+#[test]
+fn a_corrupt_entry_is_put_aside_and_said() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    outbox(dir.path(), &clock, &report).put(entry("a", clock.now())).unwrap();
+    let file = dir.path().join(path_of("deployment a"));
+    Tree::open(dir.path()).unwrap().write(&path_of("deployment a"), b"{", Attributes::mode(0o600)).unwrap();
+    assert!(outbox(dir.path(), &clock, &report).waiting().is_empty());
+    assert!(file.with_extension("unreadable").exists());
+    // A whole one that a crash left beside its name.
+    let (state, torn) = (Tree::open(dir.path()).unwrap(), Path::new(DIRECTORY).join(".x.json.hna-new"));
+    state.write_json(&torn, &entry("a", clock.now()), Attributes::mode(0o600)).unwrap();
+    assert!(Outbox::look(&state).unwrap().is_empty());
+    assert_eq!(report.events().last().unwrap().code, Code::OutboxEntryCorrupt);
+}
