@@ -165,7 +165,7 @@ mod tests {
     /// The `n`th of a run.
     fn moment(n: u64) -> Moment {
         let clock = Clock::system();
-        (0..n).map(|_| clock.moment()).last().unwrap_or_default()
+        (0..n).fold(Moment::EARLIER, |_, _| clock.moment())
     }
 
     fn layer(source: SourceName, document: &Value, ids: Option<&[&str]>, answered: Option<u64>, healthy: bool) -> Layer {

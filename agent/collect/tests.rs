@@ -331,7 +331,9 @@ async fn whoever_wants_a_fresh_answer_gets_one_at_once_and_one_serves_all() {
     collector.poll_once().await;
     heat.play(vec![Act::Held(Arc::clone(&answers), Box::new(listing(&["a"]))), listing(&["b"])]);
     let facts = [machine.clock.moment(), machine.clock.moment()];
-    facts.iter().for_each(|fact| collector.ask(*fact));
+    for fact in facts {
+        collector.ask(fact);
+    }
     let (mut dropped, polled) = (0, machine.clock.now());
     while heat.requests().len() < 2 || dropped < 3 {
         tokio::select! {

@@ -113,6 +113,24 @@ def test_a_result_of_before_a_restart_is_not_sent_for_something_newer(hosts, sig
     assert {s.json()["deploy_stdout"] for s in server.signals("d")} == {"new\n"}
 
 
+def test_a_result_is_not_sent_for_what_heat_moved_on_to_since_the_last_poll(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    old = server.deployment("d", config="#!/bin/sh\ntouch /run/begun\nwhile [ ! -e /run/go ]; do sleep 0.1; done\necho old\n")
+    server.deploy(old)
+    # Long enough that no poll of the usual pace falls between the change and the end of the script.
+    start(host, server, "polling_interval = 600\nmin_polling_interval = 600\n")
+    host.wait_for(lambda: host.exists("/run/begun"))
+    polled = len(server.polls())
+    server.document["deployments"] = [server.deployment("d", config="#!/bin/sh\necho new\n", action="UPDATE")]
+    server.publish()
+    host.write("/run/go", "")
+    assert signalled(server, "d")["deploy_stdout"] == "new\n"
+    assert {s.json()["deploy_stdout"] for s in server.signals("d")} == {"new\n"}
+    # Asked at once when the old one ended, and once more when the new one did.
+    assert len([p for p in server.polls()[polled:] if p.time < server.signals("d")[0].time]) == 2
+
+
 def test_mistakes_are_told_while_a_long_script_runs(hosts, signal_server):
     server = signal_server()
     host = hosts("n1", ip=IP)

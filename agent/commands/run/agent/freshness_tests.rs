@@ -95,19 +95,18 @@ async fn a_pass_does_not_wait_for_an_answer_that_does_not_come() {
 #[tokio::test]
 async fn what_leaves_the_list_for_one_answer_is_told_when_it_comes_back() {
     let fake = Fake::start(vec![ok("")]).await;
-    let (dir, one) = (tempfile::tempdir().unwrap(), [run_of(&fake.base, "a", 1)]);
+    let one = [run_of(&fake.base, "a", 1)];
     for restarts in [false, true] {
-        let dir = dir.path().join(restarts.to_string());
-        std::fs::create_dir(&dir).unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let before = asked(&fake).len();
-        let mut agent = open_in(&dir, BOOT, &boot(&fake.base, &[])).await.0;
+        let mut agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
         look(&mut agent, &fake, &one).await;
         assert_eq!(agent.outbox.waiting().len(), 1);
         look(&mut agent, &fake, &[]).await;
         let record = agent.journal.get("id-a1").unwrap();
         assert_eq!((record.state, record.let_go, agent.outbox.is_empty()), (State::Signalled, Some(State::Finished), true));
         if restarts {
-            agent = open_in(&dir, BOOT, &boot(&fake.base, &[])).await.0;
+            agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
         }
         look(&mut agent, &fake, &one).await;
         assert_eq!(agent.outbox.waiting().len(), 1, "on that same answer it is not sent");
