@@ -118,6 +118,38 @@ impl DeviceNews {
     }
 }
 
+/// The multicast groups in which the kernel tells of links, of IPv4 addresses and of IPv4 routes (rtnetlink(7): `RTMGRP_LINK`,
+/// `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV4_ROUTE`).
+const ROUTE_GROUPS: u32 = 0x1 | 0x10 | 0x40;
+
+/// Changes of links, addresses and routes, for who may block.
+pub struct RouteNews(Option<OwnedFd>);
+
+impl RouteNews {
+    /// Listens; without such a socket the poll alone has to do.
+    #[must_use]
+    pub fn open() -> Self {
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute).ok();
+        Self(socket.filter(|socket| bind(socket.as_raw_fd(), &NetlinkAddr::new(0, ROUTE_GROUPS)).is_ok()))
+    }
+
+    /// Waits for news, or for `limit` to pass; whether there is any.
+    #[must_use]
+    pub fn wait(&self, limit: Duration) -> bool {
+        let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+        match &self.0 {
+            Some(socket) => poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], timeout).is_ok_and(|ready| ready > 0),
+            None => poll(&mut [], timeout).is_ok_and(|_| false),
+        }
+    }
+
+    /// Takes in what was said: who was woken looks at the routes themselves. What did not fit (ENOBUFS) ends it, and wakes again.
+    pub fn forget(&self) {
+        while self.0.as_ref().is_some_and(|socket| recv(socket.as_raw_fd(), &mut [0; 16], MsgFlags::empty()).is_ok()) {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

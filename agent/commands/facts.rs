@@ -1,11 +1,14 @@
 //! What this machine is, as far as a node's files depend on it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use sysinfo::{CpuRefreshKind, Disk, Disks, MemoryRefreshKind, RefreshKind, System};
 
 use crate::files::{READ_LIMIT, Tree};
 use crate::kubernetes::{Facts, MODULES};
+use crate::network::links::ALIAS;
+use crate::network::{FIREWALL, FirewallFile, FirewallTool, Interface, Made, POD_NETWORK, routes};
 
 /// What resolved writes for whoever asks the servers directly.
 const UPSTREAM: &str = "/run/systemd/resolve/resolv.conf";
@@ -16,6 +19,8 @@ const DOCKER: [&str; 3] =
 const RELEASE: &str = "/proc/sys/kernel/osrelease";
 /// Where the image's flannel has its settings.
 const FLANNEL: &str = "/etc/sysconfig/flanneld";
+/// What the agent writes for flanneld as a unit, and to keep it off.
+const FLANNELS_DROP_IN: &str = "/etc/systemd/system/flanneld.service.d/50-heat-node-agent.conf";
 /// Steps in which memory is told, in MiB: firmware and kernel take a little more or less from boot to boot, and a node's
 /// files must not change with it.
 const STEP: u64 = 64;
@@ -46,7 +51,46 @@ pub(super) fn of_machine(root: &Tree) -> Facts {
         flannel_prefix: flannel_prefix(&text(root, FLANNEL)),
         kernel: two_numbers(&release),
         lacking_modules: lacking_modules(root, &release),
+        made: made(root),
+        interfaces: interfaces(root),
     }
+}
+
+/// The same machine, with what changes while the agent runs looked at anew.
+pub(super) fn anew(root: &Tree, machine: Facts) -> Facts {
+    Facts { made: made(root), interfaces: interfaces(root), ..machine }
+}
+
+/// What the agent made for earlier parameters. A file that cannot be read says nothing; its unit says what is wrong with it.
+fn made(root: &Tree) -> Made {
+    let firewall: Option<FirewallFile> = root.read_json(Path::new(FIREWALL)).ok().flatten();
+    let firewalls = firewall.map(|file| file.cleared.into_iter().chain(file.tool)).into_iter().flatten();
+    let is_there = |path: &str| root.facts(Path::new(path)).ok().flatten().is_some();
+    let (firewalls, pod_network) = (crate::order::gather(firewalls), is_there(POD_NETWORK));
+    let firewalls: BTreeSet<FirewallTool> = firewalls;
+    Made { firewalls: firewalls.into_iter().collect(), pod_network, flannel: is_there(FLANNELS_DROP_IN) }
+}
+
+/// The interfaces of this machine, from sysfs and the table of routes.
+fn interfaces(root: &Tree) -> Vec<Interface> {
+    const CLASS: &str = "/sys/class/net";
+    let routes = routes::parse(&text(root, "/proc/net/route"));
+    let names = root.list(Path::new(CLASS)).unwrap_or_default();
+    let names = names.into_iter().filter_map(|name| name.into_string().ok());
+    names
+        .map(|name| {
+            let folder = Path::new(CLASS).join(&name);
+            let is_bridge = root.facts_followed(&folder.join("bridge")).ok().flatten().is_some();
+            let own = routes.iter().filter(|route| route.interface == name && route.gateway.is_none() && !route.rejects);
+            Interface {
+                is_bridge,
+                is_ours: is_bridge && text(root, folder.join("ifalias")).trim_end() == ALIAS,
+                has_ports: is_bridge && root.list(&folder.join("brif")).is_ok_and(|ports| !ports.is_empty()),
+                networks: own.map(|route| route.to).collect(),
+                name,
+            }
+        })
+        .collect()
 }
 
 fn text(root: &Tree, path: impl AsRef<Path>) -> String {
@@ -169,5 +213,43 @@ mod tests {
         assert_eq!(lacking_modules(&root, "6.1.0"), ["ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_tables", "wireguard"]);
         assert!(lacking_modules(&root, "../6.1.0").is_empty());
         assert_eq!((two_numbers("6.1.0-25-cloud"), two_numbers("4.18"), two_numbers("x")), (Some((6, 1)), Some((4, 18)), None));
+    }
+
+    #[test]
+    fn what_the_agent_made_and_whose_interfaces_are_is_read_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Tree::open(folder.path()).unwrap();
+        assert_eq!((made(&root), interfaces(&root)), (Made::default(), vec![]));
+        let write = |path: &str, text: &str| {
+            let tree = Tree::open_or_create(folder.path().join(path).parent().unwrap(), 0o755).unwrap();
+            tree.write(Path::new(path.rsplit('/').next().unwrap()), text.as_bytes(), Attributes::mode(0o644)).unwrap();
+        };
+        write("etc/heat-node-agent/firewall.json", r#"{"tool": "nftables", "open": []}"#);
+        assert_eq!(made(&root).firewalls, [FirewallTool::Nftables]);
+        write("etc/heat-node-agent/firewall.json", r#"{"tool": null, "cleared": ["firewalld", "nftables"], "open": []}"#);
+        write("etc/heat-node-agent/pod-network.json", "{}");
+        let all = made(&root);
+        assert_eq!(all.firewalls, [FirewallTool::Nftables, FirewallTool::Firewalld]);
+        assert!(all.pod_network && !all.flannel);
+
+        // As sysfs has it: a link for each.
+        let devices = "sys/devices/virtual/net";
+        write(&format!("{devices}/kbr0/ifalias"), "heat-node-agent\n");
+        write(&format!("{devices}/kbr0/bridge/bridge_id"), "");
+        write(&format!("{devices}/br0/brif/eth0"), "");
+        write(&format!("{devices}/br0/bridge/bridge_id"), "");
+        write(&format!("{devices}/eth0/ifalias"), "heat-node-agent\n");
+        Tree::open_or_create(&folder.path().join("sys/class/net"), 0o755).unwrap();
+        for name in ["kbr0", "br0", "eth0"] {
+            root.link(&format!("../../devices/virtual/net/{name}"), Path::new(&format!("sys/class/net/{name}"))).unwrap();
+        }
+        write(
+            "proc/net/route",
+            "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\nbr0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\nbr0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\n",
+        );
+        let found: Vec<_> = interfaces(&root);
+        let seen: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.is_bridge, one.is_ours, one.has_ports)).collect();
+        assert_eq!(seen, [("br0", true, false, true), ("eth0", false, false, false), ("kbr0", true, true, false)]);
+        assert_eq!(found[0].networks, ["192.0.2.0/24".parse().unwrap()]);
     }
 }

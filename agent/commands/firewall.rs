@@ -27,12 +27,38 @@ pub fn run() -> Result<ExitCode> {
         Error::permanent(format!("there is no {FIREWALL}")).remedy("the agent writes it where FIREWALL names the host's firewall")
     })?;
     let rules = firewall::rules(&wanted.open)?;
-    match wanted.tool {
-        FirewallTool::Nftables => nftables(&rules),
-        FirewallTool::Firewalld => firewalld(&rules),
-        FirewallTool::IptablesServices => save(&root, &rules).and_then(|()| iptables(&rules)),
-    }?;
+    let opened = wanted.tool.map_or(Ok(()), |tool| apply(&root, tool, &rules));
+    // Whatever became of these: what is asked for no more goes.
+    let cleared: Vec<Result<()>> = wanted.cleared.iter().map(|tool| clear(&root, *tool)).collect();
+    opened?;
+    cleared.into_iter().collect::<Result<()>>()?;
     Ok(exit::OK)
+}
+
+fn apply(root: &Tree, tool: FirewallTool, rules: &[Rule]) -> Result<()> {
+    match tool {
+        FirewallTool::Nftables => nftables(rules),
+        FirewallTool::Firewalld => firewalld(rules),
+        FirewallTool::IptablesServices => save(root, rules).and_then(|()| iptables(rules)),
+    }
+}
+
+/// Takes our rules out of a firewall that is named no more. One that is not installed has none; of firewalld that does not run they
+/// go with its next start, which runs this unit again.
+fn clear(root: &Tree, tool: FirewallTool) -> Result<()> {
+    let is_there = match tool {
+        FirewallTool::Nftables => ask("nft", &["--version"], "")?.is_some(),
+        FirewallTool::IptablesServices => ask("iptables", &["--version"], "")?.is_some(),
+        FirewallTool::Firewalld => match ask("firewall-cmd", &["--state"], "")? {
+            Some(answer) if answer.well => true,
+            Some(_) => {
+                note("firewalld does not run: our policies go when it starts");
+                false
+            }
+            None => false,
+        },
+    };
+    if is_there { apply(root, tool, &[]) } else { Ok(()) }
 }
 
 fn nftables(rules: &[Rule]) -> Result<()> {
@@ -65,7 +91,9 @@ fn iptables(rules: &[Rule]) -> Result<()> {
 fn save(root: &Tree, rules: &[Rule]) -> Result<()> {
     let file = Path::new(SAVED);
     let (Some(bytes), Some(facts)) = (root.read(file, READ_LIMIT)?, root.facts_followed(file)?) else {
-        note(&format!("there is no {SAVED}: iptables.service restores nothing, and nothing is saved"));
+        if !rules.is_empty() {
+            note(&format!("there is no {SAVED}: iptables.service restores nothing, and nothing is saved"));
+        }
         return Ok(());
     };
     let text = String::from_utf8(bytes).map_err(|error| Error::permanent(error).context(format!("reading {SAVED}")))?;

@@ -15,44 +15,68 @@ use crate::clock::Clock;
 use crate::desired::Peer;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, READ_LIMIT, Tree};
-use crate::network::links::{self, Words, words};
+use crate::network::links::{self, Claim, Words, words};
 use crate::network::subnet_env::{self, Subnet};
-use crate::network::{DOCKER_OPTIONS, DOCKER_VARIABLE, POD_NETWORK, PodNetworkFile, SUBNET_FILES};
+use crate::network::{CNI_NETWORK, DOCKER_OPTIONS, DOCKER_VARIABLE, POD_NETWORK, PodNetworkFile, SUBNET_FILES};
 use crate::programs::tool::{ask, told};
-use crate::watch::Watch;
+use crate::report::notify::Notify;
+use crate::watch::{RouteNews, Watch};
 
 /// How often somebody hears what is waited for.
 const REMINDER: Duration = Duration::from_mins(1);
 /// The poll under inotify.
 const POLL: Duration = Duration::from_secs(2);
 
-/// Does what the file asks for.
+/// Until routes that could not be made are tried again, where nothing is heard of the network: at first, and at most.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_mins(5);
+/// What comes so soon after the first news is part of it.
+const GATHERED: Duration = Duration::from_millis(500);
+/// Who never falls silent is not waited for.
+const GATHERINGS: u32 = 4;
+
+/// Does what the file asks for. Of several routes each is tried, and each that fails is said; the unit then tries on, a run by
+/// hand ends.
 ///
 /// # Errors
-/// Says what could not be done; of several routes each is tried, and each that fails is said.
+/// Says what could not be done.
 pub fn run() -> Result<ExitCode> {
     let root = Tree::open(Path::new("/"))?;
     let wanted: PodNetworkFile = root.read_json(Path::new(POD_NETWORK))?.ok_or_else(|| {
         Error::permanent(format!("there is no {POD_NETWORK}"))
             .remedy("the agent writes it where a node has a network of pods to make")
     })?;
+    let notify = Notify::default();
     match wanted {
         PodNetworkFile::DockerBridge { network, bridge } => {
+            take_away(None, &[])?;
             let subnet = subnet(&root, network)?;
             write_options(&root, &subnet)?;
             remove_stale(&root, &bridge, subnet.address)?;
-            let_through(network)?;
+            let_through(Some(network))?;
         }
         PodNetworkFile::Cni { network } => {
+            take_away(None, &[])?;
             subnet(&root, network)?;
-            let_through(network)?;
+            let_through(Some(network))?;
         }
         PodNetworkFile::Routes { network, bridge, address, peers } => {
+            let peers: Vec<Peer> = peers.into_iter().filter(|peer| peer.subnet != address.trunc()).collect();
             make_bridge(&bridge, address)?;
-            let_through(network)?;
-            return make_routes(address, &peers);
+            take_away(Some(&bridge), &peers)?;
+            let_through(Some(network))?;
+            return keep_trying(&peers, notify);
+        }
+        PodNetworkFile::Nothing {} => {
+            take_away(None, &[])?;
+            let_through(None)?;
+            // The first network in their folder counts for runtimes.
+            if root.remove(Path::new(CNI_NETWORK))? {
+                print(&format!("removed {CNI_NETWORK}\n"))?;
+            }
         }
     }
+    notify.ready();
     Ok(exit::OK)
 }
 
@@ -115,7 +139,7 @@ fn remove_stale(root: &Tree, bridge: &str, address: Ipv4Net) -> Result<()> {
     let there = there.first().map_or_else(|| "no address".to_owned(), Ipv4Net::to_string);
     let used = if docker_runs(root)? {
         Some("docker runs")
-    } else if !told("ip", &words(&format!("-o link show master {bridge}")), "")?.is_empty() {
+    } else if has_ports(bridge)? {
         Some("containers are on it")
     } else {
         None
@@ -143,7 +167,7 @@ fn addresses(interface: &str) -> Result<Option<Vec<Ipv4Net>>> {
 }
 
 /// Nothing that packets of pods pass through must be closed to them.
-fn let_through(network: Ipv4Net) -> Result<()> {
+fn let_through(network: Option<Ipv4Net>) -> Result<()> {
     // -w: docker or kube-proxy may hold the tables' lock.
     match ask("iptables", &words("-w -S FORWARD"), "")? {
         Some(answer) if answer.well => {
@@ -162,38 +186,104 @@ fn waiting(mut words: Words) -> Words {
     words
 }
 
+/// Takes away what an earlier network of static routes left: routes to nobody among these, and bridges of ours but this one. One
+/// that something is plugged into stays until the next boot.
+fn take_away(bridge: Option<&str>, peers: &[Peer]) -> Result<()> {
+    let found = links::routes(&told("ip", &words("-4 -o route show table main"), "")?);
+    carry_out_all("ip", &links::without_strays(&found, peers))?;
+    let ours = links::our_bridges(&told("ip", &words("-d -o link show"), "")?);
+    for name in ours.iter().filter(|name| Some(name.as_str()) != bridge) {
+        if has_ports(name)? {
+            note(&format!("the bridge {name} of an earlier network stays, because containers are on it"));
+        } else {
+            carry_out_all("ip", &[words(&format!("link del dev {name}"))])?;
+        }
+    }
+    Ok(())
+}
+
+fn has_ports(bridge: &str) -> Result<bool> {
+    Ok(!told("ip", &words(&format!("-o link show master {bridge}")), "")?.is_empty())
+}
+
 fn make_bridge(bridge: &str, address: Ipv4Net) -> Result<()> {
     let there = addresses(bridge)?;
     if there.is_none() {
         carry_out_all("ip", &[words(&format!("link add name {bridge} type bridge"))])?;
     }
+    let there = there.unwrap_or_default();
     let link = links::link(&told("ip", &words(&format!("-d -o link show dev {bridge}")), "")?);
-    if !link.is_bridge {
-        return Err(Error::refused("it is there and no bridge")
+    let refused = |why: String| {
+        Error::refused(why)
             .context(format!("making the bridge {bridge}"))
-            .remedy("give the pods' bridge another name, or remove the interface"));
+            .rule("a bridge is the agent's by its alias, and nobody else's is touched")
+            .remedy("give the pods' bridge another name (POD_BRIDGE), or remove the interface")
+    };
+    if !link.is_bridge {
+        return Err(refused("it is there and no bridge".to_owned()));
     }
-    carry_out_all("ip", &links::readdress(&there.unwrap_or_default(), address, bridge))?;
+    match links::claim(link, &there, has_ports(bridge)?, address) {
+        Claim::AsWanted => {}
+        Claim::Foreign => {
+            let has: Vec<String> = there.iter().map(Ipv4Net::to_string).collect();
+            let has = if has.is_empty() { "something plugged into it".to_owned() } else { has.join(", ") };
+            return Err(refused(format!("it is there, somebody else made it, and it has {has}")));
+        }
+        claim @ (Claim::Free | Claim::Ours) => {
+            // First of all, so that what is given an address is known as ours whenever we are cut off.
+            if claim == Claim::Free {
+                carry_out_all("ip", &[words(&format!("link set dev {bridge} alias {}", links::ALIAS))])?;
+            }
+            carry_out_all("ip", &links::readdress(&there, address, bridge))?;
+        }
+    }
     if link.is_up { Ok(()) } else { carry_out_all("ip", &[words(&format!("link set dev {bridge} up"))]) }
 }
 
-/// Routes to the pods of the others. One that cannot be made is no reason to leave out those behind it.
-fn make_routes(own: Ipv4Net, peers: &[Peer]) -> Result<ExitCode> {
-    let found = links::routes(&told("ip", &words("-4 -o route show table main"), "")?);
-    let peers: Vec<Peer> = peers.iter().filter(|peer| peer.subnet != own.trunc()).copied().collect();
-    carry_out_all("ip", &links::without_strays(&found, &peers))?;
-    let mut code = exit::OK;
-    for peer in &peers {
-        let way = ask("ip", &words(&format!("-4 -o route get {}", peer.node)), "")?.and_then(|answer| links::way(&answer.out));
-        let made = links::interface_to(peer, way)
-            .and_then(|interface| links::route_to(peer, &interface, &found))
-            .and_then(|command| carry_out_all("ip", command.as_slice()));
-        if let Err(error) = made {
-            print_error(&error);
-            code = exit::FAILED;
-        }
+/// Routes to the pods of the others, now; and, in the unit, those that cannot be made yet, whenever the network changes and
+/// every few minutes: at boot it may be down, and nobody else tries again. Docker's start does not wait for that.
+fn keep_trying(peers: &[Peer], mut notify: Notify) -> Result<ExitCode> {
+    let (clock, news) = (Clock::system(), RouteNews::open());
+    let mut failed = make_routes(peers)?;
+    failed.iter().for_each(print_error);
+    if failed.is_empty() {
+        notify.ready();
+        return Ok(exit::OK);
     }
-    Ok(code)
+    if !Notify::is_heard() {
+        return Ok(exit::FAILED);
+    }
+    notify.ready();
+    let (mut pause, down) = (FIRST_PAUSE, clock.start());
+    while !failed.is_empty() {
+        notify.status(&format!("{} of {} routes are missing; tried again as the network changes", failed.len(), peers.len()));
+        // Whatever came while the last try went on wakes at once; so do routes that were made, for one try more.
+        pause = if news.wait(pause) { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+        news.forget();
+        for _ in 0..GATHERINGS {
+            if !news.wait(GATHERED) {
+                break;
+            }
+            news.forget();
+        }
+        let before: Vec<String> = failed.iter().map(ToString::to_string).collect();
+        // What asks may fail, too, while the network comes.
+        failed = make_routes(peers).unwrap_or_else(|error| vec![error]);
+        failed.iter().filter(|error| !before.contains(&error.to_string())).for_each(print_error);
+    }
+    print(&format!("all routes are there after {} s\n", down.elapsed().as_secs()))?;
+    Ok(exit::OK)
+}
+
+/// One that cannot be made is no reason to leave out those behind it.
+fn make_routes(peers: &[Peer]) -> Result<Vec<Error>> {
+    let found = links::routes(&told("ip", &words("-4 -o route show table main"), "")?);
+    let make = |peer: &Peer| -> Result<()> {
+        let way = ask("ip", &words(&format!("-4 -o route get {}", peer.node)), "")?.and_then(|answer| links::way(&answer.out));
+        let interface = links::interface_to(peer, way)?;
+        carry_out_all("ip", links::route_to(peer, &interface, &found)?.as_slice())
+    };
+    Ok(peers.iter().filter_map(|peer| make(peer).err()).collect())
 }
 
 fn carry_out_all(tool: &str, commands: &[Words]) -> Result<()> {

@@ -25,7 +25,7 @@ const KEYSTONE_CONFIG: &str = "/etc/kubernetes/keystone_webhook_config.yaml";
 /// Where that webhook listens on each master.
 const KEYSTONE: &str = "https://127.0.0.1:8443/webhook";
 /// The port in the clear that the first releases cannot close; on the loopback only.
-const INSECURE_PORT: u16 = 8080;
+pub(super) const INSECURE_PORT: u16 = 8080;
 /// From here on `/readyz` is taken.
 const FIRST_READYZ: u16 = 20;
 /// The API server's own default.
@@ -130,9 +130,13 @@ fn addresses(spec: &NodeSpec, cluster: &ClusterSpec, flags: &mut Flags) {
     } else {
         flags.set("insecure-bind-address", everywhere);
         flags.set("insecure-port", port.to_string());
-        // The secure port cannot be switched off in every minor, so it has to be another one.
-        flags.set("secure-port", if port == SECURE_PORT { SECURE_PORT + 1 } else { SECURE_PORT }.to_string());
+        flags.set("secure-port", beside(port).to_string());
     }
+}
+
+/// The secure port beside one in the clear: it cannot be switched off in every minor, so it has to be another one.
+pub(super) fn beside(port: u16) -> u16 {
+    if port == SECURE_PORT { SECURE_PORT + 1 } else { SECURE_PORT }
 }
 
 /// The plugins that the minor has. What it lacks stops the API server, and Magnum's default list is newer than many a

@@ -9,7 +9,7 @@ use super::node_spec::{Role, Secret};
 use super::trust::TrustSpec;
 use super::versions::{Component, Minor, Standing, flag};
 use crate::desired::{Material, Peer, Signer};
-use crate::network::FirewallTool;
+use crate::network::{FirewallTool, Interface, Made};
 
 /// Where everything of the control plane lies.
 pub(super) const CERTIFICATES: &str = "/etc/kubernetes/certs";
@@ -496,4 +496,8 @@ pub struct Facts {
     pub kernel: Option<(u16, u16)>,
     /// Those of [`MODULES`](super::MODULES) that the kernel has neither built in nor as a module; empty where it is not known.
     pub lacking_modules: Vec<&'static str>,
+    /// What the agent made here before.
+    pub made: Made,
+    /// Interfaces; nothing that is rendered depends on them.
+    pub interfaces: Vec<Interface>,
 }

@@ -4,8 +4,6 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-
 use super::cluster::{ClusterSpec, EtcdCluster, RuntimeKind};
 use super::node_spec::Role;
 use super::parameters::{Mistake, Parameters};
@@ -49,6 +47,7 @@ impl Checks<'_> {
         self.tls();
         self.name();
         self.reach();
+        self.addresses();
         self.networks();
         self.pod_network();
         self.etcd();
@@ -59,26 +58,6 @@ impl Checks<'_> {
         self.registry();
         self.ports();
         self.options();
-    }
-
-    /// Two listeners cannot share a port; the API server refuses its own two on one.
-    fn ports(&mut self) {
-        if self.role != Role::Master {
-            return;
-        }
-        let port = self.spec.api.port;
-        let mut taken = vec![(2379, "etcd's clients"), (2380, "etcd's peers"), (10_250, "the kubelet")];
-        if self.spec.tls && self.spec.minor.number() < 10 {
-            taken.push((8080, "the API server's port in the clear"));
-        }
-        for (_, whose) in taken.into_iter().filter(|(other, _)| *other == port) {
-            self.wrong(
-                "KUBE_API_PORT",
-                format!("{port} is the port of {whose}"),
-                "a port is one listener's",
-                "give another port",
-            );
-        }
     }
 
     pub(super) fn wrong(&mut self, name: &str, problem: impl Into<String>, rule: impl Into<String>, remedy: impl Into<String>) {
@@ -137,77 +116,6 @@ impl Checks<'_> {
             self.parameters.get("MASTER_ADDRESSES").map_or(0, |list| list.split(',').filter(|item| !item.is_empty()).count());
         if given != masters {
             self.wrong("MASTER_ADDRESSES", "holds what is no IP address", "addresses between commas", "correct the list");
-        }
-    }
-
-    fn networks(&mut self) {
-        let networks = &self.spec.networks;
-        let (pods, services) = (networks.pods, networks.services);
-        let pods_name = self.pods_name();
-        let nodes = self.parameters.given("CLUSTER_SUBNET_CIDR").and_then(|text| text.parse::<IpNet>().ok());
-        let mut pairs = vec![("PORTAL_NETWORK_CIDR", services, pods_name, pods)];
-        if let Some(nodes) = nodes {
-            pairs.push(("PORTAL_NETWORK_CIDR", services, "CLUSTER_SUBNET_CIDR", nodes));
-            pairs.push((pods_name, pods, "CLUSTER_SUBNET_CIDR", nodes));
-        }
-        for (name, one, other_name, other) in pairs {
-            if one.contains(&other.network()) || other.contains(&one.network()) {
-                self.wrong(
-                    name,
-                    format!("{one} overlaps {other_name} {other}"),
-                    "an address is a pod's, a service's or a node's, or packets go to the wrong one",
-                    "give networks that do not overlap",
-                );
-            }
-        }
-        for (name, network) in [("PORTAL_NETWORK_CIDR", services), (pods_name, pods)] {
-            for (who, address) in [("KUBE_NODE_IP", self.address), ("KUBE_MASTER_IP", self.spec.api.master)] {
-                if let Some(address) = address.filter(|address| network.contains(address)) {
-                    // With the subnet it is said above.
-                    if nodes.is_none_or(|nodes| !(network.contains(&nodes.network()) || nodes.contains(&network.network()))) {
-                        let rule = "the networks of pods and services are the cluster's alone";
-                        self.wrong(name, format!("{network} holds {who} {address}"), rule, "give another network");
-                    }
-                }
-            }
-        }
-        if services.prefix_len() > services.max_prefix_len().saturating_sub(4) {
-            let rule = "the API's own service and the DNS need addresses in it";
-            self.wrong("PORTAL_NETWORK_CIDR", format!("{services} is too small"), rule, "give a larger network, e.g. a /16");
-        } else if services.max_prefix_len() - services.prefix_len() > 20 {
-            let rule = "the API server takes at most 20 bits of service addresses: a /12 for IPv4, a /108 for IPv6";
-            self.wrong("PORTAL_NETWORK_CIDR", format!("{services} is too large"), rule, "give a smaller network, e.g. a /16");
-        }
-        let (dns, first) = (networks.dns, networks.first_service());
-        if !services.contains(&dns) {
-            let rule = "the DNS is a service of the cluster";
-            self.wrong(
-                "DNS_SERVICE_IP",
-                format!("{dns} is not in PORTAL_NETWORK_CIDR {services}"),
-                rule,
-                "give an address of that network",
-            );
-        } else if Some(dns) == first {
-            let rule = "the first address is the API's own";
-            self.wrong(
-                "DNS_SERVICE_IP",
-                format!("{dns} is the first address of PORTAL_NETWORK_CIDR"),
-                rule,
-                "give another address of that network",
-            );
-        }
-        let families =
-            [("KUBE_NODE_IP", self.address.map(|address| address.is_ipv6())), (pods_name, Some(matches!(pods, IpNet::V6(_))))];
-        for (name, family) in families {
-            if family.is_some_and(|v6| v6 != matches!(services, IpNet::V6(_))) {
-                let rule = "nodes, pods and services have addresses of one family";
-                self.wrong(
-                    "PORTAL_NETWORK_CIDR",
-                    format!("{services} is of another family than {name}"),
-                    rule,
-                    "give networks of the node's family",
-                );
-            }
         }
     }
 

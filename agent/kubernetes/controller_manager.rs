@@ -50,6 +50,22 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     local.add(spec, cluster, &flags, desired);
 }
 
+/// Prefix length of the part of the pods' network that the controller manager gives each node; nothing where it gives none:
+/// flanneld with leases in etcd deals them out by itself, the parameters say them, or Neutron does.
+pub(super) fn node_prefix(cluster: &ClusterSpec) -> Option<u8> {
+    let networks = &cluster.networks;
+    if cluster.has_flannel_unit() || matches!(networks.driver, NetworkDriver::StaticRoutes | NetworkDriver::KubeStack) {
+        return None;
+    }
+    let asked = match (networks.driver, networks.pods) {
+        (NetworkDriver::Flannel, IpNet::V4(_)) => networks.flannel.subnet_length,
+        (_, IpNet::V4(_)) => POD_PREFIX,
+        (_, IpNet::V6(_)) => POD_PREFIX_V6,
+    };
+    // A node's part cannot be larger than the whole: the controller manager would stop.
+    Some(asked.max(networks.pods.prefix_len()))
+}
+
 fn set_own(cluster: &ClusterSpec, flags: &mut Flags) {
     let networks = &cluster.networks;
     if !cluster.control_plane.cluster_name.is_empty() {
@@ -57,18 +73,10 @@ fn set_own(cluster: &ClusterSpec, flags: &mut Flags) {
     }
     flags.set("service-cluster-ip-range", networks.services.trunc().to_string());
     flags.set("cluster-cidr", networks.pods.trunc().to_string());
-    // flanneld with leases in etcd deals them out by itself, the parameters say them, or Neutron does.
-    let allocates =
-        !cluster.has_flannel_unit() && !matches!(networks.driver, NetworkDriver::StaticRoutes | NetworkDriver::KubeStack);
-    flags.set("allocate-node-cidrs", allocates.to_string());
-    if allocates {
-        let asked = match (networks.driver, networks.pods) {
-            (NetworkDriver::Flannel, IpNet::V4(_)) => networks.flannel.subnet_length,
-            (_, IpNet::V4(_)) => POD_PREFIX,
-            (_, IpNet::V6(_)) => POD_PREFIX_V6,
-        };
-        // A node's part cannot be larger than the whole: the controller manager would stop.
-        flags.set("node-cidr-mask-size", asked.max(networks.pods.prefix_len()).to_string());
+    let length = node_prefix(cluster);
+    flags.set("allocate-node-cidrs", length.is_some().to_string());
+    if let Some(length) = length {
+        flags.set("node-cidr-mask-size", length.to_string());
     }
     if cluster.has_built_in_cloud() {
         flags.set("cloud-provider", "openstack");

@@ -11,19 +11,22 @@ use super::cluster::{ClusterSpec, Facts, NetworkDriver};
 use super::host::add_directory;
 use super::node_spec::{NodeSpec, Role};
 use super::pod_network::FOLDER;
-use super::value_kinds::port_range;
+use super::ports;
 use super::versions::option;
 use crate::desired::{Desired, File, Unit};
 use crate::network::{FIREWALL, FIREWALL_UNIT, FirewallFile, FirewallTool, Opening, Protocol, flannel};
 
-/// Ports of services, unless the API server is told others.
-const NODE_PORTS: (u16, u16) = (30_000, 32_767);
-
-/// Adds its part.
-pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
-    let Some(tool) = cluster.firewall else { return };
+/// Adds its part. Where another firewall, or none, is named than before, the unit takes away what it made of the earlier one's
+/// rules, and keeps on doing so: a firewall that is started later may bring them back from its own files.
+pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
+    let tool = cluster.firewall;
+    let cleared: Vec<FirewallTool> = facts.made.firewalls.iter().copied().filter(|made| Some(*made) != tool).collect();
+    if tool.is_none() && cleared.is_empty() {
+        return;
+    }
+    let open = if tool.is_some() { openings(spec.role, cluster) } else { Vec::new() };
     add_directory(FOLDER, desired);
-    desired.files.push(File::public(FIREWALL, text(&FirewallFile { tool, open: openings(spec.role, cluster) })));
+    desired.files.push(File::public(FIREWALL, text(&FirewallFile { tool, cleared, open })));
     desired.units.push(Unit {
         name: FIREWALL_UNIT.to_owned(),
         enable: true,
@@ -35,13 +38,12 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
 
 /// One opening a line: that is how a difference reads in `plan`.
 fn text(file: &FirewallFile) -> String {
-    let tool = match file.tool {
-        FirewallTool::Nftables => "nftables",
-        FirewallTool::Firewalld => "firewalld",
-        FirewallTool::IptablesServices => "iptables-services",
-    };
+    let tool = json!(file.tool.map(FirewallTool::as_str));
+    let cleared: Vec<&str> = file.cleared.iter().map(|tool| tool.as_str()).collect();
+    let cleared = if cleared.is_empty() { String::new() } else { format!("  \"cleared\": {},\n", json!(cleared)) };
     let lines: Vec<String> = file.open.iter().map(|one| format!("    {}", line(one))).collect();
-    format!("{{\n  \"tool\": \"{tool}\",\n  \"open\": [\n{}\n  ]\n}}\n", lines.join(",\n"))
+    let open = if lines.is_empty() { "[]".to_owned() } else { format!("[\n{}\n  ]", lines.join(",\n")) };
+    format!("{{\n  \"tool\": {tool},\n{cleared}  \"open\": {open}\n}}\n")
 }
 
 fn line(opening: &Opening) -> Value {
@@ -93,8 +95,7 @@ fn openings(role: Role, cluster: &ClusterSpec) -> Vec<Opening> {
             add(what, Protocol::Tcp, (port, port), nodes);
         }
     }
-    let asked = option(&cluster.options.api_server, "service-node-port-range").as_deref().and_then(port_range);
-    let node_ports = asked.or(cluster.node_ports).unwrap_or(NODE_PORTS);
+    let node_ports = ports::node_ports(cluster);
     add("NodePorts", Protocol::Tcp, node_ports, None);
     add("NodePorts", Protocol::Udp, node_ports, None);
     match cluster.networks.driver {
@@ -125,8 +126,10 @@ fn default_port(what: &str, flag: &str) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{content, file, node};
+    use super::super::fixtures::{content, file, node, spec};
+    use super::super::render;
     use super::*;
+    use crate::network::Made;
 
     fn listed(changes: &[(&str, &str)]) -> Vec<String> {
         let changes: Vec<_> = [("FIREWALL", "nftables")].into_iter().chain(changes.iter().copied()).collect();
@@ -193,8 +196,34 @@ mod tests {
         );
         for (asked, tool) in [("nftables", FirewallTool::Nftables), ("firewalld", FirewallTool::Firewalld)] {
             let read: FirewallFile = serde_json::from_str(content(&node(&[("FIREWALL", asked)]), FIREWALL)).unwrap();
-            assert_eq!(read.tool, tool);
+            assert_eq!((read.tool, tool.as_str()), (Some(tool), asked));
         }
         assert!(file(&node(&[]), FIREWALL).is_none());
+    }
+
+    /// What was made of an earlier firewall's rules is named in the file, from whatever the file said before, and stays named.
+    #[test]
+    fn a_firewall_that_is_named_no_more_gives_its_rules_back() {
+        use FirewallTool::{Firewalld, IptablesServices, Nftables};
+        for (made, asked, tool, cleared) in [
+            (vec![], "off", None, None),
+            (vec![Nftables], "off", None, Some(vec![Nftables])),
+            (vec![Nftables], "nftables", Some(Nftables), Some(vec![])),
+            (vec![Nftables], "firewalld", Some(Firewalld), Some(vec![Nftables])),
+            (vec![Nftables, IptablesServices], "iptables-services", Some(IptablesServices), Some(vec![Nftables])),
+        ] {
+            let facts = |firewalls| Facts { made: Made { firewalls, ..Made::default() }, ..Facts::default() };
+            let spec = spec(&[("FIREWALL", asked)]);
+            let desired = render(&spec, &facts(made.clone()));
+            let written = file(&desired, FIREWALL).map(|file| file.content.clone());
+            let read = written.as_ref().map(|text| serde_json::from_str::<FirewallFile>(text).unwrap());
+            assert_eq!(read.as_ref().map(|read| read.cleared.clone()), cleared, "{made:?} {asked}");
+            let Some(read) = read else { continue };
+            assert_eq!((read.tool, read.open.is_empty()), (tool, tool.is_none()), "{made:?} {asked}");
+            assert!(desired.units.iter().any(|unit| unit.name == FIREWALL_UNIT && unit.enable));
+            // With what the file then says, the same is rendered: no generation follows from a change that was carried out.
+            let again = render(&spec, &facts(read.tool.into_iter().chain(read.cleared).collect()));
+            assert_eq!(file(&again, FIREWALL).map(|file| file.content.clone()), written, "{made:?} {asked}");
+        }
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn parameters(changes: &[(&str, &str)]) -> Parameters {
 }
 
 /// What the parameters must give where the changes do not say otherwise: nobody reads the files here.
-fn add_certificates(config: &mut Map<String, Value>) {
+pub(super) fn add_certificates(config: &mut Map<String, Value>) {
     let is = |config: &Map<String, Value>, name: &str, value: &str| config.get(name).is_some_and(|one| one == value);
     let (given, bootstrap) = (is(config, "CERTIFICATES", "given"), is(config, "CERTIFICATES", "bootstrap"));
     let minion = is(config, "ROLE", "minion");

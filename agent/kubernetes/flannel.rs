@@ -9,11 +9,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::certificates::{ETCD_AUTHORITY, ETCD_CLIENT};
-use super::cluster::{ClusterSpec, Facts, Networks, host_of};
+use super::cluster::{ClusterSpec, Facts, NetworkDriver, Networks, host_of};
 use super::daemon::{Daemon, NO_START_TIMEOUT};
 use super::etcd::client_identity;
 use super::node_spec::{NodeSpec, Role};
 use super::pod_network;
+use super::runtime;
 use super::versions::quoted;
 use crate::desired::{Desired, EtcdAccess, File, FlannelStore, Need};
 use crate::network::SUBNET_FILES;
@@ -28,6 +29,7 @@ pub(super) const NETWORK: &str = "/etc/sysconfig/flannel-network.json";
 /// Adds its part.
 pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
     if !cluster.has_flannel_unit() {
+        keep_off(cluster, facts, desired);
         return;
     }
     // The checks have refused what lacks either.
@@ -77,6 +79,15 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired
         writes: spec.role == Role::Master,
     });
     pod_network::add_flannel_gate(cluster, desired);
+}
+
+/// Keeps flanneld off where the network of pods is another one, or where flannel is an add-on: beside it, it would lease a subnet
+/// for the node and set routes of its own. With NETWORK_DRIVER=none a unit that the agent never set up is the operator's.
+fn keep_off(cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
+    if cluster.networks.driver == NetworkDriver::None && !facts.made.flannel {
+        return;
+    }
+    runtime::keep_off(UNIT, "The network of pods is not that of a flannel unit: nothing starts one beside it.", desired);
 }
 
 /// A worker asks etcd where the parameters say, a master its own member.
@@ -130,7 +141,7 @@ mod tests {
         ] {
             for role in ["master", "minion"] {
                 let desired = rendered(minor, role, changes);
-                assert_eq!(desired.units.iter().any(|unit| unit.name == UNIT), there, "1.{minor} {role}");
+                assert_eq!(desired.units.iter().any(|unit| unit.name == UNIT && unit.enable), there, "1.{minor} {role}");
                 assert_eq!(file(&desired, NETWORK).is_some(), there);
                 assert_eq!(desired.flannel.is_some(), there);
                 // flanneld deals subnets out, or the controller manager does.

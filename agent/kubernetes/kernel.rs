@@ -1,20 +1,23 @@
-//! What a node asks of the running kernel, and whether it is there.
+//! What a node asks of the running kernel, and whether it is there; and whatever else of the machine makes it impossible.
 
 use super::cluster::{ClusterSpec, Facts, NetworkDriver};
 use super::host::flannel_modules;
 use super::kube_proxy;
 use super::node_spec::NodeSpec;
 use super::parameters::Mistake;
+use super::{pod_network, reservations};
 
 /// Modules that a node may need, whose absence is looked for.
 pub const MODULES: [&str; 9] = ["ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_tables", "vxlan", "tun", "ipip", "wireguard"];
 
-/// What is asked for and the kernel lacks; nothing where the kernel is not known.
+/// What is asked for and the machine cannot give; nothing where it is not known.
 #[must_use]
 pub fn lacking(spec: &NodeSpec, facts: &Facts) -> Vec<Mistake> {
     let Some(cluster) = &spec.kubernetes else { return Vec::new() };
     let mut mistakes = kube_proxy::lacking(cluster, facts);
     mistakes.extend(of_flannel(cluster, facts));
+    mistakes.extend(reservations::too_large(cluster, facts));
+    mistakes.extend(pod_network::in_the_way(spec, cluster, facts));
     mistakes
 }
 

@@ -5,6 +5,7 @@
 //! true. Everything here is pure: no clock, disk, bus or network is ever asked, so that every byte
 //! that a node gets can be tested by a table.
 
+mod address_checks;
 mod apiserver;
 mod bootstrap;
 mod certificate_checks;
@@ -41,11 +42,14 @@ mod kubeconfig;
 mod kubelet;
 pub mod node_spec;
 mod other_systems;
+#[cfg(test)]
+mod pair_tests;
 pub mod parameter_table;
 pub mod parameters;
 mod pod_network;
 mod pod_network_checks;
 mod podmaster;
+mod ports;
 mod preflight;
 mod registry;
 mod render;

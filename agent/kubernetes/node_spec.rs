@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::address_checks::not_a_hosts;
 use super::cluster::ClusterSpec;
 use super::parameters::{Mistake, Parameters};
 use super::storage::{self, Storage};
@@ -308,15 +309,12 @@ fn address(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> 
             mistakes.push(Mistake::general("KUBE_NODE_IP", "is missing", reason, "give the fixed address of the port"));
         }
         // etcd would tell its peers an address at which they reach themselves.
-        Some(ip) if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() => {
-            mistakes.push(Mistake::general(
-                "KUBE_NODE_IP",
-                "is a loopback, unspecified or multicast address",
-                reason,
-                "give the fixed address of the port",
-            ));
+        Some(ip) => {
+            if let Some(problem) = not_a_hosts(ip) {
+                mistakes.push(Mistake::general("KUBE_NODE_IP", problem, reason, "give the fixed address of the port"));
+            }
         }
-        _ => {}
+        None => {}
     }
     address
 }
@@ -427,7 +425,7 @@ mod tests {
     fn contradictions_and_what_is_not_honoured_are_mistakes() {
         for (changes, expected) in [
             (&[("KUBE_NODE_IP", "")][..], &["KUBE_NODE_IP: is missing"][..]),
-            (&[("KUBE_NODE_IP", "127.0.0.1")], &["KUBE_NODE_IP: is a loopback"]),
+            (&[("KUBE_NODE_IP", "127.0.0.1")], &["KUBE_NODE_IP: is 127.0.0.1, one of the loopback addresses"]),
             (
                 &[("TLS_DISABLED", "")],
                 &[

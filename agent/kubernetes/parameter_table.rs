@@ -154,7 +154,7 @@ pub const TABLE: &[Parameter] = &[
     p("POD_BRIDGE", Word, "kbr0", "bridge of the node's pods, for NETWORK_DRIVER=static-routes"),
     p("PROXY_MODE", Choice(&["userspace", "iptables", "ipvs", "nftables"]), "", "how kube-proxy balances; else the version's own choice"),
     p("SERVICE_NODE_PORT_RANGE", Word, "", "ports of services on every node; else 30000-32767"),
-    p("FIREWALL", Choice(&["off", "nftables", "firewalld", "iptables-services"]), "off", "whose rules let the node's own services in; off: nobody's are touched"),
+    p("FIREWALL", Choice(&["off", "nftables", "firewalld", "iptables-services"]), "off", "whose rules let the node's own services in; off: nobody's, and those of an earlier choice are taken away"),
     p("PORTAL_NETWORK_CIDR", Cidr, "10.254.0.0/16", "service network"),
     p("DNS_SERVICE_IP", Ip, "10.254.0.10", "address of the cluster's DNS"),
     p("DNS_CLUSTER_DOMAIN", Domain, "cluster.local", "domain of the cluster"),

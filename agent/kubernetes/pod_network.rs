@@ -17,9 +17,10 @@ use super::docker;
 use super::flannel;
 use super::host::add_directory;
 use super::node_spec::NodeSpec;
-use super::runtime::{self, CNI_NETWORKS};
+use super::parameters::Mistake;
+use super::runtime;
 use crate::desired::{Desired, File, Gate, Need, Peer, Peers, PodRoutes, Probe, Unit};
-use crate::network::{DOCKER_OPTIONS, DOCKER_VARIABLE, POD_NETWORK, POD_NETWORK_UNIT};
+use crate::network::{CNI_NETWORK, DOCKER_OPTIONS, DOCKER_VARIABLE, POD_NETWORK, POD_NETWORK_UNIT};
 
 /// The agent's folder.
 pub(super) const FOLDER: &str = "/etc/heat-node-agent";
@@ -55,7 +56,16 @@ fn routes(spec: &NodeSpec, cluster: &ClusterSpec) -> Option<Routes> {
 }
 
 /// Adds its part; after flannel's and the runtime's.
-pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
+    add_network(spec, cluster, desired);
+    if facts.made.pod_network && desired.file(POD_NETWORK).is_none() {
+        // Else the unit would wait at each boot for flannel's subnet, and the runtime for the unit; or set routes of an earlier
+        // network.
+        add_unit(&json!({"nothing": {}}), None, desired);
+    }
+}
+
+fn add_network(spec: &NodeSpec, cluster: &ClusterSpec, desired: &mut Desired) {
     let Some(network) = pods(cluster) else { return };
     let shown = network.to_string();
     if cluster.has_flannel_unit() {
@@ -111,6 +121,25 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     }
 }
 
+/// An interface of this machine that has the name of the pods' bridge and is not the agent's: its addresses are somebody's, and
+/// are not touched.
+pub(super) fn in_the_way(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Option<Mistake> {
+    let own = routes(spec, cluster)?.own.subnet;
+    let bridge = cluster.networks.routes.bridge.as_str();
+    let there = facts.interfaces.iter().find(|interface| interface.name == bridge)?;
+    let problem = if !there.is_bridge {
+        format!("names {bridge}, an interface of this machine that is no bridge")
+    } else if there.is_ours || there.networks == [own] || (there.networks.is_empty() && !there.has_ports) {
+        return None;
+    } else if let Some(network) = there.networks.iter().find(|network| **network != own) {
+        format!("names {bridge}, a bridge of somebody else's with an address of {network}")
+    } else {
+        format!("names {bridge}, a bridge of somebody else's that something is plugged into")
+    };
+    let rule = "the bridge of pods is the agent's, or has no address and nothing plugged into it, or is just as it is to be";
+    Some(Mistake::general("POD_BRIDGE", problem, rule, "give another name, or remove the interface"))
+}
+
 /// The description and its unit, which runs again when what it makes true changes.
 fn add_unit(content: &Value, after: Option<&str>, desired: &mut Desired) {
     add_directory(FOLDER, desired);
@@ -140,7 +169,7 @@ fn add_cni(plugin: &Value, desired: &mut Desired) {
         "name": "pods", "cniVersion": "0.3.1",
         "plugins": [plugin, {"type": "portmap", "capabilities": {"portMappings": true}}],
     });
-    desired.files.push(File::public(format!("{CNI_NETWORKS}/10-heat-node-agent.conflist"), format!("{network:#}\n")));
+    desired.files.push(File::public(CNI_NETWORK, format!("{network:#}\n")));
 }
 
 fn add_route_gate(spec: &NodeSpec, cluster: &ClusterSpec, network: Ipv4Net, peers: Peers, bridge: &str, desired: &mut Desired) {
@@ -241,7 +270,7 @@ mod tests {
     use super::super::fixtures::{arguments, content, file, gate, node, spec, value};
     use super::super::render;
     use super::*;
-    use crate::network::PodNetworkFile;
+    use crate::network::{Interface, Made, PodNetworkFile};
 
     const DOCKER: &str = "/etc/systemd/system/docker.service.d/50-heat-node-agent.conf";
     const CNI: &str = "/etc/cni/net.d/10-heat-node-agent.conflist";
@@ -264,6 +293,68 @@ mod tests {
 
     fn read(desired: &Desired, path: &str) -> Value {
         serde_json::from_str(content(desired, path)).unwrap()
+    }
+
+    fn is_kept_off(desired: &Desired, name: &str) -> bool {
+        let drop_in = file(desired, &format!("/etc/systemd/system/{name}.d/50-heat-node-agent.conf"));
+        desired.units.iter().all(|unit| unit.name != name || (!unit.enable && unit.applies_files))
+            && drop_in.is_some_and(|file| file.content.contains("\nConditionPathExists=!/\n"))
+    }
+
+    #[test]
+    fn an_interface_of_somebody_elses_is_not_taken_for_the_bridge() {
+        let bridge = |name: &str, is_ours, has_ports, networks: &[&str]| Interface {
+            name: name.to_owned(),
+            is_bridge: true,
+            is_ours,
+            has_ports,
+            networks: networks.iter().map(|text| text.parse().unwrap()).collect(),
+        };
+        let card = Interface { is_bridge: false, ..bridge("kbr0", false, false, &["192.0.2.0/24"]) };
+        let changes = ROUTES.to_vec();
+        for (interface, expected) in [
+            (bridge("br0", false, true, &["192.0.2.0/24"]), None),
+            (bridge("kbr0", true, true, &["10.100.9.0/24"]), None),
+            (bridge("kbr0", false, true, &["10.100.1.0/24"]), None),
+            (bridge("kbr0", false, false, &[]), None),
+            (
+                bridge("kbr0", false, true, &["192.0.2.0/24"]),
+                Some("names kbr0, a bridge of somebody else's with an address of 192.0.2.0/24"),
+            ),
+            (bridge("kbr0", false, true, &[]), Some("names kbr0, a bridge of somebody else's that something is plugged into")),
+            (card, Some("names kbr0, an interface of this machine that is no bridge")),
+        ] {
+            let facts = Facts { interfaces: vec![interface], ..Facts::default() };
+            let found = super::super::lacking(&spec(&changes), &facts);
+            assert_eq!(found.first().map(|mistake| mistake.problem.as_str()), expected, "{facts:?}");
+            // Where nothing is asked of the bridge, it is nobody's business.
+            assert!(super::super::lacking(&spec(&[]), &facts).is_empty());
+        }
+    }
+
+    /// flanneld that ran for earlier parameters does not go on beside another network, and what the unit made goes.
+    #[test]
+    fn an_earlier_network_is_taken_away_and_kept_off() {
+        const FLANNELD: &str = "flanneld.service";
+        let made = Facts { made: Made { pod_network: true, flannel: true, ..Made::default() }, ..Facts::default() };
+        for (changes, off, off_after) in [
+            (&[("KUBE_TAG", "v1.9.3")][..], false, false),
+            (&[("KUBE_TAG", "v1.10.3")], true, true),
+            (&[("KUBE_TAG", "v1.9.3"), ("FLANNEL_RUNS_AS", "add-on")], true, true),
+            (&[("NETWORK_DRIVER", "calico")], true, true),
+            (&[("NETWORK_DRIVER", "calico"), ("KUBE_TAG", "v1.9.3")], true, true),
+            // A network of the operator's own may be a flanneld of his own.
+            (&[("NETWORK_DRIVER", "none")], false, true),
+        ] {
+            let spec = spec(changes);
+            let (first, after) = (render(&spec, &Facts::default()), render(&spec, &made));
+            assert_eq!((is_kept_off(&first, FLANNELD), is_kept_off(&after, FLANNELD)), (off, off_after), "{changes:?}");
+            let is_unit = spec.kubernetes.as_ref().unwrap().has_flannel_unit();
+            assert_eq!(described(&first).is_some(), is_unit, "{changes:?}");
+            assert_eq!(described(&after) == Some(PodNetworkFile::Nothing {}), !is_unit, "{changes:?}");
+            let own = unit(&after, POD_NETWORK_UNIT);
+            assert!(own.enable && own.restart_on.contains(POD_NETWORK), "{changes:?}");
+        }
     }
 
     /// docker has flannel's subnet for its bridge, in the order flanneld, the unit, docker; what changes restarts those three.
@@ -409,7 +500,7 @@ mod tests {
                     (&json!("10.100.1.0/24"), &json!("10.100.1.1"))
                 );
             }
-            assert!(desired.units.iter().all(|unit| unit.name != "flanneld.service"));
+            assert!(is_kept_off(&desired, "flanneld.service"));
             let managed = content(&desired, "/etc/NetworkManager/conf.d/90-heat-node-agent.conf");
             assert!(managed.contains("unmanaged-devices=interface-name:kbr0;interface-name:veth*\n"), "{managed}");
             let words = arguments(&desired, "kube-controller-manager.service");

@@ -62,7 +62,10 @@ impl Checks<'_> {
             return;
         };
         let version = flannel.tag.as_deref().and_then(flannel::version_of).filter(|_| is_unit);
-        if let Err(wrong) = flannel::check(&description, version) {
+        if let Some(wrong) = flannel::names(&flannel.options).filter(|_| is_unit) {
+            let problem = format!("{} {}", wrong.field.trim_start_matches("Backend."), wrong.problem);
+            self.wrong("FLANNEL_BACKEND_OPTIONS", problem, wrong.rule, "remove it");
+        } else if let Err(wrong) = flannel::check(&description, version) {
             let (name, field) = match wrong.field.as_str() {
                 "SubnetLen" => ("FLANNEL_NETWORK_SUBNETLEN", String::new()),
                 "SubnetMin" => ("FLANNEL_SUBNET_MIN", String::new()),
@@ -239,6 +242,18 @@ mod tests {
         for (changes, expected) in [
             (&[][..], ""),
             (&[("FLANNEL_BACKEND", "vxlan"), ("FLANNEL_BACKEND_OPTIONS", r#"{"VNI": 7}"#)], ""),
+            (
+                &[("FLANNEL_BACKEND_OPTIONS", r#"{"Type":"vxlan"}"#)],
+                "FLANNEL_BACKEND_OPTIONS Type would take the place of FLANNEL_BACKEND",
+            ),
+            (
+                &[("FLANNEL_BACKEND_OPTIONS", r#"{"type":"vxlan"}"#)],
+                "FLANNEL_BACKEND_OPTIONS type would take the place of FLANNEL_BACKEND",
+            ),
+            (
+                &[("FLANNEL_BACKEND", "vxlan"), ("FLANNEL_BACKEND_OPTIONS", r#"{"VNI": 7, "vni": 8}"#)],
+                "FLANNEL_BACKEND_OPTIONS vni is given twice",
+            ),
             (
                 &[("FLANNEL_BACKEND_OPTIONS", r#"{"VNI": 7}"#)],
                 "FLANNEL_BACKEND_OPTIONS VNI is no option of host-gw that is known",

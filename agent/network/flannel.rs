@@ -135,7 +135,7 @@ impl Wrong {
 pub fn description(subnets: &Subnets, backend: &str, options: &Map<String, Value>) -> String {
     let mut of_backend = Map::new();
     of_backend.insert("Type".to_owned(), json!(backend));
-    for (name, value) in options {
+    for (name, value) in options.iter().filter(|(name, _)| !is_type(name)) {
         of_backend.insert(canonical(backend, name).unwrap_or(name).to_owned(), value.clone());
     }
     let mut out = Map::new();
@@ -148,6 +148,26 @@ pub fn description(subnets: &Subnets, backend: &str, options: &Map<String, Value
     }
     out.insert("Backend".to_owned(), Value::Object(of_backend));
     format!("{:#}\n", Value::Object(out))
+}
+
+/// Whether an option of that name would take the place of the backend itself, as flannel reads it.
+fn is_type(name: &str) -> bool {
+    name.eq_ignore_ascii_case("Type")
+}
+
+/// What is wrong with the names of a backend's options, before they are in a description.
+#[must_use]
+pub fn names(options: &Map<String, Value>) -> Option<Wrong> {
+    if let Some(name) = options.keys().find(|name| is_type(name)) {
+        return Some(Wrong::new(
+            format!("Backend.{name}"),
+            "would take the place of FLANNEL_BACKEND",
+            "the backend is chosen by FLANNEL_BACKEND alone",
+        ));
+    }
+    let twice =
+        options.keys().enumerate().find(|(at, name)| options.keys().take(*at).any(|other| other.eq_ignore_ascii_case(name)));
+    twice.map(|(_, name)| Wrong::new(format!("Backend.{name}"), "is given twice", "flannel reads names in any letter case"))
 }
 
 /// flannel's reader takes any letter case; the description has one spelling.

@@ -15,6 +15,10 @@ pub const ROUTE_PROTOCOL: &str = "72";
 /// The comment of the rules that let pods through. Those of the host's firewall have another: [`super::firewall`].
 pub const COMMENT: &str = "heat-node-agent";
 
+/// The alias of a bridge that we made (`ip link set dev NAME alias …`). The kernel keeps it as long as the bridge is there, so that
+/// it says of the bridge itself whose it is; nobody else's bridge is given or loses an address.
+pub const ALIAS: &str = "heat-node-agent";
+
 /// The words of a command: arguments of `ip` or of `iptables`.
 pub type Words = Vec<String>;
 
@@ -37,16 +41,56 @@ pub struct Link {
     pub is_up: bool,
     /// Whether it is a bridge, and no port of one.
     pub is_bridge: bool,
+    /// Whether it has our [`ALIAS`].
+    pub is_ours: bool,
 }
 
 /// An interface, from `ip -d -o link show dev NAME`.
 #[must_use]
 pub fn link(said: &str) -> Link {
     let flags = said.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
+    // The alias is a line of its own, and any text.
+    let (alias, said): (Vec<&str>, Vec<&str>) = said.split('\\').partition(|line| line.trim_start().starts_with("alias "));
     Link {
+        is_ours: alias.iter().any(|line| line.trim().strip_prefix("alias ") == Some(ALIAS)),
         is_up: flags.is_some_and(|(flags, _)| flags.split(',').any(|flag| flag == "UP")),
         // Its kind stands alone, behind the address; `-o` writes a backslash for the end of a line.
-        is_bridge: said.split_whitespace().any(|word| word.trim_start_matches('\\') == "bridge"),
+        is_bridge: said.iter().any(|line| line.split_whitespace().any(|word| word == "bridge")),
+    }
+}
+
+/// Names of the bridges that we made, from `ip -d -o link show`.
+#[must_use]
+pub fn our_bridges(said: &str) -> Vec<String> {
+    let ours = said.lines().filter(|line| link(line).is_ours && link(line).is_bridge);
+    // `4: kbr0: <…`, and `4: kbr0@if3: <…` of one that is a port of something.
+    ours.filter_map(|line| Some(line.split(": ").nth(1)?.split('@').next()?.to_owned())).collect()
+}
+
+/// What a bridge that is there is to the one that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// We made it: its addresses are ours to change.
+    Ours,
+    /// Nobody uses it: no address, nothing plugged in. It becomes ours.
+    Free,
+    /// Somebody else made it just as it is to be: it is left alone.
+    AsWanted,
+    /// It is somebody else's.
+    Foreign,
+}
+
+/// Whose a bridge is.
+#[must_use]
+pub fn claim(link: Link, addresses: &[Ipv4Net], has_ports: bool, wanted: Ipv4Net) -> Claim {
+    if link.is_ours {
+        Claim::Ours
+    } else if *addresses == [wanted] {
+        Claim::AsWanted
+    } else if addresses.is_empty() && !has_ports {
+        Claim::Free
+    } else {
+        Claim::Foreign
     }
 }
 
@@ -174,10 +218,13 @@ pub fn without_strays(found: &[Route], peers: &[Peer]) -> Vec<Words> {
 ///
 /// They are two rules and no policy: what else the host forwards stays as closed as it was. They go to the top, above the
 /// final reject that a distribution's firewall may have; docker starts later and puts its own above them, and flushes nothing.
+///
+/// Without a network ours are taken away.
 #[must_use]
-pub fn let_through(said: &str, network: Ipv4Net) -> Vec<Words> {
+pub fn let_through(said: &str, network: Option<Ipv4Net>) -> Vec<Words> {
     let tail = format!("-m comment --comment {COMMENT} -j ACCEPT");
-    let wanted = [format!("-s {network} {tail}"), format!("-d {network} {tail}")];
+    let both = |network: Ipv4Net| [format!("-s {network} {tail}"), format!("-d {network} {tail}")];
+    let wanted: Vec<String> = network.map(both).into_iter().flatten().collect();
     let ours = said.lines().filter_map(|line| line.strip_prefix("-A FORWARD ")).filter(|rule| rule.ends_with(&tail));
     let (kept, strays): (Vec<&str>, Vec<&str>) = ours.partition(|rule| wanted.iter().any(|wanted| wanted == rule));
     let strays = strays.into_iter().map(|rule| words(&format!("-D FORWARD {rule}")));
@@ -236,13 +283,41 @@ mod tests {
     fn a_bridge_without_a_carrier_is_up_all_the_same() {
         let bridge = "\\    link/ether 2a:.. brd ff:ff:ff:ff:ff:ff promiscuity 0 \\    bridge forward_delay 1500 hello_time 200 ";
         let port = "\\    link/ether 2a:.. brd ff:ff:ff:ff:ff:ff promiscuity 1 \\    veth \\    bridge_slave state forwarding ";
-        for (flags, details, is_up, is_bridge) in [
-            ("<NO-CARRIER,BROADCAST,MULTICAST,UP>", bridge, true, true),
-            ("<BROADCAST,MULTICAST,LOWER_UP>", bridge, false, true),
-            ("<BROADCAST,MULTICAST,UP,LOWER_UP>", port, true, false),
+        let ours = &format!("{bridge}\\    alias heat-node-agent");
+        let other = &format!("{port}\\    alias the bridge of heat-node-agent");
+        for (flags, details, is_up, is_bridge, is_ours) in [
+            ("<NO-CARRIER,BROADCAST,MULTICAST,UP>", bridge, true, true, false),
+            ("<BROADCAST,MULTICAST,LOWER_UP>", bridge, false, true, false),
+            ("<BROADCAST,MULTICAST,UP,LOWER_UP>", port, true, false, false),
+            ("<BROADCAST,MULTICAST,UP,LOWER_UP>", ours, true, true, true),
+            ("<BROADCAST,MULTICAST,UP,LOWER_UP>", other, true, false, false),
         ] {
             let said = format!("4: kbr0: {flags} mtu 1500 qdisc noqueue state DOWN mode DEFAULT group default {details}");
-            assert_eq!(link(&said), Link { is_up, is_bridge }, "{said}");
+            assert_eq!(link(&said), Link { is_up, is_bridge, is_ours }, "{said}");
+        }
+        let line = |name: &str, details: &str| {
+            format!("4: {name}: <UP> mtu 1500 qdisc noqueue state DOWN mode DEFAULT group default {details}\n")
+        };
+        let said = [line("eth0", port), line("br0", bridge), line("kbr0", ours), line("veth1@if2", port)].concat();
+        assert_eq!(our_bridges(&said), ["kbr0"]);
+    }
+
+    /// What an operator's bridge has stays on it: only ours is readdressed.
+    #[test]
+    fn a_bridge_is_ours_by_its_alias_alone() {
+        let wanted = net("10.0.1.1/24");
+        for (is_ours, addresses, has_ports, expected) in [
+            (true, &["10.0.9.1/24"][..], true, Claim::Ours),
+            (false, &[], false, Claim::Free),
+            (false, &[], true, Claim::Foreign),
+            (false, &["192.0.2.11/24"], true, Claim::Foreign),
+            (false, &["192.0.2.11/24"], false, Claim::Foreign),
+            (false, &["10.0.1.1/24"], true, Claim::AsWanted),
+            (false, &["10.0.1.1/24", "192.0.2.11/24"], true, Claim::Foreign),
+        ] {
+            let addresses: Vec<_> = addresses.iter().map(|text| net(text)).collect();
+            let link = Link { is_up: true, is_bridge: true, is_ours };
+            assert_eq!(claim(link, &addresses, has_ports, wanted), expected, "{is_ours} {addresses:?} {has_ports}");
         }
     }
 
@@ -319,7 +394,10 @@ mod tests {
                 vec!["-D FORWARD -s 10.2.0.0/16 -m comment --comment heat-node-agent -j ACCEPT"],
             ),
         ] {
-            assert_eq!(lines(&let_through(&said, network)), wanted, "{said}");
+            assert_eq!(lines(&let_through(&said, Some(network))), wanted, "{said}");
         }
+        // No network at all takes ours away, and nobody else's.
+        let gone = lines(&let_through(&format!("{docker}{others}{both}"), None));
+        assert_eq!(gone, [add[1], add[0]].map(|rule| rule.replace("-I", "-D")));
     }
 }

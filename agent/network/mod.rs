@@ -19,6 +19,8 @@ use crate::desired::Peer;
 pub const POD_NETWORK: &str = "/etc/heat-node-agent/pod-network.json";
 /// The unit.
 pub const POD_NETWORK_UNIT: &str = "heat-node-pod-network.service";
+/// The network that runtimes read, where a CNI plugin makes the bridge.
+pub const CNI_NETWORK: &str = "/etc/cni/net.d/10-heat-node-agent.conflist";
 /// What `heat-node-agent firewall` reads.
 pub const FIREWALL: &str = "/etc/heat-node-agent/firewall.json";
 /// The unit that runs it, after the firewall's own.
@@ -57,20 +59,51 @@ pub enum PodNetworkFile {
         /// The other nodes.
         peers: Vec<Peer>,
     },
+    /// The network is none of the agent's any more: what an earlier one left on the node is taken away.
+    Nothing {},
 }
 
 /// The content of [`FIREWALL`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FirewallFile {
-    /// Whose rules they become.
-    pub tool: FirewallTool,
+    /// Whose rules they become; nobody's where only those of earlier parameters are taken away.
+    pub tool: Option<FirewallTool>,
+    /// Who is asked no more, and gives back what became a rule of his.
+    #[serde(default)]
+    pub cleared: Vec<FirewallTool>,
     /// What is let in.
     pub open: Vec<Opening>,
 }
 
+/// What the agent made on this node by earlier parameters, as the files that it wrote for its units say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Firewalls that may hold rules of ours.
+    pub firewalls: Vec<FirewallTool>,
+    /// Whether there is a description of the network of pods.
+    pub pod_network: bool,
+    /// Whether flanneld was set up as a unit, or kept off.
+    pub flannel: bool,
+}
+
+/// A network interface of this machine, as far as a bridge of pods may be in its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a bridge.
+    pub is_bridge: bool,
+    /// Whether the agent made it: it has our [`links::ALIAS`].
+    pub is_ours: bool,
+    /// Whether something is plugged into it.
+    pub has_ports: bool,
+    /// Networks that its own addresses are in.
+    pub networks: Vec<Ipv4Net>,
+}
+
 /// Who keeps the host's firewall.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FirewallTool {
     /// `nftables.service` with `/etc/nftables.conf`, or `/etc/sysconfig/nftables.conf`.
@@ -79,6 +112,18 @@ pub enum FirewallTool {
     Firewalld,
     /// `iptables.service` of Fedora's iptables-services.
     IptablesServices,
+}
+
+impl FirewallTool {
+    /// As `FIREWALL` names it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Firewalld => "firewalld",
+            Self::IptablesServices => "iptables-services",
+        }
+    }
 }
 
 /// Ports that the node's own services are reached by.

@@ -13,6 +13,12 @@ pub struct Notify {
 }
 
 impl Notify {
+    /// Whether systemd listens, as it does to the main process of a unit of the type notify.
+    #[must_use]
+    pub fn is_heard() -> bool {
+        std::env::var_os("NOTIFY_SOCKET").is_some()
+    }
+
     /// Settings are loaded and the bus answers.
     pub fn ready(&self) {
         tell(NotifyState::Ready);

@@ -66,8 +66,8 @@ def is_open(port: int) -> bool:
     return in_lab(PYTHON, "-c", ASK, IP, port).stdout.strip() == "ConnectionRefusedError"
 
 
-def want(host, tool: str, openings: list):
-    host.write(FILE, json.dumps({"tool": tool, "open": openings}))
+def want(host, tool: str | None, openings: list, cleared: tuple[str, ...] = ()):
+    host.write(FILE, json.dumps({"tool": tool, "cleared": cleared, "open": openings}))
 
 
 def start(host, tool: str, service: str):
@@ -109,6 +109,16 @@ def test_nftables(hosts):
     want(host, "nftables", [])
     host.exec("systemctl", "reload", UNIT)
     assert not is_open(10250) and "heat-node-agent" not in host.sh(rules) and "an operator's" in host.sh(rules)
+    # What was made for nftables goes where FIREWALL becomes off, and does not come back with the firewall.
+    want(host, "nftables", OPEN)
+    host.exec("systemctl", "reload", UNIT)
+    assert is_open(2379)
+    want(host, None, [], ("nftables",))
+    host.exec("systemctl", "restart", UNIT)
+    assert not is_open(2379) and "heat-node-agent" not in host.sh(rules) and "an operator's" in host.sh(rules)
+    changes_nothing(host, rules)
+    host.exec("systemctl", "reload", "nftables.service")
+    assert host.is_active(UNIT) and "heat-node-agent" not in host.sh(rules)
     # At boot, too.
     want(host, "nftables", OPEN)
     host.sh("nft flush ruleset")  # the network namespace outlives PID 1 here
@@ -130,7 +140,15 @@ def test_iptables_services(hosts):
         host.exec("systemctl", verb, "iptables.service")
         assert is_open(2379), verb
     assert host.is_active(UNIT)
-    want(host, "iptables-services", [])
+    # Another firewall is named that is there, too: its own rules come, the earlier one's go.
+    want(host, "nftables", OPEN, ("iptables-services",))
+    host.exec("systemctl", "restart", UNIT)
+    assert not is_open(2379) and host.read("/etc/sysconfig/iptables") == SAVED
+    assert "heat-node-agent" not in host.sh("iptables -S")
+    want(host, "iptables-services", OPEN)
+    host.exec("systemctl", "restart", UNIT)
+    assert is_open(2379)
+    want(host, None, [], ("iptables-services", "firewalld"))  # what is not installed has nothing to give back
     host.exec("systemctl", "restart", UNIT)
     assert not is_open(2379) and host.read("/etc/sysconfig/iptables") == SAVED
     assert "heat-node-agent" not in host.sh("iptables -S")
@@ -151,9 +169,19 @@ def test_firewalld(hosts):
     host.exec("systemctl", "restart", "firewalld.service")
     host.wait_for(lambda: is_open(10250))
     assert host.is_active(UNIT)
-    want(host, "firewalld", [])
-    host.exec("systemctl", "reload", UNIT)
+    want(host, None, [], ("firewalld",))
+    host.exec("systemctl", "restart", UNIT)
     assert not is_open(10250) and "heat-node" not in host.sh("firewall-cmd --permanent --get-policies")
+    # While firewalld does not run nobody can be told; its next start is waited for.
+    want(host, "firewalld", OPEN)
+    host.exec("systemctl", "restart", UNIT)
+    assert is_open(2379)
+    host.exec("systemctl", "stop", "firewalld.service")
+    want(host, None, [], ("firewalld",))
+    host.exec("systemctl", "restart", UNIT)
+    host.exec("systemctl", "start", "firewalld.service")
+    host.wait_for(lambda: "heat-node" not in host.sh("firewall-cmd --permanent --get-policies"), what="our policies go")
+    assert not is_open(2379)
 
 
 @pytest.mark.parametrize("tool, words", [("firewalld", "firewall-cmd is not installed"), ("nftables", "nft is not installed")])

@@ -166,7 +166,49 @@ def test_static_routes_come_back_and_follow_the_parameters(hosts):
     assert f"10.0.7.0/24 via {PEER} dev eth0 \n" in routes and "10.0.8.0/24 via 10.77.0.99" in routes
     assert f"10.0.4.0/24 via {PEER} dev eth0 proto 72" in routes
 
+    # A bridge of somebody else's keeps what it has, and is named.
+    n1.sh("ip netns del pod; ip link del kbr0; ip link add kbr0 type bridge; ip addr add 192.0.2.1/24 dev kbr0")
+    done = n1.exec("heat-node-agent", "pod-network", check=False)
+    assert done.returncode == 1 and "it is there, somebody else made it, and it has 192.0.2.1/24" in done.stderr
+    assert "POD_BRIDGE" in done.stderr and "inet 192.0.2.1/24" in n1.sh("ip -4 -o addr show dev kbr0")
+    # One without address and ports is taken, and is ours from then on: another address takes the place of the first.
+    n1.sh("ip addr flush dev kbr0")
+    n1.exec("heat-node-agent", "pod-network", check=False)
+    assert "inet 10.0.1.1/24" in n1.sh("ip -4 -o addr show dev kbr0") and "alias heat-node-agent" in n1.sh("ip link show kbr0")
+    want(n1, "routes", network="10.0.0.0/16", bridge="kbr0", address="10.0.6.1/24", peers=peers[1:])
+    n1.exec("heat-node-agent", "pod-network")
+    assert n1.sh("ip -4 -o addr show dev kbr0 | awk '{print $4}'") == "10.0.6.1/24\n"
+    # Another name, and no network at all: what we made goes, whatever else is there stays.
+    want(n1, "routes", network="10.0.0.0/16", bridge="kbr1", address="10.0.6.1/24", peers=peers[1:])
+    n1.exec("heat-node-agent", "pod-network")
+    assert "kbr0" not in n1.sh("ip link") and "proto 72" in n1.sh("ip route")
+    n1.write("/etc/cni/net.d/10-heat-node-agent.conflist", "{}")
+    n1.write("/etc/cni/net.d/20-other.conflist", "{}")
+    want(n1, "nothing")
+    n1.exec("systemctl", "restart", UNIT)
+    assert "kbr1" not in n1.sh("ip link") and "proto 72" not in n1.sh("ip route") and f"10.0.7.0/24 via {PEER} dev eth0 \n" in n1.sh("ip route")
+    assert "comment heat-node-agent" not in n1.sh("iptables -S FORWARD") and n1.sh("ls /etc/cni/net.d") == "20-other.conflist\n"
+
     # An interface of that name that is none of ours.
-    n1.sh("ip netns del pod; ip link del kbr0; ip link add kbr0 type veth peer name other")
+    want(n1, "routes", network="10.0.0.0/16", bridge="kbr0", address="10.0.1.1/24", peers=peers[1:])
+    n1.sh("ip link add kbr0 type veth peer name other")
     done = n1.exec("heat-node-agent", "pod-network", check=False)
     assert done.returncode == 1 and "making the bridge kbr0: it is there and no bridge" in " ".join(done.stderr.replace("\n ", ":").split()).replace("heat-node-agent: ", "")
+
+
+def test_routes_come_once_the_network_does(hosts):
+    """At boot the network may be down: the unit does not hold up the runtime, and tries on by itself."""
+    n1, n2 = hosts("n1", ip=IP, base="base"), hosts("n2", ip=PEER, base="base")
+    peers = [{"subnet": "10.0.2.0/24", "node": PEER}, {"subnet": "10.0.3.0/24", "node": "10.77.0.13"}]
+    n1.install_agent()
+    n1.sh("ip link set eth0 down")
+    want(n1, "routes", network="10.0.0.0/16", bridge="kbr0", address="10.0.1.1/24", peers=peers)
+    n1.exec("systemctl", "enable", "-q", "--now", UNIT)
+    assert n1.is_active(UNIT) and "proto 72" not in n1.sh("ip route")
+    assert f"there is no way to {PEER}" in said(n1) and "2 of 2 routes are missing" in n1.sh(f"systemctl show -P StatusText {UNIT}")
+    # A run by hand ends, and says so.
+    assert n1.exec("heat-node-agent", "pod-network", check=False).returncode == 1
+    n1.sh(f"ip link set eth0 up; ip addr replace {IP}/24 dev eth0")
+    n1.wait_for(lambda: n1.sh("ip route").count("proto 72") == 2, what="both routes")
+    n1.wait_for(lambda: "all routes are there after" in said(n1), what="the end of trying")
+    assert n1.is_active(UNIT) and n2.name and n1.sh(f"systemctl show -P SubState {UNIT}") == "exited\n"

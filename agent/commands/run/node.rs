@@ -212,9 +212,10 @@ pub(in crate::commands) fn wait_id(deployment: &Deployment, hostname: &str) -> S
 }
 
 impl Node {
-    /// What the machine is; looked at once, when the first node asks for it.
+    /// What the machine is, looked at once, when the first node asks for it; and what is on it now.
     pub(super) fn facts(&self) -> Facts {
-        self.machine.get_or_init(|| crate::commands::facts::of_machine(&self.root)).clone()
+        let machine = self.machine.get_or_init(|| crate::commands::facts::of_machine(&self.root)).clone();
+        crate::commands::facts::anew(&self.root, machine)
     }
 
     /// The FAILURE of a node that is not begun, if its wait handle at least can be read.
