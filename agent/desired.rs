@@ -146,7 +146,7 @@ impl fmt::Display for VolumeRole {
 /// When a volume may be formatted (design.md 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FormatPolicy {
-    /// No signature of any kind, and first and last MiB zero.
+    /// No signature of any kind, and zeros wherever a survey reads (`storage/survey.rs`).
     #[default]
     IfBlank,
     /// No signature of any kind: for volumes encrypted below the guest, which read as noise.

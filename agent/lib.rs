@@ -23,6 +23,7 @@ pub mod freshness;
 pub mod http;
 pub mod identity;
 pub mod kubernetes;
+pub mod listeners;
 pub mod metadata;
 pub mod network;
 pub mod openstack;

@@ -37,6 +37,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
     if let Command::Catalog = &cli.command {
         return commands::print(&journal_catalog()).map(|()| exit::OK);
     }
+    if let Command::PortHolders { ports } = &cli.command {
+        return commands::port_holders::run(ports);
+    }
     if let Command::PodNetwork = &cli.command {
         return commands::pod_network::run();
     }
@@ -97,6 +100,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::HookRun { .. }
         | Command::Catalog
         | Command::PodNetwork
+        | Command::PortHolders { .. }
         | Command::Firewall
         | Command::Verify { .. }
         | Command::InstanceGuard => Ok(exit::OK),

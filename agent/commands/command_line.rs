@@ -200,6 +200,12 @@ pub enum Command {
     /// Whether the node's services may start on this machine
     #[command(hide = true)]
     InstanceGuard,
+    /// Who listens on TCP ports
+    #[command(hide = true)]
+    PortHolders {
+        /// The ports
+        ports: Vec<u16>,
+    },
     /// Makes this node's part of the network of pods: docker's bridge, a bridge and routes, rules
     ///
     /// From /etc/heat-node-agent/pod-network.json. heat-node-pod-network.service runs it at each boot, without the daemon.

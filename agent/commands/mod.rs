@@ -11,6 +11,7 @@ pub mod metadata;
 pub mod order;
 pub mod plan;
 pub mod pod_network;
+pub mod port_holders;
 pub mod run;
 pub mod signal;
 pub mod status;

@@ -21,9 +21,10 @@ use super::{
     write,
 };
 use crate::clock::{Clock, Stopwatch};
-use crate::desired::{Desired, Gate, Need, Unit, Volume};
+use crate::desired::{Desired, Gate, Need, Probe, Unit, Volume};
 use crate::error::{Error, Kind, Result};
 use crate::files::Tree;
+use crate::listeners::{Holder, refused_ports};
 use crate::network::flannel::Version;
 use crate::order::gather;
 use crate::report::status::ConditionState;
@@ -105,6 +106,12 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
             if let Some(unit) = failure.unit.as_ref().filter(|_| !failure.unstartable) {
                 let said = context.clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default();
                 failure.cause.push_str(&quoted_words(unit, &said));
+                let taken = name_holders(desired, unit, &said, words);
+                if let Some(holder) = context.clock.limit(WORDS_LIMIT, taken).await.flatten() {
+                    failure.cause.push_str(&format!("; {}", holder.told()));
+                    failure.remedy =
+                        format!("{} frees the port; or move its holder to another one. {}", holder.remedy(), failure.remedy);
+                }
             }
             context.report.step_failed(&failure.step, context.clock.now(), &failure.cause, &failure.remedy);
             // Volumes tell of their own failures.
@@ -706,6 +713,36 @@ fn quoted_words(unit: &str, said: &[String]) -> String {
         }
     }
     if words.is_empty() { words } else { format!(" (last lines of {unit}: {words})") }
+}
+
+/// Who else holds a port of a unit that failed: one that the unit itself said it could not listen on, or the one of a gate of its
+/// own, which somebody may answer in its place.
+async fn name_holders(desired: &Desired, unit: &str, said: &[String], words: &impl LastWords) -> Option<Holder> {
+    let refused = refused_ports(said);
+    let of_gates =
+        desired.gates.iter().filter(|gate| gate.unit.as_deref() == Some(unit)).filter_map(|gate| own_port(&gate.probe));
+    let ports: BTreeSet<u16> = refused.iter().copied().chain(of_gates).collect();
+    if ports.is_empty() {
+        return None;
+    }
+    // A gate may ask another service of the node, and who serves for a unit may run in a scope.
+    let is_in_the_way = |holder: &Holder| match holder.unit.as_deref() {
+        Some(holding) if holding == unit => false,
+        Some(holding) if !refused.contains(&holder.port) => {
+            holding.ends_with(".service") && desired.units.iter().all(|unit| unit.name != holding)
+        }
+        _ => refused.contains(&holder.port),
+    };
+    words.holders(&ports).await.into_iter().find(is_in_the_way)
+}
+
+/// The port of this machine that a gate asks.
+fn own_port(probe: &Probe) -> Option<u16> {
+    let (Probe::Http { url, .. } | Probe::HttpJson { url, .. }) = probe else { return None };
+    let (_, rest) = url.split_once("://")?;
+    let (host, port) = rest.split('/').next()?.rsplit_once(':')?;
+    let is_own = host.starts_with("127.") || host == "localhost" || host == "[::1]";
+    port.parse().ok().filter(|_| is_own)
 }
 
 /// A volume on which something hangs (a disk that does not answer, a program that does not end).

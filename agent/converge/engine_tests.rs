@@ -19,6 +19,7 @@ use crate::desired::{
 };
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
+use crate::listeners::Holder;
 use crate::network::flannel::Version;
 use crate::reach::Answer;
 use crate::report::status::ConditionState;
@@ -52,6 +53,8 @@ struct Fake {
     absent: Vec<String>,
     /// What units said last.
     words: Vec<String>,
+    /// Who listens.
+    holders: Vec<Holder>,
     /// Nodes where packets of pods do not arrive.
     silent: Vec<String>,
     /// Nobody can listen to systemd for long.
@@ -87,6 +90,7 @@ impl Fake {
             owed: None,
             absent: Vec::new(),
             words: Vec::new(),
+            holders: Vec::new(),
             silent: Vec::new(),
             deaf: false,
             listened: Mutex::default(),
@@ -211,6 +215,10 @@ impl LastWords for Fake {
     async fn last_words(&self, unit: &str) -> Vec<String> {
         self.log(format!("words of {unit}"));
         self.words.clone()
+    }
+
+    async fn holders(&self, ports: &BTreeSet<u16>) -> Vec<Holder> {
+        self.holders.iter().filter(|holder| ports.contains(&holder.port)).cloned().collect()
     }
 }
 
@@ -1148,6 +1156,40 @@ async fn what_a_unit_said_last_stands_behind_the_cause() {
         assert!(!failure.cause.contains("last lines"), "{load_state}: {}", failure.cause);
     }
     assert!(!fake.take_log().iter().any(|line| line.starts_with("words")));
+}
+
+#[tokio::test]
+async fn who_holds_a_port_of_a_unit_that_failed_is_named() {
+    let machine = Machine::new(manual());
+    let (key, value) = ("health".to_owned(), "true".to_owned());
+    let asks = |url: &str| Gate {
+        probe: Probe::HttpJson { url: url.into(), key: key.clone(), value: value.clone(), identity: None },
+        ..gate("g", Some("x.service"), 1, &[])
+    };
+    let mut fake = Fake::new(&machine.clock, &[("x.service", "failed"), ("y.service", "active")]);
+    let units = vec![unit("y.service", &[], &[])];
+    let held = |port: u16, unit: Option<&str>| Holder { port, pid: 812, name: "nc".into(), unit: unit.map(str::to_owned) };
+    let bind = "listen tcp 127.0.0.1:2380: bind: address already in use";
+    for (url, said, holder, told) in [
+        ("http://127.0.0.1:2379/health", "", held(2379, Some("foo.service")), "; port 2379 is held by nc (pid 812, foo.service)"),
+        ("http://127.0.0.1:2379/health", bind, held(2380, None), "; port 2380 is held by nc (pid 812)"),
+        ("http://127.0.0.1:2379/health", bind, held(2380, Some("y.service")), "; port 2380 is held by nc (pid 812, y.service)"),
+        // The unit itself, a service that it needs, one that serves for it, and another machine's port.
+        ("http://127.0.0.1:2379/health", bind, held(2380, Some("x.service")), ""),
+        ("http://127.0.0.1:2379/health", "", held(2379, Some("y.service")), ""),
+        ("http://127.0.0.1:2379/health", "", held(2379, Some("runc-x.scope")), ""),
+        ("http://127.0.0.1:2379/health", "", held(2379, None), ""),
+        ("https://192.0.2.1:6443/healthz", "", held(6443, Some("foo.service")), ""),
+    ] {
+        fake.words = vec![said.to_owned()];
+        fake.holders = vec![holder];
+        fake.answers.lock().unwrap().push_back(Err(Error::transient("refused")));
+        let desired = Desired { gates: vec![asks(url)], units: units.clone(), ..Desired::default() };
+        let failure = machine.converge(&desired, &fake).await.unwrap_err();
+        let named = failure.cause.rfind("; port").map_or("", |at| &failure.cause[at..]);
+        assert_eq!(named, told, "{}", failure.cause);
+        assert_eq!(failure.remedy.contains("frees the port"), !told.is_empty(), "{}", failure.remedy);
+    }
 }
 
 /// systemd tries again for ever, and so would the wait.

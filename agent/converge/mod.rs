@@ -43,6 +43,7 @@ pub use plan::{Plan, plan};
 
 use crate::desired::{ClientIdentity, Desired, Object, Volume};
 use crate::error::{Error, Result};
+use crate::listeners::Holder;
 use crate::report::{Code, Event, Phase};
 use crate::systemd::{Enabled, JobOutcome, Systemd, UnitState};
 
@@ -216,11 +217,13 @@ pub trait Prober {
     fn connect(&self, socket: &str) -> impl Future<Output = Result<()>>;
 }
 
-/// Reads what units said last.
+/// Finds out why a unit failed: what it said last, and who is in its way.
 pub trait LastWords {
     /// The last lines of a unit's own processes and of what systemd could not run for it, oldest first, secrets masked; none
     /// where the journal does not tell. It takes a few seconds at most.
     fn last_words(&self, unit: &str) -> impl Future<Output = Vec<String>>;
+    /// Who listens on these TCP ports; nobody where that cannot be told. It takes a few seconds at most.
+    fn holders(&self, ports: &BTreeSet<u16>) -> impl Future<Output = Vec<Holder>>;
 }
 
 /// What converge asks of systemd. [`Systemd`] is the one implementation outside tests.

@@ -1,6 +1,6 @@
 //! Brings a volume into its place: find, check, format, mount, mark.
 //!
-//! What may be done is decided by [`decide`] alone. A file each: `evidence` reads what the decision needs, `format` and
+//! What may be done is decided by [`decide`](crate::storage::interlock::decide) alone. A file each: `evidence` reads what the decision needs, `format` and
 //! `mounting` carry it out, `record` notes each step before the next, so that a crash at any point is taken up where it
 //! happened; `pool`, `data_move` and `growth` are for what lies on a volume. One that is in place costs one look at sysfs
 //! and the mount table.
@@ -8,6 +8,7 @@
 mod data_move;
 mod early;
 mod evidence;
+mod fill;
 mod format;
 mod growth;
 mod mounting;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 pub use self::data_move::KEY as MOVE_KEY;
 use self::evidence::inspection;
+pub use self::fill::{Fills, Sight};
 use self::format::mkfs_key;
 pub use self::growth::Growths;
 use self::mounting::UNIT_LIMIT;
@@ -33,7 +35,7 @@ use crate::error::{Error, Kind, Result};
 use crate::files::Tree;
 use crate::report::{Code, Event, Phase, Report};
 use crate::storage::identity::matching;
-use crate::storage::interlock::{Decision, Evidence, decide};
+use crate::storage::interlock::{Decision, Evidence};
 use crate::storage::marker::{Record, State};
 use crate::storage::mount_unit;
 use crate::storage::probe::{Disk, Mount, Probe};
@@ -292,11 +294,7 @@ impl<H: Hands> VolumeKeeper<H> {
                 let message = format!("volume {} is {}", volume.disk, disk.node.display());
                 self.report.emit(event(Code::VolumeFound, volume, message).duration(course.started.elapsed()));
             }
-            let mut decision = decide(volume, &evidence);
-            if let (Decision::ReadMarker, Some(disk)) = (&decision, &disk) {
-                self.look_inside(volume, disk, &mut evidence).await?;
-                decision = decide(volume, &evidence);
-            }
+            let decision = self.judge(volume, disk.as_ref(), &mut evidence).await?;
             if let Decision::Refuse { found, .. } = &decision {
                 let since = fleeting.get_or_insert_with(|| self.clock.start()).elapsed();
                 if is_fleeting(&evidence, since, course) {

@@ -133,6 +133,12 @@ impl Programs {
         Ok(Self { state, systemd, executable, clock })
     }
 
+    /// The agent's own program.
+    #[must_use]
+    pub fn executable(&self) -> &Path {
+        &self.executable
+    }
+
     /// The unit that runs the job.
     #[must_use]
     pub fn unit(key: &str) -> String {

@@ -222,6 +222,14 @@ messages! {
         "A volume in use has gone, cannot be written, or is full",
         "Its services cannot work, and systemd does not start them over and over.",
         "The remedy says what brings it back. With DRIFT=repair the agent then starts the services; else `systemctl start` does.";
+    VolumeSurveyed = "HNA-0394", Info, "60ee2e2e12274beeaefcbac55777242d",
+        "A volume that may be blank was read in depth",
+        "The message says how much of it was read. docs/volumes.md lists the places.",
+        "Nothing needs to be done.";
+    PoolNearlyFull = "HNA-0395", Error, "c410607e3280452cbce984eab51237d4",
+        "Docker's thin pool is nearly full",
+        "Where less than a tenth of its data or metadata is free, docker makes no new layer or container; a full pool stops those that write.",
+        "The remedy has the command: remove what nobody uses, or extend the volume, which the pool follows.";
     DeploymentSeen = "HNA-0401", Info, "011d2856e36d4d4282b45de7c0eee3d0",
         "A new deployment is recorded",
         "It runs when those before it in the list have ended.",

@@ -203,9 +203,10 @@ fn steps(node: &NodeStatus) -> Vec<Condition> {
     }
     let certificates = node.certificates.as_ref().and_then(|all| all.waits.clone());
     let network = node.pod_network.as_ref().and_then(super::status::PodNetworkStatus::condition);
+    let pool = node.thin_pool.as_ref().and_then(super::status::ThinPoolStatus::condition);
     // What an authority waits for is of a node that was not put in place whole, too.
     let of_certificates = certificates.filter(|_| ["applied", "rejected"].contains(&node.state.as_str()));
-    for waits in of_certificates.into_iter().chain(network.filter(|_| node.state == "applied")) {
+    for waits in of_certificates.into_iter().chain(network.into_iter().chain(pool).filter(|_| node.state == "applied")) {
         // A step that failed says more.
         if !steps.iter().any(|step| step.name == waits.name && step.state == Failed) {
             steps.retain(|step| step.name != waits.name);
@@ -350,7 +351,7 @@ mod tests {
     use crate::report::Phase;
     use crate::report::status::{
         AgentStatus, CertificatesStatus, METADATA, MetadataStatus, PodNetworkStatus, SCHEMA_VERSION, STATE, SignalStatus,
-        SourceStatus, Verdict,
+        SourceStatus, ThinPoolStatus, Verdict,
     };
 
     const AT: &str = "2026-03-01T12:00:00Z";
@@ -399,6 +400,7 @@ mod tests {
             steps,
             certificates: None,
             pod_network: None,
+            thin_pool: None,
         }
     }
 
@@ -521,6 +523,16 @@ mod tests {
                 }),
                 true,
                 "waiting for node > pod network",
+                Well,
+            ),
+            (
+                "a thin pool is nearly full",
+                changed(|s| {
+                    let pool = ThinPoolStatus { wrong: Some("91 % are used".into()), ..ThinPoolStatus::default() };
+                    s.node = Some(NodeStatus { thin_pool: Some(pool), ..node("applied", vec![step("gate docker", Ok)]) });
+                }),
+                true,
+                "waiting for node > thin pool",
                 Well,
             ),
             (

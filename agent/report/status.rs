@@ -264,6 +264,54 @@ pub struct NodeStatus {
     /// Its network of pods, where the agent watches routes; nothing before the first look.
     #[serde(default)]
     pub pod_network: Option<PodNetworkStatus>,
+    /// docker's thin pool, where the node has one in use; nothing before the first look.
+    #[serde(default)]
+    pub thin_pool: Option<ThinPoolStatus>,
+}
+
+/// docker's thin pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThinPoolStatus {
+    /// MiB for data; nothing where LVM does not say it, as with what follows.
+    pub size_mib: Option<u64>,
+    /// How much of that is used: `43.10`.
+    pub data_percent: Option<String>,
+    /// How much of the metadata is used.
+    pub metadata_percent: Option<String>,
+    /// What is wrong, in one sentence.
+    pub wrong: Option<String>,
+    /// What to do about it.
+    pub remedy: Option<String>,
+    /// Since when it is so, or nothing is wrong (RFC 3339).
+    pub since: String,
+}
+
+impl ThinPoolStatus {
+    /// For the tree of conditions, where something is wrong.
+    #[must_use]
+    pub fn condition(&self) -> Option<Condition> {
+        self.wrong.as_ref()?;
+        Some(Condition {
+            name: "thin pool".to_owned(),
+            state: ConditionState::Waiting,
+            since: Some(self.since.clone()),
+            cause: self.wrong.clone(),
+            remedy: self.remedy.clone(),
+            ..Condition::default()
+        })
+    }
+
+    fn lines(&self) -> Vec<String> {
+        use super::text::escaped;
+        let unknown = || "unknown".to_owned();
+        let told = |percent: &Option<String>| percent.as_ref().map_or_else(unknown, |percent| format!("{percent} %"));
+        let size = self.size_mib.map_or_else(unknown, |size| format!("{size} MiB"));
+        let (data, metadata) = (told(&self.data_percent), told(&self.metadata_percent));
+        let mut lines = vec![format!("  thin pool: {size}, data {data} used, metadata {metadata} used")];
+        lines.extend(self.wrong.iter().map(|wrong| format!("    WRONG: {}", escaped(wrong))));
+        lines.extend(self.remedy.iter().map(|remedy| format!("    remedy: {}", escaped(remedy))));
+        lines
+    }
 }
 
 /// The network of pods of a node in place.
@@ -389,6 +437,7 @@ impl Status {
             // Heat has what it asked for: `--wait` does not wait for it.
             || self.node.as_ref().and_then(|node| node.certificates.as_ref()).is_some_and(|all| all.waits.is_some())
             || self.node.as_ref().and_then(|node| node.pod_network.as_ref()).is_some_and(|network| !network.wrong.is_empty())
+            || self.node.as_ref().and_then(|node| node.thin_pool.as_ref()).is_some_and(|pool| pool.wrong.is_some())
     }
 
     /// Whether the agent itself goes on trying at something.
@@ -444,6 +493,7 @@ impl Status {
             }
             lines.extend(node.certificates.iter().flat_map(CertificatesStatus::lines));
             lines.extend(node.pod_network.iter().flat_map(PodNetworkStatus::lines));
+            lines.extend(node.thin_pool.iter().flat_map(ThinPoolStatus::lines));
         }
         lines.push("deployments:".to_owned());
         for one in &self.deployments {

@@ -5,8 +5,10 @@
 //! uses the disk, then what is on it. Each refusal says what was found and the one command or
 //! parameter that overrides it.
 
+use super::making;
 use super::marker::{Marker, Record, State};
 use super::signatures::Signature;
+use super::survey::{Strange, Survey, Wanted, place};
 use super::thin_pool;
 use crate::desired::{Content, DiskName, FormatPolicy, Volume};
 
@@ -27,6 +29,8 @@ pub struct Evidence {
     pub marker: MarkerEvidence,
     /// The file system holds the data directory of an etcd member.
     pub etcd_member: bool,
+    /// What was read of the whole disk; none where nobody looked yet.
+    pub survey: Option<Survey>,
 }
 
 /// What was read of the one disk.
@@ -53,7 +57,7 @@ pub struct DiskEvidence {
     pub unreadable: Option<String>,
     /// What was recognised.
     pub signatures: Vec<Signature>,
-    /// First and last MiB are zero.
+    /// First and last MiB are zero; what lies between them is in the survey.
     pub blank: bool,
     /// SHA-256 of both ends: tells later whether anybody wrote there. `None` where they could not be read.
     pub digest: Option<[u8; 32]>,
@@ -101,6 +105,8 @@ pub enum Decision {
     },
     /// Mount read-only without replaying its log, read the marker, decide again.
     ReadMarker,
+    /// Nothing is known of it at its ends: read it in depth, decide again.
+    Survey(Wanted),
     /// Use the file system as it is.
     Reuse,
     /// Leave it alone.
@@ -232,22 +238,10 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
             &format!("{} is never", volume.format_parameter),
             format!("{}=if-blank", volume.format_parameter),
         ),
-        [] if disk.blank => Decision::Format { force: false },
-        [] if volume.format == FormatPolicy::IfNoSignature && !was_made(evidence) => Decision::Format { force: false },
-        [] if was_made(evidence) => refuse(
-            format!("{device} holds data of no known kind where this agent made or used a file system"),
-            "what is not blank is formatted once at most, whatever the parameters say",
-            format!("look at it by hand; or to lose it {}", erase(volume, device)),
-        ),
-        [] => refuse(
-            format!("{device} holds data of no known kind"),
-            "only a volume whose first and last MiB are zero is formatted",
-            format!(
-                "{}=if-no-signature, if it is encrypted below this machine; or to lose it {}",
-                volume.format_parameter,
-                erase(volume, device)
-            ),
-        ),
+        [] => match &evidence.survey {
+            None => Decision::Survey(wanted(volume, evidence)),
+            Some(survey) => by_survey(volume, evidence, survey, device),
+        },
         [one] if serves(volume, one) => by_marker(volume, evidence, device),
         several => refuse(
             format!("{device} holds {}", describe(several)),
@@ -255,6 +249,68 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
             format!("to lose it {}", erase(volume, device)),
         ),
     }
+}
+
+/// What a survey has to look for.
+fn wanted(volume: &Volume, evidence: &Evidence) -> Wanted {
+    // A record alone proves nothing, but what carries the UUID that was drawn for it is our own torn mkfs.
+    let torn = evidence.record.as_ref().filter(|record| record.state == State::Formatting);
+    let ours = torn.map(|record| making::uuid_bytes(volume.content, &record.fs_uuid)).filter(|uuid| !uuid.is_empty());
+    Wanted { noise: takes_noise(volume, evidence), ours }
+}
+
+/// Whether data of no known kind may be formatted over.
+fn takes_noise(volume: &Volume, evidence: &Evidence) -> bool {
+    volume.format == FormatPolicy::IfNoSignature && !was_made(evidence)
+}
+
+/// A disk without a signature of its own: is there anything on it?
+fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str) -> Decision {
+    let data = match &survey.found {
+        Some(Strange::Begins(at, signature)) => {
+            return refuse(
+                format!(
+                    "{device} holds {} that begins at {}, and no partition table says so: it seems to be wiped",
+                    signature.description(),
+                    place(*at)
+                ),
+                "a volume with a signature of any kind is never formatted, wherever it begins",
+                format!(
+                    "`losetup --find --show --read-only --offset {at} {device}` makes a device of it to look at; to lose it {}",
+                    erase(volume, device)
+                ),
+            );
+        }
+        Some(Strange::Mark(at, signature)) => {
+            return refuse(
+                format!("{device} holds a mark of {} at {}", signature.description(), place(*at)),
+                "a volume with a signature of any kind is never formatted, wherever it lies",
+                format!("`wipefs {device}` may say more; to lose it {}", erase(volume, device)),
+            );
+        }
+        Some(Strange::Data(at)) => format!("{device} holds data of no known kind at {}", place(*at)),
+        None if evidence.disk.blank => return Decision::Format { force: false },
+        None => format!("{device} holds data of no known kind"),
+    };
+    if takes_noise(volume, evidence) {
+        return Decision::Format { force: false };
+    }
+    if was_made(evidence) {
+        return refuse(
+            format!("{data} where this agent made or used a file system"),
+            "what is not blank is formatted once at most, whatever the parameters say",
+            format!("look at it by hand; or to lose it {}", erase(volume, device)),
+        );
+    }
+    refuse(
+        data,
+        "only a volume that reads as zeros in every place that is looked at is formatted",
+        format!(
+            "{}=if-no-signature, if it is encrypted below this machine; or to lose it {}",
+            volume.format_parameter,
+            erase(volume, device)
+        ),
+    )
 }
 
 /// Whether the disk was in use here before, so that whatever allowed to format noise was used up then.

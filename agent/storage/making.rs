@@ -38,6 +38,17 @@ pub fn uuid_on_disk(content: Content, uuid: &str) -> String {
     }
 }
 
+/// The bytes by which a UUID stands in what the program wrote; none if it is no UUID.
+#[must_use]
+pub fn uuid_bytes(content: Content, on_disk: &str) -> Vec<u8> {
+    match content {
+        Content::ThinPool => on_disk.as_bytes().to_vec(),
+        Content::Xfs | Content::Btrfs => {
+            u128::from_str_radix(&on_disk.replace('-', ""), 16).map(|number| number.to_be_bytes().to_vec()).unwrap_or_default()
+        }
+    }
+}
+
 /// Options of a mount that looks into a file system and changes no byte of it: even a read-only mount replays a log unless
 /// told not to, and the original of a copy may be mounted. Several are tried in turn: btrfs has the first spelling since Linux
 /// 5.9 (btrfs(5), rescue), and lost the other one later.

@@ -13,4 +13,5 @@ pub mod marker;
 pub mod mount_unit;
 pub mod probe;
 pub mod signatures;
+pub mod survey;
 pub mod thin_pool;

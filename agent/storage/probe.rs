@@ -7,9 +7,13 @@ use std::mem;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
 use super::identity::Names;
 use super::interlock::DiskEvidence;
 use super::signatures::{LUKS2_SECOND, SECOND_HEADERS, SPAN, find, is_zero, luks2_second};
+use super::survey::{Progress, Survey, Wanted, survey};
+use crate::clock::Stopwatch;
 use crate::error::{Context, Result};
 use crate::order::{sort, sort_by};
 
@@ -127,6 +131,25 @@ impl Probe {
             evidence.unreadable = Some(error.to_string());
         }
         Ok(evidence)
+    }
+
+    /// Reads a disk in the depth that is asked of one before it counts as blank. It takes seconds, and on a slow disk minutes.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn survey(&self, disk: &Disk, wanted: &Wanted, watch: &Stopwatch, progress: &Progress) -> io::Result<Survey> {
+        let file = open(disk, 0)?;
+        // What is read here is not read again: neither ahead of it nor after it does the cache hold anything. Advice alone.
+        let advise = |at: u64, length: usize, advice| {
+            let (at, length) = (i64::try_from(at).unwrap_or(0), i64::try_from(length).unwrap_or(0));
+            let _advised = posix_fadvise(&file, at, length, advice);
+        };
+        advise(0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM);
+        survey(size(disk).unwrap_or(0), wanted, watch, progress, |buffer, at| {
+            file.read_exact_at(buffer, at)?;
+            advise(at, buffer.len(), PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+            Ok(())
+        })
     }
 
     /// What is built on a disk, by the names that device mapper gave.

@@ -6,6 +6,7 @@
 use super::identity::{Names, carries};
 use super::marker::Marker;
 use crate::desired::{DiskName, Volume, VolumeRole};
+use crate::error::Error;
 use crate::systemd::escape_path;
 
 /// The volume group.
@@ -187,6 +188,76 @@ pub fn sizes(answer: &str) -> Option<Sizes> {
     let mut next = || numbers.next().flatten();
     let sizes = Sizes { data: next()?, metadata: next()?, group: next()?, free: next()?, extent: next()? };
     (sizes.extent > 0).then_some(sizes)
+}
+
+/// How full the pool is, in hundredths of a percent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// Bytes for data.
+    pub size: u64,
+    /// Bytes for metadata.
+    pub metadata_size: u64,
+    /// Of the data.
+    pub data: u32,
+    /// Of the metadata.
+    pub metadata: u32,
+}
+
+/// From here on the pool counts as nearly full, in hundredths of a percent. docker itself makes no new layer or container where less
+/// than a tenth of either is free (`dm.min_free_space`).
+pub const NEARLY_FULL: u32 = 8500;
+
+/// What asks LVM how full the pool is.
+#[must_use]
+pub fn ask_fill() -> Vec<String> {
+    ask("lvs", "lv_size,lv_metadata_size,data_percent,metadata_percent", &[POOL])
+}
+
+/// Its answer; `None` if it is none. A pool that is not active has no percentages.
+#[must_use]
+pub fn fill(answer: &str) -> Option<Fill> {
+    let mut fields = answer.trim().split('|').map(str::trim);
+    let (size, metadata_size) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    let hundredths = |text: &str| {
+        // With the decimal comma of whatever locale.
+        let (whole, rest) = text.split_once(['.', ',']).unwrap_or((text, "0"));
+        let rest: u32 = format!("{rest:0<2}").get(..2)?.parse().ok()?;
+        Some(whole.parse::<u32>().ok()?.checked_mul(100)? + rest)
+    };
+    Some(Fill { size, metadata_size, data: hundredths(fields.next()?)?, metadata: hundredths(fields.next()?)? })
+}
+
+/// `43.10`.
+#[must_use]
+pub fn percent(hundredths: u32) -> String {
+    format!("{}.{:02}", hundredths / 100, hundredths % 100)
+}
+
+/// What is wrong with a pool that is nearly full.
+#[must_use]
+pub fn shortage(fill: &Fill, volume: &Volume) -> Option<Error> {
+    let room = [("data", fill.data, fill.size), ("metadata", fill.metadata, fill.metadata_size)];
+    let short = room.into_iter().filter(|(_, used, _)| *used >= NEARLY_FULL);
+    let told: Vec<String> =
+        short.map(|(what, used, size)| format!("{} % of the {} MiB for {what}", percent(used), size / MIB)).collect();
+    if told.is_empty() {
+        return None;
+    }
+    let prune = "`docker system prune` removes what nobody uses";
+    let remedy = if fill.data >= NEARLY_FULL {
+        format!("{prune}; or `openstack volume set --size` for {}: the pool follows its volume", volume.disk)
+    } else {
+        let more = (fill.metadata_size / MIB).max(4);
+        format!("`lvextend --poolmetadatasize +{more}m {POOL}` takes what is kept free for it; or {prune}")
+    };
+    Some(
+        Error::permanent(format!("the thin pool {POOL} is nearly full: {} are used", told.join(" and ")))
+            .rule(format!(
+                "docker makes no new layer where less than 10 % of either is free; from {} % on it is told",
+                NEARLY_FULL / 100
+            ))
+            .remedy(remedy),
+    )
 }
 
 /// What makes the pool as large as a new one would be in its group. The goal is what the whole group has, not what is free:
@@ -446,6 +517,40 @@ mod tests {
         for answer in ["", "1|2|3|4", "1|2|3|4|0", "1|2|x|4|5"] {
             assert_eq!(sizes(answer), None, "{answer}");
         }
+    }
+
+    #[test]
+    fn a_pool_that_is_nearly_full_is_told_with_the_command_that_helps() {
+        for (answer, told, remedy) in [
+            ("  102005473280|113246208|43.10|12.00\n", None, ""),
+            ("  102005473280|113246208|84.99|84.99\n", None, ""),
+            (
+                "102005473280|113246208|85.00|3.5",
+                Some("the thin pool docker/docker-pool is nearly full: 85.00 % of the 97280 MiB for data are used"),
+                "`openstack volume set --size` for 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4: the pool follows its volume",
+            ),
+            (
+                "102005473280|113246208|3,5|91,25",
+                Some("the thin pool docker/docker-pool is nearly full: 91.25 % of the 108 MiB for metadata are used"),
+                "`lvextend --poolmetadatasize +108m docker/docker-pool`",
+            ),
+            (
+                "4194304|4194304|100.00|99.02",
+                Some(
+                    "the thin pool docker/docker-pool is nearly full: 100.00 % of the 4 MiB for data and 99.02 % of the 4 MiB for metadata are used",
+                ),
+                "`docker system prune`",
+            ),
+        ] {
+            let error = shortage(&fill(answer).unwrap(), &volume());
+            assert_eq!(error.as_ref().map(ToString::to_string).as_deref(), told, "{answer}");
+            assert!(error.is_none_or(|error| error.suggested_remedy().unwrap().contains(remedy)), "{answer}");
+        }
+        for answer in ["", "1|2||", "1|2|3", "1|2|x|4"] {
+            assert_eq!(fill(answer), None, "{answer}");
+        }
+        let all = fill("1|2|100|0.07").unwrap();
+        assert_eq!((percent(all.data).as_str(), percent(all.metadata).as_str()), ("100.00", "0.07"));
     }
 
     #[test]

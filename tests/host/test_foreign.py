@@ -94,10 +94,40 @@ def make(device: str, how, tmp):
     run("sync")
 
 
+# Those that begin where they are put, for the inside of a disk. An ISO's or LVM's tool wants the whole of what it is given; so does each.
+WITHIN = [(kind, how) for kind, seen, how in FOREIGN if seen and isinstance(how, str) and kind != "gpt"] + [
+    ("linux_raid_member", md(1, 1)), ("linux_raid_member", md(1, 2)), ("zfs_member", zfs(0))]
+
+
+def make_within(device: str, begins: int, how, tmp):
+    """The same in a partition whose table is wiped: all of the disk from `begins` on, but its last MiB."""
+    run("blkdiscard", "-fz", device)
+    backing = backing_of(device)
+    part = run("losetup", "--find", "--show", "--offset", str(begins), "--sizelimit", str(SIZE - begins - MIB), backing).stdout.strip()
+    try:
+        if isinstance(how, str):
+            run("bash", "-ec", how.format(d=part, tmp=tmp), input="")
+        else:
+            with open(part, "r+b") as disk:
+                for at, data in how:
+                    disk.seek(at)
+                    disk.write(data)
+                os.fsync(disk.fileno())
+        run("blockdev", "--flushbufs", part)
+    finally:
+        run("losetup", "--detach", part)
+    run("sync")
+    run("blockdev", "--flushbufs", device)
+
+
+def backing_of(device: str) -> str:
+    return Path(f"/sys/block/{Path(device).name}/loop/backing_file").read_text().strip()
+
+
 def digest(device: str) -> str:
     """Of the volume's content, read only where the file behind it has any."""
     run("blockdev", "--flushbufs", device)
-    backing = Path(f"/sys/block/{Path(device).name}/loop/backing_file").read_text().strip()
+    backing = backing_of(device)
     found, end = hashlib.sha256(), 0
     with open(backing, "rb") as file:
         os.fsync(file.fileno())
@@ -151,6 +181,51 @@ def test_whatever_is_somebody_elses_is_refused_by_name_and_stays_as_it_is(worker
         if digest(device) != before:
             wrong.append(f"{kind} by {how}: changed")
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_file_system_whose_partition_table_was_wiped_is_refused_by_name_and_stays_as_it_is(worker, tmp_path):
+    (tmp_path / "content").mkdir()
+    (tmp_path / "content/file").write_text("somebody's\n")
+    (tmp_path / "pass").write_bytes(os.urandom(16).hex().encode())
+    device = loop_of(worker, "vdb")
+    wrong = []
+    # Where tools of today begin a first partition, where those of the past did, and one behind another partition.
+    for begins, name in ((MIB, "1 MiB"), (63 * 512, "sector 63"), (10 * MIB, "10 MiB")):
+        for kind, how in WITHIN if begins == MIB else WITHIN[:6]:
+            make_within(device, begins, how, tmp_path)
+            before = digest(device)
+            why = refusal(worker)
+            if f"{kind} " not in f"{why} " or not (f"begins at {name}" in why or "holds a mark of" in why):
+                wrong.append(f"{kind} at {name} by {how}: {why}")
+            if digest(device) != before:
+                wrong.append(f"{kind} at {name} by {how}: changed")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_large_blank_volume_is_read_in_seconds_and_one_byte_in_it_is_found(hosts):
+    host = hosts("n1", ip=IP, volumes={"vdb": ("100G", VDB)})
+    host.install_agent()
+    device = loop_of(host, "vdb")
+    blank = {**WORKER, "DOCKER_VOLUME_FORMAT": "if-blank"}
+
+    def strange(at: int, data: bytes):
+        with open(device, "r+b") as disk:
+            disk.seek(at)
+            disk.write(data)
+            os.fsync(disk.fileno())
+
+    strange(25 * 1024 * MIB + 5, b"x")
+    before = len(host.journal(HNA_EVENT="VolumeRefused"))
+    assert once(host, **blank) == 1
+    assert f"data of no known kind at byte {25 * 1024 * MIB + 5}" in host.told("VolumeRefused", before + 1)[-1]["HNA_CAUSE"]
+    # Not by blkdiscard: zeros that are written out to a loop device take their room on this machine's disk.
+    strange(25 * 1024 * MIB + 5, b"\0")
+    # What comes behind the volume does not matter here.
+    once(host, **blank)
+    told = host.told("VolumeSurveyed", 2)[-1]
+    print(told["MESSAGE"], told.get("HNA_DURATION_MS"))
+    assert "all zero" in told["MESSAGE"] and "left out" not in told["MESSAGE"]
+    assert len(host.journal(HNA_EVENT="VolumeFormatted")) == 1
 
 
 def test_what_is_in_use_is_refused_however_blank_it_is(worker):

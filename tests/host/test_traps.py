@@ -123,7 +123,8 @@ def test_every_trap_is_got_over_or_told(hosts, signal_server):
     host.exec("systemctl", "stop", ETCD)
     host.exec("systemd-run", "-q", "--unit=squatter", "python3", "-c", SQUATTER)
     host.wait_for("</dev/tcp/127.0.0.1/2379")
-    said = traps.told("HNA-0606", "(last lines of etcd.service: ", "127.0.0.1:2379: bind: address already in use", "the proxy has ******")
+    said = traps.told("HNA-0606", "(last lines of etcd.service: ", "127.0.0.1:2379: bind: address already in use", "the proxy has ******",
+                       "; port 2379 is held by python3 (pid ", ", squatter.service)")
     assert SECRET not in said
     host.sh(f"systemctl stop squatter.service {ETCD}")
 

@@ -34,6 +34,7 @@ use crate::collect::Collector;
 use crate::commands::plan::leave_of;
 use crate::commands::{exit, print_error};
 use crate::converge::certificates;
+use crate::converge::volumes::Fills;
 use crate::deploy::{GenerationState, Generations, Journal, Record};
 use crate::error::{Error, Result};
 use crate::files::Tree;
@@ -41,7 +42,7 @@ use crate::http::Http;
 use crate::programs::{Programs, Ran};
 use crate::report::explain::{headline, tree};
 use crate::report::notify::Notify;
-use crate::report::status::{CertificatesStatus, Condition, PodNetworkStatus};
+use crate::report::status::{CertificatesStatus, Condition, PodNetworkStatus, ThinPoolStatus};
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{NodeSource, Settings};
 use crate::signal::{Entry, Fate, Outbox, Sender, Sent, View};
@@ -103,6 +104,7 @@ pub(super) struct Agent {
     pub(super) drifted: bool,
     /// The certificates of the node in place, at the newest look.
     pub(super) certificates: Option<CertificatesStatus>,
+    pub(super) thin_pool: Option<ThinPoolStatus>,
     pub(super) phase: Phase,
     page: Option<crate::report::status::Status>,
     trouble: Option<Stopwatch>,
@@ -166,6 +168,7 @@ impl Agent {
             unrest: Unrest::default(),
             pause: Pause::default(),
             growths: Rc::default(),
+            fills: Fills::default(),
             flanneld: Cell::new(None),
             answers: RefCell::default(),
             drift: RefCell::default(),
@@ -205,6 +208,7 @@ impl Agent {
             unrecorded: Vec::new(),
             drifted: false,
             certificates: None,
+            thin_pool: None,
             phase: Phase::Metadata,
             page: None,
             trouble: None,
@@ -384,7 +388,7 @@ impl Agent {
 
     fn looked(&mut self, look: Result<node::Look>) {
         match look {
-            Ok(look) => (self.drifted, self.certificates) = (look.drifted, look.certificates),
+            Ok(look) => (self.drifted, self.certificates, self.thin_pool) = (look.drifted, look.certificates, look.thin_pool),
             Err(error) => self.trouble("comparing the node with its parameters", &error),
         }
     }

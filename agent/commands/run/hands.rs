@@ -1,5 +1,6 @@
 //! What volumes and certificates need of other rooms: systemd, programs, Magnum, the passwd file.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use crate::desired::{MagnumAccess, Owner};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
+use crate::listeners::Holder;
 use crate::openstack::keystone::Keystone;
 use crate::openstack::magnum::Magnum;
 use crate::programs::{Found, Job, Programs};
@@ -16,7 +18,7 @@ use crate::systemd::{JobOutcome, Systemd};
 
 /// Longest time for making a file system, or a key of 4096 bits on a slow machine.
 const RUN_LIMIT_MS: u64 = 15 * 60 * 1000;
-/// Longest time for reading the journal.
+/// Longest time for reading the journal, and for looking who listens.
 const JOURNAL_LIMIT_MS: u64 = 10 * 1000;
 /// systemd's message that it could not run a program (sd-messages(3), SD_MESSAGE_SPAWN_FAILED): not the unit's own, but its cause.
 const SPAWN_FAILED: &str = "MESSAGE_ID=641257651c1b4ec9a8624d7a40a9e1e7";
@@ -69,6 +71,15 @@ impl LastWords for Hands {
         // The cause is known without them, so that none is said of a journal that cannot be read.
         let said = self.ran("program-journalctl", &job).await.map(|ran| ran.stdout).unwrap_or_default();
         said.lines().map(str::to_owned).collect()
+    }
+
+    async fn holders(&self, ports: &BTreeSet<u16>) -> Vec<Holder> {
+        let own = self.programs.executable().display().to_string();
+        let ports = ports.iter().map(u16::to_string);
+        let argv = [own, "port-holders".to_owned()].into_iter().chain(ports).collect();
+        let job = Job { argv, time_limit_ms: Some(JOURNAL_LIMIT_MS), ..Job::default() };
+        let told = self.ran("program-port-holders", &job).await.map(|ran| ran.stdout).unwrap_or_default();
+        serde_json::from_str(&told).unwrap_or_default()
     }
 }
 

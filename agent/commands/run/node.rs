@@ -19,10 +19,10 @@ use super::unrest::Unrest;
 use crate::clock::{BUILT, Clock};
 use crate::converge::certificates::{self, CertificateKeeper};
 use crate::converge::health::{Ailment, ailments};
-use crate::converge::volumes::{Growths, VolumeKeeper, misplaced};
+use crate::converge::volumes::{Fills, Growths, VolumeKeeper, misplaced};
 use crate::converge::{self, Context, Failure};
 use crate::deploy::Outcome;
-use crate::desired::Desired;
+use crate::desired::{Content, Desired};
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::http::Http;
@@ -32,7 +32,7 @@ use crate::network::flannel::Version;
 use crate::openstack::keystone::Keystone;
 use crate::order::gather;
 use crate::programs::{Programs, key_of};
-use crate::report::status::CertificatesStatus;
+use crate::report::status::{CertificatesStatus, ThinPoolStatus};
 use crate::report::text::shortened;
 use crate::report::timeline::Lap;
 use crate::report::{Code, Event, Phase, Report};
@@ -83,6 +83,8 @@ pub(super) struct Node {
     /// What is remembered of drift; read when it is first needed.
     pub(super) drift: RefCell<Option<drift::Record>>,
     pub(super) growths: Rc<Growths>,
+    /// How full docker's thin pool is.
+    pub(super) fills: Fills,
     /// The release of flannel that is installed.
     pub(super) flanneld: Cell<Option<Version>>,
     /// What the node's programs say of their releases.
@@ -122,6 +124,8 @@ pub(super) struct Look {
     pub(super) drifted: bool,
     /// Its certificates, where they were looked at.
     pub(super) certificates: Option<CertificatesStatus>,
+    /// docker's thin pool, where there is one in use.
+    pub(super) thin_pool: Option<ThinPoolStatus>,
 }
 
 /// Checks parameters and wait handle.
@@ -292,7 +296,16 @@ impl Node {
         let drifted = is_in_place && self.compare(&spec, &desired, systemd, generation).await?;
         let seen = self.look_at_certificates(&desired, generation)?;
         let turn = certificates::Record::look(&self.state).rotation;
-        Ok(Look { drifted, certificates: seen.and_then(|seen| page::certificates(&seen, turn)) })
+        let thin_pool = Box::pin(self.look_at_pool(&desired, systemd)).await?;
+        Ok(Look { drifted, certificates: seen.and_then(|seen| page::certificates(&seen, turn)), thin_pool })
+    }
+
+    /// How full docker's thin pool is.
+    async fn look_at_pool(&self, desired: &Desired, systemd: &Systemd) -> Result<Option<ThinPoolStatus>> {
+        let Some(volume) = desired.volumes.iter().find(|volume| volume.content == Content::ThinPool) else { return Ok(None) };
+        let volumes = self.volumes(systemd);
+        let disks = volumes.probe.read_disks()?;
+        Ok(volumes.look_at_pool(volume, &disks, &self.fills).await.as_ref().map(page::thin_pool))
     }
 
     /// Whether the node differs from its parameters; with DRIFT=repair it is put back.

@@ -11,16 +11,18 @@ use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
 use crate::commands::status::FILE;
 use crate::converge::certificates::{Look, Turn, Verdict, next};
+use crate::converge::volumes::Sight;
 use crate::deploy::{Generation, GenerationState, Record, State};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::status::{
     AgentStatus, CertificatesStatus, Condition, ConditionState, DeploymentStatus, IdentityStatus, METADATA, MetadataStatus,
-    NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status,
+    NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status, ThinPoolStatus,
 };
 use crate::report::{Code, Phase};
 use crate::settings::Warning;
 use crate::signal::Entry;
+use crate::storage::thin_pool::percent;
 
 /// Deployments shown that the metadata does not list any more; older ones are in the journal.
 const SHOWN: usize = 50;
@@ -45,6 +47,7 @@ pub(super) fn of(agent: &Agent) -> Status {
             laps: if current.state == GenerationState::Applying { agent.report.laps() } else { current.laps.clone() },
             certificates: agent.certificates.clone(),
             pod_network: agent.pod_network.clone(),
+            thin_pool: agent.thin_pool.clone(),
             ..node(current)
         }),
         signals: signals(&agent.outbox.waiting()),
@@ -138,6 +141,7 @@ fn node(current: &Generation) -> NodeStatus {
         steps: Vec::new(),
         certificates: None,
         pod_network: None,
+        thin_pool: None,
     }
 }
 
@@ -151,6 +155,18 @@ fn signals(waiting: &[Entry]) -> Vec<SignalStatus> {
         next_try: (entry.tries > 0).then(|| entry.not_before.rfc3339()),
     };
     waiting.iter().map(signal).collect()
+}
+
+/// How full docker's thin pool is.
+pub(super) fn thin_pool(sight: &Sight) -> ThinPoolStatus {
+    ThinPoolStatus {
+        size_mib: sight.fill.map(|fill| fill.size >> 20),
+        data_percent: sight.fill.map(|fill| percent(fill.data)),
+        metadata_percent: sight.fill.map(|fill| percent(fill.metadata)),
+        wrong: sight.wrong.as_ref().map(ToString::to_string),
+        remedy: sight.wrong.as_ref().and_then(|error| error.suggested_remedy().map(str::to_owned)),
+        since: sight.since.rfc3339(),
+    }
 }
 
 /// What a look at the certificates of a node in place found; `turn`: how far a change of authority is.

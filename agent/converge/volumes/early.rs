@@ -4,15 +4,13 @@
 use std::path::Path;
 
 use super::mounting::UNIT_LIMIT;
-use super::{
-    Course, Hands, Outcome, VolumeKeeper, carriers, decide, failed, is_mounted, missing, of_volume, passing, pool, refused,
-};
+use super::{Course, Hands, Outcome, VolumeKeeper, carriers, failed, is_mounted, missing, of_volume, passing, pool, refused};
 use crate::converge::Failure;
 use crate::desired::{Content, Desired, DiskName, Volume, VolumeRole};
 use crate::error::Result;
 use crate::report::status::ConditionState;
 use crate::report::{Event, Phase};
-use crate::storage::interlock::Decision;
+use crate::storage::interlock::{Decision, decide};
 use crate::storage::marker::{Record, State};
 use crate::storage::probe::{Disk, Mount};
 use crate::storage::thin_pool;
@@ -105,12 +103,16 @@ impl<H: Hands> VolumeKeeper<H> {
         if !self.runs_without(volume).await.map_err(|error| passing("look", &error))? {
             return Ok(None);
         }
-        let (evidence, _) = self.read_evidence(volume, record).await.map_err(|error| passing("look", &error))?;
+        let (mut evidence, disk) = self.read_evidence(volume, record).await.map_err(|error| passing("look", &error))?;
         // What may be gone in seconds is judged when its turn comes.
         if evidence.disk.busy || evidence.disk.unreadable.is_some() {
             return Ok(None);
         }
-        let decision = decide(volume, &evidence);
+        let decision = match decide(volume, &evidence) {
+            // Nobody looks into a file system here: a mount is a change.
+            Decision::Survey(_) => self.judge(volume, disk.as_ref(), &mut evidence).await?,
+            decision => decision,
+        };
         Ok(Some(decision).filter(|decision| matches!(decision, Decision::Wait(_) | Decision::Refuse { .. })))
     }
 

@@ -4,16 +4,18 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Hands, Outcome, VolumeKeeper, find, passing};
+use super::{Hands, Outcome, VolumeKeeper, event, find, passing};
 use crate::desired::{Content, DiskName, Volume};
 use crate::error::{Error, Kind, Result};
+use crate::report::Code;
 use crate::storage::identity::CUT;
-use crate::storage::interlock::{Below, DiskEvidence, Evidence, MarkerEvidence};
+use crate::storage::interlock::{Below, Decision, DiskEvidence, Evidence, MarkerEvidence, decide};
 use crate::storage::marker::{FILE, Marker, Record, SCHEMA};
 use crate::storage::probe::{Disk, Probe, describe};
+use crate::storage::survey::{Progress, Wanted};
 use crate::storage::{making, mount_unit};
 
-/// How long a disk may take to be read at both ends.
+/// How long a disk may take to be read at both ends, or in a survey to answer at all.
 const READ_LIMIT: Duration = Duration::from_mins(1);
 
 /// How many threads a disk may keep that does not answer. Nobody can end them, and the unit's 64 (TasksMax) are for resolving
@@ -82,14 +84,58 @@ impl<H: Hands> VolumeKeeper<H> {
         work: impl FnOnce(&Probe, &Disk) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let node = disk.node.display().to_string();
-        let silent = || Error::transient(format!("{node} does not answer within {} s", READ_LIMIT.as_secs()));
-        let place = Place::at(&node).ok_or_else(silent)?;
+        let place = Place::at(&node).ok_or_else(|| silent(&node))?;
         let (probe, disk) = (self.probe.clone(), disk.clone());
         let working = tokio::task::spawn_blocking(move || {
             let _place = place;
             work(&probe, &disk)
         });
-        self.clock.limit(READ_LIMIT, working).await.ok_or_else(silent)?.map_err(Error::transient)?
+        self.clock.limit(READ_LIMIT, working).await.ok_or_else(|| silent(&node))?.map_err(Error::transient)?
+    }
+
+    /// What the interlock says of a volume, after whatever else it wants to know.
+    pub(super) async fn judge(&self, volume: &Volume, disk: Option<&Disk>, evidence: &mut Evidence) -> Outcome<Decision> {
+        let mut decision = decide(volume, evidence);
+        if let (Decision::ReadMarker, Some(disk)) = (&decision, disk) {
+            self.look_inside(volume, disk, evidence).await?;
+            decision = decide(volume, evidence);
+        }
+        if let (Decision::Survey(wanted), Some(disk)) = (&decision, disk) {
+            self.survey(volume, disk, wanted, evidence).await.map_err(|error| passing("look", &error))?;
+            decision = decide(volume, evidence);
+        }
+        Ok(decision)
+    }
+
+    /// Reads the disk in depth. That may take minutes; what counts as silent is a disk that does not answer one question.
+    async fn survey(&self, volume: &Volume, disk: &Disk, wanted: &Wanted, evidence: &mut Evidence) -> Result<()> {
+        let node = disk.node.display().to_string();
+        let place = Place::at(&node).ok_or_else(|| silent(&node))?;
+        let (probe, disk, wanted) = (self.probe.clone(), disk.clone(), wanted.clone());
+        let (watch, progress) = (self.clock.start(), Progress::default());
+        let (started, shared) = (watch.clone(), progress.clone());
+        let mut working = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            probe.survey(&disk, &wanted, &watch, &shared)
+        });
+        let mut before = 0;
+        let surveyed = loop {
+            match self.clock.limit(READ_LIMIT, &mut working).await {
+                Some(ended) => break ended.map_err(Error::transient)?,
+                None if progress.places() == before => return Err(silent(&node)),
+                None => before = progress.places(),
+            }
+        };
+        match surveyed {
+            Ok(survey) => {
+                let outcome = if survey.found.is_none() { "all zero" } else { "something is there" };
+                let message = format!("{node} was read in depth for volume {}: {}, {outcome}", volume.disk, survey.told());
+                self.report.emit(event(Code::VolumeSurveyed, volume, message).step("look").duration(started.elapsed()));
+                evidence.survey = Some(survey);
+            }
+            Err(error) => evidence.disk.unreadable = Some(error.to_string()),
+        }
+        Ok(())
     }
 
     pub(super) async fn read_below(&self, volume: &Volume) -> Result<Below> {
@@ -151,6 +197,10 @@ impl<H: Hands> VolumeKeeper<H> {
             },
         }
     }
+}
+
+fn silent(node: &str) -> Error {
+    Error::transient(format!("{node} does not answer within {} s", READ_LIMIT.as_secs()))
 }
 
 /// Where a file system is mounted to be looked into.

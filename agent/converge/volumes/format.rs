@@ -25,6 +25,7 @@ impl<H: Hands> VolumeKeeper<H> {
         if before.disk == decided_on.disk {
             // The same bytes at both ends: what was seen inside holds.
             (before.marker, before.etcd_member) = (decided_on.marker.clone(), decided_on.etcd_member);
+            before.survey.clone_from(&decided_on.survey);
         }
         let same = again.is_some_and(|again| again.number == disk.number && again.node == disk.node);
         if !same || decide(volume, &before) != (Decision::Format { force }) {
@@ -37,7 +38,8 @@ impl<H: Hands> VolumeKeeper<H> {
         let kind = volume.content.kind();
         self.write_record(volume, kind, &fs_uuid, 0, State::Formatting, None)?;
         let mut message = format!("{device} is formatted for volume {}", volume.disk);
-        if !before.disk.blank && !force {
+        let holds_data = !before.disk.blank || before.survey.as_ref().is_some_and(|survey| survey.found.is_some());
+        if holds_data && !force {
             message.push_str(&format!(", what is on it is lost: {} says so, this once", volume.format_parameter));
         }
         self.report.emit(event(Code::VolumeFormatting, volume, message).step("mkfs"));

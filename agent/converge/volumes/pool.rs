@@ -153,7 +153,8 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 }
 
-fn complaint(ran: &Ran) -> String {
+/// How a call of LVM that failed ended.
+pub(super) fn complaint(ran: &Ran) -> String {
     // LVM warns before it complains.
     let words = ran.stderr.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it said nothing");
     format!("{}: {words}", ran.end())

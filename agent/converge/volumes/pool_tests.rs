@@ -26,6 +26,8 @@ struct Machine {
     ends_after: Mutex<Option<usize>>,
     /// Lines of LVM about groups of the same name on other disks.
     others: &'static str,
+    /// What `lvs` says of how full the pool is.
+    fill: Mutex<&'static str>,
     /// MiB that LVM takes of the disk, and of the pool's data.
     size: Mutex<(u64, u64)>,
 }
@@ -71,6 +73,13 @@ impl Hands for Machine {
     }
     async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
         let words = argv.iter().map(String::as_str).collect::<Vec<_>>();
+        if key == "program-lvm-fill" {
+            assert_eq!((words[0], words[1], *words.last().unwrap()), ("lvm", "lvs", "docker/docker-pool"));
+            let fill = *self.fill.lock().unwrap();
+            let status = i32::from(fill.is_empty()) * 5;
+            self.log.lock().unwrap().push("fill".to_owned());
+            return Ok(Ran { status, stdout: format!("  {fill}\n"), stderr: "  Failed to find logical volume\n".into() });
+        }
         assert_eq!((words[0], key), ("lvm", if words[1] == "pvcreate" { "program-mkfs-runtime" } else { "program-lvm-runtime" }));
         let mut stage = self.stage.lock().unwrap();
         let (member, data) = *self.size.lock().unwrap();
@@ -164,6 +173,7 @@ fn keeper(root: &Path) -> VolumeKeeper<Machine> {
         tags: Mutex::default(),
         ends_after: Mutex::new(None),
         others: "",
+        fill: Mutex::default(),
         size: Mutex::new((4, 3)),
     };
     keeper_with(root, hands)
@@ -194,6 +204,50 @@ async fn a_blank_volume_becomes_the_pool_and_is_then_left_alone() {
     let failure = keeper.bring_up(&Volume { cluster: "beef".into(), ..volume() }, MINUTE).await.unwrap_err();
     assert!(failure.cause.contains("store of cluster c0ffee") && failure.code == Code::VolumeRefused, "{failure:?}");
     assert!(log(&keeper).is_empty());
+}
+
+#[tokio::test]
+async fn how_full_the_pool_is_is_asked_now_and_then_and_told_when_it_nears_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(dir.path());
+    let fills = Fills::default();
+    let look = async || {
+        let disks = keeper.probe.read_disks().unwrap();
+        keeper.look_at_pool(&volume(), &disks, &fills).await
+    };
+    let told = || keeper.report.events().iter().filter(|event| event.code == Code::PoolNearlyFull).count();
+    assert!(look().await.is_none(), "there is none yet");
+    assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
+    log(&keeper);
+    let answers = |answer| *keeper.hands.fill.lock().unwrap() = answer;
+    answers("102005473280|113246208|43.10|12.00");
+    let first = look().await.unwrap();
+    assert_eq!((first.fill.unwrap().data, first.wrong), (4310, None));
+    answers("102005473280|113246208|91.00|12.00");
+    keeper.clock.advance(MINUTE * 4);
+    assert!(look().await.unwrap().wrong.is_none() && log(&keeper) == ["fill"], "not asked again");
+    keeper.clock.advance(MINUTE);
+    let full = look().await.unwrap();
+    assert!(full.wrong.unwrap().to_string().contains("91.00 %") && full.since > first.since);
+    answers("102005473280|113246208|92.00|12.00");
+    keeper.clock.advance(MINUTE);
+    let fuller = look().await.unwrap();
+    assert_eq!((fuller.fill.unwrap().data, fuller.since, told()), (9200, full.since, 1), "told once");
+    // LVM that says nothing is no empty pool.
+    for answer in ["", "1|2||"] {
+        answers(answer);
+        keeper.clock.advance(MINUTE);
+        let wrong = look().await.unwrap().wrong.unwrap();
+        assert!(wrong.to_string().starts_with("LVM does not say how full docker/docker-pool is: "), "{wrong}");
+    }
+    answers("102005473280|113246208|10.00|1.00");
+    keeper.clock.advance(MINUTE);
+    assert!(look().await.unwrap().wrong.is_none());
+    log(&keeper);
+    // A volume that is a file system, and a disk that is gone.
+    let disks = keeper.probe.read_disks().unwrap();
+    assert!(keeper.look_at_pool(&etcd_volume(), &disks, &fills).await.is_none());
+    assert!(keeper.look_at_pool(&volume(), &[], &fills).await.is_none() && log(&keeper).is_empty());
 }
 
 #[tokio::test]

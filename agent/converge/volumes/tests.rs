@@ -195,7 +195,11 @@ async fn a_blank_volume_is_recorded_formatted_mounted_marked_and_then_left_alone
     let keeper = keeper(dir.path(), &vec![0; SIZE]);
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     assert_eq!(log(&keeper), ["mkfs.xfs -q -K -n ftype=1 -m uuid=U -L hna-etcd NODE", "reload", "start var-lib-etcd.mount"]);
-    assert_eq!(codes(&keeper), [Code::VolumeFound, Code::VolumeFormatting, Code::VolumeFormatted, Code::VolumeMounted]);
+    let told = codes(&keeper);
+    assert_eq!(told[..2], [Code::VolumeFound, Code::VolumeSurveyed]);
+    assert_eq!(told[2..], [Code::VolumeFormatting, Code::VolumeFormatted, Code::VolumeMounted]);
+    let read = keeper.report.events().iter().find(|event| event.code == Code::VolumeSurveyed).unwrap().message.clone();
+    assert!(read.ends_with("places were read, 5 of 4 MiB, all zero"), "{read}");
     let marker: Marker = keeper.root.read_json(Path::new("var/lib/etcd/.heat-node-agent")).unwrap().unwrap();
     let record = keeper.record(&volume()).unwrap().unwrap();
     assert_eq!((marker.cluster.as_str(), marker.volume, marker.fs_uuid), ("c0ffee", volume().disk.to_string(), record.fs_uuid));
@@ -203,7 +207,7 @@ async fn a_blank_volume_is_recorded_formatted_mounted_marked_and_then_left_alone
     assert_eq!(keeper.root.facts(Path::new("var/lib/etcd")).unwrap().unwrap().mode, 0o700);
 
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(false));
-    assert!(log(&keeper).is_empty() && codes(&keeper).len() == 4);
+    assert!(log(&keeper).is_empty() && codes(&keeper).len() == 5);
     // After a reboot that lost the mount: mounted again, never formatted again.
     keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
     keeper.root.remove(Path::new("var/lib/etcd/.heat-node-agent")).unwrap();
@@ -391,7 +395,7 @@ async fn what_was_extended_is_grown_once() {
     extend(dir.path(), 40);
     assert_eq!(grow(&keeper).await, Ok(true));
     assert_eq!(log(&keeper), ["xfs_growfs -d /var/lib/etcd"; 2]);
-    assert_eq!(codes(&keeper)[4..], [Code::VolumeGrowing, Code::VolumeGrown].repeat(2));
+    assert_eq!(codes(&keeper)[5..], [Code::VolumeGrowing, Code::VolumeGrown].repeat(2));
     assert_eq!((keeper.bring_up(&volume(), MINUTE).await, grow(&keeper).await), (Ok(false), Ok(false)));
     assert!(log(&keeper).is_empty());
     // Another kind of file system, and a volume that is not mounted.
@@ -414,7 +418,7 @@ async fn a_growth_that_fails_is_told_fails_nothing_else_and_is_tried_ever_more_s
     keeper.hands.mkfs = "breaks";
     // A deployment brings its node up all the same.
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(false));
-    assert_eq!(codes(&keeper)[4..], [Code::VolumeGrowing, Code::VolumeNotGrown]);
+    assert_eq!(codes(&keeper)[5..], [Code::VolumeGrowing, Code::VolumeNotGrown]);
     // A look every half a minute for a day: each one hears of it, few try.
     for _ in 0..2 * 60 * 24 {
         keeper.clock.advance(Duration::from_secs(30));
@@ -453,6 +457,44 @@ async fn noise_is_formatted_once_and_the_allowance_is_used_up_then() {
     let failure = keeper.bring_up(&allowed, MINUTE).await.unwrap_err();
     assert!(failure.cause.contains("where this agent made or used a file system"), "{failure:?}");
     assert!(log(&keeper).is_empty());
+}
+
+#[tokio::test]
+async fn what_begins_inside_a_disk_is_refused_by_name_and_left_as_it_is() {
+    let mib = 1 << 20;
+    let torn = |uuid: &str| {
+        let mut disk = vec![0; SIZE];
+        let number = u128::from_str_radix(&uuid.replace('-', ""), 16).unwrap();
+        disk[2 * mib..2 * mib + 16].copy_from_slice(&number.to_be_bytes());
+        disk
+    };
+    for (content, state, cause) in [
+        (
+            [vec![0; mib], xfs(UUID)[..SIZE - mib].to_vec()].concat(),
+            None,
+            "holds xfs (UUID 0b7e1122-3344-4566-b788-99aabbccddee) that begins at 1 MiB",
+        ),
+        (torn(UUID), None, "holds data of no known kind at 2 MiB"),
+        (torn("1b7e1122-3344-4566-b788-99aabbccddee"), Some(State::Formatting), "holds data of no known kind at 2 MiB"),
+        // What our own mkfs left behind a power cut is nobody else's.
+        (torn(UUID), Some(State::Formatting), ""),
+        (torn(UUID), Some(State::Formatted), "holds data of no known kind at 2 MiB where this agent made"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = keeper(dir.path(), &content);
+        if let Some(state) = state {
+            recorded(&keeper, state);
+        }
+        let found = keeper.bring_up(&volume(), MINUTE).await;
+        assert_eq!(found.is_ok(), cause.is_empty(), "{found:?}");
+        if let Err(failure) = found {
+            assert!(failure.code == Code::VolumeRefused && failure.cause.contains(cause), "{failure:?}");
+            assert!(
+                std::fs::read(dir.path().join(NODE)).unwrap() == content
+                    && log(&keeper).iter().all(|line| line.starts_with("wait"))
+            );
+        }
+    }
 }
 
 #[tokio::test]
@@ -586,10 +628,12 @@ async fn who_runs_without_a_volume_is_asked_for_none_before_its_disk_is_there() 
     assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeMissing, "volume etcd: find"));
     assert_eq!(told, [Code::VolumeMissing]);
     // The disk is there; a first boot, whose engine is as the image has it; a unit that asks for the volume already.
-    for (volume, drop_in) in
-        [(&volume(), Some(WITHOUT)), (&late, None), (&late, Some("[Unit]\nAssertPathIsMountPoint=/var/lib/etcd\n"))]
-    {
-        assert_eq!(early(volume, drop_in).await, (Ok(()), vec![]), "{drop_in:?}");
+    for (volume, drop_in, told) in [
+        (&volume(), Some(WITHOUT), vec![Code::VolumeSurveyed]),
+        (&late, None, vec![]),
+        (&late, Some("[Unit]\nAssertPathIsMountPoint=/var/lib/etcd\n"), vec![]),
+    ] {
+        assert_eq!(early(volume, drop_in).await, (Ok(()), told), "{drop_in:?}");
     }
 }
 
