@@ -21,6 +21,7 @@ use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, 
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, symlinkat, unlinkat};
 
+use crate::budgets::json;
 use crate::error::{Context, Error, Kind, Result};
 use crate::order::sort;
 use crate::report::{Code, Event, Report};
@@ -197,9 +198,10 @@ impl Tree {
     /// Reads a JSON file of ours; `None` if there is none.
     ///
     /// # Errors
-    /// If it is unreadable or not the expected JSON; the latter is [`crate::error::Kind::Permanent`].
+    /// If it is unreadable, would take too much memory, or is not the expected JSON; the latter is [`crate::error::Kind::Permanent`].
     pub fn read_json<T: serde::de::DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {
         let Some(bytes) = self.read(path, READ_LIMIT)? else { return Ok(None) };
+        json::check(&bytes).map_err(Error::from).context(|| self.doing("reading", path))?;
         serde_json::from_slice(&bytes).map(Some).map_err(|error| Error::permanent(error).context(self.doing("reading", path)))
     }
 
@@ -467,6 +469,30 @@ impl Tree {
         }
         sort(&mut names);
         Ok(names)
+    }
+
+    /// Bytes of all files below a path, of as many as `most`; whether that was all of them.
+    ///
+    /// # Errors
+    /// If something cannot be looked at.
+    pub fn bytes_below(&self, path: &Path, most: &mut usize) -> Result<(u64, bool)> {
+        let Some(left) = most.checked_sub(1) else { return Ok((0, false)) };
+        *most = left;
+        match self.facts(path)? {
+            Some(facts) if facts.kind == FileKind::Directory => {
+                let (mut sum, mut all) = (0_u64, true);
+                for name in self.list(path)? {
+                    let (bytes, whole) = self.bytes_below(&path.join(name), most)?;
+                    (sum, all) = (sum.saturating_add(bytes), all && whole);
+                    if !all {
+                        break;
+                    }
+                }
+                Ok((sum, all))
+            }
+            Some(facts) => Ok((facts.size, true)),
+            None => Ok((0, true)),
+        }
     }
 
     /// Whether the file system tells the types of files in a directory (`d_type`), by the directory's entry for itself.

@@ -32,7 +32,7 @@ use url::Target;
 pub use url::{Parts, redacted, split};
 
 /// Largest body that is taken into memory unless the request says otherwise, in bytes.
-pub const BODY_LIMIT: usize = 16 * 1024 * 1024;
+pub const BODY_LIMIT: usize = crate::budgets::DOCUMENT_BYTES;
 
 /// A host that lets the first packet of a connection unanswered for this long is not there.
 const CONNECT_LIMIT: Duration = patience(Duration::from_secs(5));

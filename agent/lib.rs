@@ -7,9 +7,10 @@
 //! ```
 //!
 //! A room imports from rooms earlier in this picture and from the shared ones
-//! (`certificates`, `identity`, `openstack`, `systemd`, `metadata`, `desired`, `programs`, `http`, `files`, `clock`, `freshness`, `order`, `error`);
+//! (`certificates`, `identity`, `openstack`, `systemd`, `metadata`, `desired`, `programs`, `http`, `files`, `budgets`, `clock`, `freshness`, `order`, `error`);
 //! `report` is told by events; nobody imports `commands`.
 
+pub mod budgets;
 pub mod certificates;
 pub mod clock;
 pub mod collect;

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
+use super::entries::Entries;
+use super::source::DEPLOYMENTS;
+use crate::budgets::json;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
@@ -14,7 +17,7 @@ use crate::settings::SourceName;
 const VERSION: u32 = 1;
 
 /// The kept document.
-#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(serde::Deserialize)]
 pub(super) struct Cached {
     version: u32,
     /// When the poll began that it answered.
@@ -22,13 +25,8 @@ pub(super) struct Cached {
     /// Digest of the local settings under which it was fetched.
     pub(super) basis: String,
     /// As delivered.
+    #[serde(deserialize_with = "json::document")]
     pub(super) document: Map<String, Value>,
-}
-
-impl Cached {
-    pub(super) fn new(fetched_at: Timestamp, basis: String, document: Map<String, Value>) -> Self {
-        Self { version: VERSION, fetched_at, basis, document }
-    }
 }
 
 fn path(source: SourceName) -> PathBuf {
@@ -54,10 +52,38 @@ pub(super) fn load(state: &Tree, source: SourceName, report: &Report) -> Option<
 }
 
 /// Keeps a document, readable for root only: it holds keys and passwords (heat-protocol.md R51).
-pub(super) fn store(state: &Tree, source: SourceName, cached: &Cached) -> Result<()> {
-    let path = path(source);
+pub(super) fn store(
+    state: &Tree,
+    source: SourceName,
+    fetched_at: Timestamp,
+    basis: &str,
+    document: &Map<String, Value>,
+    deployments: Option<&Entries>,
+) -> Result<()> {
+    let head = serde_json::json!({"version": VERSION, "fetched_at": fetched_at, "basis": basis}).to_string();
+    // Written by hand: the deployments are texts already.
+    let mut text = format!("{},\"document\":{{", head.trim_end_matches('}'));
+    // A list below this key that is not one of the keys in use must not come back as the list in force.
+    for (key, value) in document.iter().filter(|(key, _)| *key != DEPLOYMENTS) {
+        text += &Value::from(key.as_str()).to_string();
+        text.push(':');
+        text += &value.to_string();
+        text.push(',');
+    }
+    match deployments {
+        Some(list) => {
+            text += &format!("\"{DEPLOYMENTS}\":[");
+            for (at, entry) in list.texts().enumerate() {
+                text += if at == 0 { "" } else { "," };
+                text += entry;
+            }
+            text.push(']');
+        }
+        None => text.truncate(text.trim_end_matches(',').len()),
+    }
+    text += "}}\n";
     state.create_dir(std::path::Path::new("cache"), Attributes::mode(0o700))?;
-    state.write_json(&path, cached, Attributes::mode(0o600))
+    state.write(&path(source), text.as_bytes(), Attributes::mode(0o600))
 }
 
 /// Removes what was kept.
@@ -78,7 +104,8 @@ mod tests {
         let report = Report::kept();
         assert!(load(&state, SourceName::Cfn, &report).is_none());
         let document = serde_json::json!({"deployments": []}).as_object().unwrap().clone();
-        store(&state, SourceName::Cfn, &Cached::new(Timestamp(5), "b".into(), document.clone())).unwrap();
+        let (none, list) = (Map::new(), Entries::new(Vec::new()).unwrap());
+        store(&state, SourceName::Cfn, Timestamp(5), "b", &none, Some(&list)).unwrap();
         let file = Path::new("cache/cfn.json");
         assert_eq!(state.facts(file).unwrap().unwrap().mode, 0o600);
         let cached = load(&state, SourceName::Cfn, &report).unwrap();

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::document::{self, digest_of};
 use super::endpoint::{Answer, Memory, Tools, refusal};
 use super::learnt::{DEPLOYMENT_KEY, Section};
+use crate::budgets::json;
 use crate::error::{Error, Result};
 use crate::http::{self, Request, Response};
 use crate::openstack::aws_signature::{Keys, describe_stack_resource_url};
@@ -60,12 +61,15 @@ impl Endpoint {
         if memory.raw.as_ref() == Some(&raw) {
             return Ok(None);
         }
-        let mut document = Map::new();
-        for (path, body) in self.paths.iter().zip(&bodies) {
-            document.extend(metadata(body, path)?);
-        }
         memory.raw = Some(raw);
-        Ok(Some(document))
+        let paths = self.paths.clone();
+        Ok(Some(Box::new(move || {
+            let mut document = Map::new();
+            for (path, body) in paths.iter().zip(bodies) {
+                document.extend(metadata(&body, path)?);
+            }
+            Ok(document)
+        })))
     }
 
     async fn fetch_path(&self, tools: &Tools, path: &str) -> Result<Vec<u8>> {
@@ -108,9 +112,10 @@ impl Endpoint {
 
 /// The object that a path names in an answer.
 fn metadata(body: &[u8], path: &str) -> Result<Map<String, Value>> {
-    let answer = document::parse(body)?;
-    let detail =
-        answer.pointer("/DescribeStackResourceResponse/DescribeStackResourceResult/StackResourceDetail").ok_or_else(|| {
+    let mut answer = document::parse(body)?;
+    let detail = answer
+        .pointer_mut("/DescribeStackResourceResponse/DescribeStackResourceResult/StackResourceDetail")
+        .ok_or_else(|| {
             Error::permanent("the answer is not that of DescribeStackResource")
                 .rule("heat-protocol.md 2.3")
                 .remedy("check that metadata_url leads to Heat's CloudFormation API")
@@ -120,16 +125,19 @@ fn metadata(body: &[u8], path: &str) -> Result<Map<String, Value>> {
     let none = |key: &str| {
         Error::permanent(format!("the answer has no {} ({})", escaped(&shortened(key, 80)), escaped(&shortened(path, 80))))
     };
-    let field = detail.get(field).ok_or_else(|| none(field))?;
+    // Taken out, not copied: it may be large.
+    let mut at = detail.get_mut(field).ok_or_else(|| none(field))?.take();
+    drop(answer);
     // Some releases give the object as text.
-    let owned = field.as_str().map(|text| document::parse(text.as_bytes())).transpose()?;
-    let mut at = owned.as_ref().unwrap_or(field);
+    if let Some(text) = at.as_str() {
+        at = document::parse(text.as_bytes())?;
+    }
     for key in keys {
-        at = at.get(key).ok_or_else(|| none(key))?;
+        at = at.get_mut(key).ok_or_else(|| none(key))?.take();
     }
     match at {
-        Value::Object(map) => Ok(map.clone()),
-        other => Err(document::not_an_object(document::kind(other))),
+        Value::Object(map) => Ok(map),
+        other => Err(document::not_an_object(document::kind(&other))),
     }
 }
 
@@ -140,7 +148,7 @@ fn aws_error(body: &[u8]) -> (String, String) {
         let (_, rest) = text.split_once(start)?;
         Some(rest.split_once(end).map_or(rest, |(inner, _)| inner).to_owned())
     };
-    let json = || serde_json::from_slice::<Value>(body).ok();
+    let json = || json::small(body);
     let in_json = |key: &str| Some(json()?.pointer(&format!("/ErrorResponse/Error/{key}"))?.as_str()?.to_owned());
     let tidy = |text: Option<String>| {
         let text = text.unwrap_or_default();

@@ -1,22 +1,77 @@
 //! Documents as sources deliver them: bytes → one JSON object.
 
-use ring::digest::{SHA256, digest};
+use std::io::Write;
+
+use ring::digest::{Context, SHA256, digest};
 use serde_json::{Map, Value};
 
+use super::entries::Entries;
+use crate::budgets::{DOCUMENT_MEMORY, json};
 use crate::error::{Error, Result};
 
 /// SHA-256 in hexadecimal.
 pub(super) fn digest_of(bytes: &[u8]) -> String {
+    hexadecimal(&digest(&SHA256, bytes))
+}
+
+fn hexadecimal(digest: &ring::digest::Digest) -> String {
     let mut text = String::with_capacity(64);
-    for byte in digest(&SHA256, bytes).as_ref() {
+    for byte in digest.as_ref() {
         text.extend([byte >> 4, byte & 15].map(|nibble| char::from_digit(u32::from(nibble), 16).unwrap_or('0')));
     }
     text
 }
 
-/// Parses a JSON object. Depth is limited by the parser (128), size by whoever read the bytes.
+/// The digest of a document whose text is nowhere as a whole.
+pub(super) struct Digest(Context);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(Context::new(&SHA256))
+    }
+}
+
+impl Digest {
+    /// What a document says beside its deployments.
+    pub(super) fn add_value(&mut self, document: &Map<String, Value>) {
+        // Nothing in it can fail.
+        let _ = serde_json::to_writer(&mut *self, document);
+    }
+
+    /// A list of deployments; none is not an empty one.
+    pub(super) fn add_list(&mut self, list: Option<&Entries>) {
+        let Some(list) = list else { return self.0.update(b"null") };
+        self.0.update(b"[");
+        for text in list.texts() {
+            self.0.update(text.as_bytes());
+            self.0.update(b",");
+        }
+    }
+
+    pub(super) fn end(self) -> String {
+        hexadecimal(&self.0.finish())
+    }
+}
+
+impl Write for Digest {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Parses a JSON object. Depth is limited by the parser (128), bytes by whoever read them, memory here.
 pub(super) fn object(bytes: &[u8]) -> Result<Map<String, Value>> {
-    match parse(bytes)? {
+    object_within(bytes, DOCUMENT_MEMORY)
+}
+
+/// The same with another limit on memory.
+pub(super) fn object_within(bytes: &[u8], budget: usize) -> Result<Map<String, Value>> {
+    match parse_within(bytes, budget)? {
         Value::Object(map) => Ok(map),
         other => Err(not_an_object(kind(&other))),
     }
@@ -24,12 +79,17 @@ pub(super) fn object(bytes: &[u8]) -> Result<Map<String, Value>> {
 
 /// Parses JSON; the error names place and rule, never the content, which may be secret.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
+    parse_within(bytes, DOCUMENT_MEMORY)
+}
+
+fn parse_within(bytes: &[u8], budget: usize) -> Result<Value> {
     if let Some(what) = other_than_json(bytes) {
         return Err(Error::permanent(format!("the document is {what}, wanted JSON")).rule("RFC 8259").remedy(
             "if it comes over the network, check that the address leads to Heat itself and that no proxy answers in its place",
         ));
     }
-    serde_json::from_slice(bytes).map_err(|error| {
+    json::value(bytes, budget).map_err(|unfit| {
+        let json::Unfit::Json(error) = unfit else { return json::Unfit::over(budget) };
         let why = match error.classify() {
             serde_json::error::Category::Eof => "ends too early".to_owned(),
             _ if error.to_string().contains("recursion") => "is nested too deeply".to_owned(),

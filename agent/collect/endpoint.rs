@@ -37,8 +37,8 @@ pub(super) struct Memory {
     pub(super) stack: Option<String>,
 }
 
-/// An answer: `None` where it is byte for byte what it was.
-pub(super) type Answer = Option<Map<String, Value>>;
+/// An answer, to be read: `None` where it is byte for byte what it was.
+pub(super) type Answer = Option<Box<dyn FnOnce() -> Result<Map<String, Value>> + Send>>;
 
 impl Endpoint {
     /// For people, without secrets.

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::document::{self, digest_of};
 use super::endpoint::{Answer, Memory, Tools, refusal};
 use super::learnt::{DEPLOYMENT_KEY, Section};
+use crate::budgets::json;
 use crate::error::{Context, Error, Result};
 use crate::http::{Request, Response, redacted};
 use crate::openstack::aws_signature::encode;
@@ -72,9 +73,8 @@ impl Endpoint {
         if memory.raw.as_ref() == Some(&raw) {
             return Ok(None);
         }
-        let document = metadata(&response.body)?;
         memory.raw = Some(raw);
-        Ok(Some(document))
+        Ok(Some(Box::new(move || metadata(&response.body))))
     }
 
     /// `name/uuid` as path segments. Heat configures both; with one of them it is asked where the stack is, once.
@@ -127,7 +127,7 @@ fn metadata(body: &[u8]) -> Result<Map<String, Value>> {
 
 /// What an error answer says: Heat's own words, else those of the middleware before it.
 fn fault(body: &[u8]) -> String {
-    let body = serde_json::from_slice::<Value>(body).unwrap_or_default();
+    let body = json::small(body).unwrap_or_default();
     let said = ["/error/message", "/explanation", "/title"].iter().find_map(|at| body.pointer(at)?.as_str());
     escaped(&shortened(said.unwrap_or_default().lines().next().unwrap_or_default().trim(), 200))
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::document::{self, digest_of};
+use crate::budgets::{DOCUMENT_BYTES, LOCAL_BYTES, LOCAL_MEMORY};
 use crate::error::{Context, Error, Result};
 use crate::files::{FileKind, READ_LIMIT, Tree};
 use crate::identity::Leftovers;
@@ -83,7 +84,7 @@ impl LocalFiles {
     }
 
     fn refresh_boot(&mut self, root: &Tree, sources: &Sources) {
-        let read = |path: &PathBuf| root.read(path, READ_LIMIT).map(|content| self.own(path, content));
+        let read = |path: &PathBuf| root.read(path, LOCAL_BYTES as u64).map(|content| self.own(path, content));
         let files: Vec<_> = sources.cfn_init_data.iter().zip(sources.cfn_init_data.iter().map(read)).collect();
         let mut all = Vec::new();
         for (path, content) in &files {
@@ -106,7 +107,11 @@ impl LocalFiles {
         let (mut good, mut first_error) = (false, None);
         for (path, content) in files {
             let parsed = content
-                .and_then(|content| content.map(|bytes| document::object(&bytes)).transpose())
+                .and_then(|content| {
+                    content
+                        .map(|bytes| document::object_within(&bytes, LOCAL_MEMORY / sources.cfn_init_data.len().max(1)))
+                        .transpose()
+                })
                 .context(|| format!("reading {}", path.display()));
             match parsed {
                 Ok(None) => {}
@@ -182,11 +187,17 @@ impl LocalFiles {
             ));
         }
         sort(&mut files);
-        let (mut all, mut documents) = (Vec::new(), Vec::new());
+        let (mut all, mut documents, mut size) = (Vec::new(), Vec::new(), 0);
         for (_, path) in files {
             let Some(facts) = root.facts_followed(&path)?.filter(|facts| facts.kind != FileKind::Directory) else { continue };
             safe(&path, &facts)?;
-            let Some(bytes) = root.read(&path, READ_LIMIT)? else { continue };
+            let Some(bytes) = root.read(&path, LOCAL_BYTES as u64)? else { continue };
+            size += bytes.len();
+            if size > LOCAL_BYTES {
+                return Err(
+                    Error::permanent(format!("local data is larger than {LOCAL_BYTES} bytes")).context("reading local data")
+                );
+            }
             all.extend_from_slice(path.as_os_str().as_encoded_bytes());
             all.push(0);
             all.extend_from_slice(digest_of(&bytes).as_bytes());
@@ -199,8 +210,10 @@ impl LocalFiles {
         if let Some(before) = before.filter(|before| before.raw == local.raw) {
             return Ok(Some(before));
         }
+        let budget = LOCAL_MEMORY / documents.len();
         for (path, bytes) in documents {
-            local.document.extend(document::object(&bytes).context(|| format!("reading {}", path.display()))?);
+            let read = document::object_within(&bytes, budget).context(|| format!("reading {}", path.display()))?;
+            local.document.extend(read);
         }
         // Only Heat asks for deployments.
         if local.document.shift_remove("deployments").is_some() {
@@ -244,7 +257,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Error::permanent(format!("{} is no file", path.display())));
     };
-    let content = Tree::open(parent)?.read(Path::new(name), READ_LIMIT)?;
+    let content = Tree::open(parent)?.read(Path::new(name), DOCUMENT_BYTES as u64)?;
     content.ok_or_else(|| Error::permanent("there is no such file").context(format!("reading {}", path.display())))
 }
 

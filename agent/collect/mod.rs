@@ -9,6 +9,7 @@ mod cache;
 mod cfn;
 mod document;
 mod endpoint;
+mod entries;
 mod heat;
 mod learnt;
 mod local;
@@ -36,6 +37,7 @@ use crate::order::{gather, sort_by};
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{Settings, SourceName};
 use endpoint::{Endpoint, Memory, Tools};
+pub use entries::Entries;
 use learnt::Learnt;
 use local::LocalFiles;
 pub use local::{read_document, read_file};
@@ -181,6 +183,12 @@ impl Collector {
     #[must_use]
     pub fn left_over(&self) -> &[String] {
         &self.files.left_over
+    }
+
+    /// Memory that what all sources said takes.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        self.sources.iter().map(|source| source.weight).sum()
     }
 
     /// What all sources said last.
@@ -401,7 +409,7 @@ impl Collector {
         let tools = Tools { http, keystone: self.keystone.clone(), deadline: self.deadline(name) };
         self.flying.spawn(async move {
             polled.outcome = match endpoint.fetch(&tools, &mut polled.memory).await {
-                Ok(Some(document)) => Outcome::Document { document, odd: Vec::new() },
+                Ok(Some(read)) => Outcome::Unread(Box::new(|| read().map(|document| (document, Vec::new())))),
                 Ok(None) => Outcome::Same,
                 Err(error) => Outcome::Failed(error),
             };
@@ -457,7 +465,13 @@ impl Collector {
     }
 
     /// Takes over what a poll brought.
-    fn settle(&mut self, polled: Polled) -> Change {
+    fn settle(&mut self, mut polled: Polled) -> Change {
+        let others = self.sources.iter().filter(|source| source.name != polled.source);
+        let beside = others.map(|source| source.weight).sum();
+        // What one endpoint answered is nothing to another one.
+        let same = self.sources.iter().find(|source| source.name == polled.source && source.key == polled.key);
+        let before = same.map(|source| source.memory.clone()).unwrap_or_default();
+        polled.read(&before, beside);
         let nothing_known = self.sources.iter().all(|source| !source.configured);
         let Some(source) = self.sources.iter_mut().find(|source| source.name == polled.source) else { return Change::default() };
         let mut settled = source.settle(polled, &self.clock);
@@ -524,7 +538,7 @@ impl Collector {
         let layer = self.sources.iter().find(|one| one.name == source)?.layer()?;
         let mut document = (*layer.document).clone();
         if let Some(deployments) = layer.deployments {
-            document.insert("deployments".to_owned(), Value::Array(deployments.to_vec()));
+            document.insert("deployments".to_owned(), Value::Array(deployments.values().collect()));
         }
         Some(document)
     }
@@ -535,6 +549,8 @@ impl Collector {
         let shown = self.sources.iter().filter(|source| source.configured || source.state.last_good.is_some());
         let states: BTreeMap<_, _> = gather(shown.map(|source| (source.name.as_str(), source.state.clone())));
         if wholly {
+            // The old one goes first: two at a time are more memory than one.
+            self.snapshot = Snapshot::default();
             self.snapshot = Snapshot::merge(&layers, states);
         } else {
             self.snapshot.sources = states;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::document::digest_of;
+use super::document::Digest;
+use super::entries::Entries;
 use crate::clock::{Moment, Timestamp};
 use crate::freshness::Freshness;
 use crate::settings::SourceName;
@@ -18,7 +19,7 @@ pub struct Snapshot {
     pub metadata: Map<String, Value>,
     /// The list in force, in Heat's order. `None`: no source said anything about it, which is not an
     /// empty list (heat-protocol.md R12).
-    pub deployments: Option<Arc<Vec<Value>>>,
+    pub deployments: Option<Arc<Entries>>,
     /// By name: the sources that are configured or have been.
     pub sources: BTreeMap<&'static str, SourceState>,
     /// The authoritative source that answered in this process; `None` before the first answer, whatever
@@ -64,7 +65,7 @@ pub(super) struct Layer {
     pub(super) source: SourceName,
     /// Without `deployments`.
     pub(super) document: Arc<Map<String, Value>>,
-    pub(super) deployments: Option<Arc<Vec<Value>>>,
+    pub(super) deployments: Option<Arc<Entries>>,
     /// When the poll began that it answered in this process.
     pub(super) answered: Option<Moment>,
     /// Whether its last poll went well.
@@ -104,14 +105,16 @@ impl Snapshot {
             .filter(|layer| layer.deployments.is_some() && (layer.authoritative() || authority.is_none()))
             .max_by_key(|layer| layer.rank())
             .and_then(|layer| layer.deployments.clone());
-        let bytes = serde_json::to_vec(&(&metadata, deployments.as_deref())).unwrap_or_default();
-        Self { metadata, deployments, sources, authority, digest: digest_of(&bytes) }
+        let mut digest = Digest::default();
+        digest.add_value(&metadata);
+        digest.add_list(deployments.as_deref());
+        Self { metadata, deployments, sources, authority, digest: digest.end() }
     }
 
     /// Whether the list in force has an entry with this id.
     #[must_use]
     pub fn lists(&self, id: &str) -> bool {
-        self.deployments.iter().flat_map(|list| list.iter()).any(|entry| entry.get("id").and_then(Value::as_str) == Some(id))
+        self.deployments.as_ref().is_some_and(|list| list.lists(id))
     }
 
     /// Whether there is a source that could answer: the boot copy never changes and local data asks for nothing, so who has
@@ -137,7 +140,7 @@ impl Snapshot {
     pub fn document(&self) -> Map<String, Value> {
         let mut document = self.metadata.clone();
         if let Some(deployments) = &self.deployments {
-            document.insert("deployments".to_owned(), Value::Array(deployments.to_vec()));
+            document.insert("deployments".to_owned(), Value::Array(deployments.values().collect()));
         }
         document
     }
@@ -172,7 +175,7 @@ mod tests {
         Layer {
             source,
             document: Arc::new(document.as_object().unwrap().clone()),
-            deployments: ids.map(|ids| Arc::new(ids.iter().map(|id| json!({"id": id})).collect())),
+            deployments: ids.map(|ids| Arc::new(Entries::new(ids.iter().map(|id| json!({"id": id})).collect()).unwrap())),
             answered: answered.map(moment),
             healthy,
         }

@@ -8,11 +8,13 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value};
 
 use super::cache::{self, Cached};
-use super::document::{digest_of, oddities};
+use super::document::{Digest, digest_of, oddities};
 use super::endpoint::Memory;
+use super::entries::Entries;
 use super::local::{self, Boot};
 use super::schedule::{After, Schedule, slot_of};
 use super::snapshot::{Layer, SourceState};
+use crate::budgets::{HELD_MEMORY, METADATA_MEMORY, json};
 use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
@@ -47,10 +49,77 @@ pub(super) enum Outcome {
     Absent,
     /// Byte for byte what it said before.
     Same,
+    /// Something else, to be read.
+    Unread(Unread),
     /// Something else.
-    Document { document: Map<String, Value>, odd: Vec<String> },
+    Said(Box<Said>),
     /// Nothing; what it said before stays.
     Failed(Error),
+}
+
+/// Reads what was delivered, with oddities: one document takes the memory of many answers, so they are read one at a time.
+pub(super) type Unread = Box<dyn FnOnce() -> Result<(Map<String, Value>, Vec<String>)> + Send>;
+
+impl Polled {
+    /// Reads what was delivered. `before` is what the answer before left for the next poll; `beside` the memory that what the other
+    /// sources said takes.
+    pub(super) fn read(&mut self, before: &Memory, beside: usize) {
+        self.outcome = match std::mem::replace(&mut self.outcome, Outcome::Same) {
+            Outcome::Unread(read) => match read().and_then(|read| Said::new(read, &self.deployment_keys, beside)) {
+                Ok(said) => Outcome::Said(Box::new(said)),
+                Err(error) => {
+                    // What cannot be read is not what is compared with the next time.
+                    self.memory = Memory { stack: self.memory.stack.take(), ..before.clone() };
+                    Outcome::Failed(error)
+                }
+            },
+            other => other,
+        };
+    }
+}
+
+/// A document in the form in which it is held.
+pub(super) struct Said {
+    /// Without `deployments`.
+    document: Map<String, Value>,
+    deployments: Option<Entries>,
+    digest: String,
+    /// Memory that the two take.
+    weight: usize,
+    odd: Vec<String>,
+}
+
+impl Said {
+    /// Entries of several lists of deployments are put together in the order of their keys.
+    fn new((mut document, mut odd): (Map<String, Value>, Vec<String>), keys: &[String], beside: usize) -> Result<Self> {
+        odd.extend(oddities(&document, keys));
+        let mut list = None;
+        for key in keys {
+            if let Some(Value::Array(items)) = document.shift_remove(key) {
+                list.get_or_insert_with(Vec::new).extend(items);
+            }
+        }
+        let over = |what: String, budget: usize| {
+            Error::permanent(format!("{what} more than {} KiB of memory", budget / 1024))
+                .rule("the agent's memory is bounded, whatever it is given; docs/sources.md has the limits")
+        };
+        let rest = json::weight_of(&document);
+        if rest > METADATA_MEMORY {
+            let what = "the metadata without its deployments takes".to_owned();
+            return Err(over(what, METADATA_MEMORY).remedy("put less into the metadata of this server"));
+        }
+        let deployments = list.map(Entries::new).transpose()?;
+        let weight = rest + deployments.as_ref().map_or(0, Entries::weight);
+        if beside + weight > HELD_MEMORY {
+            let what = "what this source says, and what the others said, take".to_owned();
+            return Err(over(what, HELD_MEMORY).remedy("list fewer deployments for this server, or have it ask one source"));
+        }
+        // Without the place of the deployments among the other keys, which the cache does not keep.
+        let mut digest = Digest::default();
+        digest.add_value(&document);
+        digest.add_list(deployments.as_ref());
+        Ok(Self { document, deployments, digest: digest.end(), weight, odd })
+    }
 }
 
 /// What follows from a poll.
@@ -80,7 +149,9 @@ pub(super) struct Source {
     pub(super) memory: Memory,
     /// Without `deployments`.
     pub(super) document: Option<Arc<Map<String, Value>>>,
-    deployments: Option<Arc<Vec<Value>>>,
+    deployments: Option<Arc<Entries>>,
+    /// Memory that the two take.
+    pub(super) weight: usize,
     /// The keys that they stood under.
     deployment_keys: Vec<String>,
     pub(super) basis: String,
@@ -110,6 +181,7 @@ impl Source {
             memory: Memory::default(),
             document: None,
             deployments: None,
+            weight: 0,
             deployment_keys: vec![DEPLOYMENTS.to_owned()],
             basis: String::new(),
             kept: true,
@@ -126,13 +198,17 @@ impl Source {
     pub(super) fn remember(&mut self, cached: Cached) {
         self.state.last_good = Some(cached.fetched_at);
         self.basis = cached.basis;
-        self.take(cached.document);
+        // An earlier version took more than this one: what it kept is then fetched anew.
+        if let Ok(said) = Said::new((cached.document, Vec::new()), &self.deployment_keys, 0) {
+            self.take(said);
+        }
     }
 
     /// Drops what it said: another source speaks in its place now.
     pub(super) fn forget(&mut self) {
         self.document = None;
         self.deployments = None;
+        self.weight = 0;
         self.answered = None;
         self.memory = Memory::default();
         self.state = SourceState { last_try: self.state.last_try, next_try: self.state.next_try, ..SourceState::default() };
@@ -149,14 +225,8 @@ impl Source {
     /// Stores document and basis where they are not stored yet; tried again at each poll.
     pub(super) fn keep(&mut self, state: &Tree, report: &Report) {
         let (Some(document), false) = (&self.document, self.kept) else { return };
-        let mut whole = (**document).clone();
-        // A list below this key that is not one of the keys in use must not come back as the list in force.
-        whole.shift_remove(DEPLOYMENTS);
-        if let Some(deployments) = &self.deployments {
-            whole.insert(DEPLOYMENTS.to_owned(), Value::Array(deployments.to_vec()));
-        }
-        let cached = Cached::new(self.state.last_good.unwrap_or_default(), self.basis.clone(), whole);
-        match cache::store(state, self.name, &cached) {
+        let fetched_at = self.state.last_good.unwrap_or_default();
+        match cache::store(state, self.name, fetched_at, &self.basis, document, self.deployments.as_deref()) {
             Ok(()) => self.kept = true,
             Err(error) => {
                 let message = format!("what {} said cannot be kept", self.name.as_str());
@@ -175,7 +245,7 @@ impl Source {
             }
             let document = local::parse_document(&bytes).context(|| format!("reading {}", path.display()))?;
             memory.raw = raw;
-            Ok(Outcome::Document { document, odd: Vec::new() })
+            Ok(Outcome::Unread(Box::new(move || Ok((document, Vec::new())))))
         };
         read().unwrap_or_else(Outcome::Failed)
     }
@@ -188,7 +258,8 @@ impl Source {
             Some(Ok(boot)) if memory.raw.as_ref() == Some(&boot.raw) => Outcome::Same,
             Some(Ok(boot)) => {
                 memory.raw = Some(boot.raw.clone());
-                Outcome::Document { document: boot.document.clone(), odd: boot.odd.clone() }
+                let (document, odd) = (boot.document.clone(), boot.odd.clone());
+                Outcome::Unread(Box::new(move || Ok((document, odd))))
             }
         }
     }
@@ -240,13 +311,14 @@ impl Source {
                 self.answer(polled.started, polled.began, polled.basis, &mut settled);
                 After::Steady
             }
-            Outcome::Document { document, odd } => {
+            // It was read before.
+            Outcome::Unread(_) => After::Steady,
+            Outcome::Said(mut said) => {
                 let before = self.state.digest.clone();
-                settled.odd = odd;
-                settled.odd.extend(oddities(&document, &polled.deployment_keys));
+                settled.odd = std::mem::take(&mut said.odd);
                 let other_keys = self.deployment_keys != polled.deployment_keys;
                 self.deployment_keys = polled.deployment_keys;
-                self.take(document);
+                self.take(*said);
                 let changed = other_keys || self.state.digest != before;
                 self.kept &= !changed;
                 settled.reshaped = changed;
@@ -294,18 +366,12 @@ impl Source {
         self.state.remedy = None;
     }
 
-    /// Takes over a document. Entries of several lists of deployments are put together in the order of their keys.
-    fn take(&mut self, mut document: Map<String, Value>) {
-        let mut deployments = None;
-        for key in &self.deployment_keys {
-            if let Some(Value::Array(list)) = document.shift_remove(key) {
-                deployments.get_or_insert_with(Vec::new).extend(list);
-            }
-        }
-        // Without the place of the deployments among the other keys, which the cache does not keep.
-        self.state.digest = Some(digest_of(&serde_json::to_vec(&(&document, &deployments)).unwrap_or_default()));
-        self.deployments = deployments.map(Arc::new);
-        self.document = Some(Arc::new(document));
+    /// Takes over what a document says.
+    fn take(&mut self, said: Said) {
+        self.state.digest = Some(said.digest);
+        self.deployments = said.deployments.map(Arc::new);
+        self.weight = said.weight;
+        self.document = Some(Arc::new(said.document));
     }
 
     /// Its share in the snapshot.

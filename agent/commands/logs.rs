@@ -60,7 +60,10 @@ pub fn run(settings: &Settings, name: Option<&str>, follow: bool) -> Result<Exit
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(Error::from(error).context(format!("reading the output of deployment {}", record.name)));
             }
-            Err(_) if ended => return print(&stored(record)).map(|()| exit::OK),
+            Err(_) if ended => {
+                let record = Record { outcome: Journal::whole(&state, record)?, ..record.clone() };
+                return print(&stored(&record)).map(|()| exit::OK);
+            }
             Err(_) => watch.wait(POLL),
         }
     }

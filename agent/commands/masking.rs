@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::budgets::json;
 use crate::http::redacted;
 use crate::kubernetes::is_secret_parameter;
 
@@ -36,7 +37,7 @@ pub(super) fn masked(value: &Value) -> Value {
 
 fn masked_text(text: &str) -> String {
     // A wait condition handle's attribute `signal` is JSON as text, whatever the input is called that carries it.
-    let inner = if text.trim_start().starts_with('{') { serde_json::from_str::<Value>(text).ok() } else { None };
+    let inner = if text.trim_start().starts_with('{') { json::small(text.as_bytes()) } else { None };
     match inner.map(|inner| (masked(&inner), inner)) {
         Some((shown, inner)) if shown != inner => shown.to_string(),
         // A pre-signed URL is a key by itself, whatever it is called.

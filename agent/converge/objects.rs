@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Objects;
+use crate::budgets::json;
 use crate::clock::patience;
 use crate::desired::Object;
 use crate::error::{Context, Error, Kind, Result};
@@ -65,7 +66,7 @@ impl<'a> Api<'a> {
         let (method, body) = match looked.status {
             404 => ("POST", self.wanted.clone()),
             200 => {
-                let found: Value = serde_json::from_slice(&looked.body)
+                let found = json::answer(&looked.body)
                     .map_err(|_| Error::transient("the answer is no JSON").context(doing(self.object, "GET")))?;
                 if covers(&found, &self.wanted) {
                     return Ok(false);
@@ -135,7 +136,7 @@ impl<'a> Api<'a> {
 
     /// The message of the API's Status, unless it repeats a part of a secret.
     fn said(&self, response: &Response) -> String {
-        let body: Option<Value> = serde_json::from_slice(&response.body).ok();
+        let body = json::small(&response.body);
         let message = body.as_ref().and_then(|body| body.get("message")?.as_str()).unwrap_or("nothing more");
         let mut secrets =
             self.wanted.get("data").and_then(Value::as_object).into_iter().flatten().filter_map(|(_, value)| value.as_str());

@@ -60,5 +60,5 @@ fn json(response: &Response, asked: &str) -> Result<Value> {
         return Err(Error::transient(format!("{asked} answers {}", response.status)));
     }
     let text = String::from_utf8_lossy(&response.body);
-    Ok(serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.into_owned())))
+    Ok(crate::budgets::json::small(&response.body).unwrap_or_else(|| Value::String(text.into_owned())))
 }

@@ -4,7 +4,7 @@
 //! tools' record below `/var/lib/heat-config/deployed` is honoured when a deployment is first seen and
 //! kept up to date for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::result::Outcome;
+use crate::budgets::{LEGACY_MARKS, RECORDS_MEMORY, RESULT_IN_MEMORY};
 use crate::clock::{Clock, Moment, Timestamp};
 use crate::error::{Error, Result};
-use crate::files::{Attributes, Tree};
+use crate::files::{Attributes, FileKind, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
 use crate::order::{gather, sort_by};
-use crate::programs::key_of;
+use crate::programs::{RESULT, Ran, key_of};
 use crate::report::{Code, Report};
 
 const DIRECTORY: &str = "deployments";
@@ -80,9 +81,12 @@ pub struct Record {
     /// When it ended.
     #[serde(default)]
     pub finished: Option<Timestamp>,
-    /// How it ended.
+    /// How it ended. Of a long result only status and reason: [`Journal::outcome`] reads the rest.
     #[serde(default)]
     pub outcome: Option<Outcome>,
+    /// Set where the result is too long for memory: whether Heat takes it as a failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub long_result_failed: Option<bool>,
     /// Why there was no signal, where there was none.
     #[serde(default)]
     pub note: Option<String>,
@@ -116,7 +120,24 @@ impl Record {
     /// Whether it ended with failure.
     #[must_use]
     pub fn failed(&self) -> bool {
-        self.outcome.as_ref().is_some_and(|outcome| outcome.fails(&self.outputs))
+        self.long_result_failed.unwrap_or_else(|| self.outcome.as_ref().is_some_and(|outcome| outcome.fails(&self.outputs)))
+    }
+
+    /// Takes a long result out of memory, and gives it back where there was one.
+    fn shorten(&mut self) -> Option<Outcome> {
+        let whole = self.outcome.take_if(|outcome| outcome.weight() > RESULT_IN_MEMORY)?;
+        self.long_result_failed.get_or_insert_with(|| whole.fails(&self.outputs));
+        self.outcome = Some(whole.shortened(RESULT_IN_MEMORY));
+        Some(whole)
+    }
+
+    /// About the memory that it takes.
+    fn weight(&self) -> usize {
+        let outputs: usize = self.outputs.iter().map(|(name, _)| name.len() + 48).sum();
+        let texts = [&self.id, &self.name, &self.group, &self.action].into_iter().chain(&self.note).map(String::len);
+        let resource = self.resource.as_ref().map_or(0, |(stack, resource)| stack.len() + resource.len());
+        let outcome = self.outcome.as_ref().map_or(0, Outcome::weight);
+        size_of::<Self>() + 2 * self.id.len() + outputs + texts.sum::<usize>() + resource + self.target.weight() + outcome
     }
 }
 
@@ -128,6 +149,12 @@ pub struct Journal {
     records: BTreeMap<String, Record>,
     /// When the operator last had one forgotten.
     forgotten: Moment,
+    /// Ids of those whose result Heat does not have yet.
+    finished: BTreeSet<String>,
+    /// How many have nothing left to do.
+    signalled: usize,
+    /// Changes when a record goes or goes back: what was done with is to be done again.
+    revision: u64,
     keep: usize,
     clock: Clock,
 }
@@ -142,18 +169,22 @@ impl Journal {
     /// If the directory cannot be read or made.
     pub fn open(state: Arc<Tree>, legacy: Option<&Path>, keep: usize, clock: Clock, report: &Report) -> Result<Self> {
         state.create_dir(Path::new(DIRECTORY), Attributes::mode(0o700))?;
-        let mut records = BTreeMap::new();
+        let legacy = legacy.map(|path| Tree::open_or_create(path, 0o700)).transpose()?;
+        let (records, finished) = (BTreeMap::new(), BTreeSet::new());
+        let mut journal =
+            Self { state, legacy, records, finished, signalled: 0, revision: 0, forgotten: Moment::EARLIER, keep, clock };
+        let state = Arc::clone(&journal.state);
         for name in state.list(Path::new(DIRECTORY))? {
             let path = Path::new(DIRECTORY).join(&name);
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            if let Some(record) = state.read_state::<Record>(&path, report, Code::StatePutAside)? {
-                records.insert(record.id.clone(), record);
+            if let Some(mut record) = state.read_state::<Record>(&path, report, Code::StatePutAside)? {
+                record.shorten();
+                journal.insert(record);
             }
         }
-        let legacy = legacy.map(|path| Tree::open_or_create(path, 0o700)).transpose()?;
-        Ok(Self { state, legacy, records, forgotten: Moment::EARLIER, keep, clock })
+        Ok(journal)
     }
 
     /// What is recorded, oldest first, for who only looks and holds no lock. An unreadable record is left out.
@@ -166,7 +197,11 @@ impl Journal {
             .iter()
             .map(|name| Path::new(DIRECTORY).join(name))
             .filter(|path| path.extension().is_some_and(|end| end == "json"));
-        let mut records: Vec<Record> = paths.filter_map(|path| state.read_json(&path).ok().flatten()).collect();
+        let mut records: Vec<Record> = Vec::new();
+        for mut record in paths.filter_map(|path| state.read_json::<Record>(&path).ok().flatten()) {
+            record.shorten();
+            records.push(record);
+        }
         sort_by(&mut records, |one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
         Ok(records)
     }
@@ -190,6 +225,66 @@ impl Journal {
         let mut all: Vec<_> = self.records.values().collect();
         sort_by(&mut all, |one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
         all
+    }
+
+    /// Those whose result Heat does not have yet.
+    pub fn finished(&self) -> impl Iterator<Item = &Record> {
+        self.finished.iter().filter_map(|id| self.records.get(id))
+    }
+
+    /// How many have nothing left to do.
+    #[must_use]
+    pub fn signalled_count(&self) -> usize {
+        self.signalled
+    }
+
+    /// Changes when a record goes, or goes back: what was done with may be to do again.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// How many records there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Memory of the records.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        self.records.values().map(Record::weight).sum()
+    }
+
+    /// The whole result of a deployment.
+    ///
+    /// # Errors
+    /// If it is on disk and cannot be read.
+    pub fn outcome(&self, id: &str) -> Result<Option<Outcome>> {
+        self.records.get(id).map_or(Ok(None), |record| Self::whole(&self.state, record))
+    }
+
+    /// The whole result of a record: from memory, from its job, or, where there is no job, from its own file.
+    ///
+    /// # Errors
+    /// If it is on disk and cannot be read.
+    pub fn whole(state: &Tree, record: &Record) -> Result<Option<Outcome>> {
+        if record.long_result_failed.is_none() {
+            return Ok(record.outcome.clone());
+        }
+        let stored = state.read_json::<Record>(&path_of(&record.id))?.and_then(|stored| stored.outcome);
+        if stored.as_ref().is_some_and(|stored| Some(stored) != record.outcome.as_ref()) {
+            return Ok(stored);
+        }
+        let ran = state.read_json::<Ran>(&Path::new("work").join(record.job()).join(RESULT))?;
+        let outcome = ran.map(|ran| Outcome::of(&record.group, ran));
+        Ok(outcome.or_else(|| record.outcome.clone()))
     }
 
     /// Records a deployment as seen. `None` if the replaced tools ran it: it is then recorded as done.
@@ -239,7 +334,7 @@ impl Journal {
         record.resource = record.resource.or(resource);
         (record.state, record.let_go) = (State::Finished, None);
         record.finished = Some(self.clock.now());
-        record.outcome = Some(outcome);
+        (record.outcome, record.long_result_failed) = (Some(outcome), None);
         self.put(record)
     }
 
@@ -264,14 +359,14 @@ impl Journal {
     /// If it cannot be written.
     pub fn finish(&mut self, id: &str, outcome: Outcome) -> Result<()> {
         let now = self.clock.now();
+        let Some(outputs) = self.records.get(id).map(|record| record.outputs.clone()) else { return Ok(()) };
+        let body = super::result::body(&outcome, &outputs, super::SIGNAL_LIMIT);
         self.change(id, |record| {
             record.state = State::Finished;
             record.finished = Some(now);
-            record.outcome = Some(outcome);
+            (record.outcome, record.long_result_failed) = (Some(outcome), None);
         })?;
-        let Some(record) = self.records.get(id) else { return Ok(()) };
-        if let (Some(legacy), Some(name), Some(outcome)) = (&self.legacy, legacy_name(id), &record.outcome) {
-            let body = super::result::body(outcome, &record.outputs, super::SIGNAL_LIMIT);
+        if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
             legacy.write_json(&name.with_extension("notify.json"), &body, Attributes::mode(0o600))?;
         }
         Ok(())
@@ -346,6 +441,7 @@ impl Journal {
             record.state = State::Seen;
             record.seen = now;
             (record.started, record.finished, record.outcome, record.note) = (None, None, None, None);
+            record.long_result_failed = None;
             (record.undelivered, record.let_go) = (false, None);
             record.order = Some(order.to_owned());
         })
@@ -362,7 +458,7 @@ impl Journal {
         }
         // The last: while it is there the order is known not to be carried out.
         self.state.remove(&path_of(id))?;
-        self.records.remove(id);
+        self.take_out(id);
         self.forgotten = self.clock.moment();
         Ok(())
     }
@@ -378,16 +474,63 @@ impl Journal {
         let (going, gone): (Vec<_>, Vec<_>) = ended.partition(|record| record.let_go.is_some());
         let ended: Vec<String> = gone.into_iter().chain(going).map(|record| record.id.clone()).collect();
         let mut gone = Vec::new();
-        for id in ended.iter().take(ended.len().saturating_sub(self.keep)) {
+        let mut weight: usize = ended.iter().filter_map(|id| self.records.get(id)).map(Record::weight).sum();
+        for (at, id) in ended.iter().enumerate() {
+            if ended.len() - at <= self.keep && weight <= RECORDS_MEMORY {
+                break;
+            }
             self.state.remove(&path_of(id))?;
-            self.records.remove(id);
+            weight = weight.saturating_sub(self.take_out(id));
             if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
                 legacy.remove(&name.with_extension("notify.json"))?;
                 legacy.write(&name, b"", Attributes::mode(0o600))?;
             }
             gone.push(id.clone());
         }
+        if !gone.is_empty() {
+            self.prune_marks()?;
+        }
         Ok(gone)
+    }
+
+    /// The oldest of our empty files in the replaced tools' directory go, beyond those to keep. Whatever has content is theirs.
+    fn prune_marks(&self) -> Result<()> {
+        let Some(legacy) = &self.legacy else { return Ok(()) };
+        let names = legacy.list(Path::new(""))?;
+        if names.len() <= LEGACY_MARKS {
+            return Ok(());
+        }
+        let mut marks = Vec::new();
+        for name in names {
+            let id = name.to_str().and_then(|name| name.strip_suffix(".json")).unwrap_or_default();
+            let facts = legacy.facts(Path::new(&name))?.filter(|facts| facts.kind == FileKind::File && facts.size == 0);
+            if let Some(facts) = facts.filter(|_| !id.is_empty() && !self.records.contains_key(id)) {
+                marks.push((facts.stamp.1, name));
+            }
+        }
+        sort_by(&mut marks, Ord::cmp);
+        for (_, name) in marks.iter().take(marks.len().saturating_sub(LEGACY_MARKS)) {
+            legacy.remove(Path::new(name))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of what the replaced tools find of a deployment's result.
+    ///
+    /// # Errors
+    /// If it cannot be looked at.
+    pub fn legacy_bytes(&self, id: &str) -> Result<u64> {
+        let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(0) };
+        Ok(legacy.facts(&name.with_extension("notify.json"))?.map_or(0, |facts| facts.size))
+    }
+
+    /// Removes it: it took too much of the disk.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn shed_legacy(&self, id: &str) -> Result<()> {
+        let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) else { return Ok(()) };
+        legacy.remove(&name.with_extension("notify.json")).map(drop)
     }
 
     fn new_record(&self, id: &str, name: &str, group: &str) -> Record {
@@ -405,6 +548,7 @@ impl Journal {
             started: None,
             finished: None,
             outcome: None,
+            long_result_failed: None,
             note: None,
             undelivered: false,
             order: None,
@@ -421,9 +565,48 @@ impl Journal {
 
     fn put(&mut self, mut record: Record) -> Result<()> {
         record.since = self.clock.moment();
-        self.state.write_json(&path_of(&record.id), &record, Attributes::mode(0o600))?;
-        self.records.insert(record.id.clone(), record);
+        // Where the job has the result, the record need not have it once more.
+        let long = record.shorten();
+        let is_long = record.long_result_failed.is_some();
+        let has_job = is_long && self.state.facts(&Path::new("work").join(record.job()).join(RESULT))?.is_some();
+        let short = record.outcome.clone();
+        if is_long && !has_job {
+            record.outcome = if long.is_some() { long } else { self.outcome(&record.id)? };
+        }
+        let written = self.state.write_json(&path_of(&record.id), &record, Attributes::mode(0o600));
+        record.outcome = short;
+        written?;
+        self.insert(record);
         Ok(())
+    }
+
+    fn insert(&mut self, record: Record) {
+        let before = self.records.get(&record.id).map(|record| record.state);
+        if before.is_some_and(|before| before > record.state) {
+            self.revision += 1;
+        }
+        self.take_out_of_counts(&record.id);
+        match record.state {
+            State::Finished => drop(self.finished.insert(record.id.clone())),
+            State::Signalled => self.signalled += 1,
+            State::Seen | State::Running => {}
+        }
+        self.records.insert(record.id.clone(), record);
+    }
+
+    fn take_out_of_counts(&mut self, id: &str) {
+        match self.records.get(id).map(|record| record.state) {
+            Some(State::Finished) => drop(self.finished.remove(id)),
+            Some(State::Signalled) => self.signalled -= 1,
+            _ => {}
+        }
+    }
+
+    /// Takes a record out of memory; what it weighed.
+    fn take_out(&mut self, id: &str) -> usize {
+        self.take_out_of_counts(id);
+        self.revision += 1;
+        self.records.remove(id).map_or(0, |record| record.weight())
     }
 }
 
@@ -602,6 +785,82 @@ mod tests {
                 (got, _) => panic!("{wanted}: {got:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_long_result_is_on_disk_alone_and_can_be_read_at_every_step() {
+        let (place, report) = (Place::new(), Report::kept());
+        let long = Outcome { status: 0, outputs: [("o".to_owned(), json!("x".repeat(500_000)))].into(), ..Outcome::default() };
+        // Of a job, of the agent itself, and as an earlier version left it.
+        for (id, has_job) in [("job", true), ("own", false)] {
+            let mut journal = place.journal(&report);
+            journal.see(&deployment(id)).unwrap();
+            if has_job {
+                let directory = Path::new("state/work").join(journal.get(id).unwrap().job());
+                let tree = Tree::open(place.0.path()).unwrap();
+                tree.create_dir_all(&directory, Attributes::mode(0o700)).unwrap();
+                let text = long.outputs["o"].as_str().unwrap().to_owned();
+                let ran = Ran { outputs: [("o".to_owned(), text)].into(), ..Ran::default() };
+                tree.write_json(&directory.join(RESULT), &ran, Attributes::mode(0o600)).unwrap();
+            }
+            journal.finish(id, long.clone()).unwrap();
+            let size = |place: &Place| std::fs::metadata(place.0.path().join("state").join(path_of(id))).unwrap().len();
+            assert_eq!(size(&place) < 2_000, has_job, "the result is stored once");
+            for step in ["finished", "after a restart", "signalled"] {
+                assert!(journal.weight() < 4_000, "{step} {}", journal.weight());
+                assert_eq!(journal.outcome(id).unwrap().as_ref(), Some(&long), "{step} {id}");
+                match step {
+                    "finished" => journal = place.journal(&report),
+                    _ => journal.signalled(id, None).unwrap(),
+                }
+            }
+            let looked = Journal::look(&journal.state).unwrap();
+            assert!(looked.iter().all(|record| record.weight() < 2_000));
+            journal.forget(id).unwrap();
+        }
+        let failing = Outcome { status: 1, stderr: "y".repeat(5_000), ..long };
+        let mut journal = place.journal(&report);
+        journal.see(&deployment("old")).unwrap();
+        let mut old: Value = serde_json::to_value(journal.get("old").unwrap()).unwrap();
+        (old["state"], old["outcome"]) = (json!("finished"), serde_json::to_value(&failing).unwrap());
+        place.write(Path::new("state").join(path_of("old")).to_str().unwrap(), &old.to_string());
+        let journal = place.journal(&report);
+        assert!(journal.get("old").unwrap().failed() && journal.weight() < 2_000);
+        assert_eq!(journal.outcome("old").unwrap(), Some(failing));
+        assert_eq!(journal.finished().count(), 1);
+    }
+
+    #[test]
+    fn records_of_deployments_that_are_gone_are_bounded_in_sum() {
+        let (place, report) = (Place::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        journal.keep = usize::MAX;
+        for number in 0..3_000 {
+            let mut record = journal.new_record(&format!("d{number:04}"), &"n".repeat(1_000), "script");
+            record.state = State::Signalled;
+            journal.insert(record);
+        }
+        let gone = journal.prune(|record| record.id == "d0000").unwrap();
+        assert!(gone.len() > 1_000 && gone[0] == "d0001" && journal.get("d0000").is_some() && journal.get("d2999").is_some());
+        assert!(journal.weight() <= RECORDS_MEMORY + 4_000);
+    }
+
+    #[test]
+    fn empty_files_of_the_replaced_tools_are_bounded_theirs_are_never_removed() {
+        let (place, report) = (Place::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        for number in 0..LEGACY_MARKS + 5 {
+            place.write(&format!("deployed/m{number:05}.json"), "");
+        }
+        place.write("deployed/theirs.json", "{}");
+        for id in ["a", "b", "c"] {
+            journal.see(&deployment(id)).unwrap();
+            journal.signalled(id, None).unwrap();
+        }
+        assert_eq!(journal.prune(|_| false).unwrap(), ["a"]);
+        let names = journal.legacy.as_ref().unwrap().list(Path::new("")).unwrap();
+        assert_eq!(names.len(), LEGACY_MARKS + 1);
+        assert!(names.contains(&"theirs.json".into()));
     }
 
     #[test]

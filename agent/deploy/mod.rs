@@ -13,4 +13,4 @@ mod work;
 pub use generation::{Generation, GenerationState, Generations};
 pub use journal::{Journal, Record, State, choose};
 pub use result::{Outcome, SIGNAL_LIMIT, body};
-pub use work::{Policy, Todo, Work, todo};
+pub use work::{Policy, Todo, What, Work, todo};

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::budgets::json;
 use crate::order::gather;
 use crate::programs::Ran;
+use crate::report::text::shortened;
 
 /// Largest body that goes to Heat, in bytes of ASCII-escaped JSON: Heat takes 1 MiB (`max_json_body_size`).
 pub const SIGNAL_LIMIT: usize = 900 * 1024;
@@ -38,6 +40,26 @@ impl Outcome {
         Self { status: 1, stderr: reason.clone(), reason: Some(reason), ..Self::default() }
     }
 
+    /// What a job left, by the group of its deployment.
+    #[must_use]
+    pub fn of(group: &str, ran: Ran) -> Self {
+        if group == "script" { Self::of_script(ran) } else { Self::of_hook(ran) }
+    }
+
+    /// The memory that it takes.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        let outputs = self.outputs.iter().map(|(name, value)| name.len() + 96 + json::weight(value));
+        self.stdout.len() + self.stderr.len() + self.reason.as_ref().map_or(0, String::len) + outputs.sum::<usize>()
+    }
+
+    /// Status and reason alone, the reason no longer than this.
+    #[must_use]
+    pub fn shortened(&self, limit: usize) -> Self {
+        let reason = self.reason.as_ref().map(|reason| shortened(reason, limit / 4));
+        Self { status: self.status, reason, ..Self::default() }
+    }
+
     /// What a script left: output files become outputs.
     #[must_use]
     pub fn of_script(ran: Ran) -> Self {
@@ -56,7 +78,7 @@ impl Outcome {
     /// a hook that failed is never reported as success.
     #[must_use]
     pub fn of_hook(ran: Ran) -> Self {
-        let said = serde_json::from_str::<Value>(&ran.stdout).ok();
+        let said = json::small(ran.stdout.as_bytes());
         let Some(Value::Object(mut said)) = said else {
             let unclear = ran.status == 0 && !ran.stdout.trim().is_empty();
             let mut outcome = Self::of_script(ran);

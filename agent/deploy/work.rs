@@ -1,11 +1,11 @@
 //! What is to be done for each entry of the metadata: pure.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use serde_json::Value;
 
 use super::journal::{Record, State};
-use crate::metadata::{Deployment, Malformed};
+use crate::metadata::Deployment;
 
 /// What the image builder allows (design.md 4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Policy {
 }
 
 /// Kind of work.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Group `script`, built in.
     Script,
@@ -27,39 +27,48 @@ pub enum Work {
     Data,
 }
 
-/// An entry that asks for something.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Todo {
+/// What an entry asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
     /// To be begun, or gone on with.
-    Do {
-        /// The entry.
-        deployment: Box<Deployment>,
-        /// Its kind.
-        work: Work,
-        /// How far it is; `None`: never seen.
-        state: Option<State>,
-    },
+    Do(Work),
     /// Its group is not allowed here.
-    Forbidden(Box<Deployment>),
+    Forbidden,
     /// More than one kubernetes-node deployment that has not ended: none of them is done (design.md 5).
-    Twice(Box<Deployment>),
+    Twice,
     /// It cannot be understood.
-    Malformed(Box<Malformed>, Value),
+    Malformed,
     /// It cannot be understood, and has the id of another entry that can: it is nothing of its own.
-    Copy(Box<Malformed>, Value),
+    Copy,
+}
+
+/// An entry that asks for something. The entry itself stays in the list, from which it is read when its turn comes: the list may
+/// be long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Todo {
+    /// Its place in the list.
+    pub at: usize,
+    /// Its id; empty where it has none.
+    pub id: String,
+    /// What it asks for.
+    pub what: What,
 }
 
 /// Goes through the list in its order (R20: equal names are told apart by id).
-pub fn todo<'a>(entries: &[Value], known: impl Fn(&str) -> Option<&'a Record>, policy: &Policy) -> Vec<Todo> {
+pub fn todo<'a>(
+    entries: impl Iterator<Item = Value>,
+    known: impl Fn(&str) -> Option<&'a Record>,
+    policy: &Policy,
+) -> VecDeque<Todo> {
     let mut ids = HashSet::new();
     let mut nodes = Vec::new();
-    let mut list = Vec::new();
-    for entry in entries {
-        let deployment = match Deployment::parse(entry) {
+    let mut list = VecDeque::new();
+    for (at, entry) in entries.enumerate() {
+        let deployment = match Deployment::parse(&entry) {
             Ok(Some(deployment)) => deployment,
             Ok(None) => continue,
             Err(malformed) => {
-                list.push(Todo::Malformed(malformed, entry.clone()));
+                list.push_back(Todo { at, id: malformed.id.unwrap_or_default(), what: What::Malformed });
                 continue;
             }
         };
@@ -84,31 +93,23 @@ pub fn todo<'a>(entries: &[Value], known: impl Fn(&str) -> Option<&'a Record>, p
         if work == Work::Node && matches!(deployment.action(), "CREATE" | "UPDATE" | "") {
             nodes.push(deployment.id.clone());
         }
-        let deployment = Box::new(deployment);
         let allowed = policy.groups.as_ref().is_none_or(|groups| groups.contains(&deployment.group));
-        list.push(if allowed { Todo::Do { deployment, work, state } } else { Todo::Forbidden(deployment) });
+        list.push_back(Todo { at, id: deployment.id, what: if allowed { What::Do(work) } else { What::Forbidden } });
     }
     if nodes.len() > 1 {
         for item in &mut list {
-            if let Todo::Do { deployment, work: Work::Node, .. } = item
-                && nodes.contains(&deployment.id)
-            {
-                *item = Todo::Twice(deployment.clone());
+            if item.what == What::Do(Work::Node) && nodes.contains(&item.id) {
+                item.what = What::Twice;
             }
         }
     }
     let is_done = |id: &str| known(id).is_some_and(|record| record.state >= State::Finished);
-    list.into_iter()
-        .filter_map(|item| match item {
-            Todo::Malformed(malformed, entry) => match malformed.id.as_deref() {
-                // Before the judgement on copies: of what has ended nothing is said again at each look.
-                Some(id) if is_done(id) => None,
-                Some(id) if ids.contains(id) => Some(Todo::Copy(malformed, entry)),
-                _ => Some(Todo::Malformed(malformed, entry)),
-            },
-            other => Some(other),
-        })
-        .collect()
+    // Of what has ended nothing is said again; this comes before the judgement on copies.
+    list.retain(|item| item.what != What::Malformed || !is_done(&item.id));
+    for item in list.iter_mut().filter(|item| item.what == What::Malformed && ids.contains(&item.id)) {
+        item.what = What::Copy;
+    }
+    list
 }
 
 #[cfg(test)]
@@ -123,16 +124,18 @@ mod tests {
         json!({"id": id, "name": "same", "group": group, "inputs": [{"name": "deploy_action", "value": action}]})
     }
 
-    fn names(list: &[Todo]) -> Vec<String> {
-        list.iter()
-            .map(|item| match item {
-                Todo::Do { deployment, work, .. } => format!("{} {work:?}", deployment.id),
-                Todo::Forbidden(deployment) => format!("{} forbidden", deployment.id),
-                Todo::Twice(deployment) => format!("{} twice", deployment.id),
-                Todo::Malformed(malformed, _) => format!("{:?} malformed", malformed.id),
-                Todo::Copy(malformed, _) => format!("{:?} copy", malformed.id),
-            })
-            .collect()
+    fn names(entries: &[Value], policy: &Policy) -> Vec<String> {
+        names_with(entries, |_| None, policy)
+    }
+
+    fn names_with<'a>(entries: &[Value], known: impl Fn(&str) -> Option<&'a Record>, policy: &Policy) -> Vec<String> {
+        let list = todo(entries.iter().cloned(), known, policy);
+        assert!(list.iter().all(|item| entries[item.at]["id"].as_str().unwrap_or_default() == item.id));
+        let name = |item: &Todo| match item.what {
+            What::Do(work) => format!("{} {work:?}", item.id),
+            what => format!("{} {what:?}", item.id).to_lowercase(),
+        };
+        list.iter().map(name).collect()
     }
 
     #[test]
@@ -145,24 +148,21 @@ mod tests {
             entry("a", "script", "CREATE"),
             json!({"id": 5, "name": "x"}),
         ];
-        assert_eq!(names(&todo(&entries, |_| None, &Policy::default())), ["a Script", "b Hook", "c Node", "None malformed"]);
+        assert_eq!(names(&entries, &Policy::default()), ["a Script", "b Hook", "c Node", " malformed"]);
     }
 
     #[test]
     fn groups_that_the_image_does_not_allow_are_named() {
         let policy = Policy { groups: Some(vec!["kubernetes-node".to_owned()]) };
         let entries = [entry("a", "script", "CREATE"), entry("b", "kubernetes-node", "CREATE")];
-        assert_eq!(names(&todo(&entries, |_| None, &policy)), ["a forbidden", "b Node"]);
+        assert_eq!(names(&entries, &policy), ["a forbidden", "b Node"]);
     }
 
     #[test]
     fn two_nodes_are_none_but_the_end_of_an_old_one_may_stand_beside_a_new_one() {
         let node = |id, action| entry(id, "kubernetes-node", action);
-        assert_eq!(
-            names(&todo(&[node("a", "CREATE"), node("b", "UPDATE")], |_| None, &Policy::default())),
-            ["a twice", "b twice"]
-        );
-        assert_eq!(names(&todo(&[node("a", "DELETE"), node("b", "CREATE")], |_| None, &Policy::default())), ["a Node", "b Node"]);
+        assert_eq!(names(&[node("a", "CREATE"), node("b", "UPDATE")], &Policy::default()), ["a twice", "b twice"]);
+        assert_eq!(names(&[node("a", "DELETE"), node("b", "CREATE")], &Policy::default()), ["a Node", "b Node"]);
     }
 
     /// Records of `a`, in this state.
@@ -184,7 +184,7 @@ mod tests {
             (State::Signalled, &["b Node"]),
         ] {
             let record = known(state);
-            assert_eq!(names(&todo(&entries, |id| (id == "a").then_some(&record), &Policy::default())), expected, "{state:?}");
+            assert_eq!(names_with(&entries, |id| (id == "a").then_some(&record), &Policy::default()), expected, "{state:?}");
         }
     }
 
@@ -192,11 +192,11 @@ mod tests {
     fn a_malformed_copy_says_nothing_of_the_deployment_whose_id_it_has() {
         let bad = json!({"id": "a", "name": "copy", "group": "script", "inputs": 5});
         for entries in [[bad.clone(), entry("a", "script", "CREATE")], [entry("a", "script", "CREATE"), bad.clone()]] {
-            let names: BTreeSet<_> = names(&todo(&entries, |_| None, &Policy::default())).into_iter().collect();
-            assert_eq!(names, ["Some(\"a\") copy", "a Script"].map(str::to_owned).into());
+            let names: BTreeSet<_> = names(&entries, &Policy::default()).into_iter().collect();
+            assert_eq!(names, ["a copy", "a Script"].map(str::to_owned).into());
             let record = known(State::Signalled);
-            assert!(todo(&entries, |_| Some(&record), &Policy::default()).is_empty(), "nothing is said of what has ended");
+            assert!(names_with(&entries, |_| Some(&record), &Policy::default()).is_empty(), "nothing is said of what has ended");
         }
-        assert_eq!(names(&todo(&[bad], |_| None, &Policy::default())), ["Some(\"a\") malformed"]);
+        assert_eq!(names(&[bad], &Policy::default()), ["a malformed"]);
     }
 }

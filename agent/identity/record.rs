@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Identity;
+use crate::budgets::ASIDE_DISK;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
@@ -24,6 +25,8 @@ const ASIDE: &str = "aside";
 const NODE: &str = "node.json";
 /// How many former states are kept.
 const KEEP: usize = 3;
+/// Files that are counted at most: more than the agent ever has.
+const FILES: usize = 100_000;
 
 /// Files by path with the SHA-256 of what was in them.
 pub type Leftovers = BTreeMap<String, String>;
@@ -214,8 +217,38 @@ fn last(tree: &Tree, directory: &Path, prefix: &str) -> Result<u32> {
 fn prune(state: &Tree) -> Result<()> {
     let mut numbers: Vec<u32> = state.list(Path::new(ASIDE))?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
     sort(&mut numbers);
+    let mut bytes = 0;
+    for (at, number) in numbers.iter().rev().enumerate() {
+        let place = Path::new(ASIDE).join(number.to_string());
+        bytes += state.bytes_below(&place, &mut FILES.clone())?.0;
+        if at >= KEEP || (at > 0 && bytes > ASIDE_DISK as u64) {
+            state.remove_dir_all(&place)?;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of the former states that are kept.
+///
+/// # Errors
+/// If they cannot be looked at.
+pub fn bytes_aside(state: &Tree) -> Result<u64> {
+    Ok(state.bytes_below(Path::new(ASIDE), &mut FILES.clone())?.0)
+}
+
+/// Removes what lies beside a directory of our own (`NAME.aside-N`) but the newest few. Only for the replaced tools' record: a
+/// store's data is its owner's.
+///
+/// # Errors
+/// If something cannot be removed.
+pub fn prune_beside(path: &Path) -> Result<()> {
+    let Some(beside) = Beside::open(path) else { return Ok(()) };
+    let prefix = format!("{}.aside-", beside.name.to_string_lossy());
+    let names = beside.parent.list(Path::new(""))?;
+    let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.to_str()?.strip_prefix(&prefix)?.parse().ok()).collect();
+    sort(&mut numbers);
     for number in numbers.iter().rev().skip(KEEP) {
-        state.remove_dir_all(&Path::new(ASIDE).join(number.to_string()))?;
+        beside.parent.remove_dir_all(&beside.target(*number))?;
     }
     Ok(())
 }
@@ -393,5 +426,27 @@ mod tests {
         assert_eq!(Record::open(&disk.state, &report).unwrap(), None);
         assert_eq!(report.events()[0].code, Code::StatePutAside);
         assert_eq!(disk.read("state/outbox/1.json").as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn what_is_put_aside_is_bounded_and_only_what_is_ours() {
+        let disk = Disk::new();
+        for number in 1..=6 {
+            disk.put(&format!("deployed.aside-{number}/x.json"), "{}");
+        }
+        disk.put("deployed.aside-mine/x.json", "{}");
+        disk.put("deployed/x.json", "{}");
+        prune_beside(&disk.dir.path().join("deployed")).unwrap();
+        let left = Tree::open(disk.dir.path()).unwrap().list(Path::new("")).unwrap();
+        let expected = ["deployed", "deployed.aside-4", "deployed.aside-5", "deployed.aside-6", "deployed.aside-mine", "state"];
+        assert_eq!(left, expected);
+        for number in 1..=3 {
+            disk.put(&format!("state/aside/{number}/big"), "");
+            let tree = Tree::open(disk.dir.path()).unwrap();
+            let file = tree.append(Path::new(&format!("state/aside/{number}/big")), Attributes::mode(0o600)).unwrap();
+            file.set_len(ASIDE_DISK as u64 * 2 / 3).unwrap();
+        }
+        prune(&disk.state).unwrap();
+        assert_eq!(disk.state.list(Path::new("aside")).unwrap(), ["3"], "the newest stays");
     }
 }

@@ -6,6 +6,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::{Map, Value};
 
 use super::parameters::Mistake;
+use crate::budgets::json::{self, Unfit};
 
 /// Longest YAML text that is read, in bytes; the limits of the metadata hold before this one.
 const LIMIT: usize = 1 << 20;
@@ -17,8 +18,12 @@ pub(super) fn map(config: &Value) -> Result<Map<String, Value>, Mistake> {
         Value::Object(map) => Ok(map.clone()),
         Value::String(text) if text.trim().is_empty() => Ok(Map::new()),
         // Not by YAML, which also reads JSON: serde_json says more exactly what is wrong.
-        Value::String(text) if text.trim_start().starts_with('{') => serde_json::from_str(text)
-            .map_err(|error| bad(&format!("is not JSON: line {} column {}", error.line(), error.column()))),
+        Value::String(text) if text.trim_start().starts_with('{') => match json::answer(text.as_bytes()) {
+            Ok(Value::Object(map)) => Ok(map),
+            Ok(_) => Err(bad("is not a map")),
+            Err(Unfit::TooLarge(_)) => Err(bad("is too long")),
+            Err(Unfit::Json(error)) => Err(bad(&format!("is not JSON: line {} column {}", error.line(), error.column()))),
+        },
         Value::String(text) => yaml(text),
         _ => Err(bad("is neither a map nor text")),
     }

@@ -151,7 +151,7 @@ impl Parameters {
         let mut secrets = Vec::new();
         for value in self.given.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value) {
             secrets.push(value.clone());
-            if let Ok(Value::Object(map)) = serde_json::from_str(value) {
+            if let Some(Value::Object(map)) = crate::budgets::json::small(value.as_bytes()) {
                 secrets.extend(map.values().filter_map(Value::as_str).map(str::to_owned));
             }
             secrets.extend(Url::parse(value).ok().and_then(|url| url.password().map(str::to_owned)));

@@ -163,7 +163,7 @@ impl Kind {
 
 /// The map in one spelling, without blanks.
 fn plain_map(text: &str) -> Option<String> {
-    let map: serde_json::Map<String, Value> = serde_json::from_str(text).ok()?;
+    let Value::Object(map) = crate::budgets::json::small(text.as_bytes())? else { return None };
     map.values().all(|value| value.is_string() || value.is_u64() || value.is_boolean()).then(|| Value::Object(map).to_string())
 }
 

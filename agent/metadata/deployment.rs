@@ -11,6 +11,9 @@ use crate::openstack::keystone::{Credentials, Scope};
 /// Longest id, name, group or output name that is accepted, in characters.
 const NAME_LIMIT: usize = 1024;
 
+/// Mistakes that are named; the rest is counted.
+const MISTAKES: usize = 20;
+
 /// A transport that is not supported.
 const ZAQAR_SIGNAL: &str = "ZAQAR_SIGNAL";
 
@@ -75,6 +78,19 @@ pub enum SignalTarget {
         /// What it is.
         name: String,
     },
+}
+
+impl SignalTarget {
+    /// About the memory that it takes beside itself.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Url { url, verb } => url.len() + verb.len(),
+            Self::Heat { credentials, stack, resource } => credentials.weight() + stack.len() + resource.len(),
+            Self::None => 0,
+            Self::Unsupported { name } => name.len(),
+        }
+    }
 }
 
 impl fmt::Debug for SignalTarget {
@@ -151,6 +167,11 @@ impl Deployment {
         }
         if mistakes.is_empty() {
             return Ok(Some(deployment));
+        }
+        let more = mistakes.len().saturating_sub(MISTAKES);
+        if more > 0 {
+            mistakes.truncate(MISTAKES);
+            mistakes.push(format!("and {more} more"));
         }
         let id = (!deployment.id.is_empty()).then_some(deployment.id);
         Err(Box::new(Malformed { id, name: deployment.name, mistakes, target }))
@@ -352,6 +373,8 @@ mod tests {
         let malformed = Deployment::parse(&bad).unwrap_err();
         assert_eq!(malformed.id, None);
         let all = malformed.mistakes.join("; ");
+        let many = Deployment::parse(&json!({"id": "a", "inputs": vec![0; 50]})).unwrap_err();
+        assert_eq!((many.mistakes.len(), many.mistakes[20].as_str()), (21, "and 30 more"));
         for part in ["id: not a text", "group: not a text", "outputs: not a list", "inputs[7]: without a name"] {
             assert!(all.contains(part), "{part} in {all}");
         }

@@ -100,7 +100,7 @@ pub fn lease(key: &str, value: &str) -> Option<Peer> {
     let name = key.rsplit('/').next()?.split('&').next()?;
     let (address, length) = name.split_once('-')?;
     let subnet = Ipv4Net::new(address.parse().ok()?, length.parse().ok()?).ok()?;
-    let value: serde_json::Value = serde_json::from_str(value).ok()?;
+    let value = crate::budgets::json::small(value.as_bytes())?;
     if value.get("BackendType")?.as_str()? != "host-gw" {
         return None;
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::budgets::json;
 use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::error::{Context, Error, Kind, Result};
 use crate::http::{self, Http, Request, Response};
@@ -49,6 +50,19 @@ pub struct Credentials {
     pub scope: Scope,
     /// Region of the endpoints; `None` takes the first.
     pub region: Option<String>,
+}
+
+impl Credentials {
+    /// About the memory that it takes beside itself.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        let scope = match &self.scope {
+            Scope::Project(id) | Scope::Trust(id) => id.len(),
+            Scope::None => 0,
+        };
+        let region = self.region.as_ref().map_or(0, String::len);
+        self.auth_url.len() + self.user_id.len() + self.password.len() + scope + region
+    }
 }
 
 /// What a token is good for.
@@ -346,7 +360,7 @@ fn session(response: &Response, age: Stopwatch) -> Result<Session> {
     let token = response.header("x-subject-token").map(str::trim).filter(|token| !token.is_empty());
     let token = token.ok_or_else(|| unlike("holds no token"))?.to_owned();
     // The parser's words could show parts of the answer.
-    let body: Value = serde_json::from_slice(&response.body).map_err(|_| unlike("is no JSON"))?;
+    let body = json::answer(&response.body).map_err(|_| unlike("is no JSON"))?;
     let time = |name: &str| Timestamp::parse_rfc3339(body.pointer(name)?.as_str()?);
     let life = time("/token/issued_at").zip(time("/token/expires_at")).map(|(from, until)| until.since(from));
     let life = life.filter(|life| !life.is_zero()).unwrap_or(USUAL_LIFE);
@@ -371,7 +385,7 @@ fn text<'a>(from: &'a Value, key: &str) -> &'a str {
 
 fn refusal(response: &Response, credentials: &Credentials) -> Error {
     let status = response.status;
-    let said = serde_json::from_slice::<Value>(&response.body).ok();
+    let said = json::small(&response.body);
     let said = said.as_ref().and_then(|body| body.pointer("/error/message")?.as_str());
     // Keystone itself said it, no proxy and no other service at this address.
     let known = said.is_some();

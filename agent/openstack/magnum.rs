@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::keystone::{Credentials, Keystone, Scope};
+use crate::budgets::json;
 use crate::desired::{MagnumAccess, MagnumUser, Signer};
 use crate::error::{Context, Error, Kind, Result};
 use crate::http::{Http, Request, Response};
@@ -173,14 +174,14 @@ fn pem(response: &Response) -> Result<String> {
             .remedy("check that MAGNUM_URL leads to Magnum itself and that no proxy answers in its place")
     };
     // The parser's words could show parts of the answer.
-    let body: Value = serde_json::from_slice(&response.body).map_err(|_| unlike("is no JSON"))?;
+    let body = json::answer(&response.body).map_err(|_| unlike("is no JSON"))?;
     let pem = body.get("pem").and_then(Value::as_str).map(str::trim).filter(|pem| !pem.is_empty());
     pem.map(|pem| format!("{pem}\n")).ok_or_else(|| unlike("holds no certificate"))
 }
 
 /// What a refusal says, in Magnum's form, its middleware's or WSME's.
 fn said(response: &Response) -> Option<String> {
-    let body: Value = serde_json::from_slice(&response.body).ok()?;
+    let body = json::small(&response.body)?;
     let found = ["/errors/0/detail", "/errors/0/title", "/error/message", "/faultstring", "/title"].into_iter();
     let mut found = found.filter_map(|pointer| body.pointer(pointer)?.as_str()).filter(|text| !text.is_empty());
     found.next().map(|text| escaped(&shortened(text.lines().next().unwrap_or_default(), 200)))

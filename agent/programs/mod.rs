@@ -232,6 +232,28 @@ impl Programs {
         Ok(self.state.facts(&lock)?.is_some() && self.state.lock(&lock)?.is_none())
     }
 
+    /// Bytes on disk of what a job left.
+    ///
+    /// # Errors
+    /// If its directory cannot be looked at.
+    pub fn bytes(&self, key: &str) -> Result<u64> {
+        let directory = Path::new("work").join(key);
+        let mut sum = 0;
+        for name in [JOB, OUTPUT, RESULT] {
+            sum += self.state.facts(&directory.join(name))?.map_or(0, |facts| facts.size);
+        }
+        Ok(sum)
+    }
+
+    /// Removes what a job left but the mark that it ran.
+    ///
+    /// # Errors
+    /// If something cannot be removed.
+    pub fn shed(&self, key: &str) -> Result<()> {
+        let directory = Path::new("work").join(key);
+        [OUTPUT, RESULT, JOB].into_iter().try_for_each(|name| self.state.remove(&directory.join(name)).map(drop))
+    }
+
     /// Whether a runner is or was at the job: it is not begun any more, only taken up. Asks nobody but the disk.
     ///
     /// # Errors

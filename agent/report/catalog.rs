@@ -126,6 +126,10 @@ messages! {
         "An order of the operator was refused",
         "Nothing was changed. The command that gave the order says why, too.",
         "The cause says what stands against it.";
+    DataSetAside = "HNA-0183", Notice, "4e9e8edd96594c02952f44ecb0f58117",
+        "Data of a service was moved away and is still there",
+        "Its disk was copied from another instance, or it was moved to a volume. Nothing uses it; the agent never removes it, because it may be somebody's.",
+        "Remove it when nobody needs it any more; the remedy has the command. `heat-node-agent status --json` lists all of it in set_aside.";
     SourceLearnt = "HNA-0201", Info, "ffd5bc7866684207863ee5a400d9d2d6",
         "A metadata source is used",
         "The source was found in the files that cloud-init, Heat or the image left, or in the settings.",
@@ -290,6 +294,10 @@ messages! {
         "A deployment that was let go is in the metadata again",
         "One answer of Heat did not list it, a later one does: a result that is known is sent, what never ran is run, and no script runs twice.",
         "Nothing needs to be done.";
+    OutputsRemoved = "HNA-0483", Notice, "aa3a71d39b1c412d8fcc5e86e2c5c288",
+        "Outputs of old deployments were removed",
+        "What deployments left takes a bounded part of the disk. The outputs of the oldest ones that Heat knows of were removed; their records stay.",
+        "Nothing needs to be done. `heat-node-agent status --json` shows the budgets; the journal has what the scripts printed.";
     NodePlanned = "HNA-0501", Info, "a3dc45b57c254d8b85f5fee1c9352062",
         "A generation of the node is planned",
         "The parameters were valid; files, units and volumes are brought to what they ask for.",

@@ -441,6 +441,8 @@ mod tests {
             signals: vec![],
             conditions: vec![condition("settings", Ok), condition("bus", Ok)],
             metadata: MetadataStatus { source: Some("cfn".into()), expected: true, listed: Some(2) },
+            budgets: Vec::new(),
+            set_aside: Vec::new(),
         }
     }
 

@@ -44,6 +44,46 @@ pub struct Status {
     /// Who speaks for Heat now.
     #[serde(default)]
     pub metadata: MetadataStatus,
+    /// What the agent may take of memory and disk, and what it takes.
+    #[serde(default)]
+    pub budgets: Vec<BudgetStatus>,
+    /// Data of services that was moved away and that nothing uses.
+    #[serde(default)]
+    pub set_aside: Vec<SetAsideStatus>,
+}
+
+/// One budget (budgets.rs).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetStatus {
+    /// What it is of.
+    pub name: String,
+    /// `bytes` or `items`.
+    pub unit: String,
+    /// What is taken.
+    pub used: u64,
+    /// What may be taken.
+    pub limit: u64,
+}
+
+/// A directory that was moved away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAsideStatus {
+    /// Where it is.
+    pub path: String,
+    /// How large it is.
+    pub bytes: u64,
+    /// Whether all of it was counted.
+    pub is_all: bool,
+    /// The command that removes it. The agent never does.
+    pub remove: String,
+}
+
+impl SetAsideStatus {
+    /// For people.
+    #[must_use]
+    pub fn size(&self) -> String {
+        format!("{}{} MiB", if self.is_all { "" } else { "more than " }, self.bytes.div_ceil(1024 * 1024))
+    }
 }
 
 /// How far a condition is.
@@ -547,6 +587,8 @@ mod tests {
             signals: vec![],
             conditions: vec![],
             metadata: MetadataStatus::default(),
+            budgets: Vec::new(),
+            set_aside: Vec::new(),
         };
         assert!(!status.is_degraded());
         status.identity = Some(IdentityStatus {

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::answer::{Answer, REFUSAL_SPAN, REFUSALS, Verdict, judge};
 use super::destination::Destination;
 use super::send::{Own, Sender, Way};
+use crate::budgets::{OUTBOX_DISK, SIGNALS_IN_FLIGHT};
 use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
@@ -55,7 +57,7 @@ pub struct Entry {
     pub about: Option<About>,
     /// Where it goes.
     pub destination: Destination,
-    /// What is sent.
+    /// What is sent. Of a stored signal it is on disk alone: [`Outbox::body`].
     pub body: Value,
     /// When it was stored.
     pub created: Timestamp,
@@ -74,6 +76,9 @@ pub struct Entry {
     /// When by the outbox' own watch that was.
     #[serde(skip)]
     aged_at_ms: u64,
+    /// Of its file.
+    #[serde(skip)]
+    bytes: usize,
     /// When it was last sent.
     #[serde(default)]
     pub last_try: Option<Timestamp>,
@@ -107,6 +112,7 @@ impl Entry {
             first_refusal_ms: None,
             age_ms: 0,
             aged_at_ms: 0,
+            bytes: 0,
             last_try: None,
             withdrawn: false,
             since: Moment::EARLIER,
@@ -128,9 +134,9 @@ impl Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// Ids of the listed deployments; `None`: no authoritative answer in this run of the agent.
-    pub listed: Option<BTreeSet<String>>,
+    pub listed: Option<Arc<BTreeSet<String>>>,
     /// The newest deployment id for each stack and resource.
-    pub newest: BTreeMap<(String, String), String>,
+    pub newest: Arc<BTreeMap<(String, String), String>>,
     /// How new it is.
     pub freshness: Freshness,
     /// Whether whoever answered had Keystone check the request: Keystone was well then.
@@ -186,6 +192,8 @@ pub struct Outbox {
     withdrawn: RefCell<BTreeMap<String, Entry>>,
     /// Runs since the outbox was opened.
     watch: Stopwatch,
+    /// For bodies in memory, a permit a KiB.
+    room: Semaphore,
 }
 
 /// What left the outbox, and whether all of it could be kept on disk.
@@ -204,14 +212,17 @@ impl Outbox {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            if let Some(entry) = state.read_state::<Entry>(&path, &report, Code::OutboxEntryCorrupt)? {
+            if let Some(mut entry) = state.read_state::<Entry>(&path, &report, Code::OutboxEntryCorrupt)? {
+                entry.bytes = state.facts(&path)?.map_or(0, |facts| usize::try_from(facts.size).unwrap_or(usize::MAX));
+                entry.body = Value::Null;
                 let place = if entry.withdrawn { &mut withdrawn } else { &mut entries };
                 place.insert(entry.key.clone(), entry);
             }
         }
         let watch = clock.start();
         let (entries, withdrawn) = (RefCell::new(entries), RefCell::new(withdrawn));
-        Ok(Self { state, sender, clock, report, entries, withdrawn, watch })
+        let room = Semaphore::new(SIGNALS_IN_FLIGHT / 1024);
+        Ok(Self { state, sender, clock, report, entries, withdrawn, watch, room })
     }
 
     /// The waiting signals, oldest first, for who only looks and holds no lock. An unreadable one is left out.
@@ -223,7 +234,8 @@ impl Outbox {
         // What was put aside, or was on its way to being written, is no signal.
         let paths = names.iter().map(|name| Path::new(DIRECTORY).join(name));
         let stored = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
-        let mut entries: Vec<Entry> = stored.filter_map(|path| state.read_json(&path).ok().flatten()).collect();
+        let read = |path: PathBuf| Some(Entry { body: Value::Null, ..state.read_json(&path).ok().flatten()? });
+        let mut entries: Vec<Entry> = stored.filter_map(read).collect();
         entries.retain(|entry| !entry.withdrawn);
         sort_by(&mut entries, |one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
         Ok(entries)
@@ -241,9 +253,15 @@ impl Outbox {
             return Err(Error::transient(format!("{BOUND} signals are waiting already"))
                 .remedy("look why Heat takes none: heat-node-agent status"));
         }
+        let (used, size) = (self.bytes(), entry.body.to_string().len());
+        if used + size > OUTBOX_DISK {
+            return Err(Error::transient(format!("signals of {} KiB are waiting already", used / 1024))
+                .rule("the outbox takes a bounded part of the disk: `heat-node-agent status --json`, budgets")
+                .remedy("look why Heat takes none: heat-node-agent status"));
+        }
         entry.aged_at_ms = self.watch.millis();
         entry.since = self.clock.moment();
-        self.state.write_json(&path_of(&entry.key), &entry, Attributes::mode(0o600))?;
+        self.store(&mut entry)?;
         self.report.emit(entry.event(Code::SignalQueued, format!("a signal to {} is stored", entry.destination.shown())));
         if let Some(age) = self.sender.age(&entry.destination).filter(|_| self.sender.is_old(&entry.destination)) {
             let note = format!("the signal URL was made {} ago", crate::report::text::duration(age));
@@ -266,7 +284,7 @@ impl Outbox {
                 self.state.remove(&path_of(&entry.key))?;
             } else if view.listed.is_some() && view.freshness.covers(entry.since) && entry.about.as_ref().is_some_and(asked) {
                 (entry.withdrawn, entry.since) = (false, self.clock.moment());
-                self.state.write_json(&path_of(&entry.key), &entry, Attributes::mode(0o600))?;
+                self.store(&mut entry)?;
                 let line = format!("the signal to {} is sent after all: Heat asks for it again", entry.destination.shown());
                 self.report.emit(entry.event(Code::SignalQueued, line));
                 self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
@@ -276,6 +294,37 @@ impl Outbox {
             self.withdrawn.borrow_mut().remove(&entry.key);
         }
         Ok(())
+    }
+
+    /// Writes an entry, its body as it is on disk where it is not at hand, and takes the body out of memory.
+    fn store(&self, entry: &mut Entry) -> Result<()> {
+        if entry.body.is_null() {
+            entry.body = self.body(entry)?;
+        }
+        let path = path_of(&entry.key);
+        let text = serde_json::to_vec(&entry).map_err(Error::permanent);
+        entry.body = Value::Null;
+        let text = text?;
+        entry.bytes = text.len();
+        self.state.write(&path, &text, Attributes::mode(0o600))
+    }
+
+    /// What is sent. It is read when it is: 500 bodies would be more than the agent may hold.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn body(&self, entry: &Entry) -> Result<Value> {
+        let stored = self.state.read_json::<Entry>(&path_of(&entry.key))?;
+        stored.map(|stored| stored.body).ok_or_else(|| {
+            Error::permanent("the stored signal is gone from the disk")
+                .remedy("restart heat-node-agent.service: it makes a deployment's result anew from its record")
+        })
+    }
+
+    /// Bytes on disk of all that waits.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.entries.borrow().values().chain(self.withdrawn.borrow().values()).map(|entry| entry.bytes).sum()
     }
 
     /// Drops what waits about a deployment that is to run again or to be forgotten. Not while signals are on their way.
@@ -361,7 +410,7 @@ impl Outbox {
                 Step::Superseded => self.leave(entry, Fate::Superseded, gone)?,
                 Step::Expired => self.leave(entry, Fate::Expired, gone)?,
                 Step::Send => {
-                    let (answer, way) = self.sender.send(&entry.destination, &entry.body, &view.own).await;
+                    let (answer, way) = self.send(&entry, view).await?;
                     let fate = self.after(&mut entry, &answer, judge(&answer), view.asked_keystone);
                     if way != Way::AsGiven && fate == Some(Fate::Delivered) {
                         let note = format!("the signal for {} went {}", entry.destination.shown(), way.shown());
@@ -373,7 +422,7 @@ impl Outbox {
                         self.say_retry(&entry, answer.remedy);
                         // In memory first: on a full disk too the next try keeps its pause and asks for a fresh poll.
                         self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
-                        self.state.write_json(&path_of(&entry.key), &entry, Attributes::mode(0o600))?;
+                        self.store(&mut entry)?;
                     }
                     // One a place and view: by the next one the metadata may say something newer.
                     break;
@@ -381,6 +430,15 @@ impl Outbox {
             }
         }
         Ok(())
+    }
+
+    /// As many at a time as their bodies have room in memory.
+    async fn send(&self, entry: &Entry, view: &View) -> Result<(Answer, Way)> {
+        let wanted = u32::try_from(entry.bytes.min(SIGNALS_IN_FLIGHT) / 1024).unwrap_or(u32::MAX);
+        // It is never closed.
+        let _room = self.room.acquire_many(wanted).await.map_err(Error::transient)?;
+        let body = self.body(entry)?;
+        Ok(self.sender.send(&entry.destination, &body, &view.own).await)
     }
 
     /// How long the agent has had it, running.
@@ -466,8 +524,8 @@ impl Outbox {
         if *fate != Fate::Superseded || entry.about.as_ref().is_none_or(|about| about.result) {
             return self.state.remove(&path).map(drop);
         }
-        let kept = Entry { withdrawn: true, since: self.clock.moment(), ..entry.clone() };
-        self.state.write_json(&path, &kept, Attributes::mode(0o600))?;
+        let mut kept = Entry { withdrawn: true, since: self.clock.moment(), ..entry.clone() };
+        self.store(&mut kept)?;
         let mut withdrawn = self.withdrawn.borrow_mut();
         withdrawn.insert(kept.key.clone(), kept);
         while withdrawn.len() > WITHDRAWN {

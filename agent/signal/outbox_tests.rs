@@ -32,8 +32,8 @@ fn entry(id: &str, now: Timestamp) -> Entry {
 /// What a poll that began now says.
 fn view(ids: &[&str], newest: &str, clock: &Clock) -> View {
     View {
-        listed: Some(ids.iter().map(|id| (*id).to_owned()).collect()),
-        newest: [(("s/1".to_owned(), "r".to_owned()), newest.to_owned())].into(),
+        listed: Some(Arc::new(ids.iter().map(|id| (*id).to_owned()).collect())),
+        newest: Arc::new([(("s/1".to_owned(), "r".to_owned()), newest.to_owned())].into()),
         freshness: Freshness::Answered(clock.moment()),
         asked_keystone: true,
         own: Own::default(),
@@ -61,7 +61,7 @@ fn a_try_needs_an_answer_to_a_poll_that_began_after_the_fact_and_a_stale_result_
     assert_eq!(step(&entry, &view(&["b"], "b", &clock)), Step::Superseded);
     assert_eq!(step(&entry, &view(&["a", "b"], "b", &clock)), Step::Superseded);
     // An answer of before does not know of it either.
-    assert_eq!(step(&entry, &View { listed: Some(BTreeSet::new()), ..before }), Step::NeedPoll);
+    assert_eq!(step(&entry, &View { listed: Some(Arc::default()), ..before }), Step::NeedPoll);
     // The same once more after each try.
     let first = view(&["a"], "a", &clock);
     let none_came = Answer::none(&Error::transient("refused"), "refused");
@@ -342,4 +342,24 @@ fn a_corrupt_entry_is_put_aside_and_said() {
     state.write_json(&torn, &entry("a", clock.now()), Attributes::mode(0o600)).unwrap();
     assert!(Outbox::look(&state).unwrap().is_empty());
     assert_eq!(report.events().last().unwrap().code, Code::OutboxEntryCorrupt);
+}
+
+#[test]
+fn bodies_are_on_disk_alone_and_bounded_in_sum() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let first = outbox(dir.path(), &clock, &report);
+    let large = |id: usize| Entry { body: json!({"x": "y".repeat(900_000)}), ..entry(&format!("d{id:02}"), clock.now()) };
+    let taken = (0..100).take_while(|id| first.put(large(*id)).is_ok()).count();
+    assert!((50..56).contains(&taken) && first.bytes() <= OUTBOX_DISK, "{taken}");
+    let second = outbox(dir.path(), &clock, &report);
+    assert_eq!(second.bytes(), first.bytes());
+    for outbox in [&first, &second] {
+        let mut waiting = outbox.waiting();
+        assert!(waiting.iter().all(|entry| entry.body.is_null()));
+        waiting[0].tries = 7;
+        outbox.store(&mut waiting[0]).unwrap();
+        assert_eq!(outbox.body(&waiting[0]).unwrap(), large(0).body, "it stays when something else is written");
+    }
+    assert_eq!(outbox(dir.path(), &clock, &report).waiting()[0].tries, 7);
+    assert!(Outbox::look(&first.state).unwrap()[0].body.is_null());
 }

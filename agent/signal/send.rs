@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::answer::{Answer, Verdict, judge};
 use super::cfn_url::{URL_LIFE, afresh, made, native_path};
 use super::destination::Destination;
+use crate::budgets::json;
 use crate::clock::{Clock, patience};
 use crate::http::{Http, Request, split};
 use crate::openstack::aws_signature::Keys;
@@ -243,7 +244,7 @@ fn said(body: &[u8]) -> String {
         text.get(start..end).map(str::to_owned)
     };
     let message = between("<Message>", "</Message>").or_else(|| {
-        let value: Value = serde_json::from_str(&text).ok()?;
+        let value = json::small(body)?;
         value.get("error").and_then(|error| error.get("message")).and_then(|message| message.as_str()).map(str::to_owned)
     });
     // Heat appends a traceback after the first line.

@@ -507,7 +507,7 @@ async fn deployments_under_other_keys_are_found_and_kept() {
     machine.put(CONF, "[DEFAULT]\ndeployment_key = first\ndeployment_key = second\ndeployment_key = third\n");
     let ids = |collector: &Collector| {
         let list = collector.snapshot().deployments.clone().unwrap_or_default();
-        list.iter().map(|entry| entry["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        list.values().map(|entry| entry["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     let mut collector = machine.collector();
     collector.poll_once().await;

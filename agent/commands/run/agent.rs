@@ -9,6 +9,7 @@
 //! be started. All that must not be lost is on disk before the next step begins.
 
 mod begin;
+mod disk;
 mod orders;
 mod settle;
 pub(super) mod view;
@@ -47,6 +48,7 @@ use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{NodeSource, Settings};
 use crate::signal::{Entry, Fate, Outbox, Sender, Sent, View};
 use crate::watch::AsyncWatch;
+use begin::Worklist;
 use view::{ids, view};
 
 /// Pause after something of ours failed that should not (a full disk, a bus that is gone).
@@ -63,6 +65,10 @@ const FALSE_START_LIMIT: u32 = 5;
 
 /// The shortest interval at which a node is looked at without a poll that says anything.
 const LOOK: Duration = Duration::from_mins(1);
+
+/// For each deployment on the page, the pause before it is made anew, where there are more than a few.
+const PAGE_PAUSE: Duration = Duration::from_micros(500);
+const SHORT_LIST: u32 = 40;
 
 type Lane<T> = Option<LocalBoxFuture<'static, T>>;
 
@@ -88,6 +94,10 @@ pub(super) struct Agent {
     hook_id: Option<String>,
     /// The node that is being brought up.
     bring_up: Lane<(String, node::Done)>,
+    /// What is still to be done of the list in force.
+    worklist: Worklist,
+    /// What is on disk.
+    pub(super) disk: disk::Disk,
     pub(super) bring_up_id: Option<String>,
     /// The node that is being compared with its parameters.
     watch: Lane<Result<node::Look>>,
@@ -107,6 +117,9 @@ pub(super) struct Agent {
     pub(super) thin_pool: Option<ThinPoolStatus>,
     pub(super) phase: Phase,
     page: Option<crate::report::status::Status>,
+    /// Since the page was last made, and whether something moved since.
+    since_page: Stopwatch,
+    page_is_old: bool,
     trouble: Option<Stopwatch>,
     troubles: u32,
     /// How often a job ended before its program was started, by deployment.
@@ -184,7 +197,7 @@ impl Agent {
             settings,
             started: clock.now(),
             instance,
-            clock,
+            clock: clock.clone(),
             report,
             root,
             run_dir,
@@ -198,6 +211,8 @@ impl Agent {
             hook: None,
             hook_id: None,
             bring_up: None,
+            worklist: Worklist::default(),
+            disk: disk::Disk::default(),
             bring_up_id: None,
             watch: None,
             since_look,
@@ -210,6 +225,8 @@ impl Agent {
             certificates: None,
             thin_pool: None,
             phase: Phase::Metadata,
+            since_page: clock.start(),
+            page_is_old: false,
             page: None,
             trouble: None,
             troubles: 0,
@@ -281,7 +298,8 @@ impl Agent {
         // A first try that is held back for a moment belongs to this pass.
         let held = self.outbox.waiting().iter().any(|entry| entry.tries == 0 && entry.not_before > self.clock.now());
         // One more answer is asked for before a result is sent.
-        !lanes && !sendable && !held && !self.collector.is_answering() && self.trouble.is_none()
+        let asks = self.collector.is_answering() || self.worklist.goes_on;
+        !lanes && !sendable && !held && !asks && self.trouble.is_none()
     }
 
     fn step(&mut self) {
@@ -298,7 +316,18 @@ impl Agent {
             }
         }
         self.watch_pods();
-        self.publish();
+        if self.until_page().is_zero() || self.phase != self.current_phase() {
+            self.publish();
+        } else {
+            self.page_is_old = true;
+        }
+    }
+
+    /// How long until the page is made anew. It names every deployment: made at each turn, it would take most of the time of a long
+    /// list.
+    fn until_page(&self) -> Duration {
+        let pause = PAGE_PAUSE.saturating_mul(u32::try_from(self.journal.len()).unwrap_or(u32::MAX));
+        if pause < PAGE_PAUSE * SHORT_LIST { Duration::ZERO } else { pause.saturating_sub(self.since_page.elapsed()) }
     }
 
     /// How long until the node is looked at although no poll brought anything: a boot copy that does not change brings nothing.
@@ -315,7 +344,9 @@ impl Agent {
         let due = self.outbox.due(&view).filter(|_| self.sending.is_none()).map(|at| at.since(now));
         let wake = self.trouble.as_ref().map(|since| AFTER_TROUBLE.saturating_sub(since.elapsed())).or(due);
         let watchdog = Notify::interval();
-        let pause = [wake, watchdog].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
+        let page = self.page_is_old.then(|| self.until_page());
+        let more = (self.worklist.goes_on && self.trouble.is_none()).then_some(Duration::ZERO);
+        let pause = [wake, watchdog, page, more].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
         tokio::select! {
             change = self.collector.changed() => self.polled(change),
             (id, ran) = lane(&mut self.hook) => {
@@ -409,6 +440,7 @@ impl Agent {
 
     /// The status file and systemd's line, where they changed.
     fn publish(&mut self) {
+        (self.since_page, self.page_is_old) = (self.clock.start(), false);
         self.phase = self.current_phase();
         let page = page::of(self);
         self.notify.status(&page.summary);

@@ -13,7 +13,7 @@ use crate::deploy::Generations;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::identity::{Identity, Record, succeed};
+use crate::identity::{Identity, Record, prune_beside, succeed};
 use crate::kubernetes::{self, Facts, Leave};
 use crate::metadata::Deployment;
 use crate::report::notify::Notify;
@@ -125,6 +125,7 @@ impl Place {
         self.retire_units().await;
         let beside = beside(&self.root, &self.settings.deploy.deployed_dir, &Probe::machine().read_mounts()?)?;
         let record = succeed(&self.state, &beside, old, machine, self.clock.now())?;
+        prune_beside(&self.settings.deploy.deployed_dir)?;
         if let Some(before) = &record.predecessor {
             let line = format!("this disk is a copy of instance {}; this is instance {}", before.instance, record.instance);
             let aside = self.settings.state_dir.join(format!("aside/{}", before.aside));

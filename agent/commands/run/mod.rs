@@ -77,6 +77,7 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
     let Some(instance) = place.settle(once).await? else { return Ok(if once { exit::FAILED } else { exit::OK }) };
     let mut agent = Agent::open(place, options.metadata.clone(), instance)?;
     agent.conditions = conditions;
+    agent.measure_disk();
     if once { agent.run_once().await } else { agent.run().await }
 }
 

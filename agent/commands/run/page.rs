@@ -2,22 +2,21 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::agent::Agent;
 use super::agent::view::ids;
+use crate::budgets;
 use crate::certificates::judge::renewal_due;
 use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
 use crate::commands::status::FILE;
 use crate::converge::certificates::{Look, Turn, Verdict, next};
 use crate::converge::volumes::Sight;
-use crate::deploy::{Generation, GenerationState, Record, State};
+use crate::deploy::{Generation, GenerationState, Record};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::status::{
-    AgentStatus, CertificatesStatus, Condition, ConditionState, DeploymentStatus, IdentityStatus, METADATA, MetadataStatus,
-    NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status, ThinPoolStatus,
+    AgentStatus, BudgetStatus, CertificatesStatus, Condition, ConditionState, DeploymentStatus, IdentityStatus, METADATA,
+    MetadataStatus, NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status, ThinPoolStatus,
 };
 use crate::report::{Code, Phase};
 use crate::settings::Warning;
@@ -64,7 +63,37 @@ pub(super) fn of(agent: &Agent) -> Status {
             expected: snapshot.is_expected() || agent.collector.unsupported().is_some(),
             listed: snapshot.deployments.as_ref().map(|list| list.len()),
         },
+        budgets: budgets(agent),
+        set_aside: agent.disk.set_aside.clone(),
     }
+}
+
+/// What may be taken of memory and disk, and what is.
+fn budgets(agent: &Agent) -> Vec<BudgetStatus> {
+    let of = |name: &str, unit: &str, used: u64, limit: usize| BudgetStatus {
+        name: name.to_owned(),
+        unit: unit.to_owned(),
+        used,
+        limit: limit as u64,
+    };
+    let listed = agent.collector.snapshot().deployments.as_ref().map_or(0, |list| list.len());
+    vec![
+        of("memory", "bytes", most_memory(), budgets::MEMORY),
+        of("metadata in memory", "bytes", agent.collector.weight() as u64, budgets::HELD_MEMORY),
+        of("deployments listed", "items", listed as u64, budgets::DEPLOYMENTS),
+        of("records in memory", "bytes", agent.journal.weight() as u64, 2 * budgets::RECORDS_MEMORY),
+        of("signals on disk", "bytes", agent.outbox.bytes() as u64, budgets::OUTBOX_DISK),
+        of("output of deployments on disk", "bytes", agent.disk.sum, budgets::JOBS_DISK),
+        of("states of other instances on disk", "bytes", agent.disk.aside, budgets::ASIDE_DISK),
+    ]
+}
+
+/// The most memory that this process had, in whole MiB: the page is not to change by less.
+fn most_memory() -> u64 {
+    let status = Tree::open(Path::new("/proc/self")).and_then(|tree| tree.read(Path::new("status"), 64 * 1024));
+    let text = String::from_utf8(status.ok().flatten().unwrap_or_default()).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
+    line.unwrap_or_default().div_ceil(1024) * 1024 * 1024
 }
 
 /// What is known on disk where no daemon has run since the boot: the same page, without a process.
@@ -86,6 +115,8 @@ pub(in crate::commands) fn of_state(
         signals: signals(waiting),
         conditions: Vec::new(),
         metadata: MetadataStatus { source: None, expected: true, listed: snapshot.deployments.as_ref().map(|list| list.len()) },
+        budgets: Vec::new(),
+        set_aside: Vec::new(),
     }
 }
 
@@ -229,8 +260,7 @@ pub(super) fn phase_of(steps: &[Condition]) -> Phase {
 
 /// What the metadata has wrong that no source and no deployment shows.
 fn metadata(snapshot: &Snapshot, unsupported: Option<(&str, &str)>) -> Option<Condition> {
-    let nameless = |entry: &&Value| entry.get("id").and_then(Value::as_str).is_none_or(str::is_empty);
-    let nameless = snapshot.deployments.iter().flat_map(|list| list.iter()).filter(nameless).count();
+    let nameless = snapshot.deployments.as_ref().map_or(0, |list| list.nameless());
     let (cause, remedy) = match unsupported {
         Some((cause, remedy)) => (cause.to_owned(), remedy),
         None if nameless > 0 => (
@@ -283,6 +313,8 @@ pub(super) fn without_identity(started: Timestamp, error: &Error) -> Status {
         node: None,
         signals: Vec::new(),
         metadata: MetadataStatus { source: None, expected: true, listed: None },
+        budgets: Vec::new(),
+        set_aside: Vec::new(),
     }
 }
 
@@ -321,10 +353,7 @@ fn summary(agent: &Agent) -> String {
         (Phase::Metadata, None) => "waiting for metadata".to_owned(),
         (Phase::Signal, None) => format!("{} signals are waiting for Heat", agent.outbox.waiting().len()),
         (_, None) if agent.drifted => "the node differs from its parameters".to_owned(),
-        (_, None) => format!(
-            "watching; {} deployments done",
-            agent.journal.all().iter().filter(|record| record.state == State::Signalled).count()
-        ),
+        (_, None) => format!("watching; {} deployments done", agent.journal.signalled_count()),
     }
 }
 
@@ -333,11 +362,12 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::certificates::authority::SigningAuthority;
     use crate::clock::Clock;
+    use crate::collect::Entries;
     use crate::converge::certificates::Item;
     use crate::deploy::{Journal, Outcome};
     use crate::desired::Rotation;
@@ -345,7 +375,7 @@ mod tests {
     use crate::report::Report;
 
     fn listing(entries: Vec<Value>) -> Snapshot {
-        Snapshot { deployments: Some(Arc::new(entries)), ..Snapshot::default() }
+        Snapshot { deployments: Some(Arc::new(Entries::new(entries).unwrap())), ..Snapshot::default() }
     }
 
     #[test]

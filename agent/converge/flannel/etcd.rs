@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
+use crate::budgets::json;
 use crate::clock::patience;
 use crate::desired::EtcdAccess;
 use crate::error::{Context, Error, Result};
@@ -175,7 +176,7 @@ impl Etcd {
     }
 
     fn json(&self, answer: &Response) -> Result<Value> {
-        serde_json::from_slice(&answer.body)
+        json::answer(&answer.body)
             .map_err(|_| Error::transient("the answer is no JSON").context(format!("asking flannel's etcd {}", self.endpoint)))
     }
 
@@ -214,7 +215,7 @@ fn gateway_of(server: &str) -> Option<&'static str> {
 }
 
 fn error_code(answer: &Response) -> Option<u64> {
-    serde_json::from_slice::<Value>(&answer.body).ok()?.get("errorCode")?.as_u64()
+    json::small(&answer.body)?.get("errorCode")?.as_u64()
 }
 
 fn entry_v2(node: &Value) -> Option<Entry> {

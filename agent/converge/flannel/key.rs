@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::etcd::{Entry, Etcd};
 use super::{PodNetwork, directory};
+use crate::budgets::json;
 use crate::clock::{Clock, Stopwatch};
 use crate::converge::Failure;
 use crate::converge::graph::FLANNEL_KEY;
@@ -207,14 +208,14 @@ fn lease(entry: &Entry) -> String {
 }
 
 fn quoted(text: &str) -> String {
-    let compact = serde_json::from_str::<Value>(text).map_or_else(|_| text.trim().to_owned(), |value| value.to_string());
+    let compact = json::answer(text.as_bytes()).map_or_else(|_| text.trim().to_owned(), |value| value.to_string());
     shortened(&escaped(&compact), QUOTED)
 }
 
 /// A description as flannel takes it: letter case of names plays no part, what is not said has its default, and without a
 /// backend it is udp (seed-systems.md 8a).
 fn parse(text: &str) -> Option<Map<String, Value>> {
-    let Ok(Value::Object(read)) = serde_json::from_str(text) else { return None };
+    let Some(Value::Object(read)) = json::small(text.as_bytes()) else { return None };
     let mut all = lower(read);
     let mut backend = match all.remove("backend") {
         Some(Value::Object(backend)) => lower(backend),

@@ -1,19 +1,68 @@
 //! What may be started now: looked at afresh whenever something moved.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::view::lists_all;
 use super::{Agent, SAID_LIMIT, node};
+use crate::collect::Entries;
 use crate::commands::run::deadline::Asked;
-use crate::deploy::{Generation, GenerationState, Outcome, Policy, Record, State, Todo, Work, hooks, todo};
+use crate::deploy::{Generation, GenerationState, Outcome, Policy, Record, State, Todo, What, Work, hooks, todo};
 use crate::error::{Error, Result};
 use crate::kubernetes::{self, Mistake};
 use crate::metadata::{Deployment, Malformed};
 use crate::programs::Programs;
 use crate::report::{Code, Event, Phase};
+
+/// Deployments that are refused in one turn of the loop: each is stored and synced, and a signal to the agent, an order or the
+/// watchdog must not wait for thousands.
+const AT_ONCE: usize = 20;
+
+/// What is still to be done of the list in force.
+#[derive(Default)]
+pub(super) struct Worklist {
+    entries: Arc<Entries>,
+    /// Of the journal, when the list was gone through.
+    revision: u64,
+    /// What cannot be done.
+    wrong: VecDeque<Todo>,
+    /// In the order of the list. What ended leaves it, mostly at its front.
+    rest: VecDeque<Todo>,
+    /// How many of these bring a node up.
+    nodes: usize,
+    /// Whether it was seen that nothing is wrong with a node that waits for its turn.
+    is_judged: bool,
+    /// Whether there is more to do at once than was done in this turn.
+    pub(super) goes_on: bool,
+}
+
+impl Worklist {
+    fn new(entries: Arc<Entries>, revision: u64, list: VecDeque<Todo>) -> Self {
+        let (rest, wrong): (VecDeque<_>, VecDeque<_>) = list.into_iter().partition(|item| matches!(item.what, What::Do(_)));
+        let nodes = rest.iter().filter(|item| item.what == What::Do(Work::Node)).count();
+        Self { entries, revision, wrong, rest, nodes, is_judged: false, goes_on: false }
+    }
+
+    fn entry(&self, at: usize) -> Option<Value> {
+        self.entries.get(self.rest.get(at)?.at)
+    }
+
+    fn wrong_at(&self, at: usize) -> Option<(Todo, Value)> {
+        let item = self.wrong.get(at)?.clone();
+        let entry = self.entries.get(item.at)?;
+        Some((item, entry))
+    }
+
+    fn done(&mut self, at: usize) {
+        if self.rest.remove(at).is_some_and(|item| item.what == What::Do(Work::Node)) {
+            self.nodes -= 1;
+        }
+    }
+}
 
 impl Agent {
     /// Looks at the whole list afresh and starts what may be started: one script or hook at a time, in the order of the
@@ -26,42 +75,86 @@ impl Agent {
     }
 
     fn begin(&mut self) -> Result<()> {
-        let policy = Policy { groups: self.settings.deploy.groups.clone() };
-        let entries = self.collector.snapshot().deployments.clone().unwrap_or_default();
         self.drop_superseded_bring_up()?;
-        let list = todo(entries.as_slice(), |id| self.journal.get(id), &policy);
-        // Once a script waits for its turn, those behind it wait too; what is wrong with them is said at once all the same.
-        let mut busy = false;
-        for item in list {
-            match item {
-                Todo::Malformed(malformed, entry) => self.refuse_malformed(&malformed, &entry)?,
-                Todo::Copy(malformed, entry) => self.tell_once(&malformed, &entry),
-                Todo::Forbidden(deployment) => {
+        self.plan_work();
+        let mut ended = self.refuse_wrong()?;
+        self.worklist.goes_on = ended >= AT_ONCE;
+        // Once a script waits for its turn, those behind it wait too; what is wrong with a node is said at once all the same.
+        let (mut at, mut busy) = (0, false);
+        while let Some(Todo { id, what: What::Do(work), .. }) = self.worklist.rest.get(at).cloned() {
+            if ended >= AT_ONCE {
+                self.worklist.goes_on = true;
+                return Ok(());
+            }
+            if busy && (work != Work::Node || self.worklist.is_judged) {
+                at += 1;
+                if self.worklist.nodes == 0 || self.worklist.is_judged {
+                    break;
+                }
+                continue;
+            }
+            let state = self.journal.get(&id).map(|record| record.state);
+            let deployment = self.worklist.entry(at).and_then(|entry| Deployment::parse(&entry).ok().flatten());
+            let Some(deployment) = deployment.filter(|_| state.is_none_or(|state| state < State::Finished)) else {
+                self.worklist.done(at);
+                continue;
+            };
+            at += 1;
+            if work != Work::Node {
+                busy = self.hook.is_some() || !self.start_hook(deployment, work, state)?;
+                ended += usize::from(!busy);
+            } else if self.bring_up.is_none() && (!busy || self.plan_of(&deployment).is_err()) {
+                self.start_node(deployment, state)?;
+            }
+        }
+        self.worklist.is_judged |= busy;
+        Ok(())
+    }
+
+    /// Goes through the list anew where it is another one, or a record went back: with a long list that takes as long as a script.
+    fn plan_work(&mut self) {
+        let entries = self.collector.snapshot().deployments.clone().unwrap_or_default();
+        let revision = self.journal.revision();
+        if Arc::ptr_eq(&entries, &self.worklist.entries) && self.worklist.revision == revision {
+            return;
+        }
+        let policy = Policy { groups: self.settings.deploy.groups.clone() };
+        let list = todo(entries.values(), |id| self.journal.get(id), &policy);
+        self.worklist = Worklist::new(entries, revision, list);
+    }
+
+    /// What cannot be done is said at once, whoever waits before it.
+    fn refuse_wrong(&mut self) -> Result<usize> {
+        let (mut at, mut ended) = (0, 0);
+        while let Some((item, entry)) = self.worklist.wrong_at(at).filter(|_| ended < AT_ONCE) {
+            ended += 1;
+            let parsed = Deployment::parse(&entry);
+            match (item.what, parsed) {
+                _ if self.journal.get(&item.id).is_some_and(|record| record.state >= State::Finished) => {}
+                (What::Malformed, Err(malformed)) => self.refuse_malformed(&malformed, &entry)?,
+                (What::Copy, Err(malformed)) => self.tell_once(&malformed, &entry),
+                (What::Forbidden, Ok(Some(deployment))) => {
                     let rule = self.settings.deploy.groups.clone().unwrap_or_default().join(", ");
                     let error = Error::refused(format!("group {:?} is not allowed on this image", deployment.group))
                         .rule(format!("[deploy] groups in agent.toml allows: {rule}"))
                         .remedy("use an allowed group, or have the image allow it");
                     self.refuse(&deployment, Code::DeploymentForbidden, &error)?;
                 }
-                Todo::Twice(deployment) => {
-                    if self.bring_up_id.as_ref() != Some(&deployment.id) {
-                        let error = Error::refused("more than one kubernetes-node deployment for this server")
-                            .rule("one kubernetes-node deployment a server (design.md 5)")
-                            .remedy("keep one of them in the template");
-                        self.refuse(&deployment, Code::NodeTwice, &error)?;
+                (What::Twice, Ok(Some(deployment))) => {
+                    if self.bring_up_id.as_ref() == Some(&deployment.id) {
+                        (at, ended) = (at + 1, ended - 1);
+                        continue;
                     }
+                    let error = Error::refused("more than one kubernetes-node deployment for this server")
+                        .rule("one kubernetes-node deployment a server (design.md 5)")
+                        .remedy("keep one of them in the template");
+                    self.refuse(&deployment, Code::NodeTwice, &error)?;
                 }
-                Todo::Do { deployment, work: Work::Node, state } => {
-                    if self.bring_up.is_none() && (!busy || self.plan_of(&deployment).is_err()) {
-                        self.start_node(*deployment, state)?;
-                    }
-                }
-                Todo::Do { deployment, work, state } => {
-                    busy = busy || self.hook.is_some() || !self.start_hook(*deployment, &work, state)?;
-                }
+                _ => {}
             }
+            self.worklist.wrong.remove(at);
         }
-        Ok(())
+        Ok(ended)
     }
 
     /// A bring-up that Heat replaced by something newer is left where it is: the newer one goes on from there.
@@ -95,7 +188,7 @@ impl Agent {
     }
 
     /// `true` if the next one may be looked at.
-    fn start_hook(&mut self, deployment: Deployment, work: &Work, state: Option<State>) -> Result<bool> {
+    fn start_hook(&mut self, deployment: Deployment, work: Work, state: Option<State>) -> Result<bool> {
         // Those behind it keep their turn.
         if !self.may_begin(&deployment.id, state)? {
             return Ok(false);
@@ -116,7 +209,7 @@ impl Agent {
                 job
             }
             Err(error) => {
-                let code = if *work == Work::Script { Code::DeploymentMalformed } else { Code::DeploymentNoHook };
+                let code = if work == Work::Script { Code::DeploymentMalformed } else { Code::DeploymentNoHook };
                 self.refuse(&deployment, code, &error)?;
                 return Ok(true);
             }

@@ -28,9 +28,8 @@ impl Agent {
             return Ok(());
         }
         let told = |id: &str| self.unrecorded.iter().any(|(entry, _)| entry.key == result_key(id));
-        let bare =
-            |record: &&Record| record.state == State::Finished && !self.outbox.has(&result_key(&record.id)) && !told(&record.id);
-        let finished: Vec<Record> = self.journal.all().into_iter().filter(bare).cloned().collect();
+        let bare = |record: &&Record| !self.outbox.has(&result_key(&record.id)) && !told(&record.id);
+        let finished: Vec<Record> = self.journal.finished().filter(bare).cloned().collect();
         finished.iter().try_for_each(|record| self.store_signal(record))
     }
 
@@ -153,7 +152,7 @@ impl Agent {
             }
             Ok(Some(ran)) => {
                 let (timed_out, duration) = (ran.timed_out, Duration::from_millis(ran.duration_ms));
-                let outcome = if record.group == "script" { Outcome::of_script(ran) } else { Outcome::of_hook(ran) };
+                let outcome = Outcome::of(&record.group, ran);
                 let code = match (outcome.fails(&record.outputs), timed_out) {
                     (false, _) => Code::DeploymentSucceeded,
                     (true, true) => Code::DeploymentTimedOut,
@@ -168,7 +167,7 @@ impl Agent {
                 outcome
             }
         };
-        if let Err(error) = self.end(id, outcome) {
+        if let Err(error) = self.end(id, outcome).and_then(|()| self.job_ended(id)) {
             self.trouble("recording a result", &error);
         }
     }
@@ -216,11 +215,14 @@ impl Agent {
 
     /// Puts a finished deployment's result into the outbox, or records that nobody waits for it.
     fn store_signal(&mut self, record: &Record) -> Result<()> {
-        let Some(outcome) = &record.outcome else { return Ok(()) };
+        if record.outcome.is_none() {
+            return Ok(());
+        }
         if let Some(destination) = Destination::of(&record.target) {
             let about =
                 About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: true };
-            let body = Value::Object(deploy::body(outcome, &record.outputs, SIGNAL_LIMIT));
+            let outcome = self.journal.outcome(&record.id)?.unwrap_or_default();
+            let body = Value::Object(deploy::body(&outcome, &record.outputs, SIGNAL_LIMIT));
             let mut entry = Entry::new(result_key(&record.id), Some(about), destination, body, self.clock.now());
             if matches!(&record.target, SignalTarget::Url { verb, .. } if verb == "PUT") && record.action != "CREATE" {
                 entry.not_before = record.seen.after(UNNOTICED);

@@ -152,10 +152,8 @@ async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
     agent.decide().unwrap();
     assert!(agent.bring_up.is_none() && agent.journal.get("n").unwrap().failed());
     let waiting = agent.outbox.waiting();
-    assert_eq!(
-        (waiting.len(), &waiting[0].body["Status"], &waiting[0].body["Reason"]),
-        (1, &json!("FAILURE"), &json!("HNA-0502 why"))
-    );
+    let body = agent.outbox.body(&waiting[0]).unwrap();
+    assert_eq!((waiting.len(), &body["Status"], &body["Reason"]), (1, &json!("FAILURE"), &json!("HNA-0502 why")));
     // By order of the operator it is tried again.
     agent.journal.rerun("n", "1").unwrap();
     agent.sending = None;

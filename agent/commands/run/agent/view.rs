@@ -1,12 +1,10 @@
 //! What the newest metadata says of a deployment: listed, superseded, gone.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use serde_json::Value;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::collect::{Authority, Snapshot};
 use crate::commands::own::own;
-use crate::order::gather;
 use crate::settings::SourceName;
 use crate::signal::View;
 
@@ -23,9 +21,8 @@ pub(super) fn lists_all(snapshot: &Snapshot) -> bool {
 }
 
 /// Ids of the listed deployments.
-pub(in crate::commands::run) fn ids(snapshot: &Snapshot) -> BTreeSet<String> {
-    let list = snapshot.deployments.iter().flat_map(|list| list.iter());
-    gather(list.filter_map(|entry| entry.get("id")?.as_str()).map(str::to_owned))
+pub(in crate::commands::run) fn ids(snapshot: &Snapshot) -> Arc<BTreeSet<String>> {
+    snapshot.deployments.as_ref().map(|list| list.ids()).unwrap_or_default()
 }
 
 /// Whether a source that answered was let in by Keystone. A temporary URL is Swift's own, a file nobody's.
@@ -40,37 +37,17 @@ pub(super) fn view(snapshot: &Snapshot) -> View {
     if !lists_all(snapshot) {
         return View { freshness, asked_keystone, own, ..View::default() };
     }
-    let mut newest: BTreeMap<(String, String), (String, String)> = BTreeMap::new();
-    let mut listed = BTreeSet::new();
-    for entry in snapshot.deployments.iter().flat_map(|list| list.iter()) {
-        let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (id, made) = (text("id"), text("creation_time"));
-        listed.insert(id.clone());
-        let input = |name: &str| {
-            let inputs = entry.get("inputs").and_then(Value::as_array)?;
-            let input = inputs.iter().find(|input| input.get("name").and_then(Value::as_str) == Some(name))?;
-            input.get("value").and_then(Value::as_str).map(str::to_owned)
-        };
-        if let (Some(stack), Some(resource)) = (input("deploy_stack_id"), input("deploy_resource_name")) {
-            let slot = newest.entry((stack, resource)).or_insert_with(|| (made.clone(), id.clone()));
-            if slot.0 < made {
-                *slot = (made, id);
-            }
-        }
-    }
-    let newest = gather(newest.into_iter().map(|(resource, (_, id))| (resource, id)));
+    let (listed, newest) = snapshot.deployments.as_ref().map(|list| (list.ids(), list.newest())).unwrap_or_default();
     View { listed: Some(listed), newest, freshness, asked_keystone, own }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::json;
 
     use super::*;
     use crate::clock::Moment;
-    use crate::collect::SourceState;
+    use crate::collect::{Entries, SourceState};
     use crate::freshness::Freshness;
 
     fn snapshot(source: Option<&'static str>, entries: Option<&[(&str, &str)]>) -> Snapshot {
@@ -79,7 +56,7 @@ mod tests {
                 {"name": "deploy_stack_id", "value": "s/1"}, {"name": "deploy_resource_name", "value": "r"}]})
         };
         Snapshot {
-            deployments: entries.map(|entries| Arc::new(entries.iter().map(entry).collect())),
+            deployments: entries.map(|entries| Arc::new(Entries::new(entries.iter().map(entry).collect()).unwrap())),
             sources: [("cfn", SourceState::default())].into(),
             authority: source.map(|source| Authority { source, began: Moment::EARLIER }),
             ..Snapshot::default()

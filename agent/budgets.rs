@@ -1,0 +1,109 @@
+//! The one table of what the agent may take: memory, disk, and the sizes of what comes from outside.
+//!
+//! A limit on each item alone does not add up: 500 signals of 1 MiB are half a gibibyte. So every number that bounds
+//! memory or disk stands here, with the reason, and the tests add them up. `status --json` shows them beside what is used.
+
+pub mod json;
+
+/// Bytes in a kibibyte.
+const KIB: usize = 1024;
+/// Bytes in a mebibyte.
+const MIB: usize = 1024 * KIB;
+
+/// What the agent takes at most, whatever it is given (design.md 8). The unit's `MemoryMax=` is four times as much.
+pub const MEMORY: usize = 64 * MIB;
+
+/// The process at rest, with the system's certificate authorities loaded: 8 MiB measured, and what the allocator holds back.
+pub const AT_REST: usize = 10 * MIB;
+
+/// Bytes of one document as it is delivered: three times what Heat takes as a template and its files
+/// (`max_json_body_size` = 1 MiB), and 3,000 deployments of a few lines.
+pub const DOCUMENT_BYTES: usize = 3 * MIB;
+
+/// Memory of a document while it is read, as [`json`] counts it: a document of [`DOCUMENT_BYTES`] as Heat writes it takes six
+/// times its size. One document is read at a time.
+pub const DOCUMENT_MEMORY: usize = 18 * MIB;
+
+/// Deployments of one document.
+pub const DEPLOYMENTS: usize = 2_500;
+
+/// Memory of everything in a document but its deployments: settings of sources and what the operator's templates add.
+pub const METADATA_MEMORY: usize = 2 * MIB;
+
+/// Memory of what all sources said last. Deployments are held as text.
+pub const HELD_MEMORY: usize = 8 * MIB;
+
+/// Bytes of the boot copies, and of the operator's local data. User data has at most 64 KiB.
+pub const LOCAL_BYTES: usize = 256 * KIB;
+
+/// Memory of each of the two: they are looked at at each poll, and so are kept beside the sources.
+pub const LOCAL_MEMORY: usize = MIB;
+
+/// Memory of any other JSON from outside: answers of Keystone, Magnum, etcd, error pages.
+pub const ANSWER_MEMORY: usize = 2 * MIB;
+
+/// Memory of one file of the agent's own state while it is read. Only records of versions that kept outputs in them come near.
+pub const STATE_FILE_MEMORY: usize = 20 * MIB;
+
+/// Memory of the records of deployments that the metadata does not list any more; the oldest go first. What is listed is bounded
+/// by [`DOCUMENT_BYTES`].
+pub const RECORDS_MEMORY: usize = 2 * MIB;
+
+/// A result of more bytes than this is kept on disk alone: the record in memory has its status and reason.
+pub const RESULT_IN_MEMORY: usize = KIB;
+
+/// The status document, as values and as text, and the one before.
+pub const STATUS_MEMORY: usize = 4 * MIB;
+
+/// Bytes of bodies of signals that are on their way at one time; each is there up to four times (text, value, request, socket).
+pub const SIGNALS_IN_FLIGHT: usize = MIB;
+
+/// Bytes on disk of what jobs left: outputs, results. The oldest of ended deployments go first.
+pub const JOBS_DISK: usize = 128 * MIB;
+
+/// Bytes on disk of the signals that Heat does not have yet: 50 of the largest. While it is full no script is begun.
+pub const OUTBOX_DISK: usize = 48 * MIB;
+
+/// Bytes on disk of the states of other instances; the newest is kept however large it is, which is at most what this one's is.
+pub const ASIDE_DISK: usize = 128 * MIB;
+
+/// Files of no content that say to the replaced tools that a deployment was run. Those of deployments that are long gone
+/// from the metadata are removed beyond this.
+pub const LEGACY_MARKS: usize = 1_000;
+
+/// What may be in memory at the same time, and how much of it.
+pub const MEMORY_PARTS: [(&str, usize); 10] = [
+    ("the process at rest", AT_REST),
+    // cfn, heat and request may be asked side by side.
+    ("answers on their way", 3 * DOCUMENT_BYTES),
+    ("the document that is read", DOCUMENT_MEMORY),
+    ("what the sources said", HELD_MEMORY),
+    ("the boot copies and local data", 2 * LOCAL_MEMORY),
+    ("the merged metadata", METADATA_MEMORY),
+    ("records", 2 * RECORDS_MEMORY),
+    ("the status document", STATUS_MEMORY),
+    ("signals on their way", 4 * SIGNALS_IN_FLIGHT),
+    ("an answer of another service", ANSWER_MEMORY),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_add_up_to_no_more_than_the_whole() {
+        let sum: usize = MEMORY_PARTS.iter().map(|(_, bytes)| bytes).sum();
+        assert!(sum <= MEMORY, "{} KiB", sum / KIB);
+        // While the state is read nothing else is there.
+        let opening = [AT_REST, STATE_FILE_MEMORY, 16 * MIB, RECORDS_MEMORY];
+        assert!(opening.iter().sum::<usize>() <= MEMORY);
+    }
+
+    #[test]
+    fn state_on_disk_is_bounded_in_sum() {
+        // The newest state that was put aside is as large as this one's at most.
+        let caches = 3 * DOCUMENT_BYTES;
+        let own = JOBS_DISK + OUTBOX_DISK + caches;
+        assert!(own + ASIDE_DISK.max(own) <= 512 * MIB, "{} MiB", (own + ASIDE_DISK.max(own)) / MIB);
+    }
+}

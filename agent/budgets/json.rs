@@ -1,0 +1,279 @@
+//! The one reader of JSON from outside: it counts the memory that the values will take while it reads them, and stops where
+//! they would take more than they may.
+//!
+//! `[0,0,…]` takes 36 times the memory of its text. So neither a limit on bytes nor one on depth (serde_json's: 128) bounds
+//! memory; this does.
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use super::{ANSWER_MEMORY, DOCUMENT_MEMORY, STATE_FILE_MEMORY};
+use crate::error::Error;
+
+/// A value in its parent.
+const SLOT: usize = size_of::<Value>();
+/// A member of an object: hash, key, value, and its place in the index.
+const MEMBER: usize = 8 + size_of::<String>() + SLOT + 16;
+/// A member while its object is read: the list of members grows by doubling.
+const MEMBER_READ: usize = 2 * (size_of::<String>() + SLOT);
+/// What the allocator adds to a piece of memory.
+const PIECE: usize = 24;
+
+/// Why a text is not taken.
+#[derive(Debug)]
+pub enum Unfit {
+    /// It would take more memory than it may, in bytes.
+    TooLarge(usize),
+    /// It is not JSON, or not of the form that is wanted.
+    Json(serde_json::Error),
+}
+
+impl Unfit {
+    /// The error for an operator: which budget, and by which rule.
+    #[must_use]
+    pub fn over(budget: usize) -> Error {
+        Error::permanent(format!("the JSON would take more than {} KiB of memory", budget / 1024))
+            .rule("the agent's memory is bounded, whatever it is given; docs/sources.md has the limits")
+            .remedy("list fewer deployments for this server, or fewer inputs")
+    }
+}
+
+impl From<Unfit> for Error {
+    fn from(unfit: Unfit) -> Self {
+        match unfit {
+            Unfit::TooLarge(budget) => Unfit::over(budget),
+            Unfit::Json(error) => Self::permanent(error),
+        }
+    }
+}
+
+/// Reads a value that takes at most `budget` bytes of memory.
+///
+/// # Errors
+/// If it would take more, or is not JSON.
+pub fn value(bytes: &[u8], budget: usize) -> Result<Value, Unfit> {
+    read(bytes, budget, true)
+}
+
+/// An answer or a text within another one: `None` where it is not JSON, or too large to be what is meant.
+#[must_use]
+pub fn small(bytes: &[u8]) -> Option<Value> {
+    answer(bytes).ok()
+}
+
+/// An answer of another service, or a text that may hold JSON.
+///
+/// # Errors
+/// If it would take more than an answer may, or is not JSON.
+pub fn answer(bytes: &[u8]) -> Result<Value, Unfit> {
+    value(bytes, ANSWER_MEMORY)
+}
+
+/// Whether the text can be read into any type in the memory that a file of the state may take.
+///
+/// # Errors
+/// If it would take more, or is not JSON.
+pub fn check(bytes: &[u8]) -> Result<(), Unfit> {
+    // A value has at least two bytes of text: what is short cannot be too large.
+    if bytes.len() / 2 * MEMBER_READ < STATE_FILE_MEMORY {
+        return Ok(());
+    }
+    read(bytes, STATE_FILE_MEMORY, false).map(drop)
+}
+
+/// For `#[serde(deserialize_with)]`: the document of a cache.
+///
+/// # Errors
+/// As [`value`].
+pub fn document<'de, D: Deserializer<'de>>(from: D) -> Result<Map<String, Value>, D::Error> {
+    let meter = Meter::new(DOCUMENT_MEMORY);
+    match (Seed { meter: &meter, keep: true }).deserialize(from)? {
+        Value::Object(map) => Ok(map),
+        _ => Err(D::Error::custom("not an object")),
+    }
+}
+
+fn read(bytes: &[u8], budget: usize, keep: bool) -> Result<Value, Unfit> {
+    let meter = Meter::new(budget);
+    let mut text = serde_json::Deserializer::from_slice(bytes);
+    let value = Seed { meter: &meter, keep }.deserialize(&mut text).and_then(|value| text.end().map(|()| value));
+    value.map_err(|error| if meter.over.get() { Unfit::TooLarge(budget) } else { Unfit::Json(error) })
+}
+
+/// The memory that a value takes, in the same measure.
+#[must_use]
+pub fn weight(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + PIECE,
+        Value::Array(items) => items.iter().map(|item| SLOT + weight(item)).sum::<usize>() + PIECE,
+        Value::Object(members) => weight_of(members),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}
+
+/// The memory that the members of an object take.
+#[must_use]
+pub fn weight_of(members: &Map<String, Value>) -> usize {
+    members.iter().map(|(key, item)| MEMBER + key.len() + PIECE + weight(item)).sum::<usize>() + 2 * PIECE
+}
+
+struct Meter {
+    left: Cell<usize>,
+    over: Cell<bool>,
+}
+
+impl Meter {
+    fn new(budget: usize) -> Self {
+        Self { left: Cell::new(budget), over: Cell::new(false) }
+    }
+
+    fn take<E: serde::de::Error>(&self, bytes: usize) -> Result<(), E> {
+        let Some(left) = self.left.get().checked_sub(bytes) else {
+            self.over.set(true);
+            return Err(E::custom("it takes more memory than it may"));
+        };
+        self.left.set(left);
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.left.set(self.left.get() + bytes);
+    }
+}
+
+/// One value; with `keep` unset only its memory is counted, and nothing of it is kept.
+#[derive(Clone, Copy)]
+struct Seed<'a> {
+    meter: &'a Meter,
+    keep: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
+        self.meter.take(text.len() + PIECE)?;
+        Ok(if self.keep { Value::String(text.to_owned()) } else { Value::Null })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        self.meter.take(PIECE)?;
+        let mut items = Vec::new();
+        let mut count = 0;
+        while let Some(item) = from.next_element_seed(self)? {
+            // The list grows by doubling, and is cut to its length at its end.
+            self.meter.take(2 * SLOT)?;
+            count += 1;
+            if self.keep {
+                items.push(item);
+            }
+        }
+        items.shrink_to_fit();
+        self.meter.give_back(count * SLOT);
+        Ok(Value::Array(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        self.meter.take(2 * PIECE)?;
+        let mut members: Vec<(String, Value)> = Vec::new();
+        let mut count = 0;
+        while let Some(key) = from.next_key::<String>()? {
+            self.meter.take(MEMBER + MEMBER_READ + key.len() + PIECE)?;
+            count += 1;
+            let item = from.next_value_seed(self)?;
+            if self.keep {
+                members.push((key, item));
+            }
+        }
+        // Of exactly the size that it needs: one that grows may be twice as large.
+        let mut map = Map::with_capacity(members.len());
+        map.extend(members);
+        self.meter.give_back(count * MEMBER_READ);
+        Ok(Value::Object(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_fits_is_read_as_serde_json_reads_it() {
+        for text in [
+            "null",
+            "[1, -2, 3.5, true, \"a\\u00e9\\n\", {}, []]",
+            "{\"b\": {\"c\": [null]}, \"a\": 1, \"b\": 2}",
+            "18446744073709551615",
+            "\"\\ud83d\\ude00\"",
+        ] {
+            let read = value(text.as_bytes(), DOCUMENT_MEMORY).unwrap();
+            assert_eq!(read.to_string(), serde_json::from_str::<Value>(text).unwrap().to_string());
+        }
+        for text in ["", "{", "[1,]", "{} x", "nul"] {
+            assert!(matches!(value(text.as_bytes(), DOCUMENT_MEMORY), Err(Unfit::Json(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_takes_too_much_memory_is_not_read_however_it_is_made() {
+        let of = |item: &str, count: usize| format!("[{}0]", format!("{item},").repeat(count));
+        let wide = format!("{{{}\"x\": 0}}", (0..100_000).map(|n| format!("\"{n}\":0,")).collect::<String>());
+        let deep = of(&format!("{}0{}", "{\"a\":".repeat(60), "}".repeat(60)), 3_000);
+        for (name, text) in [("zeros", of("0", 500_000)), ("lists", of("[]", 500_000)), ("wide", wide), ("deep", deep)] {
+            assert!(text.len() < 2 << 20, "{name}");
+            assert!(matches!(value(text.as_bytes(), DOCUMENT_MEMORY), Err(Unfit::TooLarge(_))), "{name}");
+            assert!(matches!(check(text.as_bytes()), Err(Unfit::TooLarge(_))), "{name}");
+        }
+        let long = json!("x".repeat(DOCUMENT_MEMORY)).to_string();
+        assert!(matches!(value(long.as_bytes(), DOCUMENT_MEMORY), Err(Unfit::TooLarge(_))));
+        assert!(small(long.as_bytes()).is_none());
+    }
+
+    #[test]
+    fn the_count_is_near_what_the_values_weigh_and_never_below() {
+        let entry =
+            json!({"id": "b1a6a2f0", "inputs": [{"name": "a", "value": "b"}, {"name": "c", "value": [1, 2, 3]}], "x": null});
+        let text = json!(vec![entry; 50]).to_string();
+        let budget = (0..10_000).map(|n| n * 512).find(|budget| value(text.as_bytes(), *budget).is_ok()).unwrap();
+        let weighed = weight(&serde_json::from_str(&text).unwrap());
+        assert!((weighed..weighed * 13 / 10).contains(&budget), "{weighed} {budget}");
+    }
+}

@@ -1,0 +1,172 @@
+//! The list of deployments as it is held: each as its own text, which takes a sixth of the memory of its values, with what the
+//! whole agent asks of all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
+
+use serde_json::Value;
+
+use crate::budgets::{DEPLOYMENTS, DOCUMENT_BYTES, DOCUMENT_MEMORY, json};
+use crate::error::{Error, Result};
+
+/// A stack and one of its resources.
+type Resource = (String, String);
+
+/// The list in force, in Heat's order.
+#[derive(Default)]
+pub struct Entries {
+    texts: Vec<Box<str>>,
+    /// Of every entry that has one, in the order of the list.
+    ids: Vec<Box<str>>,
+    /// How many have none.
+    nameless: usize,
+    index: OnceLock<Index>,
+}
+
+struct Index {
+    ids: Arc<BTreeSet<String>>,
+    newest: Arc<BTreeMap<Resource, String>>,
+}
+
+impl Entries {
+    /// Takes a list over, entry by entry.
+    ///
+    /// # Errors
+    /// If there are more than may be, or they are too long.
+    pub fn new(list: Vec<Value>) -> Result<Self> {
+        let over = |what: String| {
+            Error::permanent(what)
+                .rule("the agent's memory is bounded, whatever it is given; docs/sources.md has the limits")
+                .remedy("list fewer deployments for this server, or shorter ones")
+        };
+        if list.len() > DEPLOYMENTS {
+            return Err(over(format!("the document lists {} deployments, at most {DEPLOYMENTS} are taken", list.len())));
+        }
+        let (mut entries, mut bytes) = (Self::default(), 0);
+        for entry in list {
+            match entry.get("id").and_then(Value::as_str).filter(|id| !id.is_empty()) {
+                Some(id) => entries.ids.push(id.into()),
+                None => entries.nameless += 1,
+            }
+            let text = entry.to_string();
+            bytes += text.len();
+            if bytes > DOCUMENT_BYTES {
+                return Err(over(format!("the deployments take more than {DOCUMENT_BYTES} bytes")));
+            }
+            entries.texts.push(text.into());
+        }
+        Ok(entries)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    /// How many have no id, so that they can be neither run nor signalled.
+    #[must_use]
+    pub fn nameless(&self) -> usize {
+        self.nameless
+    }
+
+    /// One of them, read anew; nothing beyond the end.
+    #[must_use]
+    pub fn get(&self, at: usize) -> Option<Value> {
+        // It was written by us: it can be read.
+        json::value(self.texts.get(at)?.as_bytes(), DOCUMENT_MEMORY).ok()
+    }
+
+    /// All of them, each read when its turn comes.
+    pub fn values(&self) -> impl Iterator<Item = Value> {
+        (0..self.len()).filter_map(|at| self.get(at))
+    }
+
+    /// The texts: compact JSON.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.texts.iter().map(|text| &**text)
+    }
+
+    /// Whether one has this id.
+    #[must_use]
+    pub fn lists(&self, id: &str) -> bool {
+        self.ids.iter().any(|one| **one == *id)
+    }
+
+    /// The ids.
+    #[must_use]
+    pub fn ids(&self) -> Arc<BTreeSet<String>> {
+        Arc::clone(&self.index().ids)
+    }
+
+    /// The id of the newest entry for each stack and resource.
+    #[must_use]
+    pub fn newest(&self) -> Arc<BTreeMap<Resource, String>> {
+        Arc::clone(&self.index().newest)
+    }
+
+    /// Memory that they take.
+    pub(super) fn weight(&self) -> usize {
+        let texts: usize = self.texts.iter().chain(&self.ids).map(|text| text.len() + 40).sum();
+        // The index has ids, stacks and resources once more.
+        texts + self.len() * 400
+    }
+
+    fn index(&self) -> &Index {
+        self.index.get_or_init(|| {
+            let ids = self.ids.iter().map(ToString::to_string).collect();
+            let mut newest: BTreeMap<Resource, (String, String)> = BTreeMap::new();
+            for entry in self.values() {
+                let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+                let (id, made) = (text("id"), text("creation_time"));
+                if let (Some(stack), Some(resource)) = (input(&entry, "deploy_stack_id"), input(&entry, "deploy_resource_name")) {
+                    let slot = newest.entry((stack, resource)).or_insert_with(|| (made.clone(), id.clone()));
+                    if slot.0 < made {
+                        *slot = (made, id);
+                    }
+                }
+            }
+            let newest = newest.into_iter().map(|(resource, (_, id))| (resource, id)).collect();
+            Index { ids: Arc::new(ids), newest: Arc::new(newest) }
+        })
+    }
+}
+
+/// The text of an input.
+fn input(entry: &Value, name: &str) -> Option<String> {
+    let inputs = entry.get("inputs").and_then(Value::as_array)?;
+    let input = inputs.iter().find(|input| input.get("name").and_then(Value::as_str) == Some(name))?;
+    input.get("value").and_then(Value::as_str).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_list_is_given_back_as_it_came() {
+        let list = vec![json!({"id": "a", "x": [1, {"y": "é\u{1}"}]}), json!(7), json!({"id": ""}), json!({"id": "b"})];
+        let entries = Entries::new(list.clone()).unwrap();
+        assert_eq!(entries.values().collect::<Vec<_>>(), list);
+        assert_eq!((entries.len(), entries.nameless(), entries.get(4)), (4, 2, None));
+        assert!(entries.lists("b") && !entries.lists("") && entries.ids().contains("a"));
+    }
+
+    #[test]
+    fn more_than_may_be_is_refused_with_the_number() {
+        let error = Entries::new(vec![json!(0); DEPLOYMENTS + 1]).err().unwrap();
+        assert!(error.to_string().contains("lists 2501 deployments, at most 2500"), "{error}");
+        // 4 bytes that are written as 18.
+        let long = json!({"id": "a", "inputs": vec![1e15; DOCUMENT_BYTES / 18]});
+        assert!(Entries::new(vec![long]).err().unwrap().to_string().contains("more than 3145728 bytes"));
+        assert!(Entries::new(vec![json!({}); DEPLOYMENTS]).is_ok());
+    }
+}
