@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::entries::Entries;
 use super::source::DEPLOYMENTS;
+use super::source_set::Stored;
 use crate::budgets::json;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
@@ -24,6 +25,9 @@ pub(super) struct Cached {
     pub(super) fetched_at: Timestamp,
     /// Digest of the local settings under which it was fetched.
     pub(super) basis: String,
+    /// The settings by which it was fetched; none where an earlier version fetched it.
+    #[serde(default)]
+    pub(super) asked: Option<Stored>,
     /// As delivered.
     #[serde(deserialize_with = "json::document")]
     pub(super) document: Map<String, Value>,
@@ -57,12 +61,13 @@ pub(super) fn store(
     source: SourceName,
     fetched_at: Timestamp,
     basis: &str,
+    asked: Option<&Stored>,
     document: &Map<String, Value>,
     deployments: Option<&Entries>,
 ) -> Result<()> {
-    let head = serde_json::json!({"version": VERSION, "fetched_at": fetched_at, "basis": basis}).to_string();
+    let head = serde_json::json!({"version": VERSION, "fetched_at": fetched_at, "basis": basis, "asked": asked}).to_string();
     // Written by hand: the deployments are texts already.
-    let mut text = format!("{},\"document\":{{", head.trim_end_matches('}'));
+    let mut text = format!("{},\"document\":{{", head.strip_suffix('}').unwrap_or(&head));
     // A list below this key that is not one of the keys in use must not come back as the list in force.
     for (key, value) in document.iter().filter(|(key, _)| *key != DEPLOYMENTS) {
         text += &Value::from(key.as_str()).to_string();
@@ -105,7 +110,7 @@ mod tests {
         assert!(load(&state, SourceName::Cfn, &report).is_none());
         let document = serde_json::json!({"deployments": []}).as_object().unwrap().clone();
         let (none, list) = (Map::new(), Entries::new(Vec::new()).unwrap());
-        store(&state, SourceName::Cfn, Timestamp(5), "b", &none, Some(&list)).unwrap();
+        store(&state, SourceName::Cfn, Timestamp(5), "b", None, &none, Some(&list)).unwrap();
         let file = Path::new("cache/cfn.json");
         assert_eq!(state.facts(file).unwrap().unwrap().mode, 0o600);
         let cached = load(&state, SourceName::Cfn, &report).unwrap();

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use super::document::{self, digest_of};
 use super::endpoint::{Answer, Memory, Tools, refusal};
-use super::learnt::{DEPLOYMENT_KEY, Section};
+use super::learnt::DEPLOYMENT_KEY;
+use super::source_set::Section;
 use crate::budgets::json;
 use crate::error::{Error, Result};
 use crate::http::{self, Request, Response};
@@ -17,6 +18,9 @@ use crate::settings::SourceName;
 
 pub(super) const KEYS: &[&str] =
     &["metadata_url", "access_key_id", "secret_access_key", "stack_name", "path", "ca_certificate", DEPLOYMENT_KEY];
+
+/// Those that it cannot do without.
+pub(super) const NEEDED: [&str; 5] = ["metadata_url", "access_key_id", "secret_access_key", "stack_name", "path"];
 
 /// Whom to ask for what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +39,7 @@ impl Endpoint {
         if ["access_key_id", "secret_access_key", "path"].iter().all(|key| section.get(key).is_none()) {
             return Ok(None);
         }
-        let needed = ["metadata_url", "access_key_id", "secret_access_key", "stack_name", "path"];
-        let [metadata_url, access, secret, stack, _] = section.complete(SourceName::Cfn, needed)?.map(str::to_owned);
+        let [metadata_url, access, secret, stack, _] = section.complete(SourceName::Cfn, NEEDED)?.map(str::to_owned);
         let paths = section.all("path").to_vec();
         if let Some(path) = paths.iter().find(|path| path.split('.').any(str::is_empty) || !path.contains('.')) {
             return Err(Error::permanent(format!("path {} of cfn is not Resource.Metadata", escaped(&shortened(path, 80))))
@@ -45,6 +48,16 @@ impl Endpoint {
         }
         let ca = section.get("ca_certificate").map(str::to_owned);
         Ok(Some(Self { metadata_url, keys: Keys { access, secret }, stack, paths, ca }))
+    }
+
+    /// Where Heat is asked.
+    pub(super) fn address(&self) -> &str {
+        &self.metadata_url
+    }
+
+    /// The base URL with the keys that sign for it.
+    pub(super) fn signer(&self) -> (String, Keys) {
+        (self.metadata_url.clone(), self.keys.clone())
     }
 
     /// For people, without keys.

@@ -88,7 +88,7 @@ fn parse_within(bytes: &[u8], budget: usize) -> Result<Value> {
             "if it comes over the network, check that the address leads to Heat itself and that no proxy answers in its place",
         ));
     }
-    json::value(bytes, budget).map_err(|unfit| {
+    json::value(bytes, budget).or_else(|unfit| parse_large(bytes, budget, &unfit).ok_or(unfit)).map_err(|unfit| {
         let json::Unfit::Json(error) = unfit else { return json::Unfit::over(budget) };
         let why = match error.classify() {
             serde_json::error::Category::Eof => "ends too early".to_owned(),
@@ -97,6 +97,40 @@ fn parse_within(bytes: &[u8], budget: usize) -> Result<Value> {
         };
         Error::permanent(format!("the JSON {why}")).rule("RFC 8259, nested at most 128 deep")
     })
+}
+
+/// Reads a document again with the numbers that are beyond what a computer counts with (`1e999`) as texts, as they are written:
+/// one such value makes no whole document unreadable. Nothing where there is none, or something else is wrong too.
+fn parse_large(bytes: &[u8], budget: usize, unfit: &json::Unfit) -> Option<Value> {
+    let too_large = |error: &serde_json::Error| error.to_string().starts_with("number out of range");
+    if !matches!(unfit, json::Unfit::Json(error) if too_large(error)) {
+        return None;
+    }
+    let number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E');
+    let mut out = Vec::new();
+    let (mut rest, mut in_text) = (bytes, false);
+    while let Some((first, behind)) = rest.split_first() {
+        let length = if in_text { 0 } else { rest.iter().take_while(|byte| number(byte)).count() };
+        let (word, after) = rest.split_at(length);
+        let value = std::str::from_utf8(word).ok().and_then(|word| word.parse::<f64>().ok());
+        if value.is_some_and(f64::is_infinite) {
+            out.push(b'"');
+            out.extend_from_slice(word);
+            out.push(b'"');
+            rest = after;
+            continue;
+        }
+        let taken = match (first, behind.first()) {
+            _ if length > 0 => length,
+            (b'\\', Some(_)) if in_text => 2,
+            _ => 1,
+        };
+        in_text ^= taken == 1 && *first == b'"';
+        let (copied, after) = rest.split_at(taken);
+        out.extend_from_slice(copied);
+        rest = after;
+    }
+    json::value(&out, budget).ok()
 }
 
 /// What a document is that is not even text of the right kind.
@@ -163,6 +197,20 @@ mod tests {
             assert!(!error.to_string().contains("hush"));
         }
         assert!(object(&[b'{', b'"', 0xff, b'"', b':', b'1', b'}']).is_err());
+    }
+
+    #[test]
+    fn a_number_beyond_all_bounds_stays_as_it_is_written_and_refuses_nothing_else() {
+        let text = r#"{"a": 1e999, "b": [-1E+400, 2.5, 1e-999], "c": "1e999 \" 1e999", "d": {"1e999": 12345678901234567890123}}"#;
+        let read = Value::Object(object(text.as_bytes()).unwrap());
+        assert_eq!(
+            (&read["a"], &read["b"][0], &read["b"][1]),
+            (&Value::from("1e999"), &Value::from("-1E+400"), &Value::from(2.5))
+        );
+        assert_eq!((&read["c"], read["d"]["1e999"].is_number()), (&Value::from("1e999 \" 1e999"), true));
+        for bad in ["{\"a\": 1e999", "{\"a\": 1e999e}", "{\"a\": --1e999}", "{\"a\": 1e999 2}", "{\"a\": \"1e999}"] {
+            assert!(object(bad.as_bytes()).unwrap_err().cause().starts_with("the JSON "), "{bad}");
+        }
     }
 
     #[test]

@@ -50,12 +50,30 @@ impl Endpoint {
         }
     }
 
+    /// The URL that credentials are used at first. It may hold secrets.
+    pub(super) fn address(&self) -> &str {
+        match self {
+            Self::Cfn(endpoint) => endpoint.address(),
+            Self::Heat(endpoint) => endpoint.address(),
+            Self::Request(endpoint) => endpoint.address(),
+        }
+    }
+
     /// The authority of its own that it has.
     pub(super) fn ca(&self) -> Option<&str> {
         match self {
             Self::Cfn(endpoint) => endpoint.ca.as_deref(),
             Self::Heat(endpoint) => endpoint.ca.as_deref(),
             Self::Request(endpoint) => endpoint.ca.as_deref(),
+        }
+    }
+
+    /// The same, to give it one.
+    pub(super) fn ca_mut(&mut self) -> &mut Option<String> {
+        match self {
+            Self::Cfn(endpoint) => &mut endpoint.ca,
+            Self::Heat(endpoint) => &mut endpoint.ca,
+            Self::Request(endpoint) => &mut endpoint.ca,
         }
     }
 

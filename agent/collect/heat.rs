@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 
 use super::document::{self, digest_of};
 use super::endpoint::{Answer, Memory, Tools, refusal};
-use super::learnt::{DEPLOYMENT_KEY, Section};
+use super::learnt::DEPLOYMENT_KEY;
+use super::source_set::Section;
 use crate::budgets::json;
 use crate::error::{Context, Error, Result};
 use crate::http::{Request, Response, redacted};
@@ -26,6 +27,9 @@ pub(super) const KEYS: &[&str] = &[
     DEPLOYMENT_KEY,
 ];
 
+/// Those that it cannot do without.
+pub(super) const NEEDED: [&str; 6] = ["auth_url", "user_id", "password", "project_id", "stack_id", "resource_name"];
+
 /// Heat's type in Keystone's catalog.
 const SERVICE: &str = "orchestration";
 
@@ -45,12 +49,21 @@ impl Endpoint {
         if ["user_id", "password", "stack_id", "resource_name"].iter().all(|key| section.get(key).is_none()) {
             return Ok(None);
         }
-        let needed = ["auth_url", "user_id", "password", "project_id", "stack_id", "resource_name"];
         let [auth_url, user_id, password, project_id, stack, resource] =
-            section.complete(SourceName::Heat, needed)?.map(str::to_owned);
+            section.complete(SourceName::Heat, NEEDED)?.map(str::to_owned);
         let region = section.get("region_name").map(str::to_owned);
         let credentials = Credentials { auth_url, user_id, password, scope: Scope::Project(project_id), region };
         Ok(Some(Self { credentials, stack, resource, ca: section.get("ca_certificate").map(str::to_owned) }))
+    }
+
+    /// Where tokens are asked for.
+    pub(super) fn address(&self) -> &str {
+        &self.credentials.auth_url
+    }
+
+    /// The server's stack user.
+    pub(super) fn user(&self) -> Credentials {
+        self.credentials.clone()
     }
 
     pub(super) fn place(&self) -> String {

@@ -1,140 +1,297 @@
 //! Where the sources over the network are and with what they are asked: learnt from what cloud-init, the image and Heat
 //! left here, and from what Heat's own answers say (heat-protocol.md 1.5, 2.3 to 2.5).
+//!
+//! Documents are taken one after the other, the strongest last. For each source the strongest that has a whole set for it is
+//! followed; settings of two documents are never put together (design.md 9). No document leads from https to http.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
 use super::document::digest_of;
-use super::endpoint::Endpoint;
 use super::local::LocalFiles;
 use super::source::DEPLOYMENTS;
-use super::{cfn, heat, request};
-use crate::error::{Error, Result};
+use super::source_set::{Origin, Section, SourceSet, keys};
+use crate::error::Error;
+use crate::report::{Code, Event, Phase};
 use crate::settings::SourceName;
 use crate::settings::os_collect_config::OsCollectConfig;
 
-/// What is known so far. Never shown: most of it is secret.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub(super) struct Learnt {
+/// Where it is not set for the source, the one for all sources holds.
+pub(super) const DEPLOYMENT_KEY: &str = "deployment_key";
+/// The authority that an endpoint's certificate is from.
+const CA: &str = "ca_certificate";
+
+/// What one document says of the sources. Never shown: most of it is secret.
+pub(super) struct Said {
+    origin: Origin,
     sections: BTreeMap<SourceName, Section>,
-    /// The sources that whoever spoke last asks for; empty where nobody said.
+    /// The sources that it asks for; empty where it says nothing of that.
     collectors: Vec<String>,
 }
 
-/// The settings of one source; any of them may be missing. None is empty.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub(super) struct Section(BTreeMap<&'static str, Vec<String>>);
-
-/// The settings that a source has.
-fn keys(source: SourceName) -> &'static [&'static str] {
-    match source {
-        SourceName::Cfn => cfn::KEYS,
-        SourceName::Heat => heat::KEYS,
-        SourceName::Request => request::KEYS,
-        _ => &[],
-    }
-}
-
-impl Section {
-    pub(super) fn get(&self, key: &str) -> Option<&str> {
-        self.all(key).last().map(String::as_str)
+impl Said {
+    fn nothing(origin: Origin) -> Self {
+        Self { origin, sections: BTreeMap::new(), collectors: Vec::new() }
     }
 
-    pub(super) fn all(&self, key: &str) -> &[String] {
-        self.0.get(key).map(Vec::as_slice).unwrap_or_default()
-    }
-
-    /// The values of the settings that a source cannot do without.
-    ///
-    /// # Errors
-    /// Permanent, naming those that are missing.
-    pub(super) fn complete<const N: usize>(&self, source: SourceName, needed: [&'static str; N]) -> Result<[&str; N]> {
-        let missing: Vec<_> = needed.into_iter().filter(|key| self.get(key).is_none()).collect();
-        if missing.is_empty() {
-            return Ok(needed.map(|key| self.get(key).unwrap_or_default()));
-        }
-        let name = source.as_str();
-        Err(Error::permanent(format!("the settings of {name} lack {}", missing.join(", ")))
-            .rule(format!("heat-protocol.md 2.3 to 2.5: {}", needed.join(", ")))
-            .remedy(format!("complete [{name}] in os-collect-config.conf, or the os-collect-config metadata of the server")))
-    }
-
-    /// What says nothing leaves what is there: null, empty and absent are the same (heat-protocol.md R5).
-    fn take(&mut self, key: &'static str, values: Vec<String>) {
-        let values: Vec<_> = values.into_iter().filter(|value| !value.is_empty()).collect();
-        if !values.is_empty() {
-            self.0.insert(key, values);
-        }
-    }
-}
-
-impl Learnt {
-    /// What the files on this machine say: the boot copy, and stronger, os-collect-config.conf.
-    pub(super) fn from_files(files: &LocalFiles) -> Self {
-        let mut learnt = Self::default();
-        if let Some(hint) = &files.hint {
-            // The file holds host and port, or the whole URL (heat-protocol.md 1.2, 2.3).
-            let base = hint.trim_end_matches('/').trim_end_matches("/v1");
-            learnt.section(SourceName::Cfn).take("metadata_url", vec![format!("{base}/v1/")]);
-        }
-        if let Some(Ok(boot)) = &files.boot {
-            learnt.overlay_document(&boot.document);
-        }
-        learnt.overlay_config(&files.config);
-        learnt
-    }
-
-    /// Takes over what a server's metadata says of its sources.
-    pub(super) fn overlay_document(&mut self, document: &Map<String, Value>) {
-        let Some(all) = document.get("os-collect-config") else { return };
+    /// What a server's metadata says of its sources.
+    pub(super) fn by_document(origin: Origin, document: &Map<String, Value>) -> Self {
+        let mut said = Self::nothing(origin);
+        let Some(all) = document.get("os-collect-config") else { return said };
         for source in SourceName::REMOTE {
             let Some(settings) = all.get(source.as_str()) else { continue };
             for key in keys(source) {
-                self.section(source).take(key, texts(settings.get(key)));
+                said.section(source).take(key, texts(settings.get(key)));
             }
         }
-        let collectors = texts(all.get("collectors"));
-        if !collectors.is_empty() {
-            self.collectors = collectors;
-        }
+        said.collectors = texts(all.get("collectors"));
+        said
     }
 
-    fn overlay_config(&mut self, config: &OsCollectConfig) {
+    /// What it says of one source.
+    pub(super) fn of(&self, source: SourceName) -> Option<&Section> {
+        self.sections.get(&source)
+    }
+
+    fn by_config(config: &OsCollectConfig) -> Self {
+        let mut said = Self::nothing(Origin::Config);
         for source in SourceName::REMOTE {
             for key in keys(source) {
                 let values = |section| config.all(section, key).map(str::to_owned).collect();
                 if *key == DEPLOYMENT_KEY {
-                    self.section(source).take(key, values("DEFAULT"));
+                    said.section(source).take(key, values("DEFAULT"));
                 }
-                self.section(source).take(key, values(source.as_str()));
+                said.section(source).take(key, values(source.as_str()));
             }
         }
-        let collectors = config.collectors();
-        if !collectors.is_empty() {
-            self.collectors = collectors;
+        said.collectors = config.collectors();
+        said
+    }
+
+    /// What the files on this machine say, the weakest first: hint file, boot copy, os-collect-config.conf.
+    pub(super) fn by_files(files: &LocalFiles) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut hinted = Section::default();
+        if let Some(hint) = &files.hint {
+            // The file holds host and port, or the whole URL (heat-protocol.md 1.2, 2.3).
+            let base = hint.trim_end_matches('/').trim_end_matches("/v1");
+            hinted.take("metadata_url", vec![format!("{base}/v1/")]);
+            let sections = BTreeMap::from([(SourceName::Cfn, hinted.clone())]);
+            all.push(Self { sections, ..Self::nothing(Origin::Hint) });
         }
+        let boot = files.boot.as_ref().and_then(|boot| boot.as_ref().ok());
+        all.extend(boot.map(|boot| Self::by_document(Origin::BootCopy, &boot.document)));
+        all.push(Self::by_config(&files.config));
+        // Where a file of this machine names keys and no address, it means the one that cloud-init left beside it.
+        let names_keys =
+            |section: &&mut Section| ["access_key_id", "secret_access_key", "path"].iter().any(|key| section.get(key).is_some());
+        for section in all.iter_mut().filter_map(|said| said.sections.get_mut(&SourceName::Cfn)).filter(names_keys) {
+            let mut whole = hinted.clone();
+            whole.overlay(section);
+            *section = whole;
+        }
+        all
+    }
+
+    /// Tells what the files say from what they said at another time, without showing it.
+    pub(super) fn digest(files: &[Self]) -> String {
+        let mut sections: BTreeMap<_, _> = SourceName::REMOTE.map(|source| (source, Section::default())).into();
+        let mut collectors: &[String] = &[];
+        for said in files {
+            for (source, section) in &said.sections {
+                sections.entry(*source).or_default().overlay(section);
+            }
+            if !said.collectors.is_empty() {
+                collectors = &said.collectors;
+            }
+        }
+        let sections: Vec<_> = sections.values().map(Section::values).collect();
+        digest_of(format!("{collectors:?} {sections:?}").as_bytes())
     }
 
     fn section(&mut self, source: SourceName) -> &mut Section {
         self.sections.entry(source).or_default()
     }
+}
 
-    /// Tells this set of settings from another one, without showing it.
-    pub(super) fn digest(&self) -> String {
-        let sections: Vec<_> = self.sections.values().map(|section| &section.0).collect();
-        digest_of(format!("{:?} {sections:?}", self.collectors).as_bytes())
+/// What this machine's files, and answers, add to whichever set is used: nothing of it leads anywhere.
+#[derive(Clone, Default)]
+struct Extras {
+    /// Top-level keys whose lists are deployments.
+    deployment_keys: Vec<String>,
+    /// Believed where the set names no authority; only os-collect-config.conf gives it.
+    ca: Option<String>,
+}
+
+/// Something in a document that is not followed, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    code: Code,
+    source: SourceName,
+    /// What is not followed, and why.
+    cause: String,
+    /// What the agent goes on using.
+    instead: String,
+    remedy: String,
+}
+
+impl Refusal {
+    pub(super) fn event(&self) -> Event {
+        let what = match self.code {
+            Code::SourceIncomplete => "is named incompletely",
+            _ => "would be asked over http in place of https: refused",
+        };
+        let message = format!("metadata source {} {what}: {}; {}", self.source.as_str(), self.cause, self.instead);
+        let event = Event::new(self.code, message).phase(Phase::Metadata).source(self.source.as_str());
+        event.cause(self.cause.clone()).remedy(self.remedy.clone())
+    }
+}
+
+/// What is known so far.
+#[derive(Clone)]
+pub(super) struct Learnt {
+    /// The sources that this image uses, weakest first.
+    order: Vec<SourceName>,
+    /// Whether the settings allow to go from https to http.
+    may_leave_https: bool,
+    sets: BTreeMap<SourceName, SourceSet>,
+    /// Why the strongest document that names a source does not count.
+    halves: BTreeMap<SourceName, Error>,
+    extras: BTreeMap<SourceName, Extras>,
+    /// The sources that whoever spoke last asks for; empty where nobody said.
+    collectors: Vec<String>,
+    /// What would have led from https to http.
+    downgrades: Vec<Refusal>,
+}
+
+impl Learnt {
+    /// Nothing yet.
+    pub(super) fn new(order: &[SourceName], may_leave_https: bool) -> Self {
+        Self {
+            order: order.iter().copied().filter(|source| source.is_remote()).collect(),
+            may_leave_https,
+            sets: BTreeMap::new(),
+            halves: BTreeMap::new(),
+            extras: BTreeMap::new(),
+            collectors: Vec::new(),
+            downgrades: Vec::new(),
+        }
     }
 
-    /// The same for one source.
-    pub(super) fn key(&self, source: SourceName) -> String {
-        digest_of(format!("{:?}", self.sections.get(&source).map(|section| &section.0)).as_bytes())
+    /// Takes over what a stronger document says, or nothing of it where it leads from https to http.
+    pub(super) fn take(&mut self, said: &Said) {
+        let mut next = self.clone();
+        for (source, section) in &said.sections {
+            let mut section = section.clone();
+            let extras = next.extras.entry(*source).or_default();
+            let deployment_keys = section.remove(DEPLOYMENT_KEY);
+            if !deployment_keys.is_empty() {
+                extras.deployment_keys = deployment_keys;
+            }
+            if said.origin == Origin::Config {
+                extras.ca = section.get(CA).map(str::to_owned);
+            }
+            let asked_for = said.collectors.iter().any(|one| one == source.as_str());
+            match SourceSet::of(*source, said.origin, &section, asked_for) {
+                Ok(None) => {}
+                Ok(Some(set)) => {
+                    next.halves.remove(source);
+                    next.sets.insert(*source, set);
+                }
+                Err(error) => drop(next.halves.insert(*source, error)),
+            }
+        }
+        if !said.collectors.is_empty() {
+            next.collectors.clone_from(&said.collectors);
+        }
+        let before = self.wanted();
+        match next.leaves_https(&self.sets, &before).filter(|_| !self.may_leave_https) {
+            Some(source) => self.refuse(said.origin, source, &next),
+            None => *self = next,
+        }
+    }
+
+    /// The sets by which sources answered last are not left for http either: not for a stronger document, and not because the
+    /// one that named them is gone.
+    pub(super) fn hold<'a>(&mut self, answered: impl Iterator<Item = (SourceName, &'a SourceSet)>) {
+        let answered: BTreeMap<_, _> = answered.map(|(source, set)| (source, set.clone())).collect();
+        let before: Vec<_> = answered.keys().copied().collect();
+        // One that is in force already is left when another one answers.
+        let Some(source) = self.leaves_https(&answered, &before).filter(|_| !self.may_leave_https) else { return };
+        let next = self.clone();
+        let origin = next.sets.get(&source).or_else(|| next.sets.values().next()).map_or(Origin::Before, |set| set.origin);
+        self.collectors = answered.keys().map(|source| source.as_str().to_owned()).collect();
+        for (source, set) in answered {
+            self.halves.remove(&source);
+            self.sets.insert(source, set);
+        }
+        self.refuse(origin, source, &next);
+    }
+
+    /// The source that would be asked over http although it, or all there was before, was asked over https.
+    fn leaves_https(&self, before: &BTreeMap<SourceName, SourceSet>, wanted_before: &[SourceName]) -> Option<SourceName> {
+        let downgraded = |source: &SourceName| {
+            let (old, new) = (before.get(source), self.sets.get(source));
+            old.zip(new).is_some_and(|(old, new)| old.is_https() && !new.is_https())
+        };
+        if let Some(source) = self.order.iter().copied().find(downgraded) {
+            return Some(source);
+        }
+        let https =
+            |sets: &BTreeMap<SourceName, SourceSet>, source: &SourceName| sets.get(source).is_some_and(SourceSet::is_https);
+        let wanted = self.wanted();
+        let left =
+            wanted_before.iter().any(|source| https(before, source)) && !wanted.iter().any(|source| https(&self.sets, source));
+        wanted.first().copied().filter(|_| left)
+    }
+
+    fn refuse(&mut self, origin: Origin, source: SourceName, next: &Self) {
+        let place = next.sets.get(&source).map(SourceSet::place).unwrap_or_default();
+        let kept = self.wanted().into_iter().find_map(|source| Some((source, self.sets.get(&source)?)));
+        let instead = kept.map_or_else(String::new, |(source, set)| {
+            format!("the agent goes on with {} by {}, as {} says", source.as_str(), set.place(), set.origin)
+        });
+        self.downgrades.push(Refusal {
+            code: Code::SourceDowngrade,
+            source,
+            cause: format!("{origin} names {place}"),
+            instead,
+            remedy: "name an https endpoint there (the endpoints in Keystone's catalog, Heat's configuration, or os-collect-config.conf); \
+                     or, if the network is trusted, set [tls] allow_insecure = true in agent.toml"
+                .to_owned(),
+        });
+    }
+
+    /// Everything in the documents that is not followed.
+    pub(super) fn refusals(&self) -> Vec<Refusal> {
+        let half = |(source, error): (&SourceName, &Error)| {
+            let set = self.sets.get(source)?;
+            Some(Refusal {
+                code: Code::SourceIncomplete,
+                source: *source,
+                cause: error.to_string(),
+                instead: format!("nothing of that is used, the agent goes on with {}, as {} says", set.place(), set.origin),
+                remedy: error.suggested_remedy().unwrap_or_default().to_owned(),
+            })
+        };
+        self.halves
+            .iter()
+            .filter(|(source, _)| self.order.contains(source))
+            .filter_map(half)
+            .chain(self.downgrades.clone())
+            .collect()
     }
 
     /// Whether the files, or Heat, ask for this source. Who names none of those in use leaves it open.
-    pub(super) fn wants(&self, source: SourceName, order: &[SourceName]) -> bool {
-        let named = |source: SourceName| self.asks_for(source.as_str());
-        named(source) || !order.iter().any(|other| other.is_remote() && named(*other))
+    pub(super) fn wants(&self, source: SourceName) -> bool {
+        self.order.contains(&source)
+            && (self.asks_for(source.as_str()) || !self.order.iter().any(|other| self.asks_for(other.as_str())))
+    }
+
+    /// The sources that are asked for and can be asked.
+    fn wanted(&self) -> Vec<SourceName> {
+        self.order.iter().copied().filter(|source| self.wants(*source) && self.sets.contains_key(source)).collect()
     }
 
     /// Whether a source is named, known here or not.
@@ -142,34 +299,50 @@ impl Learnt {
         self.collectors.iter().any(|one| one == name)
     }
 
-    /// Where a source is asked, or nothing where it is not configured.
+    /// The set by which a source is to be asked, or nothing where it is not configured or not asked for.
     ///
     /// # Errors
-    /// Permanent, if some settings are there and others missing or unusable.
-    pub(super) fn endpoint(&self, source: SourceName) -> Result<Option<Endpoint>> {
-        let Some(section) = self.sections.get(&source) else { return Ok(None) };
-        Ok(match source {
-            SourceName::Cfn => cfn::Endpoint::new(section)?.map(Endpoint::Cfn),
-            SourceName::Heat => heat::Endpoint::new(section)?.map(Endpoint::Heat),
-            SourceName::Request => request::Endpoint::new(section).map(Endpoint::Request),
-            _ => None,
-        })
+    /// Permanent, if documents name it and none of them completely.
+    pub(super) fn set(&self, source: SourceName) -> Result<Option<&SourceSet>, &Error> {
+        if !self.wants(source) {
+            return Ok(None);
+        }
+        match (self.sets.get(&source), self.halves.get(&source)) {
+            (None, Some(error)) => Err(error),
+            (set, _) => Ok(set),
+        }
+    }
+
+    /// Whether documents name a source, completely or not.
+    pub(super) fn names(&self, source: SourceName) -> bool {
+        self.sets.contains_key(&source) || self.halves.contains_key(&source)
+    }
+
+    /// Tells by what a source is asked from anything else, without showing it; empty where it is not asked.
+    pub(super) fn key(&self, source: SourceName) -> String {
+        match self.set(source) {
+            Ok(None) => String::new(),
+            Ok(Some(set)) => set.key(&format!("{:?} {:?}", self.ca(source), self.deployment_keys(source))),
+            Err(error) => digest_of(error.to_string().as_bytes()),
+        }
     }
 
     /// Whether any source can be asked by this.
     pub(super) fn is_complete(&self) -> bool {
-        SourceName::REMOTE.into_iter().any(|source| matches!(self.endpoint(source), Ok(Some(_))))
+        !self.sets.is_empty()
+    }
+
+    /// The authority that this machine's files name for a source.
+    pub(super) fn ca(&self, source: SourceName) -> Option<&str> {
+        self.extras.get(&source)?.ca.as_deref()
     }
 
     /// The top-level keys whose entries are deployments (heat-protocol.md R19).
     pub(super) fn deployment_keys(&self, source: SourceName) -> Vec<String> {
-        let given = self.sections.get(&source).map(|section| section.all(DEPLOYMENT_KEY)).unwrap_or_default();
-        if given.is_empty() { vec![DEPLOYMENTS.to_owned()] } else { given.to_vec() }
+        let given = self.extras.get(&source).map(|extras| extras.deployment_keys.clone()).unwrap_or_default();
+        if given.is_empty() { vec![DEPLOYMENTS.to_owned()] } else { given }
     }
 }
-
-/// Where it is not set for the source, the one for all sources holds.
-pub(super) const DEPLOYMENT_KEY: &str = "deployment_key";
 
 /// A text, or the texts of a list.
 fn texts(value: Option<&Value>) -> Vec<String> {
@@ -181,146 +354,5 @@ fn texts(value: Option<&Value>) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::collect::local::Boot;
-    use SourceName::{Cfn, Heat, Request};
-
-    const ORDER: [SourceName; 3] = SourceName::REMOTE;
-
-    fn complete() -> Value {
-        json!({"os-collect-config": {
-            "cfn": {"metadata_url": "http://h:8000/v1/", "access_key_id": "A", "secret_access_key": "hush", "stack_name": "s",
-                "path": "srv.Metadata"},
-            "heat": {"auth_url": "http://k:5000/v3/", "user_id": "u", "password": "hush", "project_id": "p", "stack_id": "s/1",
-                "resource_name": "srv", "region_name": null},
-            "request": {"metadata_url": "http://swift/v1/o?temp_url_sig=hush"},
-        }})
-    }
-
-    fn learnt(document: &Value) -> Learnt {
-        let mut learnt = Learnt::default();
-        learnt.overlay_document(document.as_object().unwrap());
-        learnt
-    }
-
-    fn place(learnt: &Learnt, source: SourceName) -> String {
-        learnt.endpoint(source).unwrap().unwrap().place()
-    }
-
-    #[test]
-    fn settings_are_learnt_and_later_ones_win_unless_they_say_nothing() {
-        let mut files = LocalFiles::default();
-        files.boot = Some(Ok(Boot { document: complete().as_object().unwrap().clone(), ..Boot::default() }));
-        files.config = OsCollectConfig::parse(
-            b"[cfn]\nstack_name = t\nmetadata_url =\npath = a.Metadata\npath = b.Metadata\n[heat]\nresource_name = other\nuser_id=\n",
-        );
-        files.hint = Some("http://hint:8000".into());
-        let known = Learnt::from_files(&files);
-        assert_eq!(place(&known, Cfn), "http://h:8000/v1/ stack t a.Metadata b.Metadata");
-        assert_eq!(place(&known, Heat), "Heat by http://k:5000/v3/ stack s/1 other");
-        assert_eq!(place(&known, Request), "http://swift/v1/o?…");
-        files.boot = None;
-        files.config =
-            OsCollectConfig::parse(b"[cfn]\nstack_name = t\naccess_key_id = A\nsecret_access_key = $x\npath = a.Metadata\n");
-        for hint in ["http://hint:8000", "http://hint:8000/v1/", "http://hint:8000/v1"] {
-            files.hint = Some(hint.into());
-            let known = Learnt::from_files(&files);
-            assert_eq!(place(&known, Cfn), "http://hint:8000/v1/ stack t a.Metadata");
-            assert_eq!(known.sections[&Cfn].get("secret_access_key"), Some("$x"));
-        }
-        let mut learnt = learnt(&complete());
-        let mut overlay = |said: Value| {
-            let before = (learnt.digest(), ORDER.map(|source| learnt.key(source)));
-            learnt.overlay_document(json!({"os-collect-config": said}).as_object().unwrap());
-            let changed = |at: usize| learnt.key(ORDER[at]) != before.1[at];
-            (learnt.digest() != before.0, [changed(0), changed(1), changed(2)])
-        };
-        for silent in [
-            json!({"cfn": {"access_key_id": null, "path": "", "stack_name": 7}, "heat": {"password": null, "region_name": ""}}),
-            json!({"cfn": null, "heat": [], "request": "x", "collectors": null}),
-            json!([]),
-        ] {
-            assert_eq!(overlay(silent), (false, [false; 3]));
-        }
-        let paths = json!(["x.Metadata", "y.Metadata"]);
-        assert_eq!(overlay(json!({"cfn": {"secret_access_key": "new", "path": paths}})), (true, [true, false, false]));
-        assert_eq!(overlay(json!({"heat": {"region_name": "Two"}})), (true, [false, true, false]));
-        assert_eq!(overlay(json!({"collectors": ["heat"]})), (true, [false; 3]));
-        assert!(place(&learnt, Cfn).ends_with("stack s x.Metadata y.Metadata"));
-        for source in ORDER {
-            assert!(!format!("{:?}", learnt.endpoint(source)).contains("hush"));
-        }
-    }
-
-    #[test]
-    fn half_a_configuration_is_a_failure_and_none_is_silence() {
-        for document in [
-            json!({}),
-            json!({"os-collect-config": []}),
-            json!({"os-collect-config": {"cfn": {"metadata_url": null, "path": null}, "request": {"metadata_url": ""}}}),
-            json!({"os-collect-config": {"heat": {"region_name": "RegionOne", "auth_url": "http://k", "password": null}}}),
-        ] {
-            for source in ORDER {
-                assert_eq!(learnt(&document).endpoint(source).unwrap(), None, "{document}");
-            }
-            assert!(!learnt(&document).is_complete());
-        }
-        for (source, key, value, words) in [
-            (Cfn, "metadata_url", json!(null), "lack metadata_url"),
-            (Cfn, "stack_name", json!(""), "lack stack_name"),
-            (Cfn, "secret_access_key", json!({}), "lack secret_access_key"),
-            (Cfn, "path", json!(null), "lack path"),
-            (Cfn, "path", json!("srv"), "path srv of cfn is not Resource.Metadata"),
-            (Cfn, "path", json!([".Metadata"]), "is not Resource.Metadata"),
-            (Heat, "auth_url", json!(null), "settings of heat lack auth_url"),
-            (Heat, "password", json!(7), "lack password"),
-            (Heat, "stack_id", json!(""), "lack stack_id"),
-        ] {
-            let mut document = complete();
-            document["os-collect-config"][source.as_str()][key] = value;
-            let error = learnt(&document).endpoint(source).unwrap_err();
-            assert!(error.to_string().contains(words), "{error}");
-            assert!(error.suggested_remedy().unwrap().contains(source.as_str()));
-        }
-    }
-
-    #[test]
-    fn who_is_asked_is_who_is_named_last_and_everybody_where_nobody_is() {
-        let mut known = learnt(&complete());
-        let wanted = |learnt: &Learnt, order: &[SourceName]| {
-            order.iter().filter(|source| learnt.wants(**source, order)).map(|source| source.as_str()).collect::<Vec<_>>()
-        };
-        assert_eq!(wanted(&known, &ORDER), ["cfn", "heat", "request"]);
-        for (collectors, names) in [
-            (json!(["ec2", "heat", "local"]), vec!["heat"]),
-            (json!(["ec2", "cfn", "request"]), vec!["cfn", "request"]),
-            (json!([]), vec!["cfn", "request"]),
-            (json!(["ec2", "zaqar", "local"]), vec!["cfn", "heat", "request"]),
-        ] {
-            known.overlay_document(json!({"os-collect-config": {"collectors": collectors}}).as_object().unwrap());
-            assert_eq!(wanted(&known, &ORDER), names, "{collectors}");
-        }
-        assert!(known.asks_for("zaqar"));
-        // What this image does not use cannot keep the rest from being asked.
-        known.overlay_config(&OsCollectConfig::parse(b"[DEFAULT]\ncollectors = heat\ncollectors = local\n"));
-        assert_eq!(wanted(&known, &[Cfn, Request]), ["cfn", "request"]);
-        assert_eq!(wanted(&known, &ORDER), ["heat"]);
-    }
-
-    #[test]
-    fn deployments_are_under_the_keys_that_are_set() {
-        let keys = |config: &[u8], source| {
-            let mut learnt = Learnt::default();
-            learnt.overlay_config(&OsCollectConfig::parse(config));
-            learnt.deployment_keys(source)
-        };
-        assert_eq!(keys(b"", Cfn), ["deployments"]);
-        let global = b"[DEFAULT]\ndeployment_key = one\ndeployment_key = two\n[cfn]\ndeployment_key = three\n";
-        assert_eq!(keys(global, Heat), ["one", "two"]);
-        assert_eq!(keys(global, Cfn), ["three"]);
-        assert_eq!(keys(b"[DEFAULT]\ndeployment_key = one\n", Cfn), ["one"], "the global one holds for cfn too");
-    }
-}
+#[path = "learnt_tests.rs"]
+mod tests;

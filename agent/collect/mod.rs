@@ -10,6 +10,7 @@ mod cfn;
 mod document;
 mod endpoint;
 mod entries;
+mod former;
 mod heat;
 mod learnt;
 mod local;
@@ -17,8 +18,10 @@ mod request;
 mod schedule;
 mod snapshot;
 mod source;
+mod source_set;
 #[cfg(test)]
 mod tests;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,14 +41,19 @@ use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{Settings, SourceName};
 use endpoint::{Endpoint, Memory, Tools};
 pub use entries::Entries;
-use learnt::Learnt;
+use learnt::{Learnt, Refusal, Said};
 use local::LocalFiles;
 pub use local::{read_document, read_file};
 pub use snapshot::{Authority, Snapshot, SourceState};
 use source::{Outcome, Polled, Source};
+use source_set::{Origin, SourceSet};
+pub use ways::Ways;
 
 /// How often files are looked for while no source is known at all.
 const LOOKING: Duration = Duration::from_secs(5);
+
+/// How many things that are not followed are remembered as reported: more than all sources can say at a time.
+const REFUSED: usize = 32;
 
 /// What polls brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +109,10 @@ pub struct Collector {
     nothing_known: bool,
     /// Heat wants the server to look where this version cannot.
     unsupported: bool,
+    /// What documents say and is not followed, as it was reported.
+    refused: Vec<Refusal>,
+    /// With what the server may speak to Heat itself, as of the last look.
+    ways: Ways,
     /// Of the files that lead to a server, as stored for a copy of this disk.
     learnt: Option<Leftovers>,
     /// Files of another instance that it was told of.
@@ -157,6 +169,8 @@ impl Collector {
             snapshot: Snapshot::default(),
             nothing_known: false,
             unsupported: false,
+            refused: Vec::new(),
+            ways: Ways::default(),
             learnt: None,
             told: Vec::new(),
         };
@@ -210,13 +224,6 @@ impl Collector {
         &self.keystone
     }
 
-    /// The file of certificate authorities that is named for the server's endpoints, beside the system's and our own.
-    #[must_use]
-    pub fn endpoint_ca(&mut self) -> Option<PathBuf> {
-        let learnt = self.learn();
-        SourceName::REMOTE.into_iter().find_map(|name| learnt.endpoint(name).ok().flatten()?.ca().map(PathBuf::from))
-    }
-
     /// Polls fast for a while: something is expected to change, or somebody waits for a fresh answer.
     pub fn nudge(&mut self) {
         for source in &mut self.sources {
@@ -255,7 +262,8 @@ impl Collector {
             if change.any() {
                 return change;
             }
-            let pause = self.timed().filter_map(Source::due_in).min();
+            let former = self.sources.iter().filter_map(Source::former_due_in);
+            let pause = self.timed().filter_map(Source::due_in).chain(former).min();
             let clock = self.clock.clone();
             let wait = async {
                 match pause {
@@ -283,7 +291,7 @@ impl Collector {
         } else {
             self.timed().filter(|source| source.is_due()).map(|source| source.name).collect()
         };
-        if due.is_empty() {
+        if due.is_empty() && !self.sources.iter().any(Source::former_is_due) {
             return change;
         }
         self.read_files();
@@ -293,8 +301,11 @@ impl Collector {
             change.absorb(self.poll_file(name));
         }
         let learnt = self.learn();
+        self.tell_refused(&learnt);
+        self.follow(&learnt);
         for name in SourceName::REMOTE {
             change.absorb(self.start_remote(name, &learnt, due.contains(&name)));
+            self.start_former(name, &learnt);
         }
         self.tell_nothing_known(&learnt);
         change
@@ -303,7 +314,7 @@ impl Collector {
     /// The sources whose time is waited for. One over the network that nobody configured is asked as soon as some look at
     /// the files says where, and needs no looks of its own while there are others.
     fn timed(&self) -> impl Iterator<Item = &Source> {
-        let idle = self.sources.iter().all(|source| !source.configured);
+        let idle = self.sources.iter().all(|source| !source.configured && source.former.is_none());
         let untried = |source: &Source| source.state.last_try.is_none();
         self.sources.iter().filter(move |source| idle || source.configured || !source.name.is_remote() || untried(source))
     }
@@ -367,13 +378,13 @@ impl Collector {
             (paths.join(" "), Source::take_boot(self.files.boot.as_ref(), &mut memory))
         };
         let (key, basis, deployment_keys) = (String::new(), String::new(), vec![source::DEPLOYMENTS.to_owned()]);
-        self.settle(Polled { source: name, started, began, place, key, basis, memory, deployment_keys, outcome })
+        let (set, former) = (None, false);
+        self.settle(Polled { source: name, started, began, place, key, set, former, basis, memory, deployment_keys, outcome })
     }
 
     /// Asks a source over the network, if it is due or the settings say something new of it.
     fn start_remote(&mut self, name: SourceName, learnt: &Learnt, due: bool) -> Change {
-        let wanted = learnt.wants(name, &self.settings.sources.order);
-        let key = if wanted { learnt.key(name) } else { String::new() };
+        let key = learnt.key(name);
         let Some(source) = self.sources.iter_mut().find(|source| source.name == name && !source.flying) else {
             return Change::default();
         };
@@ -388,33 +399,26 @@ impl Collector {
             began: self.clock.moment(),
             place: String::new(),
             key,
+            set: None,
+            former: false,
             basis: self.basis.clone(),
             memory,
             deployment_keys: learnt.deployment_keys(name),
             outcome: Outcome::Absent,
         };
-        let endpoint = match if wanted { learnt.endpoint(name) } else { Ok(None) } {
-            Ok(Some(endpoint)) => endpoint,
+        match learnt.set(name) {
+            Ok(Some(set)) => polled.set = Some(set.clone()),
             Ok(None) => return self.settle(polled),
             Err(error) => {
                 "incomplete settings".clone_into(&mut polled.place);
-                polled.outcome = Outcome::Failed(error);
+                polled.outcome = Outcome::Failed(error.clone());
                 return self.settle(polled);
             }
-        };
-        polled.place = endpoint.place();
+        }
+        polled.place = polled.set.as_ref().map(SourceSet::place).unwrap_or_default();
         source.fly(polled.began);
         let news = source.learn(&polled.place, &polled.key);
-        let http = self.http_for(name, &endpoint);
-        let tools = Tools { http, keystone: self.keystone.clone(), deadline: self.deadline(name) };
-        self.flying.spawn(async move {
-            polled.outcome = match endpoint.fetch(&tools, &mut polled.memory).await {
-                Ok(Some(read)) => Outcome::Unread(Box::new(|| read().map(|document| (document, Vec::new())))),
-                Ok(None) => Outcome::Same,
-                Err(error) => Outcome::Failed(error),
-            };
-            polled
-        });
+        self.send(polled, learnt.ca(name));
         let sources = news.is_some();
         if let Some(event) = news {
             self.report.emit(event);
@@ -423,21 +427,100 @@ impl Collector {
         Change { sources, ..Change::default() }
     }
 
+    /// Asks a source by the way that it answered last, where another one is to take its place.
+    fn start_former(&mut self, name: SourceName, learnt: &Learnt) {
+        let due = |source: &&mut Source| source.name == name && source.former_is_due();
+        let Some(former) = self.sources.iter_mut().find(due).and_then(|source| source.former.as_mut()) else { return };
+        let began = self.clock.moment();
+        (former.flying, former.asked) = (true, began);
+        let polled = Polled {
+            source: name,
+            started: self.clock.now(),
+            began,
+            place: former.set.place(),
+            key: String::new(),
+            set: Some(former.set.clone()),
+            former: true,
+            // Somebody who has pointed the server elsewhere by hand is not led back.
+            basis: former.basis.clone(),
+            memory: former.memory.clone(),
+            deployment_keys: learnt.deployment_keys(name),
+            outcome: Outcome::Absent,
+        };
+        self.send(polled, learnt.ca(name));
+    }
+
+    /// Sends the request of a poll on its way.
+    fn send(&mut self, mut polled: Polled, ca: Option<&str>) {
+        let Some(endpoint) = polled.set.as_ref().map(|set| set.endpoint(ca)) else { return };
+        let http = self.http_for(polled.source, &endpoint);
+        let tools = Tools { http, keystone: self.keystone.clone(), deadline: self.deadline(polled.source) };
+        self.flying.spawn(async move {
+            polled.outcome = match endpoint.fetch(&tools, &mut polled.memory).await {
+                Ok(Some(read)) => Outcome::Unread(Box::new(|| read().map(|document| (document, Vec::new())))),
+                Ok(None) => Outcome::Same,
+                Err(error) => Outcome::Failed(error),
+            };
+            polled
+        });
+    }
+
+    /// Notes for each source by what it is to be asked from now on.
+    fn follow(&mut self, learnt: &Learnt) {
+        for source in self.sources.iter_mut().filter(|source| source.name.is_remote()) {
+            let set = learnt.set(source.name).ok().flatten();
+            if let Some(event) = source.follow(learnt.wants(source.name) && learnt.names(source.name), set, &self.clock) {
+                self.report.emit(event);
+            }
+        }
+        self.ways = self.ways_by(learnt);
+        self.snapshot.ways = self.ways.clone();
+    }
+
+    /// With what the server may speak to Heat: of each source the set that was answered last, else the one that it is asked by.
+    fn ways_by(&self, learnt: &Learnt) -> Ways {
+        let given =
+            self.sources.iter().find(|source| source.name == SourceName::File).and_then(|source| source.document.as_ref());
+        if let Some(document) = given {
+            return Ways::of_document(document);
+        }
+        let of = |source: &Source| source.answered_by.clone().or_else(|| learnt.set(source.name).ok().flatten().cloned());
+        Ways::new(self.sources.iter().filter_map(|source| Some((of(source)?, learnt.ca(source.name)))))
+    }
+
+    /// Says what documents ask for and is not followed, once as long as any of them does.
+    fn tell_refused(&mut self, learnt: &Learnt) {
+        let refused = learnt.refusals();
+        if refused.is_empty() {
+            self.refused.clear();
+        }
+        for refusal in refused {
+            if !self.refused.contains(&refusal) {
+                self.report.emit(refusal.event());
+                self.refused.push(refusal);
+            }
+        }
+        self.refused.drain(..self.refused.len().saturating_sub(REFUSED));
+    }
+
     /// The settings of the sources: what the files say, and stronger, what the answers say of their own and of each
     /// other's, so that new keys and another transport are followed without a restart. The newest answer is the strongest.
     ///
     /// An answer that was fetched under other local settings says nothing about these: somebody has
     /// pointed the server to another stack. Only where the files no longer say enough does it count.
     fn learn(&mut self) -> Learnt {
-        let mut learnt = Learnt::from_files(&self.files);
-        self.basis = learnt.digest();
+        let mut learnt = Learnt::new(&self.settings.sources.order, self.settings.tls.allow_insecure);
+        let files = Said::by_files(&self.files);
+        self.basis = Said::digest(&files);
+        files.iter().for_each(|said| learnt.take(said));
         let complete = learnt.is_complete();
         let said = |source: &&Source| source.name.is_remote() && (source.basis == self.basis || !complete);
         let mut said: Vec<_> = self.sources.iter().filter(said).collect();
         sort_by(&mut said, |one, other| (one.turn, one.state.last_good).cmp(&(other.turn, other.state.last_good)));
-        for document in said.iter().filter_map(|source| source.document.as_ref()) {
-            learnt.overlay_document(document);
+        for (source, document) in said.iter().filter_map(|source| Some((source.name, source.document.as_ref()?))) {
+            learnt.take(&Said::by_document(Origin::Answer(source), document));
         }
+        learnt.hold(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
         learnt
     }
 
@@ -469,12 +552,17 @@ impl Collector {
         let others = self.sources.iter().filter(|source| source.name != polled.source);
         let beside = others.map(|source| source.weight).sum();
         // What one endpoint answered is nothing to another one.
-        let same = self.sources.iter().find(|source| source.name == polled.source && source.key == polled.key);
-        let before = same.map(|source| source.memory.clone()).unwrap_or_default();
+        let asked = self.sources.iter().find(|source| source.name == polled.source);
+        let before = match asked {
+            Some(source) if polled.former => source.former.as_ref().map(|former| former.memory.clone()),
+            asked => asked.filter(|source| source.key == polled.key).map(|source| source.memory.clone()),
+        };
+        let before = before.unwrap_or_default();
         polled.read(&before, beside);
         let nothing_known = self.sources.iter().all(|source| !source.configured);
         let Some(source) = self.sources.iter_mut().find(|source| source.name == polled.source) else { return Change::default() };
-        let mut settled = source.settle(polled, &self.clock);
+        let former = polled.former;
+        let mut settled = if former { source.settle_former(polled, &self.clock) } else { source.settle(polled, &self.clock) };
         if nothing_known && !source.configured {
             source.at_most(LOOKING, &self.clock);
         }
@@ -485,7 +573,10 @@ impl Collector {
                 self.turns += 1;
                 source.turn = self.turns;
                 let kept = source.kept;
-                settled.reshaped |= self.forget_retired(kept);
+                // The way that is to be replaced replaces nothing.
+                if !former {
+                    settled.reshaped |= self.forget_retired(kept);
+                }
             }
         }
         for event in settled.events {
@@ -507,12 +598,13 @@ impl Collector {
     /// Drops what sources said that are not asked any more. Whoever takes their place has just answered; while that answer
     /// is not `kept`, the cache of the old ones is all that a start without network has.
     fn forget_retired(&mut self, kept: bool) -> bool {
-        // Not one whose first poll is still to come.
-        let judged = |source: &Source| source.name.is_remote() && source.state.last_try.is_some();
-        let gone = |source: &&mut Source| judged(source) && !source.configured && source.document.is_some();
+        let gone = |source: &&mut Source| source.name.is_remote() && !source.followed && source.document.is_some();
         let mut any = false;
         for source in self.sources.iter_mut().filter(gone) {
             any = true;
+            if source.answered_by.is_some() {
+                self.report.emit(source.retired());
+            }
             source.forget();
             if kept {
                 source.remove_kept(&self.state, &self.report);
@@ -530,6 +622,9 @@ impl Collector {
         self.tell_odd("os-collect-config.conf", &odd);
         self.poll_file(SourceName::HeatLocal);
         self.poll_file(SourceName::Local);
+        let learnt = self.learn();
+        self.ways = self.ways_by(&learnt);
+        self.merge(true);
     }
 
     /// What one source said last, `deployments` included; `None` where it is not in use or said nothing yet.
@@ -556,6 +651,7 @@ impl Collector {
             self.snapshot.sources = states;
             self.snapshot.authority = snapshot::authority(&layers);
         }
+        self.snapshot.ways = self.ways.clone();
     }
 
     fn tell_odd(&self, source: &str, odd: &[String]) {

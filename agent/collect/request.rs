@@ -3,11 +3,15 @@
 
 use super::document::{self, digest_of};
 use super::endpoint::{Answer, Memory, Tools, refusal};
-use super::learnt::{DEPLOYMENT_KEY, Section};
+use super::learnt::DEPLOYMENT_KEY;
+use super::source_set::Section;
 use crate::error::{Error, Result};
 use crate::http::{Request, Response, redacted};
 
 pub(super) const KEYS: &[&str] = &["metadata_url", "ca_certificate", DEPLOYMENT_KEY];
+
+/// Those that it cannot do without.
+pub(super) const NEEDED: [&str; 1] = ["metadata_url"];
 
 /// Whom to ask.
 #[derive(Clone, PartialEq, Eq)]
@@ -27,6 +31,11 @@ impl Endpoint {
     pub(super) fn new(section: &Section) -> Option<Self> {
         let url = section.get("metadata_url")?.to_owned();
         Some(Self { url, ca: section.get("ca_certificate").map(str::to_owned) })
+    }
+
+    /// Where the object is.
+    pub(super) fn address(&self) -> &str {
+        &self.url
     }
 
     pub(super) fn place(&self) -> String {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::document::Digest;
 use super::entries::Entries;
+use super::ways::Ways;
 use crate::clock::{Moment, Timestamp};
 use crate::freshness::Freshness;
 use crate::settings::SourceName;
@@ -27,6 +28,8 @@ pub struct Snapshot {
     pub authority: Option<Authority>,
     /// Of metadata and deployments together, SHA-256.
     pub digest: String,
+    /// With what the server may speak to Heat.
+    pub ways: Ways,
 }
 
 /// How one source fares.
@@ -108,7 +111,7 @@ impl Snapshot {
         let mut digest = Digest::default();
         digest.add_value(&metadata);
         digest.add_list(deployments.as_deref());
-        Self { metadata, deployments, sources, authority, digest: digest.end() }
+        Self { metadata, deployments, sources, authority, digest: digest.end(), ways: Ways::default() }
     }
 
     /// Whether the list in force has an entry with this id.

@@ -11,9 +11,11 @@ use super::cache::{self, Cached};
 use super::document::{Digest, digest_of, oddities};
 use super::endpoint::Memory;
 use super::entries::Entries;
+use super::former::Former;
 use super::local::{self, Boot};
 use super::schedule::{After, Schedule, slot_of};
 use super::snapshot::{Layer, SourceState};
+use super::source_set::SourceSet;
 use crate::budgets::{HELD_MEMORY, METADATA_MEMORY, json};
 use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
 use crate::error::{Context, Error, Result};
@@ -34,6 +36,10 @@ pub(super) struct Polled {
     pub(super) place: String,
     /// Tells the settings by which it was asked from others.
     pub(super) key: String,
+    /// Those settings; none for a file.
+    pub(super) set: Option<SourceSet>,
+    /// Whether they are those of the [`Former`] way.
+    pub(super) former: bool,
     /// Digest of what the files say of all sources.
     pub(super) basis: String,
     /// What the next poll can use.
@@ -166,6 +172,13 @@ pub(super) struct Source {
     /// The how manieth answer of all sources its last one was; 0 before the first in this process.
     pub(super) turn: u64,
     pub(super) key: String,
+    /// The settings by which its document was fetched, in this process or before.
+    pub(super) answered_by: Option<SourceSet>,
+    /// Where those are not the ones that it is to be asked by now.
+    pub(super) former: Option<Former>,
+    /// Whether it is to be asked at all.
+    pub(super) followed: bool,
+    pace: (Duration, Duration),
     pub(super) state: SourceState,
 }
 
@@ -190,6 +203,10 @@ impl Source {
             wanted: Moment::EARLIER,
             turn: 0,
             key: String::new(),
+            answered_by: None,
+            former: None,
+            followed: false,
+            pace: (settings.min_polling_interval, settings.polling_interval),
             state: SourceState::default(),
         }
     }
@@ -197,6 +214,7 @@ impl Source {
     /// Takes what an earlier process kept: last good, but no answer of this process.
     pub(super) fn remember(&mut self, cached: Cached) {
         self.state.last_good = Some(cached.fetched_at);
+        self.answered_by = cached.asked.and_then(|stored| SourceSet::from_stored(self.name, stored));
         self.basis = cached.basis;
         // An earlier version took more than this one: what it kept is then fetched anew.
         if let Ok(said) = Said::new((cached.document, Vec::new()), &self.deployment_keys, 0) {
@@ -211,6 +229,8 @@ impl Source {
         self.weight = 0;
         self.answered = None;
         self.memory = Memory::default();
+        self.answered_by = None;
+        self.former = None;
         self.state = SourceState { last_try: self.state.last_try, next_try: self.state.next_try, ..SourceState::default() };
     }
 
@@ -226,7 +246,8 @@ impl Source {
     pub(super) fn keep(&mut self, state: &Tree, report: &Report) {
         let (Some(document), false) = (&self.document, self.kept) else { return };
         let fetched_at = self.state.last_good.unwrap_or_default();
-        match cache::store(state, self.name, fetched_at, &self.basis, document, self.deployments.as_deref()) {
+        let asked = self.answered_by.as_ref().map(SourceSet::stored);
+        match cache::store(state, self.name, fetched_at, &self.basis, asked.as_ref(), document, self.deployments.as_deref()) {
             Ok(()) => self.kept = true,
             Err(error) => {
                 let message = format!("what {} said cannot be kept", self.name.as_str());
@@ -281,6 +302,59 @@ impl Source {
         self.state.last_try.is_some() && self.key != key
     }
 
+    /// Notes by what it is to be asked from now on, if at all. The way by which it answered last is asked on until another one
+    /// answers; an event where that begins.
+    pub(super) fn follow(&mut self, wanted: bool, set: Option<&SourceSet>, clock: &Clock) -> Option<Event> {
+        self.followed = wanted;
+        let Some(answered_by) = &self.answered_by else {
+            self.former = None;
+            return None;
+        };
+        if set.is_some_and(|set| set.is_same_way(answered_by)) {
+            self.former = None;
+            return None;
+        }
+        if self.former.as_ref().is_some_and(|former| former.set.is_same_way(answered_by)) {
+            return None;
+        }
+        let (fresh, place) = (self.answered.is_some(), answered_by.place());
+        self.former = Some(Former::new(answered_by.clone(), self.basis.clone(), self.pace, fresh, clock));
+        let name = self.name.as_str();
+        let instead = match set {
+            Some(set) => format!("{name} by {}, as {} says,", set.place(), set.origin),
+            None => "the source that takes its place".to_owned(),
+        };
+        let message = format!("metadata source {name} is asked on by {place}, less often, until {instead} has answered");
+        Some(Event::new(Code::SourceHeld, message).phase(Phase::Metadata).source(name))
+    }
+
+    /// Takes over what a poll of the former way brought. What fails now is the new way: that stays said.
+    pub(super) fn settle_former(&mut self, polled: Polled, clock: &Clock) -> Settled {
+        let mut settled = Settled::default();
+        let same = |former: &&mut Former| polled.set.as_ref().is_some_and(|set| set.is_same_way(&former.set));
+        // Another way has answered meanwhile.
+        let Some(former) = self.former.as_mut().filter(same) else { return settled };
+        former.memory = polled.memory;
+        let after = match polled.outcome {
+            Outcome::Failed(error) => {
+                former.landed(After::Failed(error.asked_pause()), clock);
+                let name = self.name.as_str();
+                let message = format!("metadata source {name} cannot be read by its former settings either: {error}");
+                let event = Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(name);
+                let next = former.due_in().unwrap_or_default();
+                settled.events.push(event.error(&error).attempt(former.failures).next_try(next));
+                return settled;
+            }
+            Outcome::Said(said) => self.new_document(*said, polled.deployment_keys, &mut settled),
+            Outcome::Absent | Outcome::Same | Outcome::Unread(_) => After::Steady,
+        };
+        if let Some(former) = &mut self.former {
+            former.landed(after, clock);
+        }
+        self.said_again(polled.started, polled.began, polled.basis, &mut settled);
+        settled
+    }
+
     /// Takes over what a poll brought, and sets when the next one is due.
     pub(super) fn settle(&mut self, polled: Polled, clock: &Clock) -> Settled {
         self.flying = false;
@@ -293,11 +367,8 @@ impl Source {
         }
         let after = match polled.outcome {
             Outcome::Absent => {
-                if std::mem::take(&mut self.configured) {
-                    let message = format!("metadata source {} is not asked any more", self.name.as_str());
-                    settled
-                        .events
-                        .push(Event::new(Code::SourceRetired, message).phase(Phase::Metadata).source(self.name.as_str()));
+                if std::mem::take(&mut self.configured) && self.former.is_none() {
+                    settled.events.push(self.retired());
                 }
                 // What it said stays in force until the one that takes its place answers, and is nobody's failure.
                 self.state.failures = 0;
@@ -308,22 +379,15 @@ impl Source {
             }
             Outcome::Failed(error) => self.failed(&error, &mut settled),
             Outcome::Same => {
-                self.answer(polled.started, polled.began, polled.basis, &mut settled);
+                self.answer((polled.started, polled.began), polled.basis, polled.set, &mut settled);
                 After::Steady
             }
             // It was read before.
             Outcome::Unread(_) => After::Steady,
-            Outcome::Said(mut said) => {
-                let before = self.state.digest.clone();
-                settled.odd = std::mem::take(&mut said.odd);
-                let other_keys = self.deployment_keys != polled.deployment_keys;
-                self.deployment_keys = polled.deployment_keys;
-                self.take(*said);
-                let changed = other_keys || self.state.digest != before;
-                self.kept &= !changed;
-                settled.reshaped = changed;
-                self.answer(polled.started, polled.began, polled.basis, &mut settled);
-                if changed { After::Changed } else { After::Steady }
+            Outcome::Said(said) => {
+                let after = self.new_document(*said, polled.deployment_keys, &mut settled);
+                self.answer((polled.started, polled.began), polled.basis, polled.set, &mut settled);
+                after
             }
         };
         let pause = self.schedule.next(after, random(), clock.now());
@@ -337,6 +401,24 @@ impl Source {
         settled
     }
 
+    /// That it is not asked any more.
+    pub(super) fn retired(&self) -> Event {
+        let message = format!("metadata source {} is not asked any more", self.name.as_str());
+        Event::new(Code::SourceRetired, message).phase(Phase::Metadata).source(self.name.as_str())
+    }
+
+    fn new_document(&mut self, mut said: Said, keys: Vec<String>, settled: &mut Settled) -> After {
+        let before = self.state.digest.clone();
+        settled.odd = std::mem::take(&mut said.odd);
+        let other_keys = self.deployment_keys != keys;
+        self.deployment_keys = keys;
+        self.take(said);
+        let changed = other_keys || self.state.digest != before;
+        self.kept &= !changed;
+        settled.reshaped = changed;
+        if changed { After::Changed } else { After::Steady }
+    }
+
     fn failed(&mut self, error: &Error, settled: &mut Settled) -> After {
         settled.reshaped = self.state.failures == 0;
         self.state.failures = self.state.failures.saturating_add(1);
@@ -348,7 +430,7 @@ impl Source {
         After::Failed(error.asked_pause())
     }
 
-    fn answer(&mut self, started: Timestamp, began: Moment, basis: String, settled: &mut Settled) {
+    fn said_again(&mut self, started: Timestamp, began: Moment, basis: String, settled: &mut Settled) {
         settled.answered = true;
         // Who answers for the first time, or again, may speak for Heat now.
         settled.reshaped |= self.answered.is_none() || self.state.failures > 0;
@@ -356,6 +438,14 @@ impl Source {
         self.basis = basis;
         self.answered = Some(began);
         self.state.last_good = Some(started);
+    }
+
+    fn answer(&mut self, (started, began): (Timestamp, Moment), basis: String, by: Option<SourceSet>, settled: &mut Settled) {
+        self.said_again(started, began, basis, settled);
+        let same = |by: &SourceSet| self.answered_by.as_ref().is_some_and(|before| before.is_same_way(by));
+        self.kept &= by.as_ref().is_none_or(same);
+        self.answered_by = by;
+        self.former = None;
         if self.state.failures > 0 {
             let message =
                 format!("metadata source {} can be read again after {} failures", self.name.as_str(), self.state.failures);
@@ -381,7 +471,7 @@ impl Source {
             document: Arc::clone(self.document.as_ref()?),
             deployments: self.deployments.clone(),
             answered: self.answered,
-            healthy: self.state.failures == 0,
+            healthy: self.state.failures == 0 || self.former.as_ref().is_some_and(|former| former.answers),
         })
     }
 
@@ -409,7 +499,20 @@ impl Source {
 
     /// Whether an answer is waited for that will come without a pause.
     pub(super) fn is_answering(&self) -> bool {
-        self.configured && self.state.failures == 0 && self.answered.is_some_and(|answered| self.wanted > answered)
+        let by_former = self.former.as_ref().is_some_and(|former| former.answers);
+        ((self.configured && self.state.failures == 0) || by_former)
+            && self.answered.is_some_and(|answered| self.wanted > answered)
+    }
+
+    /// Time to the next request by the former way; `None` where there is none, or one is under way.
+    pub(super) fn former_due_in(&self) -> Option<Duration> {
+        let former = self.former.as_ref()?;
+        let at_once = former.answers && self.wanted > former.asked;
+        former.due_in().map(|due| if at_once { Duration::ZERO } else { due })
+    }
+
+    pub(super) fn former_is_due(&self) -> bool {
+        self.former_due_in() == Some(Duration::ZERO)
     }
 
     pub(super) fn is_due(&self) -> bool {
@@ -420,6 +523,9 @@ impl Source {
     pub(super) fn hurry(&mut self, clock: &Clock) {
         let pause = self.schedule.hurry(random());
         self.at_most(pause, clock);
+        if let Some(former) = &mut self.former {
+            former.hurry(clock);
+        }
     }
 
     /// Brings the next poll forward.
@@ -436,7 +542,11 @@ impl Source {
     }
 
     pub(super) fn set_pace(&mut self, min: Duration, max: Duration) {
+        self.pace = (min, max);
         self.schedule.set_pace(min, max);
+        if let Some(former) = &mut self.former {
+            former.set_pace(min, max);
+        }
     }
 
     fn set_pause(&mut self, pause: Duration, clock: &Clock) {
@@ -447,7 +557,7 @@ impl Source {
 }
 
 /// As the clock counts: of what is left over it could never be said that it has passed.
-fn whole_millis(pause: Duration) -> Duration {
+pub(super) fn whole_millis(pause: Duration) -> Duration {
     Duration::from_millis(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX))
 }
 

@@ -12,7 +12,7 @@ use super::own::own;
 use super::run::wait_id;
 use super::{Options, document, exit, print, runtime};
 use crate::clock::Clock;
-use crate::collect::{Collector, read_document};
+use crate::collect::{Ways, read_document};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::Tree;
 use crate::http::Http;
@@ -52,13 +52,17 @@ pub struct Wanted {
 /// If no handle is known or it cannot be understood, or Heat does not take the signal.
 pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<ExitCode> {
     // Neither a daemon nor root is needed where the handle is given: then what was collected only helps.
-    let mut collector = document::collected(settings, &Report::kept());
+    let collector = document::collected(settings, &Report::kept());
     let collected = match &options.metadata {
         Some(file) => read_document(file),
         None => collector.as_ref().map_err(Clone::clone).and_then(document::merged),
     };
-    let mut own = collected.as_ref().map(own).unwrap_or_default();
-    own.ca = collector.as_mut().ok().and_then(Collector::endpoint_ca);
+    let ways = match (&options.metadata, &collector) {
+        (Some(_), _) => collected.as_ref().map(Ways::of_document).unwrap_or_default(),
+        (None, Ok(collector)) => collector.snapshot().ways.clone(),
+        (None, Err(_)) => Ways::default(),
+    };
+    let own = own(&ways);
     let (handle, id) = match &wanted.url {
         Some(url) => {
             // The signals of several nodes to one condition must not overwrite each other.

@@ -287,6 +287,7 @@ impl Keystone {
                         self.refused(credentials, &session);
                     }
                 })?;
+                encrypted_still(&base, credentials, http.may_skip_verification())?;
                 format!("{base}{}", request.url)
             } else {
                 request.url.to_owned()
@@ -345,6 +346,21 @@ impl Keystone {
         }
         session(&response, age).context(doing)
     }
+}
+
+/// The token of a Keystone that is asked over https is not sent in clear because its catalog says so (design.md 9).
+fn encrypted_still(base: &str, credentials: &Credentials, allowed: bool) -> Result<()> {
+    let https = |url: &str| http::split(url).is_some_and(|parts| parts.scheme == "https");
+    if allowed || https(base) || !https(&credentials.auth_url) {
+        return Ok(());
+    }
+    let (auth, base) = (http::redacted(&credentials.auth_url), http::redacted(base));
+    Err(Error::refused(format!("Keystone at {auth} names {base}: its token would travel in clear"))
+        .rule("design.md 9: https is never left for http")
+        .remedy(
+            "register the public endpoint with https (openstack endpoint set --url), or, if the network is trusted, set [tls] \
+             allow_insecure = true in agent.toml",
+        ))
 }
 
 fn asking_for(credentials: &Credentials) -> String {

@@ -156,12 +156,24 @@ messages! {
         "The cause names the place. It is usually a mistake in the Heat template.";
     SourceRetired = "HNA-0207", Info, "aab25c785d1e40c9943a7583d96d371a",
         "A metadata source is not asked any more",
-        "Heat or os-collect-config.conf names other sources, or its settings are gone. What it said stays in force until another one answers.",
+        "Heat or os-collect-config.conf names other sources, or its settings are gone. Another one has answered, or this one never did.",
         "Nothing needs to be done after a change of software_config_transport. Otherwise look at os-collect-config.conf and cfn-init-data.";
     SourceLeftOver = "HNA-0210", Warning, "fc7f82c4c5334eb7b02c6e8231b17567",
         "A file of the instance that this disk was copied from is not used",
         "It is as the other instance had it, and would lead to the other server's metadata. It is used as soon as its content changes.",
         "Let cloud-init or the operator write it for this server. If it is right as it is, add a comment line, or for JSON a blank.";
+    SourceDowngrade = "HNA-0275", Warning, "a6bdc2c47d444188bd486cfd77962d27",
+        "A document that leads a metadata source from https to http is not followed",
+        "Credentials and metadata would travel in clear from now on. Nothing that the document says of the sources is used; the agent goes on with what it has.",
+        "Name an https endpoint: in Keystone's catalog, Heat's configuration, or os-collect-config.conf. Where the network is trusted, set [tls] allow_insecure = true in agent.toml.";
+    SourceIncomplete = "HNA-0276", Warning, "b2a026c72048420a8d36dbf07814b67a",
+        "A document names a metadata source incompletely",
+        "Endpoint and credentials of a source come whole from one document; they are never completed from another one. What the document says of this source is not used.",
+        "The cause says which document it is and what it lacks. Correct the os-collect-config metadata of the server, or the section in os-collect-config.conf.";
+    SourceHeld = "HNA-0277", Notice, "e2a2f399d21a463c97951d5f6e0d09f6",
+        "A metadata source that is to be replaced is asked on until the new one answers",
+        "It is asked four times less often, over restarts too, and what it says is followed. It is let go as soon as the new one has answered once.",
+        "Nothing needs to be done where the new one answers. Otherwise correct what Heat says of it: the old source brings the correction.";
     VolumeFound = "HNA-0301", Info, "11ba224dd2da49cb84bc8fe6578b2262",
         "A volume was found",
         "The disk that carries the Cinder id is attached.",

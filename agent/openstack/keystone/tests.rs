@@ -1,11 +1,13 @@
 //! Tokens against a scripted Keystone.
 
+use std::path::Path;
+
 use futures_util::future::join_all;
 
 use super::*;
-use crate::files::Tree;
+use crate::files::{Attributes, Tree};
 use crate::http::Tls;
-use crate::http::fake::{Act, Fake, ok, status};
+use crate::http::fake::{Act, Authority, Fake, ok, status};
 
 /// A net: nobody waits for it.
 const DEADLINE: Duration = Duration::from_mins(2);
@@ -340,4 +342,28 @@ async fn a_request_carries_the_token_and_a_revoked_one_is_replaced_once() {
     let elsewhere = Credentials { region: Some("Three".to_owned()), ..credentials };
     assert!(node.get(&elsewhere, "/x").await.unwrap_err().cause().contains("Three"));
     assert_eq!((heat.requests().len(), keystone.requests().len()), (5, 3), "the token is good for every region");
+}
+
+#[tokio::test]
+async fn a_token_got_over_https_is_not_sent_in_clear_because_the_catalog_says_so() {
+    let authority = Authority::new("known");
+    let heat = Fake::start(vec![ok("hi")]).await;
+    let secure = Fake::start_tls(vec![good("one", &heat.base)], authority.identity("127.0.0.1", (2020, 2100))).await;
+    let plain = Fake::start(vec![good("two", &heat.base)]).await;
+    for (keystone, allow_insecure, taken) in [(&secure, false, false), (&secure, true, true), (&plain, false, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Arc::new(Tree::open(dir.path()).unwrap());
+        root.write(Path::new("ca.pem"), authority.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
+        let clock = Clock::system();
+        let http = Http::new(Tls { ca_file: Some("/ca.pem".into()), allow_insecure }, root, clock.clone());
+        let asked = heat.requests().len();
+        let answer = Keystone::new(clock)
+            .request(&http, &user(&keystone.base, "u"), "orchestration", Request::new("GET", "/x", DEADLINE))
+            .await;
+        assert_eq!((answer.is_ok(), heat.requests().len() > asked), (taken, taken), "{answer:?}");
+        if let Err(error) = answer {
+            assert!(error.kind() == Kind::Refused && error.cause().contains("its token would travel in clear"), "{error}");
+            assert!(error.suggested_remedy().unwrap().contains("allow_insecure"));
+        }
+    }
 }

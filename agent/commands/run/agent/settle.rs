@@ -268,8 +268,7 @@ impl Agent {
         if self.outbox.due(&view).is_none_or(|due| due > self.clock.now()) {
             return;
         }
-        let (outbox, mut view) = (Rc::clone(&self.outbox), view);
-        view.own.ca = self.collector.endpoint_ca();
+        let outbox = Rc::clone(&self.outbox);
         self.sending = Some(Box::pin(async move { outbox.send_due(&view).await }));
     }
 

@@ -32,7 +32,7 @@ fn asks_keystone(source: &str) -> bool {
 
 /// What the outbox needs of a snapshot.
 pub(super) fn view(snapshot: &Snapshot) -> View {
-    let (freshness, own) = (snapshot.freshness(), own(&snapshot.metadata));
+    let (freshness, own) = (snapshot.freshness(), own(&snapshot.ways));
     let asked_keystone = snapshot.authority.as_ref().is_some_and(|authority| asks_keystone(authority.source));
     if !lists_all(snapshot) {
         return View { freshness, asked_keystone, own, ..View::default() };

@@ -1,0 +1,237 @@
+//! What a source is asked with: one whole set of settings, taken from one document (design.md 9: credentials travel whole).
+//!
+//! A [`SourceSet`] can only be made from one section of one document. So no credential is ever combined with an address that
+//! another document named.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::document::digest_of;
+use super::endpoint::Endpoint;
+use super::{cfn, heat, request};
+use crate::error::{Context, Error, Result};
+use crate::http::split;
+use crate::openstack::aws_signature::Keys;
+use crate::openstack::keystone::Credentials;
+use crate::settings::SourceName;
+
+/// Largest set in bytes: it is kept beside the document that it fetched, and no URL or path comes near this.
+const LARGEST: usize = 64 * 1024;
+
+/// The document that a set was taken from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// cloud-init's hint file: it names Heat's host and nobody's credentials.
+    Hint,
+    /// The boot copy of the metadata.
+    BootCopy,
+    /// os-collect-config.conf.
+    Config,
+    /// What a source answered last.
+    Answer(SourceName),
+    /// The document of `--metadata`.
+    Given,
+    /// An earlier document, by whose set the source answered last.
+    Before,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hint => f.write_str("cfn-metadata-server"),
+            Self::BootCopy => f.write_str("cfn-init-data"),
+            Self::Config => f.write_str("os-collect-config.conf"),
+            Self::Answer(source) => write!(f, "the newest answer of source {}", source.as_str()),
+            Self::Given => f.write_str("the document given"),
+            Self::Before => f.write_str("the settings that were answered last"),
+        }
+    }
+}
+
+/// The settings that one document has for one source; any of them may be missing. None is empty.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) struct Section(BTreeMap<&'static str, Vec<String>>);
+
+/// The settings that a source has.
+pub(super) fn keys(source: SourceName) -> &'static [&'static str] {
+    match source {
+        SourceName::Cfn => cfn::KEYS,
+        SourceName::Heat => heat::KEYS,
+        SourceName::Request => request::KEYS,
+        _ => &[],
+    }
+}
+
+/// Those of them that a source cannot do without.
+fn needed(source: SourceName) -> &'static [&'static str] {
+    match source {
+        SourceName::Cfn => &cfn::NEEDED,
+        SourceName::Heat => &heat::NEEDED,
+        SourceName::Request => &request::NEEDED,
+        _ => &[],
+    }
+}
+
+impl Section {
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        self.all(key).last().map(String::as_str)
+    }
+
+    pub(super) fn all(&self, key: &str) -> &[String] {
+        self.0.get(key).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The values of the settings that a source cannot do without.
+    ///
+    /// # Errors
+    /// Permanent, naming those that are missing.
+    pub(super) fn complete<const N: usize>(&self, source: SourceName, needed: [&'static str; N]) -> Result<[&str; N]> {
+        self.check(source, &needed)?;
+        Ok(needed.map(|key| self.get(key).unwrap_or_default()))
+    }
+
+    fn check(&self, source: SourceName, needed: &[&str]) -> Result<()> {
+        let missing: Vec<_> = needed.iter().copied().filter(|key| self.get(key).is_none()).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let name = source.as_str();
+        Err(Error::permanent(format!("the settings of {name} lack {}", missing.join(", ")))
+            .rule(format!("heat-protocol.md 2.3 to 2.5: {}; all of them from one document", needed.join(", ")))
+            .remedy(format!("complete [{name}] in os-collect-config.conf, or the os-collect-config metadata of the server")))
+    }
+
+    /// What says nothing leaves what is there: null, empty and absent are the same (heat-protocol.md R5).
+    pub(super) fn take(&mut self, key: &'static str, values: Vec<String>) {
+        let values: Vec<_> = values.into_iter().filter(|value| !value.is_empty()).collect();
+        if !values.is_empty() {
+            self.0.insert(key, values);
+        }
+    }
+
+    /// Takes over what another section says, key by key: only for settings that lead nowhere, and to tell files apart.
+    pub(super) fn overlay(&mut self, stronger: &Self) {
+        self.0.extend(stronger.0.iter().map(|(key, values)| (*key, values.clone())));
+    }
+
+    /// Takes a setting out.
+    pub(super) fn remove(&mut self, key: &str) -> Vec<String> {
+        self.0.remove(key).unwrap_or_default()
+    }
+
+    /// For digests, never shown.
+    pub(super) fn values(&self) -> &BTreeMap<&'static str, Vec<String>> {
+        &self.0
+    }
+
+    fn size(&self) -> usize {
+        self.0.values().flatten().map(String::len).sum()
+    }
+}
+
+/// How a whole set is stored beside what it fetched. It holds credentials.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Stored(BTreeMap<String, Vec<String>>);
+
+/// Endpoint and credentials of a source, all from one document.
+#[derive(Clone)]
+pub(super) struct SourceSet {
+    pub(super) origin: Origin,
+    section: Section,
+    endpoint: Endpoint,
+}
+
+impl fmt::Debug for SourceSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourceSet").field("origin", &self.origin).field("place", &self.place()).finish_non_exhaustive()
+    }
+}
+
+impl SourceSet {
+    /// The set that a document has for a source; nothing where it says nothing of it. `asked_for`: the same document asks for the
+    /// source by its name.
+    ///
+    /// # Errors
+    /// Permanent, if the document gives a part of what the source needs, or something that cannot be used.
+    pub(super) fn of(source: SourceName, origin: Origin, section: &Section, asked_for: bool) -> Result<Option<Self>> {
+        let made = || -> Result<Option<Endpoint>> {
+            if section.size() > LARGEST {
+                return Err(Error::permanent(format!("the settings of {} are {} bytes long", source.as_str(), section.size()))
+                    .rule(format!("at most {LARGEST} bytes"))
+                    .remedy("correct the os-collect-config metadata of the server"));
+            }
+            let endpoint = match source {
+                SourceName::Cfn => cfn::Endpoint::new(section)?.map(Endpoint::Cfn),
+                SourceName::Heat => heat::Endpoint::new(section)?.map(Endpoint::Heat),
+                SourceName::Request => request::Endpoint::new(section).map(Endpoint::Request),
+                _ => None,
+            };
+            // Heat leaves an address, or a region, where it takes credentials away: that alone names nothing.
+            if endpoint.is_none() && asked_for && needed(source).iter().any(|key| section.get(key).is_some()) {
+                section.check(source, needed(source))?;
+            }
+            Ok(endpoint)
+        };
+        let endpoint = made().context(|| format!("reading {origin}"))?;
+        Ok(endpoint.map(|endpoint| Self { origin, section: section.clone(), endpoint }))
+    }
+
+    /// Takes what [`SourceSet::stored`] gave; nothing where it is of another version of the agent.
+    pub(super) fn from_stored(source: SourceName, stored: Stored) -> Option<Self> {
+        let mut section = Section::default();
+        for (key, values) in stored.0 {
+            section.take(keys(source).iter().find(|known| **known == key)?, values);
+        }
+        Self::of(source, Origin::Before, &section, false).ok().flatten()
+    }
+
+    pub(super) fn stored(&self) -> Stored {
+        Stored(self.section.0.iter().map(|(key, values)| ((*key).to_owned(), values.clone())).collect())
+    }
+
+    /// Whether both ask the same place with the same credentials, whichever document they are from.
+    pub(super) fn is_same_way(&self, other: &Self) -> bool {
+        self.section == other.section
+    }
+
+    /// Whether what is asked, and the credentials with it, travel encrypted.
+    pub(super) fn is_https(&self) -> bool {
+        split(self.endpoint.address()).is_some_and(|parts| parts.scheme == "https")
+    }
+
+    /// For people, without secrets.
+    pub(super) fn place(&self) -> String {
+        self.endpoint.place()
+    }
+
+    /// Tells it from others, together with what this machine's files add, without showing it.
+    pub(super) fn key(&self, local: &str) -> String {
+        digest_of(format!("{:?} {local}", self.section.0).as_bytes())
+    }
+
+    /// Whom to ask. An authority that os-collect-config.conf names for the source is believed where the set has none.
+    pub(super) fn endpoint(&self, ca: Option<&str>) -> Endpoint {
+        let mut endpoint = self.endpoint.clone();
+        let own = endpoint.ca_mut();
+        *own = own.take().or_else(|| ca.map(str::to_owned));
+        endpoint
+    }
+
+    /// With what signals may be signed afresh, and for whom.
+    pub(super) fn signer(&self) -> Option<(String, Keys)> {
+        match &self.endpoint {
+            Endpoint::Cfn(endpoint) => Some(endpoint.signer()),
+            _ => None,
+        }
+    }
+
+    /// The server's user, for tokens.
+    pub(super) fn user(&self) -> Option<Credentials> {
+        match &self.endpoint {
+            Endpoint::Heat(endpoint) => Some(endpoint.user()),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! With what the server may speak to Heat itself, beside asking for its metadata.
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+
+use super::learnt::Said;
+use super::source_set::{Origin, SourceSet};
+use crate::openstack::aws_signature::Keys;
+use crate::openstack::keystone::{Credentials, Scope};
+use crate::settings::SourceName;
+
+/// The server's own credentials, each with the address that the same document named for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ways {
+    /// Base URL of heat-api-cfn and the server's key pair.
+    pub cfn: Option<(String, Keys)>,
+    /// The server's stack user.
+    pub user: Option<Credentials>,
+    /// Certificate authorities that are named for these endpoints.
+    pub ca: Option<PathBuf>,
+}
+
+impl Ways {
+    /// Of the sets by which sources are asked, each with the authority that this machine's files name for it.
+    pub(super) fn new<'a>(sets: impl Iterator<Item = (SourceSet, Option<&'a str>)>) -> Self {
+        let mut ways = Self::default();
+        for (set, ca) in sets {
+            ways.cfn = ways.cfn.or_else(|| set.signer());
+            ways.user = ways.user.or_else(|| set.user());
+            ways.ca = ways.ca.or_else(|| set.endpoint(ca).ca().map(PathBuf::from));
+        }
+        ways
+    }
+
+    /// What one document names, that of `--metadata`: signals need no more of a set than an address and the credentials for it.
+    #[must_use]
+    pub fn of_document(document: &Map<String, Value>) -> Self {
+        let said = Said::by_document(Origin::Given, document);
+        let text = |source, key| said.of(source)?.get(key).map(str::to_owned);
+        let cfn = || {
+            let keys =
+                Keys { access: text(SourceName::Cfn, "access_key_id")?, secret: text(SourceName::Cfn, "secret_access_key")? };
+            Some((text(SourceName::Cfn, "metadata_url")?, keys))
+        };
+        let user = || {
+            Some(Credentials {
+                auth_url: text(SourceName::Heat, "auth_url")?,
+                user_id: text(SourceName::Heat, "user_id")?,
+                password: text(SourceName::Heat, "password")?,
+                scope: Scope::Project(text(SourceName::Heat, "project_id")?),
+                region: text(SourceName::Heat, "region_name"),
+            })
+        };
+        Self { cfn: cfn(), user: user(), ca: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn ways_of(sources: &Value) -> Ways {
+        Ways::of_document(json!({"os-collect-config": sources}).as_object().unwrap())
+    }
+
+    #[test]
+    fn keys_and_user_are_taken_whole_or_not_at_all() {
+        let cfn = json!({"metadata_url": "http://h:8000/v1/", "access_key_id": "A", "secret_access_key": "hush"});
+        let heat =
+            json!({"auth_url": "http://k:5000/v3", "user_id": "u", "password": "hush", "project_id": "p", "region_name": null});
+        let ways = ways_of(&json!({"cfn": cfn, "heat": heat}));
+        let (base, keys) = ways.cfn.clone().unwrap();
+        assert_eq!((base.as_str(), keys.access.as_str(), keys.secret.as_str()), ("http://h:8000/v1/", "A", "hush"));
+        let user = ways.user.clone().unwrap();
+        assert_eq!((user.user_id.as_str(), user.password.as_str(), user.region), ("u", "hush", None));
+        assert!(!format!("{ways:?}").contains("hush"));
+        // What Heat leaves of the transport that is no longer used (heat-protocol.md 3.5).
+        for without in [
+            json!({"cfn": {"metadata_url": "http://h/", "access_key_id": "A", "secret_access_key": null}}),
+            json!({"cfn": []}),
+            json!(null),
+        ] {
+            assert_eq!(ways_of(&without), Ways::default());
+        }
+    }
+}
