@@ -3,11 +3,14 @@
 use serde_json::{Map, Value};
 
 use crate::budgets::json;
-use crate::http::redacted;
-use crate::kubernetes::is_secret_parameter;
+use crate::http::{redacted, without_userinfo};
+use crate::kubernetes::{config_as_yaml, is_secret_parameter, readable_config};
 
 /// What stands in a secret's place.
 const MASK: &str = "******";
+
+/// The group, or the tool of a component's part, whose config is parameters.
+const NODE_GROUP: &str = "kubernetes-node";
 
 /// Members whose values are secret wherever they stand, in lower case.
 const SECRET: [&str; 9] = [
@@ -35,6 +38,16 @@ pub(super) fn masked(value: &Value) -> Value {
     }
 }
 
+/// The same document with the user names and passwords of URLs masked, and nothing else.
+pub(super) fn without_url_users(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(without_userinfo(&text).into_owned()),
+        Value::Array(items) => items.into_iter().map(without_url_users).collect(),
+        Value::Object(members) => members.into_iter().map(|(key, value)| (key, without_url_users(value))).collect(),
+        scalar => scalar,
+    }
+}
+
 fn masked_text(text: &str) -> String {
     // A wait condition handle's attribute `signal` is JSON as text, whatever the input is called that carries it.
     let inner = if text.trim_start().starts_with('{') { json::small(text.as_bytes()) } else { None };
@@ -44,20 +57,35 @@ fn masked_text(text: &str) -> String {
         None if text.contains("Signature=") || text.contains("temp_url_sig=") => redacted(text),
         // A curl line of Heat's or Magnum's with its token.
         None if text.to_ascii_lowercase().contains("x-auth-token") => MASK.to_owned(),
-        Some(_) | None => text.to_owned(),
+        Some(_) | None => without_userinfo(text).into_owned(),
     }
 }
 
 fn masked_members(members: &Map<String, Value>) -> Map<String, Value> {
     let named = members.get("name").and_then(Value::as_str).is_some_and(is_secret);
+    // The group's own config is read as the agent reads it, in whatever form it is written.
+    let of_node = ["group", "tool"].iter().any(|key| members.get(*key).is_some_and(|value| value == NODE_GROUP));
     members
         .iter()
         .map(|(key, value)| {
+            if let ("config", Value::String(text), true) = (key.as_str(), value, of_node) {
+                return (key.clone(), Value::String(masked_config(text)));
+            }
             let hide = is_secret(key) || (named && (key == "value" || key == "default"));
             let shown = if hide && !value.is_null() && value != "" { Value::String(MASK.to_owned()) } else { masked(value) };
             (key.clone(), shown)
         })
         .collect()
+}
+
+/// A config as text: as YAML, without its comments, which may hold anything. One that cannot be read is not shown at all.
+fn masked_config(text: &str) -> String {
+    match readable_config(&Value::String(text.to_owned())) {
+        Some(parameters) if parameters.is_empty() => String::new(),
+        Some(parameters) if text.trim_start().starts_with('{') => Value::Object(masked_members(&parameters)).to_string(),
+        Some(parameters) => config_as_yaml(masked_members(&parameters)),
+        None => format!("<not parseable: {} bytes, masked; --show-secrets shows it>", text.len()),
+    }
 }
 
 fn is_secret(name: &str) -> bool {
@@ -70,6 +98,30 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_config_is_masked_by_the_table_of_parameters_in_whatever_form_it_is_written() {
+        let shown = |key: &str, config: &str| {
+            let shown = masked(&json!({key: "kubernetes-node", "config": config}));
+            assert!(!shown.to_string().contains("s3"), "{shown}");
+            shown["config"].as_str().unwrap().to_owned()
+        };
+        for key in ["group", "tool"] {
+            let yaml = "# was s3\nROLE: master\nca_key: s3\nBOOTSTRAP_TOKEN: [s3, s3]\nHTTP_PROXY: 'http://u:s3@p'\nAUTH_URL: http://u:s3@k/v3\n";
+            assert_eq!(
+                shown(key, yaml).replace('"', ""),
+                "ROLE: master\nca_key: ******\nBOOTSTRAP_TOKEN: ******\nHTTP_PROXY: ******\nAUTH_URL: http://******@k/v3\n"
+            );
+            assert_eq!(shown(key, r#"{"ROLE": "minion", "CA_KEY": "s3"}"#), r#"{"ROLE":"minion","CA_KEY":"******"}"#);
+            for bad in ["{\"CA_KEY\": \"s3\"", "CA_KEY: {a: s3}", "CA_KEY: s3\nCA_KEY: s3", "CA_KEY: &x s3", "s3", "- s3"] {
+                let wanted = format!("<not parseable: {} bytes, masked; --show-secrets shows it>", bad.len());
+                assert_eq!(shown(key, bad), wanted);
+            }
+            assert_eq!(shown(key, ""), "");
+        }
+        // Another group's is code.
+        assert_eq!(masked(&json!({"group": "script", "config": "a: b # c"})), json!({"group": "script", "config": "a: b # c"}));
+    }
 
     #[test]
     fn secrets_are_hidden_by_member_and_by_the_name_of_an_input() {
@@ -94,6 +146,7 @@ mod tests {
         ] {
             assert!(!masked(&theirs).to_string().contains("s3"), "{theirs}");
         }
+        assert_eq!(masked(&json!({"auth_url": "http://u:s3@h/v3"})), json!({"auth_url": "http://******@h/v3"}));
         assert_eq!(masked(&json!({"metadata_url": "http://h/v1/x?temp_url_sig=s3"})), json!({"metadata_url": "http://h/v1/x?…"}));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::plan::{AttributeChange, FileChange, Plan};
 use super::unified;
+use crate::http::without_userinfo;
 use crate::report::text::escaped;
 
 /// Larger files are told of by size only: nobody reads such a diff, and comparing takes long.
@@ -58,6 +59,7 @@ fn file(out: &mut String, change: &FileChange) {
         let text = format!("--- {old}\n+++ {path}\n{}", unified::hunks(before, &change.after));
         for row in text.lines() {
             // The file that is there may hold anything: it must not move the cursor.
+            let row = without_userinfo(row);
             let row: Vec<String> = row.split('\t').map(escaped).collect();
             line(out, format_args!("{}", row.join("\t")));
         }

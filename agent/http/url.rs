@@ -1,5 +1,6 @@
 //! URLs: kept byte for byte, shown without their secrets.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use reqwest::Url;
@@ -45,6 +46,51 @@ pub fn redacted(url: &str) -> String {
     let port = parsed.port().map(|port| format!(":{port}")).unwrap_or_default();
     let query = if parsed.query().is_some() || parsed.fragment().is_some() { "?…" } else { "" };
     format!("{}://{host}{port}{}{query}", parsed.scheme(), parsed.path())
+}
+
+/// What stands in the place of a user name and password.
+const MASK: &str = "******";
+
+/// A text for people: user name and password of every URL in it are masked, wherever it stands and whatever quotes it.
+#[must_use]
+pub fn without_userinfo(text: &str) -> Cow<'_, str> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("://") {
+        out.push_str(before);
+        out.push_str("://");
+        rest = after;
+        if let Some((_, host)) = after.get(..authority_end(after)).and_then(|authority| authority.rsplit_once('@')) {
+            out.push_str(MASK);
+            rest = after.get(authority_end(after) - host.len() - 1..).unwrap_or_default();
+        }
+    }
+    if out.is_empty() || !text.contains('@') {
+        return Cow::Borrowed(text);
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
+/// Whether a URL in a text has a user name or password.
+#[must_use]
+pub fn has_userinfo(text: &str) -> bool {
+    without_userinfo(text) != text
+}
+
+/// Where user name, password, host and port end at the latest. A quote ends them only where no word goes on behind it: it may be a
+/// part of a password.
+fn authority_end(text: &str) -> usize {
+    let mut escaped = false;
+    let ends = |(at, c): &(usize, char)| {
+        let was_escaped = escaped;
+        escaped = *c == '\\' && !was_escaped;
+        let behind = || text.get(at + 1..).and_then(|rest| rest.chars().next());
+        let closes =
+            || behind().is_none_or(|next| next.is_whitespace() || matches!(next, ',' | ':' | ';' | ']' | '}' | ')' | '>'));
+        c.is_whitespace() || matches!(c, '/' | '?' | '#') || (*c == '"' && !was_escaped && closes())
+    };
+    text.char_indices().find(ends).map_or(text.len(), |(at, _)| at)
 }
 
 /// Parses; escapes in a host are refused, because the parser without Unicode tables does not take every one.
@@ -186,6 +232,27 @@ mod tests {
     }
 
     #[test]
+    fn user_names_and_passwords_are_masked_in_every_url_of_a_text() {
+        for (text, shown) in [
+            ("http://u:hush@h:8000/v1/?x", "http://******@h:8000/v1/?x"),
+            ("https://hush@h", "https://******@h"),
+            ("a http://u:hu@sh@h/ and http://h/a@b", "a http://******@h/ and http://h/a@b"),
+            ("K=\"--url=http://u:hu\\\"sh@h/\"", "K=\"--url=http://******@h/\""),
+            ("url: \"http://u:hu\"sh'@h/p\"", "url: \"http://******@h/p\""),
+            ("{\"a\":\"http://h:1\",\"b\":\"me@x\"}", "{\"a\":\"http://h:1\",\"b\":\"me@x\"}"),
+            ("http://u:hush@[::1]:80", "http://******@[::1]:80"),
+            ("socks5://u:hush@h,http://v:hush@i", "socks5://******@h,http://******@i"),
+            ("me@example.org http://h/", "me@example.org http://h/"),
+            ("http://u:hush@", "http://******@"),
+            ("://", "://"),
+            ("", ""),
+        ] {
+            assert_eq!(without_userinfo(text), shown, "{text}");
+            assert_eq!((has_userinfo(text), has_userinfo(shown)), (text != shown, false), "{text}");
+        }
+    }
+
+    #[test]
     fn neither_the_metadata_address_nor_this_machine_is_proxied() {
         for (url, never) in [
             ("http://169.254.169.254/x", true),
@@ -208,6 +275,7 @@ mod tests {
                 prop_assert!(parts.target.is_empty() || target.url.as_str().ends_with(parts.target));
             }
             prop_assert!(!redacted(&text).is_empty());
+            prop_assert!(!split(&text).is_some_and(|parts| parts.userinfo) || has_userinfo(&text));
         }
     }
 }

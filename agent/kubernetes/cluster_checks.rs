@@ -58,6 +58,7 @@ impl Checks<'_> {
         self.registry();
         self.ports();
         self.options();
+        self.command_lines();
     }
 
     pub(super) fn wrong(&mut self, name: &str, problem: impl Into<String>, rule: impl Into<String>, remedy: impl Into<String>) {

@@ -23,7 +23,7 @@ fn free() -> Vec<&'static Parameter> {
     TABLE.iter().filter(|row| matches!(row.kind, Kind::Word | Kind::Text | Kind::List | Kind::HostPort | Kind::Url)).collect()
 }
 
-fn sample(name: &str) -> Map<String, Value> {
+pub(super) fn sample(name: &str) -> Map<String, Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/heat-params").join(name);
     heat_params::parse(&std::fs::read_to_string(path).unwrap()).unwrap().parameters
 }

@@ -14,6 +14,7 @@ mod cloud_config;
 pub mod cluster;
 mod cluster_checks;
 mod cluster_parameters;
+mod command_line_checks;
 mod config_text;
 mod containerd;
 mod controller_manager;
@@ -62,6 +63,8 @@ mod settings;
 mod storage;
 mod toml_file;
 pub mod trust;
+#[cfg(test)]
+mod url_credential_tests;
 pub mod value_kinds;
 pub mod versions;
 mod yaml;
@@ -75,6 +78,8 @@ pub use node_spec::{NodeSpec, Preflight, Role, Secret};
 pub use parameters::{Mistake, Parameters};
 pub use preflight::preflight;
 pub use render::render;
+
+use serde_json::{Map, Value};
 
 use crate::metadata::Deployment;
 
@@ -122,6 +127,18 @@ pub fn node_of(deployment: &Deployment, leave: &Leave) -> Result<NodeSpec, Vec<M
 #[must_use]
 pub fn readable_parameters(deployment: &Deployment) -> Parameters {
     Parameters::read(deployment).0
+}
+
+/// The config of a deployment of this group as it can be read, and how it is written as text; nothing where it cannot be read.
+#[must_use]
+pub fn readable_config(config: &Value) -> Option<Map<String, Value>> {
+    config_text::map(config).ok()
+}
+
+/// Such a config as YAML.
+#[must_use]
+pub fn config_as_yaml(config: Map<String, Value>) -> String {
+    yaml::bare_document(&Value::Object(config))
 }
 
 /// Whether a name, in any letter case, is that of a parameter whose value must not be shown.

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::config_text;
 use super::parameter_table::{Parameter, TABLE, find, nearest};
 use super::value_kinds::Kind;
+use crate::http::without_userinfo;
 use crate::metadata::{Deployment, python_text};
 
 /// Inputs that Heat adds by itself to every deployment begin with this (heat-protocol.md 3.4); they are no parameters.
@@ -44,13 +45,19 @@ impl Mistake {
     /// A mistake that is no matter of one value: something is missing, unknown or contradictory.
     #[must_use]
     pub fn general(parameter: &str, problem: impl Into<String>, rule: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { parameter: shown(parameter), value: None, problem: problem.into(), rule: rule.into(), remedy: remedy.into() }
+        Self {
+            parameter: shown(parameter),
+            value: None,
+            problem: without_userinfo(&problem.into()).into_owned(),
+            rule: rule.into(),
+            remedy: remedy.into(),
+        }
     }
 
     fn of_value(parameter: &Parameter, value: &str, problem: &str, remedy: impl Into<String>) -> Self {
         Self {
             parameter: parameter.name.to_owned(),
-            value: Some(if parameter.secret { "***".to_owned() } else { shown(value) }),
+            value: Some(if parameter.secret { "***".to_owned() } else { shown(&without_userinfo(value)) }),
             problem: problem.to_owned(),
             rule: parameter.kind.rule(),
             remedy: remedy.into(),
@@ -60,7 +67,7 @@ impl Mistake {
 
 impl fmt::Debug for Parameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |name: &'static str, value| if is_secret(name) { "***" } else { value };
+        let shown = |name: &'static str, value| if is_secret(name) { "***".into() } else { without_userinfo(value) };
         f.debug_map().entries(self.given.iter().map(|(name, value)| (name, shown(name, value.as_str())))).finish()
     }
 }
@@ -149,10 +156,12 @@ impl Parameters {
     #[must_use]
     pub fn secrets(&self) -> Vec<String> {
         let mut secrets = Vec::new();
-        for value in self.given.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value) {
-            secrets.push(value.clone());
-            if let Some(Value::Object(map)) = crate::budgets::json::small(value.as_bytes()) {
-                secrets.extend(map.values().filter_map(Value::as_str).map(str::to_owned));
+        for (name, value) in &self.given {
+            if is_secret(name) {
+                secrets.push(value.clone());
+                if let Some(Value::Object(map)) = crate::budgets::json::small(value.as_bytes()) {
+                    secrets.extend(map.values().filter_map(Value::as_str).map(str::to_owned));
+                }
             }
             secrets.extend(Url::parse(value).ok().and_then(|url| url.password().map(str::to_owned)));
         }

@@ -7,6 +7,7 @@ use super::{
     flannel, haproxy, host, kube_proxy, kubelet, other_systems, pod_network, podmaster, registry, scheduler,
 };
 use crate::desired::Desired;
+use crate::http::has_userinfo;
 
 /// Renders a node.
 #[must_use]
@@ -20,7 +21,16 @@ pub fn render(spec: &NodeSpec, facts: &Facts) -> Desired {
     if let Some(cluster) = &spec.kubernetes {
         add_cluster(spec, cluster, facts, &mut desired);
     }
+    close(&mut desired);
     desired
+}
+
+/// A file that holds a URL with a user name or password is its owner's alone, whichever part wrote it.
+fn close(desired: &mut Desired) {
+    for file in desired.files.iter_mut().filter(|file| has_userinfo(&file.content)) {
+        file.mode &= 0o700;
+        file.secret = true;
+    }
 }
 
 fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {

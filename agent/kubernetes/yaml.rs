@@ -3,6 +3,13 @@
 
 use serde_json::Value;
 
+/// A document without a line that says whose it is.
+pub(super) fn bare_document(value: &Value) -> String {
+    let mut out = String::new();
+    block(value, 0, &mut out);
+    out
+}
+
 /// A document, with a line that says whose it is.
 pub(super) fn document(value: &Value) -> String {
     let mut out =

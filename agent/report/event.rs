@@ -1,9 +1,11 @@
 //! A typed event: what a room says; how it looks is [`super`]'s business.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::catalog::Code;
 use crate::error::Error;
+use crate::http::without_userinfo;
 
 /// Where in its life the node is: a closed list (design.md 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -95,6 +97,16 @@ pub struct Event {
 }
 
 impl Event {
+    /// Masks user names and passwords of URLs, wherever the text came from.
+    pub(super) fn mask(&mut self) {
+        let optional = [&mut self.step, &mut self.cause, &mut self.remedy].into_iter().filter_map(Option::as_mut);
+        for text in optional.chain([&mut self.message]) {
+            if let Cow::Owned(masked) = without_userinfo(text) {
+                *text = masked;
+            }
+        }
+    }
+
     /// An event with a line for people and no fields yet.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {

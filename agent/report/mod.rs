@@ -63,6 +63,7 @@ impl Report {
 
     /// Says that something happened.
     pub fn emit(&self, mut event: Event) {
+        event.mask();
         self.0.steps.hear(&event);
         self.0.steps.place(&mut event);
         match &self.0.sink {

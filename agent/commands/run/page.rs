@@ -8,6 +8,7 @@ use crate::budgets;
 use crate::certificates::judge::renewal_due;
 use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
+use crate::commands::masking::without_url_users;
 use crate::commands::status::FILE;
 use crate::converge::certificates::{Look, Turn, Verdict, next};
 use crate::converge::volumes::Sight;
@@ -335,7 +336,8 @@ fn identity(agent: &Agent) -> IdentityStatus {
 
 /// Writes the document where everybody may read it.
 pub(super) fn write(run_dir: &Tree, page: &Status) -> Result<()> {
-    run_dir.write_json(Path::new(FILE), page, Attributes::mode(0o644))
+    let shown = without_url_users(serde_json::to_value(page).map_err(Error::permanent)?);
+    run_dir.write_json(Path::new(FILE), &shown, Attributes::mode(0o644))
 }
 
 fn summary(agent: &Agent) -> String {
@@ -391,6 +393,21 @@ mod tests {
         let ids: Vec<_> = shown.iter().map(|one| one.id.as_str()).collect();
         assert_eq!((ids.len(), &ids[..2]), (SHOWN + 1, &["d01", "d10"][..]));
         assert!(shown[0].failed && shown[0].listed);
+    }
+
+    #[test]
+    fn no_password_of_a_url_is_in_the_status_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let mut page = of_state(&Snapshot::default(), &[], None, &[]);
+        page.summary = "source cfn fails: http://u:hush@h/v1/ \"x\"".to_owned();
+        let cause = Some("gate: GET https://u:hu\"sh@h".to_owned());
+        page.conditions = vec![Condition { cause, ..Condition::default() }];
+        write(&tree, &page).unwrap();
+        let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+        assert!(!text.contains("hu") && text.contains("http://******@h/v1/"), "{text}");
+        let shown: Status = serde_json::from_str(&text).unwrap();
+        assert_eq!(shown, Status { summary: shown.summary.clone(), conditions: shown.conditions.clone(), ..page });
     }
 
     #[test]

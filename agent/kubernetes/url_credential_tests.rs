@@ -1,0 +1,92 @@
+//! A user name or password in a URL, whichever parameter brings it, is where its owner alone reads it.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::fixtures::problems;
+use super::injection_tests::sample;
+use super::parameter_table::{Parameter, TABLE};
+use super::value_kinds::Kind;
+use super::{Facts, Leave, node_of, readable_parameters, render};
+use crate::metadata::Deployment;
+
+/// A password that no quoting leaves as it is, and one that all of them do.
+const PASSWORDS: [&str; 3] = ["hush-hush", "hush'\"hush", "hush$hush%20`hush"];
+
+/// Every parameter that may be a URL: by its kind, or because its value is free.
+fn urls() -> Vec<&'static Parameter> {
+    let may =
+        |row: &&Parameter| matches!(row.kind, Kind::Url | Kind::Text | Kind::Word | Kind::List | Kind::HostPort | Kind::Options);
+    TABLE.iter().filter(may).collect()
+}
+
+#[test]
+fn no_password_of_a_url_is_where_others_can_read_it() {
+    let mut written = BTreeSet::new();
+    for row in urls() {
+        for (sample_name, minor) in ["2026-master", "2026-worker"].into_iter().flat_map(|name| [(name, 9), (name, 28)]) {
+            for password in PASSWORDS.into_iter().take(if row.kind == Kind::Url { 3 } else { 1 }) {
+                let url = format!("http://someone:{password}@h.example.org:1234/x");
+                let mut config = sample(sample_name);
+                config.insert("KUBE_TAG".to_owned(), json!(format!("v1.{minor}.1")));
+                if minor > 9 {
+                    config.insert("CONTAINERD_VERSION".to_owned(), json!("1.7.2"));
+                } else {
+                    config.insert("CONTAINER_RUNTIME".to_owned(), json!("docker"));
+                }
+                config.insert("REGISTRY_ENABLED".to_owned(), json!(true));
+                let value = if row.kind == Kind::Options { format!("--some-url={url}") } else { url.clone() };
+                config.insert(row.name.to_owned(), json!(value));
+                let deployment = Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap();
+                let parameters = readable_parameters(&deployment);
+                assert!(!format!("{parameters:?}").contains("hush"), "{}", row.name);
+                let spec = match node_of(&deployment, &Leave::everything()) {
+                    Ok(spec) => spec,
+                    Err(mistakes) => {
+                        for mistake in mistakes {
+                            assert!(row.secret || !mistake.to_string().contains("hush"), "{}: {mistake}", row.name);
+                        }
+                        continue;
+                    }
+                };
+                let desired = render(&spec, &Facts::default());
+                for file in desired.files.iter().filter(|file| file.content.contains("hush")) {
+                    assert!(file.mode & 0o077 == 0 && file.secret, "{}: {} {:o}", row.name, file.path, file.mode);
+                    // systemd shows what units say to everybody, whatever the mode of their files.
+                    assert!(!file.path.contains("/systemd/system/"), "{}: {}", row.name, file.path);
+                    written.insert(row.name);
+                }
+                let rest = format!("{:?} {:?} {:?} {:?}", desired.directories, desired.units, desired.volumes, desired.gates);
+                // A word or a list is no URL: what stands in a unit's or a volume's name is no secret.
+                let may = matches!(row.kind, Kind::Word | Kind::List | Kind::HostPort);
+                assert!(may || !rest.contains("hush"), "{}", row.name);
+                if row.kind == Kind::Url && password == PASSWORDS[0] {
+                    assert!(
+                        parameters.given(row.name).is_none() || parameters.secrets().iter().any(|one| one == password),
+                        "{}",
+                        row.name
+                    );
+                }
+            }
+        }
+    }
+    for name in ["STATIC_POD_URL", "HTTP_PROXY", "HTTPS_PROXY", "AUTH_URL"] {
+        assert!(written.contains(name), "{name} is in no file: the generator does not reach it: {written:?}");
+    }
+}
+
+#[test]
+fn a_password_that_could_only_stand_on_a_command_line_is_a_mistake() {
+    for (tag, name, value, wrong) in [
+        ("v1.9.1", "STATIC_POD_URL", "http://u:hush@h/pods", true),
+        ("v1.9.1", "STATIC_POD_URL", "http://h/pods", false),
+        ("v1.28.9", "STATIC_POD_URL", "http://u:hush@h/pods", false),
+        ("v1.28.9", "KUBELET_OPTIONS", "--manifest-url=http://u:hush@h/pods", true),
+    ] {
+        let problems = problems(&[("KUBE_TAG", tag), (name, value)]);
+        let found = problems.iter().any(|problem| problem.contains("would stand on a command line"));
+        assert_eq!(found, wrong, "{tag} {value}: {problems:?}");
+        assert!(!problems.concat().contains("hush"), "{problems:?}");
+    }
+}
