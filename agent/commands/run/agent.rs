@@ -134,6 +134,12 @@ pub(super) struct Agent {
     orders: AsyncWatch,
 }
 
+/// Where the status file goes; the agent works without it too.
+fn open_run_dir(settings: &Settings, report: &Report) -> Option<Tree> {
+    let opened = Tree::open_or_create(&settings.run_dir, 0o755);
+    opened.inspect_err(|error| report.emit(Event::new(Code::StateWriteFailed, "there will be no status file").error(error))).ok()
+}
+
 impl Agent {
     pub(super) fn open(place: Place, metadata: Option<PathBuf>, instance: crate::identity::Record) -> Result<Self> {
         let Place { settings, root, state, systemd, clock, report } = place;
@@ -142,13 +148,7 @@ impl Agent {
         let journal =
             Journal::open(Arc::clone(&state), Some(&settings.deploy.deployed_dir), settings.deploy.keep, clock.clone(), &report)?;
         let generations = Generations::open(Arc::clone(&state), &report)?;
-        let run_dir = match Tree::open_or_create(&settings.run_dir, 0o755) {
-            Ok(tree) => Some(tree),
-            Err(error) => {
-                report.emit(Event::new(Code::StateWriteFailed, "there will be no status file").error(&error));
-                None
-            }
-        };
+        let run_dir = open_run_dir(&settings, &report);
         let mut collector = Collector::new(
             (*settings).clone(),
             Arc::clone(&root),
