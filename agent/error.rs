@@ -4,8 +4,13 @@
 //! do about it; its [`Kind`] tells a caller whether trying again makes sense. Layers add context
 //! with [`Error::context`]; `main` prints the chain, one line each.
 
+mod system;
+
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
+
+use nix::errno::Errno;
 
 /// Whether trying the same thing again can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +40,7 @@ struct Inner {
     remedy: Option<String>,
     retry_after: Option<Duration>,
     answered: Option<u16>,
+    errno: Option<Errno>,
 }
 
 impl Error {
@@ -67,7 +73,23 @@ impl Error {
             remedy: None,
             retry_after: None,
             answered: None,
+            errno: None,
         }))
+    }
+
+    /// Names the path that was at stake: where the kernel's refusal alone would not help, the remedy says where to look.
+    #[must_use]
+    pub fn at(mut self, path: &Path) -> Self {
+        if self.0.remedy.is_none() {
+            self.0.remedy = self.0.errno.and_then(|errno| system::remedy(errno, path));
+        }
+        self
+    }
+
+    /// Names the directory whose absence is behind it, with how it comes to be.
+    #[must_use]
+    pub fn for_want_of(self, directory: &Path) -> Self {
+        self.remedy(system::missing(directory))
     }
 
     /// Adds what was being done, to what: `"writing /etc/etcd/etcd.conf"`.
@@ -165,13 +187,18 @@ impl std::error::Error for Error {}
 
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
-        Self::transient(error)
+        let errno = error.raw_os_error().map(Errno::from_raw);
+        let mut error = Self::transient(error);
+        error.0.errno = errno;
+        error
     }
 }
 
 impl From<nix::Error> for Error {
-    fn from(error: nix::Error) -> Self {
-        Self::transient(error)
+    fn from(errno: nix::Error) -> Self {
+        let mut error = Self::transient(errno);
+        error.0.errno = Some(errno);
+        error
     }
 }
 

@@ -6,6 +6,8 @@
 //! the first byte, synced, renamed over it, and its directory synced: a reader sees the old or the
 //! new content, after a power cut too.
 
+mod doing;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -22,9 +24,10 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, symlinkat, unlinkat};
 
 use crate::budgets::json;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::order::sort;
 use crate::report::{Code, Event, Report};
+use doing::{At, Doing};
 
 /// Largest file that [`Tree::read`] takes into memory unless told otherwise, in bytes.
 pub const READ_LIMIT: u64 = 16 * 1024 * 1024;
@@ -99,7 +102,10 @@ impl Tree {
     /// If `base` is not there, not a directory, or not accessible.
     pub fn open(base: &Path) -> Result<Self> {
         let root = openat(nix::fcntl::AT_FDCWD, base, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
-            .context(|| format!("opening directory {}", base.display()))?;
+            .map_err(|errno| {
+                let error = Doing { verb: "opening directory", path: base.to_owned() }.failed(errno);
+                if errno == Errno::ENOENT { error.for_want_of(base) } else { error }
+            })?;
         Ok(Self { root, base: base.to_owned(), changes: None })
     }
 
@@ -169,7 +175,7 @@ impl Tree {
     /// # Errors
     /// If it is not there or not a directory.
     pub fn subtree(&self, path: &Path) -> Result<Self> {
-        let root = self.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY).context(|| self.doing("opening directory", path))?;
+        let root = self.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY).at(|| self.doing("opening directory", path))?;
         Ok(Self { root, base: self.full(path), changes: self.changes.clone() })
     }
 
@@ -181,14 +187,14 @@ impl Tree {
         let fd = match self.open_at(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
             Ok(fd) => fd,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
-            Err(errno) => return Err(Error::from(errno).context(self.doing("reading", path))),
+            Err(errno) => return Err(self.doing("reading", path).failed(errno)),
         };
-        let stat = fstat(&fd).context(|| self.doing("reading", path))?;
+        let stat = fstat(&fd).at(|| self.doing("reading", path))?;
         if SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) != SFlag::S_IFREG {
             return Err(Error::permanent("not a regular file").context(self.doing("reading", path)));
         }
         let mut bytes = Vec::new();
-        File::from(fd).take(limit.saturating_add(1)).read_to_end(&mut bytes).context(|| self.doing("reading", path))?;
+        File::from(fd).take(limit.saturating_add(1)).read_to_end(&mut bytes).at(|| self.doing("reading", path))?;
         if bytes.len() as u64 > limit {
             return Err(Error::permanent(format!("larger than {limit} bytes")).context(self.doing("reading", path)));
         }
@@ -201,7 +207,7 @@ impl Tree {
     /// If it is unreadable, would take too much memory, or is not the expected JSON; the latter is [`crate::error::Kind::Permanent`].
     pub fn read_json<T: serde::de::DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {
         let Some(bytes) = self.read(path, READ_LIMIT)? else { return Ok(None) };
-        json::check(&bytes).map_err(Error::from).context(|| self.doing("reading", path))?;
+        json::check(&bytes).at(|| self.doing("reading", path))?;
         serde_json::from_slice(&bytes).map(Some).map_err(|error| Error::permanent(error).context(self.doing("reading", path)))
     }
 
@@ -234,10 +240,10 @@ impl Tree {
     pub fn write(&self, path: &Path, bytes: &[u8], attributes: Attributes) -> Result<()> {
         let doing = || self.doing("writing", path);
         let (parent, name) = self.parent(path)?;
-        let temporary = self.beside(&parent, &name).context(doing)?;
-        self.change().context(doing)?;
-        create_synced(&parent, &temporary, bytes, attributes).context(doing)?;
-        self.put(&parent, &temporary, &name).context(doing)
+        let temporary = self.beside(&parent, &name).at(doing)?;
+        self.change().at(doing)?;
+        create_synced(&parent, &temporary, bytes, attributes).at(doing)?;
+        self.put(&parent, &temporary, &name).at(doing)
     }
 
     /// Writes a value as JSON with [`Tree::write`].
@@ -245,7 +251,7 @@ impl Tree {
     /// # Errors
     /// As [`Tree::write`].
     pub fn write_json<T: serde::Serialize>(&self, path: &Path, value: &T, attributes: Attributes) -> Result<()> {
-        let mut bytes = serde_json::to_vec_pretty(value).map_err(Error::permanent).context(|| self.doing("writing", path))?;
+        let mut bytes = serde_json::to_vec_pretty(value).map_err(Error::permanent).at(|| self.doing("writing", path))?;
         bytes.push(b'\n');
         self.write(path, &bytes, attributes)
     }
@@ -258,9 +264,9 @@ impl Tree {
     pub fn create_new(&self, path: &Path, bytes: &[u8], attributes: Attributes) -> Result<bool> {
         let (parent, name) = self.parent(path)?;
         match self.change().and_then(|()| create_synced(&parent, &name, bytes, attributes)) {
-            Ok(()) => fsync(&parent).context(|| self.doing("making", path)).map(|()| true),
+            Ok(()) => fsync(&parent).at(|| self.doing("making", path)).map(|()| true),
             Err(Errno::EEXIST) => Ok(false),
-            Err(errno) => Err(Error::from(errno).context(self.doing("making", path))),
+            Err(errno) => Err(self.doing("making", path).failed(errno)),
         }
     }
 
@@ -271,8 +277,8 @@ impl Tree {
     pub fn append(&self, path: &Path, attributes: Attributes) -> Result<File> {
         let (parent, name) = self.parent(path)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_APPEND | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let fd = openat(&parent, name.as_os_str(), flags, mode(attributes.mode)).context(|| self.doing("opening", path))?;
-        fchmod(&fd, mode(attributes.mode)).context(|| self.doing("opening", path))?;
+        let fd = openat(&parent, name.as_os_str(), flags, mode(attributes.mode)).at(|| self.doing("opening", path))?;
+        fchmod(&fd, mode(attributes.mode)).at(|| self.doing("opening", path))?;
         Ok(File::from(fd))
     }
 
@@ -286,14 +292,14 @@ impl Tree {
         match self.change().and_then(|()| mkdirat(&parent, name.as_os_str(), mode(attributes.mode))) {
             Ok(()) => {
                 self.set_attributes(path, attributes)?;
-                fsync(&parent).context(|| self.doing("making directory", path))
+                fsync(&parent).at(|| self.doing("making directory", path))
             }
             Err(Errno::EEXIST) => match self.facts_followed(path)?.map(|facts| facts.kind) {
                 Some(FileKind::Directory) => Ok(()),
                 _ => Err(Error::permanent("something that is no directory is in its place")
                     .context(self.doing("making directory", path))),
             },
-            Err(errno) => Err(Error::from(errno).context(self.doing("making directory", path))),
+            Err(errno) => Err(self.doing("making directory", path).failed(errno)),
         }
     }
 
@@ -320,11 +326,11 @@ impl Tree {
         let doing = || self.doing("setting the mode of", path);
         let (parent, name) = self.parent(path)?;
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let fd = openat(&parent, name.as_os_str(), flags, Mode::empty()).context(doing)?;
+        let fd = openat(&parent, name.as_os_str(), flags, Mode::empty()).at(doing)?;
         if let Some((user, group)) = attributes.owner {
-            fchown(&fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).context(doing)?;
+            fchown(&fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).at(doing)?;
         }
-        fchmod(&fd, mode(attributes.mode)).context(doing)
+        fchmod(&fd, mode(attributes.mode)).at(doing)
     }
 
     /// What is at a path; `None` if nothing. The last component is not followed.
@@ -335,12 +341,12 @@ impl Tree {
         let (parent, name) = match self.try_parent(path) {
             Ok(found) => found,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
-            Err(errno) => return Err(Error::from(errno).context(self.doing("looking at", path))),
+            Err(errno) => return Err(self.doing("looking at", path).failed(errno)),
         };
         match fstatat(&parent, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(facts_of(&stat))),
             Err(Errno::ENOENT) => Ok(None),
-            Err(errno) => Err(Error::from(errno).context(self.doing("looking at", path))),
+            Err(errno) => Err(self.doing("looking at", path).failed(errno)),
         }
     }
 
@@ -350,9 +356,9 @@ impl Tree {
     /// If the path cannot be looked at.
     pub fn facts_followed(&self, path: &Path) -> Result<Option<Facts>> {
         match self.open_at(path, OFlag::O_PATH) {
-            Ok(fd) => Ok(Some(facts_of(&fstat(&fd).context(|| self.doing("looking at", path))?))),
+            Ok(fd) => Ok(Some(facts_of(&fstat(&fd).at(|| self.doing("looking at", path))?))),
             Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
-            Err(errno) => Err(Error::from(errno).context(self.doing("looking at", path))),
+            Err(errno) => Err(self.doing("looking at", path).failed(errno)),
         }
     }
 
@@ -365,7 +371,7 @@ impl Tree {
         match found {
             Ok(target) => Ok(Some(target)),
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EINVAL) => Ok(None),
-            Err(errno) => Err(Error::from(errno).context(self.doing("looking at", path))),
+            Err(errno) => Err(self.doing("looking at", path).failed(errno)),
         }
     }
 
@@ -390,12 +396,12 @@ impl Tree {
         match readlinkat(&parent, name.as_os_str()) {
             Ok(there) if there.as_encoded_bytes() == target.as_bytes() => return Ok(false),
             Ok(_) | Err(Errno::ENOENT | Errno::EINVAL) => {}
-            Err(errno) => return Err(Error::from(errno).context(doing())),
+            Err(errno) => return Err(doing().failed(errno)),
         }
-        let temporary = self.beside(&parent, &name).context(doing)?;
-        self.change().context(doing)?;
-        symlinkat(target, &parent, temporary.as_os_str()).context(doing)?;
-        self.put(&parent, &temporary, &name).context(doing).map(|()| true)
+        let temporary = self.beside(&parent, &name).at(doing)?;
+        self.change().at(doing)?;
+        symlinkat(target, &parent, temporary.as_os_str()).at(doing)?;
+        self.put(&parent, &temporary, &name).at(doing).map(|()| true)
     }
 
     /// Removes a file or link, synced. `false` if there was none.
@@ -407,11 +413,11 @@ impl Tree {
         let (parent, name) = match self.try_parent(path) {
             Ok(found) => found,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(false),
-            Err(errno) => return Err(Error::from(errno).context(doing())),
+            Err(errno) => return Err(doing().failed(errno)),
         };
-        let removed = self.unlink(&parent, &name, UnlinkatFlags::NoRemoveDir).context(doing)?;
+        let removed = self.unlink(&parent, &name, UnlinkatFlags::NoRemoveDir).at(doing)?;
         if removed {
-            fsync(&parent).context(doing)?;
+            fsync(&parent).at(doing)?;
         }
         Ok(removed)
     }
@@ -431,8 +437,8 @@ impl Tree {
             self.remove_dir_all(&path.join(name))?;
         }
         let (parent, name) = self.parent(path)?;
-        self.unlink(&parent, &name, UnlinkatFlags::RemoveDir).context(|| self.doing("removing", path))?;
-        fsync(&parent).context(|| self.doing("removing", path)).map(|()| true)
+        self.unlink(&parent, &name, UnlinkatFlags::RemoveDir).at(|| self.doing("removing", path))?;
+        fsync(&parent).at(|| self.doing("removing", path)).map(|()| true)
     }
 
     /// Renames within the tree, replacing a file at `to`; both directories are synced.
@@ -443,10 +449,10 @@ impl Tree {
         let doing = || self.doing("renaming", from);
         let (from_parent, from_name) = self.parent(from)?;
         let (to_parent, to_name) = self.parent(to)?;
-        self.change().context(doing)?;
-        renameat(&from_parent, from_name.as_os_str(), &to_parent, to_name.as_os_str()).context(doing)?;
-        fsync(&to_parent).context(doing)?;
-        fsync(&from_parent).context(doing)
+        self.change().at(doing)?;
+        renameat(&from_parent, from_name.as_os_str(), &to_parent, to_name.as_os_str()).at(doing)?;
+        fsync(&to_parent).at(doing)?;
+        fsync(&from_parent).at(doing)
     }
 
     /// The names in a directory, sorted; empty if it is not there.
@@ -458,11 +464,11 @@ impl Tree {
         let fd = match self.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
             Ok(fd) => fd,
             Err(Errno::ENOENT) => return Ok(Vec::new()),
-            Err(errno) => return Err(Error::from(errno).context(doing())),
+            Err(errno) => return Err(doing().failed(errno)),
         };
         let mut names = Vec::new();
-        for entry in Dir::from_fd(fd).context(doing)?.iter() {
-            let name = entry.context(doing)?.file_name().to_bytes().to_vec();
+        for entry in Dir::from_fd(fd).at(doing)?.iter() {
+            let name = entry.at(doing)?.file_name().to_bytes().to_vec();
             if name != b"." && name != b".." {
                 names.push(OsString::from_vec(name));
             }
@@ -501,9 +507,9 @@ impl Tree {
     /// If it is no directory or unreadable.
     pub fn tells_types(&self, path: &Path) -> Result<bool> {
         let doing = || self.doing("listing", path);
-        let fd = self.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY).context(doing)?;
-        for entry in Dir::from_fd(fd).context(doing)?.iter() {
-            let entry = entry.context(doing)?;
+        let fd = self.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY).at(doing)?;
+        for entry in Dir::from_fd(fd).at(doing)?.iter() {
+            let entry = entry.at(doing)?;
             if entry.file_name().to_bytes() == b"." {
                 return Ok(entry.file_type().is_some());
             }
@@ -518,16 +524,39 @@ impl Tree {
     pub fn lock(&self, path: &Path) -> Result<Option<Lock>> {
         let (parent, name) = self.parent(path)?;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let fd = openat(&parent, name.as_os_str(), flags, mode(0o600)).context(|| self.doing("locking", path))?;
+        let fd = openat(&parent, name.as_os_str(), flags, mode(0o600)).at(|| self.doing("locking", path))?;
         match Flock::lock(fd, FlockArg::LockExclusiveNonblock) {
             Ok(file) => Ok(Some(Lock { _file: file })),
             Err((_, Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_, errno)) => Err(Error::from(errno).context(self.doing("locking", path))),
+            Err((_, errno)) => Err(self.doing("locking", path).failed(errno)),
         }
     }
 
     fn parent(&self, path: &Path) -> Result<(OwnedFd, OsString)> {
-        self.try_parent(path).context(|| self.doing("opening the directory of", path))
+        self.try_parent(path).map_err(|errno| {
+            let error = self.doing("opening the directory of", path).failed(errno);
+            if errno == Errno::ENOENT { error.for_want_of(&self.missing_above(path)) } else { error }
+        })
+    }
+
+    /// The first directory on the way to a path that is not there.
+    fn missing_above(&self, path: &Path) -> PathBuf {
+        let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
+        above.reverse();
+        // One that was removed while it is open has no name any more.
+        let is_gone = |directory: &&&Path| match self.facts_followed(directory) {
+            Ok(found) => found.is_none() || (directory.as_os_str().is_empty() && self.is_removed()),
+            Err(_) => false,
+        };
+        match above.iter().find(is_gone) {
+            Some(directory) if directory.as_os_str().is_empty() => self.base.clone(),
+            found => self.full(found.copied().unwrap_or(path)),
+        }
+    }
+
+    /// Whether this directory itself was removed since it was opened.
+    fn is_removed(&self) -> bool {
+        fstat(&self.root).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
     fn try_parent(&self, path: &Path) -> nix::Result<(OwnedFd, OsString)> {
@@ -587,8 +616,8 @@ impl Tree {
         self.base.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    fn doing(&self, verb: &str, path: &Path) -> String {
-        format!("{verb} {}", self.full(path).display())
+    fn doing(&self, verb: &'static str, path: &Path) -> Doing {
+        Doing { verb, path: self.full(path) }
     }
 }
 
@@ -778,5 +807,28 @@ mod tests {
         assert_eq!(tree.read_link(Path::new("file")).unwrap(), None);
         assert!(tree.link_over("target", Path::new("file")).unwrap());
         assert_eq!(tree.read_link(Path::new("file")).unwrap().unwrap(), "target");
+    }
+    #[test]
+    fn what_stands_on_the_way_to_a_file_is_named_with_the_command_to_look() {
+        let (dir, tree) = tree();
+        tree.link("loop", Path::new("loop")).unwrap();
+        tree.write(Path::new("file"), b"", Attributes::mode(0o600)).unwrap();
+        tree.create_dir(Path::new("a"), Attributes::mode(0o700)).unwrap();
+        let at = |path: &str| dir.path().join(path).display().to_string();
+        let write = |path: &str| tree.write(Path::new(path), b"", Attributes::mode(0o600)).unwrap_err();
+        for (path, words) in [
+            ("loop/x", format!("`namei -l {}`", at("loop/x"))),
+            ("file/x", format!("`namei -l {}`", at("file/x"))),
+            ("a/b/c/x", format!("the directory {} is missing", at("a/b"))),
+        ] {
+            let error = write(path);
+            assert!(error.suggested_remedy().is_some_and(|remedy| remedy.contains(&words)), "{path}: {error:?}");
+        }
+        let none = Tree::open(&dir.path().join("none")).unwrap_err();
+        assert!(none.suggested_remedy().unwrap().contains(&format!("mkdir -p {}", at("none"))), "{none:?}");
+        let gone = Tree::open_or_create(&dir.path().join("gone"), 0o700).unwrap();
+        tree.remove_dir_all(Path::new("gone")).unwrap();
+        let error = gone.write(Path::new("d/x"), b"", Attributes::mode(0o600)).unwrap_err();
+        assert!(error.suggested_remedy().unwrap().contains(&format!("the directory {} is missing", at("gone"))), "{error:?}");
     }
 }
