@@ -7,11 +7,18 @@ use serde_json::{Map, Value};
 
 use crate::budgets::json;
 use crate::order::gather;
-use crate::programs::Ran;
+use crate::programs::{Ran, encoded};
 use crate::report::text::shortened;
 
 /// Largest body that goes to Heat, in bytes of ASCII-escaped JSON: Heat takes 1 MiB (`max_json_body_size`).
 pub const SIGNAL_LIMIT: usize = 900 * 1024;
+
+/// Members of a signal that are no outputs.
+const OWN: [&str; 3] = ["deploy_status_code", "deploy_stdout", "deploy_stderr"];
+/// What a member of an object takes beside its name's letters and its value: quotes, colon, comma, blanks.
+const NAME: usize = 6;
+/// What is left of each output at least, in bytes of JSON.
+const LEAST: usize = 64;
 
 /// How a deployment ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -157,6 +164,7 @@ pub fn body(outcome: &Outcome, declared: &[(String, bool)], limit: usize) -> Map
             body.entry(name.clone()).or_insert_with(|| Value::String(reason.clone()));
         }
         if !told {
+            let reason = encoded::cut(reason, limit / 8);
             status = Value::String(format!("{} ({reason})", outcome.status));
         }
     }
@@ -164,14 +172,13 @@ pub fn body(outcome: &Outcome, declared: &[(String, bool)], limit: usize) -> Map
     body.insert("deploy_stdout".to_owned(), Value::String(String::new()));
     body.insert("deploy_stderr".to_owned(), Value::String(String::new()));
     if escaped_size(&Value::Object(body.clone())) > limit / 2 {
-        trim_outputs(&mut body, limit / 2);
+        trim_outputs(&mut body, declared, limit / 2);
     }
     let room = limit.saturating_sub(escaped_size(&Value::Object(body.clone())));
-    let (out, err) = (size_of(&outcome.stdout), size_of(&outcome.stderr));
     // The shorter stream is kept whole where it fits half of the room; the longer one gives way.
-    let (for_out, for_err) = (out.min(room.saturating_sub(err).max(room / 2)), err.min(room.saturating_sub(out).max(room / 2)));
-    body.insert("deploy_stdout".to_owned(), Value::String(tail(&outcome.stdout, for_out)));
-    body.insert("deploy_stderr".to_owned(), Value::String(tail(&outcome.stderr, for_err)));
+    let each = encoded::share([&outcome.stdout, &outcome.stderr].map(|text| encoded::size(text)), room);
+    body.insert("deploy_stdout".to_owned(), Value::String(encoded::cut(&outcome.stdout, each)));
+    body.insert("deploy_stderr".to_owned(), Value::String(encoded::cut(&outcome.stderr, each)));
     body
 }
 
@@ -179,63 +186,41 @@ fn is_blank(value: &Value) -> bool {
     value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty())
 }
 
-/// Outputs that fill the whole signal are cut at their end, the largest first, and say so.
-fn trim_outputs(body: &mut Map<String, Value>, limit: usize) {
-    while escaped_size(&Value::Object(body.clone())) > limit {
-        let largest = body.iter_mut().max_by_key(|(_, value)| escaped_size(value)).map(|(_, value)| value);
-        let Some(largest) = largest else { return };
-        let text = match &*largest {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        let keep: String = text.chars().take(text.chars().count() / 2).collect();
-        *largest =
-            Value::String(format!("{}[… cut by heat-node-agent …]", keep.trim_end_matches("[… cut by heat-node-agent …]")));
-        if keep.chars().count() < 64 {
-            return;
-        }
-    }
-}
-
-/// The end of a text whose ASCII-escaped JSON form fits `limit` bytes.
-fn tail(text: &str, limit: usize) -> String {
-    if size_of(text) <= limit {
-        return text.to_owned();
-    }
-    let whole_note = "[… cut by heat-node-agent …]\n";
-    let note = if limit > 4 * size_of(whole_note) { whole_note } else { "" };
-    let mut room = limit.saturating_sub(size_of(note));
-    let mut start = text.len();
-    for (at, c) in text.char_indices().rev() {
-        let cost = escaped_char(c);
-        if cost > room {
+/// Outputs that fill half of a signal are cut, the largest first, both ends kept. Where not even their names fit, the last that
+/// were declared are left out: never one whose presence means failure.
+fn trim_outputs(body: &mut Map<String, Value>, declared: &[(String, bool)], limit: usize) {
+    let cost = |name: &str| encoded::size(name) + NAME;
+    let own = |name: &str| OWN.contains(&name);
+    let mut named: usize =
+        body.iter().map(|(name, value)| cost(name) + if own(name) { escaped_size(value) } else { LEAST }).sum();
+    for (name, _) in declared.iter().rev().filter(|(name, error_output)| !error_output && !own(name)) {
+        if named <= limit {
             break;
         }
-        room -= cost;
-        start = at;
+        if body.remove(name).is_some() {
+            named = named.saturating_sub(cost(name) + LEAST);
+        }
     }
-    format!("{note}{}", text.get(start..).unwrap_or_default())
-}
-
-fn size_of(text: &str) -> usize {
-    text.chars().map(escaped_char).sum()
-}
-
-/// Bytes that a character takes in ASCII-escaped JSON, the dearest form that a server may count in.
-fn escaped_char(c: char) -> usize {
-    match c {
-        '"' | '\\' | '\n' | '\r' | '\t' => 2,
-        ' '..='~' => 1,
-        c if (c as u32) > 0xffff => 12,
-        _ => 6,
+    let outputs = body.iter().filter(|(name, _)| !own(name));
+    let least = outputs.clone().count() * LEAST;
+    let room = limit.saturating_sub(named.saturating_sub(least));
+    let each = encoded::share(outputs.map(|(_, value)| escaped_size(value)), room).max(LEAST);
+    for (_, value) in body.iter_mut().filter(|(name, value)| !own(name) && escaped_size(value) > each) {
+        let text = match &*value {
+            Value::String(text) => encoded::cut(text, each.saturating_sub(2)),
+            other => encoded::cut(&other.to_string(), each.saturating_sub(2)),
+        };
+        *value = Value::String(text);
     }
 }
 
 fn escaped_size(value: &Value) -> usize {
     match value {
-        Value::String(text) => size_of(text) + 2,
+        Value::String(text) => encoded::size(text) + 2,
         Value::Array(items) => items.iter().map(|item| escaped_size(item) + 2).sum::<usize>() + 2,
-        Value::Object(members) => members.iter().map(|(key, item)| size_of(key) + escaped_size(item) + 6).sum::<usize>() + 2,
+        Value::Object(members) => {
+            members.iter().map(|(key, item)| encoded::size(key) + escaped_size(item) + NAME).sum::<usize>() + 2
+        }
         scalar => scalar.to_string().len(),
     }
 }
@@ -304,6 +289,32 @@ mod tests {
         let body = body(&outcome, &[], SIGNAL_LIMIT);
         assert!(body["deploy_stdout"].as_str().unwrap().ends_with("END"));
         assert!(escaped_size(&Value::Object(body)) <= SIGNAL_LIMIT);
+    }
+
+    #[test]
+    fn outputs_share_the_room_and_those_that_mean_failure_stay() {
+        let large = |name: &str, value: Value| (name.to_owned(), value);
+        let outputs = [
+            large("small", json!("whole")),
+            large("text", json!(format!("BEGIN{}END", "\u{1}".repeat(400_000)))),
+            large("list", json!(vec!["x"; 300_000])),
+            large("error", json!("\u{1}".repeat(400_000))),
+        ];
+        let declared: Vec<_> = outputs.iter().map(|(name, _)| (name.clone(), name == "error")).collect();
+        let outcome = Outcome { outputs: outputs.into(), stdout: "said".into(), ..Outcome::default() };
+        let all = body(&outcome, &declared, SIGNAL_LIMIT);
+        assert!(escaped_size(&Value::Object(all.clone())) <= SIGNAL_LIMIT);
+        assert_eq!((&all["small"], &all["deploy_stdout"]), (&json!("whole"), &json!("said")));
+        let text = |name: &str| all[name].as_str().unwrap();
+        assert!(text("text").starts_with("BEGIN") && text("text").ends_with("END"), "{}", text("text").len());
+        assert!(text("list").starts_with("[\"x\"") && text("list").ends_with("\"x\"]"));
+        // More names than a signal holds.
+        let declared: Vec<_> = (0..20_000).map(|number| (format!("output-{number}"), number == 19_999)).collect();
+        let outputs = declared.iter().map(|(name, _)| (name.clone(), json!("v")));
+        let outcome = Outcome { outputs: outputs.collect(), ..Outcome::default() };
+        let some = body(&outcome, &declared, SIGNAL_LIMIT);
+        assert!(escaped_size(&Value::Object(some.clone())) <= SIGNAL_LIMIT && some.len() > 5000);
+        assert!(some.contains_key("output-19999") && some.contains_key("output-0"));
     }
 
     proptest! {

@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::capture::{HeadAndTail, Log, drain, mask, traces};
-use super::{Job, LOCK, OUTPUT, RESULT, Ran, STARTED};
+use super::{Job, LOCK, OUTPUT, RESULT, Ran, STARTED, encoded};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, Tree};
@@ -29,6 +29,8 @@ const STRAGGLERS: Duration = Duration::from_secs(2);
 const PASSED_ON: Duration = Duration::from_mins(1);
 /// Largest output file that goes to Heat, in bytes; Heat takes 1 MiB for everything.
 const OUTPUT_FILE_LIMIT: u64 = 512 * 1024;
+/// Largest result, in bytes of JSON: far more than Heat takes, and far less than what is read of any file (`READ_LIMIT`).
+const RESULT_LIMIT: usize = 4 * 1024 * 1024;
 
 /// Runs the job of a directory, at most once.
 ///
@@ -52,6 +54,7 @@ pub fn run(directory: &Path, clock: &Clock) -> Result<()> {
         ..Ran::default()
     });
     ran.duration_ms = watch.millis();
+    bound(&mut ran, RESULT_LIMIT);
     tree.write_json(Path::new(RESULT), &ran, Attributes::mode(0o600))
 }
 
@@ -199,9 +202,23 @@ fn outputs(root: &Tree, job: &Job, secrets: &[String]) -> std::collections::BTre
     found
 }
 
+/// Cuts the largest of what the program said and left, so that the result can be read again whatever it consists of.
+fn bound(ran: &mut Ran, limit: usize) {
+    let names: usize = ran.outputs.keys().map(|name| encoded::size(name)).sum();
+    let texts = || [&ran.stdout, &ran.stderr].into_iter().chain(ran.outputs.values());
+    let each = encoded::share(texts().map(|text| encoded::size(text)), limit.saturating_sub(names));
+    for text in [&mut ran.stdout, &mut ran.stderr].into_iter().chain(ran.outputs.values_mut()) {
+        if encoded::size(text) > each {
+            *text = encoded::cut(text, each);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deploy::{Outcome, SIGNAL_LIMIT, body};
+    use crate::files::READ_LIMIT;
     use crate::programs::JobFile;
     use crate::watch::Watch;
 
@@ -307,5 +324,28 @@ mod tests {
             }
         };
         assert_eq!(ran.outputs, [("new".to_owned(), "******".to_owned())].into());
+    }
+    #[test]
+    fn a_result_of_control_characters_is_bounded_as_json_and_stays_a_success() {
+        let dir = tempfile::tempdir().unwrap();
+        let names: Vec<String> = (0..6).map(|number| format!("o{number}")).collect();
+        let at = |name: &String| dir.path().join(name).display().to_string();
+        let places: Vec<String> = names.iter().map(at).collect();
+        let said = "{ printf BEGIN; head -c 520000 /dev/zero; printf END; }";
+        let mut job = shell(&format!("{said} | tee {}; {said} >&2", places.join(" ")));
+        job.outputs = names.iter().map(|name| (name.clone(), at(name))).collect();
+        let (job_dir, ran) = run_job(&job);
+        let written = std::fs::metadata(job_dir.path().join(RESULT)).unwrap().len();
+        assert!(written <= RESULT_LIMIT as u64 + 4096 && written < READ_LIMIT, "{written}");
+        assert_eq!((ran.status, ran.outputs.len()), (0, 6));
+        let declared: Vec<(String, bool)> = names.into_iter().map(|name| (name, false)).collect();
+        let outcome = Outcome::of_script(ran);
+        assert!(!outcome.fails(&declared));
+        let signal = serde_json::Value::Object(body(&outcome, &declared, SIGNAL_LIMIT));
+        assert!(signal.to_string().len() <= SIGNAL_LIMIT && signal["deploy_status_code"] == 0);
+        for name in declared.iter().map(|(name, _)| name.as_str()).chain(["deploy_stdout", "deploy_stderr"]) {
+            let text = signal[name].as_str().unwrap();
+            assert!(text.starts_with("BEGIN\0") && text.ends_with("\0END") && text.contains("cut by"), "{name}: {}", text.len());
+        }
     }
 }
