@@ -94,6 +94,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             commands::signal::run(&with(metadata), &loaded.settings, &wanted)
         }
         Command::Rerun { deployment } => commands::order::run(&loaded.settings, Order::Rerun, &deployment),
+        Command::Stop { deployment } => commands::order::run(&loaded.settings, Order::Stop, &deployment),
         Command::Forget { deployment } => commands::order::run(&loaded.settings, Order::Forget, &deployment),
         Command::Certificates { action: Some(_), .. } => commands::order::run(&loaded.settings, Order::Rotate, ""),
         Command::Certificates { json, action: None } => commands::certificates::run(&loaded.settings, json),

@@ -155,6 +155,16 @@ pub enum Command {
         #[arg(value_name = "ID")]
         deployment: String,
     },
+    /// Ends a script or hook that runs, with everything that it started
+    ///
+    /// Its processes get SIGTERM and ten seconds later SIGKILL. Heat hears FAILURE with the reason, if it still waits; the
+    /// deployments behind it go on. One that Heat has replaced is ended by itself after the setting deploy.replaced_grace. Refused for a
+    /// deployment that does not run, and for kubernetes-node: there a newer deployment takes the place of the older one.
+    Stop {
+        /// Id, the beginning of one, or a name that only one deployment has
+        #[arg(value_name = "ID")]
+        deployment: String,
+    },
     /// Removes the record of a deployment, as if it had never been seen
     ///
     /// One that the metadata lists runs again as a new one at the next pass; any other is gone for good. Its output, a

@@ -1,4 +1,4 @@
-//! `rerun ID`, `forget ID`, `certificates rotate`: orders to the daemon; without one they are carried out here.
+//! `rerun ID`, `stop ID`, `forget ID`, `certificates rotate`: orders to the daemon; without one they are carried out here.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use super::output::harmless;
 use super::requests::{Answer, DIRECTORY, Desk, Order, Request, answer_to, make_directory, tell};
 use super::{document, exit, print};
 use crate::clock::Clock;
-use crate::deploy::Journal;
+use crate::deploy::{Ending, Journal, Record};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
@@ -55,6 +55,26 @@ pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCo
         .remedy("the order stays there until the daemon gets to it; `heat-node-agent explain` says what it does"))
 }
 
+/// Ends what was ordered to be stopped; the next daemon has Heat hear of it.
+fn end_stopped(state: &Arc<Tree>, journal: &mut Journal, clock: &Clock, report: &Report) -> Result<()> {
+    let stopping: Vec<Record> = journal.running_jobs().filter(|record| record.ending == Some(Ending::Stopped)).cloned().collect();
+    if stopping.is_empty() {
+        return Ok(());
+    }
+    super::runtime()?.block_on(async {
+        let programs = Programs::new(Arc::clone(state), super::run::connect(report).await?, clock.clone())?;
+        for record in stopping {
+            // One that has ended by itself has its own result, which the daemon takes.
+            if programs.end(&record.job()).await?.is_none() {
+                let (event, outcome) = super::run::stopped(&record, clock.now());
+                report.emit(event);
+                journal.finish(&record.id, outcome)?;
+            }
+        }
+        Ok(())
+    })
+}
+
 /// Success, or the refusal as the error that it is.
 fn show(answer: &Answer) -> Result<ExitCode> {
     if answer.done {
@@ -90,7 +110,8 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
         node_in_place: true,
     };
     let mut done = Vec::new();
-    let served = desk.serve(&mut done).and_then(|()| tell(state, &done));
+    let served = desk.serve(&mut done);
+    let served = served.and_then(|()| end_stopped(state, &mut journal, clock, &report)).and_then(|()| tell(state, &done));
     report.flush();
     served.map_err(|error| error.context("carrying out an order, which stays in requests/ until it is done"))
 }

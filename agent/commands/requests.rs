@@ -1,4 +1,4 @@
-//! Orders of the operator (`rerun`, `forget`, `certificates rotate`), as files in `requests/` of the state directory.
+//! Orders of the operator (`rerun`, `stop`, `forget`, `certificates rotate`), as files in `requests/` of the state directory.
 //!
 //! A command writes an order and waits for its answer; whoever holds the state directory carries it out: the daemon, or
 //! without one the command itself. An order is done once or not at all, wherever it is cut off: what is meant is written
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::converge::certificates::{self, order_next_step};
-use crate::deploy::{Journal, Record, State, choose, hooks};
+use crate::deploy::{Ending, Journal, Record, State, choose, hooks};
 use crate::desired::Rotation;
 use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, Tree};
@@ -35,6 +35,8 @@ const KEPT: usize = 2 * AT_ONCE;
 pub enum Order {
     /// A deployment that ended is run once more.
     Rerun,
+    /// A script or hook that runs is ended.
+    Stop,
     /// A deployment's record goes, as if it had never been seen.
     Forget,
     /// The node goes one step on in a change of authority.
@@ -45,6 +47,7 @@ impl Order {
     fn as_str(self) -> &'static str {
         match self {
             Self::Rerun => "rerun",
+            Self::Stop => "stop",
             Self::Forget => "forget",
             Self::Rotate => "rotate",
         }
@@ -250,7 +253,11 @@ impl Desk<'_> {
                 Err(Error::permanent(format!("deployment {id} is no longer recorded")))
             };
         };
-        let lines = if request.order == Order::Forget { self.forget(&record)? } else { self.rerun(path, &record)? };
+        let lines = match request.order {
+            Order::Forget => self.forget(&record)?,
+            Order::Stop => self.stop(&record)?,
+            Order::Rerun | Order::Rotate => self.rerun(path, &record)?,
+        };
         Ok((id, lines))
     }
 
@@ -279,6 +286,40 @@ impl Desk<'_> {
         Ok(lines)
     }
 
+    /// Records that it is to be ended; whoever holds the lock does so next ([`Ending`]).
+    fn stop(&mut self, record: &Record) -> Result<Vec<String>> {
+        let Record { id, name, group, state, .. } = record;
+        if record.ending.is_none() {
+            let refusal = match state {
+                State::Seen => Some(("has not begun: there is nothing to stop", "update the stack to have it replaced")),
+                State::Finished | State::Signalled => Some(("has ended already", "`heat-node-agent logs` shows what it said")),
+                State::Running if !record.is_job() => Some((
+                    "brings the node up and has no end to be forced",
+                    "update the stack: a newer deployment takes its place",
+                )),
+                State::Running => None,
+            };
+            if let Some((why, remedy)) = refusal {
+                return Err(Error::refused(format!("deployment {name} ({id}) {why}")).remedy(remedy));
+            }
+            self.journal.end_early(id, Ending::Stopped)?;
+            let message = format!("deployment {name} ({group}) is to be stopped by order of the operator");
+            self.report.emit(Event::new(Code::DeploymentStopping, message).deployment(id, name));
+        }
+        if let Some(Ending::Replaced(why)) = &record.ending {
+            return Ok(vec![format!("deployment {name} ({id}, {group}) is ended already: {why}"), "Heat is not told".to_owned()]);
+        }
+        let mut lines = vec![
+            format!("deployment {name} ({id}, {group}) is stopped: every process of its unit is ended"),
+            "Heat hears FAILURE, \"stopped by the operator\", if it still waits".to_owned(),
+        ];
+        if !self.daemon {
+            lines
+                .push("the daemon is down: Heat hears of it when the daemon starts (systemctl start heat-node-agent)".to_owned());
+        }
+        Ok(lines)
+    }
+
     fn forget(&mut self, record: &Record) -> Result<Vec<String>> {
         let Record { id, name, .. } = record;
         self.refuse_running(record)?;
@@ -300,7 +341,7 @@ impl Desk<'_> {
             let Record { id, name, .. } = record;
             return Err(Error::refused(format!("deployment {name} ({id}) runs now"))
                 .rule("a deployment never runs twice at a time")
-                .remedy("wait for its end: heat-node-agent status --wait"));
+                .remedy(format!("wait for its end: heat-node-agent status --wait; or end it: heat-node-agent stop {id}")));
         }
         Ok(())
     }
@@ -492,6 +533,47 @@ mod tests {
         assert_eq!((place.state_of("a1"), place.state_of("b2")), (Some(State::Finished), Some(State::Running)));
         assert_eq!(place.open().outbox.waiting().len(), 2);
         assert!(place.report.events().iter().all(|event| event.code != Code::DeploymentRerun));
+    }
+
+    #[test]
+    fn only_a_script_that_runs_is_stopped_and_the_order_is_carried_out_once() {
+        let place = Place::new();
+        for id in ["run", "end"] {
+            place.ended(id);
+        }
+        place.open().journal.start("run", &json!({})).unwrap();
+        let entry = |id: &str, group: &str| {
+            let entry = json!({"id": id, "name": id, "group": group, "config": "x"});
+            Deployment::parse(&entry).unwrap().unwrap()
+        };
+        place.open().journal.see(&entry("seen", "script")).unwrap();
+        place.open().journal.see(&entry("node", "kubernetes-node")).unwrap();
+        place.open().journal.start("node", &json!({})).unwrap();
+        let ending = |id: &str| place.open().journal.get(id).unwrap().ending.clone();
+        for (name, id, done, words) in [
+            ("1.json", "end", false, "has ended already"),
+            ("2.json", "seen", false, "has not begun"),
+            ("3.json", "node", false, "a newer deployment takes its place"),
+            ("4.json", "none", false, "no deployment"),
+            ("5.json", "run", true, "every process of its unit is ended; Heat hears FAILURE"),
+            ("6.json", "run", true, "every process of its unit is ended"),
+        ] {
+            place.order(name, &json!({"schema": 1, "order": "stop", "deployment": id}));
+            place.serve(None);
+            let (was_done, text) = place.answer(name).unwrap();
+            assert!(was_done == done && text.contains(words), "{name}: {text}");
+        }
+        assert_eq!(["run", "end", "seen", "node"].map(ending), [Some(Ending::Stopped), None, None, None]);
+        let said = |code| place.report.events().iter().filter(|event| event.code == code).count();
+        assert_eq!((said(Code::DeploymentStopping), place.state_of("run")), (1, Some(State::Running)));
+        // Cut off before its answer, and the script has ended since: the same order means no other run.
+        place.open().journal.finish("run", Outcome::refused("stopped")).unwrap();
+        place.order("7.json", &json!({"schema": 1, "order": "stop", "deployment": "run", "resolved": "run"}));
+        place.serve(None);
+        assert!(place.answer("7.json").unwrap().0);
+        place.order("8.json", &json!({"schema": 1, "order": "rerun", "deployment": "run"}));
+        place.serve(Some(true));
+        assert_eq!((place.state_of("run"), ending("run")), (Some(State::Seen), None));
     }
 
     #[test]

@@ -122,7 +122,7 @@ fn watch(settings: &Settings) -> Watch {
 
 fn show(status: &Status, running: bool, json: bool) -> Result<()> {
     if !json {
-        return print(&format!("{}{}", status.page(running), machine()));
+        return print(&format!("{}{}", status.page(running, Clock::system().now()), machine()));
     }
     let mut value = serde_json::to_value(status).map_err(Error::permanent)?;
     if let Some(agent) = value.get_mut("agent").and_then(|agent| agent.as_object_mut()) {

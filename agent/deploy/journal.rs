@@ -52,6 +52,16 @@ impl State {
     }
 }
 
+/// Why a script or hook is ended before its own end. On disk before anything is done about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ending {
+    /// Heat does not wait for it any more, for this reason: Heat never hears of it.
+    Replaced(String),
+    /// By order of the operator: Heat hears that it failed.
+    Stopped,
+}
+
 /// Everything that is remembered of a deployment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -102,6 +112,9 @@ pub struct Record {
     /// When it last changed: what Heat says of it must have been said after that.
     #[serde(skip)]
     pub since: Moment,
+    /// Why it is ended, or was, before its own end.
+    #[serde(default)]
+    pub ending: Option<Ending>,
 }
 
 impl Record {
@@ -115,6 +128,12 @@ impl Record {
     #[must_use]
     pub fn job(&self) -> String {
         format!("deployment-{}", self.key())
+    }
+
+    /// Whether its work is a script or hook with a unit of its own.
+    #[must_use]
+    pub fn is_job(&self) -> bool {
+        self.group != "kubernetes-node"
     }
 
     /// Whether it ended with failure.
@@ -217,6 +236,11 @@ impl Journal {
     pub fn since(&self, id: &str) -> Moment {
         // One that was forgotten may be listed still in an answer of before, and would run twice.
         self.records.get(id).map_or(self.forgotten, |record| record.since)
+    }
+
+    /// The scripts and hooks whose work may have begun and has not ended.
+    pub fn running_jobs(&self) -> impl Iterator<Item = &Record> {
+        self.records.values().filter(|record| record.state == State::Running && record.is_job())
     }
 
     /// All records, oldest first.
@@ -372,6 +396,30 @@ impl Journal {
         Ok(())
     }
 
+    /// Records that a script or hook is to be ended, before anything is done about it. The first reason stays.
+    ///
+    /// # Errors
+    /// If it cannot be written; nothing may be ended then.
+    pub fn end_early(&mut self, id: &str, ending: Ending) -> Result<()> {
+        self.change(id, |record| {
+            record.ending.get_or_insert(ending);
+        })
+    }
+
+    /// Records the end of something that Heat does not wait for any more, in one step: it is never signalled.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn end_unheard(&mut self, id: &str, outcome: Outcome, note: String) -> Result<()> {
+        let now = self.clock.now();
+        self.change(id, |record| {
+            record.state = State::Signalled;
+            record.finished = Some(now);
+            (record.outcome, record.long_result_failed) = (Some(outcome), None);
+            record.note = Some(note);
+        })
+    }
+
     /// Records that Heat has the result, or why it never will.
     ///
     /// # Errors
@@ -442,7 +490,7 @@ impl Journal {
             record.seen = now;
             (record.started, record.finished, record.outcome, record.note) = (None, None, None, None);
             record.long_result_failed = None;
-            (record.undelivered, record.let_go) = (false, None);
+            (record.undelivered, record.let_go, record.ending) = (false, None, None);
             record.order = Some(order.to_owned());
         })
     }
@@ -554,6 +602,7 @@ impl Journal {
             order: None,
             let_go: None,
             since: Moment::EARLIER,
+            ending: None,
         }
     }
 

@@ -11,6 +11,6 @@ mod result;
 mod work;
 
 pub use generation::{Generation, GenerationState, Generations};
-pub use journal::{Journal, Record, State, choose};
+pub use journal::{Ending, Journal, Record, State, choose};
 pub use result::{Outcome, SIGNAL_LIMIT, body};
 pub use work::{Policy, Todo, What, Work, todo};

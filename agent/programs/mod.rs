@@ -21,6 +21,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
@@ -33,6 +35,10 @@ const STARTED: &str = "started";
 /// Written as the last act of a job: while it is not there, the job may go on.
 pub const RESULT: &str = "result.json";
 const LOCK: &str = "lock";
+/// The process group of a started program: by it one is ended where no systemd runs.
+const GROUP: &str = "group";
+/// How long a job that is ended has after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
 /// The live output, kept beside the job.
 pub const OUTPUT: &str = "output.log";
 
@@ -204,6 +210,72 @@ impl Programs {
             Found::NotStarted => self.start(key).await?,
             Found::Running => Watched::Adopted,
         };
+        match self.found_after(key, watched).await? {
+            Found::Ended(ran) => Ok(Some(ran)),
+            Found::Lost => Ok(None),
+            Found::NotStarted => Err(Error::permanent(format!("{} ended before it started the program", Self::unit(key)))
+                .context(format!("running {key}"))
+                .remedy(format!("journalctl -u {} says why", Self::unit(key)))),
+            Found::Running => Err(Error::transient("it still runs").context(format!("running {key}"))),
+        }
+    }
+
+    /// Waits for the end of a job that an earlier agent began, and never starts it. `None`: there is no result, and none comes.
+    ///
+    /// # Errors
+    /// If it cannot be watched.
+    pub async fn follow(&self, key: &str) -> Result<Option<Ran>> {
+        let mut found = self.look(key).await?;
+        if found == Found::Running {
+            found = self.found_after(key, Watched::Adopted).await?;
+        }
+        match found {
+            Found::Ended(ran) => Ok(Some(ran)),
+            Found::Lost | Found::NotStarted => Ok(None),
+            Found::Running => Err(Error::transient("it still runs").context(format!("watching {key}"))),
+        }
+    }
+
+    /// Ends a job with everything that it started; one that has not begun never will. Gives back the result only of a job
+    /// that had ended by itself before.
+    ///
+    /// # Errors
+    /// If it cannot be ended, or not be seen to end. It can be asked again.
+    pub async fn end(&self, key: &str) -> Result<Option<Ran>> {
+        if let Found::Ended(ran) = self.look(key).await? {
+            return Ok(Some(ran));
+        }
+        let directory = Path::new("work").join(key);
+        self.state.create_dir(&directory, Attributes::mode(0o700))?;
+        // A runner that comes now finds that another one was there before it.
+        self.state.create_new(&directory.join(STARTED), b"", Attributes::mode(0o600))?;
+        match &self.systemd {
+            Some(systemd) => systemd.end(&Self::unit(key), GRACE).await?,
+            None => self.end_group(key).await?,
+        }
+        Ok(None)
+    }
+
+    /// The same where no systemd runs: the program's process group is ended, and its runner sees that.
+    async fn end_group(&self, key: &str) -> Result<()> {
+        let path = Path::new("work").join(key).join(GROUP);
+        for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+            // While its runner is there the number is nobody else's.
+            if !self.is_locked(key)? {
+                return Ok(());
+            }
+            if let Some(group) = self.state.read_json(&path)?.map(Pid::from_raw).filter(|group| group.as_raw() > 1) {
+                // It may have ended just now.
+                let _ = killpg(group, signal);
+            }
+            if self.clock.limit(GRACE, self.wait_for_lock(key)).await.is_some() {
+                return Ok(());
+            }
+        }
+        Err(Error::transient("it does not end").context(format!("ending {key}")))
+    }
+
+    async fn found_after(&self, key: &str, watched: Watched) -> Result<Found> {
         match (&self.systemd, watched) {
             (Some(systemd), _) => {
                 systemd.wait_until_stopped(&Self::unit(key)).await?;
@@ -214,14 +286,7 @@ impl Programs {
             }
             (None, Watched::Unit | Watched::Adopted) => self.wait_for_lock(key).await,
         }
-        match self.look(key).await? {
-            Found::Ended(ran) => Ok(Some(ran)),
-            Found::Lost => Ok(None),
-            Found::NotStarted => Err(Error::permanent(format!("{} ended before it started the program", Self::unit(key)))
-                .context(format!("running {key}"))
-                .remedy(format!("journalctl -u {} says why", Self::unit(key)))),
-            Found::Running => Err(Error::transient("it still runs").context(format!("running {key}"))),
-        }
+        self.look(key).await
     }
 
     /// Whether a runner is at the job now. Asks nobody but the disk.
@@ -336,6 +401,44 @@ pub fn key_of(id: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn without_systemd_a_job_is_ended_with_its_process_group_and_one_that_has_not_begun_never_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(Tree::open(dir.path()).unwrap());
+        let programs = Programs::new(state, None, Clock::system()).unwrap();
+        let script = |text: &str| Job { argv: ["/bin/sh", "-c", text].map(str::to_owned).to_vec(), ..Job::default() };
+        let ran = dir.path().join("ran");
+        programs.prepare("new", &script(&format!("touch {}", ran.display()))).unwrap();
+        assert_eq!(programs.end("new").await.unwrap(), None);
+        runner::run(&programs.directory("new"), &Clock::system()).unwrap();
+        assert!(!ran.exists());
+        assert_eq!((programs.follow("new").await.unwrap(), programs.look("new").await.unwrap()), (None, Found::Lost));
+
+        programs.prepare("hung", &script("sleep 600 & echo $!; wait; sleep 600")).unwrap();
+        let directory = programs.directory("hung");
+        let runner = std::thread::spawn(move || runner::run(&directory, &Clock::system()));
+        let group = programs.directory("hung").join(GROUP);
+        let begun = Clock::system().start();
+        while std::fs::read_to_string(&group).unwrap_or_default().is_empty() {
+            assert!(begun.elapsed() < Duration::from_mins(1), "it has not begun");
+            Clock::system().wait(Duration::from_millis(10)).await;
+        }
+        assert_eq!(programs.look("hung").await.unwrap(), Found::Running);
+        assert_eq!(programs.end("hung").await.unwrap(), None);
+        runner.join().unwrap().unwrap();
+        let Found::Ended(ended) = programs.look("hung").await.unwrap() else { panic!("no result") };
+        // It may be asked to end before it has said its first word.
+        if let Ok(background) = ended.stdout.trim().parse::<u32>() {
+            let stat = format!("/proc/{background}/stat");
+            let runs = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains("sleep") && !stat.contains(") Z "));
+            while runs() {
+                assert!(begun.elapsed() < Duration::from_mins(2), "something of it is left");
+                Clock::system().wait(Duration::from_millis(10)).await;
+            }
+        }
+        assert_eq!(programs.end("hung").await.unwrap(), Some(ended), "what has ended is not ended again");
+    }
 
     #[test]
     fn keys_are_safe_names_whatever_the_id() {

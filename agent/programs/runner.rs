@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::capture::{HeadAndTail, Log, drain, mask, traces};
-use super::{Job, LOCK, OUTPUT, RESULT, Ran, STARTED, encoded};
+use super::{GROUP, Job, LOCK, OUTPUT, RESULT, Ran, STARTED, encoded};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, Tree};
@@ -65,6 +65,8 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
     let log = Log::new(tree.append(Path::new(OUTPUT), Attributes::mode(0o600))?);
     let mut child = spawn(job)?;
     let group = Pid::from_raw(i32::try_from(child.id()).map_err(Error::permanent)?);
+    // For who ends the job. Not synced: after a power cut the group is gone as well.
+    write!(tree.append(Path::new(GROUP), Attributes::mode(0o600))?, "{group}")?;
     feed(&mut child, job.stdin.clone());
     let (streams, drained) = channel();
     let (enough, waited) = std::io::pipe()?;

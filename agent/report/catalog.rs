@@ -120,7 +120,7 @@ messages! {
         "Look at the unit's journal for what it did. heat-node-agent-guard.service normally keeps it from starting.";
     RequestUnreadable = "HNA-0116", Warning, "02118c5c9fe34a69a1b9cafc251e3ac7",
         "An order in the directory of requests cannot be understood and was put aside",
-        "It was renamed, not deleted, and nothing was done. Orders are written by `heat-node-agent rerun` and `forget` of the same version.",
+        "It was renamed, not deleted, and nothing was done. Orders are written by `heat-node-agent rerun`, `stop` and `forget` of the same version.",
         "Give the order again by its command, then remove the file that the cause names.";
     RequestRefused = "HNA-0117", Notice, "74d07ea15f7542fb8cb9d126ca3a7d3e",
         "An order of the operator was refused",
@@ -305,6 +305,22 @@ messages! {
     DeploymentBack = "HNA-0471", Notice, "782c40056d284ee6b8db0275b53d62c4",
         "A deployment that was let go is in the metadata again",
         "One answer of Heat did not list it, a later one does: a result that is known is sent, what never ran is run, and no script runs twice.",
+        "Nothing needs to be done.";
+    DeploymentReplaced = "HNA-0479", Warning, "f49b4275968d49b7a4cdf9cf9a3e744f",
+        "A script or hook runs whose deployment Heat has replaced or taken away",
+        "Nobody waits for its result, and those behind it wait for its end. It has the grace of [deploy] replaced_grace; then, if a fresh answer of Heat says the same, its unit is ended.",
+        "Nothing needs to be done. `heat-node-agent stop ID` ends it at once; `heat-node-agent logs ID` shows what it said.";
+    DeploymentEnded = "HNA-0480", Warning, "37186abdba744665bda42429c71a8c91",
+        "A script or hook was ended because Heat had replaced its deployment or taken it away",
+        "Every process of its unit was ended. Heat is not told: it does not wait for this deployment any more. It is not run again.",
+        "`heat-node-agent logs ID` shows how far it came. Have the script end by itself, or set [deploy] time_limit.";
+    DeploymentStopped = "HNA-0481", Error, "85150991e09449abb8106a7895ac7b1d",
+        "A script or hook was stopped by order of the operator",
+        "Every process of its unit was ended. Heat gets FAILURE if it still waits.",
+        "`heat-node-agent logs ID` shows how far it came. Update the stack to run it anew, or `heat-node-agent rerun ID`.";
+    DeploymentStopping = "HNA-0482", Notice, "2df5eba9667743daa1f4c76913ab1b89",
+        "A script or hook is to be stopped by order of the operator",
+        "Its processes get SIGTERM, ten seconds later SIGKILL.",
         "Nothing needs to be done.";
     OutputsRemoved = "HNA-0483", Notice, "aa3a71d39b1c412d8fcc5e86e2c5c288",
         "Outputs of old deployments were removed",

@@ -159,12 +159,17 @@ fn deployment(one: &DeploymentStatus) -> Condition {
             (Failed, Some(cause), Some(remedy))
         }
         _ if ended => (Ok, None, None),
-        "running" => (Waiting, Some("it runs".to_owned()), Some(format!("heat-node-agent logs {} --follow", one.id))),
+        "running" => (Waiting, Some(one.note.clone().unwrap_or_else(|| "it runs".to_owned())), Some(while_it_runs(one))),
         _ => (Waiting, Some("it waits for its turn".to_owned()), None),
     };
     let words = [one.group.as_str(), &one.action, &one.id].into_iter().filter(|word| !word.is_empty());
     let detail = Some(words.collect::<Vec<_>>().join(" "));
     Condition { id: Some(one.id.clone()), detail, since: one.since.clone(), cause, remedy, ..condition(&one.name, state) }
+}
+
+fn while_it_runs(one: &DeploymentStatus) -> String {
+    let look = format!("heat-node-agent logs {} --follow", one.id);
+    one.stop_command().map_or(look.clone(), |stop| format!("{look}; `{stop}` ends it"))
 }
 
 fn node(node: &NodeStatus) -> Condition {
@@ -659,7 +664,19 @@ mod tests {
         {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        let text = status.page(true);
+        let running = changed(|s| {
+            s.deployments =
+                vec![deployment("a", "script", "running", false), deployment("n", "kubernetes-node", "running", false)];
+            s.deployments[0].note = Some("Heat replaced it by b".into());
+        });
+        let now = Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap();
+        let text = running.page(true, now);
+        let lines = "has run for 4m05s; `heat-node-agent stop a` ends it\n            Heat replaced it by b\n";
+        assert!(text.contains(lines) && !text.contains("stop n"), "{text}");
+        let text = page(&tree(&running, true), now);
+        assert!(text.contains("logs a --follow; `heat-node-agent stop a` ends it") && !text.contains("stop n"), "{text}");
+        assert!(text.contains("why:    Heat replaced it by b"), "{text}");
+        let text = status.page(true, Timestamp(0));
         assert!(text.contains("  certificates: the first to end is server, 2026-06-01T00:00:00Z\n    server ends at"), "{text}");
     }
 }

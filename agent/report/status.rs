@@ -5,7 +5,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::event::Phase;
+use super::text::duration;
 use super::timeline::Lap;
+use crate::clock::Timestamp;
 
 /// Version of the document: raised where a member changes its meaning or goes.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -262,7 +264,7 @@ pub struct DeploymentStatus {
     pub status_code: Option<i32>,
     /// The agent's own reason for a failure.
     pub reason: Option<String>,
-    /// Why Heat was not told, where it was not.
+    /// Why Heat was not told, where it was not; of a script that runs, why it is about to be ended.
     pub note: Option<String>,
     /// Whether the metadata still asks for it.
     pub listed: bool,
@@ -274,6 +276,21 @@ pub struct DeploymentStatus {
     /// Whether Heat was to hear of the result and never will.
     #[serde(default)]
     pub undelivered: bool,
+}
+
+impl DeploymentStatus {
+    /// The command that ends it, while it is a script or hook that runs.
+    #[must_use]
+    pub fn stop_command(&self) -> Option<String> {
+        let runs = self.state == "running" && self.group != "kubernetes-node";
+        runs.then(|| format!("heat-node-agent stop {}", self.id))
+    }
+
+    /// How long it has run, and the command that ends it.
+    fn run_time(&self, now: Timestamp) -> Option<String> {
+        let since = self.since.as_deref().and_then(Timestamp::parse_rfc3339)?;
+        Some(format!("has run for {}; `{}` ends it", duration(now.since(since)), self.stop_command()?))
+    }
 }
 
 /// The node.
@@ -491,7 +508,7 @@ impl Status {
 
     /// The page for people.
     #[must_use]
-    pub fn page(&self, running: bool) -> String {
+    pub fn page(&self, running: bool, now: Timestamp) -> String {
         use super::text::escaped;
         let mut lines = Vec::new();
         let state =
@@ -546,6 +563,7 @@ impl Status {
                 escaped(&one.name),
                 escaped(&one.id)
             ));
+            lines.extend(one.run_time(now).map(|text| format!("            {}", escaped(&text))));
             lines.extend(one.reason.iter().chain(&one.note).map(|text| format!("            {}", escaped(text))));
         }
         if self.deployments.is_empty() {
@@ -597,14 +615,14 @@ mod tests {
             left_over: vec!["/f".into()],
             ..status.identity.unwrap()
         });
-        let page = status.page(true);
+        let page = status.page(true, Timestamp(0));
         for part in ["instance: a (SMBIOS)\n", "copy of instance b, whose state is in /aside/1", "NOT USED: /f", "remedy: "] {
             assert!(page.contains(part), "{part} in {page}");
         }
         assert!(status.is_degraded());
         status.identity =
             Some(IdentityStatus { cause: Some("why".into()), remedy: Some("do".into()), ..IdentityStatus::default() });
-        let page = status.page(true);
+        let page = status.page(true, Timestamp(0));
         assert!(
             status.is_degraded() && page.contains("instance: UNKNOWN, nothing is run or sent: why\n  remedy: do\n"),
             "{page}"
@@ -621,7 +639,7 @@ mod tests {
         status.sources[0].failures = 3;
         status.sources[0].cause = Some("connection refused\x1b[2J".into());
         status.sources[0].remedy = Some("look at heat-api-cfn".into());
-        let page = status.page(false);
+        let page = status.page(false, Timestamp(0));
         assert!(status.is_degraded());
         for part in ["NOT RUNNING", "FAILING (3 times)", "connection refused\\u{1b}", "remedy: look at heat-api-cfn"] {
             assert!(page.contains(part), "{part} in {page}");

@@ -87,6 +87,12 @@ pub const KEYS: &[Key] = &[
     key("deploy.groups", Rule::Words, "", "Groups of deployments that this image allows; all if left out."),
     key("deploy.time_limit", Rule::Number(0, 7 * 86_400), "0", "Seconds that one hook may run; 0 for no limit."),
     key(
+        "deploy.replaced_grace",
+        Rule::Number(0, 3600),
+        "30",
+        "Seconds that a script or hook may go on once Heat has replaced its deployment or taken it away; then its unit is ended.",
+    ),
+    key(
         "deploy.hook_dirs",
         Rule::Paths,
         "[\"/usr/libexec/heat-config/hooks\", \"/var/lib/heat-config/hooks\"]",
@@ -163,6 +169,7 @@ pub(super) struct SourcesFragment {
 pub(super) struct DeployFragment {
     pub(super) groups: Option<Vec<String>>,
     pub(super) time_limit: Option<u64>,
+    pub(super) replaced_grace: Option<u64>,
     pub(super) hook_dirs: Option<Vec<PathBuf>>,
     pub(super) deployed_dir: Option<PathBuf>,
     pub(super) keep: Option<u64>,
@@ -247,6 +254,7 @@ impl Fragment {
         take(&mut self.sources.timeout, stronger.sources.timeout);
         take(&mut self.deploy.groups, stronger.deploy.groups);
         take(&mut self.deploy.time_limit, stronger.deploy.time_limit);
+        take(&mut self.deploy.replaced_grace, stronger.deploy.replaced_grace);
         take(&mut self.deploy.hook_dirs, stronger.deploy.hook_dirs);
         take(&mut self.deploy.deployed_dir, stronger.deploy.deployed_dir);
         take(&mut self.deploy.keep, stronger.deploy.keep);

@@ -146,6 +146,8 @@ pub struct Deploy {
     pub groups: Option<Vec<String>>,
     /// Limit for one hook; `None` is none.
     pub time_limit: Option<Duration>,
+    /// How long one goes on after Heat replaced its deployment or took it away.
+    pub replaced_grace: Duration,
     /// Where hooks are looked for, first match wins.
     pub hook_dirs: Vec<PathBuf>,
     /// The replaced tools' record.
@@ -349,6 +351,7 @@ impl From<Fragment> for Settings {
             deploy: Deploy {
                 groups: deploy.groups,
                 time_limit: deploy.time_limit.filter(|seconds| *seconds > 0).map(Duration::from_secs),
+                replaced_grace: Duration::from_secs(deploy.replaced_grace.unwrap_or(30)),
                 hook_dirs: paths(deploy.hook_dirs, &["/usr/libexec/heat-config/hooks", "/var/lib/heat-config/hooks"]),
                 deployed_dir: deploy.deployed_dir.unwrap_or_else(|| "/var/lib/heat-config/deployed".into()),
                 keep: usize::try_from(deploy.keep.unwrap_or(200)).unwrap_or(usize::MAX),

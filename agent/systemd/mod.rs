@@ -34,6 +34,10 @@ pub use unit::{Enabled, JobOutcome, UnitState};
 
 /// The D-Bus name of the error that a unit of this name is loaded already.
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
+/// The D-Bus names of the errors that there is nothing to stop or to kill.
+const NOTHING_THERE: [&str; 2] = ["org.freedesktop.systemd1.NoSuchUnit", "org.freedesktop.systemd1.NoSuchProcess"];
+/// The signal that no process can ignore.
+const SIGKILL: i32 = nix::sys::signal::Signal::SIGKILL as i32;
 /// How often a unit is looked at where no signal came.
 const POLL: Duration = Duration::from_secs(2);
 /// How a job gets along with those that are queued: it takes the place of a conflicting one.
@@ -150,6 +154,27 @@ impl Systemd {
     /// As [`Systemd::start`].
     pub async fn stop(&self, name: &str) -> Result<JobOutcome> {
         self.change(name, Verb::Stop).await
+    }
+
+    /// Ends every process of a unit's control group: they are asked by SIGTERM and, after `grace`, no longer asked (SIGKILL).
+    /// Returns when nothing of it runs.
+    ///
+    /// # Errors
+    /// If systemd cannot be reached or refuses. A unit that does not exist is ended.
+    pub async fn end(&self, name: &str, grace: Duration) -> Result<()> {
+        self.ask_to_end(name, "StopUnit", Arguments::of((name.to_owned(), REPLACE))).await?;
+        let clock = self.0.link.clock();
+        while clock.limit(grace, self.wait_until_stopped(name)).await.transpose()?.is_none() {
+            self.ask_to_end(name, "KillUnit", Arguments::of((name.to_owned(), "all", SIGKILL))).await?;
+        }
+        Ok(())
+    }
+
+    async fn ask_to_end(&self, name: &str, method: &str, arguments: Arguments) -> Result<()> {
+        match self.0.link.ask(ANSWER, &Call::to_manager(method, arguments)).await {
+            Err(fault) if fault.name().is_some_and(|error| NOTHING_THERE.contains(&error)) => Ok(()),
+            answer => answer.map(drop).context(|| format!("ending {name}")),
+        }
     }
 
     /// Clears the failed state of a unit and the counter of its start limit. A unit that is not loaded has neither.

@@ -10,6 +10,7 @@
 
 mod begin;
 mod disk;
+pub(in crate::commands) mod ending;
 mod orders;
 mod settle;
 pub(super) mod view;
@@ -92,6 +93,8 @@ pub(super) struct Agent {
     /// The script or hook that runs.
     hook: Lane<(String, Result<Option<Ran>>)>,
     hook_id: Option<String>,
+    /// Whether that one is to be ended.
+    leaving: ending::Leaving,
     /// The node that is being brought up.
     bring_up: Lane<(String, node::Done)>,
     /// What is still to be done of the list in force.
@@ -210,6 +213,7 @@ impl Agent {
             notify: Notify::default(),
             hook: None,
             hook_id: None,
+            leaving: ending::Leaving::default(),
             bring_up: None,
             worklist: Worklist::default(),
             disk: disk::Disk::default(),
@@ -346,12 +350,12 @@ impl Agent {
         let watchdog = Notify::interval();
         let page = self.page_is_old.then(|| self.until_page());
         let more = (self.worklist.goes_on && self.trouble.is_none()).then_some(Duration::ZERO);
-        let pause = [wake, watchdog, page, more].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
+        let grace = self.until_grace_is_over().filter(|_| self.trouble.is_none());
+        let pause = [wake, watchdog, page, more, grace].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
         tokio::select! {
             change = self.collector.changed() => self.polled(change),
             (id, ran) = lane(&mut self.hook) => {
-                self.hook = None;
-                self.hook_id = None;
+                self.hook_left();
                 self.hook_ended(&id, ran);
             }
             (id, done) = lane(&mut self.bring_up) => {

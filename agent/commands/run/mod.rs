@@ -27,6 +27,7 @@ use crate::settings::{Loaded, Warning};
 use crate::systemd::Systemd;
 
 use agent::Agent;
+pub(super) use agent::ending::stopped;
 use instance::Place;
 pub(super) use instance::check as check_instance;
 pub(super) use node::{understand, wait_id};
@@ -89,7 +90,7 @@ fn event(warning: &Warning) -> Event {
 
 /// The system bus; `None` where no systemd runs. A bus that does not answer where systemd runs is an error: as children
 /// inside the sandbox scripts would fail, and end with us. systemd starts us again.
-async fn connect(report: &Report) -> Result<Option<Systemd>> {
+pub(super) async fn connect(report: &Report) -> Result<Option<Systemd>> {
     if !sd_notify::booted().unwrap_or(false) {
         report.emit(Event::new(Code::NoSystemd, "no systemd runs here: scripts run as children of the agent"));
         return Ok(None);

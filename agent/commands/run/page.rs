@@ -12,7 +12,7 @@ use crate::commands::masking::without_url_users;
 use crate::commands::status::FILE;
 use crate::converge::certificates::{Look, Turn, Verdict, next};
 use crate::converge::volumes::Sight;
-use crate::deploy::{Generation, GenerationState, Record};
+use crate::deploy::{Generation, GenerationState, Record, State};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::status::{
@@ -32,6 +32,7 @@ pub(super) fn of(agent: &Agent) -> Status {
     let snapshot = agent.collector.snapshot();
     let identity = identity(agent);
     let waits = snapshot.authority.is_none();
+    let outlook = agent.running().and_then(|record| agent.outlook(record));
     Status {
         schema_version: SCHEMA_VERSION,
         agent: this_process(agent.started),
@@ -39,7 +40,7 @@ pub(super) fn of(agent: &Agent) -> Status {
         phase: agent.phase,
         summary: summary(agent),
         sources: sources(snapshot),
-        deployments: deployments(&agent.journal.all(), snapshot),
+        deployments: deployments(&agent.journal.all(), snapshot, outlook.as_deref()),
         node: agent.generations.current().map(|current| NodeStatus {
             drifted: agent.drifted,
             steps: agent.report.steps(),
@@ -111,7 +112,7 @@ pub(in crate::commands) fn of_state(
         identity: None,
         summary: "the daemon has not run since boot".to_owned(),
         sources: sources(snapshot),
-        deployments: deployments(&records.iter().collect::<Vec<_>>(), snapshot),
+        deployments: deployments(&records.iter().collect::<Vec<_>>(), snapshot, None),
         node: generation.map(node),
         signals: signals(waiting),
         conditions: Vec::new(),
@@ -134,7 +135,8 @@ fn sources(snapshot: &Snapshot) -> Vec<SourceStatus> {
     snapshot.sources.iter().map(source).collect()
 }
 
-fn deployments(records: &[&Record], snapshot: &Snapshot) -> Vec<DeploymentStatus> {
+/// `outlook`: what is known of the end of the one script or hook that runs.
+fn deployments(records: &[&Record], snapshot: &Snapshot, outlook: Option<&str>) -> Vec<DeploymentStatus> {
     let listed = ids(snapshot);
     let deployment = |record: &&Record| DeploymentStatus {
         id: record.id.clone(),
@@ -144,7 +146,7 @@ fn deployments(records: &[&Record], snapshot: &Snapshot) -> Vec<DeploymentStatus
         state: record.state.as_str().to_owned(),
         status_code: record.outcome.as_ref().map(|outcome| outcome.status),
         reason: record.outcome.as_ref().and_then(|outcome| outcome.reason.clone()),
-        note: record.note.clone(),
+        note: if record.state == State::Running && record.is_job() { outlook.map(str::to_owned) } else { record.note.clone() },
         listed: listed.contains(&record.id),
         failed: record.failed(),
         since: Some(record.finished.or(record.started).unwrap_or(record.seen).rfc3339()),
@@ -389,7 +391,7 @@ mod tests {
             let outcome = Outcome::refused("HNA-0406 why".to_owned());
             journal.refuse(&format!("d{number:02}"), "", SignalTarget::None, None, outcome).unwrap();
         }
-        let shown = deployments(&journal.all(), &listing(vec![json!({"id": "d01"})]));
+        let shown = deployments(&journal.all(), &listing(vec![json!({"id": "d01"})]), None);
         let ids: Vec<_> = shown.iter().map(|one| one.id.as_str()).collect();
         assert_eq!((ids.len(), &ids[..2]), (SHOWN + 1, &["d01", "d10"][..]));
         assert!(shown[0].failed && shown[0].listed);

@@ -76,6 +76,7 @@ impl Agent {
 
     fn begin(&mut self) -> Result<()> {
         self.drop_superseded_bring_up()?;
+        self.look_after_hook()?;
         self.plan_work();
         let mut ended = self.refuse_wrong()?;
         self.worklist.goes_on = ended >= AT_ONCE;

@@ -160,7 +160,8 @@ async fn a_script_that_leaves_and_comes_back_is_taken_up_where_it_was() {
     drop(agent);
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     look(&mut agent, &fake, &[]).await;
-    assert_eq!(let_go(&agent), Some(State::Running));
+    let watched = (let_go(&agent), agent.hook_id.as_deref());
+    assert_eq!(watched, (None, Some("id-s1")), "it is watched as long as it may run, and not let go before");
     let job = Path::new("state/work").join(agent.journal.get("id-s1").unwrap().job());
     let ran = Ran { stdout: "once\n".into(), ..Ran::default() };
     Tree::open(dir.path()).unwrap().write_json(&job.join(RESULT), &ran, Attributes::mode(0o600)).unwrap();

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::view::{ids, lists_all, result_key};
+use super::ending::job_event;
+use super::view::{gone, ids, lists_all, result_key};
 use super::{Agent, FALSE_START_LIMIT, node};
 use crate::collect::Change;
 use crate::deploy::{self, Generation, GenerationState, Outcome, Record, SIGNAL_LIMIT, State, hooks};
 use crate::error::{Error, Kind, Result};
 use crate::metadata::{Deployment, SignalTarget};
-use crate::programs::{Programs, Ran};
+use crate::programs::Ran;
 use crate::report::{Code, Event, Phase};
 use crate::signal::{About, Destination, Entry, Fate, Sent};
 
@@ -86,12 +87,15 @@ impl Agent {
         Ok(())
     }
 
-    /// Work of an earlier run of the agent whose deployment is gone: nobody waits for its result any more.
+    /// Work of an earlier run of the agent whose deployment is gone: nobody waits for its result any more. A script or hook that
+    /// may still run is taken over and ended first.
     fn let_go_of_unlisted(&mut self, listed: &BTreeSet<String>) {
         let freshness = self.collector.snapshot().freshness();
         let in_lane = |id: &String| self.hook_id.as_ref() == Some(id) || self.bring_up_id.as_ref() == Some(id);
+        let may_run = |record: &Record| record.state == State::Running && record.is_job();
         let orphaned = |record: &&Record| {
             record.state <= State::Running
+                && !may_run(record)
                 && !listed.contains(&record.id)
                 && !in_lane(&record.id)
                 && freshness.covers(record.since)
@@ -127,49 +131,55 @@ impl Agent {
 
     pub(super) fn hook_ended(&mut self, id: &str, ran: Result<Option<Ran>>) {
         let Some(record) = self.journal.get(id).cloned() else { return };
-        let unit = Programs::unit(&record.job());
-        let event = |code, message: String| {
-            Event::new(code, message).phase(Phase::Deploy).deployment(&record.id, &record.name).foreign_unit(&unit)
-        };
-        let outcome = match ran {
-            Err(error) if error.kind() == Kind::Permanent && self.false_start(id) => {
-                self.report.emit(
-                    event(Code::DeploymentFailed, format!("deployment {} could not be started", record.name)).error(&error),
-                );
-                Outcome::refused(node::sentence(Code::DeploymentFailed, &error))
+        let recorded = match (&record.ending, ran) {
+            (Some(ending), Ok(ran)) => self.ended_early(&record, ending, ran),
+            (None, Err(error)) if error.kind() == Kind::Permanent && self.false_start(id) => {
+                let message = format!("deployment {} could not be started", record.name);
+                self.report.emit(job_event(Code::DeploymentFailed, &record, message).error(&error));
+                self.end(id, Outcome::refused(node::sentence(Code::DeploymentFailed, &error)))
             }
-            Err(error) => {
+            (_, Err(error)) => {
                 self.trouble(&format!("running deployment {}", record.name), &error);
                 return;
             }
-            Ok(None) => {
-                let error = Error::permanent("interrupted: its unit ended without a result, and a script is never run twice")
-                    .remedy("see how far it came, then update the stack to run it anew");
-                self.report.emit(
-                    event(Code::DeploymentInterrupted, format!("deployment {} was interrupted", record.name)).error(&error),
-                );
-                Outcome::refused(node::sentence(Code::DeploymentInterrupted, &error))
-            }
-            Ok(Some(ran)) => {
-                let (timed_out, duration) = (ran.timed_out, Duration::from_millis(ran.duration_ms));
-                let outcome = Outcome::of(&record.group, ran);
-                let code = match (outcome.fails(&record.outputs), timed_out) {
-                    (false, _) => Code::DeploymentSucceeded,
-                    (true, true) => Code::DeploymentTimedOut,
-                    (true, false) => Code::DeploymentFailed,
-                };
-                let mut told =
-                    event(code, format!("deployment {} ended with status {}", record.name, outcome.status)).duration(duration);
-                if let Some(reason) = &outcome.reason {
-                    told = told.cause(reason.clone());
-                }
-                self.report.emit(told);
-                outcome
+            (None, Ok(None)) => match gone(self.collector.snapshot(), &record) {
+                Some(why) => self.let_go(&record, &format!("{why}, before it ended")),
+                None => self.interrupted(&record),
+            },
+            (None, Ok(Some(ran))) => {
+                let outcome = self.outcome_of(&record, ran);
+                self.end(id, outcome)
             }
         };
-        if let Err(error) = self.end(id, outcome).and_then(|()| self.job_ended(id)) {
+        if let Err(error) = recorded.and_then(|()| self.job_ended(id)) {
             self.trouble("recording a result", &error);
         }
+    }
+
+    fn interrupted(&mut self, record: &Record) -> Result<()> {
+        let error = Error::permanent("interrupted: its unit ended without a result, and a script is never run twice")
+            .remedy("see how far it came, then update the stack to run it anew");
+        let message = format!("deployment {} was interrupted", record.name);
+        self.report.emit(job_event(Code::DeploymentInterrupted, record, message).error(&error));
+        self.end(&record.id, Outcome::refused(node::sentence(Code::DeploymentInterrupted, &error)))
+    }
+
+    /// What became of a script or hook that ended by itself, which is said.
+    pub(super) fn outcome_of(&self, record: &Record, ran: Ran) -> Outcome {
+        let (timed_out, duration) = (ran.timed_out, Duration::from_millis(ran.duration_ms));
+        let outcome = Outcome::of(&record.group, ran);
+        let code = match (outcome.fails(&record.outputs), timed_out) {
+            (false, _) => Code::DeploymentSucceeded,
+            (true, true) => Code::DeploymentTimedOut,
+            (true, false) => Code::DeploymentFailed,
+        };
+        let message = format!("deployment {} ended with status {}", record.name, outcome.status);
+        let mut told = job_event(code, record, message).duration(duration);
+        if let Some(reason) = &outcome.reason {
+            told = told.cause(reason.clone());
+        }
+        self.report.emit(told);
+        outcome
     }
 
     /// Counts a job that ended before its program was started; `true` when that is no accident any more.
@@ -313,4 +323,4 @@ impl Agent {
 
 #[cfg(test)]
 #[path = "settle_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -19,7 +19,7 @@ use crate::settings::Settings;
 
 /// Where a pass reads its document: what `--metadata` names, or what cloud-init left.
 const GIVEN: &str = "document.json";
-const BOOT: &str = "var/lib/heat-cfntools/cfn-init-data";
+pub(in crate::commands::run::agent) const BOOT: &str = "var/lib/heat-cfntools/cfn-init-data";
 
 /// One full pass with this document; the state it leaves, what it said, and the records.
 async fn pass(place: &str, document: &Value) -> (tempfile::TempDir, Vec<Event>, Vec<Record>) {
@@ -39,7 +39,7 @@ async fn pass_in(dir: &Path, place: &str, document: &Value) -> (Vec<Event>, Vec<
 }
 
 /// An agent before its first poll.
-async fn open_in(dir: &Path, place: &str, document: &Value) -> (Agent, Report) {
+pub(in crate::commands::run::agent) async fn open_in(dir: &Path, place: &str, document: &Value) -> (Agent, Report) {
     let tree = Arc::new(Tree::open(dir).unwrap());
     tree.create_dir_all(Path::new("var/lib/heat-cfntools"), Attributes::mode(0o755)).unwrap();
     tree.write(Path::new(place), document.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();

@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use crate::collect::{Authority, Snapshot};
 use crate::commands::own::own;
+use crate::deploy::Record;
 use crate::settings::SourceName;
 use crate::signal::View;
 
@@ -28,6 +31,23 @@ pub(in crate::commands::run) fn ids(snapshot: &Snapshot) -> Arc<BTreeSet<String>
 /// Whether a source that answered was let in by Keystone. A temporary URL is Swift's own, a file nobody's.
 fn asks_keystone(source: &str) -> bool {
     [SourceName::Cfn, SourceName::Heat].iter().any(|name| name.as_str() == source)
+}
+
+/// Why Heat waits for a deployment no more: its entry is gone, or one of the same resource is newer. `None` while it may
+/// wait, or where no answer of Heat's own says so.
+pub(super) fn gone(snapshot: &Snapshot, record: &Record) -> Option<String> {
+    let list = snapshot.deployments.as_ref().filter(|_| lists_all(snapshot))?;
+    let is_listed = list.lists(&record.id);
+    let text = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let made = |id: &str| list.values().find(|entry| text(entry, "id") == id).map(|entry| text(&entry, "creation_time"));
+    let newest = record.resource.as_ref().and_then(|resource| list.newest().get(resource).cloned());
+    // Of two of the same second nobody can say which is newer.
+    let is_newer = |id: &String| *id != record.id && (!is_listed || made(id) > made(&record.id));
+    match newest.filter(is_newer) {
+        Some(newer) => Some(format!("Heat replaced it by {newer}")),
+        None if is_listed => None,
+        None => Some("it is gone from the metadata".to_owned()),
+    }
 }
 
 /// What the outbox needs of a snapshot.
@@ -86,6 +106,38 @@ mod tests {
             [("new", "2026-03-01T12:00:01Z"), ("old", "2026-03-01T12:00:00Z")],
         ] {
             assert_eq!(view(&snapshot(Some("cfn"), Some(&order))).newest[&resource], "new");
+        }
+    }
+
+    #[test]
+    fn a_deployment_is_gone_where_heats_own_list_lacks_it_or_has_a_newer_one_of_its_resource() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(crate::files::Tree::open(dir.path()).unwrap());
+        let mut journal = crate::deploy::Journal::open(
+            state,
+            None,
+            9,
+            crate::clock::Clock::manual(crate::clock::Timestamp(1)),
+            &crate::report::Report::kept(),
+        )
+        .unwrap();
+        let target = crate::metadata::SignalTarget::None;
+        let resource = Some(("s/1".to_owned(), "r".to_owned()));
+        journal.refuse("a", "a", target, resource, crate::deploy::Outcome::default()).unwrap();
+        let record = journal.get("a").unwrap();
+        for (source, entries, expected) in [
+            (Some("cfn"), Some(&[("a", "1")][..]), None),
+            (Some("cfn"), Some(&[]), Some("it is gone from the metadata")),
+            (Some("cfn"), Some(&[("b", "2")]), Some("Heat replaced it by b")),
+            (Some("cfn"), Some(&[("b", "0")]), Some("Heat replaced it by b")),
+            (Some("cfn"), Some(&[("b", "2"), ("a", "1")]), Some("Heat replaced it by b")),
+            // Of the same second, or older: nobody can say that it is newer.
+            (Some("cfn"), Some(&[("b", "1"), ("a", "1"), ("c", "0")]), None),
+            (Some("cfn"), None, None),
+            (Some("file"), Some(&[]), None),
+            (None, Some(&[]), None),
+        ] {
+            assert_eq!(gone(&snapshot(source, entries), record).as_deref(), expected, "{source:?} {entries:?}");
         }
     }
 
