@@ -45,6 +45,10 @@ pub const ANSWER_MEMORY: usize = 2 * MIB;
 /// Memory of one file of the agent's own state while it is read. Only records of versions that kept outputs in them come near.
 pub const STATE_FILE_MEMORY: usize = 20 * MIB;
 
+/// Bytes of the entry of the generation before the newest one, which lies in the same file of the state. Of a larger one nothing is
+/// kept: parameters of a node take a tenth of it.
+pub const ENTRY_BEFORE: usize = 512 * KIB;
+
 /// Memory of the records of deployments that the metadata does not list any more; the oldest go first. What is listed is bounded
 /// by [`DOCUMENT_BYTES`].
 pub const RECORDS_MEMORY: usize = 2 * MIB;

@@ -10,9 +10,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-pub use network::{EtcdAccess, FlannelStore, Peer, Peers, PodRoutes};
+pub use network::{EtcdAccess, EtcdMember, FlannelStore, Peer, Peers, PodRoutes};
 pub use trust::{
-    Authority, Certificate, ClientIdentity, Issuer, KeyType, MagnumAccess, MagnumUser, Material, Pair, Rotation, Signer, Trust,
+    Authority, Certificate, ClientIdentity, Issuer, KeyType, MagnumAccess, MagnumUser, Material, Pair, Rotation, Share, Signer,
+    Trust,
 };
 
 /// Everything that one generation of a node's parameters asks for.
@@ -38,6 +39,8 @@ pub struct Desired {
     pub objects: Vec<Object>,
     /// The description of flannel's network in etcd: written by masters, waited for by the others.
     pub flannel: Option<FlannelStore>,
+    /// Where this node's own member of etcd answers, on masters.
+    pub etcd: Option<EtcdMember>,
 }
 
 impl Desired {

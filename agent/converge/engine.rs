@@ -96,12 +96,14 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
         outcome: Converged::default(),
         at_work: String::new(),
         early: Vec::new(),
+        touched: false,
     };
     context.report.begin_laps();
     let result = run.all().await;
     match result {
         Ok(()) => Ok(run.outcome),
         Err(mut failure) => {
+            failure.touched = run.touched;
             context.report.lap_ends(&run.at_work, running.millis(), ConditionState::Failed);
             if let Some(unit) = failure.unit.as_ref().filter(|_| !failure.unstartable) {
                 let said = context.clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default();
@@ -135,6 +137,8 @@ struct Run<'a, U, V, P, C> {
     at_work: String,
     /// The last of the steps that come before the graph, which are done one after the other.
     early: Vec<String>,
+    /// Whether anything of the machine may have changed.
+    touched: bool,
 }
 
 /// How a step ended.
@@ -226,6 +230,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         self.owed.clone_from(&observed.pending);
         self.time("plan", &taken);
 
+        self.touched = true;
         let unowned = self.write_early(&plan)?;
         self.enable_and_reload(&plan).await?;
         self.at(FILES, ConditionState::Ok);

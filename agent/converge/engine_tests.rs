@@ -618,6 +618,7 @@ async fn what_the_image_lacks_is_told_before_a_volume_is_touched() {
     let fake = Fake::new(&machine.clock, &[("systemd-sysctl.service", "active"), ("etcd.service", "active")]);
     let failure = machine.converge(&node(), &fake).await.unwrap_err();
     assert_eq!((failure.code, failure.unit.as_deref()), (Code::UnitMissing, Some("docker.service")));
+    assert!(failure.touched, "files were written");
     assert!(!fake.take_log().contains(&"volume runtime".to_owned()));
     assert_eq!(machine.codes().last(), Some(&Code::UnitMissing));
     let steps = machine.steps();
@@ -1455,7 +1456,7 @@ async fn a_network_that_is_refused_changes_nothing_before() {
     let machine = Machine::new(manual());
     let fake = Fake::new(&machine.clock, &[("flanneld.service", "inactive")]);
     let failure = machine.converge(&of_flannel("refused"), &fake).await.unwrap_err();
-    assert_eq!((failure.code, failure.step.as_str()), (Code::FlannelKeyFailed, "flannel key"));
+    assert_eq!((failure.code, failure.step.as_str(), failure.touched), (Code::FlannelKeyFailed, "flannel key", false));
     assert_eq!(machine.read("/etc/network.json"), None);
     assert_eq!(fake.take_log(), Vec::<String>::new());
 }

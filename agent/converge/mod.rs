@@ -11,6 +11,7 @@ pub mod certificates;
 pub mod engine;
 #[cfg(test)]
 mod engine_tests;
+mod etcd;
 pub mod flannel;
 mod gates;
 mod graph;
@@ -43,9 +44,16 @@ pub use plan::{Plan, plan};
 
 use crate::desired::{ClientIdentity, Desired, Object, Volume};
 use crate::error::{Error, Result};
+use crate::files::Tree;
 use crate::listeners::Holder;
 use crate::report::{Code, Event, Phase};
 use crate::systemd::{Enabled, JobOutcome, Systemd, UnitState};
+
+/// Whether a file that this unit reads was written and the unit was not restarted since.
+#[must_use]
+pub fn is_owed_a_restart(root: &Tree, unit: &str) -> bool {
+    pending::read(root).contains(unit)
+}
 
 /// The node is as it should be, and measured as good.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,6 +81,8 @@ pub struct Failure {
     pub rule: Option<String>,
     /// What the operator can do.
     pub remedy: String,
+    /// Whether anything of the machine may have been changed before it.
+    pub touched: bool,
 }
 
 impl Failure {
@@ -80,7 +90,7 @@ impl Failure {
     #[must_use]
     pub fn new(code: Code, step: impl Into<String>, cause: impl Into<String>) -> Self {
         let remedy = code.entry().remedy.to_owned();
-        Self { code, step: step.into(), unit: None, unstartable: false, cause: cause.into(), rule: None, remedy }
+        Self { code, step: step.into(), unit: None, unstartable: false, cause: cause.into(), rule: None, remedy, touched: true }
     }
 
     /// A failure whose cause, rule and remedy are an error's.
@@ -106,6 +116,13 @@ impl Failure {
     pub fn unstartable(mut self, unit: impl Into<String>) -> Self {
         self.unstartable = true;
         self.unit(unit)
+    }
+
+    /// Says that it came before the first change.
+    #[must_use]
+    pub fn untouched(mut self) -> Self {
+        self.touched = false;
+        self
     }
 
     /// Names the rule behind it.

@@ -416,6 +416,7 @@ fn missing(volume: &Volume, reason: &str, deadline: Duration) -> Failure {
         step: "find".to_owned(),
         unit: None,
         unstartable: false,
+        touched: true,
         cause: format!("within {} s: {reason}", deadline.as_secs()),
         rule: Some(format!("the {} store lies on volume {}", volume.role, volume.disk)),
         remedy: match &volume.disk {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::budgets::ENTRY_BEFORE;
 use crate::error::Result;
 use crate::files::{Attributes, Tree};
 use crate::report::timeline::Lap;
@@ -52,6 +53,68 @@ pub struct Generation {
     /// The same steps against time; of a rejected one up to its failure. Records of earlier versions have none.
     #[serde(default)]
     pub laps: Vec<Lap>,
+    /// Whether anything of it may have reached the node. Of an earlier version's records nobody knows.
+    #[serde(default = "yes")]
+    pub touched: bool,
+    /// Whether one before it failed on its way, so that the node was between two generations already.
+    #[serde(default)]
+    pub torn: bool,
+    /// The last one that was in place, until this one is.
+    #[serde(default)]
+    pub before: Option<Before>,
+}
+
+/// A generation that was in place, as far as it takes to look after the node by it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Before {
+    /// Its number.
+    pub number: u64,
+    /// Its deployment's entry. Holds secrets.
+    pub entry: Value,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What a node is looked after by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reference {
+    /// The generation's number.
+    pub generation: u64,
+    /// Its deployment's entry.
+    pub entry: Value,
+    /// What the node has of it.
+    pub extent: Extent,
+}
+
+/// How much of a generation a node has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// Some of it: it failed on its way.
+    Part,
+    /// None of it, and it never had another one.
+    Nothing,
+}
+
+impl Generation {
+    /// What the node is looked after by; nothing while it is being changed.
+    ///
+    /// A generation that failed before it changed anything leaves the node as the one before it asked. One that failed later leaves
+    /// something between the two, and what was asked for last is what the operator expects to see there.
+    #[must_use]
+    pub fn reference(&self) -> Option<Reference> {
+        let (number, entry, extent) = match (self.state, &self.before) {
+            (GenerationState::Applying, _) => return None,
+            (GenerationState::Applied, _) => (self.number, &self.entry, Extent::Whole),
+            (GenerationState::Rejected, _) if self.touched => (self.number, &self.entry, Extent::Part),
+            (GenerationState::Rejected, Some(before)) => (before.number, &before.entry, Extent::Whole),
+            (GenerationState::Rejected, None) => (self.number, &self.entry, Extent::Nothing),
+        };
+        Some(Reference { generation: number, entry: entry.clone(), extent })
+    }
 }
 
 /// Keeps the newest generation on disk.
@@ -96,6 +159,13 @@ impl Generations {
             Some(current) => current.number + 1,
             None => 1,
         };
+        let before = self.current.as_ref().and_then(|current| match current.state {
+            GenerationState::Applied if current.entry.to_string().len() > ENTRY_BEFORE => None,
+            GenerationState::Applied => Some(Before { number: current.number, entry: current.entry.clone() }),
+            GenerationState::Applying | GenerationState::Rejected => current.before.clone(),
+        });
+        let is_between = |current: &Generation| current.state != GenerationState::Applied && current.touched;
+        let torn = self.current.as_ref().is_some_and(is_between);
         self.put(Generation {
             schema: 1,
             number,
@@ -106,8 +176,20 @@ impl Generations {
             reason: None,
             timings: Vec::new(),
             laps: Vec::new(),
+            touched: true,
+            torn,
+            before,
         })?;
         Ok(number)
+    }
+
+    /// The newest generation failed before it changed anything. Where one before it failed later, the node stays what that one left.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn untouched(&mut self) -> Result<()> {
+        let Some(current) = self.current.clone() else { return Ok(()) };
+        self.put(Generation { touched: current.torn, ..current })
     }
 
     /// Records how it ended.
@@ -122,7 +204,8 @@ impl Generations {
         laps: Vec<Lap>,
     ) -> Result<()> {
         let Some(current) = &self.current else { return Ok(()) };
-        self.put(Generation { state, reason, timings, laps, ..current.clone() })
+        let before = current.before.clone().filter(|_| state != GenerationState::Applied);
+        self.put(Generation { state, reason, timings, laps, before, ..current.clone() })
     }
 
     fn put(&mut self, generation: Generation) -> Result<()> {
@@ -152,7 +235,57 @@ mod tests {
         let read = Generations::open(Arc::new(tree), &report).unwrap();
         let current = read.current().unwrap();
         assert_eq!((current.number, current.timings.len(), current.laps.len()), (4, 2, 0));
+        assert!(current.touched && current.before.is_none(), "nobody knows what it left");
         assert!(report.events().is_empty(), "it was not put aside");
+    }
+
+    #[test]
+    fn a_node_is_looked_after_by_what_it_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let report = Report::kept();
+        let mut generations = Generations::open(Arc::new(Tree::open(dir.path()).unwrap()), &report).unwrap();
+        let begin = |generations: &mut Generations, number: u64| {
+            assert_eq!(generations.begin(&number.to_string(), &format!("d{number}"), json!(number)).unwrap(), number);
+            assert_eq!(generations.current().unwrap().reference(), None);
+        };
+        let fail = |generations: &mut Generations, touched: bool| {
+            if !touched {
+                generations.untouched().unwrap();
+            }
+            generations.end(GenerationState::Rejected, Some("why".into()), vec![], vec![]).unwrap();
+        };
+        let by = |generations: &Generations| {
+            let reference = generations.current().unwrap().reference().unwrap();
+            assert_eq!(reference.entry, json!(reference.generation));
+            (reference.generation, reference.extent)
+        };
+        // Nothing was ever there.
+        begin(&mut generations, 1);
+        fail(&mut generations, false);
+        assert_eq!(by(&generations), (1, Extent::Nothing));
+        begin(&mut generations, 2);
+        generations.end(GenerationState::Applied, None, vec![], vec![]).unwrap();
+        assert_eq!(by(&generations), (2, Extent::Whole));
+        // Refused before anything changed, twice: the node is what it was.
+        for number in [3, 4] {
+            begin(&mut generations, number);
+            fail(&mut generations, false);
+            assert_eq!(by(&generations), (2, Extent::Whole));
+        }
+        // Once one failed on its way it is that one's, whatever is refused after it.
+        begin(&mut generations, 5);
+        fail(&mut generations, true);
+        assert_eq!(by(&generations), (5, Extent::Part));
+        begin(&mut generations, 6);
+        fail(&mut generations, false);
+        assert_eq!(by(&generations), (6, Extent::Part));
+        begin(&mut generations, 7);
+        generations.end(GenerationState::Applied, None, vec![], vec![]).unwrap();
+        assert_eq!((by(&generations), &generations.current().unwrap().before), ((7, Extent::Whole), &None));
+        // The same parameters once more are the same generation.
+        assert_eq!(generations.begin("7", "again", json!(7)).unwrap(), 7);
+        fail(&mut generations, false);
+        assert_eq!(by(&generations), (7, Extent::Whole));
     }
 
     #[test]

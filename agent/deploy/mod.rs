@@ -10,7 +10,7 @@ mod journal;
 mod result;
 mod work;
 
-pub use generation::{Generation, GenerationState, Generations};
+pub use generation::{Extent, Generation, GenerationState, Generations, Reference};
 pub use journal::{Ending, Journal, Record, State, choose};
 pub use result::{Outcome, SIGNAL_LIMIT, body};
 pub use work::{Policy, Todo, What, Work, todo};

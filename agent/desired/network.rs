@@ -15,6 +15,15 @@ pub struct EtcdAccess {
     pub identity: Option<ClientIdentity>,
 }
 
+/// This node's own member of etcd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdMember {
+    /// As a client asks it.
+    pub access: EtcdAccess,
+    /// Where its peers reach it, as it tells them.
+    pub peer: String,
+}
+
 /// flannel with its network's description and its leases in etcd (seed-systems.md 8a).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlannelStore {

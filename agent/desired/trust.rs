@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use super::Owner;
 
@@ -123,6 +124,24 @@ pub struct Trust {
     pub renew: bool,
     /// How far a change of authority may go on this node.
     pub rotation: Rotation,
+    /// When in the time that is left for a renewal this node renews.
+    pub share: Share,
+}
+
+/// A node's place among those that renew the same certificates: nodes with different places do not renew at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// From 0.
+    pub at: u32,
+    /// How many places there are; at least 1.
+    pub of: u32,
+    /// How long the places are spread over at most.
+    pub spread: Duration,
+}
+
+impl Share {
+    /// Nobody else: it renews as soon as a renewal is due.
+    pub const ALONE: Self = Self { at: 0, of: 1, spread: Duration::ZERO };
 }
 
 /// Who signs.

@@ -6,13 +6,15 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
-use super::cluster::{CERTIFICATES, CertificateSource, ClusterSpec, Facts};
+use super::cluster::{CERTIFICATES, CertificateSource, ClusterSpec, EtcdCluster, Facts};
 use super::etcd_access::{self, CLIENT_NAME, Clients};
 use super::host::{add_directory, directory};
 use super::node_spec::{NodeSpec, Role};
 use super::podmaster;
-use crate::desired::{Authority, Certificate, ClientIdentity, Desired, File, KeyType, Material, Owner, Signer};
+use crate::desired::{Authority, Certificate, ClientIdentity, Desired, File, KeyType, Material, Owner, Share, Signer};
+use crate::programs::key_of;
 
 /// A certificate and its key.
 pub(super) struct Pair {
@@ -156,7 +158,7 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
     if !cluster.tls {
         return;
     }
-    desired.trust = Some(cluster.trust.wishes(cluster.certificates));
+    desired.trust = Some(cluster.trust.wishes(cluster.certificates, share(spec, cluster)));
     let wanted = wanted(cluster, spec.role);
     add_authority(Signer::Kubernetes, cluster, spec.role, desired);
     for (signer, folders) in
@@ -184,6 +186,34 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
             owner: Owner::named(wish.owner),
             given: cluster.trust.pair(name),
         });
+    }
+}
+
+/// Between two masters that renew, where their certificates live for years: time to see that the first one is well.
+const A_DAY: Duration = Duration::from_hours(24);
+/// Places of nodes that are told apart by their names alone.
+const PLACES: u32 = 1024;
+
+/// When this node renews among the others. Masters come one after the other by `MASTER_INDEX`; without it, and on workers, by their
+/// names.
+fn share(spec: &NodeSpec, cluster: &ClusterSpec) -> Share {
+    let masters = match &cluster.etcd.cluster {
+        EtcdCluster::Static(members) => members.len(),
+        EtcdCluster::Discovery(_) | EtcdCluster::Single => 0,
+    };
+    let masters = u32::try_from(masters.max(cluster.api.masters.len())).unwrap_or(PLACES);
+    let by_name = || {
+        let name = key_of(&node_subject(spec));
+        u32::from_str_radix(name.get(..6).unwrap_or_default(), 16).unwrap_or_default() % PLACES
+    };
+    match (spec.role, cluster.master_index) {
+        (Role::Master, _) if !cluster.has_several_masters() => Share::ALONE,
+        (Role::Master, Some(at)) => {
+            let of = masters.max(at + 1);
+            Share { at, of, spread: A_DAY * of }
+        }
+        (Role::Master, None) => Share { at: by_name(), of: PLACES, spread: A_DAY * masters.max(3) },
+        (Role::Minion, _) => Share { at: by_name(), of: PLACES, spread: A_DAY },
     }
 }
 

@@ -45,6 +45,8 @@ pub struct ClusterSpec {
     pub etcd: Etcd,
     /// Whether a master is the first one (`MASTER_INDEX` 0), which makes what the cluster has once.
     pub is_first_master: bool,
+    /// `MASTER_INDEX`, where it was given.
+    pub master_index: Option<u32>,
     /// The container runtime.
     pub runtime: Runtime,
     /// How the node shows itself to the cluster.

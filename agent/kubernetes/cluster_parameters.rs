@@ -90,6 +90,7 @@ impl ClusterSpec {
             networks,
             etcd: etcd(parameters),
             is_first_master: parameters.number("MASTER_INDEX") == Some(0),
+            master_index: parameters.given("MASTER_INDEX").and_then(|_| parameters.number("MASTER_INDEX")),
             runtime: runtime(parameters, minor),
             node: NodeSettings {
                 labels: own_labels

@@ -17,7 +17,9 @@ use super::etcd_access;
 use super::host::{GUARDED, directory};
 use super::node_spec::{NodeSpec, Proxy, Secret, VolumeSpec};
 use super::versions::{Component, Standing, flag};
-use crate::desired::{ClientIdentity, Content, Desired, Directory, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
+use crate::desired::{
+    ClientIdentity, Content, Desired, Directory, EtcdAccess, EtcdMember, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole,
+};
 use crate::network::flannel;
 
 const UNIT: &str = "etcd.service";
@@ -99,11 +101,11 @@ impl Listeners {
     }
 
     /// Where the member is asked how it is, and as whom.
-    fn gate(&self, address: IpAddr) -> (String, Option<ClientIdentity>) {
+    fn member(&self, address: IpAddr) -> (String, Option<ClientIdentity>) {
         let identity = self.tls.then(client_identity);
         // Over TLS wherever there is TLS: as everybody else has it from the member.
         let url = if self.tls && self.plain_loopback { self.client(address) } else { self.loopback() };
-        (format!("{url}/health"), identity)
+        (url, identity)
     }
 }
 
@@ -166,7 +168,10 @@ pub(super) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
         needs: store_needs,
         applies_files: false,
     });
-    let (health, identity) = Listeners::of(spec).gate(address);
+    let (url, identity) = Listeners::of(spec).member(address);
+    let health = format!("{url}/health");
+    let access = EtcdAccess { endpoint: url, identity: identity.clone() };
+    desired.etcd = Some(EtcdMember { access, peer: Listeners::of(spec).peer(address) });
     let has_others = spec.etcd_discovery.is_some() || spec.kubernetes.as_ref().is_some_and(ClusterSpec::has_several_masters);
     desired.gates.push(Gate {
         name: "etcd".to_owned(),

@@ -52,7 +52,7 @@ pub const TABLE: &[Parameter] = &[
     p("WAIT_TIMEOUT", Number(1, 43_200), "6000", "timeout of the wait condition in seconds; the agent gives up a minute earlier"),
     p("CERTIFICATES", Choice(&["magnum", "given", "bootstrap", "none"]), "", "where certificates come from; else magnum where MAGNUM_URL is given and TLS is on"),
     p("CERTIFICATE_KEYS", Choice(&["ecdsa-p256", "rsa-2048", "rsa-3072", "rsa-4096"]), "", "kind of the keys that the node makes; RSA needs the image's openssl; else ecdsa-p256, but rsa-2048 on a master below 1.6 without keys of service accounts"),
-    p("CERTIFICATE_RENEWAL", Choice(&["warn", "renew"]), "warn", "what happens past two thirds of a certificate's life"),
+    p("CERTIFICATE_RENEWAL", Choice(&["warn", "renew"]), "", "what happens past two thirds of a certificate's life, and after its end; else renew where the source signs by itself (Magnum with a trustee, a CA's key on this node), and warn elsewhere"),
     p("CA_ROTATION", Choice(&["trust-both", "switch", "drop-old"]), "trust-both", "how far this node may go when the authority changes; each step waits until all nodes have done the one before"),
     p("CA_CERTIFICATE", Material, "", "certificate of the main CA, with CERTIFICATES=given or bootstrap"),
     secret("CA_KEY", Material, "private key of the main CA, for masters that sign; from Magnum with CERT_MANAGER_API"),

@@ -2,7 +2,7 @@
 
 use super::cluster::CertificateSource;
 use super::parameters::Parameters;
-use crate::desired::{Issuer, KeyType, MagnumAccess, MagnumUser, Material, Pair, Rotation, Signer, Trust};
+use crate::desired::{Issuer, KeyType, MagnumAccess, MagnumUser, Material, Pair, Rotation, Share, Signer, Trust};
 
 /// Every certificate that parameters may give: by its wish's name, of which theirs are made (`ETCD_SERVER_KEY`).
 pub(super) const PAIRS: [&str; 10] = [
@@ -32,8 +32,8 @@ pub struct TrustSpec {
     pub keys: KeyType,
     /// Whether `CERTIFICATE_KEYS` says so.
     pub keys_asked: bool,
-    /// `CERTIFICATE_RENEWAL` is `renew`.
-    pub renew: bool,
+    /// Whether `CERTIFICATE_RENEWAL` is `renew`, where it is given.
+    pub renew: Option<bool>,
     /// `CA_ROTATION`.
     pub rotation: Rotation,
     /// Magnum, where the parameters know it and a user of it.
@@ -69,7 +69,7 @@ impl TrustSpec {
                 None => keys,
             },
             keys_asked: parameters.given("CERTIFICATE_KEYS").is_some(),
-            renew: parameters.get("CERTIFICATE_RENEWAL") == Some("renew"),
+            renew: parameters.given("CERTIFICATE_RENEWAL").map(|word| word == "renew"),
             rotation: match parameters.get("CA_ROTATION") {
                 Some("switch") => Rotation::Switch,
                 Some("drop-old") => Rotation::DropOld,
@@ -88,19 +88,30 @@ impl TrustSpec {
     }
 
     /// How wishes are fulfilled. Without a given authority a worker that joins by a token asks Magnum for it.
-    pub(super) fn wishes(&self, source: CertificateSource) -> Trust {
+    pub(super) fn wishes(&self, source: CertificateSource, share: Share) -> Trust {
         let from_magnum = match source {
             CertificateSource::Magnum => true,
             CertificateSource::Bootstrap => self.authority(Signer::Kubernetes).certificate.is_none(),
             CertificateSource::Given | CertificateSource::None => false,
         };
         let magnum = self.magnum.clone().filter(|_| from_magnum);
+        let issuer = magnum.map_or(Issuer::Given, Issuer::Magnum);
         Trust {
-            issuer: magnum.map_or(Issuer::Given, Issuer::Magnum),
             keys: self.keys,
             keys_asked: self.keys_asked,
-            renew: self.renew,
+            renew: self.renew.unwrap_or_else(|| self.can_renew(&issuer)),
             rotation: self.rotation,
+            share,
+            issuer,
+        }
+    }
+
+    /// Whether the source signs again without anybody's help. The creator's token of Magnum's first releases ends within hours, so it
+    /// is good for a stack update only.
+    fn can_renew(&self, issuer: &Issuer) -> bool {
+        match issuer {
+            Issuer::Magnum(access) => matches!(access.user, MagnumUser::Trustee { .. }),
+            Issuer::Given => self.authorities.iter().any(|halves| halves.key.is_some()),
         }
     }
 
@@ -181,7 +192,7 @@ mod tests {
 
     fn trust(changes: &[&[(&str, &str)]]) -> Trust {
         let cluster = spec(&changes.concat()).kubernetes.unwrap();
-        cluster.trust.wishes(cluster.certificates)
+        cluster.trust.wishes(cluster.certificates, Share::ALONE)
     }
 
     #[test]
@@ -229,18 +240,18 @@ mod tests {
     #[test]
     fn how_certificates_are_made_follows_parameters_and_version() {
         for (changes, keys, renew, rotation) in [
-            (&[][..], KeyType::EcdsaP256, false, Rotation::TrustBoth),
+            (&[][..], KeyType::EcdsaP256, true, Rotation::TrustBoth),
             (
-                &[("CERTIFICATE_KEYS", "rsa-3072"), ("CERTIFICATE_RENEWAL", "renew")],
+                &[("CERTIFICATE_KEYS", "rsa-3072"), ("CERTIFICATE_RENEWAL", "warn")],
                 KeyType::Rsa(3072),
-                true,
+                false,
                 Rotation::TrustBoth,
             ),
-            (&[("CERTIFICATE_KEYS", "rsa-2048"), ("CA_ROTATION", "switch")], KeyType::Rsa(2048), false, Rotation::Switch),
-            (&[("CERTIFICATE_KEYS", "rsa-4096"), ("CA_ROTATION", "drop-old")], KeyType::Rsa(4096), false, Rotation::DropOld),
+            (&[("CERTIFICATE_KEYS", "rsa-2048"), ("CA_ROTATION", "switch")], KeyType::Rsa(2048), true, Rotation::Switch),
+            (&[("CERTIFICATE_KEYS", "rsa-4096"), ("CA_ROTATION", "drop-old")], KeyType::Rsa(4096), true, Rotation::DropOld),
             // Below 1.6 the API server's key signs service accounts' tokens only if it is RSA.
-            (&[("KUBE_TAG", "v1.5.3")], KeyType::Rsa(2048), false, Rotation::TrustBoth),
-            (&[("KUBE_TAG", "v1.5.3"), ("CERTIFICATE_KEYS", "ecdsa-p256")], KeyType::EcdsaP256, false, Rotation::TrustBoth),
+            (&[("KUBE_TAG", "v1.5.3")], KeyType::Rsa(2048), true, Rotation::TrustBoth),
+            (&[("KUBE_TAG", "v1.5.3"), ("CERTIFICATE_KEYS", "ecdsa-p256")], KeyType::EcdsaP256, true, Rotation::TrustBoth),
             (
                 &[("KUBE_TAG", "v1.5.3"), ("ROLE", "minion"), ("KUBE_MASTER_IP", "192.0.2.5")],
                 KeyType::EcdsaP256,
@@ -254,14 +265,41 @@ mod tests {
                     ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "/given/sa.key"),
                 ],
                 KeyType::EcdsaP256,
-                false,
+                true,
                 Rotation::TrustBoth,
             ),
-            (&[("KUBE_TAG", "v1.6.0")], KeyType::EcdsaP256, false, Rotation::TrustBoth),
+            (&[("KUBE_TAG", "v1.6.0")], KeyType::EcdsaP256, true, Rotation::TrustBoth),
         ] {
             let found = trust(&[changes]);
             assert_eq!((found.keys, found.renew, found.rotation), (keys, renew, rotation), "{changes:?}");
             assert_eq!(found.issuer, Issuer::Given);
+        }
+    }
+
+    /// A source that signs without anybody's help renews by itself; what is given explicitly counts everywhere.
+    #[test]
+    fn renewal_is_the_default_where_the_source_can_renew() {
+        let trustee = [("TRUSTEE_USER_ID", "u"), ("TRUSTEE_PASSWORD", "p"), ("AUTH_URL", "https://keystone.example.org:5000/v3")];
+        let cluster = [("CLUSTER_UUID", "c0ffee00-1111-4222-8333-444455556666")];
+        let token = [("USER_TOKEN", "x")];
+        let worker = [("ROLE", "minion"), ("KUBE_MASTER_IP", "192.0.2.5")];
+        let joins = [
+            ("CERTIFICATES", "bootstrap"),
+            ("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef"),
+            ("CA_KEY", ""),
+            ("CA_CERTIFICATE", CA),
+        ];
+        let (warn, renew) = ([("CERTIFICATE_RENEWAL", "warn")], [("CERTIFICATE_RENEWAL", "renew")]);
+        for (case, changes, expected) in [
+            ("a master with a CA's key", &[&[][..]][..], true),
+            ("the same, told not to", &[&warn], false),
+            ("Magnum and the cluster's trustee", &[MAGNUM, &cluster, &trustee], true),
+            ("the same, told not to", &[MAGNUM, &cluster, &trustee, &warn], false),
+            ("the creator's token", &[MAGNUM, &cluster, &token], false),
+            ("the same, told to", &[MAGNUM, &cluster, &token, &renew], true),
+            ("a worker that joins by a token: its kubelet renews", &[&worker, &joins], false),
+        ] {
+            assert_eq!(trust(changes).renew, expected, "{case}");
         }
     }
 

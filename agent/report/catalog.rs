@@ -362,6 +362,10 @@ messages! {
         "Something on the node is not put back again",
         "It was put back before and came back: something else writes it. The agent does not fight with another tool; it repairs such a cause once.",
         "Find what writes the path or stops the unit named here (configuration management, a timer, a person), and let only one of the two do it. A new deployment, or `heat-node-agent rerun`, starts afresh.";
+    UpdateLeft = "HNA-0597", Warning, "bb7cf911294f4d6ca2113c21a7c3c165",
+        "A failed update left the node unlike its parameters",
+        "What is listed was not done, or not finished, when the update failed. It is said once; what somebody changes from then on is reported as drift (HNA-0506). Nothing is put back before a deployment succeeds.",
+        "Correct what the failure names and update the stack, or `heat-node-agent rerun` the node's deployment.";
     FileWritten = "HNA-0601", Info, "6ca855286f2b4a77878187cbcfea208d",
         "A file was written",
         "It differed from what the parameters ask for.",
@@ -417,7 +421,7 @@ messages! {
     CertificateNearEnd = "HNA-0614", Warning, "135300ea5dee4e59337ac69606530095",
         "A certificate is near its end",
         "Two thirds of its life are over.",
-        "Set CERTIFICATE_RENEWAL to renew, or give a new one, and update the stack.";
+        "Nothing, where the node renews it by itself (CERTIFICATE_RENEWAL). Else set that to renew, or give a new one, and update the stack.";
     AuthorityChanged = "HNA-0615", Notice, "75c8811c5a164f000c040d26cda20e50",
         "A change of the certificate authority took a step on this node",
         "First the new authority is trusted beside the old one, then the node's certificates are signed by it, then the old one is dropped.",
@@ -458,6 +462,10 @@ messages! {
         "A unit is enabled, but no boot starts it",
         "Its [Install] section names a target that this machine does not have. The agent started the unit now; after a boot it is down until it is put back (DRIFT=repair).",
         "Correct the unit's [Install] section in the image: `WantedBy=multi-user.target`.";
+    RenewalWaits = "HNA-0697", Notice, "7775ba7cf1f54d91b3224fcf9b573f6f",
+        "A renewal of certificates waits",
+        "It restarts this master's etcd and API server. Masters renew one at a time, and only while etcd keeps its quorum without this member. A certificate that has expired is renewed without waiting.",
+        "If it lasts, bring etcd's other members back to health (`etcdctl endpoint health` at each of them).";
     GateWaiting = "HNA-0701", Notice, "a076b0a3c53e4acf8a01291a4456c0b5",
         "A gate is not green yet",
         "The agent measures again at each event of the unit, and from time to time.",

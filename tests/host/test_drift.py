@@ -122,3 +122,20 @@ def test_drift_is_told_and_put_back_once(hosts, signal_server):
                                                "until systemctl show -p SubState etcd | grep -q auto-restart; do sleep 0.1; done")
     put_back("etcd")
     host.wait_for(lambda: host.is_active("etcd.service"))
+
+    # --- an update that fails on its way: what it left is said once, what changes later is drift, and nothing is put back ---
+    host.sh("systemctl mask -q --runtime docker")
+    ask(host, server, NODE | {"DRIFT": "repair", "HTTP_PROXY": "http://192.0.2.9:3128"})
+    assert "docker" in ended(server)
+    left = node.look("UpdateLeft")
+    assert "docker.service is masked" in left and ETCD not in left, left
+    before, drifts = node.runs("etcd.service"), len(node.events("NodeDrift"))
+    told = node.look(after=theirs(ETCD, "# later"))
+    assert f"{ETCD} differs" in told and "docker" not in told, told
+    node.shows_it()
+    assert len(node.events("UpdateLeft")) == 1 and node.runs("etcd.service") == before and host.sha256(ETCD)[ETCD] != files[ETCD]
+    # An agent that starts with nothing but the record knows what was left.
+    assert node.look() == told and len(node.events("UpdateLeft")) == 1 and len(node.events("NodeDrift")) >= drifts + 2
+    host.sh("systemctl unmask -q --runtime docker")
+    node.update(DRIFT="repair")
+    assert host.sha256(ETCD)[ETCD] == files[ETCD]

@@ -123,7 +123,7 @@ fn of_certificate(wish: &Certificate, found: &keeper::Item, look: &Look, desired
         Health::NearEnd | Health::Expired if wish.given.is_some() => {
             Some("give a newer pair in the template and update the stack")
         }
-        Health::NearEnd if renews => {
+        Health::NearEnd | Health::Expired if renews => {
             Some("the daemon renews it at its next look; `heat-node-agent explain` says what keeps it from that")
         }
         Health::NearEnd => Some("set CERTIFICATE_RENEWAL=renew in the template and update the stack"),
@@ -255,7 +255,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::certificates::authority::SigningAuthority;
-    use crate::desired::{Issuer, KeyType, Material, Owner, Pair, Rotation, Signer, Trust};
+    use crate::desired::{Issuer, KeyType, Material, Owner, Pair, Rotation, Share, Signer, Trust};
     use crate::files::Attributes;
 
     pub(in super::super) const NOW: Timestamp = Timestamp(1_772_366_400_000);
@@ -307,6 +307,7 @@ pub(super) mod tests {
                 keys_asked: false,
                 renew: false,
                 rotation: Rotation::TrustBoth,
+                share: Share::ALONE,
             };
             let desired = Desired {
                 authorities: vec![Authority {

@@ -37,7 +37,7 @@ use crate::commands::plan::leave_of;
 use crate::commands::{exit, print_error};
 use crate::converge::certificates;
 use crate::converge::volumes::Fills;
-use crate::deploy::{GenerationState, Generations, Journal, Record};
+use crate::deploy::{Extent, Generation, Generations, Journal, Record, Reference};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
@@ -183,6 +183,7 @@ impl Agent {
             certificates: certificates::Watcher::default(),
             unrest: Unrest::default(),
             pause: Pause::default(),
+            renewal: RefCell::default(),
             growths: Rc::default(),
             fills: Fills::default(),
             flanneld: Cell::new(None),
@@ -386,34 +387,31 @@ impl Agent {
         self.notify.alive();
     }
 
-    /// Compares a node in place with its parameters; cheap when nothing changed. One that was not put in place whole is not
-    /// changed any more before the next deployment, but its certificates end all the same.
+    /// Compares a node with its parameters, whatever came of its last deployment; cheap when nothing changed.
     pub(super) fn look_after_node(&mut self) {
         let idle = !self.node_is_busy();
         self.since_look = self.clock.start();
-        let Some(current) = self.generations.current().filter(|current| idle && current.state != GenerationState::Applying)
-        else {
-            return;
-        };
-        let is_in_place = current.state == GenerationState::Applied;
-        let (node, entry, number) = (Rc::clone(&self.node), current.entry.clone(), current.number);
-        self.watch = Some(Box::pin(async move { node.look(&entry, number, is_in_place).await }));
+        let Some(reference) = self.generations.current().filter(|_| idle).and_then(Generation::reference) else { return };
+        let node = Rc::clone(&self.node);
+        self.watch = Some(Box::pin(async move { node.look(&reference).await }));
     }
 
-    /// Keeps watch on the network of pods of a node in place; not while it is brought up, when units come and go.
+    /// Keeps watch on the network of pods, whatever came of the last deployment; not while the node is brought up, when units come
+    /// and go.
     fn watch_pods(&mut self) {
         let idle = self.bring_up.is_none();
-        let Some(current) = self.generations.current().filter(|current| idle && current.state == GenerationState::Applied) else {
+        let had_one = |reference: &Reference| reference.extent != Extent::Nothing;
+        let reference = self.generations.current().filter(|_| idle).and_then(Generation::reference).filter(had_one);
+        let Some(reference) = reference else {
             (self.pods, self.pods_of, self.pod_network) = (None, None, None);
             return;
         };
-        if self.pods_of == Some(current.number) {
+        if self.pods_of == Some(reference.generation) {
             return;
         }
-        self.pods_of = Some(current.number);
-        let (node, entry, number) = (Rc::clone(&self.node), current.entry.clone(), current.number);
-        let shown = self.pod_network.clone();
-        self.pods = Some(Box::pin(async move { node.watch_pods(&entry, number, shown).await }));
+        self.pods_of = Some(reference.generation);
+        let (node, shown) = (Rc::clone(&self.node), self.pod_network.clone());
+        self.pods = Some(Box::pin(async move { node.watch_pods(&reference, shown).await }));
     }
 
     /// Whether the node is brought up or looked at now.

@@ -3,7 +3,7 @@
 //! A cause is put back once. If it comes back something else writes it, and from then on it is only reported: two tools that
 //! correct each other would restart the node's services for ever. What somebody else added is reported and never removed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::converge::{Observed, Plan};
 use crate::desired::{Desired, Probe};
 use crate::error::Result;
 use crate::files::{Attributes, FileKind, READ_LIMIT, Tree};
+use crate::order::gather;
 use crate::programs::key_of;
 use crate::report::{Code, Report};
 
@@ -87,6 +88,17 @@ impl Cause {
         self.kind == Kind::Effect
     }
 
+    /// What tells it from others where it is compared with what a failed update left: of a file its state as well. A unit that is
+    /// down may be found in several states, and is down in all of them.
+    fn mark(&self) -> String {
+        match self.kind {
+            Kind::Effect => format!("{} effect", self.what),
+            Kind::File => format!("{} {}", self.what, self.state),
+            Kind::Foreign if self.what.starts_with('/') || self.state == "masked" => format!("{} {}", self.what, self.state),
+            Kind::Foreign | Kind::State => self.what.clone(),
+        }
+    }
+
     /// Whether it is left alone, whatever DRIFT says.
     pub(super) fn is_foreign(&self) -> bool {
         self.kind == Kind::Foreign
@@ -101,6 +113,27 @@ pub(super) struct Record {
     repairs: Vec<Repair>,
     /// What lay beside the node's files when it was brought up, and its digest; absent where nobody looked.
     beside: Option<BTreeMap<String, String>>,
+    /// What the last update left undone, where it failed on its way.
+    left: Option<Left>,
+}
+
+/// What an update that failed left undone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Left {
+    generation: u64,
+    /// [`Cause::mark`] of each.
+    marks: BTreeSet<String>,
+    /// Whether units were judged, too; until they have arrived only files are.
+    is_whole: bool,
+}
+
+/// What a look after a failed update found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// What the update left undone, at the first look that saw all of it.
+    pub(super) left: Vec<Cause>,
+    /// What differs since.
+    pub(super) news: Vec<Cause>,
 }
 
 /// Something that was put back.
@@ -126,7 +159,33 @@ impl Record {
 
     /// A node that was just brought up: what lies beside its files is as it should be, and nothing was put back.
     pub(super) fn of_new(beside: BTreeMap<String, String>) -> Self {
-        Self { repairs: Vec::new(), beside: Some(beside) }
+        Self { beside: Some(beside), ..Self::default() }
+    }
+
+    /// Tells what an update left undone from what was changed after it failed; `is_whole`: units have arrived and were judged, too.
+    /// True: what is remembered changed.
+    pub(super) fn sort_out(&mut self, generation: u64, causes: Vec<Cause>, is_whole: bool) -> (Found, bool) {
+        let before = self.left.take().filter(|left| left.generation == generation);
+        let is_first = before.is_none();
+        let mut left = before.clone().unwrap_or(Left { generation, ..Left::default() });
+        let is_left = |cause: &Cause| left.marks.contains(&cause.mark()) || is_first || !(left.is_whole || cause.is_file());
+        let (undone, news): (Vec<Cause>, Vec<Cause>) = causes.into_iter().partition(is_left);
+        let marks: BTreeSet<String> = gather(undone.iter().map(Cause::mark));
+        let is_told = left.is_whole || !is_whole;
+        if is_whole {
+            // What has passed is left undone no more: found again, it is somebody's.
+            left = Left { generation, marks, is_whole };
+        } else {
+            left.marks.extend(marks);
+        }
+        let changed = before.as_ref() != Some(&left);
+        self.left = Some(left);
+        (Found { left: if is_told { Vec::new() } else { undone }, news }, changed)
+    }
+
+    /// Forgets what an update left undone. True: there was something.
+    pub(super) fn forget_left(&mut self) -> bool {
+        self.left.take().is_some()
     }
 
     /// Whether the cause was put back and came back.
@@ -362,6 +421,36 @@ mod tests {
     }
 
     #[test]
+    fn what_a_failed_update_left_is_told_once_and_what_changes_later_is_drift() {
+        let down = |state: &str| Cause::new(Kind::State, "kubelet.service", state, "kubelet.service is not running".to_owned());
+        let unread = Cause::new(Kind::Effect, "kubelet.service", "", "kubelet.service has not read its files".to_owned());
+        let (written, changed) = (file("/etc/x", "a"), file("/etc/x", "b"));
+        let mut record = Record::default();
+        let mut look = |generation, causes: &[&Cause], is_whole| {
+            let texts = |causes: Vec<Cause>| causes.into_iter().map(|cause| cause.what + " " + &cause.state).collect::<Vec<_>>();
+            let (found, _) = record.sort_out(generation, causes.iter().copied().cloned().collect(), is_whole);
+            (texts(found.left).join(", "), texts(found.news).join(", "))
+        };
+        let is = |left: &str, news: &str| (left.to_owned(), news.to_owned());
+        // While units are on their way files alone are judged; the whole is told when they have arrived.
+        assert_eq!(look(2, &[&written], false), is("", ""));
+        assert_eq!(look(2, &[&changed], false), is("", "/etc/x b"));
+        assert_eq!(
+            look(2, &[&written, &down("failed"), &unread], true),
+            is("/etc/x a, kubelet.service failed, kubelet.service ", "")
+        );
+        assert_eq!(look(2, &[&written, &down("inactive"), &unread], true), is("", ""), "down in another way");
+        assert_eq!(look(2, &[&changed, &unread], true), is("", "/etc/x b"));
+        // It came up: down again, it is somebody's.
+        assert_eq!(look(2, &[&down("inactive"), &unread], true), is("", "kubelet.service inactive"));
+        assert_eq!(look(2, &[&unread], true), is("", ""));
+        // Another update, and the same one again.
+        assert_eq!(look(3, &[&written], true), is("/etc/x a", ""));
+        assert!(record.forget_left() && !record.forget_left());
+        assert_eq!(record.sort_out(3, vec![written], true).0.left.len(), 1);
+    }
+
+    #[test]
     fn a_new_cause_is_put_back_and_a_deployment_starts_afresh() {
         let (now, mut record) = (Timestamp(1), Record::default());
         let (first, other, elsewhere) = (file("/etc/x", "a"), file("/etc/x", "b"), file("/etc/y", "a"));
@@ -470,7 +559,7 @@ mod tests {
         assert_ne!(digest(&causes), digest(&causes[1..]));
         assert_eq!(digest(&[]), 0);
         // With its volume away everything is an effect of that.
-        let record = Record { repairs: vec![], beside: None };
+        let record = Record::default();
         let mut repaired = record.clone();
         observed.files.clear();
         let plan = Plan { volumes: vec!["volume".into()], ..converge::plan(&desired, &observed) };

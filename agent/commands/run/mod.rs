@@ -8,8 +8,10 @@ mod installed;
 mod instance;
 mod node;
 mod page;
+mod part;
 mod pause;
 mod pods;
+mod renewal;
 mod unrest;
 
 use std::process::ExitCode;

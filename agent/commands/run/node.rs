@@ -15,14 +15,15 @@ use super::installed::Answers;
 use super::page;
 use super::pause::{Pause, Reason};
 use super::pods;
+use super::renewal;
 use super::unrest::Unrest;
 use crate::clock::{BUILT, Clock};
-use crate::converge::certificates::{self, CertificateKeeper};
+use crate::converge::certificates::{self, CertificateKeeper, Due};
 use crate::converge::health::{Ailment, ailments};
 use crate::converge::volumes::{Fills, Growths, VolumeKeeper, misplaced};
 use crate::converge::{self, Context, Failure};
-use crate::deploy::Outcome;
-use crate::desired::{Content, Desired};
+use crate::deploy::{Extent, Outcome, Reference};
+use crate::desired::{Content, Desired, Volume};
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::http::Http;
@@ -37,7 +38,7 @@ use crate::report::text::shortened;
 use crate::report::timeline::Lap;
 use crate::report::{Code, Event, Phase, Report};
 use crate::signal::{Handle, Status, WaitSignal};
-use crate::storage::probe::Probe;
+use crate::storage::probe::{Disk, Probe};
 use crate::systemd::Systemd;
 
 /// A reason stays readable in Heat's resource list and below the size of its column.
@@ -80,6 +81,8 @@ pub(super) struct Node {
     pub(super) certificates: certificates::Watcher,
     pub(super) unrest: Unrest,
     pub(super) pause: Pause,
+    /// What a renewal of certificates that is due waits for.
+    pub(super) renewal: RefCell<Option<renewal::Waits>>,
     /// What is remembered of drift; read when it is first needed.
     pub(super) drift: RefCell<Option<drift::Record>>,
     pub(super) growths: Rc<Growths>,
@@ -116,6 +119,8 @@ pub(super) struct Done {
     pub(super) timings: Vec<(String, u64)>,
     pub(super) laps: Vec<Lap>,
     pub(super) wait: Option<Wait>,
+    /// Whether anything of the machine may have been changed.
+    pub(super) touched: bool,
 }
 
 /// What a look at a node in place found.
@@ -126,6 +131,22 @@ pub(super) struct Look {
     pub(super) certificates: Option<CertificatesStatus>,
     /// docker's thin pool, where there is one in use.
     pub(super) thin_pool: Option<ThinPoolStatus>,
+}
+
+/// What a look at the machine found.
+#[derive(Debug)]
+pub(super) struct Sight<'a> {
+    /// What differs.
+    pub(super) found: Vec<Cause>,
+    /// Units are on their way: only files were judged.
+    pub(super) is_arriving: bool,
+    /// Something ails the node beside that, and was told.
+    pub(super) is_sick: bool,
+    /// Certificates are not as they should be.
+    pub(super) is_flawed: bool,
+    pub(super) certificates: Option<Rc<certificates::Look>>,
+    pub(super) mounted: Vec<&'a Volume>,
+    pub(super) disks: Vec<Disk>,
 }
 
 /// Checks parameters and wait handle.
@@ -246,10 +267,13 @@ impl Node {
         let is_told = plan.wait.is_some() || !matches!(deployment.signal_target(), SignalTarget::None);
         let settles = if is_told { SETTLES } else { Duration::ZERO };
         let course = Course { deadline, settles, generation, is_update: true };
-        let result = self.converge(&plan.spec, &plan.desired, course).await;
+        self.forget_left();
+        let desired = renewal::beside_an_update(&plan.desired);
+        let result = self.converge(&plan.spec, &desired, course).await;
         if result.is_ok() {
             self.take_as_it_is(&plan.desired);
         }
+        let touched = result.as_ref().map_or_else(|failure| failure.touched, |_| true);
         let (outcome, timings, status, reason) = match result {
             Ok(converged) => {
                 let code = if converged.changed { Code::NodeConverged } else { Code::NodeUnchanged };
@@ -276,14 +300,15 @@ impl Node {
         let id = wait_id(&deployment, &self.hostname());
         let data = wait_data(&name, &address, generation, &timings);
         let wait = plan.wait.map(|handle| Wait { handle, signal: WaitSignal { status, id, reason, data } });
-        Done { outcome, timings, laps: self.report.laps(), wait }
+        Done { outcome, timings, laps: self.report.laps(), wait, touched }
     }
 
-    /// Looks after a node: compares one in place with its parameters, takes what is due of its certificates, and tells of these
-    /// whatever came of the last deployment.
-    pub(super) async fn look(&self, entry: &Value, generation: u64, is_in_place: bool) -> Result<Look> {
+    /// Looks after a node, whatever came of its last deployment: compares it with its parameters and looks at its certificates. What
+    /// differs is put back, and what is due is renewed, where the node has all that was asked.
+    pub(super) async fn look(&self, reference: &Reference) -> Result<Look> {
         let Some(systemd) = &self.systemd else { return Ok(Look::default()) };
-        let deployment = Deployment::parse(entry).ok().flatten();
+        let generation = reference.generation;
+        let deployment = Deployment::parse(&reference.entry).ok().flatten();
         // A deployment of this life of the agent has left them.
         if let Some(deployment) = deployment.as_ref().filter(|_| self.secrets.borrow().is_none()) {
             self.secrets.replace(Some(kubernetes::readable_parameters(deployment).secrets()));
@@ -293,11 +318,17 @@ impl Node {
             return Ok(Look::default());
         };
         let desired = kubernetes::render(&spec, &self.facts());
-        let drifted = is_in_place && self.compare(&spec, &desired, systemd, generation).await?;
+        let drifted = match reference.extent {
+            Extent::Whole => self.compare(&spec, &desired, systemd, generation).await?,
+            Extent::Part => self.compare_part(&desired, systemd, generation).await?,
+            Extent::Nothing => false,
+        };
         let seen = self.look_at_certificates(&desired, generation)?;
         let turn = certificates::Record::look(&self.state).rotation;
+        let renewal = self.renewal.borrow().clone().filter(|_| reference.extent == Extent::Whole);
+        let certificates = seen.and_then(|seen| page::certificates(&seen, turn, renewal.as_ref()));
         let thin_pool = Box::pin(self.look_at_pool(&desired, systemd)).await?;
-        Ok(Look { drifted, certificates: seen.and_then(|seen| page::certificates(&seen, turn)), thin_pool })
+        Ok(Look { drifted, certificates, thin_pool })
     }
 
     /// How full docker's thin pool is.
@@ -308,8 +339,14 @@ impl Node {
         Ok(volumes.look_at_pool(volume, &disks, &self.fills).await.as_ref().map(page::thin_pool))
     }
 
-    /// Whether the node differs from its parameters; with DRIFT=repair it is put back.
-    async fn compare(&self, spec: &NodeSpec, desired: &Desired, systemd: &Systemd, generation: u64) -> Result<bool> {
+    /// What differs from the parameters; nothing where that cannot be seen for what ails the node, which is told then.
+    pub(super) async fn see<'a>(
+        &self,
+        desired: &'a Desired,
+        volumes: &VolumeKeeper<Hands>,
+        systemd: &Systemd,
+        generation: u64,
+    ) -> Result<Option<Sight<'a>>> {
         if !self.looked.get() {
             // It may have run before anybody said which instance this is, and systemd does not come back to what it refused.
             let refused = systemd.unit(kubernetes::GUARD).await?.is_failed();
@@ -320,14 +357,13 @@ impl Node {
             }
         }
         // What has lost its disk may be on its way for ever, and cannot be read.
-        let volumes = self.volumes(systemd);
         let disks = if desired.volumes.is_empty() { Vec::new() } else { volumes.probe.read_disks()? };
         let mut sick = ailments(desired, &self.root, &disks);
         let tell = |sick: &[Ailment]| sick.iter().for_each(|ailment| self.report.emit(ailment.event().generation(generation)));
         let mut observed = match converge::observe(desired, &self.root, systemd).await {
             Err(_) if !sick.is_empty() => {
                 tell(&sick);
-                return Ok(true);
+                return Ok(None);
             }
             observed => observed?,
         };
@@ -337,7 +373,7 @@ impl Node {
         tell(&sick);
         let is_arriving = unrest.is_none() && sick.is_empty();
         let certificates = self.look_at_certificates(desired, generation)?;
-        let wrong = certificates.iter().flat_map(|look| &look.drift);
+        let wrong = certificates.iter().flat_map(|look| look.to_put_back(desired));
         observed.certificates = wrong.map(ToString::to_string).collect();
         let mut found = drift::causes(&converge::plan(desired, &observed), &observed);
         let mounted: Vec<_> = desired.volumes.iter().filter(|volume| observed.mounted.contains(&volume.role)).collect();
@@ -346,9 +382,6 @@ impl Node {
         if is_arriving {
             // A file says what it says; all else is judged when the units have arrived. They may never, for what the file says.
             found.retain(Cause::is_file);
-            if found.is_empty() {
-                return Ok(false);
-            }
         } else {
             for volume in misplaced(&volumes.probe, &disks, &mounted)? {
                 found.push(Cause::of_volume(&format!("volume {} is not what is at {}", volume.disk, volume.mount_point)));
@@ -357,29 +390,41 @@ impl Node {
             found.extend(unrest.unwrap_or_default());
             found.extend(added);
         }
+        let is_flawed = !observed.certificates.is_empty();
+        Ok(Some(Sight { found, is_arriving, is_sick: !sick.is_empty(), is_flawed, certificates, mounted, disks }))
+    }
+
+    /// Whether the node differs from its parameters; with DRIFT=repair it is put back.
+    async fn compare(&self, spec: &NodeSpec, desired: &Desired, systemd: &Systemd, generation: u64) -> Result<bool> {
+        let volumes = self.volumes(systemd);
+        let Some(sight) = self.see(desired, &volumes, systemd, generation).await? else { return Ok(true) };
         let now = self.clock.now();
+        let due = self.due(&sight, desired, now);
+        let Sight { found, is_arriving, is_sick, is_flawed, mounted, disks, .. } = sight;
+        if is_arriving && found.is_empty() && !due.is_now() {
+            return Ok(false);
+        }
         let Sorted { fought, repairs } = drift::sorted(&found, self.drift.borrow().as_ref().filter(|_| spec.repair), now);
-        let renews = !is_arriving && desired.trust.as_ref().is_some_and(|trust| trust.renew);
-        let is_due = renews && certificates.is_some_and(|look| look.renewable(desired).next().is_some());
         let record = certificates::Record::look(&self.state);
         let ordered = record.ordered.filter(|_| !is_arriving && record.is_ordered());
-        let drifted = !observed.certificates.is_empty();
-        let reason = Reason { generation, ordered, renews: is_due, drifted, beside: drift::digest(&repairs) };
+        let reason = Reason { generation, ordered, renews: due.is_now(), drifted: is_flawed, beside: drift::digest(&repairs) };
         let had_failed = self.pause.has_failed();
         let held = self.pause.holds(reason);
-        // A file that another tool writes stays as that tool wants it.
-        let without_fought = || {
-            let mut desired = desired.clone();
-            desired.files.retain(|file| fought.iter().all(|cause| cause.what != file.path));
-            desired
-        };
+        // A file that another tool writes stays as that tool wants it. Certificates are renewed in their own time.
+        let without_fought = || renewal::none(renewal::leaving(desired, &fought));
         // An order of the operator is carried out whatever else is found, and puts that right, too.
-        if !held && ((is_due && repairs.is_empty()) || ordered.is_some()) {
+        if !held && ordered.is_some() {
             return Ok(!self.put_back(spec, &without_fought(), reason, &repairs).await);
         }
-        let is_left = !sick.is_empty() || found.iter().any(Cause::is_foreign);
+        if !held && due.is_now() && (repairs.is_empty() || due == Due::Expired) {
+            let (left, repairs) = if spec.repair { (&fought, repairs.as_slice()) } else { (&found, &[][..]) };
+            if let Some(succeeded) = self.renew(spec, &renewal::leaving(desired, left), reason, repairs, due).await {
+                return Ok(!succeeded);
+            }
+        }
+        let is_left = is_sick || found.iter().any(Cause::is_foreign);
         let mut texts: Vec<String> = found.into_iter().map(|cause| cause.text).collect();
-        if is_due && !repairs.is_empty() && !spec.repair {
+        if due.is_now() && !repairs.is_empty() && !spec.repair {
             texts.push("no certificate is renewed as long as this is so".to_owned());
         }
         let mut is_too_small = false;
@@ -417,16 +462,24 @@ impl Node {
 
     /// What somebody added beside the node's files, or changed there, since it was brought up.
     fn added(&self, desired: &Desired) -> Result<Vec<Cause>> {
+        self.remembered(|record| {
+            let (added, is_first) = record.compare(drift::beside(desired, &self.root)?);
+            Ok((added, is_first))
+        })
+    }
+
+    /// Something of what is remembered of drift, which is written if that changed it.
+    pub(super) fn remembered<T>(&self, ask: impl FnOnce(&mut drift::Record) -> Result<(T, bool)>) -> Result<T> {
         let mut record = self.drift.borrow_mut();
         let record = match &mut *record {
             Some(record) => record,
             none => none.insert(drift::Record::open(&self.state, &self.report)?),
         };
-        let (added, is_first) = record.compare(drift::beside(desired, &self.root)?);
-        if is_first {
+        let (answer, changed) = ask(record)?;
+        if changed {
             record.write(&self.state)?;
         }
-        Ok(added)
+        Ok(answer)
     }
 
     /// A node was brought up: what lies beside its files was measured with it, and no repair of before counts.
@@ -442,14 +495,26 @@ impl Node {
     }
 
     /// What cannot be remembered is told; the next deployment tries again.
-    fn forgot(&self, error: &Error) {
+    pub(super) fn forgot(&self, error: &Error) {
         self.report.emit(Event::new(Code::StateWriteFailed, "drift is not remembered").step("drift").error(error));
     }
 
     /// Makes the node what it should be; whether that went well. Where certificates are the reason, the next try is held back.
-    async fn put_back(&self, spec: &NodeSpec, desired: &Desired, reason: Reason, repairs: &[Cause]) -> bool {
+    pub(super) async fn put_back(&self, spec: &NodeSpec, desired: &Desired, reason: Reason, repairs: &[Cause]) -> bool {
+        self.put_back_within(spec.deadline, spec, desired, reason, repairs).await
+    }
+
+    /// The same within another time.
+    pub(super) async fn put_back_within(
+        &self,
+        deadline: Duration,
+        spec: &NodeSpec,
+        desired: &Desired,
+        reason: Reason,
+        repairs: &[Cause],
+    ) -> bool {
         self.pause.begin(reason, &self.clock);
-        let course = Course { deadline: spec.deadline, settles: Duration::ZERO, generation: reason.generation, is_update: false };
+        let course = Course { deadline, settles: Duration::ZERO, generation: reason.generation, is_update: false };
         let failed = self.converge(spec, desired, course).await.is_err();
         // What only passes by itself, and was not put back, is not tried at each look.
         let is_idle = !reason.is_about_certificates() && repairs.iter().all(Cause::is_effect);
@@ -484,10 +549,11 @@ impl Node {
         let Some(systemd) = &self.systemd else {
             return Err(Failure::new(Code::NoSystemd, "systemd", "no systemd answers on the system bus")
                 .rule("a node is configured through systemd over D-Bus")
-                .remedy("start dbus.service, and run the agent under systemd"));
+                .remedy("start dbus.service, and run the agent under systemd")
+                .untouched());
         };
         // Many futures: on the heap.
-        Box::pin(self.check_installed(spec, desired, systemd, generation)).await?;
+        Box::pin(self.check_installed(spec, desired, systemd, generation)).await.map_err(Failure::untouched)?;
         let hands = self.hands(systemd);
         let issuers = Issuers { hands: hands.clone(), http: Rc::clone(&self.http), keystone: self.keystone.clone() };
         let certificates = CertificateKeeper {
@@ -534,7 +600,7 @@ impl Node {
         }
     }
 
-    fn volumes(&self, systemd: &Systemd) -> VolumeKeeper<Hands> {
+    pub(super) fn volumes(&self, systemd: &Systemd) -> VolumeKeeper<Hands> {
         VolumeKeeper {
             hands: self.hands(systemd),
             probe: Probe::machine(),

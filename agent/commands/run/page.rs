@@ -4,13 +4,14 @@ use std::path::Path;
 
 use super::agent::Agent;
 use super::agent::view::ids;
+use super::renewal::Waits;
 use crate::budgets;
 use crate::certificates::judge::renewal_due;
 use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
 use crate::commands::masking::without_url_users;
 use crate::commands::status::FILE;
-use crate::converge::certificates::{Look, Turn, Verdict, next};
+use crate::converge::certificates::{Item, Look, Turn, Verdict, next};
 use crate::converge::volumes::Sight;
 use crate::deploy::{Generation, GenerationState, Record, State};
 use crate::error::{Error, Result};
@@ -204,10 +205,10 @@ pub(super) fn thin_pool(sight: &Sight) -> ThinPoolStatus {
 }
 
 /// What a look at the certificates of a node in place found; `turn`: how far a change of authority is.
-pub(super) fn certificates(look: &Look, turn: Option<Turn>) -> Option<CertificatesStatus> {
+pub(super) fn certificates(look: &Look, turn: Option<Turn>, renewal: Option<&Waits>) -> Option<CertificatesStatus> {
     let ends = look.items.iter().filter_map(|item| Some((item.end?, &item.name)));
     let (first_end, first_to_end) = ends.min_by_key(|(end, _)| *end)?;
-    let near: Vec<_> = look.items.iter().filter(|item| item.verdict == Verdict::NearEnd).collect();
+    let near: Vec<_> = look.items.iter().filter(|item| item.verdict == Verdict::NearEnd || item.is_expired()).collect();
     let waits = |cause: String, code: Code, since: Option<Timestamp>| Condition {
         name: Phase::Certificates.as_str().to_owned(),
         state: ConditionState::Waiting,
@@ -223,9 +224,18 @@ pub(super) fn certificates(look: &Look, turn: Option<Turn>) -> Option<Certificat
             Some(waits(cause, Code::RotationWaiting, Some(since)))
         }
         None if !near.is_empty() => {
-            let told = near.iter().filter_map(|item| Some(format!("{} ends at {}", item.name, item.end?.rfc3339())));
+            let verb = |item: &Item| if item.is_expired() { "expired" } else { "ends" };
+            let told = near.iter().filter_map(|item| Some(format!("{} {} at {}", item.name, verb(item), item.end?.rfc3339())));
+            let told = told.collect::<Vec<_>>().join(", ");
             let since = near.iter().filter_map(|item| item.chain.first()).map(renewal_due).min();
-            Some(waits(told.collect::<Vec<_>>().join(", "), Code::CertificateNearEnd, since))
+            Some(match renewal {
+                Some(Waits::Until(slot)) => {
+                    let cause = format!("{told}; this node renews from {} on", slot.rfc3339());
+                    waits(cause, Code::CertificateNearEnd, since)
+                }
+                Some(Waits::For(cause)) => waits(format!("{told}; the renewal waits: {cause}"), Code::RenewalWaits, since),
+                None => waits(told, Code::CertificateNearEnd, since),
+            })
         }
         None => None,
     };
@@ -372,7 +382,6 @@ mod tests {
     use crate::certificates::authority::SigningAuthority;
     use crate::clock::Clock;
     use crate::collect::Entries;
-    use crate::converge::certificates::Item;
     use crate::deploy::{Journal, Outcome};
     use crate::desired::Rotation;
     use crate::metadata::SignalTarget;
@@ -439,18 +448,18 @@ mod tests {
         };
         let missing = Item { chain: vec![], end: None, ..item("none", 1, Verdict::Missing(String::new())) };
         let mut look = Look { items: vec![missing], ..Look::default() };
-        assert_eq!(certificates(&look, None), None);
+        assert_eq!(certificates(&look, None, None), None);
         look.items.extend([item("a", 900, Verdict::Right), item("b", 300, Verdict::NearEnd)]);
-        let near = certificates(&look, None).unwrap();
+        let near = certificates(&look, None, None).unwrap();
         assert_eq!((near.first_to_end.as_str(), near.first_end.as_str()), ("b", "2026-12-25T12:00:00Z"));
         let waits = near.waits.unwrap();
         assert_eq!(waits.cause.as_deref(), Some("b ends at 2026-12-25T12:00:00Z"));
         assert_eq!(waits.since.as_deref(), Some("2026-09-16T12:00:00Z"));
         let turn = |step| Some(Turn { step, generation: 1, since: begin });
-        let waits = certificates(&look, turn(Rotation::TrustBoth)).unwrap().waits.unwrap();
+        let waits = certificates(&look, turn(Rotation::TrustBoth), None).unwrap().waits.unwrap();
         assert!(waits.cause.unwrap().ends_with("next step, switch") && waits.remedy.unwrap().contains("certificates rotate"));
         look.items.pop();
-        assert_eq!(certificates(&look, turn(Rotation::DropOld)).unwrap().waits, None);
+        assert_eq!(certificates(&look, turn(Rotation::DropOld), None).unwrap().waits, None);
     }
 
     #[test]

@@ -4,13 +4,13 @@
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::node::Node;
 use crate::clock::{Stopwatch, Timestamp};
 use crate::converge::flannel::look::{Sight, code, look};
 use crate::converge::flannel::packets::{self, Verdict};
 use crate::converge::flannel::{Leases, PodNetwork as _};
+use crate::converge::is_owed_a_restart;
+use crate::deploy::{Extent, Reference};
 use crate::desired::{Peers, PodRoutes, Probe};
 use crate::error::Error;
 use crate::kubernetes::{self, Leave};
@@ -107,13 +107,17 @@ struct Watched {
 
 impl Watched {
     /// Nothing where the node has no such network.
-    fn of(node: &Node, entry: &Value, generation: u64) -> Option<Self> {
-        let deployment = Deployment::parse(entry).ok().flatten()?;
+    fn of(node: &Node, reference: &Reference) -> Option<Self> {
+        let deployment = Deployment::parse(&reference.entry).ok().flatten()?;
         let spec = kubernetes::node_of(&deployment, &Leave::everything()).ok()?;
-        kubernetes::render(&spec, &node.facts()).gates.into_iter().find_map(|gate| match gate.probe {
-            Probe::PodRoutes(pods) => Some(Self { pods, gate: gate.name, repair: spec.repair, generation }),
+        let gates = kubernetes::render(&spec, &node.facts()).gates.into_iter();
+        let mut watched = gates.into_iter().find_map(|gate| match gate.probe {
+            Probe::PodRoutes(pods) => Some(Self { pods, gate: gate.name, repair: spec.repair, generation: reference.generation }),
             _ => None,
-        })
+        })?;
+        // After a failed update a restart may be what would carry it out.
+        watched.repair &= reference.extent == Extent::Whole || !is_owed_a_restart(&node.root, watched.unit());
+        Some(watched)
     }
 
     fn unit(&self) -> &'static str {
@@ -148,14 +152,9 @@ struct Packets {
 
 impl Node {
     /// Watches until something of it changes, against `shown`; nothing where there is no such network. Safe to drop.
-    pub(super) async fn watch_pods(
-        &self,
-        entry: &Value,
-        generation: u64,
-        shown: Option<PodNetworkStatus>,
-    ) -> Option<PodNetworkStatus> {
+    pub(super) async fn watch_pods(&self, reference: &Reference, shown: Option<PodNetworkStatus>) -> Option<PodNetworkStatus> {
         let systemd = self.systemd.as_ref()?;
-        let watched = Watched::of(self, entry, generation)?;
+        let watched = Watched::of(self, reference)?;
         let flanneld = match &watched.pods.peers {
             Peers::Leases(_) => self.flanneld(systemd).await,
             Peers::Given(_) => None,

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use super::decide::{Verdict, verdict};
 use super::places::Places;
 use super::record::Record;
+use super::renewal::signed;
 use super::sets::{KEY_MODE, PUBLIC_MODE};
 use crate::certificates::judge::{Life, check_authority, life, renewal_due};
 use crate::certificates::x509::X509;
@@ -67,10 +68,12 @@ impl Look {
         gather(near.filter_map(|item| Some((item.name.clone(), item.end?))))
     }
 
-    /// The certificates that the issuer may renew: not the authorities, and not what is given.
-    pub fn renewable<'a>(&'a self, desired: &'a Desired) -> impl Iterator<Item = &'a Item> {
-        let signed = |item: &&Item| desired.certificates.iter().any(|wish| wish.name == item.name && wish.given.is_none());
-        self.items.iter().filter(|item| item.verdict == Verdict::NearEnd).filter(signed)
+    /// What is to be put back: all drift but what a renewal puts right by itself.
+    pub fn to_put_back<'a>(&'a self, desired: &'a Desired) -> impl Iterator<Item = &'a Drift> {
+        let renews = desired.trust.as_ref().is_some_and(|trust| trust.renew);
+        let is_renewed =
+            move |drift: &&Drift| renews && signed(self, desired).any(|item| item.path == drift.path && item.is_expired());
+        self.drift.iter().filter(move |drift| !is_renewed(drift))
     }
 
     /// When the verdicts may be others, although no file changed.

@@ -8,7 +8,9 @@ mod decide;
 mod issue;
 mod look;
 mod places;
+pub mod quorum;
 mod record;
+mod renewal;
 mod rotation;
 mod sets;
 #[cfg(test)]
@@ -23,6 +25,7 @@ pub use decide::Verdict;
 pub use look::{Drift, Item, Look, Watcher, look};
 pub use places::Pair;
 pub use record::{KnownKey, Record, Turn, next, order_next_step};
+pub use renewal::{Due, due};
 
 use self::decide::{Decision, Deed, Known};
 use self::issue::{Task, examine};

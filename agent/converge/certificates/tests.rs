@@ -12,7 +12,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams
 use super::*;
 use crate::certificates::authority::SigningAuthority;
 use crate::certificates::key::PrivateKey;
-use crate::desired::{Authority, KeyType, MagnumUser, Material, Owner, Pair as GivenPair};
+use crate::desired::{Authority, KeyType, MagnumUser, Material, Owner, Pair as GivenPair, Share};
 use crate::files::{Attributes, FileKind};
 use crate::identity::{Identity, Origin, Record as Whose};
 
@@ -211,6 +211,7 @@ pub(super) fn desired() -> Desired {
             keys_asked: false,
             renew: false,
             rotation: Rotation::TrustBoth,
+            share: Share::ALONE,
         }),
         ..Desired::default()
     }
@@ -630,13 +631,14 @@ async fn near_its_end_a_certificate_is_told_once_or_renewed_with_its_key() {
     node.clock.advance(Duration::from_hours(24 * 180));
     for watcher in [&watcher, &watcher, &Watcher::default()] {
         let look = watch(watcher);
-        assert_eq!((look.near_ends().len(), look.renewable(&desired()).count(), look.drift.len()), (3, 3, 0));
+        assert_eq!((look.near_ends().len(), look.drift.len(), due(&look, &desired(), node.clock.now())), (3, 0, Due::Nothing));
     }
     node.run(&desired(), 1).await.unwrap();
     assert_eq!(node.count(Code::CertificateNearEnd), 3, "once each, also after a restart and another run");
     assert_eq!(node.outside.take_asked().len(), 5, "not asked for by itself");
     let mut renewing = desired();
     renewing.trust.as_mut().unwrap().renew = true;
+    assert!(due(&watch(&watcher), &renewing, node.clock.now()).is_now());
     node.outside.since.set((2026, 11));
     node.outside.wrong.borrow_mut().push_back(Wrong::Away);
     assert_eq!(node.run(&renewing, 1).await.unwrap().changes.len(), 3);
@@ -649,6 +651,26 @@ async fn near_its_end_a_certificate_is_told_once_or_renewed_with_its_key() {
     assert_eq!((look.drift.len(), watch(&watcher).drift.len()), (0, 1));
     assert_eq!(node.run(&renewing, 1).await.unwrap().changes.len(), 0, "put right without a restart");
     assert_eq!(watch(&watcher).drift.len(), 0);
+}
+
+#[tokio::test]
+async fn what_expired_is_renewed_by_itself_and_is_no_drift_then() {
+    let node = Node::new();
+    let mut renewing = desired();
+    renewing.trust.as_mut().unwrap().renew = true;
+    node.run(&renewing, 1).await.unwrap();
+    let keys = node.keys(&renewing);
+    node.clock.advance(Duration::from_hours(24 * 400));
+    let look = node.look(&renewing);
+    let now = node.clock.now();
+    assert_eq!((due(&look, &renewing, now), look.drift.len(), look.to_put_back(&renewing).count()), (Due::Expired, 3, 0));
+    // Only told of, it is what it was: something to be put back.
+    assert_eq!((due(&look, &desired(), now), look.to_put_back(&desired()).count()), (Due::Nothing, 3));
+    // What has expired is signed again beside what is only near its end, which has its own time.
+    node.outside.since.set((2027, 6));
+    assert_eq!(node.run(&desired(), 1).await.unwrap().changes.len(), 3);
+    let look = node.look(&renewing);
+    assert_eq!((node.keys(&renewing), look.drift.len(), due(&look, &renewing, now)), (keys, 0, Due::Nothing));
 }
 
 #[tokio::test]

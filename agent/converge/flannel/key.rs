@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::etcd::{Entry, Etcd};
 use super::{PodNetwork, directory};
 use crate::budgets::json;
 use crate::clock::{Clock, Stopwatch};
 use crate::converge::Failure;
+use crate::converge::etcd::{Entry, Etcd};
 use crate::converge::graph::FLANNEL_KEY;
 use crate::desired::FlannelStore;
 use crate::error::{Error, Kind, Result};

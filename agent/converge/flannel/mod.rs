@@ -3,7 +3,6 @@
 //!
 //! Never: a route, which flanneld or a unit of ours sets; a lease, which is flanneld's.
 
-mod etcd;
 mod key;
 pub mod look;
 pub mod packets;
@@ -12,15 +11,18 @@ mod tests;
 
 use futures_util::future::join_all;
 
+use super::etcd::Etcd;
 use crate::desired::{FlannelStore, Peer};
 use crate::error::Result;
 use crate::http::Http;
 use crate::network::flannel::{Api, Version, api};
 use crate::network::routes;
 use crate::reach;
-use etcd::Etcd;
 pub(super) use key::KeyKeeper;
 use packets::{Heard, Question};
+
+/// As causes call it.
+const ETCD: &str = "flannel's etcd";
 
 /// What the network of pods is asked.
 pub trait PodNetwork {
@@ -37,11 +39,11 @@ pub trait PodNetwork {
 
 impl PodNetwork for Http {
     async fn describe(&self, store: &FlannelStore, flanneld: Option<Version>) -> Result<bool> {
-        key::settle(&Etcd::new(self, &store.etcd), store, flanneld).await
+        key::settle(&Etcd::new(self, &store.etcd, ETCD), store, flanneld).await
     }
 
     async fn refuse(&self, store: &FlannelStore, flanneld: Option<Version>) -> Result<()> {
-        key::refuse(&Etcd::new(self, &store.etcd), store, flanneld).await
+        key::refuse(&Etcd::new(self, &store.etcd, ETCD), store, flanneld).await
     }
 
     async fn leases(&self, store: &FlannelStore, flanneld: Option<Version>) -> Result<Vec<Peer>> {
@@ -75,7 +77,7 @@ impl Leases {
     #[must_use]
     pub fn open(http: &Http, store: &FlannelStore, flanneld: Option<Version>) -> Self {
         let api = std::cell::Cell::new(flanneld.map(api));
-        Self { etcd: Etcd::new(http, &store.etcd), directory: directory(store), api }
+        Self { etcd: Etcd::new(http, &store.etcd, ETCD), directory: directory(store), api }
     }
 
     /// Everybody with a lease of host-gw, this node too.

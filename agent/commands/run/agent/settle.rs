@@ -202,6 +202,9 @@ impl Agent {
             None => (GenerationState::Applied, None),
             Some(reason) => (GenerationState::Rejected, Some(reason.clone())),
         };
+        if !done.touched {
+            self.generations.untouched()?;
+        }
         self.generations.end(state, reason, done.timings, done.laps)?;
         // The wait condition's signal is stored before the deployment counts as finished: a crash between the two
         // brings the node up once more, which changes nothing, and stores the same key again.

@@ -1,5 +1,7 @@
-//! etcd as flannel uses it: the keys API v2 up to flannel 0.17, v3 from 0.18 on (seed-systems.md 8a). v3 is spoken through etcd's own
-//! JSON gateway, whose path has changed with its versions; 64-bit numbers are strings there.
+//! A client of etcd: the keys API v2 and v3, members and their health. v3 is spoken through etcd's own JSON gateway, whose path has
+//! changed with its versions; 64-bit numbers are strings there.
+//!
+//! flannel uses v2 up to 0.17 and v3 from 0.18 on (seed-systems.md 8a).
 
 use std::cell::OnceCell;
 use std::time::Duration;
@@ -15,6 +17,7 @@ use crate::error::{Context, Error, Result};
 use crate::http::{Http, Request, Response};
 use crate::network::flannel::Api;
 use crate::openstack::aws_signature::encode;
+use crate::order::gather;
 use crate::report::text::{escaped, shortened};
 
 /// A store that does not answer one request for so long is away.
@@ -25,6 +28,9 @@ const ANSWER_LIMIT: usize = 2 * 1024 * 1024;
 const NOT_FOUND: u64 = 100;
 const RACE_LOST: [u64; 2] = [101, 105];
 
+/// The lease of a key that has no end in v3.
+const NO_LEASE: &str = "0";
+
 /// A key as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -34,20 +40,102 @@ pub(super) struct Entry {
     pub(super) revision: String,
 }
 
+/// A member of the cluster, as etcd lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    pub(super) id: String,
+    /// Empty for one that was added and has not started yet.
+    pub(super) name: String,
+    /// Where it serves clients.
+    pub(super) urls: Vec<String>,
+}
+
+/// The members of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Members {
+    /// The id of the member that answered.
+    pub(super) own: String,
+    /// Those that vote, this one among them.
+    pub(super) all: Vec<Member>,
+}
+
 /// One etcd.
 #[derive(Debug)]
 pub(super) struct Etcd {
     http: Http,
     endpoint: String,
+    /// Whose it is, for causes: `flannel's etcd`.
+    whose: &'static str,
     /// Where the JSON gateway is; asked once.
     gateway: OnceCell<Option<&'static str>>,
 }
 
 impl Etcd {
     /// Certificates are read when the first connection is made.
-    pub(super) fn new(http: &Http, access: &EtcdAccess) -> Self {
+    pub(super) fn new(http: &Http, access: &EtcdAccess, whose: &'static str) -> Self {
         let http = access.identity.as_ref().map_or_else(|| http.clone(), |identity| http.with_identity(identity));
-        Self { http, endpoint: access.endpoint.trim_end_matches('/').to_owned(), gateway: OnceCell::new() }
+        Self { http, endpoint: access.endpoint.trim_end_matches('/').to_owned(), whose, gateway: OnceCell::new() }
+    }
+
+    /// The newest API that it serves.
+    pub(super) async fn api(&self) -> Result<Api> {
+        Ok(if self.gateway().await?.is_some() { Api::V3 } else { Api::V2 })
+    }
+
+    /// Whether its keys can be read and written here: the JSON gateway of v3 may be off.
+    pub(super) async fn has_keys(&self) -> Result<bool> {
+        let Some(gateway) = self.gateway().await? else { return Ok(true) };
+        let answer = self.send("POST", &format!("{gateway}/cluster/member/list"), Some("{}".to_owned())).await?;
+        Ok(answer.status != 404)
+    }
+
+    /// The members of its cluster, as it lists them to peers, with or without the gateway; `own`: where it is reached by these.
+    pub(super) async fn members(&self, own: &str) -> Result<Members> {
+        let answer = self.get_json("/members").await?;
+        let id = |member: &Value| member.get("id").map(ToString::to_string).unwrap_or_default();
+        let texts = |member: &Value, name: &str| {
+            let texts = member.get(name).and_then(Value::as_array).into_iter().flatten();
+            gather::<Vec<String>, _>(texts.filter_map(Value::as_str).map(str::to_owned))
+        };
+        let votes = |member: &&Value| member.get("isLearner") != Some(&Value::Bool(true));
+        let listed = answer.as_array().into_iter().flatten().filter(votes);
+        let (mut all, mut me) = (Vec::new(), None);
+        for member in listed {
+            let name = member.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            if texts(member, "peerURLs").iter().any(|url| url == own) {
+                me = Some(id(member));
+            }
+            all.push(Member { id: id(member), name, urls: texts(member, "clientURLs") });
+        }
+        let me = me.ok_or_else(|| Error::transient(format!("none of its members is at {own}")).context(self.doing()))?;
+        Ok(Members { own: me, all })
+    }
+
+    /// Whether a member answers that it is healthy: it reaches a leader then. One that lists an address in the clear, where this
+    /// one speaks TLS, is not asked there.
+    pub(super) async fn is_healthy(&self, url: &str) -> bool {
+        if self.endpoint.starts_with("https://") && !url.starts_with("https://") {
+            return false;
+        }
+        let answer =
+            self.http.request(Request::new("GET", &format!("{}/health", url.trim_end_matches('/')), REQUEST_LIMIT)).await;
+        let said = answer.ok().filter(Response::is_success).and_then(|answer| json::answer(&answer.body).ok());
+        let health = said.as_ref().and_then(|said| said.get("health"));
+        health.is_some_and(|health| *health == json!("true") || *health == json!(true))
+    }
+
+    /// Whether the member that it asks is healthy.
+    pub(super) async fn is_well(&self) -> bool {
+        self.is_healthy(&self.endpoint).await
+    }
+
+    async fn get_json(&self, path: &str) -> Result<Value> {
+        let answer = self.send("GET", path, None).await?;
+        if answer.is_success() { self.json(&answer) } else { Err(self.refusal(&answer)) }
+    }
+
+    fn doing(&self) -> String {
+        format!("asking {} {}", self.whose, self.endpoint)
     }
 
     /// Whether it serves an API at all.
@@ -88,10 +176,23 @@ impl Etcd {
 
     /// Writes a key if it still is as it was found, or still is not there. `false`: somebody else was faster.
     pub(super) async fn put(&self, api: Api, key: &str, value: &str, before: Option<&Entry>) -> Result<bool> {
+        self.put_for(api, key, value, before, None).await
+    }
+
+    /// The same; etcd removes the key by itself after `life`.
+    pub(super) async fn put_for(
+        &self,
+        api: Api,
+        key: &str,
+        value: &str,
+        before: Option<&Entry>,
+        life: Option<Duration>,
+    ) -> Result<bool> {
         match api {
             Api::V2 => {
                 let condition = before.map_or("prevExist=false".to_owned(), |entry| format!("prevIndex={}", entry.revision));
-                let body = format!("value={}", encode(value));
+                let ttl = life.map(|life| format!("&ttl={}", life.as_secs())).unwrap_or_default();
+                let body = format!("value={}{ttl}", encode(value));
                 let answer = self.send("PUT", &format!("/v2/keys{key}?{condition}"), Some(body)).await?;
                 match (answer.is_success(), error_code(&answer)) {
                     (true, _) => Ok(true),
@@ -104,14 +205,48 @@ impl Etcd {
                 let name = BASE64.encode(key);
                 // A key that is not there has revision 0.
                 let revision = before.map_or("0", |entry| &entry.revision);
+                let lease = match life {
+                    Some(life) => self.lease(life).await?,
+                    None => NO_LEASE.to_owned(),
+                };
+                let put = json!({"key": name, "value": BASE64.encode(value), "lease": lease});
                 let body = json!({
                     "compare": [{"key": name, "target": "MOD", "result": "EQUAL", "mod_revision": revision}],
-                    "success": [{"request_put": {"key": name, "value": BASE64.encode(value)}}],
+                    "success": [{"request_put": put}],
                 });
-                // A failed comparison leaves the member out: false is its default.
-                Ok(self.ask_v3("txn", &body).await?.get("succeeded") == Some(&Value::Bool(true)))
+                self.transact(&body).await
             }
         }
+    }
+
+    /// Removes a key that holds this value, and no other.
+    pub(super) async fn remove(&self, api: Api, key: &str, value: &str) -> Result<()> {
+        match api {
+            Api::V2 => {
+                let answer = self.send("DELETE", &format!("/v2/keys{key}?prevValue={}", encode(value)), None).await?;
+                let is_gone = error_code(&answer).is_some_and(|code| code == NOT_FOUND || RACE_LOST.contains(&code));
+                if answer.is_success() || is_gone { Ok(()) } else { Err(self.refusal(&answer)) }
+            }
+            Api::V3 => {
+                let name = BASE64.encode(key);
+                let body = json!({
+                    "compare": [{"key": name, "target": "VALUE", "result": "EQUAL", "value": BASE64.encode(value)}],
+                    "success": [{"request_delete_range": {"key": name}}],
+                });
+                self.transact(&body).await.map(|_| ())
+            }
+        }
+    }
+
+    async fn lease(&self, life: Duration) -> Result<String> {
+        let granted = self.ask_v3("lease/grant", &json!({"TTL": life.as_secs().to_string()})).await?;
+        let lease = granted.get("ID").and_then(Value::as_str);
+        lease.map(str::to_owned).ok_or_else(|| Error::transient("it grants a lease without an id").context(self.doing()))
+    }
+
+    async fn transact(&self, body: &Value) -> Result<bool> {
+        // A failed comparison leaves the member out: false is its default.
+        Ok(self.ask_v3("kv/txn", body).await?.get("succeeded") == Some(&Value::Bool(true)))
     }
 
     async fn look_v2(&self, path: &str) -> Result<Option<Value>> {
@@ -123,7 +258,7 @@ impl Etcd {
     }
 
     async fn range(&self, body: &Value) -> Result<Vec<Entry>> {
-        let answer = self.ask_v3("range", body).await?;
+        let answer = self.ask_v3("kv/range", body).await?;
         let entry = |one: &Value| {
             // A value of no length is left out.
             let text = |name: &str| BASE64.decode(one.get(name)?.as_str()?).ok();
@@ -144,7 +279,7 @@ impl Etcd {
                 "give an etcd from 3.0 on",
             ));
         };
-        let answer = self.send("POST", &format!("{gateway}/kv/{what}"), Some(body.to_string())).await?;
+        let answer = self.send("POST", &format!("{gateway}/{what}"), Some(body.to_string())).await?;
         if answer.is_success() { self.json(&answer) } else { Err(self.refusal(&answer)) }
     }
 
@@ -172,12 +307,11 @@ impl Etcd {
             request = request.header("content-type", kind);
             request.body = Some(body.into_bytes());
         }
-        self.http.request(request).await.context(|| "asking flannel's etcd")
+        self.http.request(request).await.context(|| format!("asking {}", self.whose))
     }
 
     fn json(&self, answer: &Response) -> Result<Value> {
-        json::answer(&answer.body)
-            .map_err(|_| Error::transient("the answer is no JSON").context(format!("asking flannel's etcd {}", self.endpoint)))
+        json::answer(&answer.body).map_err(|_| Error::transient("the answer is no JSON").context(self.doing()))
     }
 
     fn refusal(&self, answer: &Response) -> Error {
@@ -188,14 +322,13 @@ impl Etcd {
             return self.without("v2", rule, "start etcd with --enable-v2, or install flannel 0.18 or later");
         }
         let said = format!("it answers {}: {}", answer.status, shortened(&escaped(body.trim()), 200));
-        let doing = format!("asking flannel's etcd {}", self.endpoint);
         match answer.status {
             401 | 403 => Error::permanent(said)
-                .remedy("let the user of the node's certificate read and write flannel's keys (etcdctl role grant-permission)"),
+                .remedy("let the user of the node's certificate read and write the key (etcdctl role grant-permission)"),
             _ => Error::transient(said).remedy("journalctl -u etcd on its node; it is tried again"),
         }
         .with_status(answer.status)
-        .context(doing)
+        .context(self.doing())
     }
 
     fn without(&self, api: &str, rule: &str, remedy: &str) -> Error {

@@ -1,0 +1,366 @@
+//! Leave for a master to restart its own member of etcd: who else is healthy, and a key in etcd that one master holds at a time.
+//!
+//! The key has a life, so that a master that died with it holds up the others no longer than that. Nothing here changes etcd but
+//! that key.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::renewal::{Leave, Lock, Standing, judge};
+use crate::clock::Timestamp;
+use crate::converge::etcd::{Etcd, Members};
+use crate::desired::{EtcdAccess, EtcdMember};
+use crate::error::Result;
+use crate::http::Http;
+use crate::network::flannel::Api;
+use crate::report::text::{escaped, shortened};
+
+/// The key of the master that renews.
+const KEY: &str = "/heat-node-agent/renewal";
+/// How long etcd keeps it: longer than a renewal may take ([`RUN_LIMIT`]), so that it outlasts every renewal.
+const LIFE: Duration = Duration::from_mins(15);
+/// How long a renewal under the lock may take.
+pub const RUN_LIMIT: Duration = Duration::from_mins(14);
+/// A master's turn, where no key can be held.
+const TURN: Duration = Duration::from_mins(20);
+/// A renewal begins between these, from the turn's begin on.
+const SPARE: Duration = Duration::from_mins(1);
+const OPEN: Duration = Duration::from_mins(5);
+/// How often somebody else may be faster before the next look tries again.
+const TRIES: u32 = 3;
+
+/// As causes call it.
+const ETCD: &str = "the node's etcd";
+
+/// Whether this master may renew now.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It may; what it holds is to be given back afterwards.
+    Go(Held),
+    /// Not now, for this cause.
+    Wait(String),
+}
+
+/// That it is this master's turn, where there are others: by a key in etcd, or by the clock.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Nobody else is there, or nobody is asked.
+    Nothing,
+    /// Its turn by the clock.
+    Turn,
+    /// The key in etcd, with this value.
+    Key(Api, String),
+}
+
+impl Held {
+    /// Whether the turn ends, so that the renewal has to be done in time.
+    #[must_use]
+    pub fn is_something(&self) -> bool {
+        *self != Self::Nothing
+    }
+}
+
+/// Asks etcd for leave.
+///
+/// # Errors
+/// If etcd cannot be asked: without its members' health nobody knows what a restart costs.
+pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Answer> {
+    let etcd = Etcd::new(http, &member.access, ETCD);
+    let peers = EtcdAccess { endpoint: member.peer.clone(), identity: member.access.identity.clone() };
+    let members = Etcd::new(http, &peers, ETCD).members(&member.peer).await?;
+    let standing = |lock, unwell| Standing { members: members.all.len(), unwell, lock, late };
+    match judge(&standing(Lock::Unasked, unwell(&etcd, &members).await)) {
+        Leave::Go => return Ok(Answer::Go(Held::Nothing)),
+        Leave::Wait(cause) => return Ok(Answer::Wait(cause)),
+        Leave::Lock => {}
+    }
+    if !etcd.has_keys().await? {
+        // Where etcd knows its clients by name its gateway is off, and there is no key to hold.
+        let ids: Vec<&str> = members.all.iter().map(|member| member.id.as_str()).collect();
+        let lock = turn(http.clock().now(), &members.own, &ids).map_or(Lock::Ours, Lock::NotYet);
+        return Ok(match judge(&standing(lock, Vec::new())) {
+            Leave::Wait(cause) => Answer::Wait(cause),
+            Leave::Go | Leave::Lock => Answer::Go(Held::Turn),
+        });
+    }
+    let (api, name) = (etcd.api().await?, own_name(&members));
+    let lock = take(&etcd, api, &name).await?;
+    let is_ours = lock == Lock::Ours;
+    // Somebody may have begun and ended, or died, since they were asked.
+    let unwell = if is_ours { unwell(&etcd, &members).await } else { Vec::new() };
+    match judge(&standing(lock, unwell)) {
+        Leave::Wait(cause) => {
+            if is_ours {
+                etcd.remove(api, KEY, &name).await?;
+            }
+            Ok(Answer::Wait(cause))
+        }
+        Leave::Go | Leave::Lock => Ok(Answer::Go(Held::Key(api, name))),
+    }
+}
+
+/// Gives the lock back once the own member is healthy again; else it stays until its life ends, because the others had better wait.
+///
+/// # Errors
+/// If etcd cannot be asked.
+pub async fn give_back(http: &Http, member: &EtcdMember, held: Held) -> Result<()> {
+    let Held::Key(api, name) = held else { return Ok(()) };
+    // A new connection, which shows the new certificate.
+    let etcd = Etcd::new(http, &member.access, ETCD);
+    if etcd.is_well().await { etcd.remove(api, KEY, &name).await } else { Ok(()) }
+}
+
+/// When the next turn of this member begins; nothing: now. Each turn is one member's, in the order of their ids, and a renewal that
+/// begins in its first minutes ends within it ([`RUN_LIMIT`]), with a minute to spare for clocks that differ.
+fn turn(now: Timestamp, own: &str, ids: &[&str]) -> Option<Timestamp> {
+    let count = u64::try_from(ids.len()).unwrap_or(1).max(1);
+    let rank = u64::try_from(ids.iter().filter(|id| **id < own).count()).unwrap_or_default();
+    let length = u64::try_from(TURN.as_millis()).unwrap_or(1);
+    let (round, into) = (now.0 / (length * count), now.0 % (length * count));
+    let begin = rank * length;
+    let open = begin + u64::try_from(SPARE.as_millis()).unwrap_or_default()..begin + u64::try_from(OPEN.as_millis()).unwrap_or(1);
+    if open.contains(&into) {
+        return None;
+    }
+    let rounds = if into < open.start { round } else { round + 1 };
+    Some(Timestamp(rounds * length * count + open.start))
+}
+
+/// Takes the lock. What this node held when it was cut off is its own.
+async fn take(etcd: &Etcd, api: Api, name: &str) -> Result<Lock> {
+    for _ in 0..TRIES {
+        let found = etcd.get(api, KEY).await?;
+        if let Some(other) = found.as_ref().filter(|entry| entry.value != name) {
+            return Ok(Lock::Theirs(shortened(&escaped(&other.value), 100)));
+        }
+        if etcd.put_for(api, KEY, name, found.as_ref(), Some(LIFE)).await? {
+            return Ok(Lock::Ours);
+        }
+    }
+    Ok(Lock::Theirs("another one was faster".to_owned()))
+}
+
+/// The same at each try, and no other member's.
+fn own_name(members: &Members) -> String {
+    let own = members.all.iter().find(|member| member.id == members.own);
+    format!("{} (member {})", own.map(|member| member.name.as_str()).unwrap_or_default(), members.own)
+}
+
+/// The other members that do not answer as healthy, by name.
+async fn unwell(etcd: &Etcd, members: &Members) -> Vec<String> {
+    let others: Vec<_> = members.all.iter().filter(|member| member.id != members.own).collect();
+    let answers = join_all(others.iter().map(async |member| {
+        // It may have several ways to it; one that works is enough.
+        let asked = join_all(member.urls.iter().map(|url| etcd.is_healthy(url))).await;
+        asked.contains(&true)
+    }));
+    let unwell = others.iter().zip(answers.await).filter(|(_, is_healthy)| !is_healthy);
+    let shown = |name: &str, id: &str| {
+        if name.is_empty() { format!("{id}, which never started") } else { shortened(&escaped(name), 100) }
+    };
+    unwell.map(|(member, _)| shown(&member.name, &member.id)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD as BASE64;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::files::Tree;
+    use crate::http::Tls;
+    use crate::http::fake::{Act, Fake, ok, status};
+
+    const M1: &str = "m1 (member 1)";
+
+    fn http() -> (tempfile::TempDir, Http) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Arc::new(Tree::open(dir.path()).unwrap());
+        (dir, Http::new(Tls::default(), root, Clock::system()))
+    }
+
+    fn asked(server: &Fake) -> Vec<String> {
+        let of = |request: &String| {
+            let line = request.split(" HTTP/").next().unwrap_or_default().to_owned();
+            let body: Value = serde_json::from_str(request.split("\r\n\r\n").nth(1).unwrap_or_default()).unwrap_or_default();
+            let put = &body["success"][0]["request_put"];
+            let text = |value: &Value| String::from_utf8(BASE64.decode(value.as_str().unwrap_or_default()).unwrap()).unwrap();
+            match (put.is_null(), body["success"][0]["request_delete_range"].is_null(), body["TTL"].is_null()) {
+                (false, ..) => format!("{line} put {} {}", text(&put["value"]), put["lease"]),
+                (_, false, _) => format!("{line} delete"),
+                (.., false) => format!("{line} {}", body["TTL"]),
+                _ => line,
+            }
+        };
+        server.requests().iter().map(of).collect()
+    }
+
+    fn version() -> Act {
+        ok(r#"{"etcdserver":"3.5.9","etcdcluster":"3.5.0"}"#)
+    }
+
+    /// As etcd 3.5 tells its peers; learners do not vote. This node's own member is where that is asked.
+    async fn peers(others: &[&str]) -> Fake {
+        let server = Fake::start(vec![]).await;
+        let mut all = vec![json!({"id": 1, "peerURLs": [server.base], "name": "m1", "clientURLs": ["http://192.0.2.1:2379"]})];
+        for (number, url) in (2..).zip(others) {
+            all.push(
+                json!({"id": number, "peerURLs": ["http://192.0.2.9:2380"], "name": format!("m{number}"), "clientURLs": [url]}),
+            );
+        }
+        all.push(
+            json!({"id": 9, "peerURLs": ["http://192.0.2.8:2380"], "isLearner": true, "clientURLs": ["http://127.0.0.1:1"]}),
+        );
+        server.play(vec![ok(Value::from(all).to_string())]);
+        server
+    }
+
+    fn healthy() -> Act {
+        ok(r#"{"health":"true","reason":""}"#)
+    }
+
+    fn key(holder: Option<&str>) -> Act {
+        let entry = |holder| json!({"key": BASE64.encode(KEY), "mod_revision": "6", "value": BASE64.encode(holder)});
+        ok(json!({"header": {"revision": "8"}, "kvs": holder.into_iter().map(entry).collect::<Vec<_>>()}).to_string())
+    }
+
+    fn granted() -> Act {
+        ok(r#"{"ID":"7587869013464921875","TTL":"900"}"#)
+    }
+
+    fn txn(succeeded: bool) -> Act {
+        ok(json!({"header": {}, "succeeded": succeeded}).to_string())
+    }
+
+    fn member(server: &Fake, peers: &Fake) -> EtcdMember {
+        EtcdMember { access: EtcdAccess { endpoint: server.base.clone(), identity: None }, peer: peers.base.clone() }
+    }
+
+    /// What is answered, and what etcd was asked for, where each of the two others answers these in turn.
+    async fn play(before: Vec<Act>, others: [Vec<Act>; 2]) -> (Result<Answer>, Vec<String>) {
+        let (_dir, http) = http();
+        let [second, third] = others;
+        let (second, third) = (Fake::start(second).await, Fake::start(third).await);
+        let peers = peers(&[&second.base, &third.base]).await;
+        let server = Fake::start([vec![version()], before].concat()).await;
+        let answer = ask(&http, &member(&server, &peers), false).await;
+        (answer, asked(&server))
+    }
+
+    fn waits(answer: &Result<Answer>) -> &str {
+        match answer {
+            Ok(Answer::Wait(cause)) => cause,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn one_master_at_a_time_gets_leave_and_only_while_the_others_are_healthy() {
+        let well = || vec![healthy(), healthy()];
+        let looked = ["GET /version", "POST /v3/cluster/member/list"];
+        let took =
+            ["POST /v3/kv/range", "POST /v3/lease/grant \"900\"", "POST /v3/kv/txn put m1 (member 1) \"7587869013464921875\""];
+        let held = || Answer::Go(Held::Key(Api::V3, M1.to_owned()));
+        let on = || ok("{}");
+        let (answer, asked) = play(vec![on(), key(None), granted(), txn(true)], [well(), well()]).await;
+        assert_eq!(
+            (answer.unwrap(), asked),
+            (held(), [&looked[..], &took].concat().iter().map(|line| (*line).to_owned()).collect())
+        );
+        // What it held when it was cut off is its own, with a new life.
+        let (answer, asked) = play(vec![on(), key(Some(M1)), granted(), txn(true)], [well(), well()]).await;
+        assert_eq!((answer.unwrap(), asked.len()), (held(), 5));
+
+        let (answer, asked) = play(vec![on(), key(Some("m3 (member 3)"))], [well(), well()]).await;
+        assert!(waits(&answer).contains("m3") && asked.len() == 3, "{answer:?} {asked:?}");
+        // Faster by a moment: looked at again.
+        let (answer, _) = play(vec![on(), key(None), granted(), txn(false), key(Some("m2 (member 2)"))], [well(), well()]).await;
+        assert!(waits(&answer).contains("m2"));
+        // One that is down is found before the lock is asked for.
+        let (answer, asked) = play(vec![], [vec![ok(r#"{"health":"false"}"#)], well()]).await;
+        assert!(waits(&answer).ends_with("not healthy: m2") && asked.is_empty(), "{answer:?} {asked:?}");
+        // And one that went down meanwhile after it was got, which is given back.
+        let gone = vec![healthy(), status("503 Service Unavailable", "")];
+        let (answer, asked) = play(vec![on(), key(None), granted(), txn(true), txn(true)], [well(), gone]).await;
+        assert!(waits(&answer).ends_with("m3") && asked.last().unwrap().ends_with("txn delete"), "{answer:?} {asked:?}");
+        // Without an answer nobody knows what a restart costs.
+        let (answer, _) = play(vec![on(), key(None), status("503 Service Unavailable", "no leader")], [well(), well()]).await;
+        assert!(answer.unwrap_err().to_string().contains("the node's etcd"));
+    }
+
+    #[tokio::test]
+    async fn a_single_member_asks_for_no_lock_and_the_keys_api_is_the_old_one_before_3() {
+        let (_dir, http) = http();
+        let alone = peers(&[]).await;
+        assert_eq!(ask(&http, &member(&alone, &alone), false).await.unwrap(), Answer::Go(Held::Nothing));
+
+        let other = Fake::start(vec![healthy(), healthy()]).await;
+        let peers = peers(&[&other.base]).await;
+        let absent = status("404 Not Found", r#"{"errorCode":100,"message":"Key not found"}"#);
+        let made = status("201 Created", r#"{"action":"create"}"#);
+        let old = ok(r#"{"etcdserver":"2.3.8","etcdcluster":"2.3.0"}"#);
+        let server = Fake::start(vec![old, absent, made]).await;
+        let Answer::Go(held) = ask(&http, &member(&server, &peers), false).await.unwrap() else { panic!() };
+        let said = server.requests();
+        assert!(
+            said[2].starts_with("PUT /v2/keys/heat-node-agent/renewal?prevExist=false ") && said[2].ends_with("&ttl=900"),
+            "{said:?}"
+        );
+        // It is given back by a member that is healthy again, and stays where that one is not.
+        let gone = ok(r#"{"action":"compareAndDelete"}"#);
+        let server = Fake::start(vec![healthy(), gone]).await;
+        give_back(&http, &member(&server, &peers), held).await.unwrap();
+        assert!(
+            server.requests()[1].starts_with("DELETE /v2/keys/heat-node-agent/renewal?prevValue=m1"),
+            "{:?}",
+            server.requests()
+        );
+        let server = Fake::start(vec![status("503 Service Unavailable", "")]).await;
+        give_back(&http, &member(&server, &peers), Held::Key(Api::V2, M1.to_owned())).await.unwrap();
+        assert_eq!(server.requests().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn where_the_gateway_is_off_masters_take_turns_by_the_clock() {
+        let off = status("404 Not Found", "404 page not found");
+        let (answer, asked) = play(vec![off], [vec![healthy()], vec![healthy()]]).await;
+        match answer.unwrap() {
+            Answer::Go(held) => assert!(held.is_something()),
+            Answer::Wait(cause) => assert!(cause.contains("this one's begins at "), "{cause}"),
+        }
+        assert_eq!(asked.len(), 2, "no key is asked for: {asked:?}");
+    }
+
+    #[test]
+    fn no_two_turns_overlap_and_each_comes() {
+        let (ids, minute) = (["30", "100", "7"], 60_000);
+        let hour = 60 * minute;
+        let mut begins = Vec::new();
+        for second in 0..3 * 3600 {
+            let now = Timestamp(1_772_366_400_000 + second * 1000);
+            for own in ids {
+                match turn(now, own, &ids) {
+                    None => begins.push((own, now)),
+                    Some(next) => {
+                        assert!(next > now && next.0 - now.0 <= hour, "{own} {now:?} {next:?}");
+                        assert_eq!(turn(next, own, &ids), None);
+                    }
+                }
+            }
+        }
+        let longest = u64::try_from(RUN_LIMIT.as_millis()).unwrap();
+        for (own, at) in &begins {
+            let meets = |(other, then): &&(&str, Timestamp)| other != own && then.0 >= at.0 && then.0 <= at.0 + longest + minute;
+            assert_eq!(begins.iter().find(meets), None, "{own} at {at:?}");
+        }
+        for own in ids {
+            assert!(begins.iter().any(|(one, _)| *one == own));
+        }
+        assert_eq!(turn(Timestamp(2 * minute), "1", &["1"]), None);
+    }
+}
