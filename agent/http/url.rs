@@ -20,7 +20,8 @@ pub struct Parts<'a> {
     pub target: &'a str,
 }
 
-/// Takes an absolute http(s) URL apart; `None` for anything else.
+/// Takes an absolute http(s) URL apart; `None` for anything else. White space, control characters and quotes stand in no authority
+/// (RFC 3986, 3.2), and where one did, what masks texts could not know where the password ends.
 #[must_use]
 pub fn split(url: &str) -> Option<Parts<'_>> {
     let (scheme, rest) = url.split_once("://")?;
@@ -30,6 +31,9 @@ pub fn split(url: &str) -> Option<Parts<'_>> {
         _ => return None,
     };
     let (before, target) = rest.split_at(rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len()));
+    if before.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"') {
+        return None;
+    }
     let (userinfo, authority) = match before.rsplit_once('@') {
         Some((_, authority)) => (true, authority),
         None => (false, before),
@@ -265,6 +269,14 @@ mod tests {
         ] {
             assert_eq!(Target::new(url).unwrap().never_proxied(), never, "{url}");
         }
+    }
+
+    #[test]
+    fn what_stands_in_no_authority_makes_no_url() {
+        for url in ["http:// @$", "http://user name:hush@host/", "http://\":hush@host/", "http://a\tb@host/"] {
+            assert!(split(url).is_none() && Target::new(url).is_err(), "{url}");
+        }
+        assert!(split("http://host/a b\"c").is_some(), "in a path they are the server's matter");
     }
 
     proptest! {
