@@ -40,7 +40,9 @@ fn learnt(document: &Value) -> Learnt {
 
 fn from_files(files: &LocalFiles) -> Learnt {
     let mut learnt = nothing();
-    Said::by_files(files).iter().for_each(|said| learnt.take(said));
+    for said in &Said::by_files(files) {
+        learnt.take(said);
+    }
     learnt
 }
 

@@ -45,7 +45,7 @@ use learnt::{Learnt, Refusal, Said};
 use local::LocalFiles;
 pub use local::{read_document, read_file};
 pub use snapshot::{Authority, Snapshot, SourceState};
-use source::{Outcome, Polled, Source};
+use source::{Outcome, Polled, Source, Standing};
 use source_set::{Origin, SourceSet};
 pub use ways::Ways;
 
@@ -512,7 +512,9 @@ impl Collector {
         let mut learnt = Learnt::new(&self.settings.sources.order, self.settings.tls.allow_insecure);
         let files = Said::by_files(&self.files);
         self.basis = Said::digest(&files);
-        files.iter().for_each(|said| learnt.take(said));
+        for said in &files {
+            learnt.take(said);
+        }
         let complete = learnt.is_complete();
         let said = |source: &&Source| source.name.is_remote() && (source.basis == self.basis || !complete);
         let mut said: Vec<_> = self.sources.iter().filter(said).collect();
@@ -598,7 +600,8 @@ impl Collector {
     /// Drops what sources said that are not asked any more. Whoever takes their place has just answered; while that answer
     /// is not `kept`, the cache of the old ones is all that a start without network has.
     fn forget_retired(&mut self, kept: bool) -> bool {
-        let gone = |source: &&mut Source| source.name.is_remote() && !source.followed && source.document.is_some();
+        let gone =
+            |source: &&mut Source| source.name.is_remote() && source.standing == Standing::Retired && source.document.is_some();
         let mut any = false;
         for source in self.sources.iter_mut().filter(gone) {
             any = true;

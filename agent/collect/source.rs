@@ -141,6 +141,15 @@ pub(super) struct Settled {
     pub(super) sources: bool,
 }
 
+/// Whether documents ask for a source.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// They name it and ask for it.
+    Followed,
+    /// Whoever takes its place retires it by an answer.
+    Retired,
+}
+
 /// A source.
 pub(super) struct Source {
     pub(super) name: SourceName,
@@ -177,7 +186,7 @@ pub(super) struct Source {
     /// Where those are not the ones that it is to be asked by now.
     pub(super) former: Option<Former>,
     /// Whether it is to be asked at all.
-    pub(super) followed: bool,
+    pub(super) standing: Standing,
     pace: (Duration, Duration),
     pub(super) state: SourceState,
 }
@@ -205,7 +214,7 @@ impl Source {
             key: String::new(),
             answered_by: None,
             former: None,
-            followed: false,
+            standing: Standing::Retired,
             pace: (settings.min_polling_interval, settings.polling_interval),
             state: SourceState::default(),
         }
@@ -305,7 +314,7 @@ impl Source {
     /// Notes by what it is to be asked from now on, if at all. The way by which it answered last is asked on until another one
     /// answers; an event where that begins.
     pub(super) fn follow(&mut self, wanted: bool, set: Option<&SourceSet>, clock: &Clock) -> Option<Event> {
-        self.followed = wanted;
+        self.standing = if wanted { Standing::Followed } else { Standing::Retired };
         let Some(answered_by) = &self.answered_by else {
             self.former = None;
             return None;

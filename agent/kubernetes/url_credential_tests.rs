@@ -52,7 +52,7 @@ fn no_password_of_a_url_is_where_others_can_read_it() {
                 };
                 let desired = render(&spec, &Facts::default());
                 for file in desired.files.iter().filter(|file| file.content.contains("hush")) {
-                    assert!(file.mode & 0o077 == 0 && file.secret, "{}: {} {:o}", row.name, file.path, file.mode);
+                    assert!(file.mode & 0o700 == file.mode && file.secret, "{}: {} {:o}", row.name, file.path, file.mode);
                     // systemd shows what units say to everybody, whatever the mode of their files.
                     assert!(!file.path.contains("/systemd/system/"), "{}: {}", row.name, file.path);
                     written.insert(row.name);

@@ -151,9 +151,8 @@ async fn one_that_is_replaced_by_one_that_never_answers_is_followed_on_over_rest
         pass(&mut collector, &machine, Duration::from_mins(30)).await;
         assert_eq!(cfn.requests().len(), asked, "{same}");
         assert!(collector.snapshot().lists("new"));
-        let kept =
-            std::fs::read_to_string(machine._dirs[1].path().join(if same { "cache/cfn.json" } else { "cache/request.json" }))
-                .unwrap();
+        let cache = if same { "cache/cfn.json" } else { "cache/request.json" };
+        let kept = String::from_utf8(machine.state.read(Path::new(cache), 1 << 20).unwrap().unwrap()).unwrap();
         assert!(!kept.contains(&cfn.base), "nothing of the old way is kept: {kept}");
     }
 }
