@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::budgets::json;
 use crate::http::{redacted, without_userinfo};
-use crate::kubernetes::{config_as_yaml, is_secret_parameter, readable_config};
+use crate::kubernetes::{config_as_yaml, is_broken_url, is_secret_parameter, readable_config};
 
 /// What stands in a secret's place.
 const MASK: &str = "******";
@@ -55,6 +55,7 @@ fn masked_text(text: &str) -> String {
         Some((shown, inner)) if shown != inner => shown.to_string(),
         // A pre-signed URL is a key by itself, whatever it is called.
         None if text.contains("Signature=") || text.contains("temp_url_sig=") => redacted(text),
+        None if text.contains("PRIVATE KEY-----") => MASK.to_owned(),
         // A curl line of Heat's or Magnum's with its token.
         None if text.to_ascii_lowercase().contains("x-auth-token") => MASK.to_owned(),
         Some(_) | None => without_userinfo(text).into_owned(),
@@ -71,7 +72,10 @@ fn masked_members(members: &Map<String, Value>) -> Map<String, Value> {
             if let ("config", Value::String(text), true) = (key.as_str(), value, of_node) {
                 return (key.clone(), Value::String(masked_config(text)));
             }
-            let hide = is_secret(key) || (named && (key == "value" || key == "default"));
+            let of_input = key == "value" || key == "default";
+            // A URL that is none: nobody can tell where in it a password ends.
+            let name = if of_input { members.get("name").and_then(Value::as_str).unwrap_or(key) } else { key };
+            let hide = is_secret(key) || (named && of_input) || value.as_str().is_some_and(|text| is_broken_url(name, text));
             let shown = if hide && !value.is_null() && value != "" { Value::String(MASK.to_owned()) } else { masked(value) };
             (key.clone(), shown)
         })
@@ -98,6 +102,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_url_parameter_that_is_no_url_and_a_private_key_are_masked_whole() {
+        for value in ["https:/u:s3@h", "u:s3@h", "//u:s3@h", "https://u:s3/q@h", "https://u:s3%40h", "https://u s:s3@h"] {
+            let name = "STATIC_POD_URL";
+            let inputs = json!([{"name": name, "value": value}, {"name": "x", "value": "-----BEGIN PRIVATE KEY-----\ns3"}]);
+            let config = format!("static_pod_url: '{value}'\n");
+            let shown = masked(&json!({"inputs": inputs, "group": "kubernetes-node", "config": config})).to_string();
+            assert!(!shown.contains("s3"), "{shown}");
+        }
+        let good = json!({"name": "AUTH_URL", "value": "https://keystone.example.org:5000/v3"});
+        assert_eq!(masked(&good), good);
+    }
 
     #[test]
     fn a_config_is_masked_by_the_table_of_parameters_in_whatever_form_it_is_written() {

@@ -203,8 +203,15 @@ pub(super) fn file_change(file: &File, observed: &Observed) -> Option<FileChange
         after: file.content.clone(),
         rewrites,
         attributes: attributes.unwrap_or_else(|| attributes_of(seen, file.mode, &file.owner, observed)),
-        secret: file.secret,
+        // What is replaced may be a key that somebody put there.
+        secret: file.secret || content.is_some_and(holds_private_key),
     })
+}
+
+/// Whether a text has a private key in PEM.
+fn holds_private_key(text: &[u8]) -> bool {
+    let marker = b"PRIVATE KEY-----";
+    text.windows(marker.len()).any(|part| part == marker)
 }
 
 /// What changes about one directory; `None` if nothing does.
@@ -377,6 +384,18 @@ mod tests {
             let got = plan.files.first().map(|change| change.attributes.owner_changes);
             assert_eq!(got, expected, "{mode:o} {owner} {ownership:?}");
             assert!(plan.files.iter().all(|change| !change.rewrites));
+        }
+    }
+
+    #[test]
+    fn a_private_key_that_is_replaced_is_not_shown() {
+        let desired = Desired { files: vec![File::public("/etc/key", "public")], ..Desired::default() };
+        for (before, secret) in [("-----BEGIN EC PRIVATE KEY-----\nhush", true), ("-----BEGIN PUBLIC KEY-----", false)] {
+            let mut observed = Observed::default();
+            observed.files.insert("/etc/key".into(), seen(before, 0o644));
+            let plan = plan(&desired, &observed);
+            assert_eq!(plan.files[0].secret, secret);
+            assert!(!plan.render().contains("hush"), "{}", plan.render());
         }
     }
 

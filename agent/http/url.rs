@@ -55,25 +55,71 @@ pub fn redacted(url: &str) -> String {
 /// What stands in the place of a user name and password.
 const MASK: &str = "******";
 
-/// A text for people: user name and password of every URL in it are masked, wherever it stands and whatever quotes it.
+/// A text for people: user name and password of every URL in it are masked, wherever it stands and whatever quotes it. Of what only
+/// resembles a URL more is masked than need be, never less.
 #[must_use]
 pub fn without_userinfo(text: &str) -> Cow<'_, str> {
+    if !text.contains('@') {
+        return Cow::Borrowed(text);
+    }
     let mut out = String::new();
     let mut rest = text;
-    while let Some((before, after)) = rest.split_once("://") {
+    let mut masked = false;
+    while let Some((before, after)) = rest.split_once(':') {
+        let slashes = slashes(before, after);
+        let (slashes, behind) = after.split_at(slashes);
         out.push_str(before);
-        out.push_str("://");
-        rest = after;
-        if let Some((_, host)) = after.get(..authority_end(after)).and_then(|authority| authority.rsplit_once('@')) {
+        out.push(':');
+        out.push_str(slashes);
+        rest = behind;
+        if (!slashes.is_empty() || is_web(before))
+            && let Some(length) = userinfo(behind)
+        {
             out.push_str(MASK);
-            rest = after.get(authority_end(after) - host.len() - 1..).unwrap_or_default();
+            rest = behind.get(length..).unwrap_or_default();
+            masked = true;
         }
     }
-    if out.is_empty() || !text.contains('@') {
+    if !masked {
         return Cow::Borrowed(text);
     }
     out.push_str(rest);
     Cow::Owned(out)
+}
+
+/// Whether `http` or `https` stands at the end of what is before a colon.
+fn is_web(before: &str) -> bool {
+    let lower = before.get(before.len().saturating_sub(5)..).or_else(|| before.get(before.len().saturating_sub(4)..));
+    lower.is_some_and(|end| end.to_ascii_lowercase().ends_with("http") || end.eq_ignore_ascii_case("https"))
+}
+
+/// How many bytes of slashes stand between a scheme's colon and the authority. Readers of http URLs repair any number of them
+/// (WHATWG URL, 4.4, special authority slashes), so the mask takes them all too; another scheme has two or no authority.
+fn slashes(before: &str, after: &str) -> usize {
+    if is_web(before) {
+        after.len() - after.trim_start_matches(['/', '\\']).len()
+    } else if after.starts_with("//") {
+        2
+    } else {
+        0
+    }
+}
+
+/// How long user name and password are, up to the `@` behind them. What cannot be a host and port is a user name and a password with
+/// a `/`, `?` or `#` that nobody encoded: then they end at the last `@` of the word.
+fn userinfo(text: &str) -> Option<usize> {
+    let (authority, rest) = text.split_at(authority_end(text, &['/', '?', '#']));
+    let port = authority.rsplit_once(':').map(|(_, port)| port);
+    // `a,http://b`: the colon is that of the next URL.
+    let is_host = port.is_none_or(|port| {
+        if port.is_empty() {
+            rest.starts_with("//")
+        } else {
+            port.bytes().all(|b| b.is_ascii_digit()) || authority.starts_with('[')
+        }
+    });
+    let authority = if is_host || authority.contains('@') { authority } else { text.get(..authority_end(text, &[]))? };
+    authority.rfind('@')
 }
 
 /// Whether a URL in a text has a user name or password.
@@ -82,9 +128,9 @@ pub fn has_userinfo(text: &str) -> bool {
     without_userinfo(text) != text
 }
 
-/// Where user name, password, host and port end at the latest. A quote ends them only where no word goes on behind it: it may be a
-/// part of a password.
-fn authority_end(text: &str) -> usize {
+/// Where user name, password, host and port end at the latest: at one of these characters or with the word. A quote ends them only
+/// where no word goes on behind it: it may be a part of a password.
+fn authority_end(text: &str, stops: &[char]) -> usize {
     let mut escaped = false;
     let ends = |(at, c): &(usize, char)| {
         let was_escaped = escaped;
@@ -92,7 +138,7 @@ fn authority_end(text: &str) -> usize {
         let behind = || text.get(at + 1..).and_then(|rest| rest.chars().next());
         let closes =
             || behind().is_none_or(|next| next.is_whitespace() || matches!(next, ',' | ':' | ';' | ']' | '}' | ')' | '>'));
-        c.is_whitespace() || matches!(c, '/' | '?' | '#') || (*c == '"' && !was_escaped && closes())
+        c.is_whitespace() || stops.contains(c) || (*c == '"' && !was_escaped && closes())
     };
     text.char_indices().find(ends).map_or(text.len(), |(at, _)| at)
 }
@@ -250,6 +296,15 @@ mod tests {
             ("http://u:hush@", "http://******@"),
             ("://", "://"),
             ("", ""),
+            ("see https:/u:hush@h/p", "see https:/******@h/p"),
+            ("https:u:hush@h", "https:******@h"),
+            ("HTTPS:///u:hush@h", "HTTPS:///******@h"),
+            ("http:\\u:hush@h", "http:\\******@h"),
+            ("\"https://u:hu/sh@h/p\" and me@x", "\"https://******@h/p\" and me@x"),
+            ("https://u:hu?s#h@h", "https://******@h"),
+            ("http://h:80/a@b https://[::1]/a@b", "http://h:80/a@b https://[::1]/a@b"),
+            ("http://h,http://u:hush@i", "http://h,http://******@i"),
+            ("file:///etc/a@b.service http: me@x", "file:///etc/a@b.service http: me@x"),
         ] {
             assert_eq!(without_userinfo(text), shown, "{text}");
             assert_eq!((has_userinfo(text), has_userinfo(shown)), (text != shown, false), "{text}");

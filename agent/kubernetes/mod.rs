@@ -147,6 +147,14 @@ pub fn is_secret_parameter(name: &str) -> bool {
     parameter_table::find(name).is_some_and(|parameter| parameter.secret)
 }
 
+/// Whether a text given as this parameter should be a URL and is none, so that nobody can tell where in it a password ends.
+#[must_use]
+pub fn is_broken_url(name: &str, text: &str) -> bool {
+    let text = text.trim();
+    let kind = parameter_table::find(name).map(|parameter| parameter.kind).filter(|kind| kind.is_address());
+    !text.is_empty() && kind.is_some_and(|kind| kind.normalised(text).is_none())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

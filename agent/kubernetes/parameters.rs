@@ -19,6 +19,9 @@ const HEATS_OWN: &str = "deploy_";
 /// Longest part of a bad value that a mistake repeats, in characters.
 const SHOWN: usize = 80;
 
+/// What every private key in PEM has.
+pub(super) const PRIVATE_KEY: &str = "PRIVATE KEY-----";
+
 /// The checked parameters. Their `Debug` masks secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Parameters {
@@ -54,11 +57,23 @@ impl Mistake {
         }
     }
 
+    /// A broken value of an address is not repeated, whatever it looks like: nobody can tell where in it a password ends.
     fn of_value(parameter: &Parameter, value: &str, problem: &str, remedy: impl Into<String>) -> Self {
+        let hides = !parameter.secret && (parameter.kind.is_address() || value.contains(PRIVATE_KEY));
+        let shown = || match value.rsplit_once('@') {
+            _ if parameter.secret => "***".to_owned(),
+            Some((_, host)) => shown(&format!("***@{host}")),
+            None => shown(value),
+        };
+        let length = value.chars().count();
         Self {
             parameter: parameter.name.to_owned(),
-            value: Some(if parameter.secret { "***".to_owned() } else { shown(&without_userinfo(value)) }),
-            problem: problem.to_owned(),
+            value: (!hides).then(shown),
+            problem: if hides {
+                format!("{problem} ({length} characters, not repeated here: they may hold a secret)")
+            } else {
+                problem.to_owned()
+            },
             rule: parameter.kind.rule(),
             remedy: remedy.into(),
         }
@@ -207,6 +222,13 @@ fn collect<'a>(
                 mistakes.push(Mistake::of_value(parameter, &text, "is the word for no value", remedy));
             }
             Some(text) => match parameter.kind.normalised(&text) {
+                // What is no secret is shown, and written for everybody to read.
+                Some(value) if !parameter.secret && value.contains(PRIVATE_KEY) => mistakes.push(Mistake::general(
+                    parameter.name,
+                    "holds a private key",
+                    format!("it is public: {}", parameter.meaning),
+                    "give the public part, and have the key replaced wherever it was already used",
+                )),
                 Some(value) => {
                     given.insert(parameter.name, value);
                 }
@@ -367,6 +389,38 @@ mod tests {
                 "REGION_NAME: \"None\" is the word for no value; rule: one word of at most 255 letters, digits and . _ : / @ + = ~ -; remedy: leave it out or empty in the template, or give a value",
             ]
         );
+    }
+
+    #[test]
+    fn a_broken_url_and_a_private_key_are_never_repeated() {
+        for (name, value) in [
+            ("AUTH_URL", "https://u:hush/hush@h"),
+            ("AUTH_URL", "https://u:hush#?hush@h"),
+            ("AUTH_URL", "https://u:hush hush@h"),
+            ("AUTH_URL", "u:hush@h"),
+            ("MAGNUM_URL", "//u:hush@h"),
+            ("AUTH_URL", "https://u:hush%40h"),
+            ("STATIC_POD_URL", "https:/u:hush@h"),
+            ("STATIC_POD_URL", "https:u:hush@h"),
+            ("STATIC_POD_URL", "https:///u:hush@h"),
+            ("INSECURE_REGISTRY_URL", "u:hush@h"),
+            ("KUBE_NODE_IP", "http://u:hush/hush@h"),
+            ("KUBE_SERVICE_ACCOUNT_KEY", "hush\n-----BEGIN PRIVATE KEY-----\nhush"),
+            ("KUBE_SERVICE_ACCOUNT_KEY", "-----BEGIN PRIVATE KEY-----\nhush\n-----END PRIVATE KEY-----"),
+            ("CA_CERTIFICATE", "-----BEGIN RSA PRIVATE KEY-----\\nhush\\n-----END RSA PRIVATE KEY-----"),
+        ] {
+            let found = mistakes(&json!({name: value}), &[]);
+            assert!(found.len() == 1 && found[0].starts_with(name) && !found[0].contains("hush"), "{value}: {found:?}");
+        }
+        let found = mistakes(&json!({"AUTH_URL": "u:hush@h"}), &[]);
+        assert_eq!(
+            found,
+            [
+                "AUTH_URL: is not an http URL (8 characters, not repeated here: they may hold a secret); rule: http://host… or https://host…, at most 2048 characters; remedy: correct the value in the template"
+            ]
+        );
+        let public = "-----BEGIN PUBLIC KEY-----\nAA\n-----END PUBLIC KEY-----";
+        assert!(read(&json!({"KUBE_SERVICE_ACCOUNT_KEY": public}), &[]).is_ok());
     }
 
     proptest::proptest! {

@@ -2,6 +2,7 @@
 
 use super::cluster::{ClusterSpec, Facts};
 use super::node_spec::{NodeSpec, Role};
+use super::parameters::PRIVATE_KEY;
 use super::{
     apiserver, bootstrap, certificates, cloud_config, containerd, controller_manager, cri_dockerd, crio, docker, etcd, firewall,
     flannel, haproxy, host, kube_proxy, kubelet, other_systems, pod_network, podmaster, registry, scheduler,
@@ -25,10 +26,15 @@ pub fn render(spec: &NodeSpec, facts: &Facts) -> Desired {
     desired
 }
 
-/// A file that holds a URL with a user name or password is its owner's alone, whichever part wrote it.
+/// A file that holds a URL with a user name or password is its owner's alone, whichever part wrote it; one with a private key is
+/// secret, and closed to all but its owner and its group.
 fn close(desired: &mut Desired) {
     for file in desired.files.iter_mut().filter(|file| has_userinfo(&file.content)) {
         file.mode &= 0o700;
+        file.secret = true;
+    }
+    for file in desired.files.iter_mut().filter(|file| file.content.contains(PRIVATE_KEY)) {
+        file.mode &= 0o770;
         file.secret = true;
     }
 }
@@ -65,6 +71,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::desired::File;
     use crate::kubernetes::{Parameters, heat_params};
     use crate::metadata::Deployment;
 
@@ -72,6 +79,19 @@ mod tests {
         let deployment = Deployment::parse(deployment).unwrap().unwrap();
         let parameters = Parameters::from_deployment(&deployment).unwrap();
         render(&NodeSpec::from_parameters(&parameters).unwrap(), &Facts::default())
+    }
+
+    #[test]
+    fn a_file_with_a_private_key_is_secret_whoever_wrote_it() {
+        for (content, mode, closed, secret) in [
+            ("-----BEGIN RSA PRIVATE KEY-----\nAA", 0o644, 0o640, true),
+            ("-----BEGIN PRIVATE KEY-----\nAA", 0o600, 0o600, true),
+            ("-----BEGIN PUBLIC KEY-----\nAA", 0o644, 0o644, false),
+        ] {
+            let mut desired = Desired { files: vec![File { mode, ..File::public("/x", content) }], ..Desired::default() };
+            close(&mut desired);
+            assert_eq!((desired.files[0].mode, desired.files[0].secret), (closed, secret), "{content}");
+        }
     }
 
     /// A Desired as text that a person can read and compare.

@@ -10,6 +10,8 @@ use ipnet::IpNet;
 use reqwest::Url;
 use serde_json::Value;
 
+use crate::http::split;
+
 /// The form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -92,6 +94,18 @@ impl Kind {
     #[must_use]
     pub fn is_free(self) -> bool {
         matches!(self, Self::Word | Self::Text | Self::List | Self::Options | Self::HostPort | Self::Domain)
+    }
+
+    /// Whether a value is an address that may hold a user name and password.
+    #[must_use]
+    pub fn is_address(self) -> bool {
+        matches!(self, Self::Url | Self::Handle | Self::HostPort)
+    }
+
+    /// Whether a value may have several lines.
+    #[must_use]
+    pub fn has_lines(self) -> bool {
+        matches!(self, Self::Pem | Self::Material)
     }
 
     /// How a value that breaks the rule is called: `is not an IPv4 network`.
@@ -214,10 +228,12 @@ fn is_uuid(text: &str) -> bool {
 }
 
 fn is_http_url(text: &str) -> bool {
-    // The URL parser drops tabs and line ends in silence and repairs backslashes: such a text is no URL here.
+    // The URL parser drops tabs and line ends in silence, and repairs backslashes and missing slashes: such a text is no URL here,
+    // because what masks a password looks for it where it belongs.
     let odd = |c: char| c.is_control() || c.is_whitespace() || c == '\\' || c == '"';
     text.len() <= 2048
         && !text.contains(odd)
+        && split(text).is_some()
         && Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
 }
 
@@ -284,6 +300,19 @@ mod tests {
                 Kind::Url,
                 &["http://192.0.2.1:8000/v1?a=b", "https://u:p@proxy.example.org"],
                 &["ftp://x", "x", "http://", "http://a\tb/", "http://a b/", "file:///etc/passwd", "http:\\\\x"],
+            ),
+            (
+                Kind::Url,
+                &["HTTPS://u:p@h"],
+                &[
+                    "https:/u:p@h",
+                    "https:u:p@h",
+                    "https:///u:p@h",
+                    "https://u:p@",
+                    "//u:p@h",
+                    "https://u:p/q@h",
+                    "https://u:p%40h",
+                ],
             ),
             (Kind::Number(0, 30), &["0", "30"], &["31", "-1", "1.5", "", "99999999999999999999"]),
             (Kind::Choice(&["a-b", "c"]), &["a-b", "C"], &["d", ""]),
