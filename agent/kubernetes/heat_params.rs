@@ -52,7 +52,9 @@ pub fn parse(text: &str) -> Result<HeatParams, Vec<Mistake>> {
             rest = after_line(trimmed);
             continue;
         };
-        match word(value) {
+        // A name that is not known is left out, and may have lines; but not those of other parameters.
+        let has_lines = find(name).is_none_or(|parameter| parameter.kind.has_lines());
+        match word(value, line, has_lines) {
             Ok((word, left)) => {
                 take(name, word, &mut read);
                 rest = after_line(left);
@@ -108,8 +110,29 @@ fn assignment(text: &str) -> Option<(&str, &str)> {
     good.then_some((name, value))
 }
 
-/// One word of a shell and what stands behind it on its line.
-fn word(text: &str) -> Result<(Word, &str), &'static str> {
+/// Whether the quotes around a text belong together: the lines of a value that has several are none that begin other values, and a value
+/// that may not have several ends with its line. Else a lost quote would make one value of two, and a mistake would show a password.
+fn is_whole(text: &str, has_lines: bool) -> bool {
+    let mut lines = text.split('\n').skip(1).peekable();
+    if !has_lines {
+        return lines.all(|line| line.trim().is_empty());
+    }
+    while let Some(line) = lines.next() {
+        let last = lines.peek().is_none();
+        // The padding of base64 is a `=` as well, but no quote follows it.
+        if assignment(line.trim_start()).is_some_and(|(_, value)| value.starts_with(['"', '\'']) || last && value.is_empty()) {
+            return false;
+        }
+    }
+    true
+}
+
+/// One word of a shell that begins in this line, and what stands behind it on its line.
+fn word(text: &str, line: usize, has_lines: bool) -> Result<(Word, &str), String> {
+    let open_quote = |at: usize| {
+        let line = line + text.get(..at).unwrap_or_default().matches('\n').count();
+        format!("the quote that opens in line {line} is not closed before line {}", line + 1)
+    };
     let mut out = Word::default();
     let mut chars = text.char_indices();
     while let Some((at, c)) = chars.next() {
@@ -117,20 +140,28 @@ fn word(text: &str) -> Result<(Word, &str), &'static str> {
         match c {
             '\'' => {
                 let end = rest.find('\'').ok_or("a single quote is not closed")?;
-                out.text.push_str(rest.get(..end).unwrap_or_default());
+                let inner = rest.get(..end).unwrap_or_default();
+                if !is_whole(inner, has_lines) {
+                    return Err(open_quote(at));
+                }
+                out.text.push_str(inner);
                 chars = skip(text, at + 1 + end + 1);
             }
             '"' => {
                 let end = closing(rest).ok_or("a double quote is not closed")?;
                 let inner = rest.get(..end).unwrap_or_default();
+                let plain = unescaped(inner, "\\$`\"");
+                if !is_whole(&plain, has_lines) {
+                    return Err(open_quote(at));
+                }
                 out.expands |= has_expansion(inner);
-                out.text.push_str(&unescaped(inner, "\\$`\""));
+                out.text.push_str(&plain);
                 chars = skip(text, at + 1 + end + 1);
             }
             '\\' => match chars.next() {
                 Some((_, '\n')) => {}
                 Some((_, c)) => out.text.push(c),
-                None => return Err("a backslash stands at the end"),
+                None => return Err("a backslash stands at the end".to_owned()),
             },
             '\n' | '\r' => return Ok((out, text.get(at..).unwrap_or_default())),
             ' ' | '\t' => {
@@ -138,10 +169,10 @@ fn word(text: &str) -> Result<(Word, &str), &'static str> {
                 return if left.is_empty() || left.starts_with(['\n', '#']) {
                     Ok((out, left))
                 } else {
-                    Err("a command follows the assignment")
+                    Err("a command follows the assignment".to_owned())
                 };
             }
-            ';' | '&' | '|' | '<' | '>' | '(' | ')' => return Err("a command follows the assignment"),
+            ';' | '&' | '|' | '<' | '>' | '(' | ')' => return Err("a command follows the assignment".to_owned()),
             c => {
                 out.expands |= matches!(c, '$' | '`');
                 out.text.push(c);
@@ -252,7 +283,7 @@ mod tests {
             ("PASSWORD=", ""),
             ("export PASSWORD=x # said", "x"),
             ("  PASSWORD=\"x\"\t\r\n", "x"),
-            ("PASSWORD=\"two\nlines\"\n# end", "two\nlines"),
+            ("PASSWORD=\"line\n\"\n# end", "line\n"),
             ("PASSWORD=\"one \\\nline\"", "one line"),
             ("PASSWORD=\"p$word `id` $(id)\"", "p$word `id` $(id)"),
             ("password=\"lower\"", "lower"),
@@ -289,6 +320,42 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_quote_takes_no_other_line_and_shows_none() {
+        for (text, lines) in [
+            ("ROLE=master\nUSERNAME='owner\"\nPASSWORD=\"hush\"\nTENANT_NAME='x'\n", vec![2]),
+            ("USERNAME=\"owner\nPASSWORD=\"hush\"\nROLE=\"x\"\n", vec![1]),
+            ("FLANNEL_SUBNET_MIN=\"99999null\nPASSWORD=\"hush\"\n", vec![1]),
+            ("CA_CERTIFICATE=\"-----BEGIN X-----\nAA==\nPASSWORD=\"hush\"\n", vec![1]),
+            ("CA_CERTIFICATE='-----BEGIN X-----\nPASSWORD=\"hush\"\nROLE='x'\n", vec![1]),
+            ("NEW_ADDON=\"x\nPASSWORD=\"hush\"\n", vec![1]),
+            ("PASSWORD=\"hush\nhush\"\n", vec![1, 2]),
+            ("ROLE=\"master\"\"\nPASSWORD=\"hush\"\n", vec![1]),
+        ] {
+            let found: Vec<_> = parse(text).unwrap_err().iter().map(ToString::to_string).collect();
+            assert_eq!(found.len(), lines.len(), "{text}: {found:?}");
+            for (found, line) in found.iter().zip(lines) {
+                assert!(found.contains(&format!("line {line}")) && !found.contains("hush"), "{text}: {found}");
+            }
+        }
+        let told = parse("A=x\nUSERNAME='owner\"\nPASSWORD='hush'\n").unwrap_err()[0].to_string();
+        assert!(
+            told.starts_with(
+                "USERNAME: is not understood at line 2: the quote that opens in line 2 is not closed before line 3;"
+            ),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn pem_and_what_is_not_known_may_have_lines() {
+        let text =
+            "CA_KEY=\"-----BEGIN X-----\nQQ==\nQg=\n-----END X-----\n\"\nNEW_ADDON='{\"a\": 1,\n\"b=\": 2}'\nROLE=master\n";
+        let read = parse(text).unwrap();
+        assert_eq!(read.parameters["CA_KEY"], "-----BEGIN X-----\nQQ==\nQg=\n-----END X-----\n");
+        assert_eq!(read.parameters["ROLE"], "master");
+    }
+
+    #[test]
     fn the_here_document_of_a_script_is_expanded_twice() {
         let script = "set -x\nHEAT_PARAMS=/etc/sysconfig/heat-params\n[ -f ${HEAT_PARAMS} ] || {\n    cat > ${HEAT_PARAMS} <<EOF\nPASSWORD=\"a\\\\\\$b\\\\\\\\c \\\"d\\\"\"\nROLE=\"master\"\nEOF\n}\nexit\n";
         let file = of_script(script).unwrap();
@@ -309,7 +376,7 @@ mod tests {
 
         /// What Magnum's template writes for a value that a shell-quoting writer prepared is read back whole.
         #[test]
-        fn a_quoted_value_is_read_back(value in "[^\0\r]{0,40}") {
+        fn a_quoted_value_is_read_back(value in "[^\0\r\n]{0,40}") {
             let mut quoted = String::new();
             for c in value.chars() {
                 if matches!(c, '"' | '\\' | '`' | '$') { quoted.push('\\'); }
