@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::output::{for_reader, harmless};
+use super::output::harmless;
 use super::{document, exit, print};
 use crate::deploy::{Journal, Outcome, Record, State, choose};
 use crate::error::{Context, Error, Result};
@@ -76,7 +76,7 @@ fn pass_on(mut from: impl BufRead, watch: &Watch, directory: &std::path::Path, f
         let ended = !follow || directory.join(RESULT).exists();
         let mut line = Vec::new();
         while from.read_until(b'\n', &mut line).context(|| "reading the output")? > 0 {
-            print(&for_reader(String::from_utf8_lossy(&line).into_owned()))?;
+            print(&String::from_utf8_lossy(&line))?;
             line.clear();
         }
         if ended {

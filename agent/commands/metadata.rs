@@ -5,11 +5,10 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::masking::masked;
-use super::output::for_reader;
 use super::{Options, document, exit, print};
 use crate::error::{Error, Result};
 use crate::order::sort_by;
-use crate::report::text::escaped;
+use crate::report::text::{escaped, json_page};
 use crate::settings::{Settings, distance};
 
 /// How many names are offered where one is not there.
@@ -42,12 +41,12 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
     let text = match value {
         _ if wanted.json => {
             let (source, key, masked) = (&wanted.source, &wanted.key, !wanted.show_secrets);
-            format!("{:#}", json!({"schema_version": 1, "source": source, "key": key, "masked": masked, "value": value}))
+            json_page(&json!({"schema_version": 1, "source": source, "key": key, "masked": masked, "value": value}))
         }
-        Value::String(text) => text.clone(),
-        other => format!("{other:#}"),
+        Value::String(text) => format!("{text}\n"),
+        other => json_page(other),
     };
-    print(&for_reader(format!("{text}\n")))?;
+    print(&text)?;
     Ok(exit::OK)
 }
 

@@ -1,17 +1,20 @@
 //! Standard output and standard error of commands.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
 use crate::error::{Error, Result};
 use crate::programs::tool::{line, told};
 use crate::report::text::escaped;
 
-/// Writes to standard output. A reader that went away (`| head`) is no error.
+/// Writes to standard output. A terminal is shown what it would else obey; a pipe gets every byte. A reader that went away (`| head`)
+/// is no error.
 ///
 /// # Errors
 /// If standard output takes no more for another reason.
 pub fn print(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
+    let text = if stdout.is_terminal() { Cow::Owned(harmless(text)) } else { Cow::Borrowed(text) };
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Error::from(error).context("writing to standard output"))
@@ -34,11 +37,6 @@ pub(super) fn harmless(text: &str) -> String {
             format!("{}{}", escaped(body), piece.get(body.len()..).unwrap_or_default())
         })
         .collect()
-}
-
-/// The same, where it is a terminal that shows it: a pipe gets every byte.
-pub(super) fn for_reader(text: String) -> String {
-    if std::io::stdout().is_terminal() { harmless(&text) } else { text }
 }
 
 /// Writes to standard error what the reader should know and no error is.

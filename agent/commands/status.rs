@@ -18,6 +18,7 @@ use crate::files::{READ_LIMIT, Tree};
 use crate::report::Report;
 use crate::report::explain::{headline, page, tree};
 use crate::report::status::{Condition, ConditionState, SCHEMA_VERSION, Status, Verdict};
+use crate::report::text::json_page;
 use crate::settings::Settings;
 use crate::signal::Outbox;
 use crate::watch::Watch;
@@ -128,7 +129,7 @@ fn show(status: &Status, running: bool, json: bool) -> Result<()> {
     if let Some(agent) = value.get_mut("agent").and_then(|agent| agent.as_object_mut()) {
         agent.insert("running".to_owned(), running.into());
     }
-    print(&format!("{value:#}\n"))
+    print(&json_page(&value))
 }
 
 /// Prints the tree of conditions; 1 if one of them failed.
@@ -161,7 +162,7 @@ fn show_tree(tree: &[Condition], json: bool) -> Result<ExitCode> {
     let failed = tree.iter().any(|condition| condition.state == ConditionState::Failed);
     if json {
         let document = json!({"schema_version": SCHEMA_VERSION, "summary": headline(tree), "failed": failed, "conditions": tree});
-        print(&format!("{document:#}\n"))?;
+        print(&json_page(&document))?;
     } else {
         print(&page(tree, Clock::system().now()))?;
     }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::kubernetes::Mistake;
 use crate::metadata::Deployment;
-use crate::report::text::escaped;
+use crate::report::text::{escaped, json_page};
 use crate::report::{Code, Report};
 use crate::settings::{KEYS, Loaded, Warning};
 
@@ -124,7 +124,7 @@ fn document_of(findings: &[Finding], checked: &str) -> String {
             )
             .collect()
     };
-    format!("{:#}\n", json!({"schema_version": 1, "checked": checked, "mistakes": of(false), "notes": of(true)}))
+    json_page(&json!({"schema_version": 1, "checked": checked, "mistakes": of(false), "notes": of(true)}))
 }
 
 fn of_setting(warning: &Warning) -> Finding {

@@ -1,12 +1,42 @@
 //! Making text from outside safe to show.
 
+use std::fmt::Write;
+
+use serde_json::Value;
+
 /// Escapes control characters, so that nothing from metadata can move a cursor, forge a line or a field.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
+        if commands(c) {
             out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Whether a terminal may obey a character in place of showing it: control characters of C0 and C1, DEL, ends of lines, and what turns
+/// the direction of text (Unicode 9, Bidi_Control).
+fn commands(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A JSON document as a page. What a terminal would obey is escaped as JSON escapes it, so the document stays the same document, in a
+/// pipe as on a terminal.
+#[must_use]
+pub fn json_page(document: &Value) -> String {
+    let mut out = String::new();
+    for c in format!("{document:#}\n").chars() {
+        // The parser's own line ends stand between values; those inside of texts are already escaped.
+        if c != '\n' && commands(c) {
+            let mut units = [0; 2];
+            for unit in c.encode_utf16(&mut units) {
+                // Nothing that a text takes can fail.
+                let _ = write!(out, "\\u{unit:04x}");
+            }
         } else {
             out.push(c);
         }
@@ -46,6 +76,19 @@ mod tests {
     #[test]
     fn control_characters_are_shown_not_obeyed() {
         assert_eq!(escaped("a\x1b[2Jb\nc\u{202e}d é"), "a\\u{1b}[2Jb\\nc\\u{202e}d é");
+    }
+
+    #[test]
+    fn a_json_page_commands_no_terminal_and_stays_the_same_document() {
+        let hostile = "\u{1b}[31m\u{7f}\u{9b}31m\u{61c}\u{200e}\u{200f}\u{2028}\u{202a}\u{202e}\u{2066}\u{2069}\n\té😀";
+        let document = serde_json::json!({hostile: [hostile]});
+        let page = json_page(&document);
+        assert!(page.chars().all(|c| c == '\n' || escaped(&c.to_string()) == c.to_string()), "{page:?}");
+        assert!(page.contains("\\u009b") && page.contains("é😀"), "{page}");
+        assert_eq!(serde_json::from_str::<Value>(&page).unwrap(), document);
+        for c in hostile.chars().filter(|c| !matches!(c, 'é' | '😀' | '[' | '3' | '1' | 'm')) {
+            assert_ne!(escaped(&c.to_string()), c.to_string(), "{c:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 use crate::converge::certificates::Turn;
 use crate::desired::Rotation;
 use crate::report::status::SCHEMA_VERSION;
-use crate::report::text::escaped;
+use crate::report::text::{escaped, json_page};
 
 /// A terminal's width.
 const WIDTH: usize = 80;
@@ -59,7 +59,7 @@ impl Page {
             "rotation": rotation,
             "certificates": self.items.iter().map(|item| of_item(item, self.now)).collect::<Vec<_>>(),
         });
-        format!("{document:#}\n")
+        json_page(&document)
     }
 }
 
