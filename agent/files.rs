@@ -22,6 +22,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, symlinkat, unlinkat};
+use serde_json::error::Category;
 
 use crate::budgets::json;
 use crate::error::{Error, Kind, Result};
@@ -208,7 +209,7 @@ impl Tree {
     pub fn read_json<T: serde::de::DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {
         let Some(bytes) = self.read(path, READ_LIMIT)? else { return Ok(None) };
         json::check(&bytes).at(|| self.doing("reading", path))?;
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| Error::permanent(error).context(self.doing("reading", path)))
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| not_expected(&error).context(self.doing("reading", path)))
     }
 
     /// Reads a file of the agent's state. One that cannot be understood is the same as none: it is renamed to
@@ -621,6 +622,18 @@ impl Tree {
     }
 }
 
+/// What is wrong with JSON, without a word of it: the parser's own text repeats values, and a value may be a signed URL or a password.
+fn not_expected(error: &serde_json::Error) -> Error {
+    let (line, column) = (error.line(), error.column());
+    let what = match error.classify() {
+        Category::Io => "it cannot be read",
+        Category::Syntax => "it is no JSON",
+        Category::Data => "a value is not of the expected form",
+        Category::Eof => "it ends too early",
+    };
+    Error::permanent(format!("{what}: line {line}, column {column}"))
+}
+
 /// The parts of a path, the first one last.
 fn parts_backwards(path: &Path) -> Vec<OsString> {
     path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
@@ -657,6 +670,8 @@ fn facts_of(stat: &FileStat) -> Facts {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn tree() -> (tempfile::TempDir, Tree) {
@@ -677,6 +692,25 @@ mod tests {
         assert_eq!((facts.kind, facts.mode), (FileKind::File, 0o640));
         assert_eq!(tree.list(Path::new("/a/b")).unwrap(), ["secret"]);
         assert_eq!(tree.facts(Path::new("/a/b")).unwrap().unwrap().mode, 0o750);
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_named_by_its_place_and_not_repeated() {
+        let (_dir, tree) = tree();
+        let path = Path::new("x");
+        for (text, words) in [
+            ("{\n\"a\": \"https://h/?Signature=hush\"}", "a value is not of the expected form: line 2, column "),
+            ("{\"hush\": 3}", "a value is not of the expected form: line 1, column "),
+            ("\"hush\"", "a value is not of the expected form: line 1, column "),
+            ("{\"a\": hush}", "it is no JSON: line 1, column "),
+            ("{\"a\": ", "it ends too early: line 1, column "),
+        ] {
+            tree.write(path, text.as_bytes(), Attributes::mode(0o600)).unwrap();
+            let error = tree.read_json::<BTreeMap<String, Vec<String>>>(path).unwrap_err();
+            let told = error.lines().join("\n");
+            assert!(told.contains(words) && !told.contains("hush"), "{text}: {told}");
+            assert_eq!(error.kind(), Kind::Permanent);
+        }
     }
 
     #[test]
