@@ -177,6 +177,18 @@ impl Clock {
         }
     }
 
+    /// The same for a process of one job, which has nothing else to do meanwhile.
+    #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
+    pub fn pause(&self, duration: Duration) {
+        match &self.source {
+            Source::System => std::thread::sleep(duration),
+            Source::Manual(_) => {
+                self.advance(duration);
+                std::thread::yield_now();
+            }
+        }
+    }
+
     /// Runs `future` for at most `limit`; `None` when time is up.
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub async fn limit<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {

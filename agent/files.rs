@@ -7,6 +7,7 @@
 //! new content, after a power cut too.
 
 mod doing;
+mod room;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -243,8 +244,12 @@ impl Tree {
         let (parent, name) = self.parent(path)?;
         let temporary = self.beside(&parent, &name).at(doing)?;
         self.change().at(doing)?;
-        create_synced(&parent, &temporary, bytes, attributes).at(doing)?;
-        self.put(&parent, &temporary, &name).at(doing)
+        let made = create_synced(&parent, &temporary, bytes, attributes);
+        if made.is_err() {
+            // What there is of it must not be what keeps the disk full.
+            let _ = unlinkat(&parent, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir);
+        }
+        made.and_then(|()| self.put(&parent, &temporary, &name)).at(doing)
     }
 
     /// Writes a value as JSON with [`Tree::write`].
@@ -556,7 +561,8 @@ impl Tree {
     }
 
     /// Whether this directory itself was removed since it was opened.
-    fn is_removed(&self) -> bool {
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
         fstat(&self.root).is_ok_and(|stat| stat.st_nlink == 0)
     }
 

@@ -37,6 +37,12 @@ pub const RESULT: &str = "result.json";
 const LOCK: &str = "lock";
 /// The process group of a started program: by it one is ended where no systemd runs.
 const GROUP: &str = "group";
+/// Taken before the start, so that at least a shortened result can be written when the disk is full by then …
+const RESULT_ROOM: &str = "result.room";
+const RESULT_ROOM_BYTES: usize = 64 * 1024;
+/// … and the process group, before anything else is done with the program.
+const GROUP_ROOM: &str = "group.room";
+const GROUP_ROOM_BYTES: usize = 16;
 /// How long a job that is ended has after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 /// The live output, kept beside the job.
@@ -167,6 +173,8 @@ impl Programs {
         self.state.create_dir(&directory, Attributes::mode(0o700))?;
         let path = directory.join(JOB);
         if self.state.facts(&path)?.is_none() {
+            // Here, where a full disk means no more than that the job cannot begin yet.
+            take_rooms(&self.state, &directory)?;
             self.state.write_json(&path, job, Attributes::mode(0o600))?;
         }
         Ok(())
@@ -305,7 +313,7 @@ impl Programs {
     pub fn bytes(&self, key: &str) -> Result<u64> {
         let directory = Path::new("work").join(key);
         let mut sum = 0;
-        for name in [JOB, OUTPUT, RESULT] {
+        for name in [JOB, OUTPUT, RESULT, RESULT_ROOM] {
             sum += self.state.facts(&directory.join(name))?.map_or(0, |facts| facts.size);
         }
         Ok(sum)
@@ -317,7 +325,9 @@ impl Programs {
     /// If something cannot be removed.
     pub fn shed(&self, key: &str) -> Result<()> {
         let directory = Path::new("work").join(key);
-        [OUTPUT, RESULT, JOB].into_iter().try_for_each(|name| self.state.remove(&directory.join(name)).map(drop))
+        [OUTPUT, RESULT, JOB, RESULT_ROOM, GROUP_ROOM]
+            .into_iter()
+            .try_for_each(|name| self.state.remove(&directory.join(name)).map(drop))
     }
 
     /// Whether a runner is or was at the job: it is not begun any more, only taken up. Asks nobody but the disk.
@@ -382,6 +392,17 @@ impl Programs {
             pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
+}
+
+/// Takes the room that a job in `directory` will need at its start and at its end, unless it has it.
+fn take_rooms(tree: &Tree, directory: &Path) -> Result<()> {
+    for (room, bytes) in [(RESULT_ROOM, RESULT_ROOM_BYTES), (GROUP_ROOM, GROUP_ROOM_BYTES)] {
+        let room = directory.join(room);
+        if tree.facts(&room)?.is_none() {
+            tree.take_room(&room, bytes)?;
+        }
+    }
+    Ok(())
 }
 
 #[derive(Debug)]

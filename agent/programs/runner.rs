@@ -1,7 +1,8 @@
 //! The inside of a job's unit: `heat-node-agent hook-run DIR`.
 //!
 //! In: DIR/job.json. Out: DIR/output.log while it runs, DIR/result.json, whole and synced, as the last
-//! act. Exactly one runner of a DIR ever starts the program.
+//! act: it does not end, and keeps its lock, before that is written. Exactly one runner of a DIR ever
+//! starts the program.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
@@ -16,7 +17,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::capture::{HeadAndTail, Log, drain, mask, traces};
-use super::{GROUP, Job, LOCK, OUTPUT, RESULT, Ran, STARTED, encoded};
+use super::{GROUP, GROUP_ROOM, Job, LOCK, OUTPUT, RESULT, RESULT_ROOM, RESULT_ROOM_BYTES, Ran, STARTED, encoded, take_rooms};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, Tree};
@@ -32,22 +33,36 @@ const OUTPUT_FILE_LIMIT: u64 = 512 * 1024;
 /// Largest result, in bytes of JSON: far more than Heat takes, and far less than what is read of any file (`READ_LIMIT`).
 const RESULT_LIMIT: usize = 4 * 1024 * 1024;
 
-/// Runs the job of a directory, at most once.
+/// What a result has in JSON beside its texts, in bytes.
+const RESULT_FRAME: usize = 4096;
+/// Pauses between the tries to write a result.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// Runs the job of a directory, at most once, and ends only when its result is written.
 ///
 /// # Errors
-/// If the job cannot be read or its result not be written. A program that fails is no error.
+/// If the job cannot be read, or there is no room for what it needs at its start and its end: it has not begun then. If its
+/// directory was removed while it ran. A program that fails is no error.
 pub fn run(directory: &Path, clock: &Clock) -> Result<()> {
-    let tree = Tree::open(directory)?;
+    run_in(&Tree::open(directory)?, clock)
+}
+
+fn run_in(tree: &Tree, clock: &Clock) -> Result<()> {
     let job: Job = tree
         .read_json(Path::new("job.json"))?
-        .ok_or_else(|| Error::permanent("there is no job.json").context(directory.display()))?;
+        .ok_or_else(|| Error::permanent("there is no job.json").context(tree.base().display()))?;
     // Held until the end: by it an agent without systemd knows that the job runs.
     let Some(_lock) = tree.lock(Path::new(LOCK))? else { return Ok(()) };
+    if tree.facts(Path::new(STARTED))?.is_some() {
+        return Ok(());
+    }
+    // The one who prepared the job has done so, unless it is of an earlier version.
+    take_rooms(tree, Path::new(""))?;
     if !tree.create_new(Path::new(STARTED), b"", Attributes::mode(0o600))? {
         return Ok(());
     }
     let watch = clock.start();
-    let mut ran = run_program(&tree, &job).unwrap_or_else(|error| Ran {
+    let mut ran = run_program(tree, &job).unwrap_or_else(|error| Ran {
         status: 127,
         stderr: error.to_string(),
         not_started: Some(error.to_string()),
@@ -55,7 +70,41 @@ pub fn run(directory: &Path, clock: &Clock) -> Result<()> {
     });
     ran.duration_ms = watch.millis();
     bound(&mut ran, RESULT_LIMIT);
-    tree.write_json(Path::new(RESULT), &ran, Attributes::mode(0o600))
+    deliver(tree, &ran, clock)
+}
+
+/// Writes the result, however long that takes: a runner that is gone without one means that nobody knows how the program ended.
+fn deliver(tree: &Tree, ran: &Ran, clock: &Clock) -> Result<()> {
+    let (mut pause, longest) = PAUSES;
+    let mut is_said = false;
+    while let Err(error) = write_result(tree, ran) {
+        if tree.is_removed() {
+            return Err(error);
+        }
+        if !std::mem::replace(&mut is_said, true) {
+            // The number may become somebody else's while this goes on.
+            let _ = tree.remove(Path::new(GROUP));
+            let remedy = error.suggested_remedy().map(|remedy| format!(" ({remedy})")).unwrap_or_default();
+            let ended = format!("the program ended with status {}, but its result cannot be written yet", ran.status);
+            // Where nobody reads it, there is nobody to tell.
+            let _ = writeln!(std::io::stderr(), "heat-node-agent: {ended}, and is tried again until it can: {error}{remedy}");
+        }
+        clock.pause(pause);
+        pause = (pause * 2).min(longest);
+    }
+    Ok(())
+}
+
+/// Where there is no room for the whole result, a shortened one goes where room was taken for it.
+fn write_result(tree: &Tree, ran: &Ran) -> Result<()> {
+    if tree.write_json(Path::new(RESULT), ran, Attributes::mode(0o600)).is_ok() {
+        let _ = tree.remove(Path::new(RESULT_ROOM));
+        return Ok(());
+    }
+    let mut short = ran.clone();
+    bound(&mut short, RESULT_ROOM_BYTES - RESULT_FRAME);
+    let bytes = serde_json::to_vec_pretty(&short).map_err(Error::permanent)?;
+    tree.write_in_room(Path::new(RESULT_ROOM), Path::new(RESULT), &bytes)
 }
 
 fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
@@ -63,18 +112,24 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
     prepare(&root, job)?;
     let secrets = traces(&job.secrets);
     let log = Log::new(tree.append(Path::new(OUTPUT), Attributes::mode(0o600))?);
-    let mut child = spawn(job)?;
-    let group = Pid::from_raw(i32::try_from(child.id()).map_err(Error::permanent)?);
-    // For who ends the job. Not synced: after a power cut the group is gone as well.
-    write!(tree.append(Path::new(GROUP), Attributes::mode(0o600))?, "{group}")?;
-    feed(&mut child, job.stdin.clone());
-    let (streams, drained) = channel();
     let (enough, waited) = std::io::pipe()?;
     let enough = Arc::new(enough);
+    let mut child = spawn(job)?;
+    // From here on there is a program: no error may leave it running with nobody who watches it.
+    let group = Pid::from_raw(child.id().cast_signed());
+    // For who ends the job.
+    if let Err(error) = tree.write_in_room(Path::new(GROUP_ROOM), Path::new(GROUP), group.to_string().as_bytes()) {
+        return Ok(given_up(group, &error));
+    }
+    feed(&mut child, job.stdin.clone());
+    let (streams, drained) = channel();
     let stdout = keep(child.stdout.take(), &enough, std::io::stdout(), &log, &secrets, &streams);
     let stderr = keep(child.stderr.take(), &enough, std::io::stderr(), &log, &secrets, &streams);
     drop(streams);
-    let (status, timed_out) = wait(child, group, job.time_limit_ms.map(Duration::from_millis))?;
+    let (status, timed_out) = match wait(child, group, job.time_limit_ms.map(Duration::from_millis)) {
+        Ok(ended) => ended,
+        Err(error) => return Ok(given_up(group, &error)),
+    };
     wait_for_streams(&drained, waited);
     let text = |kept: &Arc<Mutex<HeadAndTail>>| kept.lock().unwrap_or_else(PoisonError::into_inner).text();
     Ok(Ran {
@@ -86,6 +141,14 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
         not_started: None,
         duration_ms: 0,
     })
+}
+
+/// Ends a program that cannot be watched.
+fn given_up(group: Pid, why: &Error) -> Ran {
+    // It may have ended just now.
+    let _ = killpg(group, Signal::SIGKILL);
+    let stderr = format!("heat-node-agent ended the program after its start, because it could not be watched: {why}");
+    Ran { status: -9, stderr, ..Ran::default() }
 }
 
 fn prepare(root: &Tree, job: &Job) -> Result<()> {
@@ -327,6 +390,89 @@ mod tests {
         };
         assert_eq!(ran.outputs, [("new".to_owned(), "******".to_owned())].into());
     }
+
+    #[test]
+    fn where_the_whole_result_finds_no_room_a_shortened_one_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        // In the way of a new file as a full disk is.
+        let mut job = shell("mkdir .result.json.hna-new; echo BEGIN; head -c 300000 /dev/zero; echo END; exit 3");
+        job.directory = Some(dir.path().display().to_string());
+        tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
+        run(dir.path(), &Clock::system()).unwrap();
+        let ran: Ran = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
+        assert_eq!(ran.status, 3);
+        assert!(ran.stdout.starts_with("BEGIN\n\0") && ran.stdout.ends_with("\0END\n"), "{}", ran.stdout.len());
+        assert!(tree.facts(Path::new(RESULT)).unwrap().unwrap().size <= RESULT_ROOM_BYTES as u64);
+        assert_eq!(tree.facts(Path::new(RESULT_ROOM)).unwrap(), None);
+    }
+
+    #[test]
+    fn a_runner_keeps_its_lock_until_the_result_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let mut job = shell("echo done; mkdir result.json");
+        job.directory = Some(dir.path().display().to_string());
+        tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
+        let clock = Clock::manual(crate::clock::Timestamp(0));
+        let (at, own) = (dir.path().to_owned(), clock.clone());
+        let runner = std::thread::spawn(move || run(&at, &own));
+        let (started, limit) = (Clock::system().start(), Duration::from_mins(1));
+        // Several tries, and minutes by its clock.
+        while clock.now().0 < 200_000 {
+            assert!(!runner.is_finished(), "it gave up");
+            assert!(started.elapsed() < limit, "it does not try again");
+            Watch::open().wait(Duration::from_millis(5));
+        }
+        assert!(tree.lock(Path::new(LOCK)).unwrap().is_none());
+        assert_eq!(tree.facts(Path::new(GROUP)).unwrap(), None, "the number may be somebody else's by now");
+        tree.remove_dir_all(Path::new(RESULT)).unwrap();
+        runner.join().unwrap().unwrap();
+        let ran: Ran = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
+        assert_eq!((ran.status, ran.stdout.as_str()), (0, "done\n"));
+    }
+
+    #[test]
+    fn without_room_for_its_result_nothing_begins() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        tree.write_json(Path::new("job.json"), &shell("exit 0"), Attributes::mode(0o600)).unwrap();
+        let full = tree.breaking_after(0).unwrap();
+        assert!(run_in(&full, &Clock::system()).is_err());
+        assert_eq!(tree.facts(Path::new(STARTED)).unwrap(), None);
+        run_in(&tree, &Clock::system()).unwrap();
+        assert_eq!(tree.read_json::<Ran>(Path::new(RESULT)).unwrap().unwrap().status, 0);
+    }
+
+    #[test]
+    fn a_program_whose_group_cannot_be_recorded_does_not_run_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let mark = dir.path().display().to_string();
+        let mut job = shell("sleep 600");
+        job.environment.insert("MARK".to_owned(), mark.clone());
+        tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
+        // In the way of the file as a full disk is.
+        tree.create_dir(Path::new(GROUP), Attributes::mode(0o700)).unwrap();
+        run(dir.path(), &Clock::system()).unwrap();
+        let ran: Ran = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
+        let mark = format!("MARK={mark}");
+        let runs = || {
+            let processes = std::fs::read_dir("/proc").unwrap().filter_map(std::result::Result::ok);
+            // A zombie has no environment any more.
+            processes
+                .filter_map(|process| std::fs::read(process.path().join("environ")).ok())
+                .any(|environment| environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes()))
+        };
+        let started = Clock::system().start();
+        while runs() {
+            assert!(started.elapsed() < Duration::from_secs(20), "it runs on: {ran:?}");
+            Watch::open().wait(Duration::from_millis(20));
+        }
+        assert_eq!((ran.status, ran.not_started), (-9, None));
+        assert!(ran.stderr.contains("could not be watched"), "{}", ran.stderr);
+    }
+
     #[test]
     fn a_result_of_control_characters_is_bounded_as_json_and_stays_a_success() {
         let dir = tempfile::tempdir().unwrap();
