@@ -40,6 +40,7 @@ struct Inner {
     remedy: Option<String>,
     retry_after: Option<Duration>,
     answered: Option<u16>,
+    unsent: bool,
     errno: Option<Errno>,
 }
 
@@ -73,6 +74,7 @@ impl Error {
             remedy: None,
             retry_after: None,
             answered: None,
+            unsent: false,
             errno: None,
         }))
     }
@@ -127,6 +129,13 @@ impl Error {
         self
     }
 
+    /// Notes that nothing of the request reached the server that it was meant for: there was no connection, or no token for it.
+    #[must_use]
+    pub fn unsent(mut self) -> Self {
+        self.0.unsent = true;
+        self
+    }
+
     /// Whether trying again can help.
     #[must_use]
     pub fn kind(&self) -> Kind {
@@ -161,6 +170,12 @@ impl Error {
     #[must_use]
     pub fn answered(&self) -> Option<u16> {
         self.0.answered
+    }
+
+    /// Whether nothing of the request reached the server that it was meant for.
+    #[must_use]
+    pub fn is_unsent(&self) -> bool {
+        self.0.unsent
     }
 
     /// The chain for a terminal: outermost context first, then cause, rule and remedy.

@@ -271,7 +271,9 @@ impl Http {
             builder = builder.body(body.clone());
         }
         let told = |error: reqwest::Error| {
+            let is_unsent = error.is_connect();
             let error = failure::describe(error, &peer, CONNECT_LIMIT);
+            let error = if is_unsent { error.unsent() } else { error };
             if error.kind() == crate::error::Kind::Permanent {
                 // The next try reads the authorities again: somebody may have put the right one there.
                 self.clients().remove(&(trust, direct));

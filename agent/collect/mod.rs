@@ -477,14 +477,17 @@ impl Collector {
         self.snapshot.ways = self.ways.clone();
     }
 
-    /// With what the server may speak to Heat: of each source the set that was answered last, else the one that it is asked by.
+    /// With what the server may speak to Heat: the sets that were answered last, in this process or before. One that a document
+    /// names proves nothing before an answer; only where none ever came, what there is is better than nothing.
     fn ways_by(&self, learnt: &Learnt) -> Ways {
         let given =
             self.sources.iter().find(|source| source.name == SourceName::File).and_then(|source| source.document.as_ref());
         if let Some(document) = given {
             return Ways::of_document(document);
         }
-        let of = |source: &Source| source.answered_by.clone().or_else(|| learnt.set(source.name).ok().flatten().cloned());
+        let is_proven = self.sources.iter().any(|source| source.answered_by.is_some());
+        let named = |source: &Source| learnt.set(source.name).ok().flatten().filter(|_| !is_proven).cloned();
+        let of = |source: &Source| source.answered_by.clone().or_else(|| named(source));
         Ways::new(self.sources.iter().filter_map(|source| Some((of(source)?, learnt.ca(source.name)))))
     }
 

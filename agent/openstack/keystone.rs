@@ -280,14 +280,16 @@ impl Keystone {
         let mut again = true;
         loop {
             let left = || request.deadline.saturating_sub(started.elapsed());
-            let session = self.session_over(http, credentials, left(), request.insecure).await?;
+            // Without a token and an endpoint nothing is sent.
+            let session = self.session_over(http, credentials, left(), request.insecure).await.map_err(Error::unsent)?;
             let url = if request.url.starts_with('/') {
-                let base = session.endpoint(service_type, credentials.region.as_deref()).inspect_err(|_| {
+                let base = session.endpoint(service_type, credentials.region.as_deref()).map_err(|error| {
                     if session.age.elapsed() >= CATALOG_AGE {
                         self.refused(credentials, &session);
                     }
+                    error.unsent()
                 })?;
-                encrypted_still(&base, credentials, http.may_skip_verification())?;
+                encrypted_still(&base, credentials, http.may_skip_verification()).map_err(Error::unsent)?;
                 format!("{base}{}", request.url)
             } else {
                 request.url.to_owned()

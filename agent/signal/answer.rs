@@ -11,6 +11,8 @@ pub struct Answer {
     pub code: Option<u16>,
     /// Retry-After.
     pub retry_after: Option<Duration>,
+    /// Whether the request did not even reach Heat: no connection, or no token for it.
+    pub unsent: bool,
     /// In the operator's words.
     pub cause: String,
     /// What to do, where it is known.
@@ -49,14 +51,15 @@ impl Answer {
     #[must_use]
     pub fn status(code: u16, retry_after: Option<Duration>, said: &str) -> Self {
         let cause = if said.is_empty() { format!("the answer was {code}") } else { format!("the answer was {code}: {said}") };
-        Self { code: Some(code), retry_after, cause, remedy: None }
+        Self { code: Some(code), retry_after, unsent: false, cause, remedy: None }
     }
 
     /// A request that got no answer of Heat.
     #[must_use]
     pub fn none(error: &Error, cause: impl Into<String>) -> Self {
         let remedy = error.suggested_remedy().map(str::to_owned);
-        Self { code: error.answered(), retry_after: error.asked_pause(), cause: cause.into(), remedy }
+        let (code, retry_after) = (error.answered(), error.asked_pause());
+        Self { code, retry_after, unsent: error.is_unsent(), cause: cause.into(), remedy }
     }
 }
 

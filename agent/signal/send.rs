@@ -129,12 +129,16 @@ impl Sender {
         let at = if self.is_old(destination) { ways.len() } else { 0 };
         ways.insert(at, (Way::AsGiven, destination.clone()));
         let (mut best, mut told, http) = (None::<Answer>, Vec::new(), self.http(own));
-        for (way, to) in ways {
-            let mut answer = self.once(&http, &to, body, DEADLINE.saturating_sub(started.elapsed())).await;
+        for (place, (way, to)) in ways.into_iter().enumerate() {
+            let left = DEADLINE.saturating_sub(started.elapsed());
+            // What is tried before Heat's own address must leave time for that.
+            let limit = if place < at { left.mul_f32(0.6) } else { left };
+            let mut answer = self.once(&http, &to, body, limit).await;
             let verdict = judge(&answer);
-            // heat-api-cfn answers 500 to keys that are gone. Without any answer nobody knows what was done: a fresh look at
-            // the metadata comes first.
-            let mut goes_on = verdict == Verdict::Refused || (way != Way::AsGiven && answer.code == Some(500));
+            // heat-api-cfn answers 500 to keys that are gone. What did not reach Heat did nothing there. But where it may have
+            // and there is no answer, nobody knows what was done: a fresh look at the metadata comes first.
+            let is_closed = way != Way::AsGiven && (answer.unsent || answer.code == Some(500));
+            let mut goes_on = verdict == Verdict::Refused || is_closed;
             if way != Way::AsGiven {
                 answer.cause = format!("{}: {}", way.shown(), answer.cause);
             } else if let Some((why, remedy)) = self.unaccepted(&to, &answer).filter(|_| verdict == Verdict::Refused) {

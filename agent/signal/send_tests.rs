@@ -219,6 +219,31 @@ async fn keys_that_are_gone_close_no_other_way() {
     assert_eq!((judge(&answer), fake.requests().len()), (Verdict::Retry(None), 2), "{answer:?}");
 }
 
+#[tokio::test]
+async fn a_way_that_does_not_reach_heat_closes_no_other_one() {
+    // Port 9 (discard): nothing listens there.
+    let nowhere = "http://127.0.0.1:9";
+    let keystone = Fake::start(vec![status("503 Busy", "")]).await;
+    for own in [
+        keys(nowhere),
+        Own { user: Some(user(nowhere)), ..Own::default() },
+        Own { user: Some(user(&keystone.base)), ..keys(nowhere) },
+    ] {
+        let fake = Fake::start(vec![ok("")]).await;
+        let (answer, way) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &own).await;
+        assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::AsGiven), "{answer:?}");
+        // Heat's own address is refused: the other way may be open later.
+        let fake = Fake::start(vec![forbidden()]).await;
+        let (answer, _) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &own).await;
+        assert_eq!(judge(&answer), Verdict::Retry(None), "{answer:?}");
+    }
+    // Heat may have taken what it did not answer to.
+    let (silent, fake) = (Fake::start(vec![Act::Close]).await, Fake::start(vec![ok("")]).await);
+    let (answer, way) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &keys(&silent.base)).await;
+    assert_eq!((judge(&answer), way), (Verdict::Retry(None), Way::SignedAfresh), "{answer:?}");
+    assert_eq!(fake.requests().len(), 0);
+}
+
 #[test]
 fn a_curl_line_speaks_of_the_certificate_of_its_own_host_alone() {
     let line = |base: &str| {

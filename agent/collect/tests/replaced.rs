@@ -113,6 +113,11 @@ async fn one_that_is_replaced_by_one_that_never_answers_is_followed_on_over_rest
         assert_eq!(count(&machine, Code::SourceHeld), 1);
         let failing = if same { "cfn" } else { "heat" };
         assert!(collector.snapshot().sources[failing].failures > 0, "and its failure is said");
+        let signals_go_the_proven_way = |collector: &Collector| {
+            let ways = format!("{:?}", collector.snapshot().ways);
+            assert!(ways.contains(&cfn.base) && !ways.contains(&dead.base), "{ways}");
+        };
+        signals_go_the_proven_way(&collector);
         // At rest it is asked less often than a source in force, and followed.
         pass(&mut collector, &machine, Duration::from_hours(1)).await;
         let before = cfn.requests().len();
@@ -132,6 +137,7 @@ async fn one_that_is_replaced_by_one_that_never_answers_is_followed_on_over_rest
         collector.poll_once().await;
         pass(&mut collector, &machine, Duration::from_mins(10)).await;
         assert!(collector.snapshot().lists("restarted") && collector.snapshot().freshness().covers(began));
+        signals_go_the_proven_way(&collector);
         assert_eq!(machine.state.facts(Path::new("cache/cfn.json")).unwrap().unwrap().mode, 0o600);
         // What corrects the mistake comes by the old way.
         let right = if same {
