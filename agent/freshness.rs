@@ -5,21 +5,25 @@
 //! deployment without a word to the node. So an answer says something of a fact only if its request began after it: an answer
 //! that merely arrived later may be older.
 //!
+//! An answer is one with a list of deployments: what Heat says without one says nothing of any deployment, neither that it is
+//! asked for nor that it is gone.
+//!
 //! In: [`Moment`]s, which the clock hands out in the order of events, so that no wall clock that is set can confuse them. Out:
 //! whether the newest answer covers a fact. Signals and their retries, supersession and the start of scripts all ask here; what
 //! is not covered is asked for by `Collector::ask`.
 
 use crate::clock::Moment;
 
-/// How new the newest authoritative answer is.
+/// How new the list of deployments in force is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Freshness {
-    /// A source that speaks for Heat is expected to answer and has not in this run of the agent, whatever its cache holds.
+    /// A source that speaks for Heat is expected to answer with a list and has not in this run of the agent, whatever its cache
+    /// holds; or its newest answer has none.
     #[default]
     Awaited,
     /// No source can answer for Heat: what the boot copy and local files say is all there will ever be.
     Unasked,
-    /// It answered a request that began at this moment.
+    /// The list in force answered a request that began at this moment.
     Answered(Moment),
 }
 

@@ -60,7 +60,7 @@ const REFUSED: usize = 32;
 pub struct Change {
     /// The merged metadata differs from what it was.
     pub metadata: bool,
-    /// An authoritative source answered: [`Snapshot::authority`] is newer.
+    /// An authoritative source answered: [`Snapshot::authority`] is newer, and with a list [`Snapshot::listing`].
     pub answered: bool,
     /// A source failed, recovered or was learnt.
     pub sources: bool,
@@ -231,18 +231,26 @@ impl Collector {
         }
     }
 
-    /// Asks whoever speaks for Heat now, at once, where its newest answer does not cover `fact`. One request serves all facts
-    /// before it. Who has not answered at all, or fails, is asked at its own pace.
+    /// Asks whoever speaks for Heat now, at once, where its newest answer does not cover `fact`: whose list is in force, and
+    /// where there is none, who answered last. One request serves all facts before it. Who has not answered at all, or
+    /// fails, is asked at its own pace.
     pub fn ask(&mut self, fact: Moment) {
-        let Some(Authority { source: name, .. }) = self.snapshot.authority else { return };
+        let Some(name) = self.asked() else { return };
         let sources = self.sources.iter_mut().filter(|source| source.name.as_str() == name);
         sources.for_each(|source| source.want(fact));
     }
 
+    /// Who is asked for a fresh list.
+    fn asked(&self) -> Option<&'static str> {
+        let Snapshot { listing, authority, .. } = &self.snapshot;
+        listing.as_ref().or(authority.as_ref()).map(|one| one.source)
+    }
+
     /// Whether an answer that was asked for is still to come, and its source does not fail.
     pub fn is_answering(&self) -> bool {
-        let speaks = |source: &&Source| self.snapshot.authority.as_ref().is_some_and(|one| one.source == source.name.as_str());
-        self.sources.iter().find(speaks).is_some_and(Source::is_answering)
+        let asked = self.asked();
+        let is_asked = |source: &&Source| asked == Some(source.name.as_str());
+        self.sources.iter().find(is_asked).is_some_and(Source::is_answering)
     }
 
     /// Polls every source now, side by side, each with its own deadline.
@@ -655,7 +663,7 @@ impl Collector {
             self.snapshot = Snapshot::merge(&layers, states);
         } else {
             self.snapshot.sources = states;
-            self.snapshot.authority = snapshot::authority(&layers);
+            self.snapshot.hear(&layers);
         }
         self.snapshot.ways = self.ways.clone();
     }

@@ -24,8 +24,12 @@ pub struct Snapshot {
     /// By name: the sources that are configured or have been.
     pub sources: BTreeMap<&'static str, SourceState>,
     /// The authoritative source that answered in this process; `None` before the first answer, whatever
-    /// the caches hold. Nothing destructive before that.
+    /// the caches hold. Its document may have no list of deployments: see [`Snapshot::listing`].
     pub authority: Option<Authority>,
+    /// Whose answer in this process the list in force is from; `None` where there is no list, or it is from a cache or a
+    /// file of this machine. Only this says anything of a deployment: an answer without a list lists nothing and removes
+    /// nothing (heat-protocol.md R12).
+    pub listing: Option<Authority>,
     /// Of metadata and deployments together, SHA-256.
     pub digest: String,
     /// With what the server may speak to Heat.
@@ -81,6 +85,12 @@ impl Layer {
         self.source.speaks_for_heat()
     }
 
+    /// As whom it answered in this process, if it speaks for Heat.
+    fn authority(&self) -> Option<Authority> {
+        let began = self.answered.filter(|_| self.authoritative())?;
+        Some(Authority { source: self.source.as_str(), began })
+    }
+
     /// Whose word counts. The best of equals is the last: that keeps the choice the same while two
     /// sources both answer.
     fn rank(&self) -> (bool, bool, bool) {
@@ -89,29 +99,35 @@ impl Layer {
 }
 
 /// The authoritative source that speaks for Heat now.
-pub(super) fn authority(layers: &[Layer]) -> Option<Authority> {
-    let best =
-        layers.iter().filter(|layer| layer.authoritative() && layer.answered.is_some()).max_by_key(|layer| layer.rank())?;
-    Some(Authority { source: best.source.as_str(), began: best.answered? })
+fn authority(layers: &[Layer]) -> Option<Authority> {
+    layers.iter().filter(|layer| layer.authority().is_some()).max_by_key(|layer| layer.rank())?.authority()
 }
 
 impl Snapshot {
+    /// Takes over who answered, and the list in force with the answer that it is from: the two come from the same layer.
+    pub(super) fn hear(&mut self, layers: &[Layer]) {
+        self.authority = authority(layers);
+        let in_force = layers
+            .iter()
+            .filter(|layer| layer.deployments.is_some() && (layer.authoritative() || self.authority.is_none()))
+            .max_by_key(|layer| layer.rank());
+        self.deployments = in_force.and_then(|layer| layer.deployments.clone());
+        self.listing = in_force.and_then(Layer::authority);
+    }
+
     /// Merges, weakest layer first.
     pub(super) fn merge(layers: &[Layer], sources: BTreeMap<&'static str, SourceState>) -> Self {
         let mut metadata = Map::new();
         for layer in layers {
             metadata.extend(layer.document.iter().map(|(key, value)| (key.clone(), value.clone())));
         }
-        let authority = authority(layers);
-        let deployments = layers
-            .iter()
-            .filter(|layer| layer.deployments.is_some() && (layer.authoritative() || authority.is_none()))
-            .max_by_key(|layer| layer.rank())
-            .and_then(|layer| layer.deployments.clone());
+        let mut snapshot = Self { metadata, sources, ..Self::default() };
+        snapshot.hear(layers);
         let mut digest = Digest::default();
-        digest.add_value(&metadata);
-        digest.add_list(deployments.as_deref());
-        Self { metadata, deployments, sources, authority, digest: digest.end(), ways: Ways::default() }
+        digest.add_value(&snapshot.metadata);
+        digest.add_list(snapshot.deployments.as_deref());
+        snapshot.digest = digest.end();
+        snapshot
     }
 
     /// Whether the list in force has an entry with this id.
@@ -128,11 +144,12 @@ impl Snapshot {
         self.sources.is_empty() || self.sources.keys().any(heat)
     }
 
-    /// How new the newest authoritative answer is.
+    /// How new the list in force is. A newer answer without a list, of the same source or another one, says nothing of a
+    /// deployment.
     #[must_use]
     pub fn freshness(&self) -> Freshness {
-        match &self.authority {
-            Some(authority) => Freshness::Answered(authority.began),
+        match &self.listing {
+            Some(listing) => Freshness::Answered(listing.began),
             None if self.is_expected() => Freshness::Awaited,
             None => Freshness::Unasked,
         }
@@ -156,6 +173,7 @@ impl fmt::Debug for Snapshot {
             .field("deployments", &self.deployments.as_ref().map(|list| list.len()))
             .field("sources", &self.sources)
             .field("authority", &self.authority)
+            .field("listing", &self.listing)
             .field("digest", &self.digest)
             .finish_non_exhaustive()
     }
@@ -269,6 +287,39 @@ mod tests {
         assert!(snapshot.freshness().covers(moment(6)) && !snapshot.freshness().covers(moment(7)));
         assert!(snapshot.lists("x") && !snapshot.lists("y"));
         assert_eq!(merged(&[layer(SourceName::HeatLocal, &json!({}), None, Some(9), true)]).authority, None);
+    }
+
+    #[test]
+    fn freshness_is_that_of_the_list_in_force() {
+        use SourceName::{Cfn, HeatLocal, Request};
+        let none = json!({});
+        let expected = BTreeMap::from([("cfn", SourceState::default())]);
+        let began = |n| Freshness::Answered(moment(n));
+        let table = [
+            ("an answer without a list", vec![layer(Cfn, &none, None, Some(5), true)], Freshness::Awaited),
+            (
+                "the same beside the boot copy",
+                vec![layer(HeatLocal, &none, Some(&["a"]), Some(1), true), layer(Cfn, &none, None, Some(5), true)],
+                Freshness::Awaited,
+            ),
+            ("an empty list", vec![layer(Cfn, &none, Some(&[]), Some(5), true)], began(5)),
+            (
+                "the list of a source that fails since, and a newer answer without a list",
+                vec![layer(Cfn, &none, None, Some(9), true), layer(Request, &none, Some(&["a"]), Some(3), false)],
+                began(3),
+            ),
+            (
+                "a cached list, and an answer of another source without a list",
+                vec![layer(Cfn, &none, Some(&["a"]), None, true), layer(Request, &none, None, Some(9), true)],
+                Freshness::Awaited,
+            ),
+        ];
+        for (case, layers, freshness) in table {
+            let mut snapshot = Snapshot::merge(&layers, expected.clone());
+            assert_eq!(snapshot.freshness(), freshness, "{case}");
+            snapshot.hear(&layers);
+            assert_eq!(snapshot.freshness(), freshness, "{case}");
+        }
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl Entry {
 /// What the newest metadata says, as far as signals care.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// Ids of the listed deployments; `None`: no authoritative answer in this run of the agent.
+    /// Ids of the listed deployments; `None`: no list of Heat's own in this run of the agent.
     pub listed: Option<Arc<BTreeSet<String>>>,
     /// The newest deployment id for each stack and resource.
     pub newest: Arc<BTreeMap<(String, String), String>>,

@@ -118,7 +118,7 @@ impl Agent {
     /// What Heat says of the running one: looked up once for each answer.
     fn judge(&mut self, record: &Record) -> Option<String> {
         let snapshot = self.collector.snapshot();
-        let answer = snapshot.authority.as_ref().map(|authority| authority.began);
+        let answer = snapshot.listing.as_ref().map(|listing| listing.began);
         let known = self.leaving.judged.as_ref().filter(|judged| judged.id == record.id && judged.answer == answer);
         if let Some(judged) = known {
             return judged.gone.clone();

@@ -296,3 +296,38 @@ async fn how_long_heat_waits_is_counted_from_when_it_made_the_deployment() {
     agent.journal.rerun("id-n", "1").unwrap();
     assert_eq!(ago(&agent), 0);
 }
+
+#[tokio::test]
+async fn an_answer_without_a_list_is_nobodys_word_on_a_result() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let (old, new) = ([run_of(&fake.base, "r", 1)], [run_of(&fake.base, "r", 2)]);
+    let mut agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
+    look(&mut agent, &fake, &old).await;
+    assert_eq!(agent.outbox.waiting().len(), 1, "it ended after that answer began");
+    // Heat has replaced it, but these answers do not say so.
+    for document in ["{}", r#"{"deployments": "none"}"#] {
+        fake.play(vec![ok(document)]);
+        let change = agent.collector.poll_once().await;
+        agent.heard(change);
+        agent.decide().unwrap();
+        assert!(agent.sending.is_none() && agent.is_idle(), "{document}: nothing is sent, and nothing spins");
+    }
+    look(&mut agent, &fake, &new).await;
+    look(&mut agent, &fake, &new).await;
+    let signals: Vec<_> = asked(&fake).into_iter().filter(|line| line.starts_with("POST")).collect();
+    assert_eq!(signals, ["POST /signal/r2"]);
+}
+
+#[tokio::test]
+async fn a_server_whose_metadata_has_no_list_waits_for_nothing() {
+    let fake = Fake::start(vec![ok("{}")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let (agent, _) = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
+    let url = format!("{}/wait", fake.base);
+    let to = Destination::Url { url, verb: "PUT".into(), insecure: false };
+    agent.outbox.put(Entry::new("wait".into(), None, to, json!({}), agent.clock.now())).unwrap();
+    let code = Box::pin(agent.run_once()).await.unwrap();
+    assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
+    assert_eq!(asked(&fake)[..2], ["GET /metadata", "PUT /wait"]);
+}

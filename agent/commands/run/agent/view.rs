@@ -16,11 +16,11 @@ pub(super) fn result_key(id: &str) -> String {
     format!("result {id}")
 }
 
-/// Whether what is not in the list is gone for Heat. No list is not an empty list (heat-protocol.md R12), and a file of
-/// `--metadata` does not speak for what Heat asked for before.
+/// Whether what is not in the list is gone for Heat. No list is not an empty list (heat-protocol.md R12), a cached one may be
+/// out of date, and a file of `--metadata` does not speak for what Heat asked for before.
 pub(super) fn lists_all(snapshot: &Snapshot) -> bool {
-    let heat = |authority: &Authority| authority.source != SourceName::File.as_str();
-    snapshot.deployments.is_some() && snapshot.authority.as_ref().is_some_and(heat)
+    let heat = |listing: &Authority| listing.source != SourceName::File.as_str();
+    snapshot.deployments.is_some() && snapshot.listing.as_ref().is_some_and(heat)
 }
 
 /// Ids of the listed deployments.
@@ -79,6 +79,7 @@ mod tests {
             deployments: entries.map(|entries| Arc::new(Entries::new(entries.iter().map(entry).collect()).unwrap())),
             sources: [("cfn", SourceState::default())].into(),
             authority: source.map(|source| Authority { source, began: Moment::EARLIER }),
+            listing: source.filter(|_| entries.is_some()).map(|source| Authority { source, began: Moment::EARLIER }),
             ..Snapshot::default()
         }
     }
@@ -93,7 +94,8 @@ mod tests {
         ] {
             let view = view(&snapshot(source, entries));
             assert_eq!(view.listed.is_some(), lists, "{source:?} {entries:?}");
-            let freshness = source.map_or(Freshness::Awaited, |_| Freshness::Answered(Moment::EARLIER));
+            let heard = source.filter(|_| entries.is_some());
+            let freshness = heard.map_or(Freshness::Awaited, |_| Freshness::Answered(Moment::EARLIER));
             assert_eq!((view.freshness, view.asked_keystone), (freshness, source == Some("cfn")));
         }
     }
