@@ -1,6 +1,6 @@
 //! The command line of a component: only what its minor knows.
 
-use super::words::{quoted, split};
+use super::words::{items, port, quoted, split};
 use super::{Component, Minor, Standing, admission_plugin, flag};
 
 /// Flags whose value is a map or a set, with what ends a key in an item. Our items and the user's stand beside each
@@ -16,6 +16,26 @@ const MAPS: [(&str, char); 10] = [
     ("register-with-taints", '\0'),
     ("runtime-config", '='),
     ("system-reserved", '='),
+];
+
+/// Flags whose value the component reads as one line of CSV (pflag's StringSlice), where the agent judges or compares the items.
+const LISTS: [&str; 16] = [
+    "admission-control",
+    "allowed-unsafe-sysctls",
+    "authorization-always-allow-paths",
+    "authorization-mode",
+    "cluster-dns",
+    "controllers",
+    "disable-admission-plugins",
+    "enable-admission-plugins",
+    "enforce-node-allocatable",
+    "etcd-servers",
+    "oidc-signing-algs",
+    "requestheader-allowed-names",
+    "requestheader-extra-headers-prefix",
+    "requestheader-group-headers",
+    "requestheader-username-headers",
+    "tls-cipher-suites",
 ];
 
 /// Values that stop a component, by the first and last minor that refuse it: component, flag, minors, whether the value
@@ -192,6 +212,10 @@ impl CommandLine {
             checked.mistake(what, (*rule).to_owned(), (*remedy).to_owned());
             return false;
         }
+        if let Some((problem, rule, remedy)) = misread(name, value) {
+            checked.mistake(format!("--{name}={} {problem}", shown(value)), rule.to_owned(), remedy.to_owned());
+            return false;
+        }
         if component == Component::ApiServer && (name.ends_with("admission-plugins") || name == "admission-control") {
             return self.knows_plugins(name, value, checked);
         }
@@ -200,7 +224,7 @@ impl CommandLine {
 
     fn knows_plugins(&self, name: &str, value: &str, checked: &mut Checked) -> bool {
         let before = checked.mistakes.len();
-        for plugin in value.split(',').filter(|plugin| !plugin.is_empty()) {
+        for plugin in items(value).unwrap_or_default().into_iter().filter(|plugin| !plugin.is_empty()) {
             let plugin = shown(plugin);
             let (what, instead) = match admission_plugin(self.minor, &plugin) {
                 Standing::Known | Standing::Unchecked => continue,
@@ -254,6 +278,18 @@ impl Checked {
     fn mistake(&mut self, what: String, rule: String, remedy: String) {
         self.mistakes.push((what, rule, remedy));
     }
+}
+
+/// What is wrong with a value that the component would read otherwise than it looks; the rule and the remedy.
+fn misread(name: &str, value: &str) -> Option<(&'static str, &'static str, &'static str)> {
+    if LISTS.contains(&name) && items(value).is_none() {
+        return Some(("holds a quote", "items separated by commas, without quotes", "write the items without quotes"));
+    }
+    ((name == "port" || name.ends_with("-port")) && port(value).is_none()).then_some((
+        "is not a plain port number",
+        "0 to 65535 in decimal digits, without a sign, a prefix or a leading zero",
+        "write the port in decimal digits",
+    ))
 }
 
 /// The flags of a user's options with their values, as the component reads them; what is none is left out.

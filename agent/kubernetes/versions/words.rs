@@ -74,6 +74,23 @@ pub fn quoted(word: &str) -> String {
     out.push('"');
     out
 }
+
+/// The items of a list as a component reads it; none where it holds a quote or a control character.
+///
+/// pflag's StringSlice takes the value for a line of CSV, where `"a"` is the item `a`. No item that a component knows needs quotes, so
+/// they are not read but refused.
+#[must_use]
+pub fn items(list: &str) -> Option<Vec<&str>> {
+    (!list.contains(|c: char| c == '"' || c.is_control())).then(|| list.split(',').collect())
+}
+
+/// A port as plain decimal digits. pflag takes a sign, `0x` and the like and, behind a zero, octal digits, too.
+#[must_use]
+pub fn port(text: &str) -> Option<u16> {
+    let plain = text == "0" || (!text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()));
+    plain.then(|| text.parse().ok()).flatten()
+}
+
 /// The value of a flag in users' options: `--name=value` or `--name value`; the last one holds.
 #[must_use]
 pub fn option(options: &str, name: &str) -> Option<String> {
