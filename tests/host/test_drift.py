@@ -127,7 +127,8 @@ def test_drift_is_told_and_put_back_once(hosts, signal_server):
     host.sh("systemctl mask -q --runtime docker")
     ask(host, server, NODE | {"DRIFT": "repair", "HTTP_PROXY": "http://192.0.2.9:3128"})
     assert "docker" in ended(server)
-    left = node.look("UpdateLeft")
+    host.wait_for(lambda: node.events("UpdateLeft"), what="what the update left")
+    left = node.events("UpdateLeft")[0]
     assert "docker.service is masked" in left and ETCD not in left, left
     before, drifts = node.runs("etcd.service"), len(node.events("NodeDrift"))
     told = node.look(after=theirs(ETCD, "# later"))
