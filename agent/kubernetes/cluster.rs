@@ -473,6 +473,42 @@ pub struct Options {
     pub proxy: String,
 }
 
+impl Options {
+    /// Whose they are, in the order in which they are judged.
+    pub(super) const COMPONENTS: [Component; 5] =
+        [Component::Kubelet, Component::Proxy, Component::ApiServer, Component::ControllerManager, Component::Scheduler];
+
+    /// The options of a component.
+    #[must_use]
+    pub(super) fn of(&self, component: Component) -> &str {
+        match component {
+            Component::Kubelet => &self.kubelet,
+            Component::Proxy => &self.proxy,
+            Component::ApiServer => &self.api_server,
+            Component::ControllerManager => &self.controller_manager,
+            Component::Scheduler => &self.scheduler,
+        }
+    }
+
+    /// The parameter that gives them.
+    #[must_use]
+    pub(super) fn parameter(component: Component) -> &'static str {
+        match component {
+            Component::Kubelet => "KUBELET_OPTIONS",
+            Component::Proxy => "KUBEPROXY_OPTIONS",
+            Component::ApiServer => "KUBEAPI_OPTIONS",
+            Component::ControllerManager => "KUBECONTROLLER_OPTIONS",
+            Component::Scheduler => "KUBESCHEDULER_OPTIONS",
+        }
+    }
+
+    /// Whether a node of this role runs the component, so that its options are read there.
+    #[must_use]
+    pub(super) fn are_read(component: Component, role: Role) -> bool {
+        role == Role::Master || matches!(component, Component::Kubelet | Component::Proxy)
+    }
+}
+
 /// What the machine is, as far as its files depend on it; all unknown where it is another machine's tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {

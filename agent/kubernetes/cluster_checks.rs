@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::cluster::{ClusterSpec, EtcdCluster, RuntimeKind};
+use super::cluster::{ClusterSpec, EtcdCluster, Options, RuntimeKind};
 use super::node_spec::Role;
 use super::parameters::{Mistake, Parameters};
 use super::podmaster;
 use super::value_kinds::Kind;
-use super::versions::{CommandLine, Component, Minor, Standing, admission_plugin, given};
+use super::versions::{CommandLine, Minor, Standing, admission_plugin, given};
 
 /// The list of etcd's members.
 const MEMBERS: &str = "ETCD_INITIAL_CLUSTER";
@@ -404,24 +404,13 @@ impl Checks<'_> {
     }
 
     fn options(&mut self) {
-        let options = &self.spec.options;
-        let all = [
-            ("KUBELET_OPTIONS", Component::Kubelet, options.kubelet.clone(), true),
-            ("KUBEPROXY_OPTIONS", Component::Proxy, options.proxy.clone(), true),
-            ("KUBEAPI_OPTIONS", Component::ApiServer, options.api_server.clone(), self.role == Role::Master),
-            (
-                "KUBECONTROLLER_OPTIONS",
-                Component::ControllerManager,
-                options.controller_manager.clone(),
-                self.role == Role::Master,
-            ),
-            ("KUBESCHEDULER_OPTIONS", Component::Scheduler, options.scheduler.clone(), self.role == Role::Master),
-        ];
-        for (name, component, text, used) in all {
-            if !used || text.is_empty() {
+        let role = self.role;
+        for component in Options::COMPONENTS.into_iter().filter(|component| Options::are_read(*component, role)) {
+            let (name, text) = (Options::parameter(component), self.spec.options.of(component));
+            if text.is_empty() {
                 continue;
             }
-            let checked = CommandLine::new(component, self.spec.minor).options(&text);
+            let checked = CommandLine::new(component, self.spec.minor).options(text);
             self.mistakes
                 .extend(checked.mistakes.into_iter().map(|(what, rule, remedy)| Mistake::general(name, what, rule, remedy)));
             let warn = |what| {

@@ -4,7 +4,8 @@
 //! One table, by component. What is not in it is the cluster's own affair. etcd, flanneld and the container runtimes take no options
 //! from parameters at all. `[node] allow_options` in agent.toml lists what an image lets pass, each as `COMPONENT:--flag`.
 
-use super::node_spec::{Role, role};
+use super::cluster::Options;
+use super::node_spec::role;
 use super::parameters::{Mistake, Parameters};
 use super::versions::{Component, Minor, given, items, port};
 
@@ -226,23 +227,14 @@ const GUARDED: [Row; 41] = [
     ),
 ];
 
-/// Parameters with options, and whose they are.
-const OPTIONS: [(&str, Component); 5] = [
-    ("KUBELET_OPTIONS", Component::Kubelet),
-    ("KUBEPROXY_OPTIONS", Component::Proxy),
-    ("KUBEAPI_OPTIONS", Component::ApiServer),
-    ("KUBECONTROLLER_OPTIONS", Component::ControllerManager),
-    ("KUBESCHEDULER_OPTIONS", Component::Scheduler),
-];
-
 /// What the parameters ask for without the image's leave.
 pub(super) fn mistakes(parameters: &Parameters, leave: &Leave) -> Vec<Mistake> {
     let Some(minor) = parameters.get("KUBE_TAG").and_then(Minor::of_tag) else { return Vec::new() };
     let mut mistakes = Vec::new();
     // What no unit of the node reads does no harm.
-    let workers = role(parameters) == Role::Minion;
-    let read = |component| !workers || matches!(component, Component::Kubelet | Component::Proxy);
-    for (name, component) in OPTIONS.into_iter().filter(|(_, component)| read(*component)) {
+    let role = role(parameters);
+    for component in Options::COMPONENTS.into_iter().filter(|component| Options::are_read(*component, role)) {
+        let name = Options::parameter(component);
         for (flag, value) in given(parameters.get(name).unwrap_or_default()) {
             let Some(why) = harm(component, minor, &flag, &value, parameters.is_true("TLS_DISABLED")) else { continue };
             let option = format!("{component}:--{flag}");

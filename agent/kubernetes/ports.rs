@@ -1,6 +1,6 @@
 //! Who listens where on a node: one list of the listeners of its components, and what must hold between them.
 
-use super::cluster::{ClusterSpec, NetworkDriver};
+use super::cluster::{ClusterSpec, NetworkDriver, Options};
 use super::cluster_checks::Checks;
 use super::node_spec::Role;
 use super::value_kinds::port_range;
@@ -62,13 +62,7 @@ impl Listeners<'_> {
         default: u16,
         parameter: Option<&'static str>,
     ) {
-        let (options, of_options) = match component {
-            Component::Kubelet => (&self.cluster.options.kubelet, "KUBELET_OPTIONS"),
-            Component::ApiServer => (&self.cluster.options.api_server, "KUBEAPI_OPTIONS"),
-            Component::ControllerManager => (&self.cluster.options.controller_manager, "KUBECONTROLLER_OPTIONS"),
-            Component::Scheduler => (&self.cluster.options.scheduler, "KUBESCHEDULER_OPTIONS"),
-            Component::Proxy => (&self.cluster.options.proxy, "KUBEPROXY_OPTIONS"),
-        };
+        let (options, of_options) = (self.cluster.options.of(component), Options::parameter(component));
         // `…-bind-address` holds both: `127.0.0.1:10249`.
         let port_of = |text: String| text.rsplit(':').next().and_then(|port| port.parse::<u16>().ok());
         match option(options, name).and_then(port_of) {

@@ -81,8 +81,8 @@ FOREIGN = [
 ]
 
 
-def make(device: str, how, tmp):
-    run("blkdiscard", "-fz", device)
+def put(device: str, how, tmp):
+    """By a command, or by bytes at places."""
     if isinstance(how, str):
         run("bash", "-ec", how.format(d=device, tmp=tmp), input="")
     else:
@@ -91,6 +91,11 @@ def make(device: str, how, tmp):
                 disk.seek(at)
                 disk.write(data)
             os.fsync(disk.fileno())
+
+
+def make(device: str, how, tmp):
+    run("blkdiscard", "-fz", device)
+    put(device, how, tmp)
     run("sync")
 
 
@@ -105,14 +110,7 @@ def make_within(device: str, begins: int, how, tmp):
     backing = backing_of(device)
     part = run("losetup", "--find", "--show", "--offset", str(begins), "--sizelimit", str(SIZE - begins - MIB), backing).stdout.strip()
     try:
-        if isinstance(how, str):
-            run("bash", "-ec", how.format(d=part, tmp=tmp), input="")
-        else:
-            with open(part, "r+b") as disk:
-                for at, data in how:
-                    disk.seek(at)
-                    disk.write(data)
-                os.fsync(disk.fileno())
+        put(part, how, tmp)
         run("blockdev", "--flushbufs", part)
     finally:
         run("losetup", "--detach", part)

@@ -15,7 +15,7 @@ use crate::clock::Timestamp;
 use crate::converge::Failure;
 use crate::desired::{Volume, VolumeRole};
 use crate::error::{Context, Error, Result};
-use crate::files::{Attributes, FileKind, Tree};
+use crate::files::Attributes;
 use crate::report::Code;
 use crate::storage::interlock::Decision;
 use crate::storage::marker::SCHEMA;
@@ -68,7 +68,8 @@ impl<H: Hands> VolumeKeeper<H> {
         let started = self.clock.start();
         let old = Path::new(&volume.mount_point).join(DATA);
         self.nothing_else_below(volume)?;
-        let needed = size_below(&self.root, &old).map_err(|error| of_move(&error))?.saturating_add(SPARE);
+        let (held, _) = self.root.bytes_below(&old, &mut usize::MAX.clone()).map_err(|error| of_move(&error))?;
+        let needed = held.saturating_add(SPARE);
         let has = size(&found.disk).unwrap_or(0);
         if has < needed {
             return Err(too_small(volume, &old, "has", has, needed));
@@ -245,20 +246,6 @@ fn too_small(volume: &Volume, old: &Path, has: &str, found: u64, needed: u64) ->
 
 fn record_path(volume: &Volume) -> PathBuf {
     PathBuf::from(format!("volumes/{}-move.json", volume.role))
-}
-
-/// Bytes of all files in a directory.
-fn size_below(root: &Tree, path: &Path) -> Result<u64> {
-    let mut sum = 0_u64;
-    for name in root.list(path)? {
-        let path = path.join(name);
-        match root.facts(&path)? {
-            Some(facts) if facts.kind == FileKind::Directory => sum = sum.saturating_add(size_below(root, &path)?),
-            Some(facts) => sum = sum.saturating_add(facts.size),
-            None => {}
-        }
-    }
-    Ok(sum)
 }
 
 #[cfg(test)]
