@@ -7,6 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -43,6 +44,15 @@ pub(crate) fn ok(body: impl Into<Vec<u8>>) -> Act {
 /// A failure with a body.
 pub(crate) fn status(line: &'static str, body: impl Into<Vec<u8>>) -> Act {
     Act::Answer(line, Vec::new(), body.into())
+}
+
+/// Keystone's answer: a token for four hours, with Heat at `base`.
+pub(crate) fn token(name: &str, base: &str) -> Act {
+    let heat = json!({"interface": "public", "region": "One", "region_id": "One", "url": format!("{base}/v1/p")});
+    let (issued, expires) = ("2026-11-21T09:03:26.000000Z", "2026-11-21T13:03:26.000000Z");
+    let services = json!([{"type": "orchestration", "endpoints": [heat]}]);
+    let body = json!({"token": {"issued_at": issued, "expires_at": expires, "catalog": services}});
+    Act::Answer("201 CREATED", vec![format!("X-Subject-Token: {name}")], body.to_string().into_bytes())
 }
 
 /// The server; it ends with the test's runtime.

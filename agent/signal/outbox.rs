@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use super::answer::{Answer, REFUSAL_SPAN, REFUSALS, Verdict, judge};
 use super::destination::Destination;
@@ -155,6 +155,15 @@ impl View {
     }
 }
 
+/// What Heat, as far as it was heard, says of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Asked,
+    /// Nothing that began after the entry's last fact.
+    Unknown,
+    Superseded,
+}
+
 /// What is to be done with an entry now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -194,6 +203,9 @@ pub struct Outbox {
     watch: Stopwatch,
     /// For bodies in memory, a permit a KiB.
     room: Semaphore,
+    /// What Heat was heard to say last, and word of each change to what is on its way.
+    heard: RefCell<View>,
+    news: Notify,
 }
 
 /// What left the outbox, and whether all of it could be kept on disk.
@@ -222,7 +234,15 @@ impl Outbox {
         let watch = clock.start();
         let (entries, withdrawn) = (RefCell::new(entries), RefCell::new(withdrawn));
         let room = Semaphore::new(SIGNALS_IN_FLIGHT / 1024);
-        Ok(Self { state, sender, clock, report, entries, withdrawn, watch, room })
+        Ok(Self { state, sender, clock, report, entries, withdrawn, watch, room, heard: RefCell::default(), news: Notify::new() })
+    }
+
+    /// Takes in what the newest metadata says. A signal that is on its way and not asked for by it goes no further.
+    pub fn hear(&self, view: View) {
+        if *self.heard.borrow() != view {
+            self.heard.replace(view);
+            self.news.notify_waiters();
+        }
     }
 
     /// The waiting signals, oldest first, for who only looks and holds no lock. An unreadable one is left out.
@@ -276,7 +296,8 @@ impl Outbox {
     ///
     /// # Errors
     /// If a file cannot be written or removed.
-    pub fn take_back(&self, view: &View) -> Result<()> {
+    pub fn take_back(&self) -> Result<()> {
+        let view = self.heard.borrow();
         let withdrawn: Vec<Entry> = self.withdrawn.borrow().values().cloned().collect();
         for mut entry in withdrawn {
             let asked = |about: &About| view.asks_for(&about.id, about.resource.as_ref());
@@ -364,12 +385,12 @@ impl Outbox {
 
     /// When something may be sent next; `None` while nothing waits or only a poll can help.
     #[must_use]
-    pub fn due(&self, view: &View) -> Option<Timestamp> {
-        let now = self.clock.now();
+    pub fn due(&self) -> Option<Timestamp> {
+        let (now, view) = (self.clock.now(), self.heard.borrow());
         self.entries
             .borrow()
             .values()
-            .filter_map(|entry| match self.step(entry, view, now) {
+            .filter_map(|entry| match self.step(entry, &view, now) {
                 Step::Wait(until) => Some(until),
                 Step::NeedPoll => None,
                 Step::Send | Step::Superseded | Step::Expired => Some(now),
@@ -379,10 +400,10 @@ impl Outbox {
 
     /// What the metadata must be read afresh for: the last fact among the signals that wait for nothing else.
     #[must_use]
-    pub fn needs_answer(&self, view: &View) -> Option<Moment> {
-        let now = self.clock.now();
+    pub fn needs_answer(&self) -> Option<Moment> {
+        let (now, view) = (self.clock.now(), self.heard.borrow());
         let entries = self.entries.borrow();
-        entries.values().filter(|entry| self.step(entry, view, now) == Step::NeedPoll).map(|entry| entry.since).max()
+        entries.values().filter(|entry| self.step(entry, &view, now) == Step::NeedPoll).map(|entry| entry.since).max()
     }
 
     /// Sends what is due: one queue a place, side by side; a place that does not answer holds up only itself.
@@ -391,35 +412,29 @@ impl Outbox {
     ///
     /// # Errors
     /// If the outbox cannot be written.
-    pub async fn send_due(&self, view: &View) -> Sent {
+    pub async fn send_due(&self) -> Sent {
         let mut places: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
         for entry in self.waiting() {
             places.entry(entry.destination.place()).or_default().push(entry);
         }
         let gone = RefCell::new(Vec::new());
-        let queues = places.into_values().map(|queue| self.send_queue(queue, view, &gone));
+        let queues = places.into_values().map(|queue| self.send_queue(queue, &gone));
         // What left the outbox has left it, whatever happened to the rest.
         let all: Result<()> = futures_util::future::join_all(queues).await.into_iter().collect();
         (gone.into_inner(), all)
     }
 
-    async fn send_queue(&self, queue: Vec<Entry>, view: &View, gone: &RefCell<Vec<(Entry, Fate)>>) -> Result<()> {
+    async fn send_queue(&self, queue: Vec<Entry>, gone: &RefCell<Vec<(Entry, Fate)>>) -> Result<()> {
         for mut entry in queue {
-            match self.step(&entry, view, self.clock.now()) {
+            let step = self.step(&entry, &self.heard.borrow(), self.clock.now());
+            match step {
                 Step::Wait(_) | Step::NeedPoll => {}
                 Step::Superseded => self.leave(entry, Fate::Superseded, gone)?,
                 Step::Expired => self.leave(entry, Fate::Expired, gone)?,
                 Step::Send => {
-                    let (answer, way) = self.send(&entry, view).await?;
-                    let fate = self.after(&mut entry, &answer, judge(&answer), view.asked_keystone);
-                    if way != Way::AsGiven && fate == Some(Fate::Delivered) {
-                        let note = format!("the signal for {} went {}", entry.destination.shown(), way.shown());
-                        self.report.emit(entry.event(Code::SignalOtherWay, note));
-                    }
-                    if let Some(fate) = fate {
+                    if let Some(fate) = self.try_once(&mut entry).await? {
                         self.leave(entry, fate, gone)?;
                     } else {
-                        self.say_retry(&entry, answer.remedy);
                         // In memory first: on a full disk too the next try keeps its pause and asks for a fresh poll.
                         self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
                         self.store(&mut entry)?;
@@ -432,13 +447,54 @@ impl Outbox {
         Ok(())
     }
 
+    /// One try, which ends early where Heat is heard to ask for it no more: it may take several requests (a token first, another
+    /// way after a refusal), and each of them rests on what is known when it leaves.
+    async fn try_once(&self, entry: &mut Entry) -> Result<Option<Fate>> {
+        let sent = tokio::select! {
+            biased;
+            standing = self.recalled(entry) => Err(standing),
+            sent = self.send(entry) => Ok(sent?),
+        };
+        let ((answer, way), verdict) = match sent {
+            Err(Standing::Superseded) => return Ok(Some(Fate::Superseded)),
+            Err(_) => ((Answer::recalled(), Way::AsGiven), Verdict::Retry(None)),
+            Ok((answer, way)) => {
+                let verdict = judge(&answer);
+                ((answer, way), verdict)
+            }
+        };
+        let keystone_is_well = self.heard.borrow().asked_keystone;
+        let fate = self.after(entry, &answer, verdict, keystone_is_well);
+        if way != Way::AsGiven && fate == Some(Fate::Delivered) {
+            let note = format!("the signal for {} went {}", entry.destination.shown(), way.shown());
+            self.report.emit(entry.event(Code::SignalOtherWay, note));
+        }
+        if fate.is_none() {
+            self.say_retry(entry, answer.remedy);
+        }
+        Ok(fate)
+    }
+
+    /// Waits until Heat, as far as it was heard, does not ask for the signal any more, or nobody knows whether it does.
+    async fn recalled(&self, entry: &Entry) -> Standing {
+        loop {
+            // Made before the look: a change after it wakes it.
+            let news = self.news.notified();
+            let standing = Self::standing(entry, &self.heard.borrow());
+            if standing != Standing::Asked {
+                return standing;
+            }
+            news.await;
+        }
+    }
+
     /// As many at a time as their bodies have room in memory.
-    async fn send(&self, entry: &Entry, view: &View) -> Result<(Answer, Way)> {
+    async fn send(&self, entry: &Entry) -> Result<(Answer, Way)> {
         let wanted = u32::try_from(entry.bytes.min(SIGNALS_IN_FLIGHT) / 1024).unwrap_or(u32::MAX);
         // It is never closed.
         let _room = self.room.acquire_many(wanted).await.map_err(Error::transient)?;
-        let body = self.body(entry)?;
-        Ok(self.sender.send(&entry.destination, &body, &view.own).await)
+        let (body, own) = (self.body(entry)?, self.heard.borrow().own.clone());
+        Ok(self.sender.send(&entry.destination, &body, &own).await)
     }
 
     /// How long the agent has had it, running.
@@ -450,17 +506,25 @@ impl Outbox {
         if self.age(entry) > LIFE {
             return Step::Expired;
         }
-        // What is not about a deployment rests on nothing that Heat says of one.
-        let is_fresh = entry.about.is_none() || view.freshness.covers(entry.since);
-        let is_asked = |about: &About| view.asks_for(&about.id, about.resource.as_ref());
-        if is_fresh && !entry.about.as_ref().is_none_or(is_asked) {
+        let standing = Self::standing(entry, view);
+        if standing == Standing::Superseded {
             return Step::Superseded;
         }
         // No pause is longer; a longer one is left by a clock that was set back.
         if entry.not_before > now && entry.not_before.since(now) <= REFUSAL_SPAN {
             return Step::Wait(entry.not_before);
         }
-        if is_fresh { Step::Send } else { Step::NeedPoll }
+        if standing == Standing::Asked { Step::Send } else { Step::NeedPoll }
+    }
+
+    fn standing(entry: &Entry, view: &View) -> Standing {
+        // What is not about a deployment rests on nothing that Heat says of one.
+        let Some(about) = &entry.about else { return Standing::Asked };
+        match view.freshness.covers(entry.since) {
+            false => Standing::Unknown,
+            true if view.asks_for(&about.id, about.resource.as_ref()) => Standing::Asked,
+            true => Standing::Superseded,
+        }
     }
 
     /// Takes the answer into the entry; a fate where the entry is done with.

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::http::fake::{Fake, ok, status};
+use crate::http::fake::{Act, Fake, ok, status, token};
 use crate::http::{Http, Tls};
 use crate::openstack::aws_signature::Keys;
 use crate::openstack::keystone::{Credentials, Keystone, Scope};
@@ -40,6 +40,12 @@ fn view(ids: &[&str], newest: &str, clock: &Clock) -> View {
     }
 }
 
+/// The outbox when it has heard this.
+fn heard<'outbox>(outbox: &'outbox Outbox, view: &View) -> &'outbox Outbox {
+    outbox.hear(view.clone());
+    outbox
+}
+
 fn refused(code: u16) -> Answer {
     Answer::status(code, None, "")
 }
@@ -56,7 +62,7 @@ fn a_try_needs_an_answer_to_a_poll_that_began_after_the_fact_and_a_stale_result_
     let step = |entry: &Entry, view: &View| outbox.step(entry, view, clock.now());
     assert_eq!(step(&entry, &none), Step::NeedPoll, "nobody answered in this run");
     assert_eq!(step(&entry, &before), Step::NeedPoll);
-    assert_eq!((outbox.needs_answer(&before), outbox.due(&before)), (Some(entry.since), None));
+    assert_eq!((heard(&outbox, &before).needs_answer(), outbox.due()), (Some(entry.since), None));
     assert_eq!(step(&entry, &view(&["a"], "a", &clock)), Step::Send);
     assert_eq!(step(&entry, &view(&["b"], "b", &clock)), Step::Superseded);
     assert_eq!(step(&entry, &view(&["a", "b"], "b", &clock)), Step::Superseded);
@@ -90,8 +96,8 @@ fn one_answer_serves_all_that_ended_before_its_request() {
     }
     let answered = view(&["a", "b"], "a", &clock);
     assert!(outbox.waiting().iter().all(|entry| outbox.step(entry, &answered, clock.now()) == Step::Send));
-    assert_eq!(outbox.needs_answer(&answered), None);
-    assert_eq!(outbox.needs_answer(&View::default()), outbox.waiting().iter().map(|entry| entry.since).max());
+    assert_eq!(heard(&outbox, &answered).needs_answer(), None);
+    assert_eq!(heard(&outbox, &View::default()).needs_answer(), outbox.waiting().iter().map(|entry| entry.since).max());
 }
 
 #[test]
@@ -104,7 +110,7 @@ fn after_a_restart_nothing_is_sent_before_the_metadata_was_read() {
     let stored = outbox.waiting().remove(0);
     let none = View::default();
     assert_eq!(outbox.step(&stored, &none, clock.now()), Step::NeedPoll);
-    assert!(outbox.needs_answer(&none).is_some() && outbox.due(&none).is_none());
+    assert!(heard(&outbox, &none).needs_answer().is_some() && outbox.due().is_none());
     assert_eq!(outbox.step(&stored, &view(&["a"], "a", &clock), clock.now()), Step::Send);
 }
 
@@ -137,7 +143,7 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
     assert!(first.is_empty() && Outbox::look(&first.state).unwrap().is_empty(), "it waits no more");
     let stale = View { freshness: Freshness::Answered(Moment::EARLIER), ..view(&["a"], "a", &clock) };
     for nothing in [stale, view(&["b"], "b", &clock), view(&["a", "b"], "b", &clock), View::default()] {
-        first.take_back(&nothing).unwrap();
+        heard(&first, &nothing).take_back().unwrap();
         assert!(first.is_empty(), "{nothing:?}");
     }
     // By the next run of the agent, too. The result is made again from the deployment's record.
@@ -145,12 +151,12 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
     let second = outbox(dir.path(), &clock, &report);
     assert!(second.is_empty());
     let back = view(&["a"], "a", &clock);
-    second.take_back(&back).unwrap();
+    heard(&second, &back).take_back().unwrap();
     let keys: Vec<_> = second.waiting().iter().map(|entry| entry.key.clone()).collect();
-    assert_eq!((keys, second.needs_answer(&back).is_some()), (vec!["wait".to_owned()], true), "not on that same answer");
+    assert_eq!((keys, second.needs_answer().is_some()), (vec!["wait".to_owned()], true), "not on that same answer");
     second.leave(second.waiting().remove(0), Fate::Superseded, &gone).unwrap();
     second.withdraw("a").unwrap();
-    second.take_back(&view(&["a"], "a", &clock)).unwrap();
+    heard(&second, &view(&["a"], "a", &clock)).take_back().unwrap();
     assert!(second.is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
 }
 
@@ -167,7 +173,7 @@ fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
     let files = || dir.path().join(DIRECTORY).read_dir().unwrap().count();
     assert_eq!((files(), outbox.withdrawn.borrow().contains_key("deployment 002")), (WITHDRAWN, false));
     clock.advance(LIFE);
-    outbox.take_back(&View::default()).unwrap();
+    heard(&outbox, &View::default()).take_back().unwrap();
     assert_eq!(files(), 0);
 }
 
@@ -235,13 +241,13 @@ async fn an_unreachable_place_keeps_the_signal_and_says_why() {
     let outbox = outbox(dir.path(), &clock, &report);
     outbox.put(entry("a", clock.now())).unwrap();
     outbox.put(entry("a", clock.now())).unwrap();
-    assert!(outbox.send_due(&view(&["a"], "a", &clock)).await.0.is_empty());
+    assert!(heard(&outbox, &view(&["a"], "a", &clock)).send_due().await.0.is_empty());
     let waiting = outbox.waiting();
     assert_eq!((waiting.len(), waiting[0].tries), (1, 1));
     let codes: Vec<_> = report.events().iter().map(|event| event.code).collect();
     assert_eq!(codes, [Code::SignalQueued, Code::SignalUrlOld, Code::SignalRetry]);
     assert!(!format!("{:?}", report.events()).contains("Signature=x"));
-    assert_eq!(outbox.send_due(&view(&["b"], "b", &clock)).await.0[0].1, Fate::Superseded);
+    assert_eq!(heard(&outbox, &view(&["b"], "b", &clock)).send_due().await.0[0].1, Fate::Superseded);
     assert!(outbox.waiting().is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
 }
 
@@ -279,22 +285,22 @@ async fn an_expired_url_goes_another_way_once_and_by_the_rules_of_the_outbox() {
     entry.destination = Destination::Url { url, verb: "POST".into(), insecure: false };
     outbox.put(entry.clone()).unwrap();
     let stale = view(&["a"], "a");
-    assert!(outbox.send_due(&stale).await.0.is_empty());
+    assert!(heard(&outbox, &stale).send_due().await.0.is_empty());
     assert_eq!(heat.requests().len(), 2, "the URL, and once another way");
     // Refused by both: the next try has to wait for its pause and for a fresh look at the metadata.
     for _ in 0..3 {
-        assert!(outbox.send_due(&stale).await.0.is_empty());
+        assert!(heard(&outbox, &stale).send_due().await.0.is_empty());
         clock.advance(REFUSAL_SPAN / 2);
     }
-    assert!(outbox.needs_answer(&stale).is_some());
+    assert!(heard(&outbox, &stale).needs_answer().is_some());
     assert_eq!(heat.requests().len(), 2);
     // Heat asks for something newer meanwhile: nothing is sent any way.
-    let fates = outbox.send_due(&view(&["b"], "b")).await.0;
+    let fates = heard(&outbox, &view(&["b"], "b")).send_due().await.0;
     assert_eq!((fates[0].1.clone(), heat.requests().len()), (Fate::Superseded, 2));
     // The same with keys that fit; the URL is old by now.
     outbox.put(entry).unwrap();
     heat.play(vec![ok("")]);
-    let fates = outbox.send_due(&view(&["a"], "a")).await.0;
+    let fates = heard(&outbox, &view(&["a"], "a")).send_due().await.0;
     assert_eq!((fates[0].1.clone(), heat.requests().len()), (Fate::Delivered, 3));
     let codes: Vec<_> = report.events().iter().map(|event| event.code).collect();
     let (first, second) = (
@@ -303,6 +309,85 @@ async fn an_expired_url_goes_another_way_once_and_by_the_rules_of_the_outbox() {
     );
     assert_eq!(codes, [&first[..], &second[..]].concat());
     assert!(!format!("{:?}", report.events()).contains("hush"));
+}
+
+/// What a server may speak to Heat with: a key pair and a user.
+fn own(keys_at: Option<&str>, user_at: Option<&str>) -> Own {
+    let keys = Keys { access: "AK1".into(), secret: "hush".into() };
+    let user = |base: &str| Credentials {
+        auth_url: format!("{base}/v3"),
+        user_id: "u".into(),
+        password: "hush".into(),
+        scope: Scope::Project("p".into()),
+        region: None,
+    };
+    Own { cfn: keys_at.map(|base| (format!("{base}/v1/"), keys)), user: user_at.map(user), ..Own::default() }
+}
+
+/// One try is several requests, and Heat may move on between them: what is heard meanwhile counts for the next one.
+#[tokio::test]
+async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on() {
+    let resource = "/stacks/s/u/resources/r/signal";
+    let arn = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/r";
+    let held = |until: &Arc<Notify>, act: Act| Act::Held(Arc::clone(until), Box::new(act));
+    let nothing = |clock: &Clock| View { freshness: Freshness::Awaited, ..view(&["a"], "a", clock) };
+    for (case, moves_on) in (0..4).flat_map(|case| [(case, true), (case, false)]) {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+        let (outbox, heat, until) =
+            (outbox(dir.path(), &clock, &report), Fake::start(vec![ok("")]).await, Arc::new(Notify::new()));
+        let url = format!("{}/v1/signal/{arn}?Timestamp=1970-01-01T00%3A00%3A01Z&Signature=hush", heat.base);
+        let url = Destination::Url { url, verb: "POST".into(), insecure: false };
+        let user = own(None, Some(&heat.base));
+        let by_user = Destination::User { credentials: user.user.clone().unwrap(), to: resource.into() };
+        let refused = |line| status(line, "");
+        let (own, destination, script) = match case {
+            0 => (Own::default(), by_user, vec![held(&until, token("one", &heat.base)), ok("")]),
+            1 => (own(Some(&heat.base), None), url, vec![held(&until, refused("403 Forbidden")), ok("")]),
+            2 => (user, url, vec![refused("403 Forbidden"), held(&until, token("one", &heat.base)), ok("")]),
+            _ => {
+                let old = token("old", &heat.base);
+                (Own::default(), by_user, vec![old, held(&until, refused("401 Unauthorized")), token("new", &heat.base), ok("")])
+            }
+        };
+        heat.play(script.clone());
+        let before = script.iter().position(|act| matches!(act, Act::Held(..))).unwrap() + 1;
+        let mut entry = entry("a", clock.now());
+        entry.destination = destination;
+        outbox.put(entry).unwrap();
+        let asks = View { own: own.clone(), ..view(&["a"], "a", &clock) };
+        heard(&outbox, &asks);
+        let news = async {
+            while heat.requests().len() < before {
+                tokio::task::yield_now().await;
+            }
+            // What says the same holds nothing up.
+            outbox.hear(View { own: own.clone(), ..view(&["a"], "a", &clock) });
+            tokio::task::yield_now().await;
+            outbox.hear(if moves_on { view(&["b"], "b", &clock) } else { nothing(&clock) });
+            until.notify_one();
+        };
+        let ((gone, kept), ()) = tokio::join!(outbox.send_due(), news);
+        kept.unwrap();
+        // A request that left nevertheless would be there by now.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(heat.requests().len(), before, "case {case}, moves on: {moves_on}");
+        let fates: Vec<_> = gone.into_iter().map(|(_, fate)| fate).collect();
+        let last = report.events().last().unwrap().code;
+        if moves_on {
+            assert_eq!((fates, outbox.is_empty(), last), (vec![Fate::Superseded], true, Code::SignalSuperseded));
+            continue;
+        }
+        assert_eq!((fates, outbox.waiting()[0].tries, last), (vec![], 1, Code::SignalRetry));
+        assert!(outbox.waiting()[0].cause.as_ref().unwrap().contains("no list of deployments"));
+        // The next answer with a list lets it go.
+        heat.play(vec![ok("")]);
+        clock.advance(PAUSES.1);
+        let asks = View { own: own.clone(), ..view(&["a"], "a", &clock) };
+        heat.play(if case == 0 || case == 3 { vec![token("two", &heat.base), ok("")] } else { vec![ok("")] });
+        assert_eq!(heard(&outbox, &asks).send_due().await.0[0].1, Fate::Delivered, "case {case}");
+    }
 }
 
 #[tokio::test]
@@ -321,7 +406,7 @@ async fn a_users_password_is_stored_for_root_alone_and_never_said() {
     outbox.put(entry.clone()).unwrap();
     let mode = || Tree::open(dir.path()).unwrap().facts(&path_of(&entry.key)).unwrap().unwrap().mode & 0o7777;
     assert_eq!(mode(), 0o600);
-    assert!(outbox.send_due(&view(&["a"], "a", &clock)).await.0.is_empty());
+    assert!(heard(&outbox, &view(&["a"], "a", &clock)).send_due().await.0.is_empty());
     assert_eq!(mode(), 0o600, "written again after a try");
     let file = dir.path().join(path_of(&entry.key));
     assert!(std::fs::read_to_string(&file).unwrap().contains("hush"), "a later run needs it");

@@ -9,18 +9,9 @@ use super::*;
 use crate::clock::Timestamp;
 use crate::files::{Attributes, Tree};
 use crate::http::Tls;
-use crate::http::fake::{Act, Authority, Fake, ok, status};
+use crate::http::fake::{Act, Authority, Fake, ok, status, token};
 
 const HANDLE: &str = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/r";
-
-/// Keystone's answer, with Heat at `base`.
-fn token(name: &str, base: &str) -> Act {
-    let catalog = json!([{"type": "orchestration", "endpoints": [
-        {"interface": "public", "region": "One", "region_id": "One", "url": format!("{base}/v1/p")}]}]);
-    let times = ("2026-11-21T09:03:26.000000Z", "2026-11-21T13:03:26.000000Z");
-    let body = json!({"token": {"issued_at": times.0, "expires_at": times.1, "catalog": catalog}});
-    Act::Answer("201 CREATED", vec![format!("X-Subject-Token: {name}")], body.to_string().into_bytes())
-}
 
 fn forbidden() -> Act {
     let body = "<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>User is not authorized to perform action</Message></Error></ErrorResponse>";

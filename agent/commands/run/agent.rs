@@ -67,6 +67,8 @@ const FALSE_START_LIMIT: u32 = 5;
 /// The shortest interval at which a node is looked at without a poll that says anything.
 const LOOK: Duration = Duration::from_mins(1);
 
+/// How long signals that are on their way may take once the agent is to stop: it stops within a second (design.md 7).
+const FINISH: Duration = Duration::from_millis(600);
 /// For each deployment on the page, the pause before it is made anew, where there are more than a few.
 const PAGE_PAUSE: Duration = Duration::from_micros(500);
 const SHORT_LIST: u32 = 40;
@@ -264,8 +266,20 @@ impl Agent {
             }
         }
         self.notify.stopping();
+        self.finish_sending().await;
         self.report.emit(Event::new(Code::AgentStopping, "the agent is stopping"));
         Ok(exit::OK)
+    }
+
+    /// Waits a moment for the answers to what is on its way: of a signal without one the next run does not know that Heat has it,
+    /// and Heat would get it twice.
+    async fn finish_sending(&mut self) {
+        if self.sending.is_some()
+            && let Some(sent) = self.clock.clone().limit(FINISH, lane(&mut self.sending)).await
+        {
+            self.sending = None;
+            self.sent(sent);
+        }
     }
 
     /// One full pass: every source once, every deployment that it lists, every signal that can be sent.
@@ -299,7 +313,7 @@ impl Agent {
     /// Nothing runs, and nothing can be started or sent without a poll.
     fn is_idle(&self) -> bool {
         let lanes = self.hook.is_some() || self.bring_up.is_some() || self.sending.is_some();
-        let sendable = self.outbox.due(&self.view()).is_some_and(|due| due <= self.clock.now());
+        let sendable = self.outbox.due().is_some_and(|due| due <= self.clock.now());
         // A first try that is held back for a moment belongs to this pass.
         let held = self.outbox.waiting().iter().any(|entry| entry.tries == 0 && entry.not_before > self.clock.now());
         // One more answer is asked for before a result is sent.
@@ -343,10 +357,9 @@ impl Agent {
 
     /// Waits until one thing moves, and takes it in.
     async fn turn(&mut self) {
-        let view = self.view();
         let now = self.clock.now();
         // In trouble nothing is begun or sent before its end: what is due would only spin.
-        let due = self.outbox.due(&view).filter(|_| self.sending.is_none()).map(|at| at.since(now));
+        let due = self.outbox.due().filter(|_| self.sending.is_none()).map(|at| at.since(now));
         let wake = self.trouble.as_ref().map(|since| AFTER_TROUBLE.saturating_sub(since.elapsed())).or(due);
         let watchdog = Notify::interval();
         let page = self.page_is_old.then(|| self.until_page());

@@ -93,6 +93,39 @@ async fn a_pass_does_not_wait_for_an_answer_that_does_not_come() {
 }
 
 #[tokio::test]
+async fn an_agent_that_is_to_stop_waits_a_moment_for_the_answer_to_a_signal() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let one = [run_of(&fake.base, "a", 1)];
+    let answered = |agent: &Agent| agent.journal.get("id-a1").unwrap().state == State::Signalled;
+    for (answer, is_known) in
+        [(Act::Slow(Duration::from_millis(20), Box::new(ok(""))), true), (Act::Held(Arc::default(), Box::new(ok(""))), false)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let mut agent = open_at(dir.path(), &fake, &[]).await;
+        fake.play(vec![lists(&fake.base, &one)]);
+        let change = agent.collector.poll_once().await;
+        agent.heard(change);
+        agent.decide().unwrap();
+        while agent.hook.is_some() {
+            agent.turn().await;
+        }
+        fake.play(vec![lists(&fake.base, &one), answer]);
+        let change = agent.collector.poll_once().await;
+        agent.heard(change);
+        agent.decide().unwrap();
+        assert!(agent.sending.is_some());
+        agent.finish_sending().await;
+        assert_eq!((answered(&agent), agent.outbox.is_empty()), (is_known, is_known));
+        if is_known {
+            continue;
+        }
+        // The next run sends it again, and no script runs twice.
+        drop(agent);
+        assert_eq!(Tree::open(dir.path()).unwrap().list(Path::new("state/outbox")).unwrap().len(), 1);
+    }
+}
+
+#[tokio::test]
 async fn what_leaves_the_list_for_one_answer_is_told_when_it_comes_back() {
     let fake = Fake::start(vec![ok("")]).await;
     let one = [run_of(&fake.base, "a", 1)];

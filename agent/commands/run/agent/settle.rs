@@ -41,6 +41,8 @@ impl Agent {
 
     /// Takes in what Heat lists now. An answer that says what the one before said may be the first that covers what happened.
     pub(super) fn heard(&mut self, change: Change) {
+        // First of all: a signal that is on its way goes no further than what is known.
+        self.outbox.hear(self.view());
         if !(change.metadata || change.answered) || !lists_all(self.collector.snapshot()) {
             return;
         }
@@ -72,7 +74,7 @@ impl Agent {
     /// What was let go because one answer of Heat did not list it, and is asked for again: it goes on where it was.
     fn take_back(&mut self) -> Result<()> {
         let view = self.view();
-        self.outbox.take_back(&view)?;
+        self.outbox.take_back()?;
         let is_asked = |record: &&Record| {
             record.let_go.is_some() && view.freshness.covers(record.since) && view.asks_for(&record.id, record.resource.as_ref())
         };
@@ -271,18 +273,18 @@ impl Agent {
     }
 
     pub(super) fn start_sending(&mut self) {
-        let view = self.view();
         if self.sending.is_some() || self.outbox.is_empty() {
             return;
         }
-        if let Some(fact) = self.outbox.needs_answer(&view) {
+        self.outbox.hear(self.view());
+        if let Some(fact) = self.outbox.needs_answer() {
             self.collector.ask(fact);
         }
-        if self.outbox.due(&view).is_none_or(|due| due > self.clock.now()) {
+        if self.outbox.due().is_none_or(|due| due > self.clock.now()) {
             return;
         }
         let outbox = Rc::clone(&self.outbox);
-        self.sending = Some(Box::pin(async move { outbox.send_due(&view).await }));
+        self.sending = Some(Box::pin(async move { outbox.send_due().await }));
     }
 
     pub(super) fn sent(&mut self, (fates, kept): Sent) {

@@ -13,7 +13,7 @@ use super::*;
 use crate::clock::{Clock, Timestamp};
 use crate::commands::run::instance::Place;
 use crate::files::{Attributes, Tree};
-use crate::http::fake::{Act, Fake, ok, status};
+use crate::http::fake::{Act, Fake, ok, status, token};
 use crate::report::Report;
 use crate::settings::Settings;
 
@@ -58,13 +58,6 @@ pub(in crate::commands::run::agent) async fn open_in(dir: &Path, place: &str, do
     (Agent::open(place, metadata, instance).unwrap(), report)
 }
 
-/// Keystone's answer, with Heat at `base`.
-fn token(base: &str) -> Act {
-    let endpoint = json!({"interface": "public", "region": "R", "url": format!("{base}/v1/p")});
-    let body = json!({"token": {"catalog": [{"type": "orchestration", "endpoints": [endpoint]}]}}).to_string();
-    Act::Answer("201 CREATED", vec!["X-Subject-Token: tok".to_owned()], body.into_bytes())
-}
-
 fn deployment(name: &str, inputs: &[(&str, &str)]) -> Value {
     let all = [("deploy_action", "CREATE"), ("deploy_stack_id", "s/0a1b"), ("deploy_resource_name", name)];
     let inputs: Vec<_> =
@@ -75,7 +68,7 @@ fn deployment(name: &str, inputs: &[(&str, &str)]) -> Value {
 #[tokio::test]
 async fn every_transport_gets_its_result_or_is_told_once_as_impossible() {
     let fake = Fake::start(vec![ok("")]).await;
-    fake.play(vec![token(&fake.base), ok("null")]);
+    fake.play(vec![token("tok", &fake.base), ok("null")]);
     let auth_url = format!("{}/v3", fake.base);
     let user = [
         ("deploy_auth_url", auth_url.as_str()),
@@ -112,7 +105,7 @@ async fn every_transport_gets_its_result_or_is_told_once_as_impossible() {
 #[tokio::test]
 async fn what_an_older_agent_took_up_goes_where_this_one_can_send_it() {
     let fake = Fake::start(vec![ok("")]).await;
-    fake.play(vec![token(&fake.base), ok("null")]);
+    fake.play(vec![token("tok", &fake.base), ok("null")]);
     let auth_url = format!("{}/v3", fake.base);
     let user =
         [("deploy_auth_url", auth_url.as_str()), ("deploy_user_id", "u"), ("deploy_password", "p"), ("deploy_project_id", "p")];
@@ -268,7 +261,7 @@ async fn a_server_that_polls_heat_with_a_token_signals_with_the_same_one() {
     let mut newest = boot.clone();
     newest["deployments"] = json!([deployment("late", &[("deploy_signal_id", &url), ("deploy_signal_verb", "POST")])]);
     let metadata = json!({ "metadata": newest }).to_string();
-    fake.play(vec![token(&fake.base), ok(metadata.clone()), ok(metadata), status("403 Forbidden", ""), ok("null")]);
+    fake.play(vec![token("tok", &fake.base), ok(metadata.clone()), ok(metadata), status("403 Forbidden", ""), ok("null")]);
     let (_dir, events, records) = pass(BOOT, &boot).await;
     let seen: Vec<String> =
         fake.requests().iter().map(|request| request.split(['?', '\r']).next().unwrap().replace(" HTTP/1.1", "")).collect();
