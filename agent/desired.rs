@@ -56,7 +56,7 @@ impl Desired {
         let authorities =
             self.authorities.iter().flat_map(|one| std::iter::once(&one.path).chain(&one.key_path).chain(&one.signing_path));
         let certificates = self.certificates.iter().flat_map(|one| [&one.path, &one.key]);
-        crate::order::gather(authorities.chain(certificates).map(String::as_str))
+        authorities.chain(certificates).map(String::as_str).collect()
     }
 }
 

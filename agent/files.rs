@@ -27,7 +27,6 @@ use serde_json::error::Category;
 
 use crate::budgets::json;
 use crate::error::{Error, Kind, Result};
-use crate::order::sort;
 use crate::report::{Code, Event, Report};
 use doing::{At, Doing};
 
@@ -479,7 +478,7 @@ impl Tree {
                 names.push(OsString::from_vec(name));
             }
         }
-        sort(&mut names);
+        names.sort();
         Ok(names)
     }
 

@@ -28,7 +28,6 @@ pub mod listeners;
 pub mod metadata;
 pub mod network;
 pub mod openstack;
-pub mod order;
 pub mod programs;
 pub mod reach;
 pub mod report;

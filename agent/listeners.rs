@@ -8,8 +8,6 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::order::sort_by;
-
 /// Who holds a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
@@ -64,7 +62,7 @@ pub fn holders(proc: &Path, ports: &BTreeSet<u16>) -> Vec<Holder> {
         let name = read("comm").trim().to_owned();
         found.extend(held.into_iter().map(|port| Holder { port, pid, name: name.clone(), unit: unit(&read("cgroup")) }));
     }
-    sort_by(&mut found, |one, other| (one.port, one.pid).cmp(&(other.port, other.pid)));
+    found.sort_by_key(|holder| (holder.port, holder.pid));
     found
 }
 

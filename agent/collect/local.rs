@@ -10,7 +10,6 @@ use crate::budgets::{DOCUMENT_BYTES, LOCAL_BYTES, LOCAL_MEMORY};
 use crate::error::{Context, Error, Result};
 use crate::files::{FileKind, READ_LIMIT, Tree};
 use crate::identity::Leftovers;
-use crate::order::sort;
 use crate::settings::Sources;
 use crate::settings::os_collect_config::OsCollectConfig;
 
@@ -186,7 +185,7 @@ impl LocalFiles {
                 },
             ));
         }
-        sort(&mut files);
+        files.sort();
         let (mut all, mut documents, mut size) = (Vec::new(), Vec::new(), 0);
         for (_, path) in files {
             let Some(facts) = root.facts_followed(&path)?.filter(|facts| facts.kind != FileKind::Directory) else { continue };

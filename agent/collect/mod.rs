@@ -36,7 +36,6 @@ use crate::files::{Attributes, Tree};
 use crate::http::Http;
 use crate::identity::{LEARNT, Leftovers, Record};
 use crate::openstack::keystone::Keystone;
-use crate::order::{gather, sort_by};
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{Settings, SourceName};
 use endpoint::{Endpoint, Memory, Tools};
@@ -529,7 +528,7 @@ impl Collector {
         let complete = learnt.is_complete();
         let said = |source: &&Source| source.name.is_remote() && (source.basis == self.basis || !complete);
         let mut said: Vec<_> = self.sources.iter().filter(said).collect();
-        sort_by(&mut said, |one, other| (one.turn, one.state.last_good).cmp(&(other.turn, other.state.last_good)));
+        said.sort_by_key(|said| (said.turn, said.state.last_good));
         for (source, document) in said.iter().filter_map(|source| Some((source.name, source.document.as_ref()?))) {
             learnt.take(&Said::by_document(Origin::Answer(source), document));
         }
@@ -656,7 +655,7 @@ impl Collector {
     fn merge(&mut self, wholly: bool) {
         let layers: Vec<_> = self.sources.iter().filter_map(Source::layer).collect();
         let shown = self.sources.iter().filter(|source| source.configured || source.state.last_good.is_some());
-        let states: BTreeMap<_, _> = gather(shown.map(|source| (source.name.as_str(), source.state.clone())));
+        let states: BTreeMap<_, _> = shown.map(|source| (source.name.as_str(), source.state.clone())).collect();
         if wholly {
             // The old one goes first: two at a time are more memory than one.
             self.snapshot = Snapshot::default();

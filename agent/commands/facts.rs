@@ -66,7 +66,7 @@ fn made(root: &Tree) -> Made {
     let firewall: Option<FirewallFile> = root.read_json(Path::new(FIREWALL)).ok().flatten();
     let firewalls = firewall.map(|file| file.cleared.into_iter().chain(file.tool)).into_iter().flatten();
     let is_there = |path: &str| root.facts(Path::new(path)).ok().flatten().is_some();
-    let (firewalls, pod_network) = (crate::order::gather(firewalls), is_there(POD_NETWORK));
+    let (firewalls, pod_network) = (firewalls.collect(), is_there(POD_NETWORK));
     let firewalls: BTreeSet<FirewallTool> = firewalls;
     Made { firewalls: firewalls.into_iter().collect(), pod_network, flannel: is_there(FLANNELS_DROP_IN) }
 }

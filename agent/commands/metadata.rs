@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::masking::masked;
 use super::{Options, document, exit, print};
 use crate::error::{Error, Result};
-use crate::order::sort_by;
 use crate::report::text::{escaped, json_page};
 use crate::settings::{Settings, distance};
 
@@ -78,7 +77,7 @@ fn missing(value: &Value, walked: &str, part: &str) -> Error {
     let rule = match value {
         Value::Object(members) => {
             let mut names: Vec<&String> = members.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name).collect();
-            sort_by(&mut names, |one, other| distance(part, one).cmp(&distance(part, other)));
+            names.sort_by_key(|name| distance(part, name));
             let rest = if names.len() > OFFERED { ", …" } else { "" };
             names.truncate(OFFERED);
             match &names[..] {

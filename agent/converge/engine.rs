@@ -26,7 +26,6 @@ use crate::error::{Error, Kind, Result};
 use crate::files::Tree;
 use crate::listeners::{Holder, refused_ports};
 use crate::network::flannel::Version;
-use crate::order::gather;
 use crate::report::status::ConditionState;
 use crate::report::text::{escaped, shortened};
 use crate::report::{Code, Event, Phase, Report};
@@ -180,7 +179,7 @@ impl From<bool> for Did {
 impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Run<'_, U, V, P, C> {
     async fn all(&mut self) -> std::result::Result<(), Failure> {
         let first_helpers = first_helpers(self.desired);
-        let done: BTreeSet<String> = gather(first_helpers.iter().map(|unit| unit.name.clone()));
+        let done: BTreeSet<String> = first_helpers.iter().map(|unit| unit.name.clone()).collect();
         // Found before anything is touched: a mistake of who made the Desired.
         let graph = Graph::new(self.desired, &done).map_err(|cause| {
             Failure::new(Code::NodeFailed, "order of steps", cause).remedy("This is a bug of heat-node-agent: please report it.")
@@ -269,7 +268,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
             })
             .collect();
         let files: Vec<&FileChange> = plan.files.iter().filter(|change| !is_late(&change.path)).collect();
-        let changed: BTreeSet<&str> = gather(files.iter().filter(|change| change.rewrites).map(|change| change.path.as_str()));
+        let changed: BTreeSet<&str> = files.iter().filter(|change| change.rewrites).map(|change| change.path.as_str()).collect();
         self.owe(&changed)?;
         let mut unowned = Unowned::default();
         for change in directories {
@@ -514,7 +513,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
 
     /// Puts certificates in place; who reads a changed one is owed a restart before.
     fn commit(&mut self, prepared: &Prepared) -> std::result::Result<(), Failure> {
-        self.owe(&gather(prepared.changes.iter().map(String::as_str)))?;
+        self.owe(&prepared.changes.iter().map(String::as_str).collect())?;
         self.context.certificates.commit(prepared)?;
         self.outcome.changed |= !prepared.sets.is_empty();
         Ok(())
@@ -551,7 +550,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         };
         let Some(change) = plan::file_change(file, observed) else { return Ok(()) };
         if change.rewrites {
-            self.owe(&gather([file.path.as_str()]))?;
+            self.owe(&[file.path.as_str()].into_iter().collect())?;
         }
         self.file(&change)
     }
@@ -602,7 +601,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
     fn note(&self) -> std::result::Result<(), Failure> {
         // What is owed to a unit that is no longer asked for is nobody's.
         let owed = self.owed.iter().filter(|name| self.desired.units.iter().any(|unit| unit.name == **name));
-        let owed = gather(owed.cloned());
+        let owed = owed.cloned().collect();
         pending::write(self.context.root, &owed).map_err(|error| file_failure("noting restarts", &error))
     }
 

@@ -17,7 +17,6 @@ use crate::error::{Context, Error, Result};
 use crate::http::{Http, Request, Response};
 use crate::network::flannel::Api;
 use crate::openstack::aws_signature::encode;
-use crate::order::gather;
 use crate::report::text::{escaped, shortened};
 
 /// A store that does not answer one request for so long is away.
@@ -95,7 +94,7 @@ impl Etcd {
         let id = |member: &Value| member.get("id").map(ToString::to_string).unwrap_or_default();
         let texts = |member: &Value, name: &str| {
             let texts = member.get(name).and_then(Value::as_array).into_iter().flatten();
-            gather::<Vec<String>, _>(texts.filter_map(Value::as_str).map(str::to_owned))
+            texts.filter_map(Value::as_str).map(str::to_owned).collect::<Vec<String>>()
         };
         let votes = |member: &&Value| member.get("isLearner") != Some(&Value::Bool(true));
         let listed = answer.as_array().into_iter().flatten().filter(votes);

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::files::{FileKind, READ_LIMIT, Tree};
-use crate::order::sort;
 
 /// Where links go.
 const ADMINISTRATOR: &str = "/etc/systemd/system";
@@ -43,7 +42,7 @@ pub(super) fn links(tree: &Tree, unit: &str) -> Result<Links> {
         found.extend(links);
         names.extend(section.also);
     }
-    sort(&mut found);
+    found.sort();
     found.dedup();
     if found.is_empty() {
         return Ok(Err(format!("{unit} has no [Install] section: other units start it")));

@@ -10,7 +10,6 @@ use super::{Units, pending};
 use crate::desired::{Content, Desired, Volume, VolumeRole};
 use crate::error::Result;
 use crate::files::{FileKind, READ_LIMIT, Tree};
-use crate::order::gather;
 use crate::storage::thin_pool;
 use crate::systemd::{UnitState, mount_unit};
 
@@ -100,7 +99,7 @@ pub async fn observe(desired: &Desired, tree: &Tree, units: &impl Units) -> Resu
 pub(super) async fn observe_units(desired: &Desired, tree: &Tree, units: &impl Units, observed: &mut Observed) -> Result<()> {
     observed.pending = pending::read(tree);
     let states = try_join_all(desired.units.iter().map(|unit| units.unit(&unit.name))).await?;
-    observed.units = gather(desired.units.iter().map(|unit| unit.name.clone()).zip(states));
+    observed.units = desired.units.iter().map(|unit| unit.name.clone()).zip(states).collect();
     let unit_of = |volume: &Volume| match volume.content {
         Content::Xfs | Content::Btrfs => mount_unit(&volume.mount_point),
         Content::ThinPool => thin_pool::UNIT.to_owned(),
@@ -108,7 +107,7 @@ pub(super) async fn observe_units(desired: &Desired, tree: &Tree, units: &impl U
     let names: Vec<String> = desired.volumes.iter().map(unit_of).collect();
     let mounts = try_join_all(names.iter().map(|name| units.unit(name))).await?;
     let mounted = desired.volumes.iter().zip(mounts).filter(|(_, state)| state.is_active());
-    observed.mounted = gather(mounted.map(|(volume, _)| volume.role));
+    observed.mounted = mounted.map(|(volume, _)| volume.role).collect();
     Ok(())
 }
 

@@ -6,7 +6,6 @@ use std::fmt;
 use super::observed::{Observed, Ownership, Seen};
 use crate::desired::{Authority, Certificate, Content, Desired, Directory, File, FormatPolicy, Need, Owner, Unit, Volume};
 use crate::files::FileKind;
-use crate::order::gather;
 use crate::storage::thin_pool::POOL;
 use crate::systemd::UnitState;
 
@@ -104,7 +103,7 @@ impl Plan {
 #[must_use]
 pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
     let files: Vec<FileChange> = desired.files.iter().filter_map(|file| file_change(file, observed)).collect();
-    let changed: BTreeSet<&str> = gather(files.iter().filter(|change| change.rewrites).map(|change| change.path.as_str()));
+    let changed: BTreeSet<&str> = files.iter().filter(|change| change.rewrites).map(|change| change.path.as_str()).collect();
     let mut plan = Plan {
         directories: desired.directories.iter().filter_map(|directory| directory_change(directory, observed)).collect(),
         reload: changed.iter().any(|path| is_unit_file(path)),
@@ -182,7 +181,7 @@ pub(super) fn volume_below<'a>(desired: &'a Desired, path: &str) -> Option<&'a V
 
 /// What has to be there before a file can be written: the volume and the directories with needs that it lies in.
 pub(super) fn needs_of_file(desired: &Desired, path: &str) -> BTreeSet<Need> {
-    let mut needs: BTreeSet<Need> = gather(volume_below(desired, path).map(|volume| Need::Volume(volume.role)));
+    let mut needs: BTreeSet<Need> = volume_below(desired, path).into_iter().map(|volume| Need::Volume(volume.role)).collect();
     let above = |directory: &&Directory| {
         !directory.needs.is_empty()
             && path.strip_prefix(directory.path.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'))

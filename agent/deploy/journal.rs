@@ -17,7 +17,6 @@ use crate::clock::{Clock, Moment, Timestamp};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
-use crate::order::{gather, sort_by};
 use crate::programs::{RESULT, Ran, key_of};
 use crate::report::{Code, Report};
 
@@ -221,7 +220,7 @@ impl Journal {
             record.shorten();
             records.push(record);
         }
-        sort_by(&mut records, |one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
+        records.sort_by(|one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
         Ok(records)
     }
 
@@ -247,7 +246,7 @@ impl Journal {
     #[must_use]
     pub fn all(&self) -> Vec<&Record> {
         let mut all: Vec<_> = self.records.values().collect();
-        sort_by(&mut all, |one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
+        all.sort_by(|one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
         all
     }
 
@@ -556,7 +555,7 @@ impl Journal {
                 marks.push((facts.stamp.1, name));
             }
         }
-        sort_by(&mut marks, Ord::cmp);
+        marks.sort();
         for (_, name) in marks.iter().take(marks.len().saturating_sub(LEGACY_MARKS)) {
             legacy.remove(Path::new(name))?;
         }
@@ -691,7 +690,7 @@ fn describe(record: &mut Record, deployment: &Deployment) {
     deployment.action().clone_into(&mut record.action);
     record.resource = deployment.resource();
     record.target = deployment.signal_target();
-    record.outputs = gather(deployment.outputs.iter().map(|Output { name, error_output }| (name.clone(), *error_output)));
+    record.outputs = deployment.outputs.iter().map(|Output { name, error_output }| (name.clone(), *error_output)).collect();
 }
 
 fn path_of(id: &str) -> PathBuf {

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::budgets::json;
-use crate::order::gather;
 use crate::programs::{Ran, encoded};
 use crate::report::text::shortened;
 
@@ -77,7 +76,7 @@ impl Outcome {
         } else {
             ran.not_started.map(|why| format!("it could not be started: {why}"))
         };
-        let outputs = gather(ran.outputs.into_iter().map(|(name, text)| (name, Value::String(text))));
+        let outputs = ran.outputs.into_iter().map(|(name, text)| (name, Value::String(text))).collect();
         Self { status, stdout: ran.stdout, stderr: ran.stderr, outputs, reason }
     }
 
@@ -121,7 +120,13 @@ impl Outcome {
             (status, _, _) => status,
         };
         let reason = ran.timed_out.then(|| "the time limit ended it".to_owned());
-        Self { status, stdout, stderr: if stderr.is_empty() { ran.stderr } else { stderr }, outputs: gather(said), reason }
+        Self {
+            status,
+            stdout,
+            stderr: if stderr.is_empty() { ran.stderr } else { stderr },
+            outputs: said.into_iter().collect(),
+            reason,
+        }
     }
 
     /// Whether the program or the agent says that it failed.

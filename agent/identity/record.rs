@@ -14,7 +14,6 @@ use crate::budgets::ASIDE_DISK;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
-use crate::order::sort;
 use crate::report::{Code, Report};
 
 const FILE: &str = "identity.json";
@@ -216,7 +215,7 @@ fn last(tree: &Tree, directory: &Path, prefix: &str) -> Result<u32> {
 
 fn prune(state: &Tree) -> Result<()> {
     let mut numbers: Vec<u32> = state.list(Path::new(ASIDE))?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
-    sort(&mut numbers);
+    numbers.sort_unstable();
     let mut bytes = 0;
     for (at, number) in numbers.iter().rev().enumerate() {
         let place = Path::new(ASIDE).join(number.to_string());
@@ -246,7 +245,7 @@ pub fn prune_beside(path: &Path) -> Result<()> {
     let prefix = format!("{}.aside-", beside.name.to_string_lossy());
     let names = beside.parent.list(Path::new(""))?;
     let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.to_str()?.strip_prefix(&prefix)?.parse().ok()).collect();
-    sort(&mut numbers);
+    numbers.sort_unstable();
     for number in numbers.iter().rev().skip(KEEP) {
         beside.parent.remove_dir_all(&beside.target(*number))?;
     }

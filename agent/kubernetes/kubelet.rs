@@ -473,7 +473,7 @@ mod tests {
             ),
         ] {
             let sorted = |mut all: Vec<String>| {
-                crate::order::sort(&mut all);
+                all.sort();
                 all.join(", ")
             };
             let seconds = |gate: &Gate| gate.deadline.map_or("-".to_owned(), |own| own.as_secs().to_string());

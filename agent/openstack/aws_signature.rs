@@ -12,7 +12,6 @@ use ring::hmac;
 
 use crate::error::{Error, Result};
 use crate::http;
-use crate::order::sort;
 
 /// An EC2 key pair of the server's own stack user.
 #[derive(Clone, PartialEq, Eq)]
@@ -51,7 +50,7 @@ pub fn encode(text: &str) -> String {
 #[must_use]
 pub fn canonical_query(params: &[(&str, &str)]) -> String {
     let mut sorted: Vec<_> = params.iter().filter(|(name, _)| *name != "Signature").collect();
-    sort(&mut sorted);
+    sorted.sort();
     sorted.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value))).collect::<Vec<_>>().join("&")
 }
 

@@ -8,8 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::order::sort_by;
-
 /// Bytes kept of the beginning of each stream.
 const HEAD: usize = 64 * 1024;
 /// Bytes kept of the end of each stream.
@@ -156,7 +154,7 @@ pub(super) fn traces(secrets: &[String]) -> Vec<String> {
     let line = |line: &&str| line.len() >= SECRET_LINE && !line.starts_with("-----");
     let lines = secrets.iter().flat_map(|secret| secret.lines().map(str::trim).filter(line));
     let mut traces: Vec<String> = secrets.iter().map(String::as_str).chain(lines).map(str::to_owned).collect();
-    sort_by(&mut traces, |one, other| other.len().cmp(&one.len()));
+    traces.sort_by_key(|trace| std::cmp::Reverse(trace.len()));
     traces.dedup();
     traces
 }

@@ -1,8 +1,6 @@
 //! Texts that have to fit once they are JSON. A control character is one byte of a program's output and six of JSON, so a
 //! limit on what is read says nothing of what is written.
 
-use crate::order::sort;
-
 /// Stands where the middle of a text was left out.
 const NOTE: &str = "\n[… cut by heat-node-agent …]\n";
 
@@ -55,7 +53,7 @@ fn leading(chars: impl Iterator<Item = char>, room: usize) -> (usize, usize) {
 #[must_use]
 pub fn share(sizes: impl IntoIterator<Item = usize>, budget: usize) -> usize {
     let mut sizes: Vec<usize> = sizes.into_iter().collect();
-    sort(&mut sizes);
+    sizes.sort_unstable();
     let (mut left, count) = (budget, sizes.len());
     for (at, size) in sizes.into_iter().enumerate() {
         let fair = left / (count - at);

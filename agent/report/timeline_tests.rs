@@ -195,7 +195,7 @@ fn run() -> impl Strategy<Value = Vec<Lap>> {
         let mut laps: Vec<Lap> = Vec::new();
         for (number, (pause, took, needs)) in steps.into_iter().enumerate() {
             let mut needs: Vec<&Lap> = needs.iter().filter(|_| number > 0).map(|need| &laps[need.index(number.max(1))]).collect();
-            crate::order::sort_by(&mut needs, |one, other| one.ended_ms().cmp(&other.ended_ms()));
+            needs.sort_by_key(|need| need.ended_ms());
             let began = needs.last().map_or(0, |need| need.ended_ms() + pause);
             let after: Vec<&str> = needs.iter().map(|need| need.step.as_str()).collect();
             let next = lap(&format!("s{number}"), began, began + took, &after);

@@ -19,7 +19,6 @@ use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::freshness::Freshness;
-use crate::order::sort_by;
 use crate::programs::key_of;
 use crate::report::{Code, Event, Phase, Report};
 
@@ -257,7 +256,7 @@ impl Outbox {
         let read = |path: PathBuf| Some(Entry { body: Value::Null, ..state.read_json(&path).ok().flatten()? });
         let mut entries: Vec<Entry> = stored.filter_map(read).collect();
         entries.retain(|entry| !entry.withdrawn);
-        sort_by(&mut entries, |one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
+        entries.sort_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
         Ok(entries)
     }
 
@@ -379,7 +378,7 @@ impl Outbox {
     #[must_use]
     pub fn waiting(&self) -> Vec<Entry> {
         let mut all: Vec<_> = self.entries.borrow().values().cloned().collect();
-        sort_by(&mut all, |one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
+        all.sort_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
         all
     }
 

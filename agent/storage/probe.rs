@@ -15,7 +15,6 @@ use super::signatures::{LUKS2_SECOND, SECOND_HEADERS, SPAN, find, is_zero, luks2
 use super::survey::{Progress, Survey, Wanted, survey};
 use crate::clock::Stopwatch;
 use crate::error::{Context, Result};
-use crate::order::{sort, sort_by};
 
 /// Longest serial or page that is read, in bytes: VPD pages are at most 64 KiB, useful ones far smaller.
 const PAGE: u64 = 4096;
@@ -82,7 +81,7 @@ impl Probe {
             let names = Names { serials, is_partition, ..Names::default() };
             disks.push(Disk { number, node: self.dev.join(&name), sys, names });
         }
-        sort_by(&mut disks, |one, other| one.sys.cmp(&other.sys));
+        disks.sort_by(|one, other| one.sys.cmp(&other.sys));
         self.add_links("disk/by-id", &mut disks, |names| &mut names.links);
         self.add_links("disk/by-label", &mut disks, |names| &mut names.labels);
         Ok(disks)
@@ -105,7 +104,7 @@ impl Probe {
             list(&mut disk.names).push(link);
         }
         for disk in disks {
-            sort(list(&mut disk.names));
+            list(&mut disk.names).sort();
         }
     }
 
@@ -301,7 +300,7 @@ fn children(directory: &Path, wanted: impl Fn(&Path) -> bool) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> =
         entries.filter(|entry| wanted(&entry.path())).filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    sort(&mut names);
+    names.sort();
     names
 }
 

@@ -15,7 +15,6 @@ use crate::converge::{Observed, Plan};
 use crate::desired::{Desired, Probe};
 use crate::error::Result;
 use crate::files::{Attributes, FileKind, READ_LIMIT, Tree};
-use crate::order::gather;
 use crate::programs::key_of;
 use crate::report::{Code, Report};
 
@@ -170,7 +169,7 @@ impl Record {
         let mut left = before.clone().unwrap_or(Left { generation, ..Left::default() });
         let is_left = |cause: &Cause| left.marks.contains(&cause.mark()) || is_first || !(left.is_whole || cause.is_file());
         let (undone, news): (Vec<Cause>, Vec<Cause>) = causes.into_iter().partition(is_left);
-        let marks: BTreeSet<String> = gather(undone.iter().map(Cause::mark));
+        let marks: BTreeSet<String> = undone.iter().map(Cause::mark).collect();
         let is_told = left.is_whole || !is_whole;
         if is_whole {
             // What has passed is left undone no more: found again, it is somebody's.

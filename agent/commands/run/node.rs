@@ -31,7 +31,6 @@ use crate::kubernetes::{self, Facts, Leave, Mistake, NodeSpec, Preflight};
 use crate::metadata::{Deployment, SignalTarget};
 use crate::network::flannel::Version;
 use crate::openstack::keystone::Keystone;
-use crate::order::gather;
 use crate::programs::{Programs, key_of};
 use crate::report::status::{CertificatesStatus, ThinPoolStatus};
 use crate::report::text::shortened;
@@ -648,7 +647,7 @@ fn outputs(
         ("generation", Value::from(generation)),
         ("timings", Value::Object(timings.iter().map(|(step, ms)| (step.clone(), Value::from(*ms))).collect::<Map<_, _>>())),
     ];
-    gather(all.map(|(name, value)| (name.to_owned(), value)))
+    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn wait_data(name: &str, address: &str, generation: u64, timings: &[(String, u64)]) -> Value {

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::drift::Cause;
 use crate::clock::{Clock, Stopwatch};
-use crate::order::gather;
 use crate::systemd::UnitState;
 
 /// How long units may be on their way before the node is looked at as it is.
@@ -27,7 +26,7 @@ pub(super) struct Unrest {
 impl Unrest {
     /// What a look finds of it. `None`: some units are on their way, or died since the last look, and that has not lasted for long.
     pub(super) fn look(&self, units: &BTreeMap<String, UnitState>, clock: &Clock) -> Option<Vec<Cause>> {
-        let now = gather(units.iter().map(|(name, state)| (name.clone(), state.n_restarts)));
+        let now = units.iter().map(|(name, state)| (name.clone(), state.n_restarts)).collect();
         let before = self.restarts.replace(now);
         // systemd counts from 235 on.
         let again =

@@ -21,7 +21,6 @@ use crate::converge::Owners;
 use crate::desired::{Authority, Certificate, Desired, KeyType, Signer, Trust};
 use crate::error::{Context as _, Error, Result};
 use crate::files::{Attributes, FileKind, Tree};
-use crate::order::gather;
 use crate::report::{Code, Event, Phase};
 
 /// Where an image has openssl.
@@ -178,7 +177,7 @@ impl<H: Hands> CertificateKeeper<H> {
                 try_join_all(missing.iter().map(|wish| self.make_rsa(wish, openssl, bits, owners))).await?
             }
         };
-        let mut made: BTreeMap<&str, PrivateKey> = gather(missing.iter().map(|wish| wish.name.as_str()).zip(made));
+        let mut made: BTreeMap<&str, PrivateKey> = missing.iter().map(|wish| wish.name.as_str()).zip(made).collect();
         for (name, key) in &made {
             record.remember(name, key.fingerprint(), true);
         }

@@ -18,7 +18,6 @@ use crate::converge::Owners;
 use crate::desired::{Desired, Owner, Signer};
 use crate::error::Result;
 use crate::files::Tree;
-use crate::order::gather;
 use crate::report::{Code, Event, Phase, Report};
 
 /// One certificate or authority as it lies on the node.
@@ -65,7 +64,7 @@ impl Look {
     #[must_use]
     pub fn near_ends(&self) -> BTreeMap<String, Timestamp> {
         let near = self.items.iter().filter(|item| item.verdict == Verdict::NearEnd);
-        gather(near.filter_map(|item| Some((item.name.clone(), item.end?))))
+        near.filter_map(|item| Some((item.name.clone(), item.end?))).collect()
     }
 
     /// What is to be put back: all drift but what a renewal puts right by itself.
@@ -184,7 +183,7 @@ fn of_authority(path: &str, chain: &[X509], now: Timestamp) -> Verdict {
 
 /// Those that are past two thirds of their lives, with their ends.
 pub(super) fn near_ends<'a>(all: impl Iterator<Item = (String, &'a X509)>, now: Timestamp) -> BTreeMap<String, Timestamp> {
-    gather(all.filter(|(_, one)| life(one, now) != Life::Fresh).map(|(name, one)| (name, one.not_after)))
+    all.filter(|(_, one)| life(one, now) != Life::Fresh).map(|(name, one)| (name, one.not_after)).collect()
 }
 
 /// Tells of each end once.

@@ -40,7 +40,6 @@ use crate::desired::{Certificate, Desired, Issuer, MagnumAccess, Rotation, Signe
 use crate::error::{Context as _, Error, Kind, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::openstack::magnum::Magnum;
-use crate::order::gather;
 use crate::report::{Code, Event, Phase, Report};
 
 /// Life of what this node signs by itself: as long as Magnum's by default ([certificates] and [x509] of magnum.conf).
@@ -228,11 +227,15 @@ impl<H: Hands> CertificateKeeper<H> {
             let issuer = self.issuers(desired, magnum.as_ref(), left).await?;
             (known.decide(&issuer)?, Some(issuer))
         };
-        let tasks: Vec<Task<'_>> =
-            gather(desired.certificates.iter().zip(&decision.deeds).filter_map(|(wish, deed)| match deed {
+        let tasks: Vec<Task<'_>> = desired
+            .certificates
+            .iter()
+            .zip(&decision.deeds)
+            .filter_map(|(wish, deed)| match deed {
                 Deed::Sign(key) => Some(Task { wish, key: key.clone() }),
                 Deed::Keep(_) | Deed::Take(_) => None,
-            }));
+            })
+            .collect();
         let mut signed = BTreeMap::new();
         if let Some(issuer) = issuer.as_ref().filter(|_| !tasks.is_empty()) {
             let signers = self.signers(desired, magnum.as_ref(), issuer)?;
@@ -398,7 +401,7 @@ impl<H: Hands> CertificateKeeper<H> {
 /// The authorities in place, by who signs: what the issuer gave when it was asked last.
 fn in_place(desired: &Desired, places: &Places) -> BTreeMap<Signer, Vec<X509>> {
     let of = |path: &String| places.authorities.get(path).cloned().unwrap_or_default();
-    gather(desired.authorities.iter().map(|authority| (authority.signer, of(&authority.path))))
+    desired.authorities.iter().map(|authority| (authority.signer, of(&authority.path))).collect()
 }
 
 /// Each wish with what fulfils it.

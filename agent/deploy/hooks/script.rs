@@ -6,7 +6,6 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::metadata::Deployment;
-use crate::order::gather;
 use crate::programs::{Job, JobFile, key_of};
 
 /// Where scripts are written and run; scripts written for heat-agents know it.
@@ -32,10 +31,10 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>) -> Result<Job> {
     // The same place without the link /var/run, which a kernel before 5.6 keeps us from following (files.rs).
     let real_path = format!("{REAL_OUTPUTS}/{name}");
     let mut environment: BTreeMap<String, String> =
-        gather(deployment.inputs.iter().map(|input| (input.name.clone(), input.environment_text())));
+        deployment.inputs.iter().map(|input| (input.name.clone(), input.environment_text())).collect();
     environment.insert("heat_outputs_path".to_owned(), outputs_path.clone());
     let outputs = deployment.outputs.iter().filter(|output| !output.name.contains(['/', '\0']));
-    let outputs = gather(outputs.map(|output| (output.name.clone(), format!("{real_path}.{}", output.name))));
+    let outputs = outputs.map(|output| (output.name.clone(), format!("{real_path}.{}", output.name))).collect();
     Ok(Job {
         argv: vec![path.clone()],
         environment,

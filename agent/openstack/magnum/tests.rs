@@ -98,7 +98,7 @@ async fn one_token_of_the_trust_serves_requests_that_go_side_by_side() {
         ("POST /v1/certificates", json!({"cluster_uuid": "c", "csr": "R", "ca_cert_type": "front-proxy"}))
     );
     let mut asked: Vec<_> = seen.iter().map(|request| path(request)).collect();
-    crate::order::sort(&mut asked);
+    asked.sort();
     assert_eq!(asked, ["etcd", "front-proxy", "kubernetes"].map(|kind| format!("GET /v1/certificates/c?ca_cert_type={kind}")));
 }
 
