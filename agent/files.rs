@@ -25,7 +25,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, symlinkat, unlinkat};
 use serde_json::error::Category;
 
-use crate::budgets::json;
+use crate::budgets::json::{self, Unfit};
 use crate::error::{Error, Kind, Result};
 use crate::report::{Code, Event, Report};
 use doing::{At, Doing};
@@ -208,8 +208,13 @@ impl Tree {
     /// If it is unreadable, would take too much memory, or is not the expected JSON; the latter is [`crate::error::Kind::Permanent`].
     pub fn read_json<T: serde::de::DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {
         let Some(bytes) = self.read(path, READ_LIMIT)? else { return Ok(None) };
-        json::check(&bytes).at(|| self.doing("reading", path))?;
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| not_expected(&error).context(self.doing("reading", path)))
+        json::state(&bytes).map(Some).map_err(|unfit| {
+            let error = match unfit {
+                Unfit::Json(error) => not_expected(&error),
+                Unfit::TooLarge(_) => unfit.into(),
+            };
+            error.context(self.doing("reading", path))
+        })
     }
 
     /// Reads a file of the agent's state. One that cannot be understood is the same as none: it is renamed to

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::fmt;
 
 use serde::Deserializer;
-use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use super::{ANSWER_MEMORY, DOCUMENT_MEMORY, STATE_FILE_MEMORY};
@@ -73,16 +73,35 @@ pub fn answer(bytes: &[u8]) -> Result<Value, Unfit> {
     value(bytes, ANSWER_MEMORY)
 }
 
-/// Whether the text can be read into any type in the memory that a file of the state may take.
+/// An answer or text from outside, read into a type: its values are counted before one of them is kept.
 ///
 /// # Errors
-/// If it would take more, or is not JSON.
-pub fn check(bytes: &[u8]) -> Result<(), Unfit> {
+/// If it would take more than an answer may, is not JSON, or is not what the type wants.
+pub fn typed<T: DeserializeOwned>(text: impl AsRef<[u8]>) -> Result<T, Unfit> {
+    counted(text.as_ref(), ANSWER_MEMORY)
+}
+
+/// A file of the agent's own state, read into a type.
+///
+/// # Errors
+/// If it would take more than such a file may, is not JSON, or is not what the type wants.
+pub fn state<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unfit> {
+    counted(bytes, STATE_FILE_MEMORY)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the one reader of JSON; the values are counted before")]
+fn counted<T: DeserializeOwned>(bytes: &[u8], budget: usize) -> Result<T, Unfit> {
+    check(bytes, budget)?;
+    serde_json::from_slice(bytes).map_err(Unfit::Json)
+}
+
+/// Whether a text can be read into any type within the budget.
+fn check(bytes: &[u8], budget: usize) -> Result<(), Unfit> {
     // A value has at least two bytes of text: what is short cannot be too large.
-    if bytes.len() / 2 * MEMBER_READ < STATE_FILE_MEMORY {
+    if bytes.len() / 2 * MEMBER_READ < budget {
         return Ok(());
     }
-    read(bytes, STATE_FILE_MEMORY, false).map(drop)
+    read(bytes, budget, false).map(drop)
 }
 
 /// For `#[serde(deserialize_with)]`: the document of a cache.
@@ -97,6 +116,7 @@ pub fn document<'de, D: Deserializer<'de>>(from: D) -> Result<Map<String, Value>
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "this is the one reader of JSON, and it counts")]
 fn read(bytes: &[u8], budget: usize, keep: bool) -> Result<Value, Unfit> {
     let meter = Meter::new(budget);
     let mut text = serde_json::Deserializer::from_slice(bytes);
@@ -231,6 +251,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
 #[cfg(test)]
 mod tests {
+    use serde::de::IgnoredAny;
     use serde_json::json;
 
     use super::*;
@@ -245,7 +266,7 @@ mod tests {
             "\"\\ud83d\\ude00\"",
         ] {
             let read = value(text.as_bytes(), DOCUMENT_MEMORY).unwrap();
-            assert_eq!(read.to_string(), serde_json::from_str::<Value>(text).unwrap().to_string());
+            assert_eq!(read.to_string(), text.parse::<Value>().unwrap().to_string());
         }
         for text in ["", "{", "[1,]", "{} x", "nul"] {
             assert!(matches!(value(text.as_bytes(), DOCUMENT_MEMORY), Err(Unfit::Json(_))), "{text}");
@@ -260,7 +281,8 @@ mod tests {
         for (name, text) in [("zeros", of("0", 500_000)), ("lists", of("[]", 500_000)), ("wide", wide), ("deep", deep)] {
             assert!(text.len() < 2 << 20, "{name}");
             assert!(matches!(value(text.as_bytes(), DOCUMENT_MEMORY), Err(Unfit::TooLarge(_))), "{name}");
-            assert!(matches!(check(text.as_bytes()), Err(Unfit::TooLarge(_))), "{name}");
+            assert!(matches!(typed::<IgnoredAny>(&text), Err(Unfit::TooLarge(_))), "{name}");
+            assert!(matches!(state::<IgnoredAny>(text.as_bytes()), Err(Unfit::TooLarge(_))), "{name}");
         }
         let long = json!("x".repeat(DOCUMENT_MEMORY)).to_string();
         assert!(matches!(value(long.as_bytes(), DOCUMENT_MEMORY), Err(Unfit::TooLarge(_))));
@@ -273,7 +295,7 @@ mod tests {
             json!({"id": "b1a6a2f0", "inputs": [{"name": "a", "value": "b"}, {"name": "c", "value": [1, 2, 3]}], "x": null});
         let text = json!(vec![entry; 50]).to_string();
         let budget = (0..10_000).map(|n| n * 512).find(|budget| value(text.as_bytes(), *budget).is_ok()).unwrap();
-        let weighed = weight(&serde_json::from_str(&text).unwrap());
+        let weighed = weight(&text.parse().unwrap());
         assert!((weighed..weighed * 13 / 10).contains(&budget), "{weighed} {budget}");
     }
 }

@@ -258,10 +258,10 @@ fn a_set_comes_back_from_the_cache_as_it_was() {
     for source in ORDER {
         let set = &known.sets[&source];
         let stored = serde_json::to_string(&set.stored()).unwrap();
-        let back = SourceSet::from_stored(source, serde_json::from_str(&stored).unwrap()).unwrap();
+        let back = SourceSet::from_stored(source, crate::budgets::json::typed(&stored).unwrap()).unwrap();
         assert!(back.is_same_way(set) && back.place() == set.place() && back.origin == Origin::Before);
     }
-    let other = serde_json::from_str(r#"{"of_another_version": ["x"]}"#).unwrap();
+    let other = crate::budgets::json::typed(r#"{"of_another_version": ["x"]}"#).unwrap();
     assert!(SourceSet::from_stored(Cfn, other).is_none());
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::budgets::json;
 use crate::clock::Timestamp;
 use crate::converge::certificates::{self, order_next_step};
 use crate::deploy::{Ending, Journal, Record, State, choose, hooks};
@@ -174,8 +175,8 @@ impl Desk<'_> {
             return Err(Error::permanent("its name does not end in .json").context(format!("reading {}", path.display())));
         }
         let Some(bytes) = self.state.read(path, LIMIT)? else { return Ok(None) };
-        let request: Request = serde_json::from_slice(&bytes)
-            .map_err(|error| Error::permanent(error).context(format!("reading {}", path.display())))?;
+        let request: Request =
+            json::typed(&bytes).map_err(|unfit| Error::from(unfit).context(format!("reading {}", path.display())))?;
         if request.schema != 1 {
             return Err(
                 Error::permanent(format!("schema {} is not 1", request.schema)).context(format!("reading {}", path.display()))

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::own::own;
 use super::run::wait_id;
 use super::{Options, document, exit, print, runtime};
+use crate::budgets::json::{self, Unfit};
 use crate::clock::Clock;
 use crate::collect::{Ways, read_document};
 use crate::error::{Context, Error, Kind, Result};
@@ -76,10 +77,7 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
         status,
         id: wanted.id.clone().unwrap_or(id),
         reason: wanted.reason.clone().unwrap_or_else(|| format!("{} by heat-node-agent signal", status.as_str())),
-        data: wanted
-            .data
-            .as_deref()
-            .map_or(Value::Null, |text| serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))),
+        data: wanted.data.as_deref().map_or(Ok(Value::Null), data)?,
     };
     let clock = Clock::system();
     let http = Http::new(settings.tls.clone(), Arc::new(Tree::open(Path::new("/"))?), clock.clone());
@@ -89,6 +87,14 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
     let how = if way == Way::AsGiven { String::new() } else { format!(", {}", way.shown()) };
     print(&format!("{} taken by {shown}{how}\n", status.as_str()))?;
     Ok(exit::OK)
+}
+
+/// JSON as what it is, any other text as a string.
+fn data(text: &str) -> Result<Value> {
+    match json::answer(text.as_bytes()) {
+        Err(unfit @ Unfit::TooLarge(_)) => Err(Error::from(unfit).context("reading --data")),
+        read => Ok(read.unwrap_or_else(|_| Value::String(text.to_owned()))),
+    }
 }
 
 /// Tries until Heat takes or refuses it, half a minute at most.

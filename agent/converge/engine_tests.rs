@@ -204,7 +204,7 @@ impl Certificates for Fake {
 
     fn commit(&self, prepared: &Prepared) -> std::result::Result<(), Failure> {
         let owed = self.owed.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
-        let owed: BTreeSet<String> = serde_json::from_str(&owed).unwrap_or_default();
+        let owed: BTreeSet<String> = crate::budgets::json::typed(&owed).unwrap_or_default();
         let sets: Vec<&str> = prepared.sets.iter().map(|(_, set)| set.as_str()).collect();
         self.log(format!("commit {}, owed {owed:?}", sets.join(" ")));
         Ok(())

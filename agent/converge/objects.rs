@@ -55,8 +55,8 @@ impl<'a> Api<'a> {
     fn new(http: &Http, object: &'a Object) -> Result<Self> {
         let body = http.read(&object.body)?;
         // The parser's words could show a part of it.
-        let wanted = serde_json::from_slice(&body)
-            .map_err(|_| Error::permanent("the object is no JSON").context(doing(object, "reading")))?;
+        let wanted =
+            json::answer(&body).map_err(|_| Error::permanent("the object is no JSON").context(doing(object, "reading")))?;
         Ok(Self { http: http.with_identity(&object.identity), object, wanted })
     }
 

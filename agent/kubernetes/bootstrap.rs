@@ -105,7 +105,7 @@ mod tests {
 
     fn body(object: &Object) -> Value {
         let Material::Text(text) = &object.body else { panic!("{}", object.name) };
-        serde_json::from_str(text).unwrap()
+        crate::budgets::json::typed(text).unwrap()
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::parameters::{Mistake, Parameters};
 use super::trust::{TrustSpec, material};
 use super::value_kinds::port_range;
 use super::versions::Minor;
+use crate::budgets::json;
 use crate::desired::{KeyType, Peer};
 use crate::network::FirewallTool;
 
@@ -194,7 +195,7 @@ fn flannel(parameters: &Parameters, minor: Minor) -> Option<Flannel> {
         },
         backend: if vxlan { "vxlan".to_owned() } else { text("FLANNEL_BACKEND")? },
         // The kind has made sure that it is a map.
-        options: parameters.get("FLANNEL_BACKEND_OPTIONS").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default(),
+        options: parameters.get("FLANNEL_BACKEND_OPTIONS").and_then(|text| json::typed(text).ok()).unwrap_or_default(),
         subnet_length: parameters.number("FLANNEL_NETWORK_SUBNETLEN").and_then(|length| u8::try_from(length).ok())?,
         min: parameters.get("FLANNEL_SUBNET_MIN").and_then(|text| text.parse().ok()),
         max: parameters.get("FLANNEL_SUBNET_MAX").and_then(|text| text.parse().ok()),

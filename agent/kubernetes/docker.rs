@@ -141,7 +141,7 @@ mod tests {
             ("DOCKER_STORAGE_DRIVER", "devicemapper"),
             ("DOCKER_VOLUME", "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4"),
         ];
-        let parsed = |desired: &Desired| -> Value { serde_json::from_str(content(desired, SETTINGS)).unwrap() };
+        let parsed = |desired: &Desired| -> Value { crate::budgets::json::typed(content(desired, SETTINGS)).unwrap() };
         let plain = node(&pool);
         let settings = parsed(&plain);
         assert_eq!(settings["storage-driver"], "devicemapper");

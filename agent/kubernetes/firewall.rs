@@ -136,7 +136,7 @@ mod tests {
         let desired = node(&changes);
         assert!(desired.units.iter().any(|unit| unit.name == FIREWALL_UNIT && unit.enable && unit.restart_on.contains(FIREWALL)));
         // What is written is what the command reads.
-        let read: FirewallFile = serde_json::from_str(content(&desired, FIREWALL)).unwrap();
+        let read: FirewallFile = crate::budgets::json::typed(content(&desired, FIREWALL)).unwrap();
         let shown = read.open.iter().map(|one| {
             let ports =
                 one.ports.map_or(
@@ -195,7 +195,7 @@ mod tests {
             "{text}"
         );
         for (asked, tool) in [("nftables", FirewallTool::Nftables), ("firewalld", FirewallTool::Firewalld)] {
-            let read: FirewallFile = serde_json::from_str(content(&node(&[("FIREWALL", asked)]), FIREWALL)).unwrap();
+            let read: FirewallFile = crate::budgets::json::typed(content(&node(&[("FIREWALL", asked)]), FIREWALL)).unwrap();
             assert_eq!((read.tool, tool.as_str()), (Some(tool), asked));
         }
         assert!(file(&node(&[]), FIREWALL).is_none());
@@ -216,7 +216,7 @@ mod tests {
             let spec = spec(&[("FIREWALL", asked)]);
             let desired = render(&spec, &facts(made.clone()));
             let written = file(&desired, FIREWALL).map(|file| file.content.clone());
-            let read = written.as_ref().map(|text| serde_json::from_str::<FirewallFile>(text).unwrap());
+            let read = written.as_ref().map(|text| crate::budgets::json::typed::<FirewallFile>(text).unwrap());
             assert_eq!(read.as_ref().map(|read| read.cleared.clone()), cleared, "{made:?} {asked}");
             let Some(read) = read else { continue };
             assert_eq!((read.tool, read.open.is_empty()), (tool, tool.is_none()), "{made:?} {asked}");

@@ -197,7 +197,7 @@ mod tests {
             [(&[][..], "host-gw"), (&[("FLANNEL_BACKEND", "vxlan")], "vxlan"), (&[("FLANNEL_BACKEND", "udp")], "udp")]
         {
             let desired = rendered(9, "master", changes);
-            let network: serde_json::Value = serde_json::from_str(content(&desired, NETWORK)).unwrap();
+            let network: serde_json::Value = crate::budgets::json::typed(content(&desired, NETWORK)).unwrap();
             assert_eq!(network, json!({"Network": "10.100.0.0/16", "SubnetLen": 24, "Backend": {"Type": backend}}));
         }
     }

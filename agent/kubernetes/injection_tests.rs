@@ -46,7 +46,7 @@ fn skeleton(line: &str) -> String {
         return line.to_owned();
     }
     // A text of a JSON list, whole as it stands; what it says is a value, unless it is a setting of its own.
-    if let Ok(text) = serde_json::from_str::<String>(line.trim().trim_end_matches(',')) {
+    if let Ok(text) = crate::budgets::json::typed::<String>(line.trim().trim_end_matches(',')) {
         let setting = text.split_once('=').map_or("", |(key, _)| key);
         return format!("item {setting}");
     }

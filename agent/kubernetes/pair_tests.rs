@@ -210,7 +210,7 @@ impl Judge<'_> {
         for one in &self.desired.files {
             let name = one.path.rsplit('/').next().unwrap_or_default();
             let end = name.rsplit('.').next().unwrap_or_default();
-            if ["json", "conflist"].contains(&end) && serde_json::from_str::<Value>(&one.content).is_err() {
+            if ["json", "conflist"].contains(&end) && crate::budgets::json::typed::<Value>(&one.content).is_err() {
                 self.wrong(format!("{} is no JSON", one.path));
             }
             if end == "yaml" && saphyr_parser::Parser::new_from_str(&one.content).any(|event| event.is_err()) {
@@ -335,7 +335,7 @@ impl Judge<'_> {
             }
         }
         if let Some(text) = file(self.desired, crate::network::POD_NETWORK).map(|file| file.content.clone()) {
-            let read: crate::network::PodNetworkFile = serde_json::from_str(&text).unwrap();
+            let read: crate::network::PodNetworkFile = crate::budgets::json::typed(&text).unwrap();
             if let crate::network::PodNetworkFile::Routes { network, address, peers, bridge } = read {
                 let inside = |net: &ipnet::Ipv4Net| network.contains(net);
                 if !inside(&address.trunc()) || !peers.iter().all(|peer| inside(&peer.subnet)) {

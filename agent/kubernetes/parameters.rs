@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::config_text;
 use super::parameter_table::{Parameter, TABLE, find, nearest};
 use super::value_kinds::Kind;
+use crate::budgets::json;
 use crate::http::without_userinfo;
 use crate::metadata::{Deployment, python_text};
 
@@ -145,7 +146,7 @@ impl Parameters {
     #[must_use]
     pub fn wait_handle(&self) -> Option<Value> {
         let handle = self.get("WAIT_HANDLE").or_else(|| self.get("WAIT_CURL"))?;
-        let value = if handle.starts_with('{') { serde_json::from_str(handle).ok() } else { None };
+        let value = if handle.starts_with('{') { json::small(handle.as_bytes()) } else { None };
         value.or_else(|| Some(Value::from(handle))).filter(|value| !value.as_object().is_some_and(Map::is_empty))
     }
 
@@ -174,7 +175,7 @@ impl Parameters {
         for (name, value) in &self.given {
             if is_secret(name) {
                 secrets.push(value.clone());
-                if let Some(Value::Object(map)) = crate::budgets::json::small(value.as_bytes()) {
+                if let Some(Value::Object(map)) = json::small(value.as_bytes()) {
                     secrets.extend(map.values().filter_map(Value::as_str).map(str::to_owned));
                 }
             }

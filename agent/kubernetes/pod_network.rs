@@ -284,7 +284,7 @@ mod tests {
     }
 
     fn described(desired: &Desired) -> Option<PodNetworkFile> {
-        file(desired, POD_NETWORK).map(|file| serde_json::from_str(&file.content).unwrap())
+        file(desired, POD_NETWORK).map(|file| crate::budgets::json::typed(&file.content).unwrap())
     }
 
     fn unit<'a>(desired: &'a Desired, name: &str) -> &'a Unit {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     fn read(desired: &Desired, path: &str) -> Value {
-        serde_json::from_str(content(desired, path)).unwrap()
+        crate::budgets::json::typed(content(desired, path)).unwrap()
     }
 
     fn is_kept_off(desired: &Desired, name: &str) -> bool {

@@ -249,7 +249,7 @@ mod tests {
             include_str!("../../examples/kubernetes-master.json"),
             include_str!("../../examples/kubernetes-minion.json"),
         ] {
-            let document: Value = serde_json::from_str(document).unwrap();
+            let document: Value = crate::budgets::json::typed(document).unwrap();
             let deployments = document["deployments"].as_array().unwrap();
             assert_eq!(deployments.len(), 1);
             let desired = rendered(&deployments[0]);

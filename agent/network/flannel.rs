@@ -4,10 +4,14 @@
 //! flanneld's own reader skips what it does not know and waits for ever on what is wrong, alive and without a word to systemd. So
 //! everything is checked before it is written.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 use serde_json::{Map, Value, json};
+
+use crate::budgets::json;
+use crate::error::Error;
 
 /// A release of flannel: major, minor.
 pub type Version = (u16, u16);
@@ -165,9 +169,9 @@ pub fn names(options: &Map<String, Value>) -> Option<Wrong> {
             "the backend is chosen by FLANNEL_BACKEND alone",
         ));
     }
-    let twice =
-        options.keys().enumerate().find(|(at, name)| options.keys().take(*at).any(|other| other.eq_ignore_ascii_case(name)));
-    twice.map(|(_, name)| Wrong::new(format!("Backend.{name}"), "is given twice", "flannel reads names in any letter case"))
+    let mut seen = BTreeSet::new();
+    let twice = options.keys().find(|name| !seen.insert(name.to_ascii_lowercase()));
+    twice.map(|name| Wrong::new(format!("Backend.{name}"), "is given twice", "flannel reads names in any letter case"))
 }
 
 /// flannel's reader takes any letter case; the description has one spelling.
@@ -185,7 +189,8 @@ fn options_of(backend: &str) -> &'static [BackendOption] {
 /// The first thing that is wrong, with its rule.
 pub fn check(description: &str, version: Option<Version>) -> Result<(), Wrong> {
     let unread = |field: &str, form: &str| Wrong::new(field, "cannot be read", form);
-    let document: Value = serde_json::from_str(description).map_err(|error| Wrong::new("config", error.to_string(), "JSON"))?;
+    let document =
+        json::answer(description.as_bytes()).map_err(|unfit| Wrong::new("config", Error::from(unfit).to_string(), "JSON"))?;
     let text = |name: &str| document.get(name).and_then(Value::as_str);
     let network = text("Network").and_then(|text| text.parse().ok()).ok_or_else(|| unread("Network", "an IPv4 network"))?;
     let length = document.get("SubnetLen").and_then(Value::as_u64).and_then(|length| u8::try_from(length).ok());
@@ -311,7 +316,7 @@ mod tests {
     use super::*;
 
     fn options(text: &str) -> Map<String, Value> {
-        serde_json::from_str(text).unwrap()
+        json::typed(text).unwrap()
     }
 
     #[test]
@@ -417,14 +422,16 @@ mod tests {
         let text = description(&subnets, "vxlan", &options(r#"{"vni": 7, "directrouting": true}"#));
         let expected = json!({"Network": "10.100.0.0/16", "SubnetLen": 24, "SubnetMin": "10.100.5.0", "SubnetMax": "10.100.9.0",
             "Backend": {"Type": "vxlan", "VNI": 7, "DirectRouting": true}});
-        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
+        assert_eq!(json::typed::<Value>(&text).unwrap(), expected);
     }
 
     #[test]
     fn what_is_no_description_is_refused() {
+        let large = format!("{{\"x\": [{}0]}}", "0,".repeat(100_000));
         for (text, field) in [
             ("", "config"),
             ("[]", "Network"),
+            (&large, "config"),
             (r#"{"Network": "fd00::/64", "SubnetLen": 80}"#, "Network"),
             (r#"{"Network": "10.100.0.0/16"}"#, "SubnetLen"),
             (r#"{"Network": "10.100.0.0/16", "SubnetLen": 240000}"#, "SubnetLen"),

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::budgets::json;
+
 /// Settings that are numbers of seconds.
 const SECONDS: [(&str, &str); 5] = [
     ("DEFAULT", "polling_interval"),
@@ -113,9 +115,9 @@ impl OsCollectConfig {
     }
 }
 
-/// The words of a list in any spelling that was seen in the field.
+/// The words of a list in any spelling that was seen in the field. The file has at most [`crate::budgets::LOCAL_BYTES`].
 fn listed(value: &str) -> Vec<String> {
-    if let Ok(words) = serde_json::from_str::<Vec<String>>(value) {
+    if let Ok(words) = json::typed::<Vec<String>>(value) {
         return words;
     }
     let bare = value.trim_start_matches('[').trim_end_matches(']');

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::curl_line::CurlLine;
 use super::destination::Destination;
+use crate::budgets::json::{self, Unfit};
 use crate::error::{Error, Result};
 use crate::openstack::keystone::{Credentials, Scope};
 
@@ -72,8 +73,10 @@ impl Handle {
         }
         if text.starts_with('{') {
             // The parser's words could show parts of the handle.
-            let value: Value = serde_json::from_str(text)
-                .map_err(|error| not_understood().context(format!("reading it as JSON, column {}", error.column())))?;
+            let value = json::answer(text.as_bytes()).map_err(|unfit| match unfit {
+                Unfit::Json(error) => not_understood().context(format!("reading it as JSON, column {}", error.column())),
+                Unfit::TooLarge(_) => not_understood().context("reading it as JSON, which is far larger than any handle"),
+            })?;
             return value.as_object().ok_or_else(not_understood).and_then(Self::parse_map);
         }
         if CurlLine::is_meant(text) {
@@ -267,6 +270,13 @@ mod tests {
             let error = Handle::parse(&given).unwrap_err();
             assert!(error.cause().contains(words) && error.suggested_remedy().unwrap().contains("signal_transport"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_handle_that_would_take_too_much_memory_is_not_read() {
+        let large = format!("{{\"url\": \"http://h/v1/waitcondition/x\", \"x\": [{}0]}}", "0,".repeat(100_000));
+        let error = Handle::parse(&json!(large)).unwrap_err();
+        assert!(error.to_string().contains("far larger than any handle"), "{error}");
     }
 
     #[test]

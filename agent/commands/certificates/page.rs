@@ -249,7 +249,7 @@ mod tests {
     fn the_document_has_what_monitoring_asks_for() {
         let turn = Turn { step: Rotation::Switch, generation: 1, since: NOW };
         let page = Page { rotation: Some((turn, Rotation::DropOld)), ..page(800) };
-        let document: Value = serde_json::from_str(&page.document()).unwrap();
+        let document: Value = crate::budgets::json::typed(page.document()).unwrap();
         assert_eq!((document["well"].as_bool(), &document["first_end"]), (Some(false), &json!("2029-02-28T12:00:00Z")));
         assert_eq!(document["rotation"], json!({"done": "switch", "since": "2026-03-01T12:00:00Z", "next": "drop-old"}));
         let one = &document["certificates"][1];

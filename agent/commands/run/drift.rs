@@ -402,7 +402,7 @@ mod tests {
                 record.repaired(&[cause], clock.now());
                 // As over a restart of the agent.
                 let text = serde_json::to_string(&record).unwrap();
-                record = serde_json::from_str(&text).unwrap();
+                record = crate::budgets::json::typed(&text).unwrap();
             }
             clock.advance(Duration::from_mins(1));
         }

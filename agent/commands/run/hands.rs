@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::budgets::json;
 use crate::converge::volumes::{self, Ran};
 use crate::converge::{LastWords, Owners, certificates};
 use crate::desired::{MagnumAccess, Owner};
@@ -79,7 +80,7 @@ impl LastWords for Hands {
         let argv = [own, "port-holders".to_owned()].into_iter().chain(ports).collect();
         let job = Job { argv, time_limit_ms: Some(JOURNAL_LIMIT_MS), ..Job::default() };
         let told = self.ran("program-port-holders", &job).await.map(|ran| ran.stdout).unwrap_or_default();
-        serde_json::from_str(&told).unwrap_or_default()
+        json::typed(&told).unwrap_or_default()
     }
 }
 

@@ -417,7 +417,7 @@ mod tests {
         write(&tree, &page).unwrap();
         let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
         assert!(!text.contains("hu") && text.contains("http://******@h/v1/"), "{text}");
-        let shown: Status = serde_json::from_str(&text).unwrap();
+        let shown: Status = budgets::json::typed(&text).unwrap();
         assert_eq!(shown, Status { summary: shown.summary.clone(), conditions: shown.conditions.clone(), ..page });
     }
 

@@ -187,7 +187,8 @@ mod tests {
     fn asked(server: &Fake) -> Vec<String> {
         let of = |request: &String| {
             let line = request.split(" HTTP/").next().unwrap_or_default().to_owned();
-            let body: Value = serde_json::from_str(request.split("\r\n\r\n").nth(1).unwrap_or_default()).unwrap_or_default();
+            let body: Value =
+                crate::budgets::json::typed(request.split("\r\n\r\n").nth(1).unwrap_or_default()).unwrap_or_default();
             let put = &body["success"][0]["request_put"];
             let text = |value: &Value| String::from_utf8(BASE64.decode(value.as_str().unwrap_or_default()).unwrap()).unwrap();
             match (put.is_null(), body["success"][0]["request_delete_range"].is_null(), body["TTL"].is_null()) {

@@ -94,7 +94,7 @@ fn lines(server: &Fake) -> Vec<String> {
 }
 
 fn body(server: &Fake, index: usize) -> Value {
-    serde_json::from_str(server.requests()[index].split_once("\r\n\r\n").unwrap().1).unwrap()
+    json::typed(server.requests()[index].split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Hands, Outcome, VolumeKeeper, event, find, passing};
+use crate::budgets::json;
 use crate::desired::{Content, DiskName, Volume};
 use crate::error::{Error, Kind, Result};
 use crate::report::Code;
@@ -190,10 +191,10 @@ impl<H: Hands> VolumeKeeper<H> {
         match read() {
             Err(error) => (MarkerEvidence::Damaged(format!("its marker cannot be read: {error}")), false),
             Ok((None, member)) => (MarkerEvidence::Absent, member),
-            Ok((Some(bytes), member)) => match serde_json::from_slice::<Marker>(&bytes) {
+            Ok((Some(bytes), member)) => match json::typed::<Marker>(&bytes) {
                 Ok(marker) if marker.schema == SCHEMA => (MarkerEvidence::Found(marker), member),
                 Ok(marker) => (MarkerEvidence::Damaged(format!("its marker has the unknown schema {}", marker.schema)), member),
-                Err(error) => (MarkerEvidence::Damaged(format!("its marker is damaged: {error}")), member),
+                Err(unfit) => (MarkerEvidence::Damaged(format!("its marker is damaged: {}", Error::from(unfit))), member),
             },
         }
     }

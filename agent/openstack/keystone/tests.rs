@@ -192,8 +192,7 @@ async fn each_scope_has_a_token_of_its_own() {
             assert_eq!(node.token(credentials).await, name);
         }
     }
-    let asked =
-        |index: usize| -> Value { serde_json::from_str(keystone.requests()[index].split_once("\r\n\r\n").unwrap().1).unwrap() };
+    let asked = |index: usize| -> Value { json::typed(keystone.requests()[index].split_once("\r\n\r\n").unwrap().1).unwrap() };
     let scope = |index| asked(index)["auth"].get("scope").cloned();
     assert_eq!(scope(0), Some(json!({"project": {"id": "p"}})));
     assert_eq!(scope(1), Some(json!({"OS-TRUST:trust": {"id": "p"}})));

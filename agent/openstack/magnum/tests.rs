@@ -64,7 +64,7 @@ impl Node {
 }
 
 fn body(request: &str) -> Value {
-    serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap()
+    json::typed(request.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
 fn path(request: &str) -> String {
