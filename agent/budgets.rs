@@ -75,6 +75,12 @@ pub const ASIDE_DISK: usize = 128 * MIB;
 /// from the metadata are removed beyond this.
 pub const LEGACY_MARKS: usize = 1_000;
 
+/// Files of the state that could not be understood, of which so many are kept in each directory.
+pub const UNREADABLE_FILES: usize = 5;
+
+/// Bytes on disk of those files, all directories together. The newest of each directory stays however large it is.
+pub const UNREADABLE_DISK: usize = 32 * MIB;
+
 /// What may be in memory at the same time, and how much of it.
 pub const MEMORY_PARTS: [(&str, usize); 10] = [
     ("the process at rest", AT_REST),
@@ -107,7 +113,7 @@ mod tests {
     fn state_on_disk_is_bounded_in_sum() {
         // The newest state that was put aside is as large as this one's at most.
         let caches = 3 * DOCUMENT_BYTES;
-        let own = JOBS_DISK + OUTBOX_DISK + caches;
+        let own = JOBS_DISK + OUTBOX_DISK + caches + UNREADABLE_DISK;
         assert!(own + ASIDE_DISK.max(own) <= 512 * MIB, "{} MiB", (own + ASIDE_DISK.max(own)) / MIB);
     }
 }

@@ -163,8 +163,14 @@ impl Desk<'_> {
         // Each kind by itself: what was put aside does not push an answer out that somebody waits for.
         for end in ["answer", "unreadable"] {
             let old: Vec<_> = paths.iter().filter(|path| is(path, end)).collect();
-            for path in old.iter().take(old.len().saturating_sub(KEPT)) {
+            let gone = old.len().saturating_sub(KEPT);
+            for path in old.iter().take(gone) {
                 self.state.remove_dir_all(path)?;
+            }
+            if gone > 0 && end == "unreadable" {
+                let place = self.state.base().join(DIRECTORY);
+                let line = format!("{gone} old orders that could not be read were removed from {}", place.display());
+                self.report.emit(Event::new(Code::LeftoversRemoved, line).cause(format!("the newest {KEPT} are kept")));
             }
         }
         Ok(())
@@ -615,6 +621,8 @@ mod tests {
         let left = place.open().state.list(Path::new(DIRECTORY)).unwrap();
         assert_eq!(left.len(), 2 * KEPT);
         assert!(left.iter().any(|name| *name == *format!("{KEPT:03}.answer")), "of each kind the oldest went");
+        let said: Vec<_> = place.report.events().into_iter().filter(|event| event.code == Code::LeftoversRemoved).collect();
+        assert_eq!(said.len(), 1, "{said:?}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
 use crate::programs::{RESULT, Ran, key_of};
-use crate::report::{Code, Report};
+use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "deployments";
 /// How many ids are offered where several match.
@@ -175,6 +175,7 @@ pub struct Journal {
     revision: u64,
     keep: usize,
     clock: Clock,
+    report: Report,
 }
 
 impl Journal {
@@ -189,8 +190,18 @@ impl Journal {
         state.create_dir(Path::new(DIRECTORY), Attributes::mode(0o700))?;
         let legacy = legacy.map(|path| Tree::open_or_create(path, 0o700)).transpose()?;
         let (records, finished) = (BTreeMap::new(), BTreeSet::new());
-        let mut journal =
-            Self { state, legacy, records, finished, signalled: 0, revision: 0, forgotten: Moment::EARLIER, keep, clock };
+        let mut journal = Self {
+            state,
+            legacy,
+            records,
+            finished,
+            signalled: 0,
+            revision: 0,
+            forgotten: Moment::EARLIER,
+            keep,
+            clock,
+            report: report.clone(),
+        };
         let state = Arc::clone(&journal.state);
         for name in state.list(Path::new(DIRECTORY))? {
             let path = Path::new(DIRECTORY).join(&name);
@@ -556,8 +567,14 @@ impl Journal {
             }
         }
         marks.sort();
-        for (_, name) in marks.iter().take(marks.len().saturating_sub(LEGACY_MARKS)) {
+        let gone = marks.len().saturating_sub(LEGACY_MARKS);
+        for (_, name) in marks.iter().take(gone) {
             legacy.remove(Path::new(name))?;
+        }
+        if gone > 0 {
+            let line = format!("{gone} empty marks of old deployments were removed from {}", legacy.base().display());
+            let cause = format!("the newest {LEGACY_MARKS} are kept for the replaced tools");
+            self.report.emit(Event::new(Code::LeftoversRemoved, line).phase(Phase::Deploy).cause(cause));
         }
         Ok(())
     }
@@ -908,6 +925,10 @@ mod tests {
         assert_eq!(journal.prune(|_| false).unwrap(), ["a"]);
         let names = journal.legacy.as_ref().unwrap().list(Path::new("")).unwrap();
         assert_eq!(names.len(), LEGACY_MARKS + 1);
+        let events = report.events();
+        let [said] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!(said.code, Code::LeftoversRemoved);
+        assert!(said.message.starts_with("6 empty marks of old deployments were removed from /"), "{}", said.message);
         assert!(names.contains(&"theirs.json".into()));
     }
 

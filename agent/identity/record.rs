@@ -236,20 +236,23 @@ pub fn bytes_aside(state: &Tree) -> Result<u64> {
 }
 
 /// Removes what lies beside a directory of our own (`NAME.aside-N`) but the newest few. Only for the replaced tools' record: a
-/// store's data is its owner's.
+/// store's data is its owner's. Gives the names of what is gone.
 ///
 /// # Errors
 /// If something cannot be removed.
-pub fn prune_beside(path: &Path) -> Result<()> {
-    let Some(beside) = Beside::open(path) else { return Ok(()) };
+pub fn prune_beside(path: &Path) -> Result<Vec<String>> {
+    let Some(beside) = Beside::open(path) else { return Ok(Vec::new()) };
     let prefix = format!("{}.aside-", beside.name.to_string_lossy());
     let names = beside.parent.list(Path::new(""))?;
     let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.to_str()?.strip_prefix(&prefix)?.parse().ok()).collect();
     numbers.sort_unstable();
+    let mut gone = Vec::new();
     for number in numbers.iter().rev().skip(KEEP) {
-        beside.parent.remove_dir_all(&beside.target(*number))?;
+        let target = beside.target(*number);
+        beside.parent.remove_dir_all(&target)?;
+        gone.push(target.display().to_string());
     }
-    Ok(())
+    Ok(gone)
 }
 
 #[cfg(test)]
@@ -435,7 +438,8 @@ mod tests {
         }
         disk.put("deployed.aside-mine/x.json", "{}");
         disk.put("deployed/x.json", "{}");
-        prune_beside(&disk.dir.path().join("deployed")).unwrap();
+        let gone = prune_beside(&disk.dir.path().join("deployed")).unwrap();
+        assert_eq!(gone, ["deployed.aside-3", "deployed.aside-2", "deployed.aside-1"]);
         let left = Tree::open(disk.dir.path()).unwrap().list(Path::new("")).unwrap();
         let expected = ["deployed", "deployed.aside-4", "deployed.aside-5", "deployed.aside-6", "deployed.aside-mine", "state"];
         assert_eq!(left, expected);

@@ -462,6 +462,10 @@ messages! {
         "A unit is enabled, but no boot starts it",
         "Its [Install] section names a target that this machine does not have. The agent started the unit now; after a boot it is down until it is put back (DRIFT=repair).",
         "Correct the unit's [Install] section in the image: `WantedBy=multi-user.target`.";
+    LeftoversRemoved = "HNA-0690", Notice, "6a85740bffff49d79378ca4d1d1e08cc",
+        "Old files that the agent had kept aside were removed",
+        "Files of the state that could not be read, former records of the replaced tools and their empty marks are kept in a bounded number. The newest stay.",
+        "Nothing needs to be done.";
     RenewalWaits = "HNA-0697", Notice, "7775ba7cf1f54d91b3224fcf9b573f6f",
         "A renewal of certificates waits",
         "It restarts this master's etcd and API server. Masters renew one at a time, and only while etcd keeps its quorum without this member. A certificate that has expired is renewed without waiting.",

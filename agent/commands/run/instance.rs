@@ -125,7 +125,13 @@ impl Place {
         self.retire_units().await;
         let beside = beside(&self.root, &self.settings.deploy.deployed_dir, &Probe::machine().read_mounts()?)?;
         let record = succeed(&self.state, &beside, old, machine, self.clock.now())?;
-        prune_beside(&self.settings.deploy.deployed_dir)?;
+        let gone = prune_beside(&self.settings.deploy.deployed_dir)?;
+        if !gone.is_empty() {
+            let line = format!("old records of the replaced tools were removed: {}", gone.join(", "));
+            let event = Event::new(Code::LeftoversRemoved, line).phase(Phase::Settings);
+            let place = self.settings.deploy.deployed_dir.parent().unwrap_or(Path::new("/")).display();
+            self.report.emit(event.cause(format!("the newest are kept in {place}")));
+        }
         if let Some(before) = &record.predecessor {
             let line = format!("this disk is a copy of instance {}; this is instance {}", before.instance, record.instance);
             let aside = self.settings.state_dir.join(format!("aside/{}", before.aside));

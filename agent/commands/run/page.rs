@@ -88,6 +88,7 @@ fn budgets(agent: &Agent) -> Vec<BudgetStatus> {
         of("signals on disk", "bytes", agent.outbox.bytes() as u64, budgets::OUTBOX_DISK),
         of("output of deployments on disk", "bytes", agent.disk.sum, budgets::JOBS_DISK),
         of("states of other instances on disk", "bytes", agent.disk.aside, budgets::ASIDE_DISK),
+        of("unreadable files on disk", "bytes", agent.disk.unreadable, budgets::UNREADABLE_DISK),
     ]
 }
 

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::Agent;
-use crate::budgets::JOBS_DISK;
+use crate::budgets::{JOBS_DISK, UNREADABLE_DISK, UNREADABLE_FILES};
 use crate::deploy::{Record, State};
 use crate::error::Result;
 use crate::files::{FileKind, Tree};
 use crate::identity::bytes_aside;
 use crate::kubernetes::MEMBERSHIPS;
 use crate::report::status::SetAsideStatus;
-use crate::report::{Code, Event, Phase};
+use crate::report::{Code, Event, Phase, Report};
 
 /// Files of a directory that was set aside that are counted: a store of images has millions, and its size in round numbers is
 /// enough.
@@ -26,6 +26,8 @@ pub(in crate::commands::run) struct Disk {
     pub(in crate::commands::run) sum: u64,
     /// Of the states of other instances.
     pub(in crate::commands::run) aside: u64,
+    /// Of files of the state that could not be understood.
+    pub(in crate::commands::run) unreadable: u64,
     /// Data of services that was moved away.
     pub(in crate::commands::run) set_aside: Vec<SetAsideStatus>,
 }
@@ -36,6 +38,7 @@ impl Agent {
         let ids: Vec<String> = self.journal.all().into_iter().map(|record| record.id.clone()).collect();
         let measured = ids.iter().try_for_each(|id| self.measure(id)).and_then(|()| {
             self.disk.aside = bytes_aside(&self.state)?;
+            self.disk.unreadable = bound_unreadable(&self.state, &self.report)?;
             self.disk.set_aside = set_aside(&self.root)?;
             self.bound_jobs()
         });
@@ -99,6 +102,43 @@ impl Agent {
     }
 }
 
+/// Removes the oldest of the state's files that could not be understood, beyond those to keep, and gives the bytes of the others.
+/// Once at the start is enough: records and signals are read into memory only then.
+fn bound_unreadable(state: &Tree, report: &Report) -> Result<u64> {
+    let mut sum = 0;
+    // The state's own directory has a few fixed names: they cannot add up, and are only counted.
+    for directory in ["", "cache", "volumes", "deployments", "outbox"].map(Path::new) {
+        let mut found = Vec::new();
+        for name in state.list(directory)? {
+            let path = directory.join(name);
+            if path.extension().is_some_and(|end| end == "unreadable")
+                && let Some(facts) = state.facts(&path)?
+            {
+                found.push((facts.stamp.1, facts.stamp.2, path, facts.size));
+            }
+        }
+        // By the time at which they were renamed.
+        found.sort_by(|one, other| other.cmp(one));
+        let (mut bytes, mut gone) = (0, 0);
+        for (at, (_, _, path, size)) in found.iter().enumerate() {
+            bytes += size;
+            let is_over = at >= UNREADABLE_FILES || (at > 0 && bytes > (UNREADABLE_DISK / 4) as u64);
+            if is_over && !directory.as_os_str().is_empty() {
+                state.remove_dir_all(path)?;
+                (bytes, gone) = (bytes - size, gone + 1);
+            }
+        }
+        sum += bytes;
+        if gone > 0 {
+            let line =
+                format!("{gone} old files that could not be read were removed from {}", state.base().join(directory).display());
+            let cause = format!("the newest {UNREADABLE_FILES} are kept, of at most {} KiB", UNREADABLE_DISK / 4 / 1024);
+            report.emit(Event::new(Code::LeftoversRemoved, line).phase(Phase::Settings).cause(cause));
+        }
+    }
+    Ok(sum)
+}
+
 /// What was moved away from the places of services: it may be somebody's, so it is told and never removed.
 fn set_aside(root: &Tree) -> Result<Vec<SetAsideStatus>> {
     let mut found = Vec::new();
@@ -127,6 +167,49 @@ fn set_aside(root: &Tree) -> Result<Vec<SetAsideStatus>> {
 mod tests {
     use super::*;
     use crate::files::Attributes;
+
+    #[test]
+    fn of_what_could_not_be_read_the_newest_stay_and_the_rest_goes_with_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Tree::open(dir.path()).unwrap();
+        let put = |path: &str, bytes: u64| {
+            state.create_dir_all(Path::new(path).parent().unwrap(), Attributes::mode(0o700)).unwrap();
+            state.append(Path::new(path), Attributes::mode(0o600)).unwrap().set_len(bytes).unwrap();
+            // The kernel's clock moves by ticks.
+            let stamp = |path: &str| state.facts(Path::new(path)).unwrap().unwrap().stamp;
+            let (_, seconds, nanoseconds) = stamp(path);
+            while (stamp("probe").1, stamp("probe").2) <= (seconds, nanoseconds) {
+                state.write(Path::new("probe"), b"", Attributes::mode(0o600)).unwrap();
+            }
+        };
+        state.write(Path::new("probe"), b"", Attributes::mode(0o600)).unwrap();
+        for number in 0..20 {
+            // Not the names decide.
+            put(&format!("deployments/{:02}.unreadable", 50 - number), 10);
+        }
+        for path in ["deployments/a.json", "outbox/small.unreadable", "certificates.unreadable"] {
+            put(path, 10);
+        }
+        for number in 0..3 {
+            put(&format!("outbox/{number}.unreadable"), (UNREADABLE_DISK / 6) as u64);
+        }
+        let report = Report::kept();
+        let bytes = bound_unreadable(&state, &report).unwrap();
+        let left = |path: &str| state.list(Path::new(path)).unwrap();
+        assert_eq!(
+            left("deployments"),
+            ["31.unreadable", "32.unreadable", "33.unreadable", "34.unreadable", "35.unreadable", "a.json"]
+        );
+        assert_eq!(left("outbox"), ["2.unreadable", "small.unreadable"]);
+        assert!(left("").contains(&"certificates.unreadable".into()));
+        assert_eq!(bytes, 50 + (UNREADABLE_DISK / 6) as u64 + 10 + 10);
+        let said: Vec<String> =
+            report.events().iter().map(|event| format!("{} {}", event.code.entry().code, event.message)).collect();
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].starts_with("HNA-0690 15 old files") && said[1].starts_with("HNA-0690 2 old files"), "{said:?}");
+        assert_eq!(bound_unreadable(&state, &report).unwrap(), bytes);
+        assert_eq!(report.events().len(), 2);
+    }
 
     #[test]
     fn what_was_moved_away_is_told_with_its_size_and_nothing_else_is() {
