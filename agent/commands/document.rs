@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
 use crate::kubernetes::Mistake;
-use crate::kubernetes::heat_params::{self, HeatParams};
+use crate::kubernetes::parameters::heat_params::{self, HeatParams};
 use crate::metadata::Deployment;
 use crate::report::Report;
 use crate::settings::{Settings, SourceName};

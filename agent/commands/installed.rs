@@ -9,7 +9,7 @@ use crate::desired::Desired;
 use crate::error::Result;
 use crate::files::{READ_LIMIT, Tree};
 use crate::kubernetes::NodeSpec;
-use crate::kubernetes::installed::{Program, Verdict, command, judge, programs};
+use crate::kubernetes::checks::installed::{Program, Verdict, command, judge, programs};
 use crate::network::flannel::{Version, version_of};
 use crate::systemd::Systemd;
 

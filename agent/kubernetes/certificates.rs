@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use super::cluster::{CERTIFICATES, CertificateSource, ClusterSpec, EtcdCluster, Facts};
-use super::etcd_access::{self, CLIENT_NAME, Clients};
-use super::host::{add_directory, directory};
-use super::node_spec::{NodeSpec, Role};
-use super::podmaster;
+use super::control_plane::etcd_access::{self, CLIENT_NAME, Clients};
+use super::control_plane::podmaster;
+use super::reading::node::{NodeSpec, Role};
+use super::spec::cluster::{CERTIFICATES, CertificateSource, ClusterSpec, EtcdCluster, Facts};
+use super::worker::host::{add_directory, directory};
 use crate::desired::{Authority, Certificate, ClientIdentity, Desired, File, KeyType, Material, Owner, Share, Signer};
 use crate::programs::key_of;
 
@@ -120,7 +120,7 @@ pub fn keys_beside(spec: &NodeSpec) -> KeysBeside {
     let master = spec.role == Role::Master;
     let bootstrap = cluster.certificates == CertificateSource::Bootstrap && cluster.wants_certificates() && !master;
     KeysBeside {
-        kubelet: bootstrap.then_some(super::kubelet::OWN_CERTIFICATE),
+        kubelet: bootstrap.then_some(super::worker::kubelet::OWN_CERTIFICATE),
         service_accounts: service_account_keys(cluster).filter(|_| master).map(|keys| keys.sign.to_owned()),
     }
 }

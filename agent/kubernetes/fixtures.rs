@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::node_spec::NodeSpec;
-use super::parameters::Parameters;
+use super::parameters::read::Parameters;
+use super::reading::node::NodeSpec;
 use super::versions::split;
 use super::{Facts, render};
 use crate::desired::{Certificate, Desired, File, Gate, Probe};

@@ -8,10 +8,11 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Map, Value, json};
 
-use super::parameter_table::{Parameter, TABLE};
-use super::value_kinds::Kind;
+use super::parameters::heat_params;
+use super::parameters::kinds::Kind;
+use super::parameters::table::{Parameter, TABLE};
 use super::versions::Minor;
-use super::{Facts, heat_params, node_of, render};
+use super::{Facts, node_of, render};
 use crate::metadata::Deployment;
 
 /// Values that an attacker or a typing error would try, without a comma, which makes a list longer.

@@ -5,83 +5,50 @@
 //! true. Everything here is pure: no clock, disk, bus or network is ever asked, so that every byte
 //! that a node gets can be tested by a table.
 
-mod address_checks;
-mod apiserver;
-mod bootstrap;
-mod certificate_checks;
+mod add_ons;
 mod certificates;
-mod cloud_config;
-pub mod cluster;
-mod cluster_checks;
-mod cluster_parameters;
-mod command_line_checks;
-mod config_text;
-mod containerd;
-mod controller_manager;
-mod cri_dockerd;
-mod crio;
-mod daemon;
-mod docker;
-mod environment_file;
-mod etcd;
-mod etcd_access;
-mod firewall;
+pub mod checks;
+mod control_plane;
 #[cfg(test)]
 mod fixtures;
-mod flannel;
-mod gcfg;
-mod guarded_options;
-mod haproxy;
-pub mod heat_params;
-mod host;
 #[cfg(test)]
 mod injection_tests;
-pub mod installed;
-mod kernel;
-mod kube_proxy;
-mod kubeconfig;
-mod kubelet;
-pub mod node_spec;
-mod other_systems;
+mod networks;
 #[cfg(test)]
 mod pair_tests;
-pub mod parameter_table;
 pub mod parameters;
-mod pod_network;
-mod pod_network_checks;
-mod podmaster;
-mod ports;
-mod preflight;
-mod registry;
+mod parts;
+mod reading;
 mod render;
-mod reservations;
 #[cfg(test)]
 mod restart_tests;
-mod runtime;
-mod scheduler;
-mod settings;
-mod storage;
-mod toml_file;
-pub mod trust;
+mod runtimes;
+pub mod spec;
+mod text;
 #[cfg(test)]
 mod url_credential_tests;
-pub mod value_kinds;
 pub mod versions;
-mod yaml;
+mod worker;
 
 pub use certificates::{KeysBeside, keys_beside};
-pub use cluster::Facts;
-pub use guarded_options::Leave;
-pub use host::GUARD;
-pub use kernel::{MODULES, lacking};
-pub use node_spec::{NodeSpec, Preflight, Role, Secret};
-pub use parameters::{Mistake, Parameters};
-pub use preflight::preflight;
+pub use checks::guarded_options::Leave;
+pub use checks::kernel::{MODULES, lacking};
+pub use checks::preflight::preflight;
+pub use parameters::read::{Mistake, Parameters};
+pub use reading::node::{NodeSpec, Preflight, Role, Secret};
 pub use render::render;
+pub use spec::cluster::Facts;
+pub use worker::host::GUARD;
 
 use serde_json::{Map, Value};
 
 use crate::metadata::Deployment;
+use checks::guarded_options;
+use control_plane::etcd;
+use parameters::{config_text, table};
+use runtimes::docker;
+use text::yaml;
+use worker::kubelet;
 
 /// What makes a node known to others, or runs again by itself.
 #[derive(Clone, Copy, Debug)]
@@ -144,14 +111,14 @@ pub fn config_as_yaml(config: Map<String, Value>) -> String {
 /// Whether a name, in any letter case, is that of a parameter whose value must not be shown.
 #[must_use]
 pub fn is_secret_parameter(name: &str) -> bool {
-    parameter_table::find(name).is_some_and(|parameter| parameter.secret)
+    table::find(name).is_some_and(|parameter| parameter.secret)
 }
 
 /// Whether a text given as this parameter should be a URL and is none, so that nobody can tell where in it a password ends.
 #[must_use]
 pub fn is_broken_url(name: &str, text: &str) -> bool {
     let text = text.trim();
-    let kind = parameter_table::find(name).map(|parameter| parameter.kind).filter(|kind| kind.is_address());
+    let kind = table::find(name).map(|parameter| parameter.kind).filter(|kind| kind.is_address());
     !text.is_empty() && kind.is_some_and(|kind| kind.normalised(text).is_none())
 }
 
@@ -160,6 +127,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::kubernetes::parameters::heat_params;
 
     #[test]
     fn mistakes_of_values_and_between_values_come_together_but_no_consequences() {

@@ -10,11 +10,11 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
-use super::cluster::ClusterSpec;
 use super::fixtures::{add_certificates, arguments, content, file, value};
-use super::node_spec::{NodeSpec, Role};
-use super::parameter_table::{Parameter, TABLE};
-use super::value_kinds::Kind;
+use super::parameters::kinds::Kind;
+use super::parameters::table::{Parameter, TABLE};
+use super::reading::node::{NodeSpec, Role};
+use super::spec::cluster::ClusterSpec;
 use super::{Facts, Leave, Mistake, node_of, render};
 use crate::desired::{Desired, Need};
 use crate::metadata::Deployment;

@@ -1,12 +1,14 @@
 //! From a node's specification, and what its machine is, to everything that it should look like.
 
-use super::cluster::{ClusterSpec, Facts};
-use super::node_spec::{NodeSpec, Role};
-use super::parameters::PRIVATE_KEY;
-use super::{
-    apiserver, bootstrap, certificates, cloud_config, containerd, controller_manager, cri_dockerd, crio, docker, etcd, firewall,
-    flannel, haproxy, host, kube_proxy, kubelet, other_systems, pod_network, podmaster, registry, scheduler,
-};
+use super::add_ons::{self, cloud_config};
+use super::certificates;
+use super::control_plane::{apiserver, bootstrap, controller_manager, etcd, haproxy, podmaster, scheduler};
+use super::networks::{firewall, flannel, pod_network};
+use super::parameters::read::PRIVATE_KEY;
+use super::reading::node::{NodeSpec, Role};
+use super::runtimes::{containerd, cri_dockerd, crio, docker, registry};
+use super::spec::cluster::{ClusterSpec, Facts};
+use super::worker::{host, kube_proxy, kubelet};
 use crate::desired::Desired;
 use crate::http::has_userinfo;
 
@@ -54,7 +56,7 @@ fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &
         kube_proxy::add,
         registry::add,
         haproxy::add,
-        other_systems::add,
+        add_ons::add,
         firewall::add,
     ];
     let masters = on_masters.iter().filter(|_| spec.role == Role::Master);
@@ -72,7 +74,8 @@ mod tests {
 
     use super::*;
     use crate::desired::File;
-    use crate::kubernetes::{Parameters, heat_params};
+    use crate::kubernetes::Parameters;
+    use crate::kubernetes::parameters::heat_params;
     use crate::metadata::Deployment;
 
     fn rendered(deployment: &Value) -> Desired {
@@ -287,19 +290,19 @@ mod tests {
             inputs.lines().skip(1).take_while(|line| !line.is_empty()).filter_map(|line| line.trim().split(':').next()).collect();
         assert!(names.len() > 8);
         for name in names {
-            assert!(crate::kubernetes::parameter_table::find(name).is_some(), "{name}");
+            assert!(crate::kubernetes::parameters::table::find(name).is_some(), "{name}");
             assert!(template.contains(&format!("{{name: {name}, type: ")), "{name} is not declared");
         }
     }
 
     #[test]
     fn every_name_that_the_code_asks_for_is_in_the_table() {
-        let source = include_str!("node_spec.rs");
+        let source = include_str!("reading/node.rs");
         let asked = source.split('"').filter(|part| part.len() > 3 && part.bytes().all(|b| b.is_ascii_uppercase() || b == b'_'));
         let names: Vec<_> = asked.collect();
         assert!(names.len() > 20);
         for name in names {
-            assert!(crate::kubernetes::parameter_table::find(name).is_some(), "{name}");
+            assert!(crate::kubernetes::parameters::table::find(name).is_some(), "{name}");
         }
     }
 }

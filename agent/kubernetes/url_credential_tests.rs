@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::fixtures::problems;
 use super::injection_tests::sample;
-use super::parameter_table::{Parameter, TABLE};
-use super::value_kinds::Kind;
+use super::parameters::kinds::Kind;
+use super::parameters::table::{Parameter, TABLE};
 use super::{Facts, Leave, node_of, readable_parameters, render};
 use crate::metadata::Deployment;
 

@@ -592,7 +592,7 @@ async fn a_mount_that_fails_names_its_unit() {
 fn uuids_are_random_and_of_version_4() {
     let (one, other) = (random_uuid().unwrap(), random_uuid().unwrap());
     assert_ne!(one, other);
-    assert!(crate::kubernetes::value_kinds::Kind::Uuid.normalised(&one).is_some(), "{one}");
+    assert!(crate::kubernetes::parameters::kinds::Kind::Uuid.normalised(&one).is_some(), "{one}");
     assert!(one.get(14..15) == Some("4") && one.get(19..20).is_some_and(|digit| "89ab".contains(digit)), "{one}");
 }
 

@@ -1,0 +1,19 @@
+//! What ties a node to the cloud that it runs on, and what other systems than Magnum put on a node, as far as it is a
+//! node's own business (seed-systems.md 5 to 7).
+//!
+//! * kubernetes-ansible (its last state, July 2015): its environment files are the ones that every node here gets up to 1.9,
+//!   with the same names; `TLS_DISABLED` with `KUBE_API_PORT=8080` is its API in the clear, and `NODE_LAYOUT=kubernetes-ansible`
+//!   its ports of etcd. What it wrote for releases before 1.0 (`--machines`, `--portal_net`, `KUBELET_ADDRESSES`) no version has.
+//! * OpenShift's notes: several masters behind HAProxy are `API_BALANCER=haproxy`, the rest is what every node gets. Its own
+//!   master-config format is no matter of this agent.
+//! * KubeStack: `kubestack` here.
+//!
+//! In: a `NodeSpec` and `Facts`. Out: the cloud's configuration and KubeStack's parts of the `Desired`. Never: objects of the API.
+
+pub(super) mod cloud_config;
+mod kubestack;
+
+pub(super) use kubestack::{add, check, set_network_provider};
+
+#[cfg(test)]
+mod tests;

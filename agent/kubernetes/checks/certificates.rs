@@ -1,0 +1,621 @@
+//! What must hold between the parameters of certificates, keys and tokens.
+
+use super::cluster::Checks;
+use crate::certificates::key::{PrivateKey, public_matches};
+use crate::desired::{KeyType, Material, Signer};
+use crate::kubernetes::certificates::{FIRST_WITH_ECDSA_TOKENS, service_account_keys, wanted};
+use crate::kubernetes::control_plane::bootstrap;
+use crate::kubernetes::control_plane::etcd;
+use crate::kubernetes::control_plane::etcd_access::{self, CLIENT_NAME, Clients};
+use crate::kubernetes::parameters::read::Mistake;
+use crate::kubernetes::reading::node::Role;
+use crate::kubernetes::spec::cluster::{CertificateSource, EtcdCluster};
+use crate::kubernetes::spec::trust::{AUTHORITIES, Halves, PAIRS, parameters_of};
+
+/// The first minor whose clients read their certificate again when its file changes (pull request 79083 of Kubernetes).
+const FIRST_THAT_RELOADS: u16 = 18;
+
+impl Checks<'_> {
+    pub(in crate::kubernetes) fn certificates(&mut self) {
+        self.halves();
+        self.joining_by_token();
+        match self.spec.certificates {
+            CertificateSource::None => self.wrong(
+                "CERTIFICATES",
+                "says that there are none",
+                "with TLS every component has its certificate",
+                "set CERTIFICATES to magnum, given or bootstrap",
+            ),
+            CertificateSource::Bootstrap if self.role == Role::Master => self.wrong(
+                "CERTIFICATES",
+                "is bootstrap on a master",
+                "a worker gets its certificate from the masters; they have nobody to ask",
+                "set it to magnum or given",
+            ),
+            CertificateSource::Bootstrap => self.bootstrap(),
+            CertificateSource::Magnum => {
+                self.magnum();
+                self.nothing_beside_magnum();
+            }
+            CertificateSource::Given => self.given(),
+        }
+        self.unused();
+        self.address_of_kubelet();
+        if self.role == Role::Master {
+            self.clients_of_etcd();
+        }
+    }
+
+    /// Whoever bears a bootstrap token gets a certificate of the cluster's authority, which must not be the key to etcd as well.
+    fn clients_of_etcd(&mut self) {
+        let old = etcd::asked(self.spec).filter(|asked| *asked < etcd_access::FIRST_WITH_NAMES);
+        let (name, what) = match (etcd_access::clients(self.spec), old) {
+            (Clients::Named, Some((major, minor))) => {
+                ("ETCD_TAG", format!("asks for etcd {major}.{minor}, which tells clients apart by their authority alone"))
+            }
+            (Clients::AnybodyForFlannel, _) => {
+                ("ETCD_CA_CERTIFICATE", "is missing, and flannel of every worker is a client of etcd".to_owned())
+            }
+            (Clients::AnybodyAsGiven, _) => (
+                "ETCD_ADMIN_CERTIFICATE",
+                format!(
+                    "is given as a client of etcd that the cluster's authority signed for, and is not known to bear the name {CLIENT_NAME}"
+                ),
+            ),
+            (Clients::Named | Clients::OfOwnAuthority, _) => return,
+        };
+        let remedy = match name {
+            "ETCD_TAG" => "give etcd 3.4 or later, or etcd's own authority: ETCD_CA_CERTIFICATE and ETCD_CA_KEY",
+            "ETCD_ADMIN_CERTIFICATE" => "leave it out with its key, so that the agent makes it; or give etcd's own authority",
+            _ => "give etcd's own authority: ETCD_CA_CERTIFICATE and ETCD_CA_KEY; or set FLANNEL_RUNS_AS to add-on",
+        };
+        if self.spec.lets_join_by_token() {
+            let rule = format!("{}, and BOOTSTRAP_TOKEN gets its bearer one", etcd_access::RULE);
+            self.wrong(name, what, rule, remedy);
+        } else {
+            self.warnings.push(Mistake::general(name, what, etcd_access::RULE, remedy));
+        }
+    }
+
+    /// A key without its certificate, a certificate without its key, and keys of authorities where they must not be.
+    fn halves(&mut self) {
+        let rule = "a certificate and its key are one pair";
+        for name in PAIRS {
+            let (certificate, key) = parameters_of(name);
+            let halves = self.spec.trust.halves(name);
+            for (missing, there) in [(&certificate, &key), (&key, &certificate)] {
+                let (here, other) =
+                    if *missing == key { (&halves.key, &halves.certificate) } else { (&halves.certificate, &halves.key) };
+                if here.is_none() && other.is_some() {
+                    self.wrong(missing, format!("is missing beside {there}"), rule, "give both or none");
+                }
+            }
+        }
+        for (signer, certificate, key) in AUTHORITIES {
+            let halves = self.spec.trust.own_authority(signer);
+            let (has_certificate, has_key) = (halves.certificate.is_some(), halves.key.is_some());
+            let from_magnum = signer == Signer::Kubernetes && self.spec.certificates == CertificateSource::Magnum;
+            if has_key && self.role == Role::Minion {
+                let rule = "who has the key of an authority can be anybody in the cluster; a worker signs nothing";
+                self.wrong(key, "is given to a worker", rule, "give it to masters only");
+            } else if has_key && !has_certificate && !from_magnum {
+                self.wrong(certificate, format!("is missing beside {key}"), rule, "give both");
+            }
+        }
+    }
+
+    /// What masters need for workers that join by a token.
+    fn joining_by_token(&mut self) {
+        let minor = self.spec.minor;
+        let joins = self.spec.certificates == CertificateSource::Bootstrap;
+        let is_master = self.role == Role::Master;
+        let lets_join = is_master && self.spec.lets_join_by_token();
+        if (joins || lets_join) && minor.number() < bootstrap::FIRST_MINOR {
+            let (name, remedy) =
+                if is_master { ("BOOTSTRAP_TOKEN", "remove it") } else { ("CERTIFICATES", "set it to magnum or given") };
+            let rule = format!("workers join by a token from 1.{} on", bootstrap::FIRST_MINOR);
+            self.wrong(name, format!("asks for TLS bootstrap, which {minor} cannot do"), rule, remedy);
+        }
+        if is_master && !joins && self.spec.trust.authority(Signer::Kubernetes).key.is_none() {
+            let asked = if lets_join { "BOOTSTRAP_TOKEN" } else { "CERT_MANAGER_API" };
+            if lets_join || self.spec.control_plane.signs {
+                let rule = format!("with {asked} the controller manager signs by the CA's key");
+                self.wrong("CA_KEY", "is missing", rule, format!("give CA_KEY, or leave {asked} out"));
+            }
+        }
+    }
+
+    fn bootstrap(&mut self) {
+        if self.spec.bootstrap_token.is_none() {
+            self.wrong(
+                "BOOTSTRAP_TOKEN",
+                "is missing",
+                "a worker without a certificate shows a token to get one",
+                "give the token that the masters know",
+            );
+        }
+        let trust = &self.spec.trust;
+        if trust.own_authority(Signer::Kubernetes).certificate.is_none() && trust.magnum.is_none() {
+            self.wrong(
+                "CA_CERTIFICATE",
+                "is missing, and so is Magnum with its user",
+                "a worker that joins by a token must know whom it joins",
+                "give CA_CERTIFICATE, or MAGNUM_URL, CLUSTER_UUID and the trustee",
+            );
+        }
+        let minor = self.spec.minor;
+        if (bootstrap::FIRST_MINOR..FIRST_THAT_RELOADS).contains(&minor.number()) {
+            self.warnings.push(Mistake::general(
+                "CERTIFICATES",
+                format!("is bootstrap, and kube-proxy of {minor} reads the kubelet's certificate at its start only"),
+                format!("a certificate that was renewed is read by itself from 1.{FIRST_THAT_RELOADS} on"),
+                "restart kube-proxy.service on the node when its kubelet renewed: each year, if the masters sign for one",
+            ));
+        }
+    }
+
+    fn magnum(&mut self) {
+        let is_there = |names: &[&str]| names.iter().any(|name| self.parameters.get(name).is_some());
+        let mut missing = Vec::new();
+        for (name, there) in [
+            ("MAGNUM_URL", is_there(&["MAGNUM_URL"])),
+            ("CLUSTER_UUID", is_there(&["CLUSTER_UUID", "BAY_UUID"])),
+            ("TRUSTEE_USER_ID", is_there(&["TRUSTEE_USER_ID", "USER_TOKEN"])),
+            // The creator's token needs neither.
+            ("TRUSTEE_PASSWORD", is_there(&["TRUSTEE_PASSWORD", "USER_TOKEN"]) || !is_there(&["TRUSTEE_USER_ID"])),
+            ("AUTH_URL", is_there(&["AUTH_URL", "USER_TOKEN"]) || !is_there(&["TRUSTEE_USER_ID"])),
+        ] {
+            if !there {
+                missing.push(name);
+            }
+        }
+        for name in missing {
+            let rule = "Magnum is asked for the certificates of its cluster by the cluster's own user";
+            self.wrong(name, "is missing", rule, format!("give {name}"));
+        }
+    }
+
+    fn nothing_beside_magnum(&mut self) {
+        let authorities = AUTHORITIES.into_iter().flat_map(|(_, certificate, key)| [certificate.to_owned(), key.to_owned()]);
+        let pairs = PAIRS.into_iter().map(parameters_of).flat_map(|(certificate, key)| [certificate, key]);
+        // Magnum itself gives CA_KEY, for CERT_MANAGER_API.
+        let given = authorities.chain(pairs).filter(|name| name != "CA_KEY" && self.parameters.given(name).is_some());
+        for name in given.collect::<Vec<_>>() {
+            let rule = "certificates come from one place, or nobody knows which authority is the cluster's";
+            self.wrong(&name, "is given beside CERTIFICATES=magnum", rule, "remove it, or set CERTIFICATES to given");
+        }
+    }
+
+    /// A master signs for itself, or has everything given; a worker has everything given.
+    fn given(&mut self) {
+        let authority = self.spec.trust.own_authority(Signer::Kubernetes);
+        if authority.certificate.is_none() && authority.key.is_none() {
+            let rule = "with CERTIFICATES=given the parameters say which CA the cluster has";
+            self.wrong("CA_CERTIFICATE", "is missing", rule, "give it, as text or as a path on the node");
+        }
+        let wanted = wanted(self.spec, self.role);
+        for (signer, _, key) in AUTHORITIES {
+            let missing: Vec<String> = wanted
+                .iter()
+                .filter(|(name, by)| self.spec.trust.signer(*by) == signer && self.spec.trust.halves(name) == Halves::default())
+                .map(|(name, _)| parameters_of(name).0)
+                .collect();
+            if missing.is_empty() || self.role == Role::Master && self.spec.trust.own_authority(signer).key.is_some() {
+                continue;
+            }
+            let rule = "with CERTIFICATES=given a node gets its certificates, or a master the key to sign them by";
+            if self.role == Role::Master {
+                let problem = format!("is missing, and so {} {}", verb(missing.len()), missing.join(", "));
+                self.wrong(key, problem, rule, format!("give {key} with its certificate, or all of these with their keys"));
+            } else {
+                for name in missing {
+                    self.wrong(&name, "is missing", rule, format!("give {name} and its key, or set CERTIFICATES to bootstrap"));
+                }
+            }
+        }
+    }
+
+    /// What is given and has no use here: said, because a private key lies about for nothing.
+    fn unused(&mut self) {
+        let wanted = wanted(self.spec, self.role);
+        let magnum = self.spec.certificates == CertificateSource::Magnum;
+        for name in PAIRS.into_iter().filter(|name| !magnum && wanted.iter().all(|(one, _)| one != name)) {
+            let (certificate, key) = parameters_of(name);
+            if self.spec.trust.pair(name).is_some() {
+                self.warnings.push(Mistake::general(
+                    &certificate,
+                    format!("is given with {key}, and this node has no such certificate"),
+                    "what a node has follows from its role and its version",
+                    "remove both, so that no key lies about",
+                ));
+            }
+        }
+        if self.role == Role::Master
+            && self.spec.control_plane.signs
+            && !self.spec.signs()
+            && self.spec.trust.authority(Signer::Kubernetes).key.is_some()
+        {
+            let minor = self.spec.minor;
+            self.warnings.push(Mistake::general(
+                "CERT_MANAGER_API",
+                format!("is true, and the controller manager of {minor} signs nothing"),
+                "it signs certificates from 1.4 on",
+                "set it to False",
+            ));
+        }
+    }
+
+    /// The API server reaches a kubelet by its node's address, and verifies it. A kubelet that joins by a token names its
+    /// addresses itself; what is given may name them.
+    fn address_of_kubelet(&mut self) {
+        let made = wanted(self.spec, self.role).iter().any(|(name, _)| *name == "kubelet")
+            && self.spec.trust.halves("kubelet") == Halves::default();
+        if made && self.address.is_none() && self.role == Role::Minion {
+            self.warnings.push(Mistake::general(
+                "KUBE_NODE_IP",
+                "is missing, so the kubelet's certificate names no address",
+                "the API server verifies kubelets by their addresses: `kubectl logs` and `exec` would fail on this node",
+                "give the fixed address of the port",
+            ));
+        }
+    }
+
+    /// magnum-node.md 7.5 no. 59: one pair for all masters.
+    pub(in crate::kubernetes) fn service_accounts(&mut self) {
+        if self.role != Role::Master {
+            return;
+        }
+        let plane = &self.spec.control_plane;
+        let (public, private) = (plane.service_account_key.is_some(), plane.service_account_private_key.is_some());
+        let text = |material: &Option<Material>| match material {
+            Some(Material::Text(text)) => text.clone(),
+            _ => String::new(),
+        };
+        let is_ec = |text: &str| {
+            text.contains("BEGIN EC ")
+                || PrivateKey::from_pem(text).is_ok_and(|key| !matches!(key.key_type(), Some(KeyType::Rsa(_))))
+        };
+        let minor = self.spec.minor;
+        if public != private {
+            let missing = if public { "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY" } else { "KUBE_SERVICE_ACCOUNT_KEY" };
+            self.wrong(
+                missing,
+                "is missing",
+                "the two keys of service accounts are one pair, the same on all masters",
+                "give both or none",
+            );
+        }
+        if let (Some(Material::Text(public)), Some(Material::Text(private))) =
+            (&plane.service_account_key, &plane.service_account_private_key)
+            // What is unreadable here may be readable to Kubernetes, and is its to refuse.
+            && PrivateKey::from_pem(private).and_then(|private| public_matches(public, &private)) == Ok(false)
+        {
+            let rule = "what is signed by one key of the pair is verified by the other";
+            let remedy = "give the public key of KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: openssl pkey -in KEY -pubout";
+            self.wrong("KUBE_SERVICE_ACCOUNT_KEY", "is not that of KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", rule, remedy);
+        }
+        let own = text(&self.spec.trust.halves("server").key);
+        let stands_in = !private && service_account_keys(self.spec).is_some();
+        for (name, ec) in [
+            ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", is_ec(&text(&plane.service_account_private_key))),
+            ("SERVER_KEY", stands_in && is_ec(&own)),
+        ] {
+            if ec && minor.number() < FIRST_WITH_ECDSA_TOKENS {
+                let rule = format!("below 1.{FIRST_WITH_ECDSA_TOKENS} tokens of service accounts are signed by RSA keys alone");
+                self.wrong(name, format!("is an EC key, which {minor} cannot use for service accounts"), rule, "give an RSA key");
+            }
+        }
+        // The API server would not start. By itself the key is good for TLS in either form.
+        if minor.number() >= FIRST_WITH_ECDSA_TOKENS && stands_in && own.contains("BEGIN PRIVATE KEY") && is_ec(&own) {
+            self.wrong(
+                "SERVER_KEY",
+                "is an EC key in PKCS#8, and stands in for the keys of service accounts",
+                "the API server verifies tokens by a public key, an RSA key, or an EC key in SEC1 (BEGIN EC PRIVATE KEY)",
+                "give KUBE_SERVICE_ACCOUNT_KEY and KUBE_SERVICE_ACCOUNT_PRIVATE_KEY, or SERVER_KEY as `openssl ec -in KEY` shows it",
+            );
+        }
+        if public || private || service_account_keys(self.spec).is_none() {
+            return;
+        }
+        let name = "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY";
+        let rule = "what one master signs for service accounts, every master must believe";
+        let remedy = "give one pair of keys to all masters";
+        if !self.spec.is_first_master
+            || self.spec.has_several_masters() && !matches!(self.spec.etcd.cluster, EtcdCluster::Discovery(_))
+        {
+            self.wrong(name, "is missing", rule, remedy);
+        } else if self.spec.has_several_masters() {
+            // How many masters a discovery URL stands for is not known.
+            let problem = "is missing, which is right for one master only";
+            self.warnings.push(Mistake::general(name, problem, rule, remedy));
+        }
+    }
+}
+
+fn verb(count: usize) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::NodeSpec;
+    use crate::kubernetes::fixtures::parameters;
+
+    type Changes<'a> = &'a [&'a [(&'a str, &'a str)]];
+
+    const WORKER: &[(&str, &str)] = &[("ROLE", "minion"), ("KUBE_MASTER_IP", "192.0.2.5"), ("INSTANCE_NAME", "blue-node-0")];
+    const TOKEN: &[(&str, &str)] = &[("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef")];
+    /// Nothing of what the fixtures give.
+    const NOTHING: &[(&str, &str)] = &[("CA_CERTIFICATE", ""), ("CA_KEY", "")];
+    const MAGNUM: &[(&str, &str)] = &[
+        ("CERTIFICATES", "magnum"),
+        ("MAGNUM_URL", "https://magnum.example.org:9511/v1"),
+        ("TRUSTEE_USER_ID", "u"),
+        ("TRUSTEE_PASSWORD", "p"),
+        ("AUTH_URL", "https://keystone.example.org:5000/v3"),
+    ];
+    const EVERY_PAIR: &[(&str, &str)] = &[
+        ("KUBELET_CERTIFICATE", "/given/kubelet.crt"),
+        ("KUBELET_KEY", "/given/kubelet.key"),
+        ("PROXY_CERTIFICATE", "/given/proxy.crt"),
+        ("PROXY_KEY", "/given/proxy.key"),
+        ("SERVER_CERTIFICATE", "/given/server.crt"),
+        ("SERVER_KEY", "/given/server.key"),
+        ("ADMIN_CERTIFICATE", "/given/admin.crt"),
+        ("ADMIN_KEY", "/given/admin.key"),
+        ("CONTROLLER_MANAGER_CERTIFICATE", "/given/controller-manager.crt"),
+        ("CONTROLLER_MANAGER_KEY", "/given/controller-manager.key"),
+        ("SCHEDULER_CERTIFICATE", "/given/scheduler.crt"),
+        ("SCHEDULER_KEY", "/given/scheduler.key"),
+        ("FRONT_PROXY_CERTIFICATE", "/given/front-proxy.crt"),
+        ("FRONT_PROXY_KEY", "/given/front-proxy.key"),
+        ("ETCD_SERVER_CERTIFICATE", "/given/etcd-server.crt"),
+        ("ETCD_SERVER_KEY", "/given/etcd-server.key"),
+        ("ETCD_ADMIN_CERTIFICATE", "/given/etcd-admin.crt"),
+        ("ETCD_ADMIN_KEY", "/given/etcd-admin.key"),
+    ];
+    const ETCDS_OWN: &[(&str, &str)] = &[("ETCD_CA_CERTIFICATE", "/given/etcd-ca.crt"), ("ETCD_CA_KEY", "/given/etcd-ca.key")];
+    const THREE: &[(&str, &str)] = &[
+        ("ETCD_INITIAL_CLUSTER", "blue-master-0=https://192.0.2.11:2380,b=https://192.0.2.12:2380,c=https://192.0.2.13:2380"),
+        ("KUBE_SERVICE_ACCOUNT_KEY", ""),
+        ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", ""),
+    ];
+
+    fn spec(changes: Changes<'_>) -> Result<NodeSpec, Vec<Mistake>> {
+        NodeSpec::from_parameters(&parameters(&changes.concat()))
+    }
+
+    fn mistakes(changes: Changes<'_>) -> Vec<String> {
+        spec(changes).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    #[allow(clippy::too_many_lines, reason = "one table")]
+    fn each_contradiction_is_one_mistake() {
+        let ec = [
+            ("KUBE_TAG", "v1.5.3"),
+            ("KUBE_SERVICE_ACCOUNT_KEY", "/given/sa.pub"),
+            ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "-----BEGIN EC PRIVATE KEY-----\\nAA\\n-----END EC PRIVATE KEY-----\\n"),
+        ];
+        let old = |tag| [("KUBE_TAG", tag)];
+        for (changes, expected) in [
+            (&[&[("CERTIFICATES", "")][..]][..], "CERTIFICATES: says that there are none"),
+            (&[&[("CERTIFICATES", "bootstrap")]], "CERTIFICATES: is bootstrap on a master"),
+            (&[MAGNUM, &[("MAGNUM_URL", "")]], "MAGNUM_URL: is missing"),
+            (&[MAGNUM, &[("TRUSTEE_USER_ID", "")]], "TRUSTEE_USER_ID: is missing"),
+            (&[MAGNUM, &[("TRUSTEE_PASSWORD", "")]], "TRUSTEE_PASSWORD: is missing"),
+            (&[MAGNUM, &[("AUTH_URL", "")]], "AUTH_URL: is missing"),
+            (&[MAGNUM, &[("CA_CERTIFICATE", "/given/ca.crt")]], "CA_CERTIFICATE: is given beside CERTIFICATES=magnum"),
+            (&[MAGNUM, &[("CERT_MANAGER_API", "True")]], "CA_KEY: is missing; rule: with CERT_MANAGER_API"),
+            // Halves of pairs, of either kind.
+            (&[&[("SERVER_CERTIFICATE", "/given/server.crt")]], "SERVER_KEY: is missing beside SERVER_CERTIFICATE"),
+            (&[&[("ETCD_ADMIN_KEY", "/given/admin.key")]], "ETCD_ADMIN_CERTIFICATE: is missing beside ETCD_ADMIN_KEY"),
+            (&[&[("CA_CERTIFICATE", "")]], "CA_CERTIFICATE: is missing beside CA_KEY"),
+            (&[&[("ETCD_CA_KEY", "/given/etcd-ca.key")]], "ETCD_CA_CERTIFICATE: is missing beside ETCD_CA_KEY"),
+            (
+                &[&[("FRONT_PROXY_CA_CERTIFICATE", "/given/front-proxy-ca.crt")]],
+                "FRONT_PROXY_CA_KEY: is missing, and so is FRONT_PROXY_CERTIFICATE",
+            ),
+            (
+                &[EVERY_PAIR, &[("CA_KEY", ""), ("ADMIN_KEY", ""), ("ADMIN_CERTIFICATE", "")]],
+                "CA_KEY: is missing, and so is ADMIN_CERTIFICATE",
+            ),
+            (&[EVERY_PAIR, NOTHING], "CA_CERTIFICATE: is missing; rule: with CERTIFICATES=given"),
+            (&[WORKER, &[("CA_KEY", "/given/ca.key")]], "CA_KEY: is given to a worker"),
+            (&[WORKER, &[("ETCD_CA_KEY", "/given/ca.key")]], "ETCD_CA_KEY: is given to a worker"),
+            (
+                &[WORKER, &[("PROXY_CERTIFICATE", ""), ("PROXY_KEY", "")]],
+                "PROXY_CERTIFICATE: is missing; rule: with CERTIFICATES=given",
+            ),
+            (
+                &[WORKER, &old("v1.9.3"), &[("FLANNELD_CERTIFICATE", ""), ("FLANNELD_KEY", "")]],
+                "FLANNELD_CERTIFICATE: is missing",
+            ),
+            // Joining by a token.
+            (&[WORKER, &[("CERTIFICATES", "bootstrap"), ("BOOTSTRAP_TOKEN", "")]], "BOOTSTRAP_TOKEN: is missing"),
+            (&[WORKER, &[("CERTIFICATES", "bootstrap"), ("CA_CERTIFICATE", "")]], "CA_CERTIFICATE: is missing, and so is Magnum"),
+            (
+                &[WORKER, &[("CERTIFICATES", "bootstrap")], &old("v1.11.3")],
+                "CERTIFICATES: asks for TLS bootstrap, which 1.11 cannot do",
+            ),
+            (&[TOKEN, &old("v1.11.3")], "BOOTSTRAP_TOKEN: asks for TLS bootstrap, which 1.11 cannot do"),
+            (&[TOKEN, MAGNUM], "CA_KEY: is missing; rule: with BOOTSTRAP_TOKEN"),
+            // Service accounts.
+            (
+                &[&[("KUBE_SERVICE_ACCOUNT_KEY", "/given/sa.pub")]],
+                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: the two keys of service accounts are one pair",
+            ),
+            (&[THREE], "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: what one master signs"),
+            (&[THREE, &old("v1.5.3")], "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: what one master signs"),
+            (
+                &[
+                    &[("ETCD_DISCOVERY_URL", "https://discovery.example.org/0f1e"), ("MASTER_INDEX", "1")],
+                    &[("KUBE_SERVICE_ACCOUNT_KEY", ""), ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "")],
+                ],
+                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: what one master signs",
+            ),
+            (&[&ec], "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is an EC key, which 1.5 cannot use"),
+            (&[EVERY_PAIR, &old("v1.5.3"), &[("SERVER_KEY", ec[2].1)]], "SERVER_KEY: is an EC key, which 1.5 cannot use"),
+        ] {
+            let found = mistakes(changes);
+            assert_eq!(found.len(), 1, "{changes:?}: {found:?}");
+            assert!(found[0].starts_with(expected), "{changes:?}: {}", found[0]);
+        }
+        // Each thing by its own name.
+        let found = mistakes(&[MAGNUM, &[("SERVER_CERTIFICATE", "/given/a.crt"), ("SERVER_KEY", "/given/a.key")]]);
+        assert!(
+            found.len() == 2
+                && found[0].starts_with("SERVER_CERTIFICATE: is given beside")
+                && found[1].starts_with("SERVER_KEY: ")
+        );
+    }
+
+    #[test]
+    fn what_is_whole_is_taken() {
+        let bootstrap: &[(&str, &str)] = &[("CERTIFICATES", "bootstrap")];
+        for changes in [
+            &[][..],
+            &[WORKER],
+            &[EVERY_PAIR, ETCDS_OWN, &[("CA_KEY", "")]],
+            &[EVERY_PAIR, ETCDS_OWN],
+            &[EVERY_PAIR, ETCDS_OWN, TOKEN],
+            &[&[("ETCD_CA_CERTIFICATE", "/given/etcd-ca.crt"), ("ETCD_CA_KEY", "/given/etcd-ca.key")]],
+            &[TOKEN],
+            // Magnum's CERT_MANAGER_API gives the key alone.
+            &[MAGNUM, &[("CERT_MANAGER_API", "True"), ("CA_KEY", "/given/ca.key")]],
+            &[MAGNUM, TOKEN, &[("CA_KEY", "/given/ca.key")]],
+            &[MAGNUM, &[("TRUSTEE_USER_ID", ""), ("TRUSTEE_PASSWORD", ""), ("AUTH_URL", ""), ("USER_TOKEN", "t")]],
+            &[WORKER, bootstrap],
+            &[MAGNUM, WORKER, bootstrap, &[("CA_CERTIFICATE", "")]],
+            &[&[("KUBE_TAG", "v1.5.3")], ETCDS_OWN],
+            &[THREE, ETCDS_OWN, &[("KUBE_TAG", "v1.5.3"), ("CERTIFICATE_KEYS", "ecdsa-p256")]],
+            &[&[("KUBE_TAG", "v1.15.3"), ("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080")], TOKEN],
+        ] {
+            assert_eq!(mistakes(changes), Vec::<String>::new(), "{changes:?}");
+            assert_eq!(spec(changes).unwrap().warnings, [], "{changes:?}");
+        }
+    }
+
+    /// Issue: any certificate of the cluster was root of etcd. Without a token it is said, with one it is refused.
+    #[test]
+    fn an_etcd_that_takes_every_certificate_of_the_cluster_is_said_and_with_a_token_refused() {
+        let flannel: &[(&str, &str)] = &[("KUBE_TAG", "v1.20.3"), ("FLANNEL_RUNS_AS", "unit")];
+        let old: &[(&str, &str)] = &[("ETCD_TAG", "v3.3.25")];
+        let admin: &[(&str, &str)] =
+            &[("ETCD_ADMIN_CERTIFICATE", "/given/etcd-admin.crt"), ("ETCD_ADMIN_KEY", "/given/etcd-admin.key")];
+        let key: &[(&str, &str)] = &[("CA_KEY", "/given/ca.key")];
+        for (changes, named, refused) in [
+            (&[&[][..]][..], "", false),
+            (&[old], "ETCD_TAG", true),
+            (&[MAGNUM, key, old], "ETCD_TAG", true),
+            (&[flannel], "ETCD_CA_CERTIFICATE", true),
+            // The file is looked at when it is put in place: with a token it must bear the name.
+            (&[admin], "ETCD_ADMIN_CERTIFICATE", false),
+            (&[ETCDS_OWN, old], "", false),
+            (&[ETCDS_OWN, flannel], "", false),
+            (&[ETCDS_OWN, admin], "", false),
+        ] {
+            let warned: Vec<_> = spec(changes).unwrap().warnings.into_iter().map(|one| one.parameter).collect();
+            assert_eq!(warned.join(" "), named, "{changes:?}");
+            let with_token: Vec<_> = changes.iter().copied().chain([TOKEN]).collect();
+            let found = mistakes(&with_token);
+            assert_eq!(found.len(), usize::from(refused), "{changes:?}: {found:?}");
+            assert!(found.iter().all(|one| one.starts_with(named) && one.contains("BOOTSTRAP_TOKEN")), "{found:?}");
+        }
+        let worker = spec(&[WORKER, old]).unwrap();
+        assert_eq!(worker.warnings, [], "a worker has no etcd");
+    }
+
+    #[test]
+    fn keys_of_service_accounts_belong_together() {
+        let (one, other) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
+        for (public, right) in [(&one, true), (&other, false)] {
+            let public = public.public_pem();
+            let pair = [("KUBE_SERVICE_ACCOUNT_KEY", public.as_str()), ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", one.to_pem())];
+            let found = mistakes(&[&pair]);
+            assert_eq!(found.is_empty(), right, "{found:?}");
+            assert!(
+                found.iter().all(|one| one.starts_with("KUBE_SERVICE_ACCOUNT_KEY: is not that of") && !one.contains("BEGIN"))
+            );
+        }
+    }
+
+    /// What Kubernetes reads as a public key: keyutil's ParsePublicKeysPEM.
+    #[test]
+    fn an_ec_key_verifies_tokens_in_one_form_only() {
+        let sec1 = PrivateKey::generate().unwrap().to_pem().to_owned();
+        let pkcs8 = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let rsa = crate::certificates::fixtures::rsa_pkcs8();
+        let pair = [("KUBE_SERVICE_ACCOUNT_KEY", "/given/sa.pub"), ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", pkcs8.as_str())];
+        let (in_pkcs8, unusable) = ("SERVER_KEY: is an EC key in PKCS#8", "SERVER_KEY: is an EC key, which 1.5 cannot use");
+        for (tag, key, more, expected) in [
+            ("v1.28.9", &pkcs8, &[][..], Some(in_pkcs8)),
+            ("v1.28.9", &pkcs8, &pair, None),
+            ("v1.28.9", &sec1, &[], None),
+            ("v1.28.9", &rsa, &[], None),
+            ("v1.5.3", &pkcs8, &[], Some(unusable)),
+            ("v1.5.3", &sec1, &[], Some(unusable)),
+            ("v1.5.3", &rsa, &[], None),
+        ] {
+            let found = mistakes(&[EVERY_PAIR, &[("KUBE_TAG", tag), ("SERVER_KEY", key)], more]);
+            assert_eq!(found.len(), usize::from(expected.is_some()), "{tag} {expected:?}: {found:?}");
+            assert!(found.iter().all(|one| one.starts_with(expected.unwrap())), "{tag} {expected:?}: {found:?}");
+        }
+        let found = mistakes(&[&pair, &[("KUBE_TAG", "v1.5.3")]]);
+        assert!(found.len() == 1 && found[0].starts_with("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is an EC key"), "{found:?}");
+    }
+
+    #[test]
+    fn a_kube_proxy_that_keeps_an_old_certificate_is_said() {
+        for (tag, expected) in [("v1.12.3", 1), ("v1.17.3", 1), ("v1.18.3", 0)] {
+            for (source, expected) in [("bootstrap", expected), ("given", 0)] {
+                let found = spec(&[WORKER, &[("CERTIFICATES", source), ("KUBE_TAG", tag)]]).unwrap().warnings;
+                assert_eq!(found.len(), expected, "{tag} {source}: {found:?}");
+                assert!(found.iter().all(|one| one.remedy.contains("kube-proxy.service")), "{found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_kubelet_whose_certificate_names_no_address_is_said() {
+        let nowhere: &[(&str, &str)] = &[("KUBE_NODE_IP", "")];
+        let bootstrap: &[(&str, &str)] = &[("CERTIFICATES", "bootstrap")];
+        for (changes, expected) in [
+            (&[MAGNUM, WORKER, nowhere][..], &["KUBE_NODE_IP"][..]),
+            (&[MAGNUM, WORKER], &[]),
+            (&[WORKER, nowhere], &[]),
+            (&[WORKER, nowhere, bootstrap], &[]),
+        ] {
+            let found = spec(changes).unwrap().warnings;
+            assert_eq!(found.iter().map(|one| one.parameter.as_str()).collect::<Vec<_>>(), expected, "{changes:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_given_for_nothing_is_said() {
+        for (changes, expected) in [
+            (
+                &[WORKER, EVERY_PAIR][..],
+                &[
+                    "SERVER_CERTIFICATE",
+                    "ADMIN_CERTIFICATE",
+                    "CONTROLLER_MANAGER_CERTIFICATE",
+                    "SCHEDULER_CERTIFICATE",
+                    "FRONT_PROXY_CERTIFICATE",
+                    "ETCD_SERVER_CERTIFICATE",
+                    "ETCD_ADMIN_CERTIFICATE",
+                ][..],
+            ),
+            (&[&[("FLANNELD_CERTIFICATE", "/given/a.crt"), ("FLANNELD_KEY", "/given/a.key")]], &["FLANNELD_CERTIFICATE"]),
+            (&[ETCDS_OWN, &[("KUBE_TAG", "v1.3.3"), ("CERT_MANAGER_API", "True")]], &["CERT_MANAGER_API"]),
+            (
+                &[THREE, &[("ETCD_INITIAL_CLUSTER", ""), ("ETCD_DISCOVERY_URL", "https://discovery.example.org/0f1e")]],
+                &["KUBE_SERVICE_ACCOUNT_PRIVATE_KEY"],
+            ),
+        ] {
+            let warned: Vec<_> = spec(changes).unwrap().warnings.into_iter().map(|one| one.parameter).collect();
+            assert_eq!(warned, expected, "{changes:?}");
+        }
+    }
+}

@@ -1,0 +1,584 @@
+//! Options of components that need the image's leave: those that take the place of what the agent sets for safety, and those by which
+//! code or another master of the component comes from a parameter.
+//!
+//! One table, by component. What is not in it is the cluster's own affair. etcd, flanneld and the container runtimes take no options
+//! from parameters at all. `[node] allow_options` in agent.toml lists what an image lets pass, each as `COMPONENT:--flag`.
+
+use crate::kubernetes::parameters::read::{Mistake, Parameters};
+use crate::kubernetes::reading::node::role;
+use crate::kubernetes::spec::cluster::Options;
+use crate::kubernetes::versions::{Component, Minor, given, items, port};
+
+/// The group of deployments that is parameters and no code.
+const NODE_GROUP: &str = "kubernetes-node";
+/// What a parameter that names static pods is called in the list.
+const STATIC_PODS: &str = "kubelet:--manifest-url";
+
+/// What an image lets the metadata decide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leave {
+    /// None: everything.
+    options: Option<Vec<String>>,
+    /// Whether groups of deployments that are code are allowed, so that a static pod brings nothing that a script could not.
+    code: bool,
+}
+
+impl Leave {
+    /// As the settings say: `[deploy] groups` and `[node] allow_options`.
+    #[must_use]
+    pub fn of(groups: Option<&[String]>, options: &[String]) -> Self {
+        let code = groups.is_none_or(|groups| groups.iter().any(|group| group != NODE_GROUP));
+        Self { options: Some(options.to_vec()), code }
+    }
+
+    /// For a look at what was accepted before: a node in place is compared with its parameters, whatever a newer image allows.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self { options: None, code: true }
+    }
+
+    fn allows(&self, option: &str) -> bool {
+        self.options.as_ref().is_none_or(|options| options.iter().any(|one| one == option))
+    }
+}
+
+/// Whether a value takes safety away.
+type Harms = fn(Minor, &str) -> bool;
+type Row = (&'static [Component], &'static [&'static str], Harms, &'static str);
+
+const KUBELET: &[Component] = &[Component::Kubelet];
+const PROXY: &[Component] = &[Component::Proxy];
+const API_SERVER: &[Component] = &[Component::ApiServer];
+const MANAGER: &[Component] = &[Component::ControllerManager];
+const SCHEDULER: &[Component] = &[Component::Scheduler];
+/// They ask the API server who a client is and what it may do.
+const DELEGATING: &[Component] = &[Component::ControllerManager, Component::Scheduler];
+/// All whose flags come from one library: a server's certificate, the log's files.
+const SERVING: &[Component] = &[Component::ApiServer, Component::ControllerManager, Component::Scheduler];
+const ALL: &[Component] = &Component::ALL;
+
+const ALWAYS: Harms = |_, _| true;
+const UNLESS_TRUE: Harms = |_, value| truth(value) != Some(true);
+const UNLESS_FALSE: Harms = |_, value| truth(value) != Some(false);
+const UNLESS_ZERO: Harms = |_, value| value != "0";
+const UNLESS_A_LOG: Harms = |_, value| !is_log(value);
+const UNLESS_LOOPBACK: Harms = |_, value| !matches!(value, "127.0.0.1" | "::1");
+
+const OBEYS: &str = "the agent says which API server it obeys, and as whom";
+const FILE: &str = "the agent writes the file that this one would take the place of";
+const CODE: &str = "it brings pods or programs that no API server checked";
+const UNKNOWN: &str = "the agent lets nobody in who is not known";
+const ANYTHING: &str = "the agent has every request authorized";
+const TRUST: &str = "the agent says by which authority or key others are verified";
+const OPEN: &str = "the agent opens no port that anybody may read or use";
+const OWN_STATE: &str = "the guard of copied disks looks for its keys where the agent lets them lie";
+const OF_ETCD: &str = "the agent says where etcd is, and verifies it";
+const WRITES: &str =
+    "it makes the component write to the node, where a file may become code: only a plain path below /var/log is free";
+const ENDS: &str = "it writes a file anywhere on the node, and ends";
+const NODES: &str = "NodeRestriction keeps a node from speaking for others";
+const ADMITS: &str = "the agent says what the API server admits";
+const NAMES: &str = "the agent says who may tell the name and the groups of a user";
+
+/// Each option that needs leave, with what it would take the place of.
+const GUARDED: [Row; 41] = [
+    (KUBELET, &["config", "config-dir", "init-config-dir", "dynamic-config-dir"], ALWAYS, FILE),
+    (
+        KUBELET,
+        &["kubeconfig", "bootstrap-kubeconfig", "experimental-bootstrap-kubeconfig", "api-servers", "auth-path"],
+        ALWAYS,
+        OBEYS,
+    ),
+    (
+        KUBELET,
+        &[
+            "pod-manifest-path",
+            "manifest-url",
+            "manifest-url-header",
+            "bootstrap-checkpoint-path",
+            "experimental-mounter-path",
+            "rkt-path",
+            "rkt-stage1-image",
+            "volume-plugin-dir",
+            "network-plugin-dir",
+            "cni-bin-dir",
+            "cni-conf-dir",
+            "image-credential-provider-bin-dir",
+            "image-credential-provider-config",
+        ],
+        ALWAYS,
+        CODE,
+    ),
+    (KUBELET, &["anonymous-auth"], UNLESS_FALSE, UNKNOWN),
+    (KUBELET, &["authorization-mode"], |_, value| value != "Webhook", ANYTHING),
+    (KUBELET, &["client-ca-file"], ALWAYS, TRUST),
+    (KUBELET, &["read-only-port", "cadvisor-port"], UNLESS_ZERO, OPEN),
+    (KUBELET, &["root-dir", "cert-dir"], ALWAYS, OWN_STATE),
+    (KUBELET, &["lock-file", "cni-cache-dir", "experimental-dockershim-root-directory"], UNLESS_A_LOG, WRITES),
+    (ALL, &["log-dir", "log-file"], UNLESS_A_LOG, WRITES),
+    (SERVING, &["cert-dir"], UNLESS_A_LOG, WRITES),
+    (PROXY, &["config"], ALWAYS, FILE),
+    (PROXY, &["kubeconfig", "master"], ALWAYS, OBEYS),
+    (&[Component::Proxy, Component::Scheduler], &["write-config-to"], ALWAYS, ENDS),
+    // `-` is the standard output.
+    (API_SERVER, &["audit-log-path"], |_, value| value != "-" && !is_log(value), WRITES),
+    // The API server makes the key that it does not find there.
+    (API_SERVER, &["ssh-keyfile", "debug-socket-path"], UNLESS_A_LOG, WRITES),
+    (API_SERVER, &["anonymous-auth"], |minor, value| minor.number() < 6 && truth(value) != Some(false), UNKNOWN),
+    (API_SERVER, &["insecure-allow-any-token"], UNLESS_FALSE, UNKNOWN),
+    (API_SERVER, &["authorization-mode"], weaker_modes, ANYTHING),
+    (
+        API_SERVER,
+        &[
+            "authorization-config",
+            "authorization-policy-file",
+            "authorization-rbac-super-user",
+            "authorization-webhook-config-file",
+        ],
+        ALWAYS,
+        ANYTHING,
+    ),
+    (
+        API_SERVER,
+        &["enable-admission-plugins", "admission-control"],
+        // Below 1.7 there is no such plugin.
+        |minor, value| minor.number() >= 7 && !items(value).is_some_and(|plugins| plugins.contains(&"NodeRestriction")),
+        NODES,
+    ),
+    (
+        API_SERVER,
+        &["disable-admission-plugins"],
+        |_, value| items(value).is_none_or(|plugins| plugins.contains(&"NodeRestriction")),
+        NODES,
+    ),
+    (API_SERVER, &["admission-control-config-file"], ALWAYS, ADMITS),
+    (API_SERVER, &["client-ca-file", "kubelet-certificate-authority", "peer-ca-file", "tls-ca-file"], ALWAYS, TRUST),
+    (
+        API_SERVER,
+        &[
+            "authentication-config",
+            "authentication-token-webhook-config-file",
+            "experimental-keystone-url",
+            "experimental-keystone-ca-file",
+            "oidc-ca-file",
+            "oidc-client-id",
+            "oidc-groups-claim",
+            "oidc-groups-prefix",
+            "oidc-issuer-url",
+            "oidc-required-claim",
+            "oidc-signing-algs",
+            "oidc-username-claim",
+            "oidc-username-prefix",
+            "requestheader-uid-headers",
+        ],
+        ALWAYS,
+        NAMES,
+    ),
+    (
+        SERVING,
+        &[
+            "requestheader-allowed-names",
+            "requestheader-client-ca-file",
+            "requestheader-extra-headers-prefix",
+            "requestheader-group-headers",
+            "requestheader-username-headers",
+        ],
+        ALWAYS,
+        NAMES,
+    ),
+    (DELEGATING, &["authentication-skip-lookup"], UNLESS_FALSE, NAMES),
+    (DELEGATING, &["authorization-always-allow-paths"], more_than_health, ANYTHING),
+    (API_SERVER, &["token-auth-file", "basic-auth-file"], ALWAYS, TRUST),
+    (API_SERVER, &["service-account-key-file", "service-account-signing-key-file"], ALWAYS, TRUST),
+    (API_SERVER, &["service-account-lookup", "kubelet-https"], UNLESS_TRUE, TRUST),
+    (API_SERVER, &["insecure-port", "port"], UNLESS_ZERO, OPEN),
+    (API_SERVER, &["insecure-bind-address", "address"], UNLESS_LOOPBACK, OPEN),
+    (API_SERVER, &["secure-port"], |_, value| port(value).is_none_or(|port| port == 0), OPEN),
+    (API_SERVER, &["etcd-servers", "etcd-servers-overrides", "etcd-cafile", "etcd-certfile", "etcd-keyfile"], ALWAYS, OF_ETCD),
+    (MANAGER, &["kubeconfig", "master", "authentication-kubeconfig", "authorization-kubeconfig"], ALWAYS, OBEYS),
+    (
+        MANAGER,
+        &[
+            "client-ca-file",
+            "root-ca-file",
+            "service-account-private-key-file",
+            "cluster-signing-cert-file",
+            "cluster-signing-key-file",
+            "cluster-signing-kube-apiserver-client-cert-file",
+            "cluster-signing-kube-apiserver-client-key-file",
+            "cluster-signing-kubelet-client-cert-file",
+            "cluster-signing-kubelet-client-key-file",
+            "cluster-signing-kubelet-serving-cert-file",
+            "cluster-signing-kubelet-serving-key-file",
+            "cluster-signing-legacy-unknown-cert-file",
+            "cluster-signing-legacy-unknown-key-file",
+        ],
+        ALWAYS,
+        TRUST,
+    ),
+    (MANAGER, &["flex-volume-plugin-dir"], ALWAYS, CODE),
+    (MANAGER, &["use-service-account-credentials"], UNLESS_TRUE, ANYTHING),
+    (MANAGER, &["insecure-experimental-approve-all-kubelet-csrs-for-group"], ALWAYS, UNKNOWN),
+    (
+        SCHEDULER,
+        &["kubeconfig", "master", "config", "authentication-kubeconfig", "authorization-kubeconfig", "client-ca-file"],
+        ALWAYS,
+        OBEYS,
+    ),
+];
+
+/// What the parameters ask for without the image's leave.
+pub(in crate::kubernetes) fn mistakes(parameters: &Parameters, leave: &Leave) -> Vec<Mistake> {
+    let Some(minor) = parameters.get("KUBE_TAG").and_then(Minor::of_tag) else { return Vec::new() };
+    let mut mistakes = Vec::new();
+    // What no unit of the node reads does no harm.
+    let role = role(parameters);
+    for component in Options::COMPONENTS.into_iter().filter(|component| Options::are_read(*component, role)) {
+        let name = Options::parameter(component);
+        for (flag, value) in given(parameters.get(name).unwrap_or_default()) {
+            let Some(why) = harm(component, minor, &flag, &value, parameters.is_true("TLS_DISABLED")) else { continue };
+            let option = format!("{component}:--{flag}");
+            if !leave.allows(&option)
+                && !mistakes.iter().any(|one: &Mistake| one.parameter == name && one.problem.contains(&option))
+            {
+                mistakes.push(refused(
+                    name,
+                    format!("holds --{flag}, for which the image gives no leave ({option})"),
+                    why,
+                    &option,
+                ));
+            }
+        }
+    }
+    if parameters.given("STATIC_POD_URL").is_some() && !leave.code && !leave.allows(STATIC_PODS) {
+        let problem = format!("is given, and the image lets metadata bring no code ({STATIC_PODS})");
+        mistakes.push(refused("STATIC_POD_URL", problem, CODE, STATIC_PODS));
+    }
+    mistakes
+}
+
+fn refused(name: &str, problem: String, why: &str, option: &str) -> Mistake {
+    let remedy = format!("leave it out, or have the image allow it: [node] allow_options = [\"{option}\"] in agent.toml");
+    Mistake::general(name, problem, why.to_owned(), remedy)
+}
+
+/// What a flag with this value would take the place of. Without TLS the API is open as it is.
+fn harm(component: Component, minor: Minor, flag: &str, value: &str, plain: bool) -> Option<&'static str> {
+    let row = GUARDED.iter().find(|(of, flags, ..)| of.contains(&component) && flags.contains(&flag));
+    row.filter(|(_, _, harms, why)| harms(minor, value) && !(plain && component == Component::ApiServer && *why == OPEN))
+        .map(|(.., why)| *why)
+}
+
+/// From 1.6 on the agent asks for RBAC, from 1.7 on for the authorizer of nodes, too. A mode that is not in the list of those that
+/// take nothing away needs leave: the policy of ABAC and the webhook's address are guarded by rows of their own.
+fn weaker_modes(minor: Minor, value: &str) -> bool {
+    let Some(modes) = items(value) else { return true };
+    modes.iter().any(|mode| !matches!(*mode, "Node" | "RBAC" | "ABAC" | "Webhook" | "AlwaysDeny"))
+        || (minor.number() >= 6 && !modes.contains(&"RBAC"))
+        || (minor.number() >= 7 && !modes.contains(&"Node"))
+}
+
+/// Whether anybody may ask for more than how the component is.
+fn more_than_health(_: Minor, value: &str) -> bool {
+    items(value).is_none_or(|paths| paths.iter().any(|path| !matches!(*path, "/healthz" | "/livez" | "/readyz")))
+}
+
+/// Whether a path is /var/log or lies below it as it is written, with nothing that a component or the kernel would have to resolve.
+fn is_log(path: &str) -> bool {
+    let Some(rest) = path.strip_prefix("/var/log") else { return false };
+    rest.is_empty() || rest.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
+}
+
+/// As Go's strconv.ParseBool reads it.
+fn truth(value: &str) -> Option<bool> {
+    match value {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::fixtures::parameters;
+    use crate::kubernetes::versions::{Standing, flag};
+
+    fn found(changes: &[(&str, &str)], leave: &Leave) -> Vec<String> {
+        mistakes(&parameters(changes), leave).iter().map(ToString::to_string).collect()
+    }
+
+    fn none() -> Leave {
+        Leave::of(None, &[])
+    }
+
+    #[test]
+    fn what_takes_safety_away_needs_leave_and_nothing_else_does() {
+        for (tag, name, options, refused) in [
+            (
+                "v1.28.9",
+                "KUBELET_OPTIONS",
+                "--config=/x --authorization-mode=AlwaysAllow",
+                "kubelet:--config kubelet:--authorization-mode",
+            ),
+            ("v1.28.9", "KUBELET_OPTIONS", "--authorization_mode AlwaysAllow", "kubelet:--authorization-mode"),
+            ("v1.28.9", "KUBELET_OPTIONS", "--anonymous-auth", "kubelet:--anonymous-auth"),
+            ("v1.28.9", "KUBELET_OPTIONS", "--anonymous-auth=F --read-only-port=0 --authorization-mode=Webhook --v=4", ""),
+            ("v1.28.9", "KUBELET_OPTIONS", "--read-only-port=10255", "kubelet:--read-only-port"),
+            ("v1.28.9", "KUBELET_OPTIONS", "--node-labels=config=x --max-pods=50 --eviction-hard=memory.available<1Gi", ""),
+            (
+                "v1.28.9",
+                "KUBELET_OPTIONS",
+                "--manifest-url=http://192.0.2.9/p --pod-manifest-path=/x",
+                "kubelet:--manifest-url kubelet:--pod-manifest-path",
+            ),
+            ("v1.28.9", "KUBELET_OPTIONS", "--kubeconfig=/x --kubeconfig=/y", "kubelet:--kubeconfig"),
+            ("v1.28.9", "KUBEPROXY_OPTIONS", "--config=/x --metrics-bind-address=0.0.0.0", "kube-proxy:--config"),
+            ("v1.28.9", "KUBEAPI_OPTIONS", "--authorization-mode=Node,RBAC,Webhook --anonymous-auth=true --v=2", ""),
+            ("v1.28.9", "KUBEAPI_OPTIONS", "--authorization-mode=RBAC", "kube-apiserver:--authorization-mode"),
+            ("v1.28.9", "KUBEAPI_OPTIONS", "--authorization-mode=Node,RBAC,AlwaysAllow", "kube-apiserver:--authorization-mode"),
+            ("v1.5.3", "KUBEAPI_OPTIONS", "--authorization-mode=ABAC --anonymous-auth=true", "kube-apiserver:--anonymous-auth"),
+            ("v1.28.9", "KUBEAPI_OPTIONS", "--enable-admission-plugins=NodeRestriction,AlwaysPullImages", ""),
+            (
+                "v1.28.9",
+                "KUBEAPI_OPTIONS",
+                "--enable-admission-plugins=AlwaysPullImages",
+                "kube-apiserver:--enable-admission-plugins",
+            ),
+            (
+                "v1.28.9",
+                "KUBEAPI_OPTIONS",
+                "--disable-admission-plugins=NodeRestriction",
+                "kube-apiserver:--disable-admission-plugins",
+            ),
+            ("v1.28.9", "KUBEAPI_OPTIONS", "--disable-admission-plugins=DefaultStorageClass", ""),
+            ("v1.15.3", "KUBEAPI_OPTIONS", "--insecure-port=0 --insecure-bind-address=127.0.0.1 --service-account-lookup", ""),
+            (
+                "v1.15.3",
+                "KUBEAPI_OPTIONS",
+                "--insecure-port=8080 --insecure-bind-address=0.0.0.0",
+                "kube-apiserver:--insecure-port kube-apiserver:--insecure-bind-address",
+            ),
+            (
+                "v1.28.9",
+                "KUBEAPI_OPTIONS",
+                "--etcd-servers=http://192.0.2.9:2379 --etcd-compaction-interval=1m",
+                "kube-apiserver:--etcd-servers",
+            ),
+            (
+                "v1.28.9",
+                "KUBECONTROLLER_OPTIONS",
+                "--use-service-account-credentials=false --leader-elect=false",
+                "kube-controller-manager:--use-service-account-credentials",
+            ),
+            ("v1.28.9", "KUBESCHEDULER_OPTIONS", "--config=/x --v=4", "kube-scheduler:--config"),
+        ] {
+            let changes = [("KUBE_TAG", tag), (name, options)];
+            let said = found(&changes, &none());
+            let expected: Vec<&str> = refused.split(' ').filter(|option| !option.is_empty()).collect();
+            assert_eq!(said.len(), expected.len(), "{name} {options}: {said:?}");
+            for (line, option) in said.iter().zip(&expected) {
+                assert!(line.starts_with(&format!("{name}: holds --")) && line.contains(option), "{line}");
+                assert!(line.contains(&format!("allow_options = [\"{option}\"]")), "{line}");
+            }
+            let allowed: Vec<String> = expected.iter().map(|&option| option.to_owned()).collect();
+            assert_eq!(found(&changes, &Leave::of(None, &allowed)), Vec::<String>::new());
+            assert_eq!(found(&changes, &Leave::everything()), Vec::<String>::new());
+        }
+        let worker = [("ROLE", "minion"), ("KUBEAPI_OPTIONS", "--token-auth-file=/x"), ("KUBELET_OPTIONS", "--config=/x")];
+        let said = found(&worker, &none());
+        assert!(said.len() == 1 && said[0].starts_with("KUBELET_OPTIONS"), "{said:?}");
+        let plain = [("KUBE_TAG", "v1.15.3"), ("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080")];
+        let changes = [&plain[..], &[("KUBEAPI_OPTIONS", "--insecure-bind-address=192.0.2.11")]].concat();
+        assert_eq!(found(&changes, &none()), Vec::<String>::new());
+    }
+
+    /// Whether each value of these options needs leave on a master of 1.28, or of another release.
+    fn needs_leave(rows: &[(&str, &str, &str, bool)]) {
+        for (tag, name, options, refused) in rows {
+            let said = found(&[("KUBE_TAG", tag), (name, options)], &none());
+            assert_eq!(!said.is_empty(), *refused, "{tag} {name} {options}: {said:?}");
+        }
+    }
+
+    /// pflag reads a list as a line of CSV, in which `"AlwaysAllow"` is AlwaysAllow; and what no list of good modes has is none.
+    #[test]
+    fn a_list_is_judged_as_the_component_reads_it() {
+        let api = "KUBEAPI_OPTIONS";
+        needs_leave(&[
+            ("v1.28.9", api, r#"'--authorization-mode=Node,RBAC,"AlwaysAllow"'"#, true),
+            ("v1.28.9", api, r#"'--authorization-mode="Node","RBAC"'"#, true),
+            ("v1.28.9", api, r#"'--authorization-mode="Node,RBAC"'"#, true),
+            ("v1.28.9", api, "--authorization-mode=Node,RBAC,Webhook", false),
+            ("v1.28.9", api, "--authorization-mode=Node,RBAC,ABAC,AlwaysDeny", false),
+            ("v1.28.9", api, "--authorization-mode=Node,RBAC,alwaysallow", true),
+            ("v1.28.9", api, "'--authorization-mode=Node,RBAC, AlwaysAllow'", true),
+            ("v1.28.9", api, "--authorization-mode=Node,RBAC,Someday", true),
+            ("v1.28.9", api, "--authorization-mode=", true),
+            ("v1.28.9", api, r#"'--disable-admission-plugins="NodeRestriction"'"#, true),
+            ("v1.28.9", api, r#"'--disable-admission-plugins=DefaultStorageClass,"NodeRestriction"'"#, true),
+            ("v1.28.9", api, "--disable-admission-plugins=DefaultStorageClass", false),
+            ("v1.28.9", api, r#"'--enable-admission-plugins="A,NodeRestriction"'"#, true),
+            ("v1.8.0", api, r#"'--admission-control="A",NodeRestriction'"#, true),
+        ]);
+    }
+
+    /// OpenID Connect, webhooks and proxies that vouch for others name users and groups, system:masters among them.
+    #[test]
+    fn who_names_users_and_groups_needs_leave() {
+        let (api, manager, scheduler) = ("KUBEAPI_OPTIONS", "KUBECONTROLLER_OPTIONS", "KUBESCHEDULER_OPTIONS");
+        needs_leave(&[
+            ("v1.28.9", api, "--oidc-issuer-url=https://issuer.example.org", true),
+            ("v1.28.9", api, "--oidc-client-id x", true),
+            ("v1.28.9", api, "--oidc_groups_claim=groups", true),
+            ("v1.30.0", api, "--authentication-config=/etc/kubernetes/x", true),
+            ("v1.30.0", api, "--authorization-config=/etc/kubernetes/x", true),
+            ("v1.28.9", api, "--authentication-token-webhook-config-file=/etc/kubernetes/x", true),
+            ("v1.28.9", api, "--authentication-token-webhook-cache-ttl=1m", false),
+            ("v1.28.9", api, "--authorization-webhook-config-file=/etc/kubernetes/x", true),
+            ("v1.28.9", api, "--requestheader-group-headers=X-Group", true),
+            ("v1.28.9", api, "--admission-control-config-file=/etc/kubernetes/x", true),
+            ("v1.9.1", api, "--experimental-keystone-url=https://192.0.2.9:5000", true),
+            ("v1.28.9", manager, "--requestheader-client-ca-file=/x", true),
+            ("v1.28.9", manager, "--authentication-skip-lookup", true),
+            ("v1.28.9", manager, "--authentication-skip-lookup=false", false),
+            ("v1.28.9", manager, "--authorization-always-allow-paths=/healthz,/readyz,/livez", false),
+            ("v1.28.9", manager, "--authorization-always-allow-paths=/healthz,/metrics", true),
+            ("v1.28.9", manager, "--cluster-signing-kubelet-client-key-file=/x", true),
+            ("v1.28.9", scheduler, "--authorization-always-allow-paths=/*", true),
+            ("v1.28.9", scheduler, r#"'--authorization-always-allow-paths="/debug/pprof"'"#, true),
+            ("v1.28.9", scheduler, "--authentication-kubeconfig=/x", true),
+            ("v1.28.9", scheduler, "--requestheader-username-headers=X-User", true),
+        ]);
+    }
+
+    /// A log holds what its writer was told, so a log at the right place is a script.
+    #[test]
+    fn what_a_component_writes_stays_below_var_log() {
+        for (tag, name, flag) in [
+            ("v1.25.3", "KUBELET_OPTIONS", "log-file"),
+            ("v1.25.3", "KUBELET_OPTIONS", "log-dir"),
+            ("v1.28.9", "KUBELET_OPTIONS", "lock-file"),
+            ("v1.23.3", "KUBELET_OPTIONS", "cni-cache-dir"),
+            ("v1.25.3", "KUBEPROXY_OPTIONS", "log-file"),
+            ("v1.28.9", "KUBEAPI_OPTIONS", "audit-log-path"),
+            ("v1.28.9", "KUBEAPI_OPTIONS", "cert-dir"),
+            ("v1.30.0", "KUBEAPI_OPTIONS", "debug-socket-path"),
+            ("v1.25.3", "KUBECONTROLLER_OPTIONS", "log-dir"),
+            ("v1.28.9", "KUBECONTROLLER_OPTIONS", "cert-dir"),
+            ("v1.25.3", "KUBESCHEDULER_OPTIONS", "log-file"),
+        ] {
+            for (path, refused) in [
+                ("/etc/profile.d/x.sh", true),
+                ("/var/log/kubernetes/x.log", false),
+                ("/var/log", false),
+                ("/var/log/../../etc/profile.d/x.sh", true),
+                ("/var/log/./x", true),
+                ("/var/log//x", true),
+                ("/var/logs/x", true),
+                ("//var/log/x", true),
+                ("var/log/x", true),
+                ("", true),
+            ] {
+                needs_leave(&[(tag, name, &format!("--{flag}={path}"), refused)]);
+            }
+        }
+        needs_leave(&[
+            ("v1.28.9", "KUBEAPI_OPTIONS", "--audit-log-path=-", false),
+            ("v1.28.9", "KUBEPROXY_OPTIONS", "--write-config-to=/var/log/x", true),
+            ("v1.28.9", "KUBESCHEDULER_OPTIONS", "--write-config-to=/var/log/x", true),
+        ]);
+    }
+
+    #[test]
+    fn directories_of_programs_need_leave() {
+        needs_leave(&[
+            ("v1.28.9", "KUBELET_OPTIONS", "--volume-plugin-dir=/x", true),
+            ("v1.28.9", "KUBELET_OPTIONS", "--image-credential-provider-bin-dir=/x", true),
+            ("v1.28.9", "KUBELET_OPTIONS", "--image-credential-provider-config=/x", true),
+            ("v1.20.1", "KUBELET_OPTIONS", "--cni-bin-dir=/x", true),
+            ("v1.28.9", "KUBECONTROLLER_OPTIONS", "--flex-volume-plugin-dir=/x", true),
+        ]);
+    }
+
+    /// pflag reads a number in any base.
+    #[test]
+    fn a_port_that_is_zero_in_another_way_is_none() {
+        for (value, refused) in
+            [("0", true), ("00", true), ("0x0", true), ("+0", true), ("-0", true), ("0_0", true), ("8443", false)]
+        {
+            needs_leave(&[("v1.18.2", "KUBEAPI_OPTIONS", &format!("--secure-port={value}"), refused)]);
+        }
+    }
+
+    /// A flag that names a file or a directory is guarded, or was looked at and is only read: one that comes anew fails here.
+    #[test]
+    fn every_flag_that_names_a_file_is_guarded_or_only_read() {
+        const ONLY_READ: [&str; 11] = [
+            "audit-policy-file",
+            "audit-webhook-config-file",
+            "boot-id-file",
+            "egress-selector-config-file",
+            "machine-id-file",
+            "policy-config-file",
+            "proxy-client-cert-file",
+            "proxy-client-key-file",
+            "tls-cert-file",
+            "tls-private-key-file",
+            "tracing-config-file",
+        ];
+        for (component, table) in [
+            (Component::Kubelet, include_str!("../versions/kubelet.txt")),
+            (Component::Proxy, include_str!("../versions/kube-proxy.txt")),
+            (Component::ApiServer, include_str!("../versions/kube-apiserver.txt")),
+            (Component::ControllerManager, include_str!("../versions/kube-controller-manager.txt")),
+            (Component::Scheduler, include_str!("../versions/kube-scheduler.txt")),
+        ] {
+            let names = table.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(' ').next());
+            let paths = ["file", "dir", "-path", "directory", "-to"];
+            for name in names.filter(|name| paths.iter().any(|end| name.ends_with(end)) && !ONLY_READ.contains(name)) {
+                let guarded = GUARDED.iter().any(|(of, flags, ..)| of.contains(&component) && flags.contains(&name));
+                assert!(guarded, "{component} --{name}");
+            }
+        }
+    }
+
+    /// SECURITY.md: an image whose groups bring no code gets none by a parameter either.
+    #[test]
+    fn static_pods_come_where_code_may_come_or_the_image_gives_leave() {
+        let changes = [("STATIC_POD_URL", "https://pods.example.org/x")];
+        let groups = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let leave = [STATIC_PODS.to_owned()];
+        for (groups, options, refused) in [
+            (None, &[][..], false),
+            (Some(groups(&["script", "kubernetes-node"])), &[], false),
+            (Some(groups(&["kubernetes-node"])), &[], true),
+            (Some(groups(&[])), &[], true),
+            (Some(groups(&["kubernetes-node"])), &leave, false),
+        ] {
+            let said = found(&changes, &Leave::of(groups.as_deref(), options));
+            assert_eq!(!said.is_empty(), refused, "{groups:?} {options:?}: {said:?}");
+        }
+    }
+
+    /// A name that no release has would guard nothing.
+    #[test]
+    fn every_guarded_option_is_a_flag_of_its_component() {
+        for (components, flags, ..) in &GUARDED {
+            for component in *components {
+                for name in *flags {
+                    assert!(is_flag(*component, name), "{component} --{name}");
+                    let rows = GUARDED.iter().filter(|(of, flags, ..)| of.contains(component) && flags.contains(name));
+                    assert_eq!(rows.count(), 1, "{component} --{name}: only the first row would be read");
+                }
+            }
+        }
+    }
+
+    fn is_flag(component: Component, name: &str) -> bool {
+        (2..=Minor::NEWEST.number()).any(|minor| {
+            let minor = Minor::of_tag(&format!("v1.{minor}.0")).unwrap();
+            flag(component, minor, name) == Standing::Known
+        })
+    }
+}

@@ -1,0 +1,424 @@
+//! Whether the programs that are installed take what the parameters ask of them, before anything is written or stopped.
+//!
+//! In: a rendered node, and what each of its programs says of its release. Out: a [`Verdict`] a program. Only what a release is
+//! known not to take is refused. Programs in containers (podman, system containers) are not asked: their release is that of an
+//! image, which `KUBE_TAG` itself names.
+
+use crate::desired::Desired;
+use crate::kubernetes::control_plane::{etcd, etcd_access};
+use crate::kubernetes::reading::node::NodeSpec;
+use crate::kubernetes::runtimes::docker;
+use crate::kubernetes::spec::cluster::{ClusterSpec, RuntimeKind};
+use crate::kubernetes::text::environment;
+use crate::kubernetes::versions::{CommandLine, Companion, Component, Minor, companion_flag, quoted, split};
+use crate::network::flannel::{self, Api, Version, version_of};
+use crate::storage::driver::{check_version, dropped_by};
+
+/// A program whose release matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The unit that runs it.
+    pub unit: &'static str,
+    /// Its file's name.
+    pub name: &'static str,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Kubernetes(Component),
+    Etcd,
+    Flanneld,
+    Docker,
+    Containerd,
+}
+
+/// All that are asked.
+const PROGRAMS: [Program; 9] = [
+    kubernetes("kube-apiserver.service", Component::ApiServer),
+    kubernetes("kube-controller-manager.service", Component::ControllerManager),
+    kubernetes("kube-scheduler.service", Component::Scheduler),
+    kubernetes("kubelet.service", Component::Kubelet),
+    kubernetes("kube-proxy.service", Component::Proxy),
+    Program { unit: "etcd.service", name: "etcd", kind: Kind::Etcd },
+    Program { unit: "flanneld.service", name: "flanneld", kind: Kind::Flanneld },
+    Program { unit: docker::UNIT, name: "dockerd", kind: Kind::Docker },
+    Program { unit: "containerd.service", name: "containerd", kind: Kind::Containerd },
+];
+
+const fn kubernetes(unit: &'static str, component: Component) -> Program {
+    Program { unit, name: component.as_str(), kind: Kind::Kubernetes(component) }
+}
+
+/// What is to be made of an installed program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// What it is known not to take: the node is not begun.
+    pub refused: Vec<String>,
+    /// What may be other than meant.
+    pub odd: Option<String>,
+    /// What the operator can do.
+    pub remedy: String,
+}
+
+impl Verdict {
+    fn odd(cause: String, remedy: String) -> Self {
+        Self { odd: Some(cause), remedy, ..Self::default() }
+    }
+
+    fn refused(cause: String, remedy: String) -> Self {
+        Self { refused: vec![cause], remedy, ..Self::default() }
+    }
+}
+
+/// The programs of a node's units, as far as it matters of which release they are.
+pub fn programs<'a>(spec: &'a NodeSpec, desired: &'a Desired) -> impl Iterator<Item = Program> + 'a {
+    let matters = |program: &Program| match program.kind {
+        Kind::Docker => dropped_by(spec.storage.driver).is_some(),
+        _ => spec.kubernetes.is_some(),
+    };
+    // One that is kept off is not run.
+    let is_there = |program: &Program| desired.units.iter().any(|unit| unit.name == program.unit && !unit.applies_files);
+    PROGRAMS.into_iter().filter(move |program| matters(program) && is_there(program))
+}
+
+/// Where a unit finds the program, by the text of its unit file or drop-in: a path, or a name that systemd looks up. None where
+/// the text runs nothing, or runs it elsewhere than on the host.
+#[must_use]
+pub fn command<'a>(program: &Program, text: &'a str) -> Option<&'a str> {
+    let line = text.lines().rev().find_map(|line| line.strip_prefix("ExecStart=").filter(|line| !line.is_empty()))?;
+    let name = |word: &'a str| word.rsplit('/').next().unwrap_or_default();
+    let mut words = line.trim_start_matches(['@', '-', ':', '+', '!', '|']).split([' ', '"', '\'', '=']);
+    let first = words.next()?;
+    if matches!(name(first), "podman" | "docker" | "runc" | "atomic" | "nerdctl" | "ctr") {
+        return None;
+    }
+    // A shell may stand before it: CentOS 7 starts etcd so.
+    std::iter::once(first).chain(words.filter(|word| word.starts_with('/'))).find(|word| name(word) == program.name)
+}
+
+/// What an installed program makes of what is asked of it. `said` is what it says of its release, `flanneld` the release of
+/// flannel that is installed, if that is known.
+#[must_use]
+pub fn judge(spec: &NodeSpec, desired: &Desired, program: &Program, said: &str, flanneld: Option<Version>) -> Verdict {
+    let name = program.name;
+    let Some(release) = version_of(said) else {
+        let cause = format!("`{name} --version` names no release: \"{}\"", said.trim().chars().take(80).collect::<String>());
+        return Verdict::odd(cause, format!("see what is installed as {name}; its flags are not checked"));
+    };
+    match (program.kind, &spec.kubernetes) {
+        (Kind::Kubernetes(component), Some(cluster)) => of_kubernetes(cluster, desired, program, component, release),
+        (Kind::Etcd, Some(cluster)) => of_etcd(cluster, desired, release, flanneld),
+        (Kind::Flanneld, Some(cluster)) => of_flanneld(cluster, desired, program, release),
+        (Kind::Containerd, Some(cluster)) => of_containerd(cluster, release),
+        (Kind::Docker, _) => of_docker(spec, release),
+        _ => Verdict::default(),
+    }
+}
+
+fn of_kubernetes(
+    cluster: &ClusterSpec,
+    desired: &Desired,
+    program: &Program,
+    component: Component,
+    (major, minor): Version,
+) -> Verdict {
+    let asked = cluster.minor;
+    if (major, minor) == (1, asked.number()) {
+        return Verdict::default();
+    }
+    let what = format!("{component} {major}.{minor} is installed, KUBE_TAG asks for {}", cluster.tag);
+    let remedy = format!("set KUBE_TAG to v{major}.{minor}, or take an image with {component} {asked}");
+    let Some(installed) = Minor::of_tag(&format!("v{major}.{minor}")) else { return Verdict::odd(what, remedy) };
+    let text = words(desired, program.unit).iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+    let checked = CommandLine::new(component, installed).options(&text);
+    let refused: Vec<String> = checked.mistakes.into_iter().map(|(cause, ..)| cause).collect();
+    if refused.is_empty() {
+        return Verdict::odd(format!("{what}; it takes every flag that is asked of it"), remedy);
+    }
+    Verdict { refused: vec![format!("{what}: {}", refused.join("; "))], odd: None, remedy }
+}
+
+/// Against an etcd that takes every client of its authority.
+const ETCD_REMEDY: &str =
+    "take an image with etcd 3.4 or later, or give etcd an authority of its own by ETCD_CA_CERTIFICATE and ETCD_CA_KEY";
+
+/// What etcd does not know of its environment it passes over: also that clients must show certificates, or that the v2 API is on.
+fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld: Option<Version>) -> Verdict {
+    let (major, minor) = release;
+    let remedy = format!("set ETCD_TAG to {major}.{minor}, or take an image with another etcd");
+    let installed = format!("etcd {major}.{minor} is installed");
+    let settings = desired.file(etcd::SETTINGS).map_or("", |file| file.content.as_str());
+    for key in settings.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key).filter(|key| *key != etcd::ENABLE_V2)
+    {
+        let flag = key.trim_start_matches("ETCD_").to_ascii_lowercase().replace('_', "-");
+        let gone = major >= 3 && companion_flag(Companion::Etcd, minor, &flag) == Some(false);
+        if gone || (release < etcd::TRUSTED_CA && key.ends_with("TRUSTED_CA_FILE")) {
+            return Verdict::refused(format!("{installed}, which passes over {key}"), remedy);
+        }
+    }
+    let unnamed = unnamed_clients(desired, release);
+    if let Some(cause) = unnamed.as_ref().filter(|_| cluster.lets_join_by_token()) {
+        return Verdict::refused(format!("{cause}; by BOOTSTRAP_TOKEN whoever has the token gets one"), ETCD_REMEDY.to_owned());
+    }
+    // flanneld itself says best by which API it asks.
+    let by_flannel = match flanneld {
+        Some(release) if cluster.has_flannel_unit() => flannel::api(release) == Api::V2,
+        _ => etcd::flannel_needs_v2(cluster),
+    };
+    let for_kubernetes = etcd::keeps_v2(cluster);
+    if for_kubernetes || by_flannel {
+        let who = if for_kubernetes { format!("Kubernetes {}", cluster.minor) } else { "flanneld".to_owned() };
+        let off = companion_flag(Companion::Etcd, minor, "enable-v2") == Some(false);
+        if major >= 3 && off {
+            let cause = format!("{installed}, which has no v2 API (no --enable-v2); {who} asks by that");
+            return Verdict::refused(
+                cause,
+                "take an image with etcd 3.5 or older, or with a flanneld of 0.18 or later".to_owned(),
+            );
+        }
+        if etcd::HIDDEN_V2.contains(&release) && variable(desired, etcd::SETTINGS, etcd::ENABLE_V2).is_none() {
+            let cause =
+                format!("{installed}, where the v2 API is off; {who} asks by that, and ETCD_TAG names a release where it is on");
+            return Verdict::refused(cause, remedy);
+        }
+    }
+    if let Some(cause) = unnamed {
+        return Verdict::odd(cause, ETCD_REMEDY.to_owned());
+    }
+    match etcd::asked(cluster) {
+        Some(asked) if asked != release => {
+            Verdict::odd(format!("{installed}, ETCD_TAG asks for {}.{}; it takes every setting", asked.0, asked.1), remedy)
+        }
+        _ => Verdict::default(),
+    }
+}
+
+/// What it means that the release does not ask clients for their name.
+fn unnamed_clients(desired: &Desired, (major, minor): Version) -> Option<String> {
+    variable(desired, etcd_access::FILE, etcd_access::CLIENT_VARIABLE)?;
+    let knows = major >= 3 && companion_flag(Companion::Etcd, minor, etcd_access::CLIENT_FLAG) != Some(false);
+    (!knows).then(|| {
+        let (variable, rule) = (etcd_access::CLIENT_VARIABLE, etcd_access::RULE);
+        format!("etcd {major}.{minor} is installed, which passes over {variable}: {rule}")
+    })
+}
+
+fn of_flanneld(cluster: &ClusterSpec, desired: &Desired, program: &Program, release: Version) -> Verdict {
+    let installed = format!("flanneld {}.{} is installed", release.0, release.1);
+    let asked = cluster.networks.flannel.tag.as_deref().and_then(version_of);
+    let remedy = format!("set FLANNEL_TAG to v{}.{}.0, or take an image with another flanneld", release.0, release.1);
+    let unknown: Vec<String> = words(desired, program.unit)
+        .into_iter()
+        .filter_map(|word| word.trim_start_matches('-').split('=').next().map(str::to_owned))
+        .filter(|flag| release.0 == 0 && companion_flag(Companion::Flanneld, release.1, flag) == Some(false))
+        .collect();
+    if !unknown.is_empty() {
+        return Verdict::refused(format!("{installed}, which has no flag -{}", unknown.join(", -")), remedy);
+    }
+    match asked {
+        Some(asked) if asked != release => {
+            Verdict::odd(format!("{installed}, FLANNEL_TAG asks for {}.{}", asked.0, asked.1), remedy)
+        }
+        _ => Verdict::default(),
+    }
+}
+
+fn of_containerd(cluster: &ClusterSpec, (major, minor): Version) -> Verdict {
+    let RuntimeKind::Containerd(asked, _) = cluster.runtime.kind else { return Verdict::default() };
+    let remedy = format!("set CONTAINERD_VERSION to {major}.{minor}.0, or take an image with containerd {asked}");
+    let what = format!("containerd {major}.{minor} is installed, and config.toml is to be written for containerd {asked}");
+    match major.cmp(&asked) {
+        std::cmp::Ordering::Less => Verdict::refused(format!("{what}, in a form that the older one refuses"), remedy),
+        std::cmp::Ordering::Equal => Verdict::default(),
+        std::cmp::Ordering::Greater => Verdict::odd(format!("{what}, in an old form that it still takes"), remedy),
+    }
+}
+
+fn of_docker(spec: &NodeSpec, release: Version) -> Verdict {
+    let Err(error) = check_version(spec.storage.driver, release) else { return Verdict::default() };
+    let cause = format!("{}; {}", error.cause(), error.broken_rule().unwrap_or_default());
+    Verdict::refused(cause, error.suggested_remedy().unwrap_or_default().to_owned())
+}
+
+/// The flags that a unit's program gets: the variables that its command line names, out of its environment files.
+fn words(desired: &Desired, unit: &str) -> Vec<String> {
+    let content = |path: &str| desired.file(path).map_or("", |file| file.content.as_str());
+    let drop_in = content(&format!("/etc/systemd/system/{unit}.d/50-heat-node-agent.conf"));
+    let command = drop_in.lines().rev().find_map(|line| line.strip_prefix("ExecStart=").filter(|line| !line.is_empty()));
+    let names = command.unwrap_or_default().split(' ').filter_map(|word| word.strip_prefix('$'));
+    let files: Vec<&str> = drop_in.lines().filter_map(|line| line.strip_prefix("EnvironmentFile=")).collect();
+    let value = |name: &str| files.iter().rev().find_map(|path| variable(desired, path, name)).unwrap_or_default();
+    names.flat_map(|name| split(&value(name)).unwrap_or_default()).collect()
+}
+
+/// What an environment file sets a variable to.
+fn variable(desired: &Desired, path: &str, name: &str) -> Option<String> {
+    desired.file(path)?.content.lines().find_map(|line| environment::value(line, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::fixtures::{MINORS, spec};
+    use crate::kubernetes::{Facts, render};
+
+    fn verdict(changes: &[(&str, &str)], name: &str, said: &str, flanneld: Option<Version>) -> Verdict {
+        let spec = spec(changes);
+        let desired = render(&spec, &Facts::default());
+        let program =
+            programs(&spec, &desired).find(|program| program.name == name).unwrap_or_else(|| panic!("no {name}: {changes:?}"));
+        judge(&spec, &desired, &program, said, flanneld)
+    }
+
+    #[test]
+    fn what_a_release_is_known_not_to_take_is_refused_and_nothing_else() {
+        const FITS: &str = "";
+        const TOKEN: (&str, &str) = ("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef");
+        const OWN: [(&str, &str); 2] = [("ETCD_CA_CERTIFICATE", "/given/etcd-ca.crt"), ("ETCD_CA_KEY", "/given/etcd-ca.key")];
+        let (old, new) = ("Kubernetes v1.20.15\n", "Kubernetes v1.31.2");
+        let (asked_old, asked_new) = (("KUBE_TAG", "v1.20.4"), ("KUBE_TAG", "v1.31.0"));
+        let containerd = [("CONTAINER_RUNTIME", "containerd"), ("CONTAINERD_VERSION", "2.0.1")];
+        let pool =
+            [asked_old, ("DOCKER_STORAGE_DRIVER", "devicemapper"), ("DOCKER_VOLUME", "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4")];
+        let flannel = ("KUBE_TAG", "v1.9.6");
+        // What is asked, the program, what it says, the release of flannel; "refused: " or "odd: ", and words of why.
+        for (changes, name, said, flanneld, expected) in [
+            (&[asked_new][..], "kube-apiserver", new, None, FITS),
+            (&[asked_new], "kube-scheduler", "Kubernetes v1.30.9", None, "odd: it takes every flag"),
+            (&[asked_new], "kubelet", "sorry\n", None, "odd: names no release"),
+            (
+                &[asked_new, ("KUBEAPI_OPTIONS", "--shutdown-send-retry-after=true")],
+                "kube-apiserver",
+                old,
+                None,
+                "refused: kube-apiserver 1.20 is installed, KUBE_TAG asks for v1.31.0: --shutdown-send-retry-after comes with kube-apiserver 1.23",
+            ),
+            (&[asked_old, ("CONTAINER_RUNTIME", "docker")], "kubelet", new, None, "refused: is gone: kubelet 1.23 is the last"),
+            (&[asked_old], "kube-proxy", "Kubernetes v0.19.3", None, "odd: kube-proxy 0.19 is installed"),
+            (&[asked_new], "etcd", "etcd Version: 3.4.23\nGit SHA: Not provided\n", None, FITS),
+            (&[asked_new, ("ETCD_TAG", "3.5.12")], "etcd", "etcd Version: 3.4.23", None, "odd: ETCD_TAG asks for 3.5"),
+            (&[asked_new], "etcd", "etcd Version: 3.3.25", None, "odd: ETCD_CLIENT_CERT_ALLOWED_HOSTNAME: any certificate"),
+            (&[asked_new, TOKEN], "etcd", "etcd Version: 3.3.25", None, "refused: passes over ETCD_CLIENT_CERT_ALLOWED_HOSTNAME"),
+            (&[asked_new, TOKEN], "etcd", "etcd Version: 3.4.0", None, FITS),
+            (&[asked_new, TOKEN, OWN[0], OWN[1]], "etcd", "etcd Version: 3.3.25", None, FITS),
+            (&[asked_new], "etcd", "etcd Version: 2.0.11", None, "refused: passes over ETCD_TRUSTED_CA_FILE"),
+            (&[("KUBE_TAG", "v1.1.8")], "etcd", "etcd Version: 3.5.0", None, "refused: passes over ETCD_CA_FILE"),
+            (&[flannel], "etcd", "etcd Version: 3.6.1", None, "refused: has no v2 API"),
+            (&[flannel], "etcd", "etcd Version: 3.6.1", Some((0, 20)), FITS),
+            (&[flannel], "etcd", "etcd Version: 3.4.23", Some((0, 9)), FITS),
+            (
+                &[flannel, ("ETCD_TAG", "3.3.10")],
+                "etcd",
+                "etcd Version: 3.4.23",
+                Some((0, 9)),
+                "refused: where the v2 API is off",
+            ),
+            (&[flannel, ("ETCD_TAG", "3.3.10")], "etcd", "etcd Version: 3.3.25", Some((0, 9)), FITS),
+            (&[flannel, ("FLANNEL_TAG", "v0.9.1")], "flanneld", "v0.9.0", None, FITS),
+            (&[flannel, ("FLANNEL_TAG", "v0.9.1")], "flanneld", "flannel v0.15.1", None, "odd: FLANNEL_TAG asks for 0.9"),
+            (
+                &containerd,
+                "containerd",
+                "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+b1",
+                None,
+                "refused: older",
+            ),
+            (&containerd, "containerd", "containerd containerd.io v2.1.3 dafea", None, FITS),
+            (&containerd[..1], "containerd", "containerd containerd.io v2.1.3 dafea", None, "odd: still takes"),
+            (&pool, "dockerd", "Docker version 25.0.3, build f417435", None, "refused: docker 25 dropped devicemapper"),
+            (&pool, "dockerd", "Docker version 20.10.24+dfsg1, build 297e128", None, FITS),
+        ] {
+            let found = verdict(changes, name, said, flanneld);
+            let text = match (&found.odd, found.refused.is_empty()) {
+                (Some(odd), true) => format!("odd: {odd}"),
+                (None, false) => format!("refused: {}", found.refused.join("; ")),
+                (None, true) => String::new(),
+                (Some(_), false) => panic!("{found:?}"),
+            };
+            let (kind, words) = expected.split_once(' ').unwrap_or_default();
+            assert!(
+                text.starts_with(kind) && text.contains(words) && text.is_empty() == expected.is_empty(),
+                "{changes:?} {said}: {text}"
+            );
+            assert_eq!(found.remedy.is_empty(), expected.is_empty(), "{found:?}");
+        }
+    }
+
+    /// So what an installed release is found not to take is always because it is another one.
+    #[test]
+    fn nothing_is_asked_of_a_release_that_its_own_table_refuses() {
+        for minor in MINORS {
+            for role in ["master", "minion"] {
+                let tag = format!("v1.{minor}.3");
+                let given = [("KUBE_TAG", tag.as_str()), ("ROLE", role), ("CERTIFICATES", "given")];
+                let addresses = [("KUBE_MASTER_IP", "192.0.2.5"), ("ETCD_SERVER_IP", "192.0.2.6")];
+                let spec = spec(&[&given[..], &addresses].concat());
+                let desired = render(&spec, &Facts::default());
+                let mut asked = 0;
+                for program in programs(&spec, &desired) {
+                    let Kind::Kubernetes(component) = program.kind else { continue };
+                    let text = words(&desired, program.unit).iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+                    asked += usize::from(!text.is_empty());
+                    let mistakes = CommandLine::new(component, spec.kubernetes.as_ref().unwrap().minor).options(&text).mistakes;
+                    assert!(mistakes.is_empty(), "1.{minor} {role} {component}: {mistakes:?}");
+                }
+                assert!(asked >= 2, "1.{minor} {role}");
+            }
+        }
+    }
+
+    /// What a build has by a patch is in no release's table, and not held against one.
+    #[test]
+    fn what_no_table_knows_is_not_refused() {
+        let keystone = [("AUTH_URL", "https://k.example.org/v3"), ("USERNAME", "u"), ("PASSWORD", "p"), ("TENANT_NAME", "t")];
+        let changes = [("KUBE_TAG", "v1.2.0"), ("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBESTACK", "true")];
+        let spec = spec(&[&changes[..], &keystone].concat());
+        let desired = render(&spec, &Facts::default());
+        let words = words(&desired, "kube-controller-manager.service");
+        assert!(words.iter().any(|word| word.starts_with("--network-provider=")), "{words:?}");
+        let program = programs(&spec, &desired).find(|program| program.name == "kube-controller-manager").unwrap();
+        let found = judge(&spec, &desired, &program, "Kubernetes v1.3.0", None);
+        assert!(found.refused.is_empty() && found.odd.is_some(), "{found:?}");
+    }
+
+    #[test]
+    fn who_is_asked_matters() {
+        for (changes, names) in [
+            (&[("KUBE_TAG", ""), ("TLS_DISABLED", "true"), ("CERTIFICATES", "")][..], ""),
+            (
+                &[("CONTAINER_RUNTIME", "containerd")],
+                "kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy etcd containerd",
+            ),
+            (
+                &[("KUBE_TAG", "v1.9.6"), ("ROLE", "minion"), ("KUBE_MASTER_IP", "192.0.2.5"), ("CONTAINER_RUNTIME", "docker")],
+                "kubelet kube-proxy flanneld",
+            ),
+        ] {
+            let spec = spec(changes);
+            let desired = render(&spec, &Facts::default());
+            let found: Vec<&str> = programs(&spec, &desired).map(|program| program.name).collect();
+            assert_eq!(found.join(" "), names);
+        }
+    }
+
+    #[test]
+    fn a_program_is_found_by_what_its_unit_runs_on_the_host() {
+        let program = |name| PROGRAMS.into_iter().find(|program| program.name == name).unwrap();
+        for (name, text, found) in [
+            (
+                "kube-apiserver",
+                "[Service]\nExecStart=\nExecStart=kube-apiserver $KUBE_API_ARGS\nRestart=always\n",
+                Some("kube-apiserver"),
+            ),
+            ("etcd", "[Service]\nExecStart=/usr/bin/etcd $DAEMON_ARGS\n", Some("/usr/bin/etcd")),
+            ("etcd", "ExecStart=/bin/bash -c \"GOMAXPROCS=$(nproc) /usr/bin/etcd --name=a\"\n", Some("/usr/bin/etcd")),
+            ("etcd", "ExecStart=/usr/bin/podman run --name etcd quay.io/coreos/etcd /usr/local/bin/etcd\n", None),
+            ("etcd", "ExecStart=/usr/local/bin/start-etcd\n", None),
+            ("dockerd", "ExecStart=-/usr/sbin/dockerd -H fd://\n", Some("/usr/sbin/dockerd")),
+            ("dockerd", "[Service]\nEnvironment=A=b\n", None),
+        ] {
+            assert_eq!(command(&program(name), text), found, "{text}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Whether the machine is large enough for its role.
+
+use crate::kubernetes::parameters::read::Mistake;
+use crate::kubernetes::reading::node::{NodeSpec, Role};
+use crate::kubernetes::spec::cluster::Facts;
+
+/// CPUs and MiB of memory below which a role does not work. Masters: what kubeadm's own preflight asks of a control plane
+/// (2 CPUs, 1700 MB); workers: the smallest flavor on which a kubelet with its reservations leaves room for pods.
+const LEAST: [(Role, u32, u64); 2] = [(Role::Master, 2, 1700), (Role::Minion, 1, 900)];
+
+/// MiB free where the runtime keeps images, if it has no volume: below it the kubelet evicts pods as soon as they start.
+const LEAST_DISK: u64 = 2048;
+
+/// What the machine lacks; nothing where it is not known.
+#[must_use]
+pub fn preflight(spec: &NodeSpec, facts: &Facts) -> Vec<Mistake> {
+    let mut lacks = Vec::new();
+    let mut lack = |what: String, rule: String, remedy: &str| lacks.push(Mistake::general("PREFLIGHT", what, rule, remedy));
+    let who = if spec.role == Role::Master { "master" } else { "worker" };
+    let flavor = "take a larger flavor, or set PREFLIGHT to off";
+    for (_, cpus, memory) in LEAST.into_iter().filter(|(of, ..)| *of == spec.role) {
+        if let Some(there) = facts.cpus.filter(|there| *there < cpus) {
+            lack(format!("finds {there} CPUs"), format!("a {who} needs at least {cpus}"), flavor);
+        }
+        if let Some(there) = facts.memory.filter(|there| *there < memory) {
+            lack(format!("finds {there} MiB of memory"), format!("a {who} needs at least {memory} MiB"), flavor);
+        }
+    }
+    if let Some(there) = facts.disk.filter(|there| spec.runtime_volume.is_none() && *there < LEAST_DISK) {
+        let least =
+            format!("images and containers need at least {LEAST_DISK} MiB free on the root disk where there is no DOCKER_VOLUME");
+        lack(format!("finds {there} MiB free"), least, "give DOCKER_VOLUME, take a larger disk, or set PREFLIGHT to off");
+    }
+    if let Some(cluster) = &spec.kubernetes {
+        let minor = cluster.minor;
+        if facts.unified_cgroups && minor.number() < 19 {
+            let rule = format!("a kubelet of {minor} needs control groups of version 1 and ends without them");
+            lack("finds control groups of version 2 alone".to_owned(), rule, "boot with systemd.unified_cgroup_hierarchy=0");
+        }
+        if let Some(swap) = facts.swap.filter(|swap| *swap > 0 && minor.number() >= 8 && !cluster.node.swap) {
+            let rule = "since 1.8 a kubelet ends on a machine with swap".to_owned();
+            lack(format!("finds {swap} MiB of swap"), rule, "take swap out of the image, or set SWAP to allow");
+        }
+    }
+    lacks
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::metadata::Deployment;
+
+    fn lacks(config: &serde_json::Value, facts: &Facts) -> Vec<String> {
+        let entry = json!({"id": "i", "group": "kubernetes-node", "config": config});
+        let spec =
+            crate::kubernetes::node_of(&Deployment::parse(&entry).unwrap().unwrap(), &crate::kubernetes::Leave::everything())
+                .unwrap();
+        preflight(&spec, facts).iter().map(|mistake| mistake.problem.clone()).collect()
+    }
+
+    #[test]
+    fn a_kubelet_that_the_machine_would_stop_is_named() {
+        let node = |tag: &str, more: &str| {
+            let mut config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.5", "KUBE_NODE_IP": "192.0.2.31", "KUBE_TAG": tag,
+                "INSTANCE_NAME": "n", "CERTIFICATES": "bootstrap",
+                "BOOTSTRAP_TOKEN": "abcdef.0123456789abcdef", "CA_CERTIFICATE": "/given/ca.crt"});
+            config[more.split('=').next().unwrap()] = json!(more.split('=').nth(1));
+            config
+        };
+        let facts = Facts { unified_cgroups: true, swap: Some(512), ..Facts::default() };
+        assert_eq!(
+            lacks(&node("v1.18.2", "ROLE=minion"), &facts),
+            ["finds control groups of version 2 alone", "finds 512 MiB of swap"]
+        );
+        assert_eq!(lacks(&node("v1.28.9", "ROLE=minion"), &facts), ["finds 512 MiB of swap"]);
+        assert!(lacks(&node("v1.28.9", "SWAP=allow"), &facts).is_empty());
+        assert!(lacks(&node("v1.28.9", "ROLE=minion"), &Facts { swap: Some(0), ..facts }).is_empty());
+    }
+
+    #[test]
+    fn what_a_role_lacks_is_named_and_the_unknown_is_not() {
+        let master = json!({"KUBE_NODE_IP": "192.0.2.11", "TLS_DISABLED": true});
+        let minion = json!({"ROLE": "minion"});
+        let volume = json!({"ROLE": "minion", "DOCKER_VOLUME": "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4", "CLUSTER_UUID": "c0ffee00-1111-4222-8333-444455556666"});
+        let small = Facts { memory: Some(990), cpus: Some(1), disk: Some(100), ..Facts::default() };
+        let large = Facts { memory: Some(2048), cpus: Some(2), disk: Some(20_000), ..Facts::default() };
+        assert_eq!(lacks(&master, &small), ["finds 1 CPUs", "finds 990 MiB of memory", "finds 100 MiB free"]);
+        assert_eq!(lacks(&minion, &small), ["finds 100 MiB free"]);
+        assert!(lacks(&volume, &small).is_empty());
+        for document in [&master, &minion] {
+            assert!(lacks(document, &large).is_empty() && lacks(document, &Facts::default()).is_empty());
+        }
+    }
+}

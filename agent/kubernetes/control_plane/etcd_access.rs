@@ -1,0 +1,184 @@
+//! Whom etcd lets in where it trusts the cluster's main authority.
+//!
+//! etcd's own test of a client is that an authority signed for it. Where that authority also signs for kubelets and people, each of
+//! their certificates would reach everything that the cluster keeps. So etcd is told which names count: a client's by
+//! `client-cert-allowed-hostname` (3.4 and later, a DNS name of the certificate), a peer's by `peer-cert-allowed-cn` (3.3 and later, the
+//! subject that the certificates of peers always had: masters of one cluster may be updated one by one).
+//!
+//! The names stand in a file of their own, which is written once the certificates that carry them are in place: a master whose
+//! certificates could not be renewed is not locked out of its own etcd by the next reboot.
+
+use std::collections::BTreeSet;
+
+use crate::certificates::x509::X509;
+use crate::desired::{Desired, Directory, File, Material, Need, Signer};
+use crate::kubernetes::certificates::ETCD_NAME;
+use crate::kubernetes::parts::daemon::MADE;
+use crate::kubernetes::spec::cluster::{CertificateSource, ClusterSpec};
+use crate::kubernetes::text::environment::line;
+use crate::kubernetes::worker::host::directory;
+
+/// DNS name of the certificates that clients show to etcd. No node bears it, because a node's name is one label, and so no kubelet's
+/// certificate does.
+pub(in crate::kubernetes) const CLIENT_NAME: &str = "etcd-client.heat-node-agent";
+/// The environment variable that has etcd ask for it, and what is written where it is missing.
+pub(in crate::kubernetes) const CLIENT_VARIABLE: &str = "ETCD_CLIENT_CERT_ALLOWED_HOSTNAME";
+/// The same as a flag.
+pub(in crate::kubernetes) const CLIENT_FLAG: &str = "client-cert-allowed-hostname";
+/// The first release that knows it.
+pub(in crate::kubernetes) const FIRST_WITH_NAMES: (u16, u16) = (3, 4);
+/// What it means where nothing keeps others out.
+pub(in crate::kubernetes) const RULE: &str = "any certificate of an authority that etcd trusts reads and writes everything in it";
+/// Waits for the certificates.
+const FOLDER: &str = "/etc/etcd/allowed";
+/// The environment file with the names.
+pub(in crate::kubernetes) const FILE: &str = "/etc/etcd/allowed/names.conf";
+
+/// Whom etcd takes for its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::kubernetes) enum Clients {
+    /// Whoever has a certificate of etcd's own authority.
+    OfOwnAuthority,
+    /// Whoever has a certificate with [`CLIENT_NAME`], of an authority that signs, or may sign, for others too.
+    Named,
+    /// Whoever has any certificate of that authority: flanneld on workers has one without the name, and through etcd's JSON
+    /// gateway, by which the agent writes flannel's key, no client can be named.
+    AnybodyForFlannel,
+    /// The same: the certificate that the API server shows was given, and lacks the name or is not to be read here.
+    AnybodyAsGiven,
+}
+
+/// Decides it for the masters of a cluster.
+pub(in crate::kubernetes) fn clients(cluster: &ClusterSpec) -> Clients {
+    if !is_shared(cluster) {
+        return Clients::OfOwnAuthority;
+    }
+    if cluster.has_flannel_unit() {
+        return Clients::AnybodyForFlannel;
+    }
+    let given = cluster.trust.pair("etcd-admin").map(|pair| pair.certificate);
+    // With a token nothing less will do: what is given is then checked for the name where it is put in place.
+    if given.is_none_or(|certificate| cluster.lets_join_by_token() || is_named(&certificate)) {
+        Clients::Named
+    } else {
+        Clients::AnybodyAsGiven
+    }
+}
+
+/// Whether the authority signs for others than etcd. Of Magnum it is known only when it answers: before 13.0 it has one for all.
+fn is_shared(cluster: &ClusterSpec) -> bool {
+    let trust = &cluster.trust;
+    let same = || trust.authority(Signer::Etcd).certificate == trust.authority(Signer::Kubernetes).certificate;
+    cluster.certificates == CertificateSource::Magnum || same()
+}
+
+/// Whether a text holds a certificate with the name of clients.
+fn is_named(certificate: &Material) -> bool {
+    let Material::Text(text) = certificate else { return false };
+    let certificates = X509::all_from_pem(text).unwrap_or_default();
+    certificates.first().is_some_and(|leaf| leaf.names.iter().any(|name| name.eq_ignore_ascii_case(CLIENT_NAME)))
+}
+
+/// Adds the names of whoever is let in, where [`is_named_at_all`].
+pub(in crate::kubernetes) fn add(cluster: &ClusterSpec, desired: &mut Desired) {
+    let mut content = String::from(MADE);
+    content.push_str(&line("ETCD_PEER_CERT_ALLOWED_CN", ETCD_NAME));
+    if clients(cluster) == Clients::Named {
+        content.push_str(&line(CLIENT_VARIABLE, CLIENT_NAME));
+        // etcd is the gateway's client, and fails to verify itself: it would try again and again.
+        content.push_str(&line("ETCD_ENABLE_GRPC_GATEWAY", "false"));
+    }
+    desired.directories.push(Directory { needs: BTreeSet::from([Need::Certificates]), ..directory(FOLDER) });
+    desired.files.push(File::public(FILE, content));
+}
+
+/// Whether there is such a file.
+pub(in crate::kubernetes) fn is_named_at_all(cluster: &ClusterSpec) -> bool {
+    cluster.tls && super::etcd::version(cluster) >= super::etcd::TRUSTED_CA && clients(cluster) != Clients::OfOwnAuthority
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::fixtures::{assignments, certificate, content, file, master, node, spec};
+
+    const OWN: [(&str, &str); 2] = [("ETCD_CA_CERTIFICATE", "/given/etcd-ca.crt"), ("ETCD_CA_KEY", "/given/etcd-ca.key")];
+    const MAGNUM: [(&str, &str); 5] = [
+        ("CERTIFICATES", "magnum"),
+        ("MAGNUM_URL", "https://magnum.example.org:9511/v1"),
+        ("TRUSTEE_USER_ID", "u"),
+        ("TRUSTEE_PASSWORD", "p"),
+        ("AUTH_URL", "https://keystone.example.org:5000/v3"),
+    ];
+
+    fn pem(names: &[&str]) -> String {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap().pem()
+    }
+
+    #[test]
+    fn a_client_needs_the_name_wherever_the_authority_signs_for_others_too() {
+        let (with_name, without) = (pem(&["x", CLIENT_NAME]), pem(&["x"]));
+        let given = |certificate| [("ETCD_ADMIN_CERTIFICATE", certificate), ("ETCD_ADMIN_KEY", "/given/etcd-admin.key")];
+        let token = [("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef")];
+        let same = [("ETCD_CA_CERTIFICATE", "/given/ca.crt"), ("ETCD_CA_KEY", "/given/ca.key")];
+        for (changes, expected) in [
+            (&[][..], Clients::Named),
+            (&MAGNUM, Clients::Named),
+            (&OWN, Clients::OfOwnAuthority),
+            (&same, Clients::Named),
+            (&token, Clients::Named),
+            (&[("KUBE_TAG", "v1.9.6")], Clients::AnybodyForFlannel),
+            (&[("KUBE_TAG", "v1.9.6"), OWN[0], OWN[1]], Clients::OfOwnAuthority),
+            (&[("KUBE_TAG", "v1.9.6"), ("NETWORK_DRIVER", "calico")], Clients::Named),
+            (&given(&with_name), Clients::Named),
+            (&given(&without), Clients::AnybodyAsGiven),
+            (&given("/given/etcd-admin.crt"), Clients::AnybodyAsGiven),
+            (&[given("/given/etcd-admin.crt").as_slice(), &token].concat(), Clients::Named),
+        ] {
+            let spec = spec(changes);
+            assert_eq!(clients(spec.kubernetes.as_ref().unwrap()), expected, "{changes:?}");
+            let desired = node(changes);
+            let names = &certificate(&desired, "etcd-admin").unwrap().names;
+            assert_eq!(names.iter().any(|name| name == CLIENT_NAME), expected == Clients::Named, "{changes:?}");
+            let found = file(&desired, FILE).map(|file| assignments(&file.content)).unwrap_or_default();
+            let value = |key: &str| found.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
+            assert_eq!(value(CLIENT_VARIABLE), (expected == Clients::Named).then_some(CLIENT_NAME), "{changes:?}");
+            let peers = (expected != Clients::OfOwnAuthority).then_some("etcd");
+            assert_eq!(value("ETCD_PEER_CERT_ALLOWED_CN"), peers, "{changes:?}");
+        }
+    }
+
+    /// A rolling update: what peers are asked for is what the certificate of every older agent, and of Magnum, says already.
+    #[test]
+    fn peers_are_known_by_the_subject_that_they_always_had() {
+        let desired = master(28, &[]);
+        assert_eq!(certificate(&desired, "etcd-server").unwrap().common_name, "etcd");
+        assert!(!certificate(&desired, "etcd-server").unwrap().names.iter().any(|name| name == CLIENT_NAME));
+    }
+
+    /// Else a master that Magnum signs nothing for any more is locked out of its own etcd by the next reboot.
+    #[test]
+    fn the_names_are_written_after_the_certificates_that_bear_them() {
+        let desired = master(28, &[]);
+        let folder = desired.directories.iter().find(|one| one.path == FOLDER).unwrap();
+        assert_eq!(folder.needs, BTreeSet::from([Need::Certificates]));
+        let drop_in = content(&desired, super::super::etcd::DROP_IN);
+        assert!(drop_in.contains(&format!("\nEnvironmentFile=-{FILE}\n")), "{drop_in}");
+        let unit = desired.units.iter().find(|one| one.name == "etcd.service").unwrap();
+        assert!(unit.restart_on.contains(FILE) && unit.restart_on.contains("/etc/etcd/certs/ca.crt"));
+        for changes in
+            [&OWN[..], &[("KUBE_TAG", "v1.15.3"), ("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080")]]
+        {
+            let desired = node(changes);
+            assert!(file(&desired, FILE).is_none() && !content(&desired, super::super::etcd::DROP_IN).contains("allowed"));
+        }
+    }
+
+    #[test]
+    fn no_node_can_be_called_as_a_client_of_etcd_is() {
+        let row = crate::kubernetes::parameters::table::find("INSTANCE_NAME").unwrap();
+        assert!(row.kind.normalised(CLIENT_NAME).is_none());
+    }
+}

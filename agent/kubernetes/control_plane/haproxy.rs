@@ -1,0 +1,209 @@
+//! HAProxy on workers, before several masters without a balancer of the cloud: the components of the node reach it on
+//! the loopback (seed-systems.md 5).
+//!
+//! Everything in its file is an address, a number or a fixed text, so no value needs quoting.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::apiserver::health_path;
+use crate::desired::{Desired, File, Unit};
+use crate::kubernetes::certificates::AUTHORITY;
+use crate::kubernetes::parts::daemon::{Asks, ok_gate};
+use crate::kubernetes::reading::node::{NodeSpec, Role};
+use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, host_of};
+use crate::kubernetes::worker::host::{GUARDED, directory};
+use crate::kubernetes::worker::kubelet;
+
+const UNIT: &str = "haproxy.service";
+const SETTINGS: &str = "/etc/haproxy/haproxy.cfg";
+const DROP_IN: &str = "/etc/systemd/system/haproxy.service.d/50-heat-node-agent.conf";
+
+/// Adds its part.
+pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+    if spec.role != Role::Minion || !cluster.api.balancer {
+        return;
+    }
+    for path in ["/etc/haproxy", "/etc/systemd/system/haproxy.service.d"] {
+        desired.directories.push(directory(path));
+    }
+    desired.files.push(File::public(SETTINGS, settings(cluster)));
+    desired.files.push(File::public(DROP_IN, drop_in()));
+    desired.units.push(Unit {
+        name: UNIT.to_owned(),
+        enable: true,
+        restart_on: BTreeSet::from([SETTINGS.to_owned(), DROP_IN.to_owned()]),
+        needs: BTreeSet::new(),
+        applies_files: false,
+    });
+    if tells_health(cluster) {
+        let url = format!("{}/{}", cluster.server(spec.role), health_path(cluster));
+        let asks = if cluster.tls { Asks::Known(kubelet::client_identity(cluster)) } else { Asks::Nobody(None) };
+        // The masters answer behind it; a kubelet that joins by a token gets its certificate through it.
+        desired.gates.push(ok_gate("haproxy", UNIT, url, asks, None));
+    }
+}
+
+/// Whether the API server tells its nodes how it is: over TLS from 1.6 on, with RBAC.
+fn tells_health(cluster: &ClusterSpec) -> bool {
+    !cluster.tls || cluster.minor.number() >= 6
+}
+
+fn settings(cluster: &ClusterSpec) -> String {
+    let port = cluster.api.port;
+    let masters: Vec<IpAddr> = match (cluster.api.masters.as_slice(), cluster.api.master) {
+        ([], Some(master)) => vec![master],
+        (masters, _) => masters.to_vec(),
+    };
+    let mut out = format!(
+        "\
+# Made by heat-node-agent from the parameters of the deployment; it is written again when they change.
+global
+    log /dev/log local0
+    chroot /var/lib/haproxy
+    user haproxy
+    group haproxy
+    maxconn 20000
+
+defaults
+    mode tcp
+    log global
+    option tcplog
+    option dontlognull
+    option redispatch
+    retries 3
+    timeout connect 10s
+    timeout client 300s
+    timeout server 300s
+    timeout check 10s
+
+frontend kubernetes
+    bind 127.0.0.1:{port}
+    default_backend masters
+
+backend masters
+    # Every client is this node: by their source all would get the same master.
+    balance leastconn
+"
+    );
+    let mut check = "check".to_owned();
+    if tells_health(cluster) {
+        // HAProxy shows nobody. A server whose options want everybody known (`--anonymous-auth=false`, which workers are not
+        // told of) says 401 however it is, and no other server does: better it is used than none.
+        let expected = if cluster.tls { "rstatus ^(200|401)" } else { "status 200" };
+        out.push_str(&format!("    option httpchk GET /{}\n    http-check expect {expected}\n", health_path(cluster)));
+        if cluster.tls {
+            check = format!("check check-ssl verify required ca-file {AUTHORITY}");
+        }
+    }
+    out.push_str("    default-server inter 2s fall 3 rise 2\n");
+    for (index, master) in masters.into_iter().enumerate() {
+        out.push_str(&format!("    server master-{index} {}:{port} {check}\n", host_of(master)));
+    }
+    out
+}
+
+fn drop_in() -> String {
+    format!(
+        "\
+# Made by heat-node-agent.
+[Unit]
+{GUARDED}\
+Wants=network-online.target
+After=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+Restart=always
+RestartSec=5
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::desired::{Gate, Probe};
+    use crate::kubernetes::fixtures::{self, asked, content, file, node, spec};
+
+    fn worker(minor: u16, changes: &[(&str, &str)]) -> Desired {
+        let tag = format!("v1.{minor}.3");
+        let base = [
+            ("KUBE_TAG", tag.as_str()),
+            ("ROLE", "minion"),
+            ("API_BALANCER", "haproxy"),
+            ("MASTER_ADDRESSES", "192.0.2.11,2001:db8::12"),
+            ("ETCD_SERVER_IP", "192.0.2.11"),
+        ];
+        node(&base.into_iter().chain(changes.iter().copied()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn masters_are_checked_by_their_health_and_certificate() {
+        let open: &[(&str, &str)] = &[("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080")];
+        for (minor, changes, http, server, gate) in [
+            (
+                28,
+                &[][..],
+                Some("GET /readyz"),
+                "192.0.2.11:6443 check check-ssl verify required ca-file /etc/kubernetes/certs/ca.crt",
+                Some("https://127.0.0.1:6443/readyz"),
+            ),
+            (
+                6,
+                &[],
+                Some("GET /healthz"),
+                "192.0.2.11:6443 check check-ssl verify required ca-file /etc/kubernetes/certs/ca.crt",
+                Some("https://127.0.0.1:6443/healthz"),
+            ),
+            // There nobody who is unknown is told anything.
+            (5, &[], None, "192.0.2.11:6443 check", None),
+            (15, open, Some("GET /healthz"), "192.0.2.11:8080 check", Some("http://127.0.0.1:8080/healthz")),
+        ] {
+            let desired = worker(minor, changes);
+            let text = content(&desired, SETTINGS);
+            let found = text.lines().find_map(|line| line.trim().strip_prefix("option httpchk "));
+            assert_eq!(found, http, "{minor}");
+            assert!(text.contains(&format!("    server master-0 {server}\n")), "{text}");
+            assert!(text.contains("    server master-1 [2001:db8::12]:"), "{text}");
+            assert_eq!(asked(&desired, "haproxy"), gate, "{minor}");
+            // A server that wants everybody known answers 401 to HAProxy, and the node shows itself.
+            let (expected, shows) = match http {
+                Some(_) if changes.is_empty() => (Some("rstatus ^(200|401)"), true),
+                Some(_) => (Some("status 200"), false),
+                None => (None, false),
+            };
+            assert_eq!(text.lines().find_map(|line| line.trim().strip_prefix("http-check expect ")), expected, "{minor}");
+            if let Some(Gate { probe: Probe::Http { identity, .. }, .. }) = fixtures::gate(&desired, "haproxy") {
+                let certificate = identity.as_ref().map(|one| one.certificate.as_str());
+                assert_eq!(certificate, shows.then_some("/etc/kubernetes/certs/kubelet.crt"), "{minor}");
+            }
+            // The node itself goes that way.
+            assert!(text.contains("    bind 127.0.0.1:"));
+            assert!(content(&desired, DROP_IN).contains("Requires=heat-node-agent-guard.service"));
+        }
+    }
+
+    #[test]
+    fn nobody_else_gets_it() {
+        let worker = node(&[("ROLE", "minion"), ("KUBE_MASTER_IP", "192.0.2.5")]);
+        assert!(file(&worker, SETTINGS).is_none() && file(&node(&[]), SETTINGS).is_none());
+    }
+
+    proptest! {
+        /// Whatever the addresses: as many servers as masters, and no line more.
+        #[test]
+        fn no_address_adds_a_line(masters in prop::collection::vec(any::<IpAddr>(), 1..8), port in 1_u16..) {
+            let mut spec = spec(&[("ROLE", "minion"), ("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "192.0.2.11")]);
+            let cluster = spec.kubernetes.as_mut().unwrap();
+            let lines = settings(cluster).lines().count();
+            cluster.api.masters.clone_from(&masters);
+            cluster.api.port = port;
+            let text = settings(cluster);
+            prop_assert_eq!(text.lines().count(), lines - 1 + masters.len());
+            prop_assert_eq!(text.matches("    server master-").count(), masters.len());
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! kube-scheduler on masters. It has all that it needs as flags in every minor, so there is no configuration file that
+//! would make it ignore a user's flags.
+
+use super::controller_manager::LocalComponent;
+use super::podmaster;
+use crate::desired::Desired;
+use crate::kubernetes::certificates::SCHEDULER;
+use crate::kubernetes::parts::daemon::Flags;
+use crate::kubernetes::reading::node::NodeSpec;
+use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::versions::Component;
+
+pub(in crate::kubernetes) const UNIT: &str = "kube-scheduler.service";
+
+/// Adds its part.
+pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+    if podmaster::elects(cluster) {
+        return;
+    }
+    let mut flags = Flags::new(Component::Scheduler, cluster.minor);
+    let local = LocalComponent {
+        component: Component::Scheduler,
+        unit: UNIT,
+        gate: "scheduler",
+        settings: "/etc/kubernetes/scheduler",
+        rest: "KUBE_SCHEDULER_ARGS",
+        config: "/etc/kubernetes/scheduler.conf",
+        pair: &SCHEDULER,
+        insecure_port: 10251,
+        secure_port: 10259,
+    };
+    local.set_common(cluster, &mut flags);
+    drop(flags.options(&cluster.options.scheduler));
+    local.add(spec, cluster, &flags, desired);
+}

@@ -1,0 +1,108 @@
+//! The config of a deployment as a flat map: a map as it is, the JSON text of one, or YAML.
+
+use std::borrow::Cow;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
+use serde_json::{Map, Value};
+
+use super::read::Mistake;
+use crate::budgets::json::{self, Unfit};
+
+/// Longest YAML text that is read, in bytes; the limits of the metadata hold before this one.
+const LIMIT: usize = 1 << 20;
+
+/// The config as a map.
+pub(in crate::kubernetes) fn map(config: &Value) -> Result<Map<String, Value>, Mistake> {
+    match config {
+        Value::Null => Ok(Map::new()),
+        Value::Object(map) => Ok(map.clone()),
+        Value::String(text) if text.trim().is_empty() => Ok(Map::new()),
+        // Not by YAML, which also reads JSON: serde_json says more exactly what is wrong.
+        Value::String(text) if text.trim_start().starts_with('{') => match json::answer(text.as_bytes()) {
+            Ok(Value::Object(map)) => Ok(map),
+            Ok(_) => Err(bad("is not a map")),
+            Err(Unfit::TooLarge(_)) => Err(bad("is too long")),
+            Err(Unfit::Json(error)) => Err(bad(&format!("is not JSON: line {} column {}", error.line(), error.column()))),
+        },
+        Value::String(text) => yaml(text),
+        _ => Err(bad("is neither a map nor text")),
+    }
+}
+
+/// Keys with scalars or lists of scalars. What else YAML has (nesting, anchors, tags, several documents) has no place in
+/// parameters and is not guessed at.
+fn yaml(text: &str) -> Result<Map<String, Value>, Mistake> {
+    if text.len() > LIMIT {
+        return Err(bad("is too long"));
+    }
+    let mut map = Map::new();
+    let mut place = Place::Outside;
+    for event in Parser::new_from_str(text) {
+        let (event, span) =
+            event.map_err(|error| bad(&format!("is not YAML: line {}: {}", error.marker().line(), error.info())))?;
+        let line = span.start.line();
+        let odd = |what: &str| bad(&format!("is not a flat map: line {line}: {what}"));
+        place = match (place, event) {
+            (place, Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd) => place,
+            (Place::Outside, Event::DocumentStart(_)) => Place::Document,
+            // A document of comments alone.
+            (Place::Document, Event::Scalar(word, ScalarStyle::Plain, 0, None)) if word.is_empty() || word == "~" => Place::End,
+            (Place::Document, Event::MappingStart(0, None)) => Place::Key,
+            (Place::Key, Event::MappingEnd) => Place::End,
+            (Place::Key, Event::Scalar(key, _, 0, None)) => {
+                let key = key.into_owned();
+                if map.contains_key(&key) {
+                    return Err(bad(&format!("has {key} twice: line {line}")));
+                }
+                Place::Value(key)
+            }
+            (Place::Value(key), Event::Scalar(word, style, 0, tag)) => {
+                map.insert(key, scalar(word, style, tag.as_deref()).ok_or_else(|| odd("a tag"))?);
+                Place::Key
+            }
+            (Place::Value(key), Event::SequenceStart(0, None)) => Place::List(key, Vec::new()),
+            (Place::List(key, mut items), Event::Scalar(word, style, 0, tag)) => {
+                items.push(scalar(word, style, tag.as_deref()).ok_or_else(|| odd("a tag"))?);
+                Place::List(key, items)
+            }
+            (Place::List(key, items), Event::SequenceEnd) => {
+                map.insert(key, Value::Array(items));
+                Place::Key
+            }
+            (Place::End, Event::DocumentStart(_)) => return Err(odd("a second document")),
+            (_, Event::Alias(_)) => return Err(odd("an alias")),
+            (Place::Document, _) => return Err(odd("no key with a value")),
+            _ => return Err(odd("a nested value or an anchor")),
+        };
+    }
+    Ok(map)
+}
+
+/// Where in the text the reader is.
+enum Place {
+    Outside,
+    Document,
+    Key,
+    Value(String),
+    List(String, Vec<Value>),
+    End,
+}
+
+/// Text, or null where YAML means it. Numbers and booleans stay the text that was written: a parameter's own rule reads it.
+fn scalar(word: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>) -> Option<Value> {
+    let null = style == ScalarStyle::Plain && matches!(&*word, "" | "~" | "null" | "Null" | "NULL");
+    match tag {
+        None if null => Some(Value::Null),
+        None => Some(Value::String(word.into_owned())),
+        Some(_) => None,
+    }
+}
+
+fn bad(problem: &str) -> Mistake {
+    Mistake::general(
+        "config",
+        problem,
+        "a map, its JSON text, or YAML of the form KEY: value",
+        "give the parameters as inputs, or config in one of these forms",
+    )
+}

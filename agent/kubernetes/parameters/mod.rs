@@ -1,0 +1,10 @@
+//! Parameters as a deployment gives them.
+//!
+//! In: the config of a deployment. Out: `Parameters` by the one table of names, or every mistake. Never: what follows from two
+//! of them together, which is for `reading` and `checks`.
+
+pub(super) mod config_text;
+pub mod heat_params;
+pub mod kinds;
+pub mod read;
+pub mod table;

@@ -1,0 +1,433 @@
+//! The parameters of one `kubernetes-node` deployment, read from its inputs and its config and
+//! checked against the table. Every mistake is named at once; a secret value never is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use reqwest::Url;
+use serde_json::{Map, Value};
+
+use super::config_text;
+use super::kinds::Kind;
+use super::table::{Parameter, TABLE, find, nearest};
+use crate::budgets::json;
+use crate::http::without_userinfo;
+use crate::metadata::{Deployment, python_text};
+
+/// Inputs that Heat adds by itself to every deployment begin with this (heat-protocol.md 3.4); they are no parameters.
+const HEATS_OWN: &str = "deploy_";
+
+/// Longest part of a bad value that a mistake repeats, in characters.
+const SHOWN: usize = 80;
+
+/// What every private key in PEM has.
+pub(in crate::kubernetes) const PRIVATE_KEY: &str = "PRIVATE KEY-----";
+
+/// The checked parameters. Their `Debug` masks secrets.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Parameters {
+    given: BTreeMap<&'static str, String>,
+    stack: Option<String>,
+}
+
+/// One thing that is wrong with the parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// Name of the parameter, or `config` where the whole text is meant.
+    pub parameter: String,
+    /// The value as it may be shown: `***` for secrets; none where no value is at fault.
+    pub value: Option<String>,
+    /// What is wrong: `is not an IPv4 network`.
+    pub problem: String,
+    /// The rule in words.
+    pub rule: String,
+    /// What to change.
+    pub remedy: String,
+}
+
+impl Mistake {
+    /// A mistake that is no matter of one value: something is missing, unknown or contradictory.
+    #[must_use]
+    pub fn general(parameter: &str, problem: impl Into<String>, rule: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            parameter: shown(parameter),
+            value: None,
+            problem: without_userinfo(&problem.into()).into_owned(),
+            rule: rule.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    /// A broken value of an address is not repeated, whatever it looks like: nobody can tell where in it a password ends.
+    fn of_value(parameter: &Parameter, value: &str, problem: &str, remedy: impl Into<String>) -> Self {
+        let hides = !parameter.secret && (parameter.kind.is_address() || value.contains(PRIVATE_KEY));
+        let shown = || match value.rsplit_once('@') {
+            _ if parameter.secret => "***".to_owned(),
+            Some((_, host)) => shown(&format!("***@{host}")),
+            None => shown(value),
+        };
+        let length = value.chars().count();
+        Self {
+            parameter: parameter.name.to_owned(),
+            value: (!hides).then(shown),
+            problem: if hides {
+                format!("{problem} ({length} characters, not repeated here: they may hold a secret)")
+            } else {
+                problem.to_owned()
+            },
+            rule: parameter.kind.rule(),
+            remedy: remedy.into(),
+        }
+    }
+}
+
+impl fmt::Debug for Parameters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |name: &'static str, value| if is_secret(name) { "***".into() } else { without_userinfo(value) };
+        f.debug_map().entries(self.given.iter().map(|(name, value)| (name, shown(name, value.as_str())))).finish()
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.parameter)?;
+        if let Some(value) = &self.value {
+            write!(f, "\"{value}\" ")?;
+        }
+        write!(f, "{}; rule: {}; remedy: {}", self.problem, self.rule, self.remedy)
+    }
+}
+
+impl Parameters {
+    /// Reads the inputs and the config; an input wins over the config's value of the same name.
+    ///
+    /// # Errors
+    /// Every mistake at once.
+    pub fn from_deployment(deployment: &Deployment) -> Result<Self, Vec<Mistake>> {
+        let (parameters, mistakes) = Self::read(deployment);
+        if mistakes.is_empty() { Ok(parameters) } else { Err(mistakes) }
+    }
+
+    /// What can be read, and every mistake: so that those between parameters are found along with those of values.
+    pub(in crate::kubernetes) fn read(deployment: &Deployment) -> (Self, Vec<Mistake>) {
+        let mut mistakes = Vec::new();
+        let config = match config_text::map(&deployment.config) {
+            Ok(map) => map,
+            Err(mistake) => {
+                mistakes.push(mistake);
+                Map::new()
+            }
+        };
+        let mut given = BTreeMap::new();
+        collect(config.iter().map(|(name, value)| (name.as_str(), value)), "config", &mut given, &mut mistakes);
+        let inputs = deployment.inputs.iter().filter(|input| !input.name.starts_with(HEATS_OWN));
+        collect(inputs.map(|input| (input.name.as_str(), &input.value)), "the inputs", &mut given, &mut mistakes);
+        // `name/id`: the id alone stays the same when a stack is looked up by another name.
+        let stack = deployment.resource().and_then(|(stack, _)| stack.rsplit('/').next().map(str::to_owned));
+        (Self { given, stack: stack.filter(|id| !id.is_empty()) }, mistakes)
+    }
+
+    /// The value, or the table's default; nothing where neither is there.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        debug_assert!(TABLE.iter().any(|parameter| parameter.name == name), "{name} is not in the table");
+        let default = || find(name).map(|parameter| parameter.default).filter(|default| !default.is_empty());
+        self.given(name).or_else(default)
+    }
+
+    /// The value only where it was given.
+    #[must_use]
+    pub fn given(&self, name: &str) -> Option<&str> {
+        self.given.get(name).map(String::as_str)
+    }
+
+    /// WAIT_HANDLE, or Magnum's WAIT_CURL, as it was given, a map where it is one; `signal` understands it. An empty map is
+    /// NO_SIGNAL: Heat counts polls.
+    #[must_use]
+    pub fn wait_handle(&self) -> Option<Value> {
+        let handle = self.get("WAIT_HANDLE").or_else(|| self.get("WAIT_CURL"))?;
+        let value = if handle.starts_with('{') { json::small(handle.as_bytes()) } else { None };
+        value.or_else(|| Some(Value::from(handle))).filter(|value| !value.as_object().is_some_and(Map::is_empty))
+    }
+
+    /// A boolean parameter; absent without a default is false.
+    #[must_use]
+    pub fn is_true(&self, name: &str) -> bool {
+        self.get(name) == Some("true")
+    }
+
+    /// A number; the kind's check has bounded it.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<u32> {
+        self.get(name)?.parse().ok()
+    }
+
+    /// Id of the stack that the deployment belongs to, where Heat told it.
+    #[must_use]
+    pub fn stack(&self) -> Option<&str> {
+        self.stack.as_deref()
+    }
+
+    /// Every secret value that was given, for masking: also the texts inside a handle's map and the password of a URL.
+    #[must_use]
+    pub fn secrets(&self) -> Vec<String> {
+        let mut secrets = Vec::new();
+        for (name, value) in &self.given {
+            if is_secret(name) {
+                secrets.push(value.clone());
+                if let Some(Value::Object(map)) = json::small(value.as_bytes()) {
+                    secrets.extend(map.values().filter_map(Value::as_str).map(str::to_owned));
+                }
+            }
+            secrets.extend(Url::parse(value).ok().and_then(|url| url.password().map(str::to_owned)));
+        }
+        secrets
+    }
+}
+
+fn is_secret(name: &str) -> bool {
+    find(name).is_some_and(|parameter| parameter.secret)
+}
+
+fn collect<'a>(
+    pairs: impl Iterator<Item = (&'a str, &'a Value)>,
+    place: &str,
+    given: &mut BTreeMap<&'static str, String>,
+    mistakes: &mut Vec<Mistake>,
+) {
+    let mut seen = BTreeSet::new();
+    for (name, value) in pairs {
+        let Some(parameter) = find(name) else {
+            let remedy = match nearest(name) {
+                Some(nearest) => format!("is {nearest} meant? Otherwise remove it"),
+                None => "remove it".to_owned(),
+            };
+            mistakes.push(Mistake::general(name, "is no parameter of kubernetes-node", "only known names are taken", remedy));
+            continue;
+        };
+        if !seen.insert(parameter.name) {
+            let problem = format!("is given twice in {place}");
+            mistakes.push(Mistake::general(parameter.name, problem, "one name once, in any letter case", "remove one of them"));
+            continue;
+        }
+        match text_of(parameter, value) {
+            None => {
+                let remedy = format!("give {}", parameter.kind.rule());
+                mistakes.push(Mistake::of_value(parameter, &value.to_string(), "is a list or map", remedy));
+            }
+            // Null, empty and absent are the same: Heat has no other way to leave an input out.
+            Some(text) if text.is_empty() => {}
+            // What a template, Python or JSON writes where there was no value: no name, image or option is called so.
+            Some(text) if parameter.kind.is_free() && matches!(text.as_str(), "None" | "null") => {
+                let remedy = "leave it out or empty in the template, or give a value";
+                mistakes.push(Mistake::of_value(parameter, &text, "is the word for no value", remedy));
+            }
+            Some(text) => match parameter.kind.normalised(&text) {
+                // What is no secret is shown, and written for everybody to read.
+                Some(value) if !parameter.secret && value.contains(PRIVATE_KEY) => mistakes.push(Mistake::general(
+                    parameter.name,
+                    "holds a private key",
+                    format!("it is public: {}", parameter.meaning),
+                    "give the public part, and have the key replaced wherever it was already used",
+                )),
+                Some(value) => {
+                    given.insert(parameter.name, value);
+                }
+                None => mistakes.push(Mistake::of_value(
+                    parameter,
+                    &text,
+                    parameter.kind.problem(),
+                    "correct the value in the template",
+                )),
+            },
+        }
+    }
+}
+
+/// A value as text: numbers and booleans as Heat renders them, lists joined by commas where a list is meant.
+fn text_of(parameter: &Parameter, value: &Value) -> Option<String> {
+    match (value, parameter.kind) {
+        (Value::Null, _) => Some(String::new()),
+        (Value::Object(_), Kind::Handle | Kind::Map) => Some(value.to_string()),
+        (Value::Array(items), Kind::List) if items.iter().all(|item| !item.is_array() && !item.is_object()) => {
+            Some(items.iter().map(python_text).collect::<Vec<_>>().join(","))
+        }
+        (Value::Array(_) | Value::Object(_), _) => None,
+        (scalar, _) => Some(python_text(scalar).trim().to_owned()),
+    }
+}
+
+/// Bounded and without control characters: the text goes to terminals and to Heat.
+fn shown(text: &str) -> String {
+    let escaped: String =
+        text.chars().take(SHOWN).flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
+    if text.chars().count() > SHOWN { format!("{escaped}…") } else { escaped }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(config: &Value, inputs: &[(&str, Value)]) -> Result<Parameters, Vec<Mistake>> {
+        let inputs: Vec<_> = inputs.iter().map(|(name, value)| json!({"name": name, "type": "String", "value": value})).collect();
+        let entry = json!({"id": "i", "group": "kubernetes-node", "config": config, "inputs": inputs});
+        Parameters::from_deployment(&Deployment::parse(&entry).unwrap().unwrap())
+    }
+
+    fn mistakes(config: &Value, inputs: &[(&str, Value)]) -> Vec<String> {
+        read(config, inputs).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn any_letter_case_and_every_way_that_heat_renders_a_value() {
+        let parameters = read(
+            &json!({"kube_api_port": 8080, "KUBE_NODE_IP": "192.0.2.1"}),
+            &[
+                ("Tls_Disabled", json!("True")),
+                ("kube_node_ip", json!("192.0.2.2\n")),
+                ("DOCKER_VOLUME_SIZE", json!("10")),
+                ("no_proxy", json!(["a", "b"])),
+                ("ETCD_VOLUME", json!("")),
+                ("INSTANCE_NAME", json!(null)),
+                ("verify_ca", json!(false)),
+                ("deploy_action", json!("CREATE")),
+                ("deploy_stack_id", json!("bay/0a1b")),
+                ("deploy_resource_name", json!("node")),
+                ("WAIT_HANDLE", json!({"alarm_url": "http://192.0.2.9/x"})),
+            ],
+        )
+        .unwrap();
+        for (name, value) in [
+            ("KUBE_API_PORT", Some("8080")),
+            ("KUBE_NODE_IP", Some("192.0.2.2")),
+            ("TLS_DISABLED", Some("true")),
+            ("DOCKER_VOLUME_SIZE", Some("10")),
+            ("NO_PROXY", Some("a,b")),
+            ("ETCD_VOLUME", None),
+            ("INSTANCE_NAME", None),
+            ("VERIFY_CA", Some("false")),
+            ("FLANNEL_BACKEND", Some("host-gw")),
+        ] {
+            assert_eq!(parameters.get(name), value, "{name}");
+        }
+        assert_eq!(parameters.stack(), Some("0a1b"));
+        assert_eq!(parameters.secrets(), [r#"{"alarm_url":"http://192.0.2.9/x"}"#, "http://192.0.2.9/x"]);
+        let proxy = read(&json!({"HTTP_PROXY": "http://user:hunter2@proxy.example.org", "ROLE": "master"}), &[]).unwrap();
+        assert_eq!(proxy.secrets(), ["http://user:hunter2@proxy.example.org", "hunter2"]);
+        assert_eq!(format!("{proxy:?}"), r#"{"HTTP_PROXY": "***", "ROLE": "master"}"#);
+    }
+
+    #[test]
+    fn config_may_be_json_text_or_flat_lines() {
+        for text in [
+            r#"{"KUBE_NODE_IP": "192.0.2.1", "INSTANCE_NAME": "m"}"#,
+            "---\n# a node\nKUBE_NODE_IP: 192.0.2.1  # fixed\nINSTANCE_NAME: 'm'\n\nROLE:\nVERIFY_CA: ~\n",
+            "KUBE_NODE_IP: \"192.0.2.1\"\r\nINSTANCE_NAME: m\r\n",
+        ] {
+            let parameters = read(&json!(text), &[]).unwrap();
+            assert_eq!(
+                (parameters.get("KUBE_NODE_IP"), parameters.get("INSTANCE_NAME")),
+                (Some("192.0.2.1"), Some("m")),
+                "{text}"
+            );
+        }
+        for (text, name, value) in [
+            ("PASSWORD: 'it''s'", "PASSWORD", "it's"),
+            ("KUBE_API_PORT: 06443\nINSTANCE_NAME: '1'", "KUBE_API_PORT", "6443"),
+            ("NO_PROXY:\n- a\n- 192.0.2.0/24\n", "NO_PROXY", "a,192.0.2.0/24"),
+            ("TLS_DISABLED: true", "TLS_DISABLED", "true"),
+            ("CA_KEY: |\n  -----BEGIN X-----\n  AA\n  -----END X-----\n", "CA_KEY", "-----BEGIN X-----\nAA\n-----END X-----"),
+            ("# nothing\n---\n# at all\n", "ROLE", ""),
+        ] {
+            assert_eq!(read(&json!(text), &[]).unwrap().get(name), Some(value).filter(|value| !value.is_empty()), "{text}");
+        }
+        for (text, place) in [
+            ("KUBE_NODE_IP:\n  nested: 1\n", "line 2"),
+            ("- a\n", "line 1"),
+            ("ROLE: 'a\n", "line "),
+            ("ROLE: master\nROLE: minion\n", "line 2"),
+            ("{\"ROLE\": }", "line 1 column"),
+            ("#!/bin/sh\necho: x; y\nexit", "line "),
+            ("ROLE: &a master\nPASSWORD: *a\n", "line 1"),
+            ("ROLE: !!python/name:os.system x\n", "line 1"),
+            ("ROLE: master\n---\nROLE: minion\n", "line 2"),
+            ("just words\n", "line 1"),
+        ] {
+            let found = mistakes(&json!(text), &[]).join("\n");
+            assert!(found.starts_with("config: ") && found.contains(place) && found.contains("KEY: value"), "{text}: {found}");
+        }
+        assert!(mistakes(&json!([1]), &[])[0].contains("neither a map nor text"));
+    }
+
+    #[test]
+    fn every_mistake_is_named_at_once_and_no_secret_is_shown() {
+        let found = mistakes(
+            &json!({"Role": "king", "HTTP_PROXY": "user:hunter2@proxy"}),
+            &[
+                ("FLANNEL_NETWORK_CIDR", json!("10.100.0.0/33")),
+                ("kube_node_ip", json!("192.0.2.1")),
+                ("KUBE_NODE_IP", json!("192.0.2.1")),
+                ("KUBE_NODEIP", json!("x")),
+                ("favourite\u{1b}colour", json!("red")),
+                ("INSTANCE_NAME", json!("a\n[Service]")),
+                ("DOCKER_VOLUME", json!({"id": 1})),
+                ("REGION_NAME", json!("None")),
+            ],
+        );
+        assert_eq!(
+            found,
+            [
+                "ROLE: \"king\" is not one of the choices; rule: one of master, minion, control-plane, worker; remedy: correct the value in the template",
+                "HTTP_PROXY: \"***\" is not an http URL; rule: http://host… or https://host…, at most 2048 characters; remedy: correct the value in the template",
+                "FLANNEL_NETWORK_CIDR: \"10.100.0.0/33\" is not a network; rule: an IPv4 or IPv6 network: address/prefix length; remedy: correct the value in the template",
+                "KUBE_NODE_IP: is given twice in the inputs; rule: one name once, in any letter case; remedy: remove one of them",
+                "KUBE_NODEIP: is no parameter of kubernetes-node; rule: only known names are taken; remedy: is KUBE_NODE_IP meant? Otherwise remove it",
+                "favourite\\u{1b}colour: is no parameter of kubernetes-node; rule: only known names are taken; remedy: remove it",
+                "INSTANCE_NAME: \"a\\n[Service]\" is not a DNS label; rule: 1 to 63 lower-case letters, digits and -, first and last no - (a DNS label, RFC 1123); remedy: correct the value in the template",
+                "DOCKER_VOLUME: \"{\"id\":1}\" is a list or map; rule: an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits; remedy: give an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits",
+                "REGION_NAME: \"None\" is the word for no value; rule: one word of at most 255 letters, digits and . _ : / @ + = ~ -; remedy: leave it out or empty in the template, or give a value",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_broken_url_and_a_private_key_are_never_repeated() {
+        for (name, value) in [
+            ("AUTH_URL", "https://u:hush/hush@h"),
+            ("AUTH_URL", "https://u:hush#?hush@h"),
+            ("AUTH_URL", "https://u:hush hush@h"),
+            ("AUTH_URL", "u:hush@h"),
+            ("MAGNUM_URL", "//u:hush@h"),
+            ("AUTH_URL", "https://u:hush%40h"),
+            ("STATIC_POD_URL", "https:/u:hush@h"),
+            ("STATIC_POD_URL", "https:u:hush@h"),
+            ("STATIC_POD_URL", "https:///u:hush@h"),
+            ("INSECURE_REGISTRY_URL", "u:hush@h"),
+            ("KUBE_NODE_IP", "http://u:hush/hush@h"),
+            ("KUBE_SERVICE_ACCOUNT_KEY", "hush\n-----BEGIN PRIVATE KEY-----\nhush"),
+            ("KUBE_SERVICE_ACCOUNT_KEY", "-----BEGIN PRIVATE KEY-----\nhush\n-----END PRIVATE KEY-----"),
+            ("CA_CERTIFICATE", "-----BEGIN RSA PRIVATE KEY-----\\nhush\\n-----END RSA PRIVATE KEY-----"),
+        ] {
+            let found = mistakes(&json!({name: value}), &[]);
+            assert!(found.len() == 1 && found[0].starts_with(name) && !found[0].contains("hush"), "{value}: {found:?}");
+        }
+        let found = mistakes(&json!({"AUTH_URL": "u:hush@h"}), &[]);
+        assert_eq!(
+            found,
+            [
+                "AUTH_URL: is not an http URL (8 characters, not repeated here: they may hold a secret); rule: http://host… or https://host…, at most 2048 characters; remedy: correct the value in the template"
+            ]
+        );
+        let public = "-----BEGIN PUBLIC KEY-----\nAA\n-----END PUBLIC KEY-----";
+        assert!(read(&json!({"KUBE_SERVICE_ACCOUNT_KEY": public}), &[]).is_ok());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_of_a_config_breaks_the_reader(text in "\\PC*|([A-Z_]{1,8}:[ ']{0,3}\\PC{0,9}\n){0,4}") {
+            drop(read(&json!(text), &[]));
+        }
+    }
+}

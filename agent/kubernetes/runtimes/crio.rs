@@ -1,0 +1,96 @@
+//! CRI-O: the distribution's or our own `crio.service` with our part of its settings.
+//!
+//! Its unit says when it is ready, and a kubelet does not come up before the runtime answers it: so the kubelet's gate
+//! speaks for both.
+
+use super::engine::{self, CNI_NETWORKS, CNI_PROGRAMS, Engine};
+use crate::desired::{ContainerEngine, Desired, File};
+use crate::kubernetes::networks::pod_network::OfDocker;
+use crate::kubernetes::reading::node::NodeSpec;
+use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, RuntimeKind};
+use crate::kubernetes::text::toml::TomlFile;
+use crate::kubernetes::worker::host::add_directory;
+
+pub(in crate::kubernetes) const STORE: &str = "/var/lib/containers";
+/// Where registries are described for everything that uses containers' libraries.
+const REGISTRIES: &str = "/etc/containers/registries.conf.d";
+
+/// Adds its part.
+pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+    if cluster.runtime.kind != RuntimeKind::CriO {
+        return;
+    }
+    engine::keep_others_off(cluster, desired);
+    for path in ["/etc/crio", "/etc/crio/crio.conf.d"] {
+        add_directory(path, desired);
+    }
+    let mut files = vec![File::public("/etc/crio/crio.conf.d/50-heat-node-agent.conf", settings(cluster))];
+    if let Some(registry) = &spec.insecure_registry {
+        for path in ["/etc/containers", REGISTRIES] {
+            add_directory(path, desired);
+        }
+        let mut file = TomlFile::new();
+        file.item(&["registry"]);
+        file.set("location", registry.as_str());
+        file.set("insecure", true);
+        files.push(File::public(format!("{REGISTRIES}/50-heat-node-agent.conf"), file.finish()));
+    }
+    let engine = Engine {
+        whose: ContainerEngine::CriO,
+        unit: "crio.service",
+        folder: "/etc/crio",
+        store: STORE,
+        store_mode: 0o711,
+        settings: files,
+        network: OfDocker::default(),
+    };
+    engine.add(spec, desired);
+}
+
+/// What differs from CRI-O's own choice. Paths below the store are its own: the store is mounted where it looks.
+fn settings(cluster: &ClusterSpec) -> String {
+    let mut file = TomlFile::new();
+    file.table(&["crio", "runtime"]);
+    // The same as the kubelet's (magnum-node.md 7.4 no. 45). With cgroupfs conmon has to be in the pod's group.
+    file.set("cgroup_manager", cluster.runtime.cgroup_driver.as_str());
+    file.set("conmon_cgroup", "pod");
+    if let Some(image) = &cluster.runtime.sandbox_image {
+        file.table(&["crio", "image"]);
+        file.set("pause_image", image.as_str());
+    }
+    file.table(&["crio", "network"]);
+    file.set("network_dir", CNI_NETWORKS);
+    file.set("plugin_dirs", vec![CNI_PROGRAMS]);
+    file.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::kubernetes::fixtures::{content, node};
+
+    #[test]
+    fn settings_and_registries_are_read_back() {
+        let desired = node(&[
+            ("ROLE", "minion"),
+            ("KUBE_MASTER_IP", "192.0.2.5"),
+            ("CERTIFICATES", "given"),
+            ("CONTAINER_RUNTIME", "cri-o"),
+            ("CGROUP_DRIVER", "systemd"),
+            ("SANDBOX_IMAGE", "pause:3.9"),
+            ("INSECURE_REGISTRY_URL", "registry.example.org:5000"),
+            ("HTTP_PROXY", "http://proxy.example.org:3128"),
+        ]);
+        let read: toml::Table = content(&desired, "/etc/crio/crio.conf.d/50-heat-node-agent.conf").parse().unwrap();
+        let expected: toml::Table =
+            "[crio.runtime]\ncgroup_manager='systemd'\nconmon_cgroup='pod'\n[crio.image]\npause_image='pause:3.9'\n\
+            [crio.network]\nnetwork_dir='/etc/cni/net.d'\nplugin_dirs=['/opt/cni/bin']"
+                .parse()
+                .unwrap();
+        assert_eq!(read, expected);
+        let read: toml::Table = content(&desired, "/etc/containers/registries.conf.d/50-heat-node-agent.conf").parse().unwrap();
+        assert_eq!(read, "[[registry]]\nlocation='registry.example.org:5000'\ninsecure=true".parse().unwrap());
+        // CRI-O takes every file of crio.conf.d for settings.
+        let there: Vec<_> = desired.files.iter().filter(|file| file.path.starts_with("/etc/crio/crio.conf.d/")).collect();
+        assert_eq!(there.len(), 1);
+    }
+}

@@ -1,0 +1,178 @@
+//! docker: the distribution's `docker.service` with our settings.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::engine::{self, Engine};
+use crate::desired::{ContainerEngine, Desired, File, Gate, Need, Probe, StorageDriver};
+use crate::kubernetes::networks::pod_network::{self, OfDocker};
+use crate::kubernetes::parts::daemon::{GREEN, deadline};
+use crate::kubernetes::reading::node::NodeSpec;
+use crate::kubernetes::spec::cluster::{Facts, RuntimeKind};
+use crate::kubernetes::text::environment::line;
+use crate::kubernetes::worker::host::add_directory;
+use crate::storage::thin_pool;
+
+pub(in crate::kubernetes) const UNIT: &str = "docker.service";
+const SETTINGS: &str = "/etc/docker/daemon.json";
+pub(in crate::kubernetes) const DROP_IN: &str = "/etc/systemd/system/docker.service.d/50-heat-node-agent.conf";
+pub(in crate::kubernetes) const STORE: &str = "/var/lib/docker";
+pub(in crate::kubernetes) const CONTAINERS: &str = "/var/lib/docker/containers";
+pub(in crate::kubernetes) const SWARM: &str = "/var/lib/docker/swarm";
+const SOCKET: &str = "/run/docker.sock";
+/// What Fedora's docker and docker-storage-setup read (magnum-node.md 1.4).
+const SYSCONFIG: &str = "/etc/sysconfig";
+
+/// Adds docker's part, where it is the runtime: a node without Kubernetes has no other.
+pub(in crate::kubernetes) fn add(spec: &NodeSpec, facts: &Facts, desired: &mut Desired) {
+    if let Some(cluster) = &spec.kubernetes {
+        if cluster.runtime.kind != RuntimeKind::Docker {
+            return;
+        }
+        engine::keep_others_off(cluster, desired);
+    }
+    let driver = spec.storage.driver;
+    let network = pod_network::of_docker(spec, facts);
+    let mut files = vec![File::public(SETTINGS, settings(spec, facts, &network))];
+    if facts.docker_sysconfig {
+        add_directory(SYSCONFIG, desired);
+        files.extend(sysconfig(driver));
+        // It would write the storage options anew at each boot (magnum-node.md 7.4 no. 41).
+        engine::keep_off("docker-storage-setup.service", "The agent has made docker's storage.", desired);
+    }
+    let engine = Engine {
+        whose: ContainerEngine::Docker,
+        unit: UNIT,
+        folder: "/etc/docker",
+        store: STORE,
+        // As dockerd itself makes its root.
+        store_mode: 0o710,
+        settings: files,
+        network,
+    };
+    engine.add(spec, desired);
+    desired.gates.push(Gate {
+        name: "docker".to_owned(),
+        unit: Some(UNIT.to_owned()),
+        probe: Probe::Docker {
+            socket: SOCKET.to_owned(),
+            storage_driver: driver.as_str().to_owned(),
+            data_root: STORE.to_owned(),
+        },
+        consecutive: GREEN,
+        deadline: Some(deadline::STORE),
+        needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
+        remedy: format!("`journalctl -u {UNIT}`; `docker info`"),
+    });
+}
+
+/// daemon.json. A setting that the daemon's command line also has makes docker refuse to start, so only what the
+/// parameters or Magnum's nodes ask for is in it (magnum-node.md 2.4: log options).
+fn settings(spec: &NodeSpec, facts: &Facts, network: &OfDocker) -> String {
+    let mut settings = Map::new();
+    if !facts.docker_sysconfig {
+        let driver = spec.storage.driver;
+        settings.insert("storage-driver".to_owned(), json!(driver.as_str()));
+        let options = storage_options(driver);
+        if !options.is_empty() {
+            settings.insert("storage-opts".to_owned(), json!(options));
+        }
+    }
+    settings.insert("log-driver".to_owned(), json!("json-file"));
+    settings.insert("log-opts".to_owned(), json!({"max-size": "10m", "max-file": "5"}));
+    // The kubelet's and docker's must be the same (magnum-node.md 7.4 no. 45).
+    let of_cluster = spec.kubernetes.as_ref().map(|cluster| &cluster.runtime.cgroup_driver);
+    if let Some(driver) = of_cluster.or(spec.cgroup_driver.as_ref()) {
+        settings.insert("exec-opts".to_owned(), json!([format!("native.cgroupdriver={driver}")]));
+    }
+    if let Some(bridge) = &network.bridge {
+        settings.insert("bridge".to_owned(), json!(bridge));
+    }
+    if let Some(registry) = &spec.insecure_registry {
+        settings.insert("insecure-registries".to_owned(), json!([registry]));
+    }
+    format!("{:#}\n", Value::Object(settings))
+}
+
+/// What docker is told of its storage besides the driver: the pool by its device, as docker-storage-setup does it.
+fn storage_options(driver: StorageDriver) -> Vec<String> {
+    match driver {
+        StorageDriver::Devicemapper => vec![
+            "dm.fs=xfs".to_owned(),
+            format!("dm.thinpooldev={}", thin_pool::DEVICE),
+            "dm.use_deferred_removal=true".to_owned(),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// The same for a docker that is told by variables, and what lets docker-storage-setup, run by hand, agree.
+fn sysconfig(driver: StorageDriver) -> [File; 2] {
+    let mut options = format!("--storage-driver {}", driver.as_str());
+    for option in storage_options(driver) {
+        options.push_str(&format!(" --storage-opt {option}"));
+    }
+    let group = if driver == StorageDriver::Devicemapper { line("VG", thin_pool::GROUP) } else { String::new() };
+    let head = "# Made by heat-node-agent.\n";
+    [
+        File::public(format!("{SYSCONFIG}/docker-storage"), format!("{head}{}", line("DOCKER_STORAGE_OPTIONS", &options))),
+        File::public(
+            format!("{SYSCONFIG}/docker-storage-setup"),
+            format!("{head}{}{group}", line("STORAGE_DRIVER", driver.as_str())),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::fixtures::{content, file, node, spec};
+    use crate::kubernetes::render;
+
+    /// magnum-node.md 1.4: direct-lvm, as each style says it.
+    #[test]
+    fn the_storage_is_said_once_in_the_style_of_the_image() {
+        let options = "--storage-driver devicemapper --storage-opt dm.fs=xfs --storage-opt \
+                       dm.thinpooldev=/dev/mapper/docker-docker--pool --storage-opt dm.use_deferred_removal=true";
+        let pool = [
+            ("CONTAINER_RUNTIME", "docker"),
+            ("KUBE_TAG", "v1.18.9"),
+            ("DOCKER_STORAGE_DRIVER", "devicemapper"),
+            ("DOCKER_VOLUME", "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4"),
+        ];
+        let parsed = |desired: &Desired| -> Value { crate::budgets::json::typed(content(desired, SETTINGS)).unwrap() };
+        let plain = node(&pool);
+        let settings = parsed(&plain);
+        assert_eq!(settings["storage-driver"], "devicemapper");
+        assert_eq!(
+            settings["storage-opts"],
+            json!(["dm.fs=xfs", "dm.thinpooldev=/dev/mapper/docker-docker--pool", "dm.use_deferred_removal=true"])
+        );
+        assert!(file(&plain, "/etc/sysconfig/docker-storage").is_none());
+        let drop_in = content(&plain, DROP_IN);
+        assert!(drop_in.contains("Requires=docker-thin-pool.service\nAfter=docker-thin-pool.service\n"), "{drop_in}");
+        assert!(!drop_in.contains("AssertPathIsMountPoint"), "{drop_in}");
+
+        let fedora = Facts { docker_sysconfig: true, ..Facts::default() };
+        let variables = render(&spec(&pool), &fedora);
+        let settings = parsed(&variables);
+        assert!(settings.get("storage-driver").is_none() && settings.get("storage-opts").is_none());
+        assert!(
+            content(&variables, "/etc/sysconfig/docker-storage").ends_with(&format!("DOCKER_STORAGE_OPTIONS=\"{options}\"\n"))
+        );
+        assert!(
+            content(&variables, "/etc/sysconfig/docker-storage-setup")
+                .ends_with("STORAGE_DRIVER=\"devicemapper\"\nVG=\"docker\"\n")
+        );
+        let unit = variables.units.iter().find(|unit| unit.name == UNIT).unwrap();
+        assert!(unit.restart_on.contains("/etc/sysconfig/docker-storage"));
+        let off = content(&variables, "/etc/systemd/system/docker-storage-setup.service.d/50-heat-node-agent.conf");
+        assert!(off.contains("ConditionPathExists=!/\n"));
+        let overlay = render(&spec(&[("CONTAINER_RUNTIME", "docker")]), &fedora);
+        assert!(
+            content(&overlay, "/etc/sysconfig/docker-storage")
+                .ends_with("DOCKER_STORAGE_OPTIONS=\"--storage-driver overlay2\"\n")
+        );
+    }
+}

@@ -1,0 +1,260 @@
+//! What every container runtime has in common: its store, perhaps on a volume of its own, its proxies, its drop-in; and
+//! how the kubelet reaches it.
+
+use std::collections::BTreeSet;
+
+use super::docker;
+use crate::desired::{ContainerEngine, Content, Desired, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
+use crate::kubernetes::networks::pod_network::OfDocker;
+use crate::kubernetes::parts::daemon::{GREEN, deadline};
+use crate::kubernetes::reading::node::{NodeSpec, Proxy};
+use crate::kubernetes::spec::cluster::{ClusterSpec, RuntimeKind};
+use crate::kubernetes::text::environment::line;
+use crate::kubernetes::worker::host::{GUARDED, SYSCTL_UNIT, add_directory};
+use crate::storage::thin_pool;
+
+/// Where the programs of pod networks lie. The one source of both paths, for runtimes and kubelets (magnum-node.md 7.4 no. 46).
+pub(in crate::kubernetes) const CNI_PROGRAMS: &str = "/opt/cni/bin";
+/// Where pod networks are described.
+pub(in crate::kubernetes) const CNI_NETWORKS: &str = "/etc/cni/net.d";
+
+/// The gate that looks at the store before the engine is started on it.
+const STORAGE: &str = "storage";
+
+const DOCKER: &str = "docker.service";
+const CONTAINERD: &str = "containerd.service";
+const CRI_O: &str = "crio.service";
+const CRI_DOCKERD: &str = "cri-docker.service";
+
+/// The agent's file in a unit's folder of drop-ins.
+const DROP_IN: &str = "50-heat-node-agent.conf";
+
+/// A runtime with the distribution's own unit.
+pub(in crate::kubernetes) struct Engine {
+    /// Whose store it is.
+    pub(in crate::kubernetes) whose: ContainerEngine,
+    /// `docker.service`.
+    pub(in crate::kubernetes) unit: &'static str,
+    /// Where its settings lie.
+    pub(in crate::kubernetes) folder: &'static str,
+    /// Its store, which a volume is mounted at.
+    pub(in crate::kubernetes) store: &'static str,
+    /// Mode of the store's root, as the runtime itself makes it.
+    pub(in crate::kubernetes) store_mode: u32,
+    /// What it reads when it starts.
+    pub(in crate::kubernetes) settings: Vec<File>,
+    /// What the pod network adds.
+    pub(in crate::kubernetes) network: OfDocker,
+}
+
+impl Engine {
+    /// Adds directories, volume, files and unit.
+    pub(in crate::kubernetes) fn add(self, spec: &NodeSpec, desired: &mut Desired) {
+        let drop_ins = drop_ins(self.unit);
+        let drop_in = format!("{drop_ins}/{DROP_IN}");
+        add_directory(self.folder, desired);
+        add_directory(&drop_ins, desired);
+        let mut needs = BTreeSet::new();
+        if let Some(volume) = &spec.runtime_volume {
+            desired.volumes.push(Volume {
+                role: VolumeRole::Runtime,
+                disk: volume.disk.clone(),
+                hint: "/dev/vdb".to_owned(),
+                content: spec.storage.content(),
+                mount_point: self.store.to_owned(),
+                root_mode: self.store_mode,
+                root_owner: Owner::root(),
+                format: volume.format,
+                format_parameter: "DOCKER_VOLUME_FORMAT",
+                adopt: volume.adopt.clone(),
+                cluster: spec.cluster.clone(),
+                users: vec![self.unit.to_owned()],
+            });
+            needs.insert(Need::Volume(VolumeRole::Runtime));
+        }
+        desired.gates.push(Gate {
+            name: STORAGE.to_owned(),
+            unit: None,
+            probe: Probe::Store(spec.storage.store(self.whose, self.store)),
+            consecutive: 1,
+            deadline: None,
+            needs: needs.clone(),
+            remedy: format!("`findmnt -T {}`", self.store),
+        });
+        // Nothing of a running engine is stopped for a store that it could not use.
+        needs.insert(Need::Gate(STORAGE.to_owned()));
+        if self.unit == docker::UNIT {
+            // An engine that finds forwarding off switches it on and drops what is forwarded (magnum-node.md 7.4 no. 52).
+            needs.insert(Need::Unit(SYSCTL_UNIT.to_owned()));
+        }
+        if let Some(socket) = socket(self.whose) {
+            desired.gates.push(socket_gate(self.unit, socket));
+        }
+        let mut restart_on: BTreeSet<String> = self.settings.iter().map(|file| file.path.clone()).collect();
+        let content = self.drop_in(spec);
+        desired.files.extend(self.settings);
+        needs.extend(self.network.needs);
+        restart_on.extend(self.network.restart_on);
+        if let Some(proxy) = &spec.proxy {
+            // Proxy URLs may hold a password.
+            let (path, content) = (proxy_file(self.folder), environment(proxy));
+            restart_on.insert(path.clone());
+            desired.files.push(File { path, mode: 0o600, owner: Owner::root(), content, secret: true });
+        }
+        restart_on.insert(drop_in.clone());
+        desired.files.push(File::public(drop_in, content));
+        desired.units.push(Unit { name: self.unit.to_owned(), enable: true, restart_on, needs, applies_files: false });
+    }
+
+    fn drop_in(&self, spec: &NodeSpec) -> String {
+        let store = self.store;
+        let mut out = format!(
+            "\
+# Made by heat-node-agent.
+[Unit]
+{GUARDED}\
+# Never on the directory below the volume.
+RequiresMountsFor={store}
+"
+        );
+        match (&spec.runtime_volume, spec.storage.content()) {
+            (None, _) => {}
+            (Some(_), Content::ThinPool) => {
+                let pool = thin_pool::UNIT;
+                out.push_str(&format!("Requires={pool}\nAfter={pool}\nAssertPathExists={}\n", thin_pool::DEVICE));
+            }
+            // Also in the moments before the mount unit is there. A file system that the kernel made read-only after I/O
+            // errors would have the engine start for ever.
+            (Some(_), Content::Xfs | Content::Btrfs) => {
+                out.push_str(&format!("AssertPathIsMountPoint={store}\nAssertPathIsReadWrite={store}\n"));
+            }
+        }
+        out.push_str(&self.network.unit_lines);
+        let proxy = spec.proxy.as_ref().map(|_| format!("EnvironmentFile={}\n", proxy_file(self.folder))).unwrap_or_default();
+        if !(proxy.is_empty() && self.network.service_lines.is_empty()) {
+            out.push_str(&format!("\n[Service]\n{proxy}{}", self.network.service_lines));
+        }
+        out
+    }
+}
+
+/// Where an engine is reached that speaks gRPC; docker is asked more than that.
+fn socket(engine: ContainerEngine) -> Option<&'static str> {
+    match engine {
+        ContainerEngine::Docker => None,
+        ContainerEngine::Containerd => Some("/run/containerd/containerd.sock"),
+        ContainerEngine::CriO => Some("/run/crio/crio.sock"),
+    }
+}
+
+/// The gate of whoever serves the kubelet at a socket, named as its unit is.
+fn socket_gate(unit: &str, socket: &str) -> Gate {
+    Gate {
+        name: unit.trim_end_matches(".service").to_owned(),
+        unit: Some(unit.to_owned()),
+        probe: Probe::Socket(socket.to_owned()),
+        consecutive: GREEN,
+        deadline: Some(deadline::STORE),
+        needs: BTreeSet::from([Need::Unit(unit.to_owned())]),
+        remedy: format!("`journalctl -u {unit}`; `crictl --runtime-endpoint unix://{socket} info`"),
+    }
+}
+
+fn proxy_file(folder: &str) -> String {
+    format!("{folder}/proxy.env")
+}
+
+fn environment(proxy: &Proxy) -> String {
+    let mut out = String::from("# Made by heat-node-agent.\n");
+    for (key, value) in [("HTTP_PROXY", &proxy.http), ("HTTPS_PROXY", &proxy.https)] {
+        if let Some(value) = value {
+            out.push_str(&line(key, value.reveal()));
+        }
+    }
+    out.push_str(&line("NO_PROXY", &proxy.none.join(",")));
+    out
+}
+
+/// The unit that the kubelet talks to.
+pub(in crate::kubernetes) fn unit(cluster: &ClusterSpec) -> &'static str {
+    if cluster.runtime.cri_dockerd { CRI_DOCKERD } else { unit_of_kind(cluster) }
+}
+
+/// The unit that containers run by.
+pub(in crate::kubernetes) fn unit_of_kind(cluster: &ClusterSpec) -> &'static str {
+    match cluster.runtime.kind {
+        RuntimeKind::Docker => DOCKER,
+        RuntimeKind::Containerd(..) => CONTAINERD,
+        RuntimeKind::CriO => CRI_O,
+    }
+}
+
+/// Where the kubelet reaches it; nothing where the kubelet speaks to docker by itself.
+pub(in crate::kubernetes) fn endpoint(cluster: &ClusterSpec) -> Option<&'static str> {
+    match cluster.runtime.kind {
+        RuntimeKind::Docker if cluster.runtime.cri_dockerd => Some("unix:///run/cri-dockerd.sock"),
+        RuntimeKind::Docker => None,
+        RuntimeKind::Containerd(..) => Some("unix:///run/containerd/containerd.sock"),
+        RuntimeKind::CriO => Some("unix:///run/crio/crio.sock"),
+    }
+}
+
+/// Keeps the other runtimes off: two at once fight over the node (magnum-node.md 7.4 no. 44). docker needs containerd
+/// for itself.
+pub(in crate::kubernetes) fn keep_others_off(cluster: &ClusterSpec, desired: &mut Desired) {
+    let others: &[&str] = match cluster.runtime.kind {
+        RuntimeKind::Docker => &[CRI_O],
+        RuntimeKind::Containerd(..) => &[DOCKER, "docker.socket", CRI_DOCKERD, "cri-docker.socket", CRI_O],
+        RuntimeKind::CriO => &[DOCKER, "docker.socket", CRI_DOCKERD, "cri-docker.socket", CONTAINERD],
+    };
+    let why = format!("The node's container runtime is {}: nothing starts another one beside it.", unit_of_kind(cluster));
+    for unit in others {
+        keep_off(unit, &why, desired);
+    }
+    // What belongs to docker, and may be kept off or bound to a volume by what other parameters asked for.
+    let own: &[&str] = match cluster.runtime.kind {
+        RuntimeKind::Docker if cluster.runtime.cri_dockerd => &["docker.socket", CONTAINERD, "cri-docker.socket"],
+        RuntimeKind::Docker => &["docker.socket", CONTAINERD],
+        RuntimeKind::Containerd(..) | RuntimeKind::CriO => &[],
+    };
+    for unit in own {
+        let_be(unit, desired);
+    }
+}
+
+/// Leaves a unit as the image has it: this drop-in takes the place of one that other parameters of this node had.
+fn let_be(unit: &str, desired: &mut Desired) {
+    let folder = drop_ins(unit);
+    add_directory(&folder, desired);
+    desired
+        .files
+        .push(File::public(format!("{folder}/{DROP_IN}"), "# Made by heat-node-agent: the unit is as the image has it.\n"));
+}
+
+fn drop_ins(unit: &str) -> String {
+    format!("/etc/systemd/system/{unit}.d")
+}
+
+/// Keeps a unit from starting, and ends it where it runs.
+pub(in crate::kubernetes) fn keep_off(unit: &str, why: &str, desired: &mut Desired) {
+    let folder = drop_ins(unit);
+    let path = format!("{folder}/{DROP_IN}");
+    let content = format!(
+        "\
+# Made by heat-node-agent.
+[Unit]
+# {why} This is never true.
+ConditionPathExists=!/
+"
+    );
+    add_directory(&folder, desired);
+    desired.files.push(File::public(path.clone(), content));
+    // Its one restart, when the file is new, ends one that runs.
+    desired.units.push(Unit {
+        name: unit.to_owned(),
+        enable: false,
+        restart_on: BTreeSet::from([path]),
+        needs: BTreeSet::new(),
+        applies_files: true,
+    });
+}

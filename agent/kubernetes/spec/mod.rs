@@ -1,0 +1,8 @@
+//! What one node and its cluster are to be, as types.
+//!
+//! In: nothing; `reading` fills them. Out: `NodeSpec`, `ClusterSpec` and the questions that they answer by themselves. Never: a
+//! mistake, a file, a flag.
+
+pub mod cluster;
+pub(super) mod storage;
+pub mod trust;

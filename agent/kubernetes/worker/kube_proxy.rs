@@ -1,0 +1,277 @@
+//! kube-proxy on every node.
+//!
+//! kube-proxy reads either its configuration file or its flags (magnum-node.md 5.5). So the file is for nodes without
+//! KUBEPROXY_OPTIONS; with them everything stands on the command line, where users' flags count.
+
+use serde_json::json;
+
+use super::kubelet::OWN_CERTIFICATE;
+use crate::desired::{Desired, File, Need};
+use crate::kubernetes::certificates::{AUTHORITY, PROXY};
+use crate::kubernetes::parameters::read::Mistake;
+use crate::kubernetes::parts::daemon::{Asks, Daemon, Variables, deadline, ok_gate};
+use crate::kubernetes::parts::settings::Settings;
+use crate::kubernetes::reading::node::{NodeSpec, Role};
+use crate::kubernetes::spec::cluster::{CertificateSource, ClusterSpec, Facts};
+use crate::kubernetes::text::kubeconfig::{self, Identity};
+use crate::kubernetes::versions::{Component, ConfigKind, option};
+
+const UNIT: &str = "kube-proxy.service";
+const CONFIGURATION: &str = "/etc/kubernetes/proxy-configuration.yaml";
+const KUBECONFIG: &str = "/etc/kubernetes/proxy.kubeconfig";
+/// In every version it says there that it lives; 10256, which says that it keeps up with the API, came with 1.7.
+const METRICS_PORT: u16 = 10_249;
+
+/// The variables of distributions' units (magnum-node.md 1.0). Its kubeconfig names the API, so KUBE_MASTER is not asked.
+const VARIABLES: Variables = &[("KUBE_LOGTOSTDERR", &[]), ("KUBE_LOG_LEVEL", &[])];
+
+/// Adds its part.
+pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+    let settings = settings(cluster);
+    let mut daemon = Daemon::new(UNIT, "kube-proxy", "/etc/kubernetes/proxy");
+    let identity = match cluster.certificates {
+        _ if !cluster.tls => Identity::Nobody,
+        // It has no certificate of its own then: the cluster binds its nodes to the role system:node-proxier.
+        CertificateSource::Bootstrap => Identity::Certificate { certificate: OWN_CERTIFICATE, key: OWN_CERTIFICATE },
+        _ => Identity::Certificate { certificate: PROXY.certificate, key: PROXY.key },
+    };
+    let authority = cluster.tls.then_some(AUTHORITY);
+    desired.files.push(kubeconfig::file(KUBECONFIG, &cluster.server(spec.role), authority, "kube-proxy", &identity));
+    daemon.restart_on.push(KUBECONFIG.to_owned());
+    if let Some(document) = settings.document() {
+        desired.files.push(File::public(CONFIGURATION, document));
+        daemon.restart_on.push(CONFIGURATION.to_owned());
+    }
+    daemon.take(&settings.flags, cluster, spec.role, VARIABLES, "KUBE_PROXY_ARGS");
+    daemon.service_lines.push_str("User=root\n");
+    daemon.add(desired);
+    // Where a user put it elsewhere, nothing is known of its health but that it runs.
+    if !["metrics-bind-address", "metrics-port", "config"]
+        .iter()
+        .any(|flag| settings.flags.value(flag).is_some_and(|value| value != METRICS && value != CONFIGURATION))
+    {
+        let url = format!("http://127.0.0.1:{METRICS_PORT}/healthz");
+        let mut gate = ok_gate("kube-proxy", UNIT, url, Asks::Nobody(None), None);
+        // It does not serve before the API told it of its node (in newer releases, and where it takes pods' addresses from there).
+        if spec.role == Role::Master {
+            gate.deadline = Some(deadline::SERVICE);
+            gate.needs.insert(Need::Gate(crate::kubernetes::control_plane::apiserver::GATE.to_owned()));
+        }
+        desired.gates.push(gate);
+    }
+}
+
+const METRICS: &str = "127.0.0.1:10249";
+
+/// What mode ipvs and its schedulers need; nf_conntrack comes with the first.
+pub(in crate::kubernetes) const IPVS_MODULES: &[&str] = &["ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh"];
+/// What mode nftables needs.
+pub(in crate::kubernetes) const NFTABLES_MODULES: &[&str] = &["nf_tables"];
+/// The first kernel that mode nftables works on (Kubernetes' reference of virtual IPs, 1.29: "kernel 5.13 or later").
+const FIRST_KERNEL_WITH_NFTABLES: (u16, u16) = (5, 13);
+
+/// A way of balancing.
+struct Mode {
+    name: &'static str,
+    /// First and last minor that have it (magnum-node.md 5.5).
+    minors: (u16, u16),
+    /// Minors in which it is behind a gate that is off by itself, and the gate.
+    gated: Option<(u16, u16, &'static str)>,
+}
+
+/// Evidence: magnum-node.md 5.5; the gates are those of Kubernetes' table of feature gates.
+const MODES: [Mode; 4] = [
+    Mode { name: "userspace", minors: (0, 25), gated: None },
+    Mode { name: "iptables", minors: (1, u16::MAX), gated: None },
+    Mode { name: "ipvs", minors: (8, u16::MAX), gated: Some((8, 10, "SupportIPVSProxyMode")) },
+    Mode { name: "nftables", minors: (29, u16::MAX), gated: Some((29, 30, "NFTablesProxyMode")) },
+];
+
+/// The gate that has to be opened for a mode.
+fn gate(cluster: &ClusterSpec) -> Option<&'static str> {
+    let asked = cluster.proxy_mode.as_deref()?;
+    let mode = MODES.iter().find(|mode| mode.name == asked)?;
+    mode.gated.filter(|(first, last, _)| (*first..=*last).contains(&cluster.minor.number())).map(|(_, _, gate)| gate)
+}
+
+/// The mode that is asked for, by whichever parameter.
+pub(in crate::kubernetes) fn mode(cluster: &ClusterSpec) -> Option<String> {
+    option(&cluster.options.proxy, "proxy-mode").or_else(|| cluster.proxy_mode.clone())
+}
+
+/// What is wrong with `PROXY_MODE`, whatever the machine is.
+pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mistake>) {
+    let Some(asked) = &cluster.proxy_mode else { return };
+    let mut wrong = |problem: String, rule: String, remedy: &str| {
+        mistakes.push(Mistake::general("PROXY_MODE", problem, rule, remedy));
+    };
+    let minor = cluster.minor;
+    for Mode { name, minors: (first, last), .. } in MODES.iter().filter(|mode| mode.name == asked) {
+        if !(*first..=*last).contains(&minor.number()) {
+            let rule = if minor.number() < *first {
+                format!("kube-proxy has it since 1.{first}")
+            } else {
+                format!("kube-proxy had it up to 1.{last}")
+            };
+            wrong(format!("{name} cannot be honoured by {minor}"), rule, "give another mode, or none");
+        }
+    }
+    if option(&cluster.options.proxy, "proxy-mode").is_some() {
+        let rule = "kube-proxy has one mode".to_owned();
+        wrong("is given together with --proxy-mode in KUBEPROXY_OPTIONS".to_owned(), rule, "remove one of them");
+    }
+    if let (Some(gate), Some(given)) = (gate(cluster), option(&cluster.options.proxy, "feature-gates"))
+        && !given.contains(gate)
+    {
+        let rule = format!("in {minor} it is behind the gate {gate}, and KUBEPROXY_OPTIONS says which gates are open");
+        wrong(format!("is {asked}"), rule, "add the gate there");
+    }
+}
+
+/// What the running kernel lacks for the mode; nothing where it is not known. kube-proxy would fall back to another mode without
+/// a word, or end.
+pub(in crate::kubernetes) fn lacking(cluster: &ClusterSpec, facts: &Facts) -> Vec<Mistake> {
+    let Some(mode) = mode(cluster) else { return Vec::new() };
+    let needed = match mode.as_str() {
+        "ipvs" => IPVS_MODULES,
+        "nftables" => NFTABLES_MODULES,
+        _ => return Vec::new(),
+    };
+    let name = if cluster.proxy_mode.is_some() { "PROXY_MODE" } else { "KUBEPROXY_OPTIONS" };
+    let refused = |problem: String, rule: String| Mistake::general(name, problem, rule, "give another mode, or another kernel");
+    let mut mistakes = Vec::new();
+    let missing: Vec<&str> = needed.iter().copied().filter(|module| facts.lacking_modules.contains(module)).collect();
+    if !missing.is_empty() {
+        let rule = format!("mode {mode} needs the modules {}", needed.join(", "));
+        mistakes.push(refused(format!("asks for {mode}, and the kernel lacks {}", missing.join(", ")), rule));
+    }
+    let (first, second) = FIRST_KERNEL_WITH_NFTABLES;
+    if let Some(kernel) = facts.kernel.filter(|kernel| mode == "nftables" && *kernel < FIRST_KERNEL_WITH_NFTABLES) {
+        let rule = format!("mode nftables needs Linux {first}.{second} or later");
+        mistakes.push(refused(format!("asks for {mode}, and the kernel is Linux {}.{}", kernel.0, kernel.1), rule));
+    }
+    mistakes
+}
+
+fn settings(cluster: &ClusterSpec) -> Settings {
+    let options = &cluster.options.proxy;
+    let mut settings = Settings::new(Component::Proxy, ConfigKind::Proxy, cluster.minor, !options.is_empty());
+    settings.set("clientConnection.kubeconfig", "kubeconfig", json!(KUBECONFIG));
+    settings.set("clusterCIDR", "cluster-cidr", json!(cluster.networks.pods.to_string()));
+    // The node's name, else its own endpoints are not known as local (magnum-node.md 7.5 no. 57).
+    if let Some(name) = &cluster.node_name {
+        settings.set("hostnameOverride", "hostname-override", json!(name));
+    }
+    settings.set("metricsBindAddress", "metrics-bind-address", json!(METRICS));
+    if let Some(mode) = &cluster.proxy_mode {
+        settings.set("mode", "proxy-mode", json!(mode));
+    }
+    if let Some(gate) = gate(cluster) {
+        settings.set("featureGates", "feature-gates", json!({gate: true}));
+    }
+    if settings.document().is_some() {
+        settings.flags.set("config", CONFIGURATION);
+    }
+    // What is wrong with them was said when the parameters were read.
+    settings.flags.options(options);
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::fixtures::{MINORS, arguments, asked, content, file, node, value};
+
+    fn worker(minor: u16, changes: &[(&str, &str)]) -> Desired {
+        let tag = format!("v1.{minor}.3");
+        let driver = if minor < 5 { "cgroupfs" } else { "systemd" };
+        let base = [
+            ("KUBE_TAG", tag.as_str()),
+            ("ROLE", "minion"),
+            ("CGROUP_DRIVER", driver),
+            ("CERTIFICATES", "given"),
+            ("KUBE_MASTER_IP", "192.0.2.5"),
+        ];
+        node(&base.into_iter().chain(changes.iter().copied()).collect::<Vec<_>>())
+    }
+
+    // magnum-node.md 7.5 no. 57; 5.5
+    #[test]
+    fn a_file_or_flags_but_never_both() {
+        for minor in MINORS.into_iter().filter(|minor| *minor >= 2) {
+            for (options, flags) in [("", minor <= 8), ("--masquerade-all=true", true)] {
+                let desired = worker(minor, &[("KUBEPROXY_OPTIONS", options)]);
+                let words = arguments(&desired, UNIT);
+                assert_eq!(file(&desired, CONFIGURATION).is_some(), !flags, "1.{minor}");
+                if flags {
+                    assert_eq!(value(&words, "hostname-override"), Some("blue-master-0"), "1.{minor}");
+                    assert_eq!(value(&words, "kubeconfig"), Some(KUBECONFIG), "1.{minor}");
+                    assert_eq!(value(&words, "cluster-cidr"), (minor >= 3).then_some("10.100.0.0/16"), "1.{minor}");
+                    assert_eq!(value(&words, "config"), None);
+                } else {
+                    let config = content(&desired, CONFIGURATION);
+                    for expected in [
+                        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n",
+                        "clientConnection:\n  kubeconfig: /etc/kubernetes/proxy.kubeconfig\n",
+                        "clusterCIDR: \"10.100.0.0/16\"\n",
+                        "hostnameOverride: blue-master-0\n",
+                        "metricsBindAddress: \"127.0.0.1:10249\"\n",
+                    ] {
+                        assert!(config.contains(expected), "1.{minor} {expected}: {config}");
+                    }
+                    let own: Vec<_> =
+                        words.iter().filter(|word| !word.starts_with("--v=") && !word.starts_with("--logtostderr")).collect();
+                    assert_eq!(own, ["--config=/etc/kubernetes/proxy-configuration.yaml"], "1.{minor}");
+                }
+                assert_eq!(asked(&desired, "kube-proxy"), Some("http://127.0.0.1:10249/healthz"));
+            }
+        }
+        assert_eq!(asked(&worker(28, &[("KUBEPROXY_OPTIONS", "--metrics-bind-address=192.0.2.11:9")]), "kube-proxy"), None);
+        // The version's own mode, unless it is asked for.
+        assert!(!content(&worker(31, &[]), CONFIGURATION).contains("mode"));
+    }
+
+    /// magnum-node.md 5.5: each mode stands where the minor reads it, with its gate where it is behind one.
+    #[test]
+    fn the_mode_stands_where_the_minor_reads_it() {
+        for (minor, mode, flag, gate) in [
+            (2, "userspace", true, None),
+            (8, "ipvs", true, Some("SupportIPVSProxyMode")),
+            (9, "ipvs", false, Some("SupportIPVSProxyMode")),
+            (11, "ipvs", false, None),
+            (29, "nftables", false, Some("NFTablesProxyMode")),
+            (31, "nftables", false, None),
+        ] {
+            let desired = worker(minor, &[("PROXY_MODE", mode)]);
+            if flag {
+                let words = arguments(&desired, UNIT);
+                assert_eq!(value(&words, "proxy-mode"), Some(mode), "1.{minor}");
+                assert_eq!(value(&words, "feature-gates"), gate.map(|gate| format!("{gate}=true")).as_deref(), "1.{minor}");
+            } else {
+                let config = content(&desired, CONFIGURATION);
+                assert!(config.contains(&format!("mode: {mode}\n")), "1.{minor} {config}");
+                let open = gate.map(|gate| format!("featureGates:\n  {gate}: true\n"));
+                assert_eq!(config.contains("featureGates"), gate.is_some(), "1.{minor} {config}");
+                assert!(open.is_none_or(|open| config.contains(&open)), "1.{minor} {config}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_it_is_follows_the_certificates() {
+        for (changes, expected) in [
+            (&[][..], "client-certificate: /etc/kubernetes/certs/proxy.crt\n"),
+            (&[("CERTIFICATES", "bootstrap")], "client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem\n"),
+        ] {
+            let desired = worker(28, changes);
+            let kubeconfig = content(&desired, KUBECONFIG);
+            assert!(kubeconfig.contains(expected) && kubeconfig.contains("server: \"https://192.0.2.5:6443\"\n"), "{kubeconfig}");
+        }
+        let open = worker(9, &[("TLS_DISABLED", "True"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080")]);
+        let kubeconfig = content(&open, KUBECONFIG);
+        assert!(
+            kubeconfig.contains("server: \"http://192.0.2.5:8080\"\n") && !kubeconfig.contains("certificate"),
+            "{kubeconfig}"
+        );
+    }
+}

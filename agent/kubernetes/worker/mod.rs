@@ -1,0 +1,8 @@
+//! What runs on every node: its host, the kubelet, kube-proxy.
+//!
+//! In: a `NodeSpec` and `Facts`. Out: their parts of the `Desired`. Never: knowledge of the control plane.
+
+pub(super) mod host;
+pub(super) mod kube_proxy;
+pub(super) mod kubelet;
+pub(super) mod reservations;
