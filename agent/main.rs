@@ -31,81 +31,85 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<ExitCode> {
     let mut options = Options { settings: cli.settings, state: cli.state, metadata: None };
-    if let Command::HookRun { directory } = &cli.command {
-        return commands::hook_run::run(directory);
-    }
-    if let Command::Catalog = &cli.command {
-        return commands::print(&journal_catalog()).map(|()| exit::OK);
-    }
-    if let Command::PortHolders { ports } = &cli.command {
-        return commands::port_holders::run(ports);
-    }
-    if let Command::PodNetwork = &cli.command {
-        return commands::pod_network::run();
-    }
-    if let Command::Firewall = &cli.command {
-        return commands::firewall::run();
-    }
-    if let Command::Certificates { action: Some(CertificatesAction::NewCa { out, name, days }), .. } = &cli.command {
-        return commands::certificates::new_ca(out, name, *days);
-    }
-    if let Command::Verify { json, image, metadata } = cli.command {
-        options.metadata = metadata;
-        // Settings that the agent could not run with are mistakes among others.
-        let loaded = check(&Tree::open(Path::new("/"))?, options.settings.as_deref())?;
-        let loaded = with_state(loaded, &options);
-        return if image { commands::verify::image(&loaded, json) } else { commands::verify::run(&options, &loaded, json) };
-    }
-    if let Command::InstanceGuard = cli.command {
-        // A mistake in the settings stops the agent; it must not stop etcd and docker at the next boot.
-        let loaded = check(&Tree::open(Path::new("/"))?, options.settings.as_deref())?;
-        return commands::instance_guard::run(&with_state(loaded, &options).settings);
-    }
-    let loaded = match settings(&options) {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            if let Command::Explain { json } = cli.command {
-                return commands::status::explain_settings(&error, json);
-            }
-            print_error(&error);
-            return Ok(exit::usage());
-        }
-    };
     let mut with = |metadata| {
         options.metadata = metadata;
         options.clone()
     };
     match cli.command {
-        Command::Run { once, metadata } => commands::run::run(&with(metadata), loaded, once),
-        Command::Status { json, wait, watch } => {
-            commands::status::run(&loaded.settings, commands::status::Wanted { json, wait, watch })
+        // Without settings: run by the agent's own units and jobs, or on another machine.
+        Command::HookRun { directory } => commands::hook_run::run(&directory),
+        Command::Catalog => commands::print(&journal_catalog()).map(|()| exit::OK),
+        Command::PortHolders { ports } => commands::port_holders::run(&ports),
+        Command::PodNetwork => commands::pod_network::run(),
+        Command::Firewall => commands::firewall::run(),
+        Command::Certificates { action: Some(CertificatesAction::NewCa { out, name, days }), .. } => {
+            commands::certificates::new_ca(&out, &name, days)
         }
-        Command::Explain { json } => commands::status::explain(&loaded.settings, json),
-        Command::Timeline { svg } => commands::timeline::run(&loaded.settings, svg),
-        Command::Plan { metadata, root } => commands::plan::run(&with(metadata), &loaded.settings, root.as_deref()),
-        Command::Apply { root, metadata } => commands::apply::run(&with(metadata), &loaded.settings, &root),
+        // Settings that the agent could not run with are mistakes among others.
+        Command::Verify { json, image, metadata } => {
+            let options = with(metadata);
+            let loaded = checked(&options)?;
+            if image { commands::verify::image(&loaded, json) } else { commands::verify::run(&options, &loaded, json) }
+        }
+        // A mistake in the settings stops the agent; it must not stop etcd and docker at the next boot.
+        Command::InstanceGuard => commands::instance_guard::run(&checked(&options)?.settings),
+        Command::Run { once, metadata } => {
+            with_settings(&with(metadata), |options, loaded| commands::run::run(options, loaded, once))
+        }
+        Command::Status { json, wait, watch } => {
+            let wanted = commands::status::Wanted { json, wait, watch };
+            with_settings(&options, |_, loaded| commands::status::run(&loaded.settings, wanted))
+        }
+        Command::Explain { json } => match settings(&options) {
+            Ok(loaded) => commands::status::explain(&loaded.settings, json),
+            Err(error) => commands::status::explain_settings(&error, json),
+        },
+        Command::Timeline { svg } => with_settings(&options, |_, loaded| commands::timeline::run(&loaded.settings, svg)),
+        Command::Plan { metadata, root } => {
+            with_settings(&with(metadata), |options, loaded| commands::plan::run(options, &loaded.settings, root.as_deref()))
+        }
+        Command::Apply { root, metadata } => {
+            with_settings(&with(metadata), |options, loaded| commands::apply::run(options, &loaded.settings, &root))
+        }
         Command::Metadata { key, source, json, show_secrets, metadata } => {
             let wanted = commands::metadata::Wanted { key, source, show_secrets, json };
-            commands::metadata::run(&with(metadata), &loaded.settings, &wanted)
+            with_settings(&with(metadata), |options, loaded| commands::metadata::run(options, &loaded.settings, &wanted))
         }
-        Command::Logs { name, follow } => commands::logs::run(&loaded.settings, name.as_deref(), follow),
+        Command::Logs { name, follow } => {
+            with_settings(&options, |_, loaded| commands::logs::run(&loaded.settings, name.as_deref(), follow))
+        }
         Command::Signal { status, reason, data, id, url, metadata } => {
             let wanted = commands::signal::Wanted { success: status == "SUCCESS", reason, data, id, url };
-            commands::signal::run(&with(metadata), &loaded.settings, &wanted)
+            with_settings(&with(metadata), |options, loaded| commands::signal::run(options, &loaded.settings, &wanted))
         }
-        Command::Rerun { deployment } => commands::order::run(&loaded.settings, Order::Rerun, &deployment),
-        Command::Stop { deployment } => commands::order::run(&loaded.settings, Order::Stop, &deployment),
-        Command::Forget { deployment } => commands::order::run(&loaded.settings, Order::Forget, &deployment),
-        Command::Certificates { action: Some(_), .. } => commands::order::run(&loaded.settings, Order::Rotate, ""),
-        Command::Certificates { json, action: None } => commands::certificates::run(&loaded.settings, json),
-        Command::HookRun { .. }
-        | Command::Catalog
-        | Command::PodNetwork
-        | Command::PortHolders { .. }
-        | Command::Firewall
-        | Command::Verify { .. }
-        | Command::InstanceGuard => Ok(exit::OK),
+        Command::Rerun { deployment } => order(&options, Order::Rerun, &deployment),
+        Command::Stop { deployment } => order(&options, Order::Stop, &deployment),
+        Command::Forget { deployment } => order(&options, Order::Forget, &deployment),
+        Command::Certificates { action: Some(CertificatesAction::Rotate), .. } => order(&options, Order::Rotate, ""),
+        Command::Certificates { json, action: None } => {
+            with_settings(&options, |_, loaded| commands::certificates::run(&loaded.settings, json))
+        }
     }
+}
+
+fn order(options: &Options, order: Order, deployment: &str) -> Result<ExitCode> {
+    with_settings(options, |_, loaded| commands::order::run(&loaded.settings, order, deployment))
+}
+
+/// Runs a command with the settings; without them it is one error, by an exit code that systemd does not restart on.
+fn with_settings(options: &Options, command: impl FnOnce(&Options, Loaded) -> Result<ExitCode>) -> Result<ExitCode> {
+    match settings(options) {
+        Ok(loaded) => command(options, loaded),
+        Err(error) => {
+            print_error(&error);
+            Ok(exit::usage())
+        }
+    }
+}
+
+/// The settings with their mistakes listed, not refused.
+fn checked(options: &Options) -> Result<Loaded> {
+    Ok(with_state(check(&Tree::open(Path::new("/"))?, options.settings.as_deref())?, options))
 }
 
 fn settings(options: &Options) -> Result<Loaded> {
