@@ -22,13 +22,13 @@ BY_FOLDER |= {"tmpfiles": "/usr/lib/tmpfiles.d", "sysusers": "/usr/lib/sysusers.
 
 
 def agent_binary() -> Path:
-    """HNA_BINARY, else the release build, else the debug build."""
+    """HNA_BINARY, else the newest of the release build and the debug build."""
     given = os.environ.get("HNA_BINARY")
     candidates = [Path(given)] if given else [REPO / f"target/{folder}/heat-node-agent" for folder in ("image/usr/bin", "debug")]
-    for path in candidates:
-        if path.is_file():
-            return path.resolve()
-    raise FileNotFoundError(f"no agent binary: {', '.join(map(str, candidates))}")
+    built = [path for path in candidates if path.is_file()]
+    if not built:
+        raise FileNotFoundError(f"no agent binary: {', '.join(map(str, candidates))}")
+    return max(built, key=lambda path: path.stat().st_mtime).resolve()
 
 
 def unit_files(folder: Path = REPO / "units") -> dict[str, Path]:
