@@ -10,99 +10,18 @@ use std::time::Duration;
 
 use super::control_plane::etcd_access::{self, CLIENT_NAME, Clients};
 use super::control_plane::podmaster;
-use super::reading::node::{NodeSpec, Role};
-use super::spec::cluster::{CERTIFICATES, CertificateSource, ClusterSpec, EtcdCluster, Facts};
-use super::worker::host::{add_directory, directory};
-use crate::desired::{Authority, Certificate, ClientIdentity, Desired, File, KeyType, Material, Owner, Share, Signer};
+use super::parts::certificates::{
+    ADMIN, AUTHORITY, AUTHORITY_KEY, CONTROLLER_MANAGER, ETCD_AUTHORITY, ETCD_CLIENT, ETCD_NAME, ETCD_SERVER, FRONT_PROXY,
+    FRONT_PROXY_AUTHORITY, FRONT_PROXY_NAME, KUBELET, PROXY, Pair, SCHEDULER, SERVER, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PRIVATE,
+    SIGNING_AUTHORITY, has_front_proxy, service_account_keys,
+};
+use super::parts::directories::{add_directory, directory};
+use super::spec::cluster::{CERTIFICATES, ClusterSpec, EtcdCluster, Facts};
+use super::spec::node::NodeSpec;
+use super::spec::words::CertificateSource;
+use super::spec::words::Role;
+use crate::desired::{Authority, Certificate, Desired, File, Material, Owner, Share, Signer};
 use crate::programs::key_of;
-
-/// A certificate and its key.
-pub(super) struct Pair {
-    pub(super) certificate: &'static str,
-    pub(super) key: &'static str,
-}
-
-impl Pair {
-    /// Who shows it to a server of the cluster.
-    pub(super) fn client(&self) -> ClientIdentity {
-        ClientIdentity { certificate: self.certificate.to_owned(), key: self.key.to_owned(), authority: AUTHORITY.to_owned() }
-    }
-}
-
-macro_rules! pair {
-    ($stem:literal) => {
-        Pair { certificate: concat!($stem, ".crt"), key: concat!($stem, ".key") }
-    };
-}
-
-/// The cluster's main authority.
-pub(super) const AUTHORITY: &str = "/etc/kubernetes/certs/ca.crt";
-/// The one of its certificates that the key below belongs to.
-pub(super) const SIGNING_AUTHORITY: &str = "/etc/kubernetes/certs/ca-signing.crt";
-/// Its key, on masters that sign.
-pub(super) const AUTHORITY_KEY: &str = "/etc/kubernetes/certs/ca.key";
-/// What the API server shows; Magnum's Keystone webhook shows it, too.
-pub(super) const SERVER: Pair = pair!("/etc/kubernetes/certs/server");
-/// The kubelet, as a client and as a server.
-pub(super) const KUBELET: Pair = pair!("/etc/kubernetes/certs/kubelet");
-/// kube-proxy as a client.
-pub(super) const PROXY: Pair = pair!("/etc/kubernetes/certs/proxy");
-/// The administrator, which root and the API server (towards kubelets) are.
-pub(super) const ADMIN: Pair = pair!("/etc/kubernetes/certs/admin");
-/// The controller manager, as a client and as a server of its health.
-pub(super) const CONTROLLER_MANAGER: Pair = pair!("/etc/kubernetes/certs/controller-manager");
-/// The scheduler, as a client and as a server of its health.
-pub(super) const SCHEDULER: Pair = pair!("/etc/kubernetes/certs/scheduler");
-/// The authority of the API server as a proxy.
-pub(super) const FRONT_PROXY_AUTHORITY: &str = "/etc/kubernetes/certs/front-proxy/ca.crt";
-/// The API server as a proxy.
-pub(super) const FRONT_PROXY: Pair = pair!("/etc/kubernetes/certs/front-proxy/server");
-/// CN of that certificate, which the API server then lets act for others.
-pub(super) const FRONT_PROXY_NAME: &str = "front-proxy";
-/// etcd's authority.
-pub(super) const ETCD_AUTHORITY: &str = "/etc/etcd/certs/ca.crt";
-/// etcd as a server and as a peer.
-pub(super) const ETCD_SERVER: Pair = pair!("/etc/etcd/certs/server");
-/// The API server as etcd's client.
-pub(super) const ETCD_CLIENT: Pair = pair!("/etc/etcd/certs/admin");
-/// CN of etcd's certificates, of its servers, peers and clients.
-pub(super) const ETCD_NAME: &str = "etcd";
-/// Public key of service accounts, where the parameters give one.
-const SERVICE_ACCOUNT: &str = "/etc/kubernetes/certs/service_account.key";
-/// Private key of service accounts, where the parameters give one.
-const SERVICE_ACCOUNT_PRIVATE: &str = "/etc/kubernetes/certs/service_account_private.key";
-
-/// The first minor that signs service accounts' tokens by ECDSA keys; before, by RSA alone.
-pub(super) const FIRST_WITH_ECDSA_TOKENS: u16 = 6;
-
-/// Files with the keys that service accounts' tokens are verified and signed by.
-pub(super) struct ServiceAccountKeys<'a> {
-    pub(super) verify: &'a str,
-    pub(super) sign: &'a str,
-}
-
-/// The keys, if there are any.
-///
-/// All masters must have the same (magnum-node.md 7.5 no. 59). Without a key in the parameters the API server's own
-/// stands in for it, as on Magnum's nodes up to 6.x: good for one master. Below 1.6 it has to be RSA.
-pub(super) fn service_account_keys(cluster: &ClusterSpec) -> Option<ServiceAccountKeys<'_>> {
-    let control_plane = &cluster.control_plane;
-    if let Some(private) = &control_plane.service_account_private_key {
-        let sign = path_of(private, SERVICE_ACCOUNT_PRIVATE);
-        let verify = control_plane.service_account_key.as_ref().map_or(sign, |public| path_of(public, SERVICE_ACCOUNT));
-        return Some(ServiceAccountKeys { verify, sign });
-    }
-    let is_read = cluster.minor.number() >= FIRST_WITH_ECDSA_TOKENS || matches!(cluster.trust.keys, KeyType::Rsa(_));
-    (cluster.tls && is_read).then_some(ServiceAccountKeys { verify: SERVER.key, sign: SERVER.key })
-}
-
-/// Where it lies on the node: as it is named, else where its text is written to.
-fn path_of<'a>(material: &'a Material, written: &'a str) -> &'a str {
-    match material {
-        Material::File(path) => path,
-        Material::Text(_) => written,
-    }
-}
 
 /// Keys of a node that are no wishes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,11 +42,6 @@ pub fn keys_beside(spec: &NodeSpec) -> KeysBeside {
         kubelet: bootstrap.then_some(super::worker::kubelet::OWN_CERTIFICATE),
         service_accounts: service_account_keys(cluster).filter(|_| master).map(|keys| keys.sign.to_owned()),
     }
-}
-
-/// Whether the minor has the API server as a proxy of aggregated APIs (`--proxy-client-cert-file`).
-pub(super) fn has_front_proxy(cluster: &ClusterSpec) -> bool {
-    cluster.tls && cluster.minor.number() >= 7
 }
 
 /// The certificates that a node of this role has, by name, and who signs each.

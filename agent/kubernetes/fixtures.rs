@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::parameters::read::Parameters;
-use super::reading::node::NodeSpec;
+use super::spec::node::NodeSpec;
 use super::versions::split;
 use super::{Facts, render};
 use crate::desired::{Certificate, Desired, File, Gate, Probe};

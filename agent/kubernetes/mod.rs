@@ -34,11 +34,13 @@ pub use certificates::{KeysBeside, keys_beside};
 pub use checks::guarded_options::Leave;
 pub use checks::kernel::{MODULES, lacking};
 pub use checks::preflight::preflight;
-pub use parameters::read::{Mistake, Parameters};
-pub use reading::node::{NodeSpec, Preflight, Role, Secret};
+pub use parameters::mistake::Mistake;
+pub use parameters::read::Parameters;
+pub use parts::paths::GUARD;
 pub use render::render;
 pub use spec::cluster::Facts;
-pub use worker::host::GUARD;
+pub use spec::node::{NodeSpec, Preflight};
+pub use spec::words::{Role, Secret};
 
 use serde_json::{Map, Value};
 
@@ -46,7 +48,7 @@ use crate::metadata::Deployment;
 use checks::guarded_options;
 use control_plane::etcd;
 use parameters::{config_text, table};
-use runtimes::docker;
+use parts::docker;
 use text::yaml;
 use worker::kubelet;
 

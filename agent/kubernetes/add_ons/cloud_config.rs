@@ -7,11 +7,12 @@
 use reqwest::Url;
 
 use crate::desired::{Desired, File, Owner};
-use crate::kubernetes::reading::node::{NodeSpec, Role};
+use crate::kubernetes::parts::paths::OPENSTACK_AUTHORITY;
 use crate::kubernetes::spec::cluster::{Cloud, CloudUser, ClusterSpec, FIRST_WITH_TRUSTS, Facts};
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::gcfg::{line, section};
 use crate::kubernetes::versions::Minor;
-use crate::kubernetes::worker::host::OPENSTACK_AUTHORITY;
 
 /// What the built-in provider and Cinder's plugins read.
 pub(in crate::kubernetes) const PATH: &str = "/etc/kubernetes/cloud-config";

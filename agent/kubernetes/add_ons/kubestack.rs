@@ -8,12 +8,13 @@ use std::collections::BTreeSet;
 use reqwest::Url;
 
 use crate::desired::{Desired, File, Need, Owner, Unit};
-use crate::kubernetes::parameters::read::Mistake;
+use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::parts::daemon::Flags;
-use crate::kubernetes::reading::node::NodeSpec;
+use crate::kubernetes::parts::directories::directory;
+use crate::kubernetes::parts::paths::GUARDED;
 use crate::kubernetes::spec::cluster::{CloudUser, ClusterSpec, Facts};
+use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::text::gcfg::{line, section};
-use crate::kubernetes::worker::host::{GUARDED, directory};
 
 const UNIT: &str = "kubestack.service";
 const SETTINGS: &str = "/etc/kubestack.conf";

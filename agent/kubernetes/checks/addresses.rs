@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::cluster::Checks;
-use crate::kubernetes::parameters::read::Mistake;
-use crate::kubernetes::reading::node::Role;
-use crate::kubernetes::spec::cluster::{EtcdCluster, NetworkDriver, RuntimeKind};
+use crate::kubernetes::parameters::mistake::Mistake;
+use crate::kubernetes::spec::cluster::{EtcdCluster, NetworkDriver};
+use crate::kubernetes::spec::words::Role;
+use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::versions::option;
 
 /// What is routed to no host, with its name (RFC 6890, the registries of special-purpose addresses). 240.0.0.0/4 is not among

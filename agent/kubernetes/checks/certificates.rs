@@ -3,14 +3,16 @@
 use super::cluster::Checks;
 use crate::certificates::key::{PrivateKey, public_matches};
 use crate::desired::{KeyType, Material, Signer};
-use crate::kubernetes::certificates::{FIRST_WITH_ECDSA_TOKENS, service_account_keys, wanted};
+use crate::kubernetes::certificates::wanted;
 use crate::kubernetes::control_plane::bootstrap;
-use crate::kubernetes::control_plane::etcd;
 use crate::kubernetes::control_plane::etcd_access::{self, CLIENT_NAME, Clients};
-use crate::kubernetes::parameters::read::Mistake;
-use crate::kubernetes::reading::node::Role;
-use crate::kubernetes::spec::cluster::{CertificateSource, EtcdCluster};
+use crate::kubernetes::parameters::mistake::Mistake;
+use crate::kubernetes::parts::certificates::{FIRST_WITH_ECDSA_TOKENS, service_account_keys};
+use crate::kubernetes::parts::etcd_release;
+use crate::kubernetes::spec::cluster::EtcdCluster;
 use crate::kubernetes::spec::trust::{AUTHORITIES, Halves, PAIRS, parameters_of};
+use crate::kubernetes::spec::words::CertificateSource;
+use crate::kubernetes::spec::words::Role;
 
 /// The first minor whose clients read their certificate again when its file changes (pull request 79083 of Kubernetes).
 const FIRST_THAT_RELOADS: u16 = 18;
@@ -48,7 +50,7 @@ impl Checks<'_> {
 
     /// Whoever bears a bootstrap token gets a certificate of the cluster's authority, which must not be the key to etcd as well.
     fn clients_of_etcd(&mut self) {
-        let old = etcd::asked(self.spec).filter(|asked| *asked < etcd_access::FIRST_WITH_NAMES);
+        let old = etcd_release::asked(self.spec).filter(|asked| *asked < etcd_access::FIRST_WITH_NAMES);
         let (name, what) = match (etcd_access::clients(self.spec), old) {
             (Clients::Named, Some((major, minor))) => {
                 ("ETCD_TAG", format!("asks for etcd {major}.{minor}, which tells clients apart by their authority alone"))

@@ -6,9 +6,12 @@ use std::net::IpAddr;
 
 use crate::kubernetes::control_plane::podmaster;
 use crate::kubernetes::parameters::kinds::Kind;
-use crate::kubernetes::parameters::read::{Mistake, Parameters};
-use crate::kubernetes::reading::node::Role;
-use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, Options, RuntimeKind};
+use crate::kubernetes::parameters::mistake::Mistake;
+use crate::kubernetes::parameters::read::Parameters;
+use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, Options};
+use crate::kubernetes::spec::words::Role;
+use crate::kubernetes::spec::words::RuntimeKind;
+use crate::kubernetes::versions::two_numbers;
 use crate::kubernetes::versions::{CommandLine, Minor, Standing, admission_plugin, given};
 
 /// The list of etcd's members.
@@ -131,7 +134,7 @@ impl Checks<'_> {
             return;
         }
         let etcd = &self.spec.etcd;
-        let version = Some(crate::kubernetes::control_plane::etcd::version(self.spec));
+        let version = Some(crate::kubernetes::parts::etcd_release::version(self.spec));
         let (joins, learner) = (etcd.joins, etcd.learner);
         let members = match &etcd.cluster {
             EtcdCluster::Static(members) => members.clone(),
@@ -458,12 +461,6 @@ fn is_peer(url: &str, scheme: &str) -> bool {
     })
 }
 
-/// `v3.5.13` → (3, 5).
-pub(in crate::kubernetes) fn two_numbers(tag: &str) -> Option<(u16, u16)> {
-    let mut parts = tag.trim_start_matches('v').split(['.', '-', '+']);
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-}
-
 /// A qualified name of Kubernetes: an optional DNS prefix, a slash, at most 63 characters.
 fn is_key(text: &str) -> bool {
     let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
@@ -528,7 +525,7 @@ mod tests {
     use serde_json::{Map, json};
 
     use super::*;
-    use crate::kubernetes::reading::node::NodeSpec;
+    use crate::kubernetes::spec::node::NodeSpec;
     use crate::metadata::Deployment;
 
     const MASTER: &[(&str, &str)] = &[

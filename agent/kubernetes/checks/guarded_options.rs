@@ -4,9 +4,10 @@
 //! One table, by component. What is not in it is the cluster's own affair. etcd, flanneld and the container runtimes take no options
 //! from parameters at all. `[node] allow_options` in agent.toml lists what an image lets pass, each as `COMPONENT:--flag`.
 
-use crate::kubernetes::parameters::read::{Mistake, Parameters};
-use crate::kubernetes::reading::node::role;
+use crate::kubernetes::parameters::mistake::Mistake;
+use crate::kubernetes::parameters::read::Parameters;
 use crate::kubernetes::spec::cluster::Options;
+use crate::kubernetes::spec::words::role;
 use crate::kubernetes::versions::{Component, Minor, given, items, port};
 
 /// The group of deployments that is parameters and no code.

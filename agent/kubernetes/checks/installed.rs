@@ -6,9 +6,11 @@
 
 use crate::desired::Desired;
 use crate::kubernetes::control_plane::{etcd, etcd_access};
-use crate::kubernetes::reading::node::NodeSpec;
-use crate::kubernetes::runtimes::docker;
-use crate::kubernetes::spec::cluster::{ClusterSpec, RuntimeKind};
+use crate::kubernetes::parts::docker;
+use crate::kubernetes::parts::etcd_release;
+use crate::kubernetes::spec::cluster::ClusterSpec;
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::text::environment;
 use crate::kubernetes::versions::{CommandLine, Companion, Component, Minor, companion_flag, quoted, split};
 use crate::network::flannel::{self, Api, Version, version_of};
@@ -153,7 +155,7 @@ fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld:
     {
         let flag = key.trim_start_matches("ETCD_").to_ascii_lowercase().replace('_', "-");
         let gone = major >= 3 && companion_flag(Companion::Etcd, minor, &flag) == Some(false);
-        if gone || (release < etcd::TRUSTED_CA && key.ends_with("TRUSTED_CA_FILE")) {
+        if gone || (release < etcd_release::TRUSTED_CA && key.ends_with("TRUSTED_CA_FILE")) {
             return Verdict::refused(format!("{installed}, which passes over {key}"), remedy);
         }
     }
@@ -186,7 +188,7 @@ fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld:
     if let Some(cause) = unnamed {
         return Verdict::odd(cause, ETCD_REMEDY.to_owned());
     }
-    match etcd::asked(cluster) {
+    match etcd_release::asked(cluster) {
         Some(asked) if asked != release => {
             Verdict::odd(format!("{installed}, ETCD_TAG asks for {}.{}; it takes every setting", asked.0, asked.1), remedy)
         }

@@ -1,9 +1,9 @@
 //! What a node asks of the running kernel, and whether it is there; and whatever else of the machine makes it impossible.
 
 use crate::kubernetes::networks::pod_network;
-use crate::kubernetes::parameters::read::Mistake;
-use crate::kubernetes::reading::node::NodeSpec;
+use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, NetworkDriver};
+use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::worker::host::flannel_modules;
 use crate::kubernetes::worker::kube_proxy;
 use crate::kubernetes::worker::reservations;

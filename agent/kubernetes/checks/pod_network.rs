@@ -7,10 +7,10 @@ use ipnet::IpNet;
 use super::cluster::Checks;
 use crate::kubernetes::networks::flannel as unit;
 use crate::kubernetes::parameters::kinds::port_range;
-use crate::kubernetes::parameters::read::Mistake;
-use crate::kubernetes::reading::cluster::node_subnet;
-use crate::kubernetes::reading::node::Role;
+use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::spec::cluster::NetworkDriver;
+use crate::kubernetes::spec::cluster::node_subnet;
+use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::worker::kube_proxy;
 use crate::network::flannel;
 

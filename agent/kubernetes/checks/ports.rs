@@ -2,13 +2,11 @@
 
 use super::cluster::Checks;
 use crate::kubernetes::parameters::kinds::port_range;
-use crate::kubernetes::reading::node::Role;
+use crate::kubernetes::spec::cluster::node_ports;
 use crate::kubernetes::spec::cluster::{ClusterSpec, NetworkDriver, Options};
+use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::versions::{Component, Standing, flag, option};
 use crate::network::flannel;
-
-/// Ports of services, unless the API server is told others.
-pub(in crate::kubernetes) const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 
 /// What comes to a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,12 +153,6 @@ impl Listeners<'_> {
         let ports = node_ports(self.cluster);
         self.found.push(Listener { whose: "services", transport: Transport::Both, ports, parameter });
     }
-}
-
-/// The ports of services on every node.
-pub(in crate::kubernetes) fn node_ports(cluster: &ClusterSpec) -> (u16, u16) {
-    let asked = option(&cluster.options.api_server, "service-node-port-range").as_deref().and_then(port_range);
-    asked.or(cluster.node_ports).unwrap_or(NODE_PORTS)
 }
 
 /// Every listener of a node's components whose port is known from its parameters.

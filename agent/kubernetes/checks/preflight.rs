@@ -1,8 +1,9 @@
 //! Whether the machine is large enough for its role.
 
-use crate::kubernetes::parameters::read::Mistake;
-use crate::kubernetes::reading::node::{NodeSpec, Role};
+use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::spec::cluster::Facts;
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::Role;
 
 /// CPUs and MiB of memory below which a role does not work. Masters: what kubeadm's own preflight asks of a control plane
 /// (2 CPUs, 1700 MB); workers: the smallest flavor on which a kubelet with its reservations leaves room for pods.

@@ -5,21 +5,21 @@ use std::net::IpAddr;
 
 use super::etcd;
 use crate::desired::{Desired, Need};
-use crate::kubernetes::certificates::{
+use crate::kubernetes::parts::api_server::GATE;
+use crate::kubernetes::parts::certificates::{
     ADMIN, AUTHORITY, ETCD_AUTHORITY, ETCD_CLIENT, FRONT_PROXY, FRONT_PROXY_AUTHORITY, FRONT_PROXY_NAME, SERVER, has_front_proxy,
     service_account_keys,
 };
 use crate::kubernetes::parts::daemon::{
     Asks, Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
 };
-use crate::kubernetes::reading::node::{NodeSpec, Role};
 use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, Facts};
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
 use crate::kubernetes::versions::{Component, Standing, admission_plugin};
 
 pub(in crate::kubernetes) const UNIT: &str = "kube-apiserver.service";
-/// Its gate, which whoever talks to the API on a master waits for.
-pub(in crate::kubernetes) const GATE: &str = "apiserver";
 /// Root's own kubeconfig.
 const ADMIN_CONFIG: &str = "/etc/kubernetes/admin.conf";
 /// How the API server asks Magnum's Keystone webhook.

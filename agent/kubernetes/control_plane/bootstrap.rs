@@ -15,11 +15,12 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use super::apiserver;
 use crate::desired::{Desired, Material, Need, Object};
-use crate::kubernetes::certificates::ADMIN;
-use crate::kubernetes::reading::node::{NodeSpec, Role};
+use crate::kubernetes::parts::api_server;
+use crate::kubernetes::parts::certificates::ADMIN;
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::Role;
 
 /// The first minor whose workers can join by a token: from 1.11 on a kubelet keeps its certificate where kube-proxy finds it
 /// (pull request 62152 of Kubernetes), from 1.12 on it is known to ask for a serving certificate by its configuration file
@@ -52,7 +53,7 @@ pub(in crate::kubernetes) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts
             object: name.to_owned(),
             body: Material::Text(body.to_string()),
             identity: ADMIN.client(),
-            needs: BTreeSet::from([Need::Gate(apiserver::GATE.to_owned())]),
+            needs: BTreeSet::from([Need::Gate(api_server::GATE.to_owned())]),
         });
     };
     let name = format!("bootstrap-token-{id}");

@@ -9,14 +9,16 @@ use super::apiserver;
 use super::podmaster;
 use crate::desired::{Desired, Need};
 use crate::kubernetes::add_ons;
-use crate::kubernetes::certificates::{
+use crate::kubernetes::parts::api_server;
+use crate::kubernetes::parts::certificates::{
     AUTHORITY, AUTHORITY_KEY, CONTROLLER_MANAGER, Pair, SIGNING_AUTHORITY, service_account_keys,
 };
 use crate::kubernetes::parts::daemon::{
     Asks, Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
 };
-use crate::kubernetes::reading::node::{NodeSpec, Role};
 use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, Facts, NetworkDriver, host_of};
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
 use crate::kubernetes::versions::Component;
 use crate::kubernetes::worker::kubelet::VOLUME_PLUGINS;
@@ -162,7 +164,7 @@ impl LocalComponent {
         // The keys are root's.
         daemon.service_lines.push_str("User=root\nGroup=root\n");
         // It would end at once, and come again only after a pause.
-        daemon.needs = BTreeSet::from([Need::Gate(apiserver::GATE.to_owned())]);
+        daemon.needs = BTreeSet::from([Need::Gate(api_server::GATE.to_owned())]);
         if cluster.tls {
             let identity = Identity::Certificate { certificate: self.pair.certificate, key: self.pair.key };
             let user = format!("system:{}", self.component.as_str());

@@ -12,14 +12,18 @@ use super::etcd_access;
 use crate::desired::{
     ClientIdentity, Content, Desired, Directory, EtcdAccess, EtcdMember, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole,
 };
-use crate::kubernetes::certificates::{ETCD_AUTHORITY, ETCD_CLIENT, ETCD_SERVER};
-use crate::kubernetes::checks::cluster::two_numbers;
+use crate::kubernetes::parts::certificates::{ETCD_AUTHORITY, ETCD_SERVER};
 use crate::kubernetes::parts::daemon::{GREEN, MADE, NO_START_TIMEOUT, curl_options, deadline, room_first};
-use crate::kubernetes::reading::node::{NodeSpec, Proxy, Secret, VolumeSpec};
+use crate::kubernetes::parts::directories::directory;
+use crate::kubernetes::parts::etcd::client_identity;
+use crate::kubernetes::parts::etcd_release::{TRUSTED_CA, Version, version};
+use crate::kubernetes::parts::paths::GUARDED;
 use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, host_of};
+use crate::kubernetes::spec::node::{NodeSpec, Proxy};
+use crate::kubernetes::spec::storage::VolumeSpec;
+use crate::kubernetes::spec::words::Secret;
 use crate::kubernetes::text::environment::line;
 use crate::kubernetes::versions::{Component, Standing, flag};
-use crate::kubernetes::worker::host::{GUARDED, directory};
 use crate::network::flannel;
 
 const UNIT: &str = "etcd.service";
@@ -30,35 +34,12 @@ pub(in crate::kubernetes) const DROP_IN: &str = "/etc/systemd/system/etcd.servic
 pub(in crate::kubernetes) const STORE: &str = "/var/lib/etcd";
 pub(in crate::kubernetes) const DATA: &str = "/var/lib/etcd/default.etcd";
 
-/// The first version that is told whom to trust instead of a CA file.
-pub(in crate::kubernetes) const TRUSTED_CA: Version = (2, 2);
 /// The last Kubernetes that keeps its objects in etcd's v2 store.
 const LAST_WITH_V2_STORE: u16 = 5;
 /// Versions that have the v2 API, but switched off (magnum-node.md 5.6).
 pub(in crate::kubernetes) const HIDDEN_V2: [Version; 2] = [(3, 4), (3, 5)];
 /// What switches it on.
 pub(in crate::kubernetes) const ENABLE_V2: &str = "ETCD_ENABLE_V2";
-/// Major and minor version of etcd.
-type Version = (u16, u16);
-
-/// As `ETCD_TAG` names it, else what the minor was released with (magnum-node.md 5.6).
-pub(in crate::kubernetes) fn version(cluster: &ClusterSpec) -> Version {
-    asked(cluster).unwrap_or(match cluster.minor.number() {
-        0..=1 => (2, 0),
-        2..=5 => (2, 2),
-        6..=12 => (3, 0),
-        13..=18 => (3, 2),
-        19..=21 => (3, 4),
-        22..=33 => (3, 5),
-        34..=36 => (3, 6),
-        _ => (3, 7),
-    })
-}
-
-/// The release that `ETCD_TAG` names.
-pub(in crate::kubernetes) fn asked(cluster: &ClusterSpec) -> Option<Version> {
-    cluster.etcd.tag.as_deref().and_then(two_numbers)
-}
 
 /// How the member serves.
 struct Listeners {
@@ -106,15 +87,6 @@ impl Listeners {
         // Over TLS wherever there is TLS: as everybody else has it from the member.
         let url = if self.tls && self.plain_loopback { self.client(address) } else { self.loopback() };
         (url, identity)
-    }
-}
-
-/// As whom this node asks etcd over TLS.
-pub(in crate::kubernetes) fn client_identity() -> ClientIdentity {
-    ClientIdentity {
-        certificate: ETCD_CLIENT.certificate.to_owned(),
-        key: ETCD_CLIENT.key.to_owned(),
-        authority: ETCD_AUTHORITY.to_owned(),
     }
 }
 

@@ -12,11 +12,12 @@ use std::collections::BTreeSet;
 
 use crate::certificates::x509::X509;
 use crate::desired::{Desired, Directory, File, Material, Need, Signer};
-use crate::kubernetes::certificates::ETCD_NAME;
+use crate::kubernetes::parts::certificates::ETCD_NAME;
 use crate::kubernetes::parts::daemon::MADE;
-use crate::kubernetes::spec::cluster::{CertificateSource, ClusterSpec};
+use crate::kubernetes::parts::directories::directory;
+use crate::kubernetes::spec::cluster::ClusterSpec;
+use crate::kubernetes::spec::words::CertificateSource;
 use crate::kubernetes::text::environment::line;
-use crate::kubernetes::worker::host::directory;
 
 /// DNS name of the certificates that clients show to etcd. No node bears it, because a node's name is one label, and so no kubelet's
 /// certificate does.
@@ -94,7 +95,9 @@ pub(in crate::kubernetes) fn add(cluster: &ClusterSpec, desired: &mut Desired) {
 
 /// Whether there is such a file.
 pub(in crate::kubernetes) fn is_named_at_all(cluster: &ClusterSpec) -> bool {
-    cluster.tls && super::etcd::version(cluster) >= super::etcd::TRUSTED_CA && clients(cluster) != Clients::OfOwnAuthority
+    cluster.tls
+        && crate::kubernetes::parts::etcd_release::version(cluster) >= crate::kubernetes::parts::etcd_release::TRUSTED_CA
+        && clients(cluster) != Clients::OfOwnAuthority
 }
 
 #[cfg(test)]

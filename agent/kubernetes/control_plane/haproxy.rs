@@ -8,11 +8,13 @@ use std::net::IpAddr;
 
 use super::apiserver::health_path;
 use crate::desired::{Desired, File, Unit};
-use crate::kubernetes::certificates::AUTHORITY;
+use crate::kubernetes::parts::certificates::AUTHORITY;
 use crate::kubernetes::parts::daemon::{Asks, ok_gate};
-use crate::kubernetes::reading::node::{NodeSpec, Role};
+use crate::kubernetes::parts::directories::directory;
+use crate::kubernetes::parts::paths::GUARDED;
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, host_of};
-use crate::kubernetes::worker::host::{GUARDED, directory};
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::worker::kubelet;
 
 const UNIT: &str = "haproxy.service";

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::etcd;
 use crate::desired::{Desired, File};
-use crate::kubernetes::certificates::{AUTHORITY, service_account_keys};
-use crate::kubernetes::reading::node::NodeSpec;
+use crate::kubernetes::parts::certificates::{AUTHORITY, service_account_keys};
+use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::spec::cluster::{CERTIFICATES, ClusterSpec, Facts, MANIFESTS};
+use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::text::yaml;
 use crate::kubernetes::versions::Minor;
-use crate::kubernetes::worker::host::directory;
 
 /// Where the manifests wait that podmaster copies.
 const WAITING: &str = "/srv/kubernetes/manifests";

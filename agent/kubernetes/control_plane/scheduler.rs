@@ -4,10 +4,10 @@
 use super::controller_manager::LocalComponent;
 use super::podmaster;
 use crate::desired::Desired;
-use crate::kubernetes::certificates::SCHEDULER;
+use crate::kubernetes::parts::certificates::SCHEDULER;
 use crate::kubernetes::parts::daemon::Flags;
-use crate::kubernetes::reading::node::NodeSpec;
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::versions::Component;
 
 pub(in crate::kubernetes) const UNIT: &str = "kube-scheduler.service";

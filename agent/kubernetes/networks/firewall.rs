@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 
 use super::pod_network::FOLDER;
 use crate::desired::{Desired, File, Unit};
-use crate::kubernetes::checks::ports;
-use crate::kubernetes::reading::node::{NodeSpec, Role};
+use crate::kubernetes::parts::directories::add_directory;
+use crate::kubernetes::spec::cluster;
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, NetworkDriver};
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::versions::option;
-use crate::kubernetes::worker::host::add_directory;
 use crate::network::{FIREWALL, FIREWALL_UNIT, FirewallFile, FirewallTool, Opening, Protocol, flannel};
 
 /// Adds its part. Where another firewall, or none, is named than before, the unit takes away what it made of the earlier one's
@@ -95,7 +96,7 @@ fn openings(role: Role, cluster: &ClusterSpec) -> Vec<Opening> {
             add(what, Protocol::Tcp, (port, port), nodes);
         }
     }
-    let node_ports = ports::node_ports(cluster);
+    let node_ports = cluster::node_ports(cluster);
     add("NodePorts", Protocol::Tcp, node_ports, None);
     add("NodePorts", Protocol::Udp, node_ports, None);
     match cluster.networks.driver {

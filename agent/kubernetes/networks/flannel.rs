@@ -4,18 +4,21 @@
 //! Where it comes as one of the cluster's add-ons, it needs of the node only directories, modules and settings of the kernel,
 //! which `host` adds. What the node's own part of the network is, is `pod_network`'s.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::pod_network;
 use crate::desired::{Desired, EtcdAccess, File, FlannelStore, Need};
-use crate::kubernetes::certificates::{ETCD_AUTHORITY, ETCD_CLIENT};
-use crate::kubernetes::control_plane::etcd::client_identity;
+use crate::desired::{Gate, Probe};
+use crate::kubernetes::parts::certificates::{ETCD_AUTHORITY, ETCD_CLIENT};
 use crate::kubernetes::parts::daemon::{Daemon, NO_START_TIMEOUT};
-use crate::kubernetes::reading::node::{NodeSpec, Role};
-use crate::kubernetes::runtimes::engine;
+use crate::kubernetes::parts::etcd::client_identity;
+use crate::kubernetes::parts::runtime_units;
+use crate::kubernetes::spec::cluster::pods;
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, NetworkDriver, Networks, host_of};
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::versions::quoted;
 use crate::network::SUBNET_FILES;
 use crate::network::flannel::{PREFIX, Subnets, description};
@@ -34,7 +37,7 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: 
     }
     // The checks have refused what lacks either.
     let (Some(network), Some(etcd)) = (network(&cluster.networks), etcd_address(spec, cluster)) else { return };
-    crate::kubernetes::worker::host::add_directory("/etc/sysconfig", desired);
+    crate::kubernetes::parts::directories::add_directory("/etc/sysconfig", desired);
     desired.files.push(File::public(NETWORK, network.as_str()));
     let scheme = if cluster.tls { "https" } else { "http" };
     let endpoint = format!("{scheme}://{}:{}", host_of(etcd), cluster.etcd.client_port);
@@ -78,7 +81,7 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: 
         description: network,
         writes: spec.role == Role::Master,
     });
-    pod_network::add_flannel_gate(cluster, desired);
+    add_flannel_gate(cluster, desired);
 }
 
 /// Keeps flanneld off where the network of pods is another one, or where flannel is an add-on: beside it, it would lease a subnet
@@ -87,7 +90,7 @@ fn keep_off(cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
     if cluster.networks.driver == NetworkDriver::None && !facts.made.flannel {
         return;
     }
-    engine::keep_off(UNIT, "The network of pods is not that of a flannel unit: nothing starts one beside it.", desired);
+    runtime_units::keep_off(UNIT, "The network of pods is not that of a flannel unit: nothing starts one beside it.", desired);
 }
 
 /// A worker asks etcd where the parameters say, a master its own member.
@@ -104,6 +107,23 @@ pub(in crate::kubernetes) fn network(networks: &Networks) -> Option<String> {
     let flannel = &networks.flannel;
     let subnets = Subnets { network, length: flannel.subnet_length, min: flannel.min, max: flannel.max };
     Some(description(&subnets, &flannel.backend, &flannel.options))
+}
+
+/// Gate: flannel gave the node its subnet.
+pub(in crate::kubernetes) const FLANNEL_GATE: &str = "flannel";
+
+/// The gate that flannel gave the node its subnet.
+pub(in crate::kubernetes) fn add_flannel_gate(cluster: &ClusterSpec, desired: &mut Desired) {
+    let Some(network) = pods(cluster) else { return };
+    desired.gates.push(Gate {
+        name: FLANNEL_GATE.to_owned(),
+        unit: Some(UNIT.to_owned()),
+        probe: Probe::FlannelSubnet { network, bridge: None },
+        consecutive: 1,
+        deadline: None,
+        needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
+        remedy: format!("`journalctl -u {}`", UNIT),
+    });
 }
 
 #[cfg(test)]

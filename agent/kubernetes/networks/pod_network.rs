@@ -8,18 +8,20 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::Ipv4Net;
 use serde_json::{Value, json};
 
 use super::flannel;
+use super::flannel::FLANNEL_GATE;
 use crate::desired::{Desired, File, Gate, Need, Peer, Peers, PodRoutes, Probe, Unit};
-use crate::kubernetes::parameters::read::Mistake;
+use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::parts::daemon::{deadline, room_first};
-use crate::kubernetes::reading::node::NodeSpec;
-use crate::kubernetes::runtimes::docker;
-use crate::kubernetes::runtimes::engine;
+use crate::kubernetes::parts::directories::add_directory;
+use crate::kubernetes::parts::docker;
+use crate::kubernetes::parts::runtime_units;
+use crate::kubernetes::spec::cluster::pods;
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, NetworkDriver};
-use crate::kubernetes::worker::host::add_directory;
+use crate::kubernetes::spec::node::NodeSpec;
 use crate::network::{CNI_NETWORK, DOCKER_OPTIONS, DOCKER_VARIABLE, POD_NETWORK, POD_NETWORK_UNIT};
 
 /// The agent's folder.
@@ -28,16 +30,6 @@ pub(in crate::kubernetes) const FOLDER: &str = "/etc/heat-node-agent";
 const DOCKER_BRIDGE: &str = "docker0";
 /// The bridge that flannel's CNI plugin makes.
 const CNI_BRIDGE: &str = "cni0";
-/// Gate: flannel gave the node its subnet.
-pub(in crate::kubernetes) const FLANNEL_GATE: &str = "flannel";
-
-/// The network of pods as IPv4, which is all that flannel's units and the routes do.
-fn pods(cluster: &ClusterSpec) -> Option<Ipv4Net> {
-    match cluster.networks.pods {
-        IpNet::V4(network) => Some(network.trunc()),
-        IpNet::V6(_) => None,
-    }
-}
 
 /// What the driver static-routes makes of this node.
 struct Routes {
@@ -174,7 +166,7 @@ fn add_cni(plugin: &Value, desired: &mut Desired) {
 
 fn add_route_gate(spec: &NodeSpec, cluster: &ClusterSpec, network: Ipv4Net, peers: Peers, bridge: &str, desired: &mut Desired) {
     // docker makes its bridge when it starts; where it is the unit's or a plugin's, packets are not before the unit ran.
-    let before = if cluster.uses_cni() { POD_NETWORK_UNIT } else { engine::unit_of_kind(cluster) };
+    let before = if cluster.uses_cni() { POD_NETWORK_UNIT } else { runtime_units::unit_of_kind(cluster) };
     desired.gates.push(Gate {
         name: "pod routes".to_owned(),
         unit: None,
@@ -191,20 +183,6 @@ fn own_address(spec: &NodeSpec) -> Option<Ipv4Addr> {
         Some(IpAddr::V4(address)) => Some(address),
         _ => None,
     }
-}
-
-/// The gate that flannel gave the node its subnet.
-pub(in crate::kubernetes) fn add_flannel_gate(cluster: &ClusterSpec, desired: &mut Desired) {
-    let Some(network) = pods(cluster) else { return };
-    desired.gates.push(Gate {
-        name: FLANNEL_GATE.to_owned(),
-        unit: Some(flannel::UNIT.to_owned()),
-        probe: Probe::FlannelSubnet { network, bridge: None },
-        consecutive: 1,
-        deadline: None,
-        needs: BTreeSet::from([Need::Unit(flannel::UNIT.to_owned())]),
-        remedy: format!("`journalctl -u {}`", flannel::UNIT),
-    });
 }
 
 /// What the pod network adds to docker's own unit.

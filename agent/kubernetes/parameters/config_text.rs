@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::{Map, Value};
 
-use super::read::Mistake;
+use super::mistake::Mistake;
 use crate::budgets::json::{self, Unfit};
 
 /// Longest YAML text that is read, in bytes; the limits of the metadata hold before this one.

@@ -7,7 +7,7 @@
 
 use serde_json::{Map, Value};
 
-use super::read::Mistake;
+use super::mistake::Mistake;
 use super::table::find;
 
 /// Longest file that is read, in bytes; the largest known has 12 KiB.

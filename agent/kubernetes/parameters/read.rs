@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::config_text;
 use super::kinds::Kind;
+use super::mistake::{Mistake, PRIVATE_KEY};
 use super::table::{Parameter, TABLE, find, nearest};
 use crate::budgets::json;
 use crate::http::without_userinfo;
@@ -17,12 +18,6 @@ use crate::metadata::{Deployment, python_text};
 /// Inputs that Heat adds by itself to every deployment begin with this (heat-protocol.md 3.4); they are no parameters.
 const HEATS_OWN: &str = "deploy_";
 
-/// Longest part of a bad value that a mistake repeats, in characters.
-const SHOWN: usize = 80;
-
-/// What every private key in PEM has.
-pub(in crate::kubernetes) const PRIVATE_KEY: &str = "PRIVATE KEY-----";
-
 /// The checked parameters. Their `Debug` masks secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Parameters {
@@ -30,71 +25,10 @@ pub struct Parameters {
     stack: Option<String>,
 }
 
-/// One thing that is wrong with the parameters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
-    /// Name of the parameter, or `config` where the whole text is meant.
-    pub parameter: String,
-    /// The value as it may be shown: `***` for secrets; none where no value is at fault.
-    pub value: Option<String>,
-    /// What is wrong: `is not an IPv4 network`.
-    pub problem: String,
-    /// The rule in words.
-    pub rule: String,
-    /// What to change.
-    pub remedy: String,
-}
-
-impl Mistake {
-    /// A mistake that is no matter of one value: something is missing, unknown or contradictory.
-    #[must_use]
-    pub fn general(parameter: &str, problem: impl Into<String>, rule: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            parameter: shown(parameter),
-            value: None,
-            problem: without_userinfo(&problem.into()).into_owned(),
-            rule: rule.into(),
-            remedy: remedy.into(),
-        }
-    }
-
-    /// A broken value of an address is not repeated, whatever it looks like: nobody can tell where in it a password ends.
-    fn of_value(parameter: &Parameter, value: &str, problem: &str, remedy: impl Into<String>) -> Self {
-        let hides = !parameter.secret && (parameter.kind.is_address() || value.contains(PRIVATE_KEY));
-        let shown = || match value.rsplit_once('@') {
-            _ if parameter.secret => "***".to_owned(),
-            Some((_, host)) => shown(&format!("***@{host}")),
-            None => shown(value),
-        };
-        let length = value.chars().count();
-        Self {
-            parameter: parameter.name.to_owned(),
-            value: (!hides).then(shown),
-            problem: if hides {
-                format!("{problem} ({length} characters, not repeated here: they may hold a secret)")
-            } else {
-                problem.to_owned()
-            },
-            rule: parameter.kind.rule(),
-            remedy: remedy.into(),
-        }
-    }
-}
-
 impl fmt::Debug for Parameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |name: &'static str, value| if is_secret(name) { "***".into() } else { without_userinfo(value) };
         f.debug_map().entries(self.given.iter().map(|(name, value)| (name, shown(name, value.as_str())))).finish()
-    }
-}
-
-impl fmt::Display for Mistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.parameter)?;
-        if let Some(value) = &self.value {
-            write!(f, "\"{value}\" ")?;
-        }
-        write!(f, "{}; rule: {}; remedy: {}", self.problem, self.rule, self.remedy)
     }
 }
 
@@ -255,13 +189,6 @@ fn text_of(parameter: &Parameter, value: &Value) -> Option<String> {
         (Value::Array(_) | Value::Object(_), _) => None,
         (scalar, _) => Some(python_text(scalar).trim().to_owned()),
     }
-}
-
-/// Bounded and without control characters: the text goes to terminals and to Heat.
-fn shown(text: &str) -> String {
-    let escaped: String =
-        text.chars().take(SHOWN).flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
-    if text.chars().count() > SHOWN { format!("{escaped}…") } else { escaped }
 }
 
 #[cfg(test)]

@@ -8,11 +8,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::desired::{ClientIdentity, Desired, File, Gate, Need, Owner, Probe, Unit};
-use crate::kubernetes::reading::node::Role;
+use crate::kubernetes::parts::directories::directory;
+use crate::kubernetes::parts::paths::GUARDED;
 use crate::kubernetes::spec::cluster::ClusterSpec;
+use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::environment::line;
 use crate::kubernetes::versions::{Checked, CommandLine, Component, Minor, Standing, flag, quoted};
-use crate::kubernetes::worker::host::{GUARDED, directory};
 use crate::storage::health::LEAST_FREE;
 
 /// Up to this minor flags stand in the variables that distributions' units expand; later one variable holds them all.

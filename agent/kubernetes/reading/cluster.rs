@@ -4,20 +4,23 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::node::{Role, Secret};
 use crate::budgets::json;
-use crate::desired::{KeyType, Peer};
-use crate::kubernetes::certificates::FIRST_WITH_ECDSA_TOKENS;
-use crate::kubernetes::checks::cluster::{Checks, minor_of, two_numbers};
+use crate::desired::KeyType;
+use crate::kubernetes::checks::cluster::{Checks, minor_of};
 use crate::kubernetes::parameters::kinds::port_range;
-use crate::kubernetes::parameters::read::{Mistake, Parameters};
+use crate::kubernetes::parameters::mistake::Mistake;
+use crate::kubernetes::parameters::read::Parameters;
+use crate::kubernetes::parts::certificates::FIRST_WITH_ECDSA_TOKENS;
+use crate::kubernetes::spec::cluster::node_subnet;
 use crate::kubernetes::spec::cluster::{
-    Api, CertificateSource, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, FIRST_WITH_TRUSTS, Flannel,
-    LAST_WITH_FLANNEL_UNIT, NetworkDriver, Networks, NodeSettings, Octavia, Options, Registry, Runtime, RuntimeKind,
-    StaticRoutes,
+    Api, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, FIRST_WITH_TRUSTS, Flannel, LAST_WITH_FLANNEL_UNIT,
+    NetworkDriver, Networks, NodeSettings, Octavia, Options, Registry, Runtime, StaticRoutes,
 };
 use crate::kubernetes::spec::trust::{TrustSpec, material};
+use crate::kubernetes::spec::words::{CertificateSource, RuntimeKind};
+use crate::kubernetes::spec::words::{Role, Secret};
 use crate::kubernetes::versions::Minor;
+use crate::kubernetes::versions::two_numbers;
 use crate::network::FirewallTool;
 
 /// The first minor that Magnum ran with the external provider.
@@ -202,12 +205,6 @@ fn flannel(parameters: &Parameters, minor: Minor) -> Option<Flannel> {
         tag: text("FLANNEL_TAG"),
         prefix: text("FLANNEL_ETCD_PREFIX"),
     })
-}
-
-/// `192.0.2.11=10.100.1.0/24`
-pub(in crate::kubernetes) fn node_subnet(item: &str) -> Option<Peer> {
-    let (node, subnet) = item.split_once('=')?;
-    Some(Peer { subnet: subnet.parse().ok()?, node: node.parse().ok()? })
 }
 
 fn cloud(parameters: &Parameters, minor: Minor) -> Option<Cloud> {

@@ -3,17 +3,18 @@
 //! A value that this version cannot honour is a mistake, never ignored: a node that came up other
 //! than asked would be worse than none. Parameters of add-ons and later features are taken silently.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use crate::desired::{DiskName, FormatPolicy};
 use crate::kubernetes::checks::addresses::not_a_hosts;
-use crate::kubernetes::parameters::read::{Mistake, Parameters};
+use crate::kubernetes::parameters::mistake::Mistake;
+use crate::kubernetes::parameters::read::Parameters;
 use crate::kubernetes::spec::cluster::ClusterSpec;
+use crate::kubernetes::spec::node::{NodeSpec, Preflight, Proxy};
+use crate::kubernetes::spec::storage::VolumeSpec;
 use crate::kubernetes::spec::storage::{self, Storage};
+use crate::kubernetes::spec::words::{Role, Secret, role};
 
 /// How many characters of a Cinder id a virtio-blk serial holds (magnum-node.md 1.4).
 const SERIAL: usize = 20;
@@ -23,115 +24,6 @@ const EPHEMERAL: &str = "ephemeral0";
 
 /// How long before the wait condition's end the agent gives up, so that a timeout is never the first news.
 const MARGIN: Duration = Duration::from_mins(1);
-
-/// Control plane or worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Runs etcd and the control plane.
-    Master,
-    /// Runs workloads.
-    Minion,
-}
-
-/// A text that `Debug` never shows.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Keeps a text from being shown.
-    #[must_use]
-    pub fn new(text: &str) -> Self {
-        Self(text.to_owned())
-    }
-
-    /// The text, for where it has to go.
-    #[must_use]
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
-/// A node as its parameters ask for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeSpec {
-    /// Control plane or worker.
-    pub role: Role,
-    /// `INSTANCE_NAME`.
-    pub name: Option<String>,
-    /// `KUBE_NODE_IP`.
-    pub address: Option<IpAddr>,
-    /// Cluster id that volumes are marked with; empty only where there is no volume.
-    pub cluster: String,
-    /// `KUBE_TAG`.
-    pub kube_version: Option<String>,
-    /// Kubernetes, where the parameters ask for a version.
-    pub kubernetes: Option<ClusterSpec>,
-    /// What the reader should know, although the node can be brought up as asked.
-    pub warnings: Vec<Mistake>,
-    /// How the runtime keeps images and containers.
-    pub storage: Storage,
-    /// The runtime's volume.
-    pub runtime_volume: Option<VolumeSpec>,
-    /// etcd's volume.
-    pub etcd_volume: Option<VolumeSpec>,
-    /// `ETCD_DISCOVERY_URL`: a capability, so a secret.
-    pub etcd_discovery: Option<Secret>,
-    /// `CGROUP_DRIVER`, where it was given.
-    pub cgroup_driver: Option<String>,
-    /// `INSECURE_REGISTRY_URL`.
-    pub insecure_registry: Option<String>,
-    /// Proxies, where one was given.
-    pub proxy: Option<Proxy>,
-    /// The wait condition to signal.
-    pub wait_handle: Option<Value>,
-    /// `WAIT_TIMEOUT`: how long Heat waits for the node.
-    pub timeout: Duration,
-    /// How long the node may take: less, so that Heat hears of it before it gives up.
-    pub deadline: Duration,
-    /// Whether differences are put right by themselves.
-    pub repair: bool,
-    /// What happens where the machine is too small for its role.
-    pub preflight: Preflight,
-}
-
-/// `PREFLIGHT`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preflight {
-    /// The reader is told.
-    Warn,
-    /// The node is not begun.
-    Refuse,
-    /// Nobody looks.
-    Off,
-}
-
-/// A volume, or a disk in its place.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VolumeSpec {
-    /// How its disk is known.
-    pub disk: DiskName,
-    /// When it may be formatted.
-    pub format: FormatPolicy,
-    /// `VOLUME_ADOPT`, where it names this volume.
-    pub adopt: Option<String>,
-}
-
-/// How the runtime reaches the outside. Proxy URLs may hold credentials.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Proxy {
-    /// `HTTP_PROXY`.
-    pub http: Option<Secret>,
-    /// `HTTPS_PROXY`.
-    pub https: Option<Secret>,
-    /// `NO_PROXY` with what a node must always reach directly.
-    pub none: Vec<String>,
-}
 
 impl NodeSpec {
     /// Checks the parameters against each other.
@@ -176,7 +68,7 @@ impl NodeSpec {
             storage,
             runtime_volume: volumes.runtime,
             etcd_volume: volumes.etcd,
-            etcd_discovery: text("ETCD_DISCOVERY_URL").filter(|_| role == Role::Master).map(Secret),
+            etcd_discovery: text("ETCD_DISCOVERY_URL").filter(|_| role == Role::Master).map(|text| Secret::new(&text)),
             cgroup_driver: text("CGROUP_DRIVER"),
             insecure_registry: text("INSECURE_REGISTRY_URL"),
             proxy: proxy(parameters),
@@ -191,22 +83,6 @@ impl NodeSpec {
             },
             repair: parameters.get("DRIFT") == Some("repair"),
         })
-    }
-
-    /// `INSTANCE_NAME`, else the host name without what Nova's DHCP appends (magnum-node.md 1.5).
-    #[must_use]
-    pub fn node_name(&self, hostname: &str) -> String {
-        self.name.clone().unwrap_or_else(|| hostname.split('.').next().unwrap_or_default().to_ascii_lowercase())
-    }
-}
-
-pub(in crate::kubernetes) fn role(parameters: &Parameters) -> Role {
-    let named = parameters.get("ROLE").or(parameters.get("NODEGROUP_ROLE"));
-    match named {
-        Some("master" | "control-plane") => Role::Master,
-        Some(_) => Role::Minion,
-        None if parameters.get("KUBE_MASTER_IP").is_some() => Role::Minion,
-        None => Role::Master,
     }
 }
 
@@ -354,7 +230,7 @@ fn unsupported(name: &str, what: &str, rule: &str, remedy: &str) -> Mistake {
 /// `NO_PROXY` gains what a node must reach directly, whatever the template forgot (magnum-node.md 7.5 no. 69).
 fn proxy(parameters: &Parameters) -> Option<Proxy> {
     let text = |name: &str| parameters.get(name).map(str::to_owned);
-    let (http, https) = (text("HTTP_PROXY").map(Secret), text("HTTPS_PROXY").map(Secret));
+    let (http, https) = (text("HTTP_PROXY").map(|text| Secret::new(&text)), text("HTTPS_PROXY").map(|text| Secret::new(&text)));
     if http.is_none() && https.is_none() {
         return None;
     }

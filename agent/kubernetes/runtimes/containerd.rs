@@ -3,13 +3,15 @@
 //! Its unit says when it is ready, and a kubelet does not come up before the runtime answers it: so the kubelet's gate
 //! speaks for both.
 
-use super::engine::{self, CNI_NETWORKS, CNI_PROGRAMS, Engine};
+use super::engine::{self, Engine};
 use crate::desired::{ContainerEngine, Desired, File};
 use crate::kubernetes::networks::pod_network::OfDocker;
-use crate::kubernetes::reading::node::NodeSpec;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, RuntimeKind};
+use crate::kubernetes::parts::directories::add_directory;
+use crate::kubernetes::parts::paths::{CNI_NETWORKS, CNI_PROGRAMS};
+use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::text::toml::TomlFile;
-use crate::kubernetes::worker::host::add_directory;
 
 pub(in crate::kubernetes) const STORE: &str = "/var/lib/containerd";
 /// What is set for each registry; containerd reads it at every pull.

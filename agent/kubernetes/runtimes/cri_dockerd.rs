@@ -1,10 +1,10 @@
 //! cri-dockerd: docker for kubelets from 1.24 on, which no longer speak to it by themselves.
 
-use super::engine::{CNI_NETWORKS, CNI_PROGRAMS};
 use crate::desired::{Desired, Need, Unit};
 use crate::kubernetes::parts::daemon::Daemon;
-use crate::kubernetes::reading::node::NodeSpec;
+use crate::kubernetes::parts::paths::{CNI_NETWORKS, CNI_PROGRAMS};
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::versions::quoted;
 
 const UNIT: &str = "cri-docker.service";

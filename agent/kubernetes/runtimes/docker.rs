@@ -8,18 +8,16 @@ use super::engine::{self, Engine};
 use crate::desired::{ContainerEngine, Desired, File, Gate, Need, Probe, StorageDriver};
 use crate::kubernetes::networks::pod_network::{self, OfDocker};
 use crate::kubernetes::parts::daemon::{GREEN, deadline};
-use crate::kubernetes::reading::node::NodeSpec;
-use crate::kubernetes::spec::cluster::{Facts, RuntimeKind};
+use crate::kubernetes::parts::directories::add_directory;
+use crate::kubernetes::parts::docker::{STORE, UNIT};
+use crate::kubernetes::parts::runtime_units;
+use crate::kubernetes::spec::cluster::Facts;
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::text::environment::line;
-use crate::kubernetes::worker::host::add_directory;
 use crate::storage::thin_pool;
 
-pub(in crate::kubernetes) const UNIT: &str = "docker.service";
 const SETTINGS: &str = "/etc/docker/daemon.json";
-pub(in crate::kubernetes) const DROP_IN: &str = "/etc/systemd/system/docker.service.d/50-heat-node-agent.conf";
-pub(in crate::kubernetes) const STORE: &str = "/var/lib/docker";
-pub(in crate::kubernetes) const CONTAINERS: &str = "/var/lib/docker/containers";
-pub(in crate::kubernetes) const SWARM: &str = "/var/lib/docker/swarm";
 const SOCKET: &str = "/run/docker.sock";
 /// What Fedora's docker and docker-storage-setup read (magnum-node.md 1.4).
 const SYSCONFIG: &str = "/etc/sysconfig";
@@ -39,7 +37,7 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, facts: &Facts, desired: &mut D
         add_directory(SYSCONFIG, desired);
         files.extend(sysconfig(driver));
         // It would write the storage options anew at each boot (magnum-node.md 7.4 no. 41).
-        engine::keep_off("docker-storage-setup.service", "The agent has made docker's storage.", desired);
+        runtime_units::keep_off("docker-storage-setup.service", "The agent has made docker's storage.", desired);
     }
     let engine = Engine {
         whose: ContainerEngine::Docker,
@@ -128,6 +126,7 @@ fn sysconfig(driver: StorageDriver) -> [File; 2] {
 mod tests {
     use super::*;
     use crate::kubernetes::fixtures::{content, file, node, spec};
+    use crate::kubernetes::parts::docker::DROP_IN;
     use crate::kubernetes::render;
 
     /// magnum-node.md 1.4: direct-lvm, as each style says it.

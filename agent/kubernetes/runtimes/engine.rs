@@ -3,31 +3,23 @@
 
 use std::collections::BTreeSet;
 
-use super::docker;
 use crate::desired::{ContainerEngine, Content, Desired, File, Gate, Need, Owner, Probe, Unit, Volume, VolumeRole};
 use crate::kubernetes::networks::pod_network::OfDocker;
 use crate::kubernetes::parts::daemon::{GREEN, deadline};
-use crate::kubernetes::reading::node::{NodeSpec, Proxy};
-use crate::kubernetes::spec::cluster::{ClusterSpec, RuntimeKind};
+use crate::kubernetes::parts::directories::add_directory;
+use crate::kubernetes::parts::docker;
+use crate::kubernetes::parts::paths::{GUARDED, SYSCTL_UNIT};
+use crate::kubernetes::parts::runtime_units::{
+    CONTAINERD, CRI_DOCKERD, CRI_O, DOCKER, DROP_IN, drop_ins, keep_off, unit_of_kind,
+};
+use crate::kubernetes::spec::cluster::ClusterSpec;
+use crate::kubernetes::spec::node::{NodeSpec, Proxy};
+use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::text::environment::line;
-use crate::kubernetes::worker::host::{GUARDED, SYSCTL_UNIT, add_directory};
 use crate::storage::thin_pool;
-
-/// Where the programs of pod networks lie. The one source of both paths, for runtimes and kubelets (magnum-node.md 7.4 no. 46).
-pub(in crate::kubernetes) const CNI_PROGRAMS: &str = "/opt/cni/bin";
-/// Where pod networks are described.
-pub(in crate::kubernetes) const CNI_NETWORKS: &str = "/etc/cni/net.d";
 
 /// The gate that looks at the store before the engine is started on it.
 const STORAGE: &str = "storage";
-
-const DOCKER: &str = "docker.service";
-const CONTAINERD: &str = "containerd.service";
-const CRI_O: &str = "crio.service";
-const CRI_DOCKERD: &str = "cri-docker.service";
-
-/// The agent's file in a unit's folder of drop-ins.
-const DROP_IN: &str = "50-heat-node-agent.conf";
 
 /// A runtime with the distribution's own unit.
 pub(in crate::kubernetes) struct Engine {
@@ -180,15 +172,6 @@ pub(in crate::kubernetes) fn unit(cluster: &ClusterSpec) -> &'static str {
     if cluster.runtime.cri_dockerd { CRI_DOCKERD } else { unit_of_kind(cluster) }
 }
 
-/// The unit that containers run by.
-pub(in crate::kubernetes) fn unit_of_kind(cluster: &ClusterSpec) -> &'static str {
-    match cluster.runtime.kind {
-        RuntimeKind::Docker => DOCKER,
-        RuntimeKind::Containerd(..) => CONTAINERD,
-        RuntimeKind::CriO => CRI_O,
-    }
-}
-
 /// Where the kubelet reaches it; nothing where the kubelet speaks to docker by itself.
 pub(in crate::kubernetes) fn endpoint(cluster: &ClusterSpec) -> Option<&'static str> {
     match cluster.runtime.kind {
@@ -229,32 +212,4 @@ fn let_be(unit: &str, desired: &mut Desired) {
     desired
         .files
         .push(File::public(format!("{folder}/{DROP_IN}"), "# Made by heat-node-agent: the unit is as the image has it.\n"));
-}
-
-fn drop_ins(unit: &str) -> String {
-    format!("/etc/systemd/system/{unit}.d")
-}
-
-/// Keeps a unit from starting, and ends it where it runs.
-pub(in crate::kubernetes) fn keep_off(unit: &str, why: &str, desired: &mut Desired) {
-    let folder = drop_ins(unit);
-    let path = format!("{folder}/{DROP_IN}");
-    let content = format!(
-        "\
-# Made by heat-node-agent.
-[Unit]
-# {why} This is never true.
-ConditionPathExists=!/
-"
-    );
-    add_directory(&folder, desired);
-    desired.files.push(File::public(path.clone(), content));
-    // Its one restart, when the file is new, ends one that runs.
-    desired.units.push(Unit {
-        name: unit.to_owned(),
-        enable: false,
-        restart_on: BTreeSet::from([path]),
-        needs: BTreeSet::new(),
-        applies_files: true,
-    });
 }

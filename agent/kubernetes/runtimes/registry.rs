@@ -7,8 +7,9 @@ use serde_json::{Map, json};
 
 use crate::desired::{Desired, File, Need, Owner};
 use crate::kubernetes::parts::daemon::Daemon;
-use crate::kubernetes::reading::node::NodeSpec;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, Registry, RuntimeKind};
+use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, Registry};
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::text::yaml;
 use crate::kubernetes::versions::quoted;
 
@@ -60,7 +61,7 @@ pub(in crate::kubernetes) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts
 fn configuration(registry: &Registry, port: u16) -> String {
     let mut swift = Map::new();
     let region = registry.region.as_deref();
-    let trust = registry.trust.as_ref().map(crate::kubernetes::reading::node::Secret::reveal);
+    let trust = registry.trust.as_ref().map(crate::kubernetes::spec::words::Secret::reveal);
     for (key, value) in [
         ("authurl", Some(registry.auth_url.as_str())),
         ("region", region),

@@ -6,8 +6,11 @@ use ipnet::{IpNet, Ipv4Net};
 use serde_json::{Map, Value};
 
 use super::trust::TrustSpec;
+use super::words::{CertificateSource, RuntimeKind};
 use crate::desired::{Material, Peer, Signer};
-use crate::kubernetes::reading::node::{Role, Secret};
+use crate::kubernetes::parameters::kinds::port_range;
+use crate::kubernetes::spec::words::{Role, Secret};
+use crate::kubernetes::versions::option;
 use crate::kubernetes::versions::{Component, Minor, Standing, flag};
 use crate::network::{FirewallTool, Interface, Made};
 
@@ -77,19 +80,6 @@ pub struct ClusterSpec {
     pub nodes: Option<Ipv4Net>,
     /// Users' further flags.
     pub options: Options,
-}
-
-/// Where certificates come from (`CERTIFICATES`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CertificateSource {
-    /// Magnum's certificate API.
-    Magnum,
-    /// The parameters.
-    Given,
-    /// TLS bootstrap, on workers.
-    Bootstrap,
-    /// Nobody: TLS_DISABLED.
-    None,
 }
 
 /// The API and how it is reached.
@@ -320,17 +310,6 @@ pub struct Etcd {
     pub peer_port: u16,
 }
 
-/// Which container runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RuntimeKind {
-    /// docker, spoken to by the kubelet itself (up to 1.23), or through cri-dockerd (from 1.24 on).
-    Docker,
-    /// containerd of this version: major, minor.
-    Containerd(u16, u16),
-    /// CRI-O.
-    CriO,
-}
-
 /// The container runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runtime {
@@ -538,4 +517,27 @@ pub struct Facts {
     pub made: Made,
     /// Interfaces; nothing that is rendered depends on them.
     pub interfaces: Vec<Interface>,
+}
+
+/// Ports of services, unless the API server is told others.
+pub(in crate::kubernetes) const NODE_PORTS: (u16, u16) = (30_000, 32_767);
+
+/// The ports of services on every node.
+pub(in crate::kubernetes) fn node_ports(cluster: &ClusterSpec) -> (u16, u16) {
+    let asked = option(&cluster.options.api_server, "service-node-port-range").as_deref().and_then(port_range);
+    asked.or(cluster.node_ports).unwrap_or(NODE_PORTS)
+}
+
+/// `192.0.2.11=10.100.1.0/24`
+pub(in crate::kubernetes) fn node_subnet(item: &str) -> Option<Peer> {
+    let (node, subnet) = item.split_once('=')?;
+    Some(Peer { subnet: subnet.parse().ok()?, node: node.parse().ok()? })
+}
+
+/// The network of pods as IPv4, which is all that flannel's units and the routes do.
+pub(in crate::kubernetes) fn pods(cluster: &ClusterSpec) -> Option<Ipv4Net> {
+    match cluster.networks.pods {
+        IpNet::V4(network) => Some(network.trunc()),
+        IpNet::V6(_) => None,
+    }
 }

@@ -4,5 +4,7 @@
 //! mistake, a file, a flag.
 
 pub mod cluster;
+pub mod node;
 pub(super) mod storage;
 pub mod trust;
+pub mod words;

@@ -1,9 +1,10 @@
 //! How the container runtime keeps images and containers, and what its parameters may ask for (magnum-node.md 1.4, 2.4).
 
-use super::cluster::RuntimeKind;
+use super::words::RuntimeKind;
 use crate::desired::{ContainerEngine, Content, StorageDriver, Store};
-use crate::kubernetes::parameters::read::{Mistake, Parameters};
-use crate::kubernetes::reading::node::VolumeSpec;
+use crate::desired::{DiskName, FormatPolicy};
+use crate::kubernetes::parameters::mistake::Mistake;
+use crate::kubernetes::parameters::read::Parameters;
 
 const DRIVER: &str = "DOCKER_STORAGE_DRIVER";
 const CHANGE: &str = "DOCKER_STORAGE_CHANGE";
@@ -95,6 +96,17 @@ pub(in crate::kubernetes) fn engine(kind: Option<RuntimeKind>) -> ContainerEngin
         Some(RuntimeKind::Containerd(..)) => ContainerEngine::Containerd,
         Some(RuntimeKind::CriO) => ContainerEngine::CriO,
     }
+}
+
+/// A volume, or a disk in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeSpec {
+    /// How its disk is known.
+    pub disk: DiskName,
+    /// When it may be formatted.
+    pub format: FormatPolicy,
+    /// `VOLUME_ADOPT`, where it names this volume.
+    pub adopt: Option<String>,
 }
 
 #[cfg(test)]

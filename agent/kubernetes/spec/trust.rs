@@ -1,6 +1,6 @@
 //! What the parameters say of certificates: which of them they give, who signs the others, and how those are made.
 
-use super::cluster::CertificateSource;
+use super::words::CertificateSource;
 use crate::desired::{Issuer, KeyType, MagnumAccess, MagnumUser, Material, Pair, Rotation, Share, Signer, Trust};
 use crate::kubernetes::parameters::read::Parameters;
 

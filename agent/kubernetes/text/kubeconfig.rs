@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::yaml;
 use crate::desired::{File, Owner};
-use crate::kubernetes::reading::node::Secret;
+use crate::kubernetes::spec::words::Secret;
 
 /// How a component shows who it is.
 pub(in crate::kubernetes) enum Identity<'a> {

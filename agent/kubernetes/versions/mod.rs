@@ -8,6 +8,13 @@
 //! last list, no noted removal; `?` means that nothing is known. In all other minors it is known not to be there.
 
 mod command_line;
+
+/// `v3.5.13` → (3, 5).
+pub(in crate::kubernetes) fn two_numbers(tag: &str) -> Option<(u16, u16)> {
+    let mut parts = tag.trim_start_matches('v').split(['.', '-', '+']);
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests;
 mod words;

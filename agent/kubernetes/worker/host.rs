@@ -6,20 +6,20 @@
 use std::collections::BTreeSet;
 
 use super::kube_proxy;
-use crate::desired::{Desired, Directory, File, Gate, Need, Owner, Probe, Unit};
+use crate::desired::{Desired, File, Gate, Need, Probe, Unit};
 use crate::kubernetes::parts::daemon::deadline;
-use crate::kubernetes::reading::node::{NodeSpec, Role};
-use crate::kubernetes::runtimes::engine::{CNI_NETWORKS, CNI_PROGRAMS};
+use crate::kubernetes::parts::directories::{add_directory, directory};
+use crate::kubernetes::parts::paths::{CNI_NETWORKS, CNI_PROGRAMS};
+use crate::kubernetes::parts::paths::{OPENSTACK_AUTHORITY, SYSCTL_UNIT};
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, NetworkDriver};
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::Role;
 
 const MODULES_FILE: &str = "/etc/modules-load.d/heat-node-agent.conf";
 const SYSCTL_FILE: &str = "/etc/sysctl.d/90-heat-node-agent.conf";
 const NETWORK_MANAGER_FILE: &str = "/etc/NetworkManager/conf.d/90-heat-node-agent.conf";
 const MODULES_UNIT: &str = "systemd-modules-load.service";
-pub(in crate::kubernetes) const SYSCTL_UNIT: &str = "systemd-sysctl.service";
 const NETWORK_MANAGER_UNIT: &str = "NetworkManager.service";
-/// Certificate of who signed OpenStack's certificates, for what speaks to OpenStack from this node.
-pub(in crate::kubernetes) const OPENSTACK_AUTHORITY: &str = "/etc/kubernetes/ca-bundle.crt";
 
 const MODULES: &str = "\
 # Made by heat-node-agent.
@@ -34,17 +34,6 @@ const SETTINGS: &str = "\
 net.ipv4.ip_forward = 1
 net.bridge.bridge-nf-call-iptables = 1
 net.bridge.bridge-nf-call-ip6tables = 1
-";
-
-/// Refuses on a copy of a disk; its unit comes with the agent.
-pub const GUARD: &str = "heat-node-agent-guard.service";
-
-/// In the unit section of every service that holds a membership, keys or containers: on a copy of a disk it must not start
-/// as the instance that the disk was copied from.
-pub(in crate::kubernetes) const GUARDED: &str = "\
-# Not as another instance, if this disk is a copy.
-Requires=heat-node-agent-guard.service
-After=heat-node-agent-guard.service
 ";
 
 /// Adds the host's part.
@@ -181,18 +170,6 @@ fn add_files(cluster: &ClusterSpec, desired: &mut Desired) {
     }
     if let Some(authority) = &cluster.openstack_ca {
         desired.files.push(File::public(OPENSTACK_AUTHORITY, authority.as_str()));
-    }
-}
-
-/// A root-owned directory that everybody may enter.
-pub(in crate::kubernetes) fn directory(path: &str) -> Directory {
-    Directory { path: path.to_owned(), mode: 0o755, owner: Owner::root(), needs: BTreeSet::new() }
-}
-
-/// Adds such a directory, if nobody else did.
-pub(in crate::kubernetes) fn add_directory(path: &str, desired: &mut Desired) {
-    if !desired.directories.iter().any(|one| one.path == path) {
-        desired.directories.push(directory(path));
     }
 }
 

@@ -7,12 +7,14 @@ use serde_json::json;
 
 use super::kubelet::OWN_CERTIFICATE;
 use crate::desired::{Desired, File, Need};
-use crate::kubernetes::certificates::{AUTHORITY, PROXY};
-use crate::kubernetes::parameters::read::Mistake;
+use crate::kubernetes::parameters::mistake::Mistake;
+use crate::kubernetes::parts::certificates::{AUTHORITY, PROXY};
 use crate::kubernetes::parts::daemon::{Asks, Daemon, Variables, deadline, ok_gate};
 use crate::kubernetes::parts::settings::Settings;
-use crate::kubernetes::reading::node::{NodeSpec, Role};
-use crate::kubernetes::spec::cluster::{CertificateSource, ClusterSpec, Facts};
+use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::CertificateSource;
+use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
 use crate::kubernetes::versions::{Component, ConfigKind, option};
 
@@ -55,7 +57,7 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
         // It does not serve before the API told it of its node (in newer releases, and where it takes pods' addresses from there).
         if spec.role == Role::Master {
             gate.deadline = Some(deadline::SERVICE);
-            gate.needs.insert(Need::Gate(crate::kubernetes::control_plane::apiserver::GATE.to_owned()));
+            gate.needs.insert(Need::Gate(crate::kubernetes::parts::api_server::GATE.to_owned()));
         }
         desired.gates.push(gate);
     }

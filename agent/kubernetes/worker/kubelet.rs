@@ -5,19 +5,23 @@
 
 use serde_json::{Map, Value, json};
 
-use super::host::{add_directory, directory};
 use super::reservations;
 use crate::desired::{ClientIdentity, Desired, Directory, File, Gate, Need, Probe};
 use crate::kubernetes::add_ons::{self, cloud_config};
-use crate::kubernetes::certificates::{AUTHORITY, KUBELET, Pair};
-use crate::kubernetes::control_plane::apiserver;
+use crate::kubernetes::parts::api_server;
+use crate::kubernetes::parts::certificates::{AUTHORITY, KUBELET, Pair};
 use crate::kubernetes::parts::daemon::{
     Asks, Daemon, GREEN, Variables, curl_options, deadline, has_variables, ok_gate, unless_cloud,
 };
+use crate::kubernetes::parts::directories::{add_directory, directory};
+use crate::kubernetes::parts::paths;
+use crate::kubernetes::parts::runtime_units;
 use crate::kubernetes::parts::settings::Settings;
-use crate::kubernetes::reading::node::{NodeSpec, Role};
 use crate::kubernetes::runtimes::engine;
-use crate::kubernetes::spec::cluster::{CertificateSource, ClusterSpec, Facts, MANIFESTS};
+use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, MANIFESTS};
+use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::words::CertificateSource;
+use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
 use crate::kubernetes::versions::{Component, ConfigKind};
 
@@ -103,7 +107,7 @@ fn registration(spec: &NodeSpec, cluster: &ClusterSpec, settings: &Settings) -> 
     let url = format!("{server}/api/v1/nodes/{}", name.to_ascii_lowercase());
     let identity = cluster.tls.then(|| client_identity(cluster));
     // On a master the API is its own: behind its gate nobody asks in vain.
-    let api = (spec.role == Role::Master).then(|| Need::Gate(apiserver::GATE.to_owned()));
+    let api = (spec.role == Role::Master).then(|| Need::Gate(api_server::GATE.to_owned()));
     Some(Gate {
         name: "registration".to_owned(),
         unit: Some(UNIT.to_owned()),
@@ -228,12 +232,12 @@ fn container_runtime(cluster: &ClusterSpec, settings: &mut Settings) {
         }
         None if cluster.uses_cni() => {
             settings.flags.set("network-plugin", "cni");
-            settings.flags.set("cni-bin-dir", engine::CNI_PROGRAMS);
-            settings.flags.set("cni-conf-dir", engine::CNI_NETWORKS);
+            settings.flags.set("cni-bin-dir", paths::CNI_PROGRAMS);
+            settings.flags.set("cni-conf-dir", paths::CNI_NETWORKS);
         }
         None => {}
     }
-    settings.flags.set("runtime-cgroups", format!("/system.slice/{}", engine::unit_of_kind(cluster)));
+    settings.flags.set("runtime-cgroups", format!("/system.slice/{}", runtime_units::unit_of_kind(cluster)));
     if let Some(image) = &cluster.runtime.sandbox_image {
         settings.flags.set("pod-infra-container-image", image.as_str());
     }
@@ -485,7 +489,7 @@ mod tests {
         }
         // On a master kube-proxy's time begins when the API is there, which it asks.
         let waits =
-            |desired: &Desired| gate(desired, "kube-proxy").unwrap().needs.contains(&Need::Gate(apiserver::GATE.to_owned()));
+            |desired: &Desired| gate(desired, "kube-proxy").unwrap().needs.contains(&Need::Gate(api_server::GATE.to_owned()));
         assert!(waits(&master(31, &[name])) && !waits(&worker(31, &[name])));
     }
 
@@ -506,7 +510,7 @@ mod tests {
             assert_eq!(asked, url);
             let shown = identity.as_ref().map(|one| (one.certificate.as_str(), one.key.as_str()));
             assert_eq!(shown, pair, "{url}");
-            assert_eq!(found.needs.contains(&Need::Gate(apiserver::GATE.to_owned())), needs_api, "{url}");
+            assert_eq!(found.needs.contains(&Need::Gate(api_server::GATE.to_owned())), needs_api, "{url}");
             assert!(found.needs.contains(&Need::Unit(UNIT.to_owned())));
         }
         // Whose name is not known, or who does not register itself, is not asked for.

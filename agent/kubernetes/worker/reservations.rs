@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::kubernetes::parameters::read::Mistake;
+use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
 use crate::kubernetes::versions::option;
 

@@ -1,0 +1,80 @@
+//! What is wrong with a parameter.
+
+use std::fmt;
+
+use super::table::Parameter;
+use crate::http::without_userinfo;
+
+/// Longest part of a bad value that a mistake repeats, in characters.
+pub(super) const SHOWN: usize = 80;
+
+/// What every private key in PEM has.
+pub(in crate::kubernetes) const PRIVATE_KEY: &str = "PRIVATE KEY-----";
+
+/// One thing that is wrong with the parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// Name of the parameter, or `config` where the whole text is meant.
+    pub parameter: String,
+    /// The value as it may be shown: `***` for secrets; none where no value is at fault.
+    pub value: Option<String>,
+    /// What is wrong: `is not an IPv4 network`.
+    pub problem: String,
+    /// The rule in words.
+    pub rule: String,
+    /// What to change.
+    pub remedy: String,
+}
+
+impl Mistake {
+    /// A mistake that is no matter of one value: something is missing, unknown or contradictory.
+    #[must_use]
+    pub fn general(parameter: &str, problem: impl Into<String>, rule: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            parameter: shown(parameter),
+            value: None,
+            problem: without_userinfo(&problem.into()).into_owned(),
+            rule: rule.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    /// A broken value of an address is not repeated, whatever it looks like: nobody can tell where in it a password ends.
+    pub(super) fn of_value(parameter: &Parameter, value: &str, problem: &str, remedy: impl Into<String>) -> Self {
+        let hides = !parameter.secret && (parameter.kind.is_address() || value.contains(PRIVATE_KEY));
+        let shown = || match value.rsplit_once('@') {
+            _ if parameter.secret => "***".to_owned(),
+            Some((_, host)) => shown(&format!("***@{host}")),
+            None => shown(value),
+        };
+        let length = value.chars().count();
+        Self {
+            parameter: parameter.name.to_owned(),
+            value: (!hides).then(shown),
+            problem: if hides {
+                format!("{problem} ({length} characters, not repeated here: they may hold a secret)")
+            } else {
+                problem.to_owned()
+            },
+            rule: parameter.kind.rule(),
+            remedy: remedy.into(),
+        }
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.parameter)?;
+        if let Some(value) = &self.value {
+            write!(f, "\"{value}\" ")?;
+        }
+        write!(f, "{}; rule: {}; remedy: {}", self.problem, self.rule, self.remedy)
+    }
+}
+
+/// Bounded and without control characters: the text goes to terminals and to Heat.
+pub(super) fn shown(text: &str) -> String {
+    let escaped: String =
+        text.chars().take(SHOWN).flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
+    if text.chars().count() > SHOWN { format!("{escaped}…") } else { escaped }
+}

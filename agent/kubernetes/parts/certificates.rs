@@ -1,0 +1,97 @@
+//! Where certificates and keys lie, and who has which; `certificates` asks for them.
+
+use crate::desired::{ClientIdentity, KeyType, Material};
+use crate::kubernetes::spec::cluster::ClusterSpec;
+
+/// A certificate and its key.
+pub(in crate::kubernetes) struct Pair {
+    pub(in crate::kubernetes) certificate: &'static str,
+    pub(in crate::kubernetes) key: &'static str,
+}
+
+impl Pair {
+    /// Who shows it to a server of the cluster.
+    pub(in crate::kubernetes) fn client(&self) -> ClientIdentity {
+        ClientIdentity { certificate: self.certificate.to_owned(), key: self.key.to_owned(), authority: AUTHORITY.to_owned() }
+    }
+}
+
+macro_rules! pair {
+    ($stem:literal) => {
+        Pair { certificate: concat!($stem, ".crt"), key: concat!($stem, ".key") }
+    };
+}
+
+/// The cluster's main authority.
+pub(in crate::kubernetes) const AUTHORITY: &str = "/etc/kubernetes/certs/ca.crt";
+/// The one of its certificates that the key below belongs to.
+pub(in crate::kubernetes) const SIGNING_AUTHORITY: &str = "/etc/kubernetes/certs/ca-signing.crt";
+/// Its key, on masters that sign.
+pub(in crate::kubernetes) const AUTHORITY_KEY: &str = "/etc/kubernetes/certs/ca.key";
+/// What the API server shows; Magnum's Keystone webhook shows it, too.
+pub(in crate::kubernetes) const SERVER: Pair = pair!("/etc/kubernetes/certs/server");
+/// The kubelet, as a client and as a server.
+pub(in crate::kubernetes) const KUBELET: Pair = pair!("/etc/kubernetes/certs/kubelet");
+/// kube-proxy as a client.
+pub(in crate::kubernetes) const PROXY: Pair = pair!("/etc/kubernetes/certs/proxy");
+/// The administrator, which root and the API server (towards kubelets) are.
+pub(in crate::kubernetes) const ADMIN: Pair = pair!("/etc/kubernetes/certs/admin");
+/// The controller manager, as a client and as a server of its health.
+pub(in crate::kubernetes) const CONTROLLER_MANAGER: Pair = pair!("/etc/kubernetes/certs/controller-manager");
+/// The scheduler, as a client and as a server of its health.
+pub(in crate::kubernetes) const SCHEDULER: Pair = pair!("/etc/kubernetes/certs/scheduler");
+/// The authority of the API server as a proxy.
+pub(in crate::kubernetes) const FRONT_PROXY_AUTHORITY: &str = "/etc/kubernetes/certs/front-proxy/ca.crt";
+/// The API server as a proxy.
+pub(in crate::kubernetes) const FRONT_PROXY: Pair = pair!("/etc/kubernetes/certs/front-proxy/server");
+/// CN of that certificate, which the API server then lets act for others.
+pub(in crate::kubernetes) const FRONT_PROXY_NAME: &str = "front-proxy";
+/// etcd's authority.
+pub(in crate::kubernetes) const ETCD_AUTHORITY: &str = "/etc/etcd/certs/ca.crt";
+/// etcd as a server and as a peer.
+pub(in crate::kubernetes) const ETCD_SERVER: Pair = pair!("/etc/etcd/certs/server");
+/// The API server as etcd's client.
+pub(in crate::kubernetes) const ETCD_CLIENT: Pair = pair!("/etc/etcd/certs/admin");
+/// CN of etcd's certificates, of its servers, peers and clients.
+pub(in crate::kubernetes) const ETCD_NAME: &str = "etcd";
+/// Public key of service accounts, where the parameters give one.
+pub(in crate::kubernetes) const SERVICE_ACCOUNT: &str = "/etc/kubernetes/certs/service_account.key";
+/// Private key of service accounts, where the parameters give one.
+pub(in crate::kubernetes) const SERVICE_ACCOUNT_PRIVATE: &str = "/etc/kubernetes/certs/service_account_private.key";
+
+/// The first minor that signs service accounts' tokens by ECDSA keys; before, by RSA alone.
+pub(in crate::kubernetes) const FIRST_WITH_ECDSA_TOKENS: u16 = 6;
+
+/// Files with the keys that service accounts' tokens are verified and signed by.
+pub(in crate::kubernetes) struct ServiceAccountKeys<'a> {
+    pub(in crate::kubernetes) verify: &'a str,
+    pub(in crate::kubernetes) sign: &'a str,
+}
+
+/// The keys, if there are any.
+///
+/// All masters must have the same (magnum-node.md 7.5 no. 59). Without a key in the parameters the API server's own
+/// stands in for it, as on Magnum's nodes up to 6.x: good for one master. Below 1.6 it has to be RSA.
+pub(in crate::kubernetes) fn service_account_keys(cluster: &ClusterSpec) -> Option<ServiceAccountKeys<'_>> {
+    let control_plane = &cluster.control_plane;
+    if let Some(private) = &control_plane.service_account_private_key {
+        let sign = path_of(private, SERVICE_ACCOUNT_PRIVATE);
+        let verify = control_plane.service_account_key.as_ref().map_or(sign, |public| path_of(public, SERVICE_ACCOUNT));
+        return Some(ServiceAccountKeys { verify, sign });
+    }
+    let is_read = cluster.minor.number() >= FIRST_WITH_ECDSA_TOKENS || matches!(cluster.trust.keys, KeyType::Rsa(_));
+    (cluster.tls && is_read).then_some(ServiceAccountKeys { verify: SERVER.key, sign: SERVER.key })
+}
+
+/// Where it lies on the node: as it is named, else where its text is written to.
+pub(in crate::kubernetes) fn path_of<'a>(material: &'a Material, written: &'a str) -> &'a str {
+    match material {
+        Material::File(path) => path,
+        Material::Text(_) => written,
+    }
+}
+
+/// Whether the minor has the API server as a proxy of aggregated APIs (`--proxy-client-cert-file`).
+pub(in crate::kubernetes) fn has_front_proxy(cluster: &ClusterSpec) -> bool {
+    cluster.tls && cluster.minor.number() >= 7
+}
