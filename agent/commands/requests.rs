@@ -332,7 +332,7 @@ impl Desk<'_> {
         self.refuse_running(record)?;
         self.outbox.withdraw(id)?;
         self.programs.forget(&record.job())?;
-        hooks::script::forget(self.root, id)?;
+        hooks::script::forget(self.root, std::slice::from_ref(id))?;
         self.journal.forget(id)?;
         let message = format!("deployment {name} was forgotten by order of the operator");
         self.report.emit(Event::new(Code::DeploymentForgotten, message).deployment(id, name));

@@ -54,12 +54,14 @@ impl Agent {
         let freshness = self.collector.snapshot().freshness();
         match self.journal.prune(|record| listed.contains(&record.id) || !freshness.covers(record.since)) {
             Ok(gone) => {
-                for id in gone {
-                    let job = format!("deployment-{}", crate::programs::key_of(&id));
-                    let removed = self.programs.forget(&job).and_then(|()| hooks::script::forget(&self.root, &id));
-                    if let Err(error) = removed.and_then(|()| self.forget_signals(&id)) {
+                for id in &gone {
+                    let job = format!("deployment-{}", crate::programs::key_of(id));
+                    if let Err(error) = self.programs.forget(&job).and_then(|()| self.forget_signals(id)) {
                         self.trouble("forgetting an old job", &error);
                     }
+                }
+                if let Err(error) = hooks::script::forget(&self.root, &gone) {
+                    self.trouble("forgetting what old scripts left", &error);
                 }
             }
             Err(error) => self.trouble("forgetting old records", &error),
