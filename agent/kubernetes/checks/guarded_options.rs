@@ -81,8 +81,11 @@ const NODES: &str = "NodeRestriction keeps a node from speaking for others";
 const ADMITS: &str = "the agent says what the API server admits";
 const NAMES: &str = "the agent says who may tell the name and the groups of a user";
 
+const TOKENS: &str = "BOOTSTRAP_TOKEN lets nodes join by token, with the precautions that keep their certificates away from etcd";
+const RUNTIME: &str = "CONTAINER_RUNTIME says which runtime the kubelet uses";
+
 /// Each option that needs leave, with what it would take the place of.
-const GUARDED: [Row; 41] = [
+const GUARDED: [Row; 44] = [
     (KUBELET, &["config", "config-dir", "init-config-dir", "dynamic-config-dir"], ALWAYS, FILE),
     (
         KUBELET,
@@ -110,6 +113,7 @@ const GUARDED: [Row; 41] = [
         ALWAYS,
         CODE,
     ),
+    (KUBELET, &["container-runtime-endpoint", "image-service-endpoint", "docker-endpoint"], ALWAYS, RUNTIME),
     (KUBELET, &["anonymous-auth"], UNLESS_FALSE, UNKNOWN),
     (KUBELET, &["authorization-mode"], |_, value| value != "Webhook", ANYTHING),
     (KUBELET, &["client-ca-file"], ALWAYS, TRUST),
@@ -127,6 +131,7 @@ const GUARDED: [Row; 41] = [
     (API_SERVER, &["ssh-keyfile", "debug-socket-path"], UNLESS_A_LOG, WRITES),
     (API_SERVER, &["anonymous-auth"], |minor, value| minor.number() < 6 && truth(value) != Some(false), UNKNOWN),
     (API_SERVER, &["insecure-allow-any-token"], UNLESS_FALSE, UNKNOWN),
+    (API_SERVER, &["enable-bootstrap-token-auth", "experimental-bootstrap-token-auth"], UNLESS_FALSE, TOKENS),
     (API_SERVER, &["authorization-mode"], weaker_modes, ANYTHING),
     (
         API_SERVER,
@@ -187,6 +192,8 @@ const GUARDED: [Row; 41] = [
         ALWAYS,
         NAMES,
     ),
+    // Of the port in the clear, which the agent has on the loopback where it does not close it.
+    (DELEGATING, &["address"], UNLESS_LOOPBACK, OPEN),
     (DELEGATING, &["authentication-skip-lookup"], UNLESS_FALSE, NAMES),
     (DELEGATING, &["authorization-always-allow-paths"], more_than_health, ANYTHING),
     (API_SERVER, &["token-auth-file", "basic-auth-file"], ALWAYS, TRUST),
@@ -450,6 +457,26 @@ mod tests {
             ("v1.28.9", scheduler, r#"'--authorization-always-allow-paths="/debug/pprof"'"#, true),
             ("v1.28.9", scheduler, "--authentication-kubeconfig=/x", true),
             ("v1.28.9", scheduler, "--requestheader-username-headers=X-User", true),
+        ]);
+    }
+
+    #[test]
+    fn what_goes_round_a_parameters_precautions_needs_leave() {
+        let (api, manager, scheduler, kubelet) =
+            ("KUBEAPI_OPTIONS", "KUBECONTROLLER_OPTIONS", "KUBESCHEDULER_OPTIONS", "KUBELET_OPTIONS");
+        needs_leave(&[
+            ("v1.28.9", api, "--enable-bootstrap-token-auth", true),
+            ("v1.28.9", api, "--enable-bootstrap-token-auth=T", true),
+            ("v1.28.9", api, "--enable-bootstrap-token-auth=false", false),
+            ("v1.7.3", api, "--experimental-bootstrap-token-auth=true", true),
+            ("v1.15.3", manager, "--address=0.0.0.0 --port=10252", true),
+            ("v1.15.3", manager, "--address=127.0.0.1 --port=10252", false),
+            ("v1.15.3", scheduler, "--address=::", true),
+            ("v1.15.3", scheduler, "--port=10251", false),
+            ("v1.28.9", scheduler, "--bind-address=0.0.0.0", false),
+            ("v1.28.9", kubelet, "--container-runtime-endpoint=unix:///run/x.sock", true),
+            ("v1.20.3", kubelet, "--image-service-endpoint unix:///run/x.sock", true),
+            ("v1.15.3", kubelet, "--docker-endpoint=tcp://192.0.2.9:2375", true),
         ]);
     }
 
