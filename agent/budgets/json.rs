@@ -124,6 +124,18 @@ fn read(bytes: &[u8], budget: usize, keep: bool) -> Result<Value, Unfit> {
     value.map_err(|error| if meter.over.get() { Unfit::TooLarge(budget) } else { Unfit::Json(error) })
 }
 
+/// The memory that a member of an object takes while it is read, without its value, in the same measure.
+#[must_use]
+pub fn weight_of_key(key: &str) -> usize {
+    MEMBER + MEMBER_READ + key.len() + PIECE
+}
+
+/// The memory that a text takes as an item of a list that is read.
+#[must_use]
+pub fn weight_of_item(text: &str) -> usize {
+    2 * SLOT + text.len() + PIECE
+}
+
 /// The memory that a value takes, in the same measure.
 #[must_use]
 pub fn weight(value: &Value) -> usize {
@@ -234,7 +246,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
         let mut members: Vec<(String, Value)> = Vec::new();
         let mut count = 0;
         while let Some(key) = from.next_key::<String>()? {
-            self.meter.take(MEMBER + MEMBER_READ + key.len() + PIECE)?;
+            self.meter.take(weight_of_key(&key))?;
             count += 1;
             let item = from.next_value_seed(self)?;
             if self.keep {

@@ -6,10 +6,9 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::{Map, Value};
 
 use super::mistake::Mistake;
+use super::table::find;
+use crate::budgets::ANSWER_MEMORY;
 use crate::budgets::json::{self, Unfit};
-
-/// Longest YAML text that is read, in bytes; the limits of the metadata hold before this one.
-const LIMIT: usize = 1 << 20;
 
 /// The config as a map.
 pub(in crate::kubernetes) fn map(config: &Value) -> Result<Map<String, Value>, Mistake> {
@@ -30,9 +29,15 @@ pub(in crate::kubernetes) fn map(config: &Value) -> Result<Map<String, Value>, M
 }
 
 /// Keys with scalars or lists of scalars. What else YAML has (nesting, anchors, tags, several documents) has no place in
-/// parameters and is not guessed at.
+/// parameters and is not guessed at: it ends the reading where it begins, so that neither depth nor aliases take memory. What values
+/// take is counted as for JSON.
 fn yaml(text: &str) -> Result<Map<String, Value>, Mistake> {
-    if text.len() > LIMIT {
+    let mut left = ANSWER_MEMORY;
+    let mut take = |bytes: usize| {
+        left = left.checked_sub(bytes).ok_or_else(|| bad("is too long"))?;
+        Ok(())
+    };
+    if text.len() > ANSWER_MEMORY {
         return Err(bad("is too long"));
     }
     let mut map = Map::new();
@@ -51,17 +56,21 @@ fn yaml(text: &str) -> Result<Map<String, Value>, Mistake> {
             (Place::Key, Event::MappingEnd) => Place::End,
             (Place::Key, Event::Scalar(key, _, 0, None)) => {
                 let key = key.into_owned();
+                take(json::weight_of_key(&key))?;
                 if map.contains_key(&key) {
-                    return Err(bad(&format!("has {key} twice: line {line}")));
+                    let name = find(&key).map_or("a name", |parameter| parameter.name);
+                    return Err(bad(&format!("has {name} twice: line {line}")));
                 }
                 Place::Value(key)
             }
             (Place::Value(key), Event::Scalar(word, style, 0, tag)) => {
+                take(json::weight_of_item(&word))?;
                 map.insert(key, scalar(word, style, tag.as_deref()).ok_or_else(|| odd("a tag"))?);
                 Place::Key
             }
             (Place::Value(key), Event::SequenceStart(0, None)) => Place::List(key, Vec::new()),
             (Place::List(key, mut items), Event::Scalar(word, style, 0, tag)) => {
+                take(json::weight_of_item(&word))?;
                 items.push(scalar(word, style, tag.as_deref()).ok_or_else(|| odd("a tag"))?);
                 Place::List(key, items)
             }

@@ -18,6 +18,12 @@ use crate::metadata::{Deployment, python_text};
 /// Inputs that Heat adds by itself to every deployment begin with this (heat-protocol.md 3.4); they are no parameters.
 const HEATS_OWN: &str = "deploy_";
 
+/// Longest name that no parameter has and that a mistake repeats, in characters.
+const LONGEST_NAME: usize = 64;
+
+/// A shorter secret is looked for as a whole name only: its letters are in many names.
+const SHORTEST_SECRET: usize = 4;
+
 /// The checked parameters. Their `Debug` masks secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Parameters {
@@ -53,9 +59,13 @@ impl Parameters {
             }
         };
         let mut given = BTreeMap::new();
-        collect(config.iter().map(|(name, value)| (name.as_str(), value)), "config", &mut given, &mut mistakes);
+        let config: Vec<(&str, &Value)> = config.iter().map(|(name, value)| (name.as_str(), value)).collect();
         let inputs = deployment.inputs.iter().filter(|input| !input.name.starts_with(HEATS_OWN));
-        collect(inputs.map(|input| (input.name.as_str(), &input.value)), "the inputs", &mut given, &mut mistakes);
+        let inputs: Vec<(&str, &Value)> = inputs.map(|input| (input.name.as_str(), &input.value)).collect();
+        let secrets = config.iter().chain(&inputs).filter(|(name, _)| is_secret(name));
+        let secrets: Vec<String> = secrets.map(|(_, value)| python_text(value).trim().to_owned()).collect();
+        collect(&config, "config", &secrets, &mut given, &mut mistakes);
+        collect(&inputs, "the inputs", &secrets, &mut given, &mut mistakes);
         // `name/id`: the id alone stays the same when a stack is looked up by another name.
         let stack = deployment.resource().and_then(|(stack, _)| stack.rsplit('/').next().map(str::to_owned));
         (Self { given, stack: stack.filter(|id| !id.is_empty()) }, mistakes)
@@ -123,20 +133,34 @@ fn is_secret(name: &str) -> bool {
     find(name).is_some_and(|parameter| parameter.secret)
 }
 
-fn collect<'a>(
-    pairs: impl Iterator<Item = (&'a str, &'a Value)>,
+/// The name of something that is no parameter, as it may be shown. What is in the place of a name by mistake may be a secret: one that
+/// is known, or a key or a text that could be one.
+fn unknown_name(name: &str, secrets: &[String]) -> String {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    let holds = |secret: &String| name == secret || (secret.len() >= SHORTEST_SECRET && name.contains(secret.as_str()));
+    let count = name.chars().count();
+    if count <= LONGEST_NAME && name.chars().all(is_name) && !secrets.iter().any(holds) {
+        return name.to_owned();
+    }
+    format!("*** ({count} characters)")
+}
+
+fn collect(
+    pairs: &[(&str, &Value)],
     place: &str,
+    secrets: &[String],
     given: &mut BTreeMap<&'static str, String>,
     mistakes: &mut Vec<Mistake>,
 ) {
     let mut seen = BTreeSet::new();
-    for (name, value) in pairs {
+    for &(name, value) in pairs {
         let Some(parameter) = find(name) else {
             let remedy = match nearest(name) {
                 Some(nearest) => format!("is {nearest} meant? Otherwise remove it"),
                 None => "remove it".to_owned(),
             };
-            mistakes.push(Mistake::general(name, "is no parameter of kubernetes-node", "only known names are taken", remedy));
+            let name = unknown_name(name, secrets);
+            mistakes.push(Mistake::general(&name, "is no parameter of kubernetes-node", "only known names are taken", remedy));
             continue;
         };
         if !seen.insert(parameter.name) {
@@ -247,6 +271,51 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_in_the_place_of_a_name_is_not_repeated() {
+        let key = "-----BEGIN PRIVATE KEY-----\nhush";
+        let long = "h".repeat(65);
+        for (name, expected) in [
+            ("HTPP_PROXY", "HTPP_PROXY: is no"),
+            ("some.other-name", "some.other-name: is no"),
+            ("hunter2", "*** (7 characters): is no"),
+            ("x-hunter2-y", "*** (11 characters): is no"),
+            ("pass word", "*** (9 characters): is no"),
+            (key, "*** (32 characters): is no"),
+            (&long, "*** (65 characters): is no"),
+        ] {
+            let pairs = json!({"TRUSTEE_PASSWORD": "hunter2", name: "x"});
+            for said in [mistakes(&pairs, &[]), mistakes(&json!({"TRUSTEE_PASSWORD": "hunter2"}), &[(name, json!("x"))])] {
+                assert!(said.len() == 1 && said[0].starts_with(expected), "{name}: {said:?}");
+            }
+        }
+        let twice = mistakes(&json!("hunter2: a\nhunter2: b\n"), &[]);
+        assert!(twice.len() == 1 && twice[0].contains("has a name twice: line 2"), "{twice:?}");
+        let twice = mistakes(&json!("ROLE: a\nROLE: b\n"), &[]);
+        assert!(twice[0].contains("has ROLE twice: line 2"), "{twice:?}");
+    }
+
+    /// 1 MiB of short lines is some hundred thousand values. Depth ends by the parser's own limit, or at the second level.
+    #[test]
+    fn yaml_is_bounded_by_the_memory_of_its_values_and_never_nested() {
+        let keys: String = (0..40_000).map(|number| format!("k{number}:\n")).collect();
+        let anchors = format!("a: &a [{}x]\nb: *a\n", "x,".repeat(1_000));
+        for (text, problem) in [
+            (format!("LABELS: [{}x]", "x,".repeat(200_000)), "is too long"),
+            (format!("LABELS:\n{}", "- x\n".repeat(200_000)), "is too long"),
+            (keys, "is too long"),
+            (format!("a: \"{}\"", "x".repeat(crate::budgets::ANSWER_MEMORY)), "is too long"),
+            (format!("a: {}", "[".repeat(500_000)), "config"),
+            ("- ".repeat(500_000), "no key with a value"),
+            ("? ".repeat(500_000), "config"),
+            (anchors, "a nested value or an anchor"),
+            ("a: *b\n".to_owned(), "config"),
+        ] {
+            let said = mistakes(&json!(text), &[]);
+            assert!(said.len() == 1 && said[0].contains(problem), "{}: {said:?}", &text[..20.min(text.len())]);
+        }
+    }
+
+    #[test]
     fn config_may_be_json_text_or_flat_lines() {
         for text in [
             r#"{"KUBE_NODE_IP": "192.0.2.1", "INSTANCE_NAME": "m"}"#,
@@ -311,7 +380,7 @@ mod tests {
                 "FLANNEL_NETWORK_CIDR: \"10.100.0.0/33\" is not a network; rule: an IPv4 or IPv6 network: address/prefix length; remedy: correct the value in the template",
                 "KUBE_NODE_IP: is given twice in the inputs; rule: one name once, in any letter case; remedy: remove one of them",
                 "KUBE_NODEIP: is no parameter of kubernetes-node; rule: only known names are taken; remedy: is KUBE_NODE_IP meant? Otherwise remove it",
-                "favourite\\u{1b}colour: is no parameter of kubernetes-node; rule: only known names are taken; remedy: remove it",
+                "*** (16 characters): is no parameter of kubernetes-node; rule: only known names are taken; remedy: remove it",
                 "INSTANCE_NAME: \"a\\n[Service]\" is not a DNS label; rule: 1 to 63 lower-case letters, digits and -, first and last no - (a DNS label, RFC 1123); remedy: correct the value in the template",
                 "DOCKER_VOLUME: \"{\"id\":1}\" is a list or map; rule: an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits; remedy: give an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits",
                 "REGION_NAME: \"None\" is the word for no value; rule: one word of at most 255 letters, digits and . _ : / @ + = ~ -; remedy: leave it out or empty in the template, or give a value",
