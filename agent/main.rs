@@ -9,6 +9,7 @@ use heat_node_agent::commands::{self, Options, Order, exit, print_error};
 use heat_node_agent::error::Result;
 use heat_node_agent::files::Tree;
 use heat_node_agent::report::catalog::journal_catalog;
+use heat_node_agent::report::{TRACES, trace_libraries};
 use heat_node_agent::settings::{Loaded, check, load};
 
 fn main() -> ExitCode {
@@ -20,6 +21,12 @@ fn main() -> ExitCode {
             return if error.use_stderr() { exit::usage() } else { exit::OK };
         }
     };
+    // A mistake in it is no reason not to run.
+    if let Some(wanted) = std::env::var(TRACES).ok().filter(|wanted| !wanted.is_empty())
+        && let Err(error) = trace_libraries(&wanted)
+    {
+        print_error(&error);
+    }
     match run(cli) {
         Ok(code) => code,
         Err(error) => {

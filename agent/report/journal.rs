@@ -8,10 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use tracing::callsite::{Callsite, DefaultCallsite};
-use tracing::field::Value;
-use tracing::metadata::Kind;
-use tracing::{Level, Metadata};
+use tracing::Level;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
 use super::Code;
@@ -20,6 +18,7 @@ use super::console::Console;
 use super::event::Event;
 use super::fold::Folder;
 use super::text::escaped;
+use crate::error::{Error, Result};
 
 /// Messages that may wait for the journal.
 const QUEUE: usize = 1024;
@@ -82,7 +81,8 @@ fn write_all(items: &Receiver<Item>, console: bool) {
         .map(|layer| layer.with_field_prefix(None).with_syslog_identifier("heat-node-agent".to_owned()))
         .ok();
     let to_journal = journald.is_some();
-    let subscriber = tracing_subscriber::registry().with(journald);
+    // Of nothing else: what libraries trace costs them nothing then.
+    let subscriber = tracing_subscriber::registry().with(journald).with(Targets::new().with_target(TARGET, LevelFilter::DEBUG));
     let mut console = if console { Console::open() } else { Console::none() };
     let mut folder = Folder::default();
     tracing::subscriber::with_default(subscriber, || {
@@ -106,90 +106,48 @@ fn write_all(items: &Receiver<Item>, console: bool) {
     });
 }
 
-/// The names of an entry's fields, in the order of the values in [`write`].
-const FIELDS: &[&str] = &[
-    "message",
-    "MESSAGE_ID",
-    "HNA_EVENT",
-    "HNA_CODE",
-    "HNA_PHASE",
-    "HNA_STEP",
-    "HNA_GENERATION",
-    "HNA_DEPLOYMENT_ID",
-    "HNA_DEPLOYMENT_NAME",
-    "HNA_SOURCE",
-    "HNA_UNIT",
-    "HNA_GATE",
-    "HNA_ATTEMPT",
-    "HNA_NEXT_TRY_MS",
-    "HNA_DURATION_MS",
-    "HNA_WAITED_FOR",
-    "HNA_WAITED_MS",
-    "HNA_CAUSE",
-    "HNA_REMEDY",
-    "OBJECT_SYSTEMD_UNIT",
-];
-
-/// What tracing knows of an event before it happens, one for each of tracing-journald's default levels: ERROR 3, WARN 4,
-/// INFO 5 (notice), DEBUG 6 (info). By hand, not by tracing's macros: Cargo.toml turns those off for everybody.
-static LEVELS: [Metadata<'static>; 4] = [
-    metadata(Level::ERROR, &CALLSITES[0]),
-    metadata(Level::WARN, &CALLSITES[1]),
-    metadata(Level::INFO, &CALLSITES[2]),
-    metadata(Level::DEBUG, &CALLSITES[3]),
-];
-static CALLSITES: [DefaultCallsite; 4] = [
-    DefaultCallsite::new(&LEVELS[0]),
-    DefaultCallsite::new(&LEVELS[1]),
-    DefaultCallsite::new(&LEVELS[2]),
-    DefaultCallsite::new(&LEVELS[3]),
-];
-
-const fn metadata(level: Level, callsite: &'static dyn Callsite) -> Metadata<'static> {
-    tracing::metadata! {
-        name: "entry",
-        target: module_path!(),
-        level: level,
-        fields: FIELDS,
-        callsite: callsite,
-        kind: Kind::EVENT,
-    }
-}
+/// By what the entries are known to the thread's subscriber.
+const TARGET: &str = "heat_node_agent::entry";
 
 /// One native journal entry. Absent fields are not written at all.
 fn write(event: &Event) {
-    let entry = event.code.entry();
-    let general = (entry.priority < Priority::Info).then_some(entry.remedy);
-    let level = match entry.priority {
-        Priority::Error => &LEVELS[0],
-        Priority::Warning => &LEVELS[1],
-        Priority::Notice => &LEVELS[2],
-        Priority::Info => &LEVELS[3],
-    };
-    let message = line(event);
-    let values: [Option<&dyn Value>; FIELDS.len()] = [
-        Some(&message),
-        Some(&entry.message_id),
-        Some(&entry.name),
-        Some(&entry.code),
-        Some(&event.phase.map(super::event::Phase::as_str)),
-        Some(&event.step.as_deref()),
-        Some(&event.generation),
-        Some(&event.deployment_id.as_deref()),
-        Some(&event.deployment_name.as_deref()),
-        Some(&event.source.as_deref()),
-        Some(&event.unit.as_deref()),
-        Some(&event.gate.as_deref()),
-        Some(&event.attempt.map(u64::from)),
-        Some(&event.next_try.map(millis)),
-        Some(&event.duration.map(millis)),
-        Some(&event.waited_for.as_deref()),
-        Some(&event.waited.map(millis)),
-        Some(&event.cause.as_deref()),
-        Some(&event.remedy.as_deref().or(general)),
-        Some(&event.unit.as_deref().filter(|_| event.own_unit)),
-    ];
-    tracing::Event::dispatch(level, &level.fields().value_set_all(&values));
+    // One of tracing-journald's default levels: ERROR 3, WARN 4, INFO 5 (notice), DEBUG 6 (info).
+    macro_rules! at {
+        ($level:expr) => {{
+            let entry = event.code.entry();
+            let general = (entry.priority < Priority::Info).then_some(entry.remedy);
+            tracing::event!(
+                target: TARGET,
+                $level,
+                message = line(event).as_str(),
+                MESSAGE_ID = entry.message_id,
+                HNA_EVENT = entry.name,
+                HNA_CODE = entry.code,
+                HNA_PHASE = event.phase.map(super::event::Phase::as_str),
+                HNA_STEP = event.step.as_deref(),
+                HNA_GENERATION = event.generation,
+                HNA_DEPLOYMENT_ID = event.deployment_id.as_deref(),
+                HNA_DEPLOYMENT_NAME = event.deployment_name.as_deref(),
+                HNA_SOURCE = event.source.as_deref(),
+                HNA_UNIT = event.unit.as_deref(),
+                HNA_GATE = event.gate.as_deref(),
+                HNA_ATTEMPT = event.attempt,
+                HNA_NEXT_TRY_MS = event.next_try.map(millis),
+                HNA_DURATION_MS = event.duration.map(millis),
+                HNA_WAITED_FOR = event.waited_for.as_deref(),
+                HNA_WAITED_MS = event.waited.map(millis),
+                HNA_CAUSE = event.cause.as_deref(),
+                HNA_REMEDY = event.remedy.as_deref().or(general),
+                OBJECT_SYSTEMD_UNIT = event.unit.as_deref().filter(|_| event.own_unit),
+            );
+        }};
+    }
+    match event.code.entry().priority {
+        Priority::Error => at!(Level::ERROR),
+        Priority::Warning => at!(Level::WARN),
+        Priority::Notice => at!(Level::INFO),
+        Priority::Info => at!(Level::DEBUG),
+    }
 }
 
 fn write_plain(event: &Event) {
@@ -215,4 +173,23 @@ fn line(event: &Event) -> String {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The variable that asks for what libraries trace, e.g. `debug` or `zbus=debug,rustls=debug`.
+pub const TRACES: &str = "HNA_LOG";
+
+/// Writes what zbus, reqwest and rustls trace to standard error, which is the journal's in a unit: for who looks into a fault that
+/// lies below the agent's own messages. It blocks while nobody reads there.
+///
+/// # Errors
+/// Permanent, if `wanted` is no list of targets and levels.
+pub fn trace_libraries(wanted: &str) -> Result<()> {
+    let targets: Targets = wanted.parse().map_err(|error: tracing_subscriber::filter::ParseError| {
+        Error::permanent(format!("{TRACES}={}: {error}", escaped(wanted)))
+            .rule("a level (error, warn, info, debug), or TARGET=LEVEL with commas between them")
+            .remedy(format!("{TRACES}=debug, or {TRACES}=zbus=debug,rustls=debug"))
+    })?;
+    let written = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).without_time();
+    // Set once, by main.
+    tracing_subscriber::registry().with(written).with(targets).try_init().map_err(Error::permanent)
 }

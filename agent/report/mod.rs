@@ -25,6 +25,7 @@ use timeline::Lap;
 
 pub use catalog::Code;
 pub use event::{Event, Phase};
+pub use journal::{TRACES, trace_libraries};
 
 /// The handle by which every room tells what happened. Cheap to clone.
 #[derive(Clone, Debug)]
