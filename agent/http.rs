@@ -68,13 +68,28 @@ pub struct Request<'a> {
     pub insecure: bool,
     /// Whether a redirect within the host is followed, or is the answer.
     pub follow: bool,
+    /// Asked right before it leaves, each time that it does: what it rests on may have changed while e.g. a token was waited for.
+    pub gate: Option<Gate>,
 }
+
+/// Whether a request may still leave; if not, why.
+pub type Gate = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 impl<'a> Request<'a> {
     /// A request without headers and body.
     #[must_use]
     pub fn new(method: &'a str, url: &'a str, deadline: Duration) -> Self {
-        Self { method, url, headers: Vec::new(), body: None, deadline, body_limit: BODY_LIMIT, insecure: false, follow: true }
+        Self {
+            method,
+            url,
+            headers: Vec::new(),
+            body: None,
+            deadline,
+            body_limit: BODY_LIMIT,
+            insecure: false,
+            follow: true,
+            gate: None,
+        }
     }
 
     /// Adds a header.
@@ -280,6 +295,7 @@ impl Http {
             }
             error
         };
+        request.gate.as_ref().map_or(Ok(()), |gate| gate()).map_err(Error::unsent)?;
         let answer = builder.send().await.map_err(told)?;
         response::read(answer, request.body_limit, told).await
     }

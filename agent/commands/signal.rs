@@ -102,7 +102,7 @@ async fn deliver(sender: &Sender, clock: &Clock, handle: &Handle, signal: &WaitS
     let body = handle.body(signal);
     let mut pause = Duration::from_secs(1);
     for attempt in 1.. {
-        let (answer, way) = sender.send(handle.destination(), &body, own).await;
+        let (answer, way) = sender.send(handle.destination(), &body, own, None).await;
         let asked = match judge(&answer) {
             Verdict::Delivered => return Ok(way),
             Verdict::Retry(asked) if attempt < TRIES => asked,

@@ -61,13 +61,6 @@ impl Answer {
         let (code, retry_after) = (error.answered(), error.asked_pause());
         Self { code, retry_after, unsent: error.is_unsent(), cause: cause.into(), remedy }
     }
-
-    /// A try that was given up, because what Heat said meanwhile has no list of deployments.
-    #[must_use]
-    pub fn recalled() -> Self {
-        let cause = "it was given up: the newest answer of Heat has no list of deployments".to_owned();
-        Self { code: None, retry_after: None, unsent: false, cause, remedy: None }
-    }
 }
 
 #[cfg(test)]

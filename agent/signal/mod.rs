@@ -15,5 +15,5 @@ mod send;
 pub use answer::{Answer, Verdict, judge};
 pub use destination::Destination;
 pub use handle::{Handle, Status, WaitSignal};
-pub use outbox::{About, Entry, Fate, Outbox, Sent, View};
+pub use outbox::{About, Entry, Fate, Outbox, Sending, Sent, View};
 pub use send::{Own, Sender, Way};

@@ -4,12 +4,14 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::answer::{Answer, REFUSAL_SPAN, REFUSALS, Verdict, judge};
 use super::destination::Destination;
@@ -19,6 +21,7 @@ use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::freshness::Freshness;
+use crate::http::Gate;
 use crate::programs::key_of;
 use crate::report::{Code, Event, Phase, Report};
 
@@ -202,13 +205,29 @@ pub struct Outbox {
     watch: Stopwatch,
     /// For bodies in memory, a permit a KiB.
     room: Semaphore,
-    /// What Heat was heard to say last, and word of each change to what is on its way.
-    heard: RefCell<View>,
-    news: Notify,
+    /// What Heat was heard to say last. Each request of a signal asks again before it leaves.
+    heard: Arc<Mutex<View>>,
+    /// Where a signal is on its way to.
+    busy: RefCell<BTreeSet<String>>,
 }
 
 /// What left the outbox, and whether all of it could be kept on disk.
 pub type Sent = (Vec<(Entry, Fate)>, Result<()>);
+
+/// A signal on its way.
+pub type Sending = Pin<Box<dyn Future<Output = Sent>>>;
+
+/// One signal a place at a time.
+struct Busy {
+    outbox: Rc<Outbox>,
+    place: String,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.outbox.busy.borrow_mut().remove(&self.place);
+    }
+}
 
 impl Outbox {
     /// Reads what is stored. A corrupt entry is put aside, never deleted, and said.
@@ -233,15 +252,27 @@ impl Outbox {
         let watch = clock.start();
         let (entries, withdrawn) = (RefCell::new(entries), RefCell::new(withdrawn));
         let room = Semaphore::new(SIGNALS_IN_FLIGHT / 1024);
-        Ok(Self { state, sender, clock, report, entries, withdrawn, watch, room, heard: RefCell::default(), news: Notify::new() })
+        Ok(Self {
+            state,
+            sender,
+            clock,
+            report,
+            entries,
+            withdrawn,
+            watch,
+            room,
+            heard: Arc::default(),
+            busy: RefCell::default(),
+        })
     }
 
-    /// Takes in what the newest metadata says. A signal that is on its way and not asked for by it goes no further.
+    /// Takes in what the newest metadata says. No further request leaves of a signal that it does not ask for.
     pub fn hear(&self, view: View) {
-        if *self.heard.borrow() != view {
-            self.heard.replace(view);
-            self.news.notify_waiters();
-        }
+        *self.heard() = view;
+    }
+
+    fn heard(&self) -> MutexGuard<'_, View> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The waiting signals, oldest first, for who only looks and holds no lock. An unreadable one is left out.
@@ -296,7 +327,7 @@ impl Outbox {
     /// # Errors
     /// If a file cannot be written or removed.
     pub fn take_back(&self) -> Result<()> {
-        let view = self.heard.borrow();
+        let view = self.heard();
         let withdrawn: Vec<Entry> = self.withdrawn.borrow().values().cloned().collect();
         for mut entry in withdrawn {
             let asked = |about: &About| view.asks_for(&about.id, about.resource.as_ref());
@@ -385,10 +416,12 @@ impl Outbox {
     /// When something may be sent next; `None` while nothing waits or only a poll can help.
     #[must_use]
     pub fn due(&self) -> Option<Timestamp> {
-        let (now, view) = (self.clock.now(), self.heard.borrow());
+        let (now, view) = (self.clock.now(), self.heard());
+        let busy = self.busy.borrow();
         self.entries
             .borrow()
             .values()
+            .filter(|entry| busy.is_empty() || !busy.contains(&entry.destination.place()))
             .filter_map(|entry| match self.step(entry, &view, now) {
                 Step::Wait(until) => Some(until),
                 Step::NeedPoll => None,
@@ -400,69 +433,71 @@ impl Outbox {
     /// What the metadata must be read afresh for: the last fact among the signals that wait for nothing else.
     #[must_use]
     pub fn needs_answer(&self) -> Option<Moment> {
-        let (now, view) = (self.clock.now(), self.heard.borrow());
+        let (now, view) = (self.clock.now(), self.heard());
         let entries = self.entries.borrow();
         entries.values().filter(|entry| self.step(entry, &view, now) == Step::NeedPoll).map(|entry| entry.since).max()
     }
 
-    /// Sends what is due: one queue a place, side by side; a place that does not answer holds up only itself.
-    ///
-    /// Gives back what left the outbox.
+    /// Begins to send what is due, one signal a place: a place that does not answer holds up only itself. Each of these ends with
+    /// what left the outbox, and gives its place free when it is dropped.
     ///
     /// # Errors
-    /// If the outbox cannot be written.
-    pub async fn send_due(&self) -> Sent {
+    /// Each, if the outbox cannot be written.
+    pub fn start(self: &Rc<Self>) -> Vec<Sending> {
         let mut places: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
         for entry in self.waiting() {
             places.entry(entry.destination.place()).or_default().push(entry);
         }
-        let gone = RefCell::new(Vec::new());
-        let queues = places.into_values().map(|queue| self.send_queue(queue, &gone));
-        // What left the outbox has left it, whatever happened to the rest.
-        let all: Result<()> = futures_util::future::join_all(queues).await.into_iter().collect();
-        (gone.into_inner(), all)
+        let now = self.clock.now();
+        let is_due = |entry: &Entry| !matches!(self.step(entry, &self.heard(), now), Step::Wait(_) | Step::NeedPoll);
+        places.retain(|place, queue| !self.busy.borrow().contains(place) && queue.iter().any(is_due));
+        let begin = |(place, queue): (String, Vec<Entry>)| {
+            self.busy.borrow_mut().insert(place.clone());
+            let lane = Busy { outbox: Rc::clone(self), place };
+            Box::pin(async move { lane.outbox.send_first(queue).await }) as Sending
+        };
+        places.into_iter().map(begin).collect()
     }
 
-    async fn send_queue(&self, queue: Vec<Entry>, gone: &RefCell<Vec<(Entry, Fate)>>) -> Result<()> {
+    /// Sends the first of a place that is due, and drops what is not wanted before it: by the next one the metadata may say
+    /// something newer.
+    async fn send_first(&self, queue: Vec<Entry>) -> Sent {
+        let mut gone = Vec::new();
+        let done = self.send_first_of(queue, &mut gone).await;
+        // What left the outbox has left it, whatever happened to the rest.
+        (gone, done)
+    }
+
+    async fn send_first_of(&self, queue: Vec<Entry>, gone: &mut Vec<(Entry, Fate)>) -> Result<()> {
         for mut entry in queue {
-            let step = self.step(&entry, &self.heard.borrow(), self.clock.now());
+            let step = self.step(&entry, &self.heard(), self.clock.now());
             match step {
                 Step::Wait(_) | Step::NeedPoll => {}
                 Step::Superseded => self.leave(entry, Fate::Superseded, gone)?,
                 Step::Expired => self.leave(entry, Fate::Expired, gone)?,
                 Step::Send => {
-                    if let Some(fate) = self.try_once(&mut entry).await? {
-                        self.leave(entry, fate, gone)?;
-                    } else {
+                    let Some(fate) = self.try_once(&mut entry).await? else {
                         // In memory first: on a full disk too the next try keeps its pause and asks for a fresh poll.
                         self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
-                        self.store(&mut entry)?;
-                    }
-                    // One a place and view: by the next one the metadata may say something newer.
-                    break;
+                        return self.store(&mut entry);
+                    };
+                    return self.leave(entry, fate, gone);
                 }
             }
         }
         Ok(())
     }
 
-    /// One try, which ends early where Heat is heard to ask for it no more: it may take several requests (a token first, another
-    /// way after a refusal), and each of them rests on what is known when it leaves.
+    /// One try. It may take several requests, a token first, another way after a refusal: each of them asks before it leaves
+    /// whether Heat, as far as it was heard by then, still wants the signal.
     async fn try_once(&self, entry: &mut Entry) -> Result<Option<Fate>> {
-        let sent = tokio::select! {
-            biased;
-            standing = self.recalled(entry) => Err(standing),
-            sent = self.send(entry) => Ok(sent?),
-        };
-        let ((answer, way), verdict) = match sent {
-            Err(Standing::Superseded) => return Ok(Some(Fate::Superseded)),
-            Err(_) => ((Answer::recalled(), Way::AsGiven), Verdict::Retry(None)),
-            Ok((answer, way)) => {
-                let verdict = judge(&answer);
-                ((answer, way), verdict)
-            }
-        };
-        let keystone_is_well = self.heard.borrow().asked_keystone;
+        let (answer, way) = self.send(entry).await?;
+        let verdict = judge(&answer);
+        let standing = Self::standing(entry, &self.heard());
+        if matches!(verdict, Verdict::Retry(_)) && standing == Standing::Superseded {
+            return Ok(Some(Fate::Superseded));
+        }
+        let keystone_is_well = self.heard().asked_keystone;
         let fate = self.after(entry, &answer, verdict, keystone_is_well);
         if way != Way::AsGiven && fate == Some(Fate::Delivered) {
             let note = format!("the signal for {} went {}", entry.destination.shown(), way.shown());
@@ -474,26 +509,19 @@ impl Outbox {
         Ok(fate)
     }
 
-    /// Waits until Heat, as far as it was heard, does not ask for the signal any more, or nobody knows whether it does.
-    async fn recalled(&self, entry: &Entry) -> Standing {
-        loop {
-            // Made before the look: a change after it wakes it.
-            let news = self.news.notified();
-            let standing = Self::standing(entry, &self.heard.borrow());
-            if standing != Standing::Asked {
-                return standing;
-            }
-            news.await;
-        }
-    }
-
     /// As many at a time as their bodies have room in memory.
     async fn send(&self, entry: &Entry) -> Result<(Answer, Way)> {
         let wanted = u32::try_from(entry.bytes.min(SIGNALS_IN_FLIGHT) / 1024).unwrap_or(u32::MAX);
         // It is never closed.
         let _room = self.room.acquire_many(wanted).await.map_err(Error::transient)?;
-        let (body, own) = (self.body(entry)?, self.heard.borrow().own.clone());
-        Ok(self.sender.send(&entry.destination, &body, &own).await)
+        let (body, own) = (self.body(entry)?, self.heard().own.clone());
+        let (heard, asked) = (Arc::clone(&self.heard), Entry { body: Value::Null, ..entry.clone() });
+        let gate: Gate = Arc::new(move || match Self::standing(&asked, &heard.lock().unwrap_or_else(PoisonError::into_inner)) {
+            Standing::Asked => Ok(()),
+            Standing::Superseded => Err(Error::transient("Heat asks for something newer by now")),
+            Standing::Unknown => Err(Error::transient("the newest answer of Heat has no list of deployments")),
+        });
+        Ok(self.sender.send(&entry.destination, &body, &own, Some(gate)).await)
     }
 
     /// How long the agent has had it, running.
@@ -558,7 +586,7 @@ impl Outbox {
         None
     }
 
-    fn leave(&self, entry: Entry, fate: Fate, gone: &RefCell<Vec<(Entry, Fate)>>) -> Result<()> {
+    fn leave(&self, entry: Entry, fate: Fate, gone: &mut Vec<(Entry, Fate)>) -> Result<()> {
         // Out of memory first: a file that cannot be removed is sent again by the next run of the agent, not by this one.
         self.entries.borrow_mut().remove(&entry.key);
         let removed = self.keep_or_remove(&entry, &fate);
@@ -576,7 +604,7 @@ impl Outbox {
             }
         };
         self.report.emit(event);
-        gone.borrow_mut().push((entry, fate));
+        gone.push((entry, fate));
         removed
     }
 

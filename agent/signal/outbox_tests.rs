@@ -1,6 +1,7 @@
 //! What is sent when, and what is not; what is kept.
 
 use serde_json::json;
+use tokio::sync::Notify;
 
 use super::*;
 use crate::http::fake::{Act, Fake, ok, status, token};
@@ -8,11 +9,11 @@ use crate::http::{Http, Tls};
 use crate::openstack::aws_signature::Keys;
 use crate::openstack::keystone::{Credentials, Keystone, Scope};
 
-fn outbox(dir: &Path, clock: &Clock, report: &Report) -> Outbox {
+fn outbox(dir: &Path, clock: &Clock, report: &Report) -> Rc<Outbox> {
     let state = Arc::new(Tree::open(dir).unwrap());
     let http = Http::new(Tls::default(), Arc::new(Tree::open(Path::new("/")).unwrap()), clock.clone());
     let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
-    Outbox::open(state, sender, clock.clone(), report.clone()).unwrap()
+    Rc::new(Outbox::open(state, sender, clock.clone(), report.clone()).unwrap())
 }
 
 fn about(id: &str) -> About {
@@ -41,9 +42,16 @@ fn view(ids: &[&str], newest: &str, clock: &Clock) -> View {
 }
 
 /// The outbox when it has heard this.
-fn heard<'outbox>(outbox: &'outbox Outbox, view: &View) -> &'outbox Outbox {
+fn heard<'outbox>(outbox: &'outbox Rc<Outbox>, view: &View) -> &'outbox Rc<Outbox> {
     outbox.hear(view.clone());
     outbox
+}
+
+/// One signal a place is sent, to its end.
+async fn sent(outbox: &Rc<Outbox>) -> Sent {
+    let all = futures_util::future::join_all(outbox.start()).await;
+    let (gone, kept): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+    (gone.into_iter().flatten().collect(), kept.into_iter().collect())
 }
 
 fn refused(code: u16) -> Answer {
@@ -136,9 +144,9 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
         (entry.key, entry.about.as_mut().unwrap().result) = (key.to_owned(), result);
         first.put(entry).unwrap();
     }
-    let gone = RefCell::new(Vec::new());
+    let mut gone = Vec::new();
     for entry in first.waiting() {
-        first.leave(entry, Fate::Superseded, &gone).unwrap();
+        first.leave(entry, Fate::Superseded, &mut gone).unwrap();
     }
     assert!(first.is_empty() && Outbox::look(&first.state).unwrap().is_empty(), "it waits no more");
     let stale = View { freshness: Freshness::Answered(Moment::EARLIER), ..view(&["a"], "a", &clock) };
@@ -154,7 +162,7 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
     heard(&second, &back).take_back().unwrap();
     let keys: Vec<_> = second.waiting().iter().map(|entry| entry.key.clone()).collect();
     assert_eq!((keys, second.needs_answer().is_some()), (vec!["wait".to_owned()], true), "not on that same answer");
-    second.leave(second.waiting().remove(0), Fate::Superseded, &gone).unwrap();
+    second.leave(second.waiting().remove(0), Fate::Superseded, &mut gone).unwrap();
     second.withdraw("a").unwrap();
     heard(&second, &view(&["a"], "a", &clock)).take_back().unwrap();
     assert!(second.is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
@@ -163,11 +171,11 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
 #[test]
 fn of_what_is_kept_for_later_there_is_a_bound_and_an_end() {
     let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
-    let (outbox, gone) = (outbox(dir.path(), &clock, &report), RefCell::new(Vec::new()));
+    let (outbox, mut gone) = (outbox(dir.path(), &clock, &report), Vec::new());
     for n in 0..WITHDRAWN + 3 {
         let mut entry = entry(&format!("{n:03}"), clock.now());
         entry.about.as_mut().unwrap().result = false;
-        outbox.leave(entry, Fate::Superseded, &gone).unwrap();
+        outbox.leave(entry, Fate::Superseded, &mut gone).unwrap();
         clock.advance(Duration::from_secs(1));
     }
     let files = || dir.path().join(DIRECTORY).read_dir().unwrap().count();
@@ -241,13 +249,13 @@ async fn an_unreachable_place_keeps_the_signal_and_says_why() {
     let outbox = outbox(dir.path(), &clock, &report);
     outbox.put(entry("a", clock.now())).unwrap();
     outbox.put(entry("a", clock.now())).unwrap();
-    assert!(heard(&outbox, &view(&["a"], "a", &clock)).send_due().await.0.is_empty());
+    assert!(sent(heard(&outbox, &view(&["a"], "a", &clock))).await.0.is_empty());
     let waiting = outbox.waiting();
     assert_eq!((waiting.len(), waiting[0].tries), (1, 1));
     let codes: Vec<_> = report.events().iter().map(|event| event.code).collect();
     assert_eq!(codes, [Code::SignalQueued, Code::SignalUrlOld, Code::SignalRetry]);
     assert!(!format!("{:?}", report.events()).contains("Signature=x"));
-    assert_eq!(heard(&outbox, &view(&["b"], "b", &clock)).send_due().await.0[0].1, Fate::Superseded);
+    assert_eq!(sent(heard(&outbox, &view(&["b"], "b", &clock))).await.0[0].1, Fate::Superseded);
     assert!(outbox.waiting().is_empty() && dir.path().join(DIRECTORY).read_dir().unwrap().next().is_none());
 }
 
@@ -285,22 +293,22 @@ async fn an_expired_url_goes_another_way_once_and_by_the_rules_of_the_outbox() {
     entry.destination = Destination::Url { url, verb: "POST".into(), insecure: false };
     outbox.put(entry.clone()).unwrap();
     let stale = view(&["a"], "a");
-    assert!(heard(&outbox, &stale).send_due().await.0.is_empty());
+    assert!(sent(heard(&outbox, &stale)).await.0.is_empty());
     assert_eq!(heat.requests().len(), 2, "the URL, and once another way");
     // Refused by both: the next try has to wait for its pause and for a fresh look at the metadata.
     for _ in 0..3 {
-        assert!(heard(&outbox, &stale).send_due().await.0.is_empty());
+        assert!(sent(heard(&outbox, &stale)).await.0.is_empty());
         clock.advance(REFUSAL_SPAN / 2);
     }
     assert!(heard(&outbox, &stale).needs_answer().is_some());
     assert_eq!(heat.requests().len(), 2);
     // Heat asks for something newer meanwhile: nothing is sent any way.
-    let fates = heard(&outbox, &view(&["b"], "b")).send_due().await.0;
+    let fates = sent(heard(&outbox, &view(&["b"], "b"))).await.0;
     assert_eq!((fates[0].1.clone(), heat.requests().len()), (Fate::Superseded, 2));
     // The same with keys that fit; the URL is old by now.
     outbox.put(entry).unwrap();
     heat.play(vec![ok("")]);
-    let fates = heard(&outbox, &view(&["a"], "a")).send_due().await.0;
+    let fates = sent(heard(&outbox, &view(&["a"], "a"))).await.0;
     assert_eq!((fates[0].1.clone(), heat.requests().len()), (Fate::Delivered, 3));
     let codes: Vec<_> = report.events().iter().map(|event| event.code).collect();
     let (first, second) = (
@@ -366,13 +374,15 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
             outbox.hear(if moves_on { view(&["b"], "b", &clock) } else { nothing(&clock) });
             until.notify_one();
         };
-        let ((gone, kept), ()) = tokio::join!(outbox.send_due(), news);
+        let ((gone, kept), ()) = tokio::join!(sent(&outbox), news);
         kept.unwrap();
-        // A request that left nevertheless would be there by now.
+        // A request that left nevertheless would be there by now. A token may still have been asked for.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(heat.requests().len(), before, "case {case}, moves on: {moves_on}");
+        let signals = |requests: &[String]| requests.iter().filter(|request| request.contains("/signal")).count();
+        let all = heat.requests();
+        assert_eq!(signals(&all), signals(&all[..before]), "case {case}, moves on: {moves_on}");
         let fates: Vec<_> = gone.into_iter().map(|(_, fate)| fate).collect();
         let last = report.events().last().unwrap().code;
         if moves_on {
@@ -386,7 +396,30 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
         clock.advance(PAUSES.1);
         let asks = View { own: own.clone(), ..view(&["a"], "a", &clock) };
         heat.play(if case == 0 || case == 3 { vec![token("two", &heat.base), ok("")] } else { vec![ok("")] });
-        assert_eq!(heard(&outbox, &asks).send_due().await.0[0].1, Fate::Delivered, "case {case}");
+        assert_eq!(sent(heard(&outbox, &asks)).await.0[0].1, Fate::Delivered, "case {case}");
+    }
+}
+
+#[tokio::test]
+async fn a_signal_that_has_left_is_waited_for_whatever_is_heard_meanwhile() {
+    for meanwhile in [View::default(), View { listed: Some(Arc::default()), ..View::default() }] {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+        let (outbox, until) = (outbox(dir.path(), &clock, &report), Arc::new(Notify::new()));
+        let heat = Fake::start(vec![Act::Held(Arc::clone(&until), Box::new(ok("")))]).await;
+        let url = format!("{}/signal", heat.base);
+        let destination = Destination::Url { url, verb: "POST".into(), insecure: false };
+        outbox.put(Entry { destination, ..entry("a", clock.now()) }).unwrap();
+        let news = async {
+            while heat.requests().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            let freshness = Freshness::Answered(clock.moment());
+            outbox.hear(if meanwhile.listed.is_some() { View { freshness, ..meanwhile.clone() } } else { meanwhile.clone() });
+            until.notify_one();
+        };
+        let ((gone, kept), ()) = tokio::join!(sent(heard(&outbox, &view(&["a"], "a", &clock))), news);
+        kept.unwrap();
+        assert_eq!((gone[0].1.clone(), gone.len(), outbox.is_empty()), (Fate::Delivered, 1, true));
     }
 }
 
@@ -406,7 +439,7 @@ async fn a_users_password_is_stored_for_root_alone_and_never_said() {
     outbox.put(entry.clone()).unwrap();
     let mode = || Tree::open(dir.path()).unwrap().facts(&path_of(&entry.key)).unwrap().unwrap().mode & 0o7777;
     assert_eq!(mode(), 0o600);
-    assert!(heard(&outbox, &view(&["a"], "a", &clock)).send_due().await.0.is_empty());
+    assert!(sent(heard(&outbox, &view(&["a"], "a", &clock))).await.0.is_empty());
     assert_eq!(mode(), 0o600, "written again after a try");
     let file = dir.path().join(path_of(&entry.key));
     assert!(std::fs::read_to_string(&file).unwrap().contains("hush"), "a later run needs it");

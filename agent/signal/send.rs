@@ -11,7 +11,7 @@ use super::cfn_url::{URL_LIFE, afresh, made, native_path};
 use super::destination::Destination;
 use crate::budgets::json;
 use crate::clock::{Clock, patience};
-use crate::http::{Http, Request, split};
+use crate::http::{Gate, Http, Request, split};
 use crate::openstack::aws_signature::Keys;
 use crate::openstack::keystone::{Credentials, Keystone};
 use crate::report::Code;
@@ -123,7 +123,9 @@ impl Sender {
     /// What Keystone does not accept any more is sent once more at once, another way: nothing of a refused request was
     /// done. A URL that is too old by this node's clock is tried last: it would cost Heat and Keystone a request for
     /// nothing, but clock and limit may be others than is thought.
-    pub async fn send(&self, destination: &Destination, body: &Value, own: &Own) -> (Answer, Way) {
+    ///
+    /// `gate` is asked before each of the requests that carry the body.
+    pub async fn send(&self, destination: &Destination, body: &Value, own: &Own, gate: Option<Gate>) -> (Answer, Way) {
         let started = self.clock.start();
         let mut ways = own.ways(destination);
         let at = if self.is_old(destination) { ways.len() } else { 0 };
@@ -133,7 +135,7 @@ impl Sender {
             let left = DEADLINE.saturating_sub(started.elapsed());
             // What is tried before Heat's own address must leave time for that.
             let limit = if place < at { left.mul_f32(0.6) } else { left };
-            let mut answer = self.once(&http, &to, body, limit).await;
+            let mut answer = self.once(&http, &to, body, limit, gate.clone()).await;
             let verdict = judge(&answer);
             // heat-api-cfn answers 500 to keys that are gone. What did not reach Heat did nothing there. But where it may have
             // and there is no answer, nobody knows what was done: a fresh look at the metadata comes first.
@@ -207,14 +209,14 @@ impl Sender {
         Some((why.to_owned(), remedy))
     }
 
-    async fn once(&self, http: &Http, destination: &Destination, body: &Value, deadline: Duration) -> Answer {
+    async fn once(&self, http: &Http, destination: &Destination, body: &Value, deadline: Duration, gate: Option<Gate>) -> Answer {
         let (verb, url, insecure) = match destination {
             Destination::Url { url, verb, insecure } => (verb.as_str(), url, *insecure),
             Destination::Token { endpoint, insecure, .. } => ("POST", endpoint, *insecure),
             Destination::User { to, .. } => ("POST", to, false),
         };
         let mut request = Request::new(verb, url, deadline).json(body.to_string().into_bytes());
-        request.body_limit = ANSWER_LIMIT;
+        (request.body_limit, request.gate) = (ANSWER_LIMIT, gate);
         // A curl line alone turns nothing off (design.md 7).
         request.insecure = insecure && http.may_skip_verification();
         let answer = match destination {

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::instance::Place;
@@ -47,7 +48,7 @@ use crate::report::notify::Notify;
 use crate::report::status::{CertificatesStatus, Condition, PodNetworkStatus, ThinPoolStatus};
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::{NodeSource, Settings};
-use crate::signal::{Entry, Fate, Outbox, Sender, Sent, View};
+use crate::signal::{Entry, Fate, Outbox, Sender, Sending, View};
 use crate::watch::AsyncWatch;
 use begin::Worklist;
 use view::{ids, view};
@@ -113,7 +114,7 @@ pub(super) struct Agent {
     pods_of: Option<u64>,
     pub(super) pod_network: Option<PodNetworkStatus>,
     /// Signals on their way.
-    sending: Lane<Sent>,
+    sending: FuturesUnordered<Sending>,
     /// What left the outbox and could not be recorded, e.g. on a full disk: it must not be sent again.
     unrecorded: Vec<(Entry, Fate)>,
     pub(super) drifted: bool,
@@ -226,7 +227,7 @@ impl Agent {
             pods: None,
             pods_of: None,
             pod_network: None,
-            sending: None,
+            sending: FuturesUnordered::new(),
             unrecorded: Vec::new(),
             drifted: false,
             certificates: None,
@@ -274,12 +275,13 @@ impl Agent {
     /// Waits a moment for the answers to what is on its way: of a signal without one the next run does not know that Heat has it,
     /// and Heat would get it twice.
     async fn finish_sending(&mut self) {
-        if self.sending.is_some()
-            && let Some(sent) = self.clock.clone().limit(FINISH, lane(&mut self.sending)).await
-        {
-            self.sending = None;
-            self.sent(sent);
-        }
+        let clock = self.clock.clone();
+        let finish = async {
+            while let Some(sent) = self.sending.next().await {
+                self.sent(sent);
+            }
+        };
+        clock.limit(FINISH, finish).await;
     }
 
     /// One full pass: every source once, every deployment that it lists, every signal that can be sent.
@@ -312,7 +314,7 @@ impl Agent {
 
     /// Nothing runs, and nothing can be started or sent without a poll.
     fn is_idle(&self) -> bool {
-        let lanes = self.hook.is_some() || self.bring_up.is_some() || self.sending.is_some();
+        let lanes = self.hook.is_some() || self.bring_up.is_some() || !self.sending.is_empty();
         let sendable = self.outbox.due().is_some_and(|due| due <= self.clock.now());
         // A first try that is held back for a moment belongs to this pass.
         let held = self.outbox.waiting().iter().any(|entry| entry.tries == 0 && entry.not_before > self.clock.now());
@@ -359,7 +361,7 @@ impl Agent {
     async fn turn(&mut self) {
         let now = self.clock.now();
         // In trouble nothing is begun or sent before its end: what is due would only spin.
-        let due = self.outbox.due().filter(|_| self.sending.is_none()).map(|at| at.since(now));
+        let due = self.outbox.due().map(|at| at.since(now));
         let wake = self.trouble.as_ref().map(|since| AFTER_TROUBLE.saturating_sub(since.elapsed())).or(due);
         let watchdog = Notify::interval();
         let page = self.page_is_old.then(|| self.until_page());
@@ -388,10 +390,7 @@ impl Agent {
                     (self.pod_network, self.pods_of) = (seen, None);
                 }
             }
-            fates = lane(&mut self.sending) => {
-                self.sending = None;
-                self.sent(fates);
-            }
+            Some(sent) = self.sending.next() => self.sent(sent),
             () = self.orders.changed() => {}
             // The page is made anew at the end of the turn.
             () = self.report.steps_changed() => {}

@@ -1,5 +1,9 @@
 //! What is begun, given up and sent rests on an answer to a request that began after the fact: against a scripted Heat.
 
+use std::rc::Rc;
+
+use futures_util::StreamExt;
+
 use super::*;
 use crate::programs::RESULT;
 
@@ -42,8 +46,7 @@ async fn look(agent: &mut Agent, fake: &Fake, deployments: &[Value]) {
     agent.heard(change);
     agent.decide().unwrap();
     fake.play(vec![ok("")]);
-    if let Some(sending) = agent.sending.take() {
-        let sent = sending.await;
+    while let Some(sent) = agent.sending.next().await {
         agent.sent(sent);
     }
 }
@@ -92,37 +95,76 @@ async fn a_pass_does_not_wait_for_an_answer_that_does_not_come() {
     assert_eq!((asked(&fake), records[0].state), (vec!["GET /metadata".to_owned(); 2], State::Finished));
 }
 
+/// An agent whose two scripts ended, with their results on their way to two places: one answers, the other as `slow` says.
+async fn two_on_their_way(dir: &Path, [fast, slow]: [&Fake; 2], answer: Act) -> Agent {
+    let both = [run_of(&fast.base, "a", 1), run_of(&slow.base, "b", 1)];
+    let mut agent = open_at(dir, fast, &[]).await;
+    let list = || lists(&fast.base, &both);
+    fast.play(vec![list()]);
+    let change = agent.collector.poll_once().await;
+    agent.heard(change);
+    agent.decide().unwrap();
+    while agent.outbox.waiting().len() < 2 {
+        agent.turn().await;
+        agent.decide().unwrap();
+    }
+    fast.play(vec![list(), ok("")]);
+    slow.play(vec![answer]);
+    let change = agent.collector.poll_once().await;
+    agent.heard(change);
+    agent.decide().unwrap();
+    assert_eq!(agent.sending.len(), 2);
+    agent
+}
+
+fn is_signalled(agent: &Agent, id: &str) -> bool {
+    agent.journal.get(id).unwrap().state == State::Signalled
+}
+
 #[tokio::test]
 async fn an_agent_that_is_to_stop_waits_a_moment_for_the_answer_to_a_signal() {
-    let fake = Fake::start(vec![ok("")]).await;
-    let one = [run_of(&fake.base, "a", 1)];
-    let answered = |agent: &Agent| agent.journal.get("id-a1").unwrap().state == State::Signalled;
+    let (fast, slow) = (Fake::start(vec![ok("")]).await, Fake::start(vec![ok("")]).await);
     for (answer, is_known) in
         [(Act::Slow(Duration::from_millis(20), Box::new(ok(""))), true), (Act::Held(Arc::default(), Box::new(ok(""))), false)]
     {
         let dir = tempfile::tempdir().unwrap();
-        let mut agent = open_at(dir.path(), &fake, &[]).await;
-        fake.play(vec![lists(&fake.base, &one)]);
+        let mut agent = two_on_their_way(dir.path(), [&fast, &slow], answer).await;
+        agent.finish_sending().await;
+        // Of what was answered the next run knows, whoever else did not answer.
+        assert_eq!((is_signalled(&agent, "id-a1"), is_signalled(&agent, "id-b1")), (true, is_known));
+        let waiting = agent.outbox.waiting().len();
+        drop(agent);
+        let stored = Tree::open(dir.path()).unwrap().list(Path::new("state/outbox")).unwrap().len();
+        assert_eq!((waiting, stored), (usize::from(!is_known), usize::from(!is_known)));
+    }
+}
+
+#[tokio::test]
+async fn a_place_that_does_not_answer_holds_up_no_other_one() {
+    let (fast, slow) = (Fake::start(vec![ok("")]).await, Fake::start(vec![ok("")]).await);
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = two_on_their_way(dir.path(), [&fast, &slow], Act::Held(Arc::default(), Box::new(ok("")))).await;
+    while !is_signalled(&agent, "id-a1") {
+        agent.turn().await;
+    }
+    // Another script ends while the other place is still silent.
+    let all = [run_of(&fast.base, "a", 1), run_of(&slow.base, "b", 1), run_of(&fast.base, "c", 1)];
+    for _ in 0..2 {
+        fast.play(vec![lists(&fast.base, &all), ok("")]);
         let change = agent.collector.poll_once().await;
         agent.heard(change);
         agent.decide().unwrap();
         while agent.hook.is_some() {
             agent.turn().await;
         }
-        fake.play(vec![lists(&fake.base, &one), answer]);
-        let change = agent.collector.poll_once().await;
-        agent.heard(change);
         agent.decide().unwrap();
-        assert!(agent.sending.is_some());
-        agent.finish_sending().await;
-        assert_eq!((answered(&agent), agent.outbox.is_empty()), (is_known, is_known));
-        if is_known {
-            continue;
-        }
-        // The next run sends it again, and no script runs twice.
-        drop(agent);
-        assert_eq!(Tree::open(dir.path()).unwrap().list(Path::new("state/outbox")).unwrap().len(), 1);
     }
+    while !is_signalled(&agent, "id-c1") {
+        agent.turn().await;
+    }
+    assert_eq!((agent.sending.len(), slow.requests().len(), agent.outbox.waiting().len()), (1, 1, 1));
+    agent.decide().unwrap();
+    assert_eq!(agent.sending.len(), 1, "one a place");
 }
 
 #[tokio::test]
@@ -344,7 +386,7 @@ async fn an_answer_without_a_list_is_nobodys_word_on_a_result() {
         let change = agent.collector.poll_once().await;
         agent.heard(change);
         agent.decide().unwrap();
-        assert!(agent.sending.is_none() && agent.is_idle(), "{document}: nothing is sent, and nothing spins");
+        assert!(agent.sending.is_empty() && agent.is_idle(), "{document}: nothing is sent, and nothing spins");
     }
     look(&mut agent, &fake, &new).await;
     look(&mut agent, &fake, &new).await;

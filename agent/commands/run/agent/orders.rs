@@ -1,5 +1,7 @@
 //! Orders of the operator beside the running daemon.
 
+use std::path::Path;
+
 use super::Agent;
 use crate::commands::requests::{DIRECTORY, Desk, make_directory, tell};
 use crate::deploy::GenerationState;
@@ -15,10 +17,17 @@ pub(super) fn watch(state: &Tree) -> Result<AsyncWatch> {
     Ok(watch)
 }
 
+/// Whether an order lies there that was not carried out yet.
+pub(super) fn orders_wait(state: &Tree) -> bool {
+    let names = state.list(Path::new(DIRECTORY)).unwrap_or_default();
+    let is_order = |path: &Path| path.extension().is_some_and(|end| end == "json");
+    names.iter().any(|name| is_order(Path::new(name)))
+}
+
 impl Agent {
-    /// Carries out what was ordered. A signal on its way has left the outbox but not been recorded yet: orders wait for it.
+    /// Carries out what was ordered. What becomes of a signal on its way is not known yet: orders wait for it.
     pub(super) fn serve_orders(&mut self) {
-        if self.sending.is_some() || !self.unrecorded.is_empty() {
+        if !self.sending.is_empty() || !self.unrecorded.is_empty() {
             return;
         }
         let (snapshot, node_busy) = (self.collector.snapshot(), self.node_is_busy());

@@ -1,12 +1,12 @@
 //! What moved is taken in: polls, ended scripts, the node, answers to signals.
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::ending::job_event;
+use super::orders::orders_wait;
 use super::view::{gone, ids, lists_all, result_key};
 use super::{Agent, FALSE_START_LIMIT, node};
 use crate::collect::Change;
@@ -22,12 +22,9 @@ use crate::signal::{About, Destination, Entry, Fate, Sent};
 const UNNOTICED: Duration = Duration::from_secs(2);
 
 impl Agent {
-    /// Results without a signal get theirs stored: after a start, and after a disk was full. Not while one is on its way,
-    /// which has left the outbox but not been recorded yet.
+    /// Results without a signal get theirs stored: after a start, and after a disk was full. One that is on its way is in the outbox
+    /// until its fate is recorded or among those that could not be.
     pub(super) fn take_up(&mut self) -> Result<()> {
-        if self.sending.is_some() {
-            return Ok(());
-        }
         let told = |id: &str| self.unrecorded.iter().any(|(entry, _)| entry.key == result_key(id));
         let bare = |record: &&Record| !self.outbox.has(&result_key(&record.id)) && !told(&record.id);
         let finished: Vec<Record> = self.journal.finished().filter(bare).cloned().collect();
@@ -70,7 +67,7 @@ impl Agent {
 
     /// Nothing of a deployment without a record is sent. What is on its way has left the outbox already.
     fn forget_signals(&self, id: &str) -> Result<()> {
-        if self.sending.is_some() { Ok(()) } else { self.outbox.withdraw(id) }
+        if self.sending.is_empty() { self.outbox.withdraw(id) } else { Ok(()) }
     }
 
     /// What was let go because one answer of Heat did not list it, and is asked for again: it goes on where it was.
@@ -275,7 +272,11 @@ impl Agent {
     }
 
     pub(super) fn start_sending(&mut self) {
-        if self.sending.is_some() || self.outbox.is_empty() {
+        if self.outbox.is_empty() {
+            return;
+        }
+        // Orders wait for what is on its way, so nothing new goes before them.
+        if !self.sending.is_empty() && orders_wait(&self.state) {
             return;
         }
         self.outbox.hear(self.view());
@@ -285,8 +286,7 @@ impl Agent {
         if self.outbox.due().is_none_or(|due| due > self.clock.now()) {
             return;
         }
-        let outbox = Rc::clone(&self.outbox);
-        self.sending = Some(Box::pin(async move { outbox.send_due().await }));
+        self.sending.extend(self.outbox.start());
     }
 
     pub(super) fn sent(&mut self, (fates, kept): Sent) {

@@ -5,6 +5,7 @@ mod freshness;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -149,7 +150,7 @@ async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
     assert_eq!((waiting.len(), &body["Status"], &body["Reason"]), (1, &json!("FAILURE"), &json!("HNA-0502 why")));
     // By order of the operator it is tried again.
     agent.journal.rerun("n", "1").unwrap();
-    agent.sending = None;
+    agent.sending.clear();
     agent.decide().unwrap();
     assert!(agent.bring_up.is_none(), "what Heat said before the order may be out of date");
     agent.collector.poll_once().await;
@@ -298,7 +299,7 @@ async fn a_temporary_url_of_a_changed_deployment_is_not_written_in_the_second_of
     };
     let seen = agent.journal.get("id-changed").unwrap().seen;
     assert_eq!((held("made"), held("changed").since(seen)), (Timestamp(0), Duration::from_secs(2)));
-    agent.sending = None;
+    agent.sending.clear();
     let idle = agent.is_idle();
     assert!(!idle || agent.clock.now() >= held("changed"), "a single pass waits for it");
 }
