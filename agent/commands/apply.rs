@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::{Options, exit, plan, print};
+use super::{plan, print};
 use crate::converge::offline;
 use crate::error::Result;
 use crate::kubernetes::Facts;
+use crate::process::{Options, exit};
 use crate::settings::Settings;
 
 /// Writes what the node's deployment asks for below `root`, and prints what was done and what is left to the node.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::Options;
 use crate::clock::Clock;
 use crate::collect::{Collector, read_document, read_file};
 use crate::error::{Error, Result};
@@ -14,6 +13,7 @@ use crate::http::Http;
 use crate::kubernetes::Mistake;
 use crate::kubernetes::parameters::heat_params::{self, HeatParams};
 use crate::metadata::Deployment;
+use crate::process::Options;
 use crate::report::Report;
 use crate::settings::{Settings, SourceName};
 
@@ -21,7 +21,7 @@ use crate::settings::{Settings, SourceName};
 ///
 /// # Errors
 /// If the file is unreadable or no JSON object or list; if nothing was collected yet.
-pub(super) fn read(options: &Options, settings: &Settings) -> Result<Map<String, Value>> {
+pub(crate) fn read(options: &Options, settings: &Settings) -> Result<Map<String, Value>> {
     if let Some(file) = &options.metadata {
         return match heat_params_in(file)? {
             Some(read) => Ok(as_document(&read.parameters)),
@@ -35,7 +35,7 @@ pub(super) fn read(options: &Options, settings: &Settings) -> Result<Map<String,
 ///
 /// # Errors
 /// As [`read`].
-pub(super) fn warnings(options: &Options) -> Result<Vec<Mistake>> {
+pub(crate) fn warnings(options: &Options) -> Result<Vec<Mistake>> {
     let read = options.metadata.as_deref().map(heat_params_in).transpose()?.flatten();
     Ok(read.map(|read| read.warnings).unwrap_or_default())
 }
@@ -44,7 +44,7 @@ pub(super) fn warnings(options: &Options) -> Result<Vec<Mistake>> {
 ///
 /// # Errors
 /// As [`read`].
-pub(super) fn odd_lines(options: &Options) -> Result<Vec<Mistake>> {
+pub(crate) fn odd_lines(options: &Options) -> Result<Vec<Mistake>> {
     let read = options.metadata.as_deref().map(parsed_heat_params).transpose()?.flatten();
     Ok(read.and_then(std::result::Result::err).unwrap_or_default())
 }
@@ -79,7 +79,7 @@ fn as_document(parameters: &Map<String, Value>) -> Map<String, Value> {
 ///
 /// # Errors
 /// If they said nothing yet.
-pub(super) fn merged(collector: &Collector) -> Result<Map<String, Value>> {
+pub(crate) fn merged(collector: &Collector) -> Result<Map<String, Value>> {
     let document = collector.snapshot().document();
     if document.is_empty() { Err(nothing_collected()) } else { Ok(document) }
 }
@@ -88,7 +88,7 @@ pub(super) fn merged(collector: &Collector) -> Result<Map<String, Value>> {
 ///
 /// # Errors
 /// If it said nothing yet, or there is no such source.
-pub(super) fn of_source(settings: &Settings, source: &str) -> Result<Map<String, Value>> {
+pub(crate) fn of_source(settings: &Settings, source: &str) -> Result<Map<String, Value>> {
     let Some(name) = SourceName::from_word(source) else {
         let known = settings.sources.order.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(Error::permanent(format!("there is no source {source:?}")).rule(format!("in use are {known}")));
@@ -103,7 +103,7 @@ fn nothing_collected() -> Error {
 }
 
 /// The state directory, for commands that look into it or give orders.
-pub(super) fn open_state(settings: &Settings) -> Result<Tree> {
+pub(crate) fn open_state(settings: &Settings) -> Result<Tree> {
     let shown = settings.state_dir.display();
     Tree::open(&settings.state_dir).map_err(|error| {
         if nix::unistd::geteuid().is_root() {
@@ -115,8 +115,8 @@ pub(super) fn open_state(settings: &Settings) -> Result<Tree> {
 }
 
 /// What the daemon last collected, from its cache, and the boot copy of this machine. Asks nobody over the network.
-pub(super) fn collected(settings: &Settings, report: &Report) -> Result<Collector> {
-    super::run::check_instance(&settings.state_dir)?;
+pub(crate) fn collected(settings: &Settings, report: &Report) -> Result<Collector> {
+    crate::daemon::check_instance(&settings.state_dir)?;
     let root = Arc::new(Tree::open(Path::new("/"))?);
     let state = Arc::new(open_state(settings)?);
     let clock = Clock::system();
@@ -127,7 +127,7 @@ pub(super) fn collected(settings: &Settings, report: &Report) -> Result<Collecto
 }
 
 /// Every entry of the document's list.
-pub(super) fn entries(document: &Map<String, Value>) -> &[Value] {
+pub(crate) fn entries(document: &Map<String, Value>) -> &[Value] {
     document.get("deployments").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
@@ -135,7 +135,7 @@ pub(super) fn entries(document: &Map<String, Value>) -> &[Value] {
 ///
 /// # Errors
 /// If there is none, or more than one.
-pub(super) fn node(document: &Map<String, Value>) -> Result<Deployment> {
+pub(crate) fn node(document: &Map<String, Value>) -> Result<Deployment> {
     let mut nodes: Vec<Deployment> = entries(document)
         .iter()
         .filter_map(|entry| Deployment::parse(entry).ok().flatten())

@@ -7,11 +7,12 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::{carry_out, exit, note, print};
+use super::{carry_out, note, print};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, READ_LIMIT, Tree};
 use crate::network::firewall::{self, POLICIES, Policy, Rule};
 use crate::network::{FIREWALL, FirewallFile, FirewallTool};
+use crate::process::exit;
 use crate::programs::tool::{ask, told};
 
 /// What `iptables.service` of Fedora's iptables-services restores.

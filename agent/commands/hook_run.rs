@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::exit;
 use crate::clock::Clock;
 use crate::error::Result;
+use crate::process::exit;
 use crate::programs::runner;
 
 /// Runs the job in a directory, at most once.

@@ -40,7 +40,7 @@ const KEYS: &[(&str, u32, &str)] = &[
 ///
 /// # Errors
 /// If the tree cannot be read at all.
-pub(super) fn check(root: &Tree, settings: &Settings) -> Result<Vec<Finding>> {
+pub(crate) fn check(root: &Tree, settings: &Settings) -> Result<Vec<Finding>> {
     let mut check = Check { root, findings: Vec::new() };
     check.agent_is_installed()?;
     check.unit_is_enabled()?;

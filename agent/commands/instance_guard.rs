@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::exit;
 use crate::error::Result;
 use crate::files::Tree;
 use crate::identity::may_start;
+use crate::process::exit;
 use crate::settings::Settings;
 
 /// Fails where they are those of another instance.

@@ -5,11 +5,12 @@ use std::io::{BufRead, BufReader};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::output::harmless;
-use super::{document, exit, print};
+use super::{document, print};
 use crate::deploy::{Journal, Outcome, Record, State, choose};
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
+use crate::output::harmless;
+use crate::process::exit;
 use crate::programs::{OUTPUT, RESULT};
 use crate::report::text::escaped;
 use crate::settings::Settings;

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::masking::masked;
-use super::{Options, document, exit, print};
+use super::{document, print};
+use crate::daemon::masking::masked;
 use crate::error::{Error, Result};
+use crate::process::{Options, exit};
 use crate::report::text::{escaped, json_page};
 use crate::settings::{Settings, distance};
 

@@ -19,65 +19,10 @@ pub mod timeline;
 pub mod verify;
 
 mod document;
-mod facts;
 mod image;
-mod installed;
-mod masking;
-mod output;
-mod own;
-mod requests;
 
-use std::path::PathBuf;
-
-use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
-
-use crate::error::Result;
-use output::carry_out;
-use output::note;
-pub use output::{print, print_error};
-pub use requests::Order;
-
-/// Options that every command understands.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// Settings file in place of those of the system.
-    pub settings: Option<PathBuf>,
-    /// State directory in place of the one in the settings.
-    pub state: Option<PathBuf>,
-    /// Metadata file in place of the sources.
-    pub metadata: Option<PathBuf>,
-}
-
-/// What a command that waits for something runs on: this thread alone. Not a `Runtime`, which could be one of many threads:
-/// that scheduler would be in the binary, and for one `pow` in it all of libm in memory.
-fn runtime() -> Result<LocalRuntime> {
-    Ok(Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?)
-}
-
-/// What commands end with (design.md 3).
-pub mod exit {
-    use std::process::ExitCode;
-
-    /// Well.
-    pub const OK: ExitCode = ExitCode::SUCCESS;
-    /// Failed; for `run --once`: a deployment failed.
-    pub const FAILED: ExitCode = ExitCode::FAILURE;
-
-    /// Only `plan`, `status` and `certificates`: changes are pending, something is degraded or near its end.
-    #[must_use]
-    pub fn pending() -> ExitCode {
-        ExitCode::from(2)
-    }
-
-    /// Only `status --wait`: the time is up (EX_TEMPFAIL).
-    #[must_use]
-    pub fn timed_out() -> ExitCode {
-        ExitCode::from(75)
-    }
-
-    /// Usage, or settings that cannot be read (EX_USAGE of sysexits.h): systemd does not restart into them.
-    #[must_use]
-    pub fn usage() -> ExitCode {
-        ExitCode::from(64)
-    }
-}
+pub use crate::daemon::requests::Order;
+use crate::output::carry_out;
+use crate::output::note;
+pub use crate::output::{print, print_error};
+pub use crate::process::{Options, exit};

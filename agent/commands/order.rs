@@ -5,15 +5,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::output::harmless;
-use super::requests::{Answer, DIRECTORY, Desk, Order, Request, answer_to, make_directory, tell};
-use super::{document, exit, print};
+use super::{document, print};
 use crate::clock::Clock;
+use crate::daemon::requests::{Answer, DIRECTORY, Desk, Order, Request, answer_to, make_directory, tell};
 use crate::deploy::{Ending, Journal, Record};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
 use crate::openstack::keystone::Keystone;
+use crate::output::harmless;
+use crate::process::exit;
 use crate::programs::Programs;
 use crate::report::Report;
 use crate::settings::Settings;
@@ -30,7 +31,7 @@ const POLL: Duration = Duration::from_millis(500);
 /// # Errors
 /// If the state directory cannot be used, or nobody answers.
 pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCode> {
-    super::run::check_instance(&settings.state_dir)?;
+    crate::daemon::check_instance(&settings.state_dir)?;
     let state = Arc::new(document::open_state(settings)?);
     let clock = Clock::system();
     make_directory(&state)?;
@@ -61,12 +62,12 @@ fn end_stopped(state: &Arc<Tree>, journal: &mut Journal, clock: &Clock, report: 
     if stopping.is_empty() {
         return Ok(());
     }
-    super::runtime()?.block_on(async {
-        let programs = Programs::new(Arc::clone(state), super::run::connect(report).await?, clock.clone())?;
+    crate::process::runtime()?.block_on(async {
+        let programs = Programs::new(Arc::clone(state), crate::daemon::connect(report).await?, clock.clone())?;
         for record in stopping {
             // One that has ended by itself has its own result, which the daemon takes.
             if programs.end(&record.job()).await?.is_none() {
-                let (event, outcome) = super::run::stopped(&record, clock.now());
+                let (event, outcome) = crate::daemon::stopped(&record, clock.now());
                 report.emit(event);
                 journal.finish(&record.id, outcome)?;
             }

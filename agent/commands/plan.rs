@@ -6,14 +6,18 @@ use std::process::ExitCode;
 
 use futures_util::future::ready;
 
-use super::installed::{self, Machine, RULE, Verdicts};
-use super::{Options, document, exit, facts, note, print, runtime};
+use super::{document, note, print};
 use crate::clock::Clock;
-use crate::converge::{self, certificates, offline};
+use crate::converge::{self, offline};
+use crate::daemon::leave::leave_of;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::kubernetes::{self, Facts, Leave, NodeSpec, Preflight};
+use crate::keepers::certificates;
+use crate::kubernetes::{self, Facts, NodeSpec, Preflight};
+use crate::machine::facts;
+use crate::machine::installed::{self, Machine, RULE, Verdicts};
+use crate::process::{Options, exit, runtime};
 use crate::programs::tool;
 use crate::settings::Settings;
 use crate::systemd::Systemd;
@@ -59,13 +63,8 @@ fn ask(path: &str) -> Result<String> {
     Ok(installed::release(answer.out, answer.err))
 }
 
-/// What the image lets parameters decide.
-pub(super) fn leave_of(settings: &Settings) -> Leave {
-    Leave::of(settings.deploy.groups.as_deref(), &settings.allow_options)
-}
-
 /// What the node's deployment asks for.
-pub(super) fn desired(options: &Options, settings: &Settings, facts: &Facts) -> Result<(NodeSpec, Desired)> {
+pub(crate) fn desired(options: &Options, settings: &Settings, facts: &Facts) -> Result<(NodeSpec, Desired)> {
     let deployment = document::node(&document::read(options, settings)?)?;
     let spec = kubernetes::node_of(&deployment, &leave_of(settings)).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();

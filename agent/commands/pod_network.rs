@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 
-use super::{carry_out, exit, note, print, print_error};
+use super::{carry_out, note, print, print_error};
 use crate::clock::Clock;
 use crate::desired::Peer;
 use crate::error::{Error, Result};
@@ -18,6 +18,7 @@ use crate::files::{Attributes, READ_LIMIT, Tree};
 use crate::network::links::{self, Claim, Words, words};
 use crate::network::subnet_env::{self, Subnet};
 use crate::network::{CNI_NETWORK, DOCKER_OPTIONS, DOCKER_VARIABLE, POD_NETWORK, PodNetworkFile, SUBNET_FILES};
+use crate::process::exit;
 use crate::programs::tool::{ask, told};
 use crate::report::notify::Notify;
 use crate::watch::{RouteNews, Watch};

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::exit;
 use super::print;
 use crate::error::Result;
-use crate::listeners::holders;
+use crate::machine::listeners::holders;
+use crate::process::exit;
 
 /// Prints them as JSON.
 ///

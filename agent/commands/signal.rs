@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::own::own;
-use super::run::wait_id;
-use super::{Options, document, exit, print, runtime};
+use super::{document, print};
 use crate::budgets::json::{self, Unfit};
 use crate::clock::Clock;
 use crate::collect::{Ways, read_document};
+use crate::daemon::own::own;
+use crate::daemon::wait_id;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::Tree;
 use crate::http::Http;
 use crate::kubernetes;
 use crate::metadata::Deployment;
 use crate::openstack::keystone::Keystone;
+use crate::process::{Options, exit, runtime};
 use crate::report::Report;
 use crate::settings::Settings;
 use crate::signal::{Handle, Own, Sender, Status, Verdict, WaitSignal, Way, judge};

@@ -9,12 +9,15 @@ use nix::unistd::geteuid;
 use serde_json::json;
 use sysinfo::Disks;
 
-use super::{document, exit, print, print_error, run};
+use super::{document, print, print_error};
 use crate::clock::Clock;
 use crate::collect::Snapshot;
+use crate::daemon;
+use crate::daemon::page::FILE;
 use crate::deploy::{Generations, Journal};
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
+use crate::process::exit;
 use crate::report::Report;
 use crate::report::explain::{headline, page, tree};
 use crate::report::status::{Condition, ConditionState, SCHEMA_VERSION, Status, Verdict};
@@ -22,9 +25,6 @@ use crate::report::text::json_page;
 use crate::settings::Settings;
 use crate::signal::Outbox;
 use crate::watch::Watch;
-
-/// Name of the status file in the run directory.
-pub(super) const FILE: &str = "status.json";
 
 /// The net under inotify: a daemon that ends writes nothing.
 const POLL: Duration = Duration::from_secs(1);
@@ -170,14 +170,14 @@ fn show_tree(tree: &[Condition], json: bool) -> Result<ExitCode> {
 }
 
 /// On standard error, where the state is another instance's: the page is then too.
-pub(super) fn say_whose(settings: &Settings) {
-    if let Err(error) = run::check_instance(&settings.state_dir) {
+pub(crate) fn say_whose(settings: &Settings) {
+    if let Err(error) = daemon::check_instance(&settings.state_dir) {
         print_error(&error);
     }
 }
 
 /// What is known, and whether the daemon runs: its status file, or without one what it left on disk.
-pub(super) fn read(settings: &Settings) -> Result<(Status, bool)> {
+pub(crate) fn read(settings: &Settings) -> Result<(Status, bool)> {
     let said: Option<Status> = match Tree::open(&settings.run_dir) {
         Ok(tree) => tree.read_json(Path::new(FILE)).map_err(|error| {
             error.remedy("it is damaged or of another version: systemctl restart heat-node-agent writes it anew")
@@ -198,12 +198,12 @@ fn of_state(settings: &Settings) -> Result<Status> {
     let state = match document::open_state(settings) {
         Ok(state) => state,
         // Where the daemon never ran, there is nothing to know of it but that.
-        Err(_) if geteuid().is_root() => return Ok(run::of_state(&Snapshot::default(), &[], None, &[])),
+        Err(_) if geteuid().is_root() => return Ok(daemon::of_state(&Snapshot::default(), &[], None, &[])),
         Err(error) => return Err(Error::permanent(format!("the daemon has not run since boot, and {}", error.cause()))),
     };
     let collector = document::collected(settings, &Report::kept())?;
     let (records, generation, waiting) = (Journal::look(&state)?, Generations::look(&state), Outbox::look(&state)?);
-    Ok(run::of_state(collector.snapshot(), &records, generation.as_ref(), &waiting))
+    Ok(daemon::of_state(collector.snapshot(), &records, generation.as_ref(), &waiting))
 }
 
 /// Room on the machine's disks, asked for now: the first thing to look at when a node is sick.

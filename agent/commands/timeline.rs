@@ -3,9 +3,10 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use super::{exit, print, status};
+use super::{print, status};
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
+use crate::process::exit;
 use crate::report::status::{ConditionState, NodeStatus};
 use crate::report::text::shortened;
 use crate::report::timeline::{Lap, page, svg};

@@ -5,29 +5,32 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
-use super::plan::leave_of;
-use super::{Options, document, exit, facts, image, print, run};
+use super::{document, image, print};
+use crate::daemon;
+use crate::daemon::leave::leave_of;
 use crate::deploy::hooks;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::kubernetes::Mistake;
+use crate::machine::facts;
 use crate::metadata::Deployment;
+use crate::process::{Options, exit};
 use crate::report::text::{escaped, json_page};
 use crate::report::{Code, Report};
 use crate::settings::{KEYS, Loaded, Warning};
 
 /// One thing that is wrong.
 #[derive(Debug, Default)]
-pub(super) struct Finding {
+pub(crate) struct Finding {
     /// File, source or deployment.
-    pub(super) place: String,
+    pub(crate) place: String,
     /// Key or parameter; empty where the whole place is meant.
-    pub(super) key: String,
-    pub(super) problem: String,
-    pub(super) rule: String,
-    pub(super) remedy: String,
+    pub(crate) key: String,
+    pub(crate) problem: String,
+    pub(crate) rule: String,
+    pub(crate) remedy: String,
     /// Whether it is only told of: nothing has to be mended.
-    pub(super) warns: bool,
+    pub(crate) warns: bool,
 }
 
 /// Prints every mistake with key, rule and remedy.
@@ -227,7 +230,7 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<F
                 nodes += u32::from(matches!(deployment.action(), "CREATE" | "UPDATE" | ""));
                 // What a machine lacks is this machine's to say, not a document's.
                 let facts = root.map(facts::of_machine).unwrap_or_default();
-                match run::understand(&deployment, &facts, &leave_of(&loaded.settings)) {
+                match daemon::understand(&deployment, &facts, &leave_of(&loaded.settings)) {
                     Ok(plan) => {
                         // With PREFLIGHT=refuse a machine that is too small is a mistake: the daemon begins nothing.
                         let refuses = plan.refuses_small_machines();

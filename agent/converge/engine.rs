@@ -24,7 +24,7 @@ use crate::clock::{Clock, Stopwatch};
 use crate::desired::{Desired, Gate, Need, Probe, Unit, Volume};
 use crate::error::{Error, Kind, Result};
 use crate::files::Tree;
-use crate::listeners::{Holder, refused_ports};
+use crate::machine::listeners::{Holder, refused_ports};
 use crate::network::flannel::Version;
 use crate::report::status::ConditionState;
 use crate::report::text::{escaped, shortened};

@@ -19,7 +19,7 @@ use crate::desired::{
 };
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
-use crate::listeners::Holder;
+use crate::machine::listeners::Holder;
 use crate::network::flannel::Version;
 use crate::reach::Answer;
 use crate::report::status::ConditionState;

@@ -32,35 +32,35 @@ const NO_LEASE: &str = "0";
 
 /// A key as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) key: String,
-    pub(super) value: String,
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) value: String,
     /// Of its last change: modifiedIndex, mod_revision.
-    pub(super) revision: String,
+    pub(crate) revision: String,
 }
 
 /// A member of the cluster, as etcd lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member {
-    pub(super) id: String,
+pub(crate) struct Member {
+    pub(crate) id: String,
     /// Empty for one that was added and has not started yet.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Where it serves clients.
-    pub(super) urls: Vec<String>,
+    pub(crate) urls: Vec<String>,
 }
 
 /// The members of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Members {
+pub(crate) struct Members {
     /// The id of the member that answered.
-    pub(super) own: String,
+    pub(crate) own: String,
     /// Those that vote, this one among them.
-    pub(super) all: Vec<Member>,
+    pub(crate) all: Vec<Member>,
 }
 
 /// One etcd.
 #[derive(Debug)]
-pub(super) struct Etcd {
+pub(crate) struct Etcd {
     http: Http,
     endpoint: String,
     /// Whose it is, for causes: `flannel's etcd`.
@@ -71,25 +71,25 @@ pub(super) struct Etcd {
 
 impl Etcd {
     /// Certificates are read when the first connection is made.
-    pub(super) fn new(http: &Http, access: &EtcdAccess, whose: &'static str) -> Self {
+    pub(crate) fn new(http: &Http, access: &EtcdAccess, whose: &'static str) -> Self {
         let http = access.identity.as_ref().map_or_else(|| http.clone(), |identity| http.with_identity(identity));
         Self { http, endpoint: access.endpoint.trim_end_matches('/').to_owned(), whose, gateway: OnceCell::new() }
     }
 
     /// The newest API that it serves.
-    pub(super) async fn api(&self) -> Result<Api> {
+    pub(crate) async fn api(&self) -> Result<Api> {
         Ok(if self.gateway().await?.is_some() { Api::V3 } else { Api::V2 })
     }
 
     /// Whether its keys can be read and written here: the JSON gateway of v3 may be off.
-    pub(super) async fn has_keys(&self) -> Result<bool> {
+    pub(crate) async fn has_keys(&self) -> Result<bool> {
         let Some(gateway) = self.gateway().await? else { return Ok(true) };
         let answer = self.send("POST", &format!("{gateway}/cluster/member/list"), Some("{}".to_owned())).await?;
         Ok(answer.status != 404)
     }
 
     /// The members of its cluster, as it lists them to peers, with or without the gateway; `own`: where it is reached by these.
-    pub(super) async fn members(&self, own: &str) -> Result<Members> {
+    pub(crate) async fn members(&self, own: &str) -> Result<Members> {
         let answer = self.get_json("/members").await?;
         let id = |member: &Value| member.get("id").map(ToString::to_string).unwrap_or_default();
         let texts = |member: &Value, name: &str| {
@@ -112,7 +112,7 @@ impl Etcd {
 
     /// Whether a member answers that it is healthy: it reaches a leader then. One that lists an address in the clear, where this
     /// one speaks TLS, is not asked there.
-    pub(super) async fn is_healthy(&self, url: &str) -> bool {
+    pub(crate) async fn is_healthy(&self, url: &str) -> bool {
         if self.endpoint.starts_with("https://") && !url.starts_with("https://") {
             return false;
         }
@@ -124,7 +124,7 @@ impl Etcd {
     }
 
     /// Whether the member that it asks is healthy.
-    pub(super) async fn is_well(&self) -> bool {
+    pub(crate) async fn is_well(&self) -> bool {
         self.is_healthy(&self.endpoint).await
     }
 
@@ -138,7 +138,7 @@ impl Etcd {
     }
 
     /// Whether it serves an API at all.
-    pub(super) async fn serves(&self, api: Api) -> Result<bool> {
+    pub(crate) async fn serves(&self, api: Api) -> Result<bool> {
         match api {
             Api::V3 => Ok(self.gateway().await?.is_some()),
             Api::V2 => {
@@ -150,7 +150,7 @@ impl Etcd {
     }
 
     /// A key.
-    pub(super) async fn get(&self, api: Api, key: &str) -> Result<Option<Entry>> {
+    pub(crate) async fn get(&self, api: Api, key: &str) -> Result<Option<Entry>> {
         match api {
             Api::V2 => Ok(self.look_v2(&format!("/v2/keys{key}?quorum=true")).await?.and_then(|node| entry_v2(&node))),
             Api::V3 => Ok(self.range(&json!({"key": BASE64.encode(key)})).await?.pop()),
@@ -158,7 +158,7 @@ impl Etcd {
     }
 
     /// The keys right below a directory, or with a prefix that ends like one.
-    pub(super) async fn list(&self, api: Api, directory: &str) -> Result<Vec<Entry>> {
+    pub(crate) async fn list(&self, api: Api, directory: &str) -> Result<Vec<Entry>> {
         match api {
             Api::V2 => {
                 let node = self.look_v2(&format!("/v2/keys{directory}?quorum=true")).await?;
@@ -174,12 +174,12 @@ impl Etcd {
     }
 
     /// Writes a key if it still is as it was found, or still is not there. `false`: somebody else was faster.
-    pub(super) async fn put(&self, api: Api, key: &str, value: &str, before: Option<&Entry>) -> Result<bool> {
+    pub(crate) async fn put(&self, api: Api, key: &str, value: &str, before: Option<&Entry>) -> Result<bool> {
         self.put_for(api, key, value, before, None).await
     }
 
     /// The same; etcd removes the key by itself after `life`.
-    pub(super) async fn put_for(
+    pub(crate) async fn put_for(
         &self,
         api: Api,
         key: &str,
@@ -219,7 +219,7 @@ impl Etcd {
     }
 
     /// Removes a key that holds this value, and no other.
-    pub(super) async fn remove(&self, api: Api, key: &str, value: &str) -> Result<()> {
+    pub(crate) async fn remove(&self, api: Api, key: &str, value: &str) -> Result<()> {
         match api {
             Api::V2 => {
                 let answer = self.send("DELETE", &format!("/v2/keys{key}?prevValue={}", encode(value)), None).await?;

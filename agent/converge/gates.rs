@@ -39,20 +39,20 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const QUOTED: usize = 200;
 
 /// What a gate is measured with.
-pub(super) struct Measure<'a, U, P> {
-    pub(super) root: &'a Tree,
-    pub(super) units: &'a U,
-    pub(super) prober: &'a P,
-    pub(super) clock: &'a Clock,
-    pub(super) report: &'a Report,
-    pub(super) generation: u64,
+pub(crate) struct Measure<'a, U, P> {
+    pub(crate) root: &'a Tree,
+    pub(crate) units: &'a U,
+    pub(crate) prober: &'a P,
+    pub(crate) clock: &'a Clock,
+    pub(crate) report: &'a Report,
+    pub(crate) generation: u64,
     /// Since when the whole run goes on, and how long it may.
-    pub(super) running: &'a Stopwatch,
-    pub(super) deadline: Duration,
+    pub(crate) running: &'a Stopwatch,
+    pub(crate) deadline: Duration,
     /// How many times its own deadline a gate may be measured.
-    pub(super) patience: u32,
+    pub(crate) patience: u32,
     /// The installed release, where it is known.
-    pub(super) flanneld: Option<Version>,
+    pub(crate) flanneld: Option<Version>,
 }
 
 /// Why a measurement is bad.
@@ -72,11 +72,11 @@ impl From<String> for Red {
 }
 
 /// Main process and number of restarts of a gate's unit; nothing where it speaks for none.
-pub(super) type Process = Option<(u32, u32)>;
+pub(crate) type Process = Option<(u32, u32)>;
 
 /// How far a gate is.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// Since it is measured.
     taken: Stopwatch,
     attempt: u32,
@@ -108,17 +108,17 @@ impl Progress {
     }
 
     /// How long it has been measured.
-    pub(super) fn taken(&self) -> &Stopwatch {
+    pub(crate) fn taken(&self) -> &Stopwatch {
         &self.taken
     }
 
     /// The process that answered.
-    pub(super) fn process(&self) -> Process {
+    pub(crate) fn process(&self) -> Process {
         self.process
     }
 
     /// Since when this process answers well.
-    pub(super) fn well(&self) -> &Stopwatch {
+    pub(crate) fn well(&self) -> &Stopwatch {
         &self.well
     }
 
@@ -170,7 +170,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     ///
     /// # Errors
     /// At its own deadline or the run's, with the last answer; before, if the gate's unit failed and systemd leaves it at that.
-    pub(super) async fn until_answer(&self, gate: &Gate, again: bool) -> Result<Progress, Failure> {
+    pub(crate) async fn until_answer(&self, gate: &Gate, again: bool) -> Result<Progress, Failure> {
         let mut progress = Progress::new(again, self.clock);
         if let Probe::Store(store) = &gate.probe {
             // Nothing of it passes by waiting.
@@ -186,7 +186,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     ///
     /// # Errors
     /// As [`Measure::until_answer`]; also where it answers, but never often enough in a row.
-    pub(super) async fn until_green(&self, gate: &Gate, progress: &mut Progress) -> Result<(), Failure> {
+    pub(crate) async fn until_green(&self, gate: &Gate, progress: &mut Progress) -> Result<(), Failure> {
         if !progress.is_green(gate) {
             self.clock.wait(GOOD_PAUSE).await;
             self.until(gate, progress, |progress| progress.is_green(gate)).await?;
@@ -197,7 +197,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     }
 
     /// Which process the gate's unit has now, where it is up.
-    pub(super) async fn process_now(&self, gate: &Gate) -> Result<Process, String> {
+    pub(crate) async fn process_now(&self, gate: &Gate) -> Result<Process, String> {
         let Some(unit) = &gate.unit else { return Ok(None) };
         let state = self.units.unit(unit).await.map_err(|error| error.to_string())?;
         Ok(Some((state.main_pid, state.n_restarts)))

@@ -7,7 +7,7 @@ use crate::desired::{Desired, Gate, Need};
 
 /// One step; the number is the place in the list of the `Desired`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Step {
+pub(crate) enum Step {
     Volume(usize),
     Directory(usize),
     File(usize),
@@ -22,7 +22,7 @@ pub(super) enum Step {
 
 /// The steps that are left and what is done.
 #[derive(Debug)]
-pub(super) struct Graph {
+pub(crate) struct Graph {
     waiting: BTreeMap<Step, BTreeSet<Step>>,
     /// Who waited for what that is done, in the order of the ends.
     waited: Vec<(Step, Step)>,
@@ -34,7 +34,7 @@ impl Graph {
     ///
     /// # Errors
     /// In words, if a need names nothing, or steps wait for each other.
-    pub(super) fn new(desired: &Desired, done: &BTreeSet<String>) -> Result<Self, String> {
+    pub(crate) fn new(desired: &Desired, done: &BTreeSet<String>) -> Result<Self, String> {
         let mut waiting: BTreeMap<Step, BTreeSet<Need>> = BTreeMap::new();
         for (index, _) in desired.volumes.iter().enumerate() {
             waiting.insert(Step::Volume(index), BTreeSet::new());
@@ -106,7 +106,7 @@ impl Graph {
     }
 
     /// Takes out the steps that can start now.
-    pub(super) fn take_ready(&mut self) -> Vec<Step> {
+    pub(crate) fn take_ready(&mut self) -> Vec<Step> {
         let ready: Vec<Step> = self.waiting.iter().filter(|(_, befores)| befores.is_empty()).map(|(step, _)| *step).collect();
         for step in &ready {
             self.waiting.remove(step);
@@ -115,7 +115,7 @@ impl Graph {
     }
 
     /// Says that a step is done.
-    pub(super) fn finish(&mut self, step: Step) {
+    pub(crate) fn finish(&mut self, step: Step) {
         for (waiter, befores) in &mut self.waiting {
             if befores.remove(&step) {
                 self.waited.push((*waiter, step));
@@ -124,12 +124,12 @@ impl Graph {
     }
 
     /// What a step that can start waited for, in the order of the ends.
-    pub(super) fn after(&self, step: Step) -> impl Iterator<Item = Step> {
+    pub(crate) fn after(&self, step: Step) -> impl Iterator<Item = Step> {
         self.waited.iter().filter(move |(waiter, _)| *waiter == step).map(|(_, need)| *need)
     }
 
     /// What each step that is left waits for now, for people.
-    pub(super) fn waits(&self, desired: &Desired) -> Vec<(String, Vec<String>)> {
+    pub(crate) fn waits(&self, desired: &Desired) -> Vec<(String, Vec<String>)> {
         let names = |befores: &BTreeSet<Step>| -> Vec<String> {
             // Before the walk through the graph begins: what comes before all of it.
             let first = befores.is_empty().then(|| FILES.to_owned());
@@ -158,19 +158,19 @@ impl Graph {
 }
 
 /// The step that directories, files, enablement and the daemon-reload are together, for people.
-pub(super) const FILES: &str = "files";
+pub(crate) const FILES: &str = "files";
 
 /// The step in which keys and certificates are made and put in place, for people.
-pub(super) const CERTIFICATES: &str = "certificates";
+pub(crate) const CERTIFICATES: &str = "certificates";
 
 /// The step in which etcd gets, or must have, the description of flannel's network, for people.
-pub(super) const FLANNEL_KEY: &str = "flannel key";
+pub(crate) const FLANNEL_KEY: &str = "flannel key";
 
 /// The gate of a member of etcd on this node.
 const ETCD: &str = "etcd";
 
 /// Every step that is shown, in the order of the `Desired`.
-pub(super) fn names(desired: &Desired) -> Vec<String> {
+pub(crate) fn names(desired: &Desired) -> Vec<String> {
     let volumes = (0..desired.volumes.len()).map(Step::Volume);
     let units = (0..desired.units.len()).map(Step::Unit);
     let gates = (0..desired.gates.len()).map(Step::Gate);
@@ -183,7 +183,7 @@ pub(super) fn names(desired: &Desired) -> Vec<String> {
 }
 
 /// `unit etcd.service`: the step in journal, timings and failures.
-pub(super) fn name(desired: &Desired, step: Step) -> String {
+pub(crate) fn name(desired: &Desired, step: Step) -> String {
     match step {
         Step::Volume(index) => named("volume", desired.volumes.get(index).map(|volume| volume.role.as_str())),
         Step::Directory(index) => named("directory", desired.directories.get(index).map(|directory| directory.path.as_str())),

@@ -5,7 +5,9 @@ use std::path::Path;
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::observed::Observed;
-use super::volumes::is_attached;
+use crate::desired::DiskName;
+use crate::storage::identity::matching;
+
 use crate::desired::{Content, Desired, Probe as Measurement, Volume, VolumeRole};
 use crate::error::Error;
 use crate::files::Tree;
@@ -83,6 +85,17 @@ fn signs(root: &Tree, path: &str, volume: Option<&Volume>, gone: bool) -> Signs 
         Err(errno) => signs.unreadable = Some(errno.to_string()),
     }
     signs
+}
+
+/// Whether one of the disks carries the volume's id.
+pub(crate) fn is_attached(disks: &[Disk], volume: &Volume) -> bool {
+    !carriers(disks, &volume.disk).is_empty()
+}
+
+/// The disks that carry a volume's id.
+pub(crate) fn carriers<'a>(disks: &'a [Disk], id: &DiskName) -> Vec<&'a Disk> {
+    let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
+    matching(id, &names).into_iter().filter_map(|at| disks.get(at)).collect()
 }
 
 #[cfg(test)]

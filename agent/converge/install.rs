@@ -13,16 +13,16 @@ const UNIT_DIRECTORIES: [&str; 3] = [ADMINISTRATOR, "/usr/lib/systemd/system", "
 
 /// A symbolic link: where it is and where it points.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Link {
-    pub(super) path: String,
-    pub(super) target: String,
+pub(crate) struct Link {
+    pub(crate) path: String,
+    pub(crate) target: String,
 }
 
 /// The links of a unit, or in words why there are none.
-pub(super) type Links = std::result::Result<Vec<Link>, String>;
+pub(crate) type Links = std::result::Result<Vec<Link>, String>;
 
 /// Finds a unit in a tree and says which links enable it, those of `Also=` included.
-pub(super) fn links(tree: &Tree, unit: &str) -> Result<Links> {
+pub(crate) fn links(tree: &Tree, unit: &str) -> Result<Links> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
     let mut names = vec![unit.to_owned()];
@@ -51,7 +51,7 @@ pub(super) fn links(tree: &Tree, unit: &str) -> Result<Links> {
 }
 
 /// Path and text of a unit's file; an instance has the file of its template.
-pub(super) fn find(tree: &Tree, unit: &str) -> Result<std::result::Result<(String, String), String>> {
+pub(crate) fn find(tree: &Tree, unit: &str) -> Result<std::result::Result<(String, String), String>> {
     let template = unit.split_once('@').and_then(|(prefix, rest)| Some(format!("{prefix}@.{}", rest.rsplit_once('.')?.1)));
     for name in std::iter::once(unit.to_owned()).chain(template.filter(|name| name != unit)) {
         for directory in UNIT_DIRECTORIES {

@@ -7,17 +7,15 @@
 //! It never starts a program, never talks to Heat, and knows nothing of Kubernetes: what a node needs is in the
 //! `Desired`, whether a volume may be touched is behind [`Volumes`].
 
-pub mod certificates;
 pub mod engine;
 #[cfg(test)]
 mod engine_tests;
-mod etcd;
+pub(crate) mod etcd;
 pub mod flannel;
 mod gates;
-mod graph;
+pub(crate) mod graph;
 pub mod health;
 mod install;
-mod objects;
 pub mod observed;
 pub mod offline;
 mod owners;
@@ -28,7 +26,6 @@ mod render;
 pub mod store;
 mod unified;
 mod units;
-pub mod volumes;
 mod write;
 
 use std::collections::BTreeSet;
@@ -45,7 +42,8 @@ pub use plan::{Plan, plan};
 use crate::desired::{ClientIdentity, Desired, Object, Volume};
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::listeners::Holder;
+use crate::keepers::certificates;
+use crate::machine::listeners::Holder;
 use crate::report::{Code, Event, Phase};
 use crate::systemd::{Enabled, JobOutcome, Systemd, UnitState};
 

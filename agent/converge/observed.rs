@@ -96,7 +96,7 @@ pub async fn observe(desired: &Desired, tree: &Tree, units: &impl Units) -> Resu
 }
 
 /// The part of [`observe`] that asks systemd.
-pub(super) async fn observe_units(desired: &Desired, tree: &Tree, units: &impl Units, observed: &mut Observed) -> Result<()> {
+pub(crate) async fn observe_units(desired: &Desired, tree: &Tree, units: &impl Units, observed: &mut Observed) -> Result<()> {
     observed.pending = pending::read(tree);
     let states = try_join_all(desired.units.iter().map(|unit| units.unit(&unit.name))).await?;
     observed.units = desired.units.iter().map(|unit| unit.name.clone()).zip(states).collect();
@@ -112,7 +112,7 @@ pub(super) async fn observe_units(desired: &Desired, tree: &Tree, units: &impl U
 }
 
 /// What is at a path; for a link to a directory the directory's place counts as there, with nothing known of it.
-pub(super) fn look(tree: &Tree, path: &str, content: bool) -> Result<Option<Seen>> {
+pub(crate) fn look(tree: &Tree, path: &str, content: bool) -> Result<Option<Seen>> {
     let path = Path::new(path);
     let Some(facts) = tree.facts(path)? else { return Ok(None) };
     let content = match facts.kind {

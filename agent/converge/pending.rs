@@ -15,12 +15,12 @@ const DIRECTORY: &str = "/run/heat-node-agent";
 const NOTE: &str = "/run/heat-node-agent/restarts-owed.json";
 
 /// The units that are owed a restart. An unreadable note owes nothing: it cannot be known whom.
-pub(super) fn read(tree: &Tree) -> BTreeSet<String> {
+pub(crate) fn read(tree: &Tree) -> BTreeSet<String> {
     tree.read_json(Path::new(NOTE)).ok().flatten().unwrap_or_default()
 }
 
 /// Notes who is owed a restart; no note where nobody is.
-pub(super) fn write(tree: &Tree, owed: &BTreeSet<String>) -> Result<()> {
+pub(crate) fn write(tree: &Tree, owed: &BTreeSet<String>) -> Result<()> {
     let note = Path::new(NOTE);
     if owed.is_empty() {
         return tree.remove(note).map(|_| ());

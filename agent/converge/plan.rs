@@ -135,7 +135,7 @@ pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
 }
 
 /// The certificate of an authority in words, as `plan` shows it.
-pub(super) fn describe_authority(authority: &Authority) -> String {
+pub(crate) fn describe_authority(authority: &Authority) -> String {
     let signing = authority.signing_path.as_ref().map(|path| format!(", with the certificate that signs at {path}"));
     let key = authority.key_path.as_ref().map(|path| format!(" and its key at {path}"));
     let further = [signing, key].into_iter().flatten().collect::<String>();
@@ -143,7 +143,7 @@ pub(super) fn describe_authority(authority: &Authority) -> String {
 }
 
 /// A certificate in words, as `plan` shows it.
-pub(super) fn describe_certificate(certificate: &Certificate) -> String {
+pub(crate) fn describe_certificate(certificate: &Certificate) -> String {
     let mut subject = format!("CN={}", certificate.common_name);
     certificate.organisations.iter().for_each(|organisation| subject.push_str(&format!(", O={organisation}")));
     let names = certificate.names.iter().cloned().chain(certificate.addresses.iter().map(ToString::to_string));
@@ -154,7 +154,7 @@ pub(super) fn describe_certificate(certificate: &Certificate) -> String {
 }
 
 /// A volume in words, as `plan` shows it.
-pub(super) fn describe_volume(volume: &Volume) -> String {
+pub(crate) fn describe_volume(volume: &Volume) -> String {
     let format = match volume.format {
         FormatPolicy::IfBlank => "formatted if blank",
         FormatPolicy::IfNoSignature => "formatted if it has no signature",
@@ -168,19 +168,19 @@ pub(super) fn describe_volume(volume: &Volume) -> String {
 }
 
 /// Whether systemd reads this path as a unit file or a drop-in.
-pub(super) fn is_unit_file(path: &str) -> bool {
+pub(crate) fn is_unit_file(path: &str) -> bool {
     path.contains("/systemd/system/")
 }
 
 /// Whether a path lies on one of the volumes, so that it can be written only when that is mounted.
-pub(super) fn volume_below<'a>(desired: &'a Desired, path: &str) -> Option<&'a Volume> {
+pub(crate) fn volume_below<'a>(desired: &'a Desired, path: &str) -> Option<&'a Volume> {
     let below =
         |volume: &&Volume| path.strip_prefix(volume.mount_point.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'));
     desired.volumes.iter().filter(below).max_by_key(|volume| volume.mount_point.len())
 }
 
 /// What has to be there before a file can be written: the volume and the directories with needs that it lies in.
-pub(super) fn needs_of_file(desired: &Desired, path: &str) -> BTreeSet<Need> {
+pub(crate) fn needs_of_file(desired: &Desired, path: &str) -> BTreeSet<Need> {
     let mut needs: BTreeSet<Need> = volume_below(desired, path).into_iter().map(|volume| Need::Volume(volume.role)).collect();
     let above = |directory: &&Directory| {
         !directory.needs.is_empty()
@@ -191,7 +191,7 @@ pub(super) fn needs_of_file(desired: &Desired, path: &str) -> BTreeSet<Need> {
 }
 
 /// What changes about one file; `None` if nothing does.
-pub(super) fn file_change(file: &File, observed: &Observed) -> Option<FileChange> {
+pub(crate) fn file_change(file: &File, observed: &Observed) -> Option<FileChange> {
     let seen = observed.files.get(&file.path);
     let content = seen.and_then(|seen| seen.content.as_deref());
     let rewrites = content != Some(file.content.as_bytes());
@@ -214,7 +214,7 @@ fn holds_private_key(text: &[u8]) -> bool {
 }
 
 /// What changes about one directory; `None` if nothing does.
-pub(super) fn directory_change(directory: &Directory, observed: &Observed) -> Option<DirectoryChange> {
+pub(crate) fn directory_change(directory: &Directory, observed: &Observed) -> Option<DirectoryChange> {
     let seen = observed.directories.get(&directory.path);
     match seen.map(|seen| seen.kind) {
         // Somebody moved it on purpose: what it leads to is theirs.

@@ -8,7 +8,7 @@ use crate::report::text::escaped;
 /// Larger files are told of by size only: nobody reads such a diff, and comparing takes long.
 const DIFF_LIMIT: usize = 256 * 1024;
 
-pub(super) fn render(plan: &Plan) -> String {
+pub(crate) fn render(plan: &Plan) -> String {
     if plan.is_empty() {
         return "Nothing to do.\n".to_owned();
     }

@@ -7,10 +7,10 @@ use nix::sys::statfs::{BTRFS_SUPER_MAGIC, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::Failure;
-use super::volumes::Hands;
 use crate::desired::{ContainerEngine, Content, Desired, Probe as Measurement, StorageDriver, Store, VolumeRole};
 use crate::error::{Context, Error, Result};
 use crate::files::{READ_LIMIT, Tree};
+use crate::keepers::volumes::Hands;
 use crate::report::Code;
 use crate::storage::driver::{Seen, check_store, lists, module, no_module};
 use crate::storage::probe::Probe;
@@ -77,7 +77,7 @@ fn last_driver(root: &Tree, store: &Store) -> Option<String> {
 }
 
 /// The failure that a refusal is.
-pub(super) fn unfit(error: &Error) -> Failure {
+pub(crate) fn unfit(error: &Error) -> Failure {
     Failure::from_error(Code::StoreRefused, "storage", error)
 }
 

@@ -11,7 +11,7 @@ use similar::{DiffOp, DiffTag, group_diff_ops};
 const CONTEXT: usize = 3;
 
 /// The difference as `diff -u` writes it, without its two header lines; empty where there is none.
-pub(super) fn hunks(before: &str, after: &str) -> String {
+pub(crate) fn hunks(before: &str, after: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (before.split_inclusive('\n').collect(), after.split_inclusive('\n').collect());
     let mut captured = Replace::new(Capture::new());
     let Ok(()) = myers::diff(&mut captured, old.as_slice(), 0..old.len(), new.as_slice(), 0..new.len());

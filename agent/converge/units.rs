@@ -18,16 +18,16 @@ const CANCELED_TRIES: u32 = 3;
 
 /// What units are started with.
 #[derive(Debug)]
-pub(super) struct Starter<'a, U> {
-    pub(super) units: &'a U,
-    pub(super) clock: &'a Clock,
-    pub(super) report: &'a Report,
-    pub(super) generation: u64,
+pub(crate) struct Starter<'a, U> {
+    pub(crate) units: &'a U,
+    pub(crate) clock: &'a Clock,
+    pub(crate) report: &'a Report,
+    pub(crate) generation: u64,
     /// Since when the whole run goes on, and how long it may.
-    pub(super) running: &'a Stopwatch,
-    pub(super) deadline: Duration,
+    pub(crate) running: &'a Stopwatch,
+    pub(crate) deadline: Duration,
     /// The unit's own deadline, where that comes before the run's.
-    pub(super) own: Option<Duration>,
+    pub(crate) own: Option<Duration>,
 }
 
 // Derived, they would ask it of `U` as well.
@@ -49,7 +49,7 @@ enum Deed {
 
 impl<U: Units> Starter<'_, U> {
     /// For a unit that has so long to come up, from now on.
-    pub(super) fn within(self, own: Option<Duration>) -> Self {
+    pub(crate) fn within(self, own: Option<Duration>) -> Self {
         let end = |own| self.running.elapsed().saturating_add(own);
         match own {
             Some(limit) if end(limit) < self.deadline => Self { deadline: end(limit), own, ..self },
@@ -66,12 +66,12 @@ impl<U: Units> Starter<'_, U> {
     }
 
     /// The time that is left.
-    pub(super) fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         self.deadline.saturating_sub(self.running.elapsed())
     }
 
     /// Looks at a unit; waits for a bus that is away.
-    pub(super) async fn look(&self, name: &str) -> Result<UnitState, Failure> {
+    pub(crate) async fn look(&self, name: &str) -> Result<UnitState, Failure> {
         loop {
             match self.units.unit(name).await {
                 Ok(state) => return Ok(state),
@@ -81,7 +81,7 @@ impl<U: Units> Starter<'_, U> {
     }
 
     /// Enables a unit. One that no boot starts, because nobody who would is there, is told: it is not enough that it is enabled.
-    pub(super) async fn enable(&self, name: &str) -> Result<Enabled, Failure> {
+    pub(crate) async fn enable(&self, name: &str) -> Result<Enabled, Failure> {
         loop {
             match self.units.enable(&[name]).await {
                 Ok(enabled) => {
@@ -104,7 +104,7 @@ impl<U: Units> Starter<'_, U> {
     }
 
     /// Has a helper unit apply its files, if they changed. That it fails is told and is no failure: a gate looks at the effect.
-    pub(super) async fn help(&self, unit: &Unit, owed: bool) -> Result<bool, Failure> {
+    pub(crate) async fn help(&self, unit: &Unit, owed: bool) -> Result<bool, Failure> {
         if !owed {
             return Ok(false);
         }
@@ -128,7 +128,7 @@ impl<U: Units> Starter<'_, U> {
     }
 
     /// Makes sure that a unit is up and has read its files; true if something was done.
-    pub(super) async fn keep_running(&self, unit: &Unit, owed: bool) -> Result<bool, Failure> {
+    pub(crate) async fn keep_running(&self, unit: &Unit, owed: bool) -> Result<bool, Failure> {
         let name = &unit.name;
         let taken = self.clock.start();
         let mut canceled = 0;
@@ -208,7 +208,7 @@ impl<U: Units> Starter<'_, U> {
     }
 
     /// Waits a moment for a bus that is away, while there is time; any other error is a failure.
-    pub(super) async fn patience(&self, step: &str, unit: Option<&str>, error: Error) -> Result<(), Failure> {
+    pub(crate) async fn patience(&self, step: &str, unit: Option<&str>, error: Error) -> Result<(), Failure> {
         let left = self.left();
         if error.kind() == Kind::Transient && !left.is_zero() {
             self.clock.wait(POLL.min(left)).await;
@@ -227,7 +227,7 @@ impl<U: Units> Starter<'_, U> {
 }
 
 /// Waits for news of a unit, or for the pause to end; true if there was news.
-pub(super) async fn news_of(
+pub(crate) async fn news_of(
     clock: &Clock,
     changes: &mut Option<BoxStream<'static, String>>,
     unit: &str,
@@ -257,7 +257,7 @@ pub(super) async fn news_of(
 }
 
 /// The unit is not on this machine.
-pub(super) fn missing(name: &str) -> Failure {
+pub(crate) fn missing(name: &str) -> Failure {
     Failure::new(Code::UnitMissing, format!("unit {name}"), format!("{name} is not on this machine")).unstartable(name)
 }
 

@@ -10,7 +10,7 @@ use crate::files::{Attributes, FileKind, Tree};
 const PARENT_MODE: u32 = 0o755;
 
 /// Makes a directory or gives it its mode and owner.
-pub(super) fn directory(tree: &Tree, change: &DirectoryChange) -> Result<()> {
+pub(crate) fn directory(tree: &Tree, change: &DirectoryChange) -> Result<()> {
     let path = Path::new(&change.path);
     let attributes = attributes(&change.attributes);
     if change.new {
@@ -21,7 +21,7 @@ pub(super) fn directory(tree: &Tree, change: &DirectoryChange) -> Result<()> {
 }
 
 /// Writes a file, or gives it its mode and owner where its content is right.
-pub(super) fn file(tree: &Tree, change: &FileChange) -> Result<()> {
+pub(crate) fn file(tree: &Tree, change: &FileChange) -> Result<()> {
     let path = Path::new(&change.path);
     let attributes = attributes(&change.attributes);
     if !change.rewrites {
@@ -39,7 +39,7 @@ pub(super) fn file(tree: &Tree, change: &FileChange) -> Result<()> {
 }
 
 /// Whether the owner can be given: false as long as the tree lacks the user or group.
-pub(super) fn owner_is_known(change: &AttributeChange) -> bool {
+pub(crate) fn owner_is_known(change: &AttributeChange) -> bool {
     !change.owner_changes || change.owner_number.is_some()
 }
 
@@ -48,7 +48,7 @@ fn attributes(change: &AttributeChange) -> Attributes {
 }
 
 /// Makes the directories above a path; those that are there stay as they are.
-pub(super) fn parents(tree: &Tree, path: &Path) -> Result<()> {
+pub(crate) fn parents(tree: &Tree, path: &Path) -> Result<()> {
     match path.parent() {
         Some(parent) => tree
             .create_dir_all(parent, Attributes::mode(PARENT_MODE))

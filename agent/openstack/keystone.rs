@@ -437,4 +437,5 @@ fn tidy(text: &str) -> String {
 }
 
 #[cfg(test)]
+#[path = "keystone_tests.rs"]
 mod tests;

@@ -188,4 +188,5 @@ fn said(response: &Response) -> Option<String> {
 }
 
 #[cfg(test)]
+#[path = "magnum_tests.rs"]
 mod tests;

@@ -54,7 +54,7 @@ pub struct Status {
     pub set_aside: Vec<SetAsideStatus>,
 }
 
-/// One budget (budgets.rs).
+/// One budget (budgets/mod.rs).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetStatus {
     /// What it is of.

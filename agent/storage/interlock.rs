@@ -409,4 +409,5 @@ fn refuse(found: String, rule: &str, remedy: String) -> Decision {
 }
 
 #[cfg(test)]
+#[path = "interlock_tests.rs"]
 mod tests;

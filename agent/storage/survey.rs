@@ -275,4 +275,5 @@ fn grouped(number: u64) -> String {
 }
 
 #[cfg(test)]
+#[path = "survey_tests.rs"]
 mod tests;

@@ -1,5 +1,5 @@
 """The agent's memory on documents and states that were made to be large, as a plain process: 64 MiB is the most that it takes
-(agent/budgets.rs), whatever it is given."""
+(agent/budgets/mod.rs), whatever it is given."""
 import hashlib
 import http.server
 import json

@@ -7,10 +7,11 @@ use crate::certificates::judge::{self, Flaw, Life};
 use crate::certificates::key::PrivateKey;
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
-use crate::converge::certificates::{self as keeper, Look, Verdict};
 use crate::desired::{Authority, Certificate, Desired, Unit};
 use crate::error::Error;
 use crate::files::{READ_LIMIT, Tree};
+use crate::keepers::certificates as keeper;
+use crate::keepers::certificates::{Look, Verdict};
 use crate::kubernetes::KeysBeside;
 
 /// How a certificate is.

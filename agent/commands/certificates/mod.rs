@@ -8,14 +8,17 @@ mod page;
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::{document, exit, facts, print};
+use super::{document, print};
 use crate::clock::Clock;
-use crate::converge::certificates::{self as keeper, next};
 use crate::deploy::Generations;
 use crate::error::{Error, Result};
 use crate::files::Tree;
+use crate::keepers::certificates as keeper;
+use crate::keepers::certificates::next;
 use crate::kubernetes::{self, Leave};
+use crate::machine::facts;
 use crate::metadata::Deployment;
+use crate::process::exit;
 use crate::settings::Settings;
 use look::list;
 pub use new_ca::run as new_ca;
@@ -26,7 +29,7 @@ use page::Page;
 /// # Errors
 /// If there is no generation, or its parameters or the machine cannot be read.
 pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
-    super::run::check_instance(&settings.state_dir)?;
+    crate::daemon::check_instance(&settings.state_dir)?;
     let state = document::open_state(settings)?;
     let generation = Generations::look(&state).ok_or_else(|| {
         Error::permanent("no node was brought up on this machine yet")

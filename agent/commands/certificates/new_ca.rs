@@ -9,10 +9,11 @@ use std::time::Duration;
 use crate::certificates::authority::SigningAuthority;
 use crate::certificates::key::PrivateKey;
 use crate::clock::{Clock, Timestamp};
-use crate::commands::{exit, print};
+use crate::commands::print;
 use crate::desired::Signer;
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, Tree};
+use crate::process::exit;
 
 /// Longest `--name`, in characters: a CN has 64 at most (RFC 5280, upper bounds), and each authority's gets an end of its own.
 const NAME_LIMIT: usize = 48;

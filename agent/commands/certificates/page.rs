@@ -6,8 +6,8 @@ use super::look::{Health, Item, Kind};
 use crate::certificates::judge;
 use crate::certificates::x509::{Name, X509};
 use crate::clock::Timestamp;
-use crate::converge::certificates::Turn;
 use crate::desired::Rotation;
+use crate::keepers::certificates::Turn;
 use crate::report::status::SCHEMA_VERSION;
 use crate::report::text::{escaped, json_page};
 

@@ -30,14 +30,14 @@ const QUOTED: usize = 200;
 const NAMED: usize = 3;
 
 /// What the step works with.
-pub(in crate::converge) struct KeyKeeper<'a, P> {
-    pub(in crate::converge) network: &'a P,
-    pub(in crate::converge) flanneld: Option<Version>,
-    pub(in crate::converge) clock: &'a Clock,
-    pub(in crate::converge) report: &'a Report,
-    pub(in crate::converge) generation: u64,
-    pub(in crate::converge) running: &'a Stopwatch,
-    pub(in crate::converge) deadline: Duration,
+pub(crate) struct KeyKeeper<'a, P> {
+    pub(crate) network: &'a P,
+    pub(crate) flanneld: Option<Version>,
+    pub(crate) clock: &'a Clock,
+    pub(crate) report: &'a Report,
+    pub(crate) generation: u64,
+    pub(crate) running: &'a Stopwatch,
+    pub(crate) deadline: Duration,
 }
 
 impl<P: PodNetwork> KeyKeeper<'_, P> {
@@ -45,7 +45,7 @@ impl<P: PodNetwork> KeyKeeper<'_, P> {
     ///
     /// # Errors
     /// At once where waiting is of no use, else at the deadline with the last cause.
-    pub(in crate::converge) async fn until_there(&self, store: &FlannelStore) -> std::result::Result<bool, Failure> {
+    pub(crate) async fn until_there(&self, store: &FlannelStore) -> std::result::Result<bool, Failure> {
         let mut pause = FIRST_PAUSE;
         let mut attempt = 0;
         loop {

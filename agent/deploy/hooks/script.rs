@@ -28,7 +28,7 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>) -> Result<Job> {
     let name = safe(&deployment.id);
     let path = format!("{WORKING}/{name}");
     let outputs_path = format!("{OUTPUTS}/{name}");
-    // The same place without the link /var/run, which a kernel before 5.6 keeps us from following (files.rs).
+    // The same place without the link /var/run, which a kernel before 5.6 keeps us from following (files/mod.rs).
     let real_path = format!("{REAL_OUTPUTS}/{name}");
     let mut environment: BTreeMap<String, String> =
         deployment.inputs.iter().map(|input| (input.name.clone(), input.environment_text())).collect();

@@ -1,0 +1,3 @@
+//! `run [--once]`: the daemon.
+
+pub use crate::daemon::run;

@@ -1,0 +1,305 @@
+//! Results on their way to a scripted Keystone and Heat. The group is forbidden, so that every deployment has its result at once.
+
+#[path = "freshness_tests.rs"]
+mod freshness;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::clock::{Clock, Timestamp};
+use crate::daemon::instance::Place;
+use crate::files::{Attributes, Tree};
+use crate::http::fake::{Act, Fake, ok, status, token};
+use crate::report::Report;
+use crate::settings::Settings;
+
+/// Where a pass reads its document: what `--metadata` names, or what cloud-init left.
+const GIVEN: &str = "document.json";
+pub(in crate::daemon::agent) const BOOT: &str = "var/lib/heat-cfntools/cfn-init-data";
+
+/// One full pass with this document; the state it leaves, what it said, and the records.
+async fn pass(place: &str, document: &Value) -> (tempfile::TempDir, Vec<Event>, Vec<Record>) {
+    let dir = tempfile::tempdir().unwrap();
+    let (events, records) = pass_in(dir.path(), place, document).await;
+    (dir, events, records)
+}
+
+/// The same on what an earlier pass left.
+async fn pass_in(dir: &Path, place: &str, document: &Value) -> (Vec<Event>, Vec<Record>) {
+    let (agent, report) = open_in(dir, place, document).await;
+    let (state, settings) = (Arc::clone(&agent.state), agent.settings.clone());
+    Box::pin(agent.run_once()).await.unwrap();
+    let (deployed, keep) = (Some(settings.deploy.deployed_dir.as_path()), settings.deploy.keep);
+    let journal = deploy::Journal::open(state, deployed, keep, Clock::system(), &report).unwrap();
+    (report.events(), journal.all().into_iter().cloned().collect())
+}
+
+/// An agent before its first poll.
+pub(in crate::daemon::agent) async fn open_in(dir: &Path, place: &str, document: &Value) -> (Agent, Report) {
+    let tree = Arc::new(Tree::open(dir).unwrap());
+    tree.create_dir_all(Path::new("var/lib/heat-cfntools"), Attributes::mode(0o755)).unwrap();
+    tree.write(Path::new(place), document.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();
+    let state = Arc::new(Tree::open_or_create(&dir.join("state"), 0o700).unwrap());
+    let mut settings = Settings { state_dir: dir.join("state"), run_dir: dir.join("run"), ..Settings::default() };
+    // Sources are asked once in a pass, however long it takes.
+    (settings.polling_interval, settings.min_polling_interval) = (Duration::from_hours(1), Duration::from_hours(1));
+    settings.sources.timeout = Duration::from_mins(2);
+    settings.deploy.deployed_dir = dir.join("deployed");
+    settings.deploy.groups = Some(Vec::new());
+    let (report, metadata) = (Report::kept(), (place == GIVEN).then(|| dir.join(GIVEN)));
+    tree.create_dir_all(Path::new("run/cloud-init"), Attributes::mode(0o755)).unwrap();
+    tree.write(Path::new("run/cloud-init/.instance-id"), b"i-1\n", Attributes::mode(0o644)).unwrap();
+    let place = Place { settings, root: tree, state, systemd: None, clock: Clock::system(), report: report.clone() };
+    let instance = place.settle(true).await.unwrap().unwrap();
+    (Agent::open(place, metadata, instance).unwrap(), report)
+}
+
+fn deployment(name: &str, inputs: &[(&str, &str)]) -> Value {
+    let all = [("deploy_action", "CREATE"), ("deploy_stack_id", "s/0a1b"), ("deploy_resource_name", name)];
+    let inputs: Vec<_> =
+        all.iter().chain(inputs).map(|(name, value)| json!({"name": name, "type": "String", "value": value})).collect();
+    json!({"id": format!("id-{name}"), "name": name, "group": "none", "creation_time": "2026-03-01T12:00:00Z", "inputs": inputs})
+}
+
+#[tokio::test]
+async fn every_transport_gets_its_result_or_is_told_once_as_impossible() {
+    let fake = Fake::start(vec![ok("")]).await;
+    fake.play(vec![token("tok", &fake.base), ok("null")]);
+    let auth_url = format!("{}/v3", fake.base);
+    let user = [
+        ("deploy_auth_url", auth_url.as_str()),
+        ("deploy_user_id", "u"),
+        ("deploy_password", "hush"),
+        ("deploy_project_id", "p"),
+    ];
+    let mut deployments: Vec<_> = (0..10).map(|n| deployment(&format!("heat{n}"), &user)).collect();
+    deployments.push(deployment("half", &user[..2]));
+    deployments.push(deployment("zaqar", &[&user[..], &[("deploy_queue_id", "q")]].concat()));
+    deployments.push(deployment("none", &[]));
+    let (dir, events, records) = pass(GIVEN, &json!({ "deployments": deployments })).await;
+    let requests = fake.requests();
+    let tokens = requests.iter().filter(|request| request.starts_with("POST /v3/auth/tokens ")).count();
+    assert_eq!((tokens, requests.len()), (1, 11), "one token for ten results");
+    assert!(requests[10].starts_with("POST /v1/p/stacks/s/0a1b/resources/heat9/signal "), "{}", requests[10]);
+    for record in &records {
+        let note = match record.name.as_str() {
+            "half" => Some("HEAT_SIGNAL without deploy_password, deploy_project_id cannot be sent"),
+            "zaqar" => Some("ZAQAR_SIGNAL cannot be sent"),
+            "none" => Some("no signal wanted"),
+            _ => None,
+        };
+        assert_eq!((record.state, record.note.as_deref()), (State::Signalled, note), "{}", record.name);
+    }
+    let impossible: Vec<_> = events.iter().filter(|event| event.code == Code::SignalUndeliverable).collect();
+    assert_eq!(impossible.len(), 2);
+    assert!(impossible.iter().all(|event| event.remedy.as_ref().unwrap().contains("signal_transport")));
+    assert!(!format!("{events:?} {records:?}").contains("hush"));
+    let status = Tree::open(dir.path()).unwrap().read(Path::new("run/status.json"), 1 << 20).unwrap().unwrap();
+    assert!(!String::from_utf8_lossy(&status).contains("hush"));
+}
+
+#[tokio::test]
+async fn what_an_older_agent_took_up_goes_where_this_one_can_send_it() {
+    let fake = Fake::start(vec![ok("")]).await;
+    fake.play(vec![token("tok", &fake.base), ok("null")]);
+    let auth_url = format!("{}/v3", fake.base);
+    let user =
+        [("deploy_auth_url", auth_url.as_str()), ("deploy_user_id", "u"), ("deploy_password", "p"), ("deploy_project_id", "p")];
+    let (dir, _, records) = pass(GIVEN, &json!({"deployments": [deployment("late", &[])]})).await;
+    let path = format!("state/deployments/{}.json", records[0].key());
+    let tree = Tree::open(dir.path()).unwrap();
+    // As a version before HEAT_SIGNAL left it.
+    let mut record: Value = tree.read_json(Path::new(&path)).unwrap().unwrap();
+    record["target"] = json!({"transport": "unsupported", "name": "HEAT_SIGNAL"});
+    // An entry that it found malformed has no group, by which the hook's output is understood.
+    (record["state"], record["note"], record["group"]) = (json!("seen"), Value::Null, json!(""));
+    tree.write_json(Path::new(&path), &record, Attributes::mode(0o600)).unwrap();
+    let (_, records) = pass_in(dir.path(), GIVEN, &json!({"deployments": [deployment("late", &user)]})).await;
+    assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
+    assert_eq!(records[0].group, "none");
+    assert!(fake.requests()[1].starts_with("POST /v1/p/stacks/s/0a1b/resources/late/signal "), "{:?}", fake.requests());
+}
+
+#[tokio::test]
+async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
+    let handle = json!({"name": "WAIT_HANDLE", "value": "http://192.0.2.1/v1/waitcondition/arn%3Ax?Signature=x"});
+    let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+    let entry = json!({"id": "n", "group": "kubernetes-node", "config": config, "inputs": [handle]});
+    let (dir, document) = (tempfile::tempdir().unwrap(), json!({"deployments": [entry]}));
+    let node = Deployment::parse(&document["deployments"][0]).unwrap().unwrap();
+    let failed = |agent: &mut Agent| {
+        agent.see(&node, None).unwrap();
+        agent.journal.start("n", &json!({})).unwrap();
+        agent.generations.begin("digest", "n", json!({})).unwrap();
+        agent.generations.end(GenerationState::Rejected, Some("HNA-0502 why".to_owned()), Vec::new(), Vec::new()).unwrap();
+    };
+    failed(&mut open_in(dir.path(), GIVEN, &document).await.0);
+    // The next run of the agent.
+    let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+    Rc::make_mut(&mut agent.settings).deploy.groups = None;
+    agent.collector.poll_once().await;
+    agent.decide().unwrap();
+    assert!(agent.bring_up.is_none() && agent.journal.get("n").unwrap().failed());
+    let waiting = agent.outbox.waiting();
+    let body = agent.outbox.body(&waiting[0]).unwrap();
+    assert_eq!((waiting.len(), &body["Status"], &body["Reason"]), (1, &json!("FAILURE"), &json!("HNA-0502 why")));
+    // By order of the operator it is tried again.
+    agent.journal.rerun("n", "1").unwrap();
+    agent.sending.clear();
+    agent.decide().unwrap();
+    assert!(agent.bring_up.is_none(), "what Heat said before the order may be out of date");
+    agent.collector.poll_once().await;
+    let (tree, file) = (Tree::open(dir.path()).unwrap(), Path::new("state/node.json"));
+    let kept = tree.read(file, 1 << 20).unwrap().unwrap();
+    tree.remove(file).unwrap();
+    tree.create_dir(file, Attributes::mode(0o700)).unwrap();
+    agent.decide().unwrap_err();
+    tree.remove_dir_all(file).unwrap();
+    tree.write(file, &kept, Attributes::mode(0o600)).unwrap();
+    agent.decide().unwrap();
+    assert!(agent.bring_up.is_some(), "a disk that was full in between changes nothing");
+}
+
+#[tokio::test]
+async fn a_generation_that_nobody_goes_on_with_is_not_on_its_way_for_ever() {
+    let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
+    let entry = |config: &Value| json!({"id": "n", "group": "kubernetes-node", "config": config, "inputs": []});
+    // Gone from the list, or refused by a newer agent, while nobody was at work.
+    for (is_listed, why) in [(false, "gone from the metadata"), (true, "ROLE")] {
+        let dir = tempfile::tempdir().unwrap();
+        let document = json!({"deployments": [entry(&config)]});
+        let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+        let node = Deployment::parse(&document["deployments"][0]).unwrap().unwrap();
+        agent.see(&node, None).unwrap();
+        agent.journal.start("n", &json!({})).unwrap();
+        agent.generations.begin("digest", "n", json!({})).unwrap();
+        drop(agent);
+        let document = json!({"deployments": [entry(&json!({"ROLE": "odd"}))]});
+        let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+        Rc::make_mut(&mut agent.settings).deploy.groups = None;
+        agent.collector.poll_once().await;
+        if is_listed {
+            agent.decide().unwrap();
+        } else {
+            agent.let_go_of_unlisted(&BTreeSet::new());
+        }
+        let current = agent.generations.current().unwrap();
+        assert_eq!(current.state, GenerationState::Rejected);
+        assert!(current.reason.as_ref().unwrap().contains(why), "{current:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_wait_condition_that_is_never_told_is_noted_and_fails_no_deployment() {
+    let document = json!({"deployments": [deployment("node", &[])]});
+    let (dir, _, records) = pass(GIVEN, &document).await;
+    let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+    let about = About { id: records[0].id.clone(), name: "node".into(), resource: None, result: false };
+    let to = Destination::Url { url: "http://192.0.2.1/".into(), verb: "PUT".into(), insecure: false };
+    let entry = Entry::new("wait".into(), Some(about), to, json!({}), agent.clock.now());
+    let sent = |agent: &mut Agent, fate| agent.sent((vec![(entry.clone(), fate)], Ok(())));
+    let note = |agent: &Agent| agent.journal.get("id-node").unwrap().note.clone().unwrap();
+    let (before, delivered) = (note(&agent), Fate::Delivered);
+    sent(&mut agent, delivered);
+    assert_eq!(note(&agent), before);
+    sent(&mut agent, Fate::Undeliverable("the answer was 403".into()));
+    agent.journal.signalled("id-node", None).unwrap();
+    assert_eq!(note(&agent), "Heat refused the signal to the wait condition: the answer was 403");
+    assert!(!agent.journal.get("id-node").unwrap().undelivered);
+}
+
+#[tokio::test]
+async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
+    let document = json!({"deployments": [deployment("late", &[("deploy_signal_id", "http://192.0.2.1/")])]});
+    let (dir, tree) = (tempfile::tempdir().unwrap(), |dir: &Path| Tree::open(dir).unwrap());
+    let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+    let entry = document["deployments"][0].clone();
+    agent.see(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
+    agent.end("id-late", Outcome::default()).unwrap();
+    let sent = agent.outbox.waiting().remove(0);
+    agent.outbox.withdraw("id-late").unwrap();
+    // Nothing can be renamed over a directory.
+    let path = Path::new("state/deployments").join(format!("{}.json", agent.journal.get("id-late").unwrap().key()));
+    tree(dir.path()).remove(&path).unwrap();
+    tree(dir.path()).create_dir(&path, Attributes::mode(0o700)).unwrap();
+    agent.sent((vec![(sent, Fate::Delivered)], Ok(())));
+    assert!(agent.trouble.is_some());
+    agent.take_up().unwrap();
+    assert!(agent.outbox.waiting().is_empty());
+    tree(dir.path()).remove_dir_all(&path).unwrap();
+    agent.record_fates();
+    agent.take_up().unwrap();
+    assert_eq!((agent.journal.get("id-late").unwrap().state, agent.outbox.waiting().len()), (State::Signalled, 0));
+}
+
+#[tokio::test]
+async fn an_expired_url_is_signed_with_the_keys_of_the_metadata() {
+    let forbidden = status("403 Forbidden", "<Message>User is not authorized to perform action</Message>");
+    let fake = Fake::start(vec![forbidden, ok("")]).await;
+    let arn = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/0a1b/resources/late";
+    let cfn = json!({"metadata_url": format!("{}/v1/", fake.base), "access_key_id": "AK", "secret_access_key": "hush"});
+    let url = format!("{}/v1/signal/{arn}?Signature=hush", fake.base);
+    let deployments = [deployment("late", &[("deploy_signal_id", &url), ("deploy_signal_verb", "POST")])];
+    let (_dir, events, records) = pass(GIVEN, &json!({"os-collect-config": {"cfn": cfn}, "deployments": deployments})).await;
+    assert!(fake.requests()[1].starts_with(&format!("POST /v1/signal/{arn}?AWSAccessKeyId=AK&")));
+    assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
+    assert!(events.iter().any(|event| event.code == Code::SignalOtherWay));
+    assert!(!format!("{events:?}").contains("hush"));
+}
+
+#[tokio::test]
+async fn a_server_that_polls_heat_with_a_token_signals_with_the_same_one() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let heat = json!({"auth_url": format!("{}/v3", fake.base), "user_id": "u", "password": "hush", "project_id": "p", "stack_id": "s/0a1b",
+        "resource_name": "server", "region_name": null});
+    let boot = json!({"os-collect-config": {"collectors": ["heat"], "heat": heat}, "deployments": []});
+    let url = format!("{}/v1/signal/arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/0a1b/resources/late?Signature=hush", fake.base);
+    let mut newest = boot.clone();
+    newest["deployments"] = json!([deployment("late", &[("deploy_signal_id", &url), ("deploy_signal_verb", "POST")])]);
+    let metadata = json!({ "metadata": newest }).to_string();
+    fake.play(vec![token("tok", &fake.base), ok(metadata.clone()), ok(metadata), status("403 Forbidden", ""), ok("null")]);
+    let (_dir, events, records) = pass(BOOT, &boot).await;
+    let seen: Vec<String> =
+        fake.requests().iter().map(|request| request.split(['?', '\r']).next().unwrap().replace(" HTTP/1.1", "")).collect();
+    let expected = [
+        "POST /v3/auth/tokens",
+        "GET /v1/p/stacks/s/0a1b/resources/server/metadata",
+        // The first answer is older than the result.
+        "GET /v1/p/stacks/s/0a1b/resources/server/metadata",
+        "POST /v1/signal/arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/0a1b/resources/late",
+        "POST /v1/p/stacks/s/0a1b/resources/late/signal",
+    ];
+    assert_eq!(seen, expected);
+    assert!(fake.requests()[4].contains("x-auth-token: tok\r\n"));
+    assert_eq!((records[0].state, records[0].note.as_deref()), (State::Signalled, None));
+    assert!(events.iter().any(|event| event.code == Code::SignalOtherWay));
+}
+
+#[tokio::test]
+async fn a_temporary_url_of_a_changed_deployment_is_not_written_in_the_second_of_the_change() {
+    let put = |name: &str, action: &str| {
+        let signal = [("deploy_signal_id", "http://192.0.2.1/v1/AUTH_p/c/o?temp_url_sig=x"), ("deploy_signal_verb", "PUT")];
+        let mut entry = deployment(name, &signal);
+        entry["inputs"][0]["value"] = json!(action);
+        entry
+    };
+    let document = json!({"deployments": [put("made", "CREATE"), put("changed", "UPDATE")]});
+    let dir = tempfile::tempdir().unwrap();
+    let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
+    agent.collector.poll_once().await;
+    agent.decide().unwrap();
+    let held = |name: &str| {
+        let entries = agent.outbox.waiting();
+        entries.iter().find(|entry| entry.about.as_ref().unwrap().name == name).unwrap().not_before
+    };
+    let seen = agent.journal.get("id-changed").unwrap().seen;
+    assert_eq!((held("made"), held("changed").since(seen)), (Timestamp(0), Duration::from_secs(2)));
+    agent.sending.clear();
+    let idle = agent.is_idle();
+    assert!(!idle || agent.clock.now() >= held("changed"), "a single pass waits for it");
+}

@@ -1,0 +1,156 @@
+//! What the newest metadata says of a deployment: listed, superseded, gone.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::collect::{Authority, Snapshot};
+use crate::daemon::own::own;
+use crate::deploy::Record;
+use crate::settings::SourceName;
+use crate::signal::View;
+
+/// The outbox' key of a deployment's result.
+pub(super) fn result_key(id: &str) -> String {
+    format!("result {id}")
+}
+
+/// Whether what is not in the list is gone for Heat. No list is not an empty list (heat-protocol.md R12), a cached one may be
+/// out of date, and a file of `--metadata` does not speak for what Heat asked for before.
+pub(super) fn lists_all(snapshot: &Snapshot) -> bool {
+    let heat = |listing: &Authority| listing.source != SourceName::File.as_str();
+    snapshot.deployments.is_some() && snapshot.listing.as_ref().is_some_and(heat)
+}
+
+/// Ids of the listed deployments.
+pub(in crate::daemon) fn ids(snapshot: &Snapshot) -> Arc<BTreeSet<String>> {
+    snapshot.deployments.as_ref().map(|list| list.ids()).unwrap_or_default()
+}
+
+/// Whether a source that answered was let in by Keystone. A temporary URL is Swift's own, a file nobody's.
+fn asks_keystone(source: &str) -> bool {
+    [SourceName::Cfn, SourceName::Heat].iter().any(|name| name.as_str() == source)
+}
+
+/// Why Heat waits for a deployment no more: its entry is gone, or one of the same resource is newer. `None` while it may
+/// wait, or where no answer of Heat's own says so.
+pub(super) fn gone(snapshot: &Snapshot, record: &Record) -> Option<String> {
+    let list = snapshot.deployments.as_ref().filter(|_| lists_all(snapshot))?;
+    let is_listed = list.lists(&record.id);
+    let text = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let made = |id: &str| list.values().find(|entry| text(entry, "id") == id).map(|entry| text(&entry, "creation_time"));
+    let newest = record.resource.as_ref().and_then(|resource| list.newest().get(resource).cloned());
+    // Of two of the same second nobody can say which is newer.
+    let is_newer = |id: &String| *id != record.id && (!is_listed || made(id) > made(&record.id));
+    match newest.filter(is_newer) {
+        Some(newer) => Some(format!("Heat replaced it by {newer}")),
+        None if is_listed => None,
+        None => Some("it is gone from the metadata".to_owned()),
+    }
+}
+
+/// What the outbox needs of a snapshot.
+pub(super) fn view(snapshot: &Snapshot) -> View {
+    let (freshness, own) = (snapshot.freshness(), own(&snapshot.ways));
+    let asked_keystone = snapshot.authority.as_ref().is_some_and(|authority| asks_keystone(authority.source));
+    if !lists_all(snapshot) {
+        return View { freshness, asked_keystone, own, ..View::default() };
+    }
+    let (listed, newest) = snapshot.deployments.as_ref().map(|list| (list.ids(), list.newest())).unwrap_or_default();
+    View { listed: Some(listed), newest, freshness, asked_keystone, own }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::clock::Moment;
+    use crate::collect::{Entries, SourceState};
+    use crate::freshness::Freshness;
+
+    fn snapshot(source: Option<&'static str>, entries: Option<&[(&str, &str)]>) -> Snapshot {
+        let entry = |(id, made): &(&str, &str)| {
+            json!({"id": id, "creation_time": made, "inputs": [
+                {"name": "deploy_stack_id", "value": "s/1"}, {"name": "deploy_resource_name", "value": "r"}]})
+        };
+        Snapshot {
+            deployments: entries.map(|entries| Arc::new(Entries::new(entries.iter().map(entry).collect()).unwrap())),
+            sources: [("cfn", SourceState::default())].into(),
+            authority: source.map(|source| Authority { source, began: Moment::EARLIER }),
+            listing: source.filter(|_| entries.is_some()).map(|source| Authority { source, began: Moment::EARLIER }),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn only_a_list_of_heats_own_says_that_something_is_gone() {
+        for (source, entries, lists) in [
+            (Some("cfn"), Some(&[("a", "1")][..]), true),
+            (Some("cfn"), None, false),
+            (Some("file"), Some(&[]), false),
+            (None, Some(&[]), false),
+        ] {
+            let view = view(&snapshot(source, entries));
+            assert_eq!(view.listed.is_some(), lists, "{source:?} {entries:?}");
+            let heard = source.filter(|_| entries.is_some());
+            let freshness = heard.map_or(Freshness::Awaited, |_| Freshness::Answered(Moment::EARLIER));
+            assert_eq!((view.freshness, view.asked_keystone), (freshness, source == Some("cfn")));
+        }
+    }
+
+    #[test]
+    fn of_two_entries_of_a_resource_the_later_one_counts() {
+        let resource = ("s/1".to_owned(), "r".to_owned());
+        for order in [
+            [("old", "2026-03-01T12:00:00Z"), ("new", "2026-03-01T12:00:01Z")],
+            [("new", "2026-03-01T12:00:01Z"), ("old", "2026-03-01T12:00:00Z")],
+        ] {
+            assert_eq!(view(&snapshot(Some("cfn"), Some(&order))).newest[&resource], "new");
+        }
+    }
+
+    #[test]
+    fn a_deployment_is_gone_where_heats_own_list_lacks_it_or_has_a_newer_one_of_its_resource() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(crate::files::Tree::open(dir.path()).unwrap());
+        let mut journal = crate::deploy::Journal::open(
+            state,
+            None,
+            9,
+            crate::clock::Clock::manual(crate::clock::Timestamp(1)),
+            &crate::report::Report::kept(),
+        )
+        .unwrap();
+        let target = crate::metadata::SignalTarget::None;
+        let resource = Some(("s/1".to_owned(), "r".to_owned()));
+        journal.refuse("a", "a", target, resource, crate::deploy::Outcome::default()).unwrap();
+        let record = journal.get("a").unwrap();
+        for (source, entries, expected) in [
+            (Some("cfn"), Some(&[("a", "1")][..]), None),
+            (Some("cfn"), Some(&[]), Some("it is gone from the metadata")),
+            (Some("cfn"), Some(&[("b", "2")]), Some("Heat replaced it by b")),
+            (Some("cfn"), Some(&[("b", "0")]), Some("Heat replaced it by b")),
+            (Some("cfn"), Some(&[("b", "2"), ("a", "1")]), Some("Heat replaced it by b")),
+            // Of the same second, or older: nobody can say that it is newer.
+            (Some("cfn"), Some(&[("b", "1"), ("a", "1"), ("c", "0")]), None),
+            (Some("cfn"), None, None),
+            (Some("file"), Some(&[]), None),
+            (None, Some(&[]), None),
+        ] {
+            assert_eq!(gone(&snapshot(source, entries), record).as_deref(), expected, "{source:?} {entries:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_has_only_the_boot_copy_is_not_waited_for() {
+        let mut boot = snapshot(None, None);
+        boot.sources = [("heat_local", SourceState::default())].into();
+        assert_eq!(view(&boot).freshness, Freshness::Unasked);
+        boot.sources.insert("local", SourceState::default());
+        assert_eq!(view(&boot).freshness, Freshness::Unasked, "nor whoever has local files only");
+        boot.sources.clear();
+        assert_eq!(view(&boot).freshness, Freshness::Awaited, "nothing is known yet");
+    }
+}

@@ -1,0 +1,248 @@
+//! Whose machine this is, before anything of the state is opened (design.md 4, "Identity").
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::page;
+use crate::clock::Clock;
+use crate::commands::print_error;
+use crate::deploy::Generations;
+use crate::desired::Desired;
+use crate::error::{Error, Result};
+use crate::files::Tree;
+use crate::identity::{Identity, Record, prune_beside, succeed};
+use crate::kubernetes::{self, Facts, Leave};
+use crate::metadata::Deployment;
+use crate::report::notify::Notify;
+use crate::report::{Code, Event, Phase, Report};
+use crate::settings::Settings;
+use crate::storage::mount_unit;
+use crate::storage::probe::{Mount, Probe};
+use crate::systemd::Systemd;
+
+/// How often an unknown identity is looked for: two small files.
+const LOOKING: Duration = Duration::from_secs(1);
+/// How often it is said that it is still unknown.
+const REMIND: u32 = 300;
+/// Longest time for stopping a unit of another instance.
+const STOPPING: Duration = Duration::from_mins(1);
+
+/// The machine with its state, as far as they are known before the identity is.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) settings: Settings,
+    pub(super) root: Arc<Tree>,
+    pub(super) state: Arc<Tree>,
+    pub(super) systemd: Option<Systemd>,
+    pub(super) clock: Clock,
+    pub(super) report: Report,
+}
+
+impl Place {
+    /// Waits until the identity is known and sees to it that the state is this instance's. `None`: the agent is to end,
+    /// told by a signal, or with `once` because nobody says which instance this is.
+    ///
+    /// # Errors
+    /// If the state can be neither read nor put aside.
+    pub(super) async fn settle(&self, once: bool) -> Result<Option<Record>> {
+        let machine = match Identity::of_machine(&self.root) {
+            Ok(machine) => machine,
+            Err(error) => {
+                self.unknown(&error);
+                if once {
+                    print_error(&error);
+                    return Ok(None);
+                }
+                match self.wait(error).await? {
+                    Some(machine) => machine,
+                    None => return Ok(None),
+                }
+            }
+        };
+        let record = match Record::open(&self.state, &self.report)? {
+            Some(record) if record.leaving.is_none() && record.instance.is(&machine) => record,
+            Some(old) => self.change(old, machine).await?,
+            None => {
+                let record = Record::new(machine, self.clock.now());
+                record.write(&self.state)?;
+                let line = format!("this is instance {}", record.instance);
+                self.report.emit(Event::new(Code::IdentityKnown, line).phase(Phase::Settings));
+                record
+            }
+        };
+        Ok(Some(record))
+    }
+
+    fn unknown(&self, error: &Error) {
+        let event = Event::new(Code::IdentityUnknown, "it is not known yet which instance this is: nothing is run or sent");
+        self.report.emit(event.phase(Phase::Settings).step("identity").error(error).next_try(LOOKING));
+    }
+
+    /// Ready as far as systemd is concerned, and alive; all else waits.
+    async fn wait(&self, mut error: Error) -> Result<Option<Identity>> {
+        let mut notify = Notify::default();
+        notify.ready();
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut reload = signal(SignalKind::hangup())?;
+        let started = self.clock.now();
+        let run_dir = Tree::open_or_create(&self.settings.run_dir, 0o755).ok();
+        for round in 1_u32.. {
+            let page = page::without_identity(started, &error);
+            notify.status(&page.summary);
+            if let Some(run_dir) = run_dir.as_ref().filter(|_| round == 1)
+                && let Err(error) = page::write(run_dir, &page)
+            {
+                self.report
+                    .emit(Event::new(Code::StateWriteFailed, "the status file cannot be written").step("status").error(&error));
+            }
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = reload.recv() => {}
+                () = self.clock.wait(LOOKING) => {}
+            }
+            notify.alive();
+            match Identity::of_machine(&self.root) {
+                Ok(machine) => return Ok(Some(machine)),
+                Err(newer) => error = newer,
+            }
+            if round % REMIND == 0 {
+                self.unknown(&error);
+            }
+        }
+        notify.stopping();
+        Ok(None)
+    }
+
+    /// The disk was copied: its state is put aside and nothing of it is used.
+    async fn change(&self, old: Record, machine: Identity) -> Result<Record> {
+        // Stopping may take longer than systemd waits for a start.
+        Notify::default().ready();
+        self.retire_units().await;
+        let beside = beside(&self.root, &self.settings.deploy.deployed_dir, &Probe::machine().read_mounts()?)?;
+        let record = succeed(&self.state, &beside, old, machine, self.clock.now())?;
+        let gone = prune_beside(&self.settings.deploy.deployed_dir)?;
+        if !gone.is_empty() {
+            let line = format!("old records of the replaced tools were removed: {}", gone.join(", "));
+            let event = Event::new(Code::LeftoversRemoved, line).phase(Phase::Settings);
+            let place = self.settings.deploy.deployed_dir.parent().unwrap_or(Path::new("/")).display();
+            self.report.emit(event.cause(format!("the newest are kept in {place}")));
+        }
+        if let Some(before) = &record.predecessor {
+            let line = format!("this disk is a copy of instance {}; this is instance {}", before.instance, record.instance);
+            let aside = self.settings.state_dir.join(format!("aside/{}", before.aside));
+            let event = Event::new(Code::IdentityChanged, line).phase(Phase::Settings);
+            self.report.emit(event.cause(format!("the state of {} is in {}", before.instance, aside.display())));
+        }
+        Ok(record)
+    }
+
+    /// They may run where the guard did not keep them from starting, e.g. because a container got another identity while
+    /// it ran. Nor is a later boot to start them: the guard lets units pass once this instance has a node of its own, which
+    /// may need others, or not have its files yet.
+    async fn retire_units(&self) {
+        let Some(systemd) = &self.systemd else { return };
+        let Some(former) = former_node(&self.state) else { return };
+        let units: Vec<_> = former.units.into_iter().filter(|unit| unit.enable).map(|unit| unit.name).collect();
+        let disabled = async {
+            // The mount point is asked for by a node without a volume too, and this disk is not attached any more.
+            for volume in &former.volumes {
+                self.root.remove(Path::new(&mount_unit::path(&volume.mount_point)))?;
+            }
+            systemd.disable(&units).await?;
+            systemd.reload().await
+        };
+        if let Err(error) = disabled.await {
+            let line = "the units of the other instance cannot be disabled";
+            self.report.emit(Event::new(Code::IdentityUnitStopped, line).error(&error));
+        }
+        for unit in units {
+            // Each may take half of what the watchdog allows.
+            Notify::default().alive();
+            // Large futures: rarely made, and not to be carried along by every start.
+            let stopped = Box::pin(self.clock.limit(STOPPING, async {
+                if !systemd.unit(&unit).await?.may_run() {
+                    return Ok(false);
+                }
+                systemd.stop(&unit).await.map(|_| true)
+            }));
+            let event = match stopped.await {
+                Some(Ok(false)) => continue,
+                Some(Ok(true)) => Event::new(Code::IdentityUnitStopped, format!("{unit} was stopped")),
+                Some(Err(error)) => Event::new(Code::IdentityUnitStopped, format!("{unit} cannot be stopped")).error(&error),
+                None => Event::new(Code::IdentityUnitStopped, format!("{unit} is still stopping")),
+            };
+            self.report.emit(event.unit(unit));
+        }
+    }
+}
+
+/// What goes with the state: the replaced tools' record, and on the root disk the memberships of services that an agent
+/// configured: others run unguarded, with their stores open. A volume's are not looked at: what it holds is judged by its
+/// marker.
+fn beside(root: &Tree, deployed: &Path, mounts: &[Mount]) -> Result<Vec<PathBuf>> {
+    let mut found = vec![deployed.to_owned()];
+    for membership in kubernetes::MEMBERSHIPS {
+        let on_root = !mounts.iter().any(|mount| mount.point == membership.store);
+        if on_root && root.facts(Path::new(membership.drop_in))?.is_some() {
+            found.push(membership.path.into());
+        }
+    }
+    Ok(found)
+}
+
+/// What the generation in place asks for.
+fn former_node(state: &Tree) -> Option<Desired> {
+    let deployment = Deployment::parse(&Generations::look(state)?.entry).ok().flatten()?;
+    Some(kubernetes::render(&kubernetes::node_of(&deployment, &Leave::everything()).ok()?, &Facts::default()))
+}
+
+/// Refused, if the state in `state_dir` is of another instance than this machine. Nothing is said where either is unknown,
+/// or closed to whoever asks.
+///
+/// # Errors
+/// Says whose it is.
+pub(crate) fn check(state_dir: &Path) -> Result<()> {
+    let known = || {
+        let record = Record::read(&Tree::open(state_dir).ok()?).ok()??;
+        Some((record, Identity::of_machine(&Tree::open(Path::new("/")).ok()?).ok()?))
+    };
+    known().map_or(Ok(()), |(record, machine)| record.check(&machine))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::Attributes;
+
+    #[test]
+    fn a_membership_goes_with_the_disk_that_it_lies_on() {
+        let mount = |point: &str| Mount { number: "8:1".into(), point: point.into(), source: "/dev/sda1".into() };
+        let (etcd, containers, swarm) = ("/var/lib/etcd/default.etcd", "/var/lib/docker/containers", "/var/lib/docker/swarm");
+        let (both, only_etcd, worker) = (vec!["etcd", "docker"], vec!["etcd"], vec!["kubelet"]);
+        for (configured, mounts, aside) in [
+            (&both, vec!["/", "/var"], vec!["/d", etcd, containers, swarm]),
+            (&both, vec!["/", "/var/lib/etcd"], vec!["/d", containers, swarm]),
+            (&both, vec!["/", "/var/lib/docker", "/var/lib/docker/overlay2"], vec!["/d", etcd]),
+            // Somebody else's docker keeps its containers.
+            (&only_etcd, vec!["/"], vec!["/d", etcd]),
+            (&worker, vec!["/"], vec!["/d", "/var/lib/kubelet/pki"]),
+            (&vec![], vec!["/"], vec!["/d"]),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let root = Tree::open(dir.path()).unwrap();
+            for service in configured {
+                let place = PathBuf::from(format!("etc/systemd/system/{service}.service.d"));
+                root.create_dir_all(&place, Attributes::mode(0o755)).unwrap();
+                root.write(&place.join("50-heat-node-agent.conf"), b"", Attributes::mode(0o644)).unwrap();
+            }
+            let mounts: Vec<_> = mounts.into_iter().map(mount).collect();
+            let aside: Vec<_> = aside.iter().map(PathBuf::from).collect();
+            assert_eq!(beside(&root, Path::new("/d"), &mounts).unwrap(), aside);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Hiding secrets in documents that are shown.
+
+use serde_json::{Map, Value};
+
+use crate::budgets::json;
+use crate::http::{redacted, without_userinfo};
+use crate::kubernetes::{config_as_yaml, is_broken_url, is_secret_parameter, readable_config};
+
+/// What stands in a secret's place.
+const MASK: &str = "******";
+
+/// The group, or the tool of a component's part, whose config is parameters.
+const NODE_GROUP: &str = "kubernetes-node";
+
+/// Members whose values are secret wherever they stand, in lower case.
+const SECRET: [&str; 9] = [
+    "secret_access_key",
+    "password",
+    "deploy_password",
+    "deploy_signal_id",
+    "token",
+    "user_token",
+    "wait_handle",
+    "curl_cli",
+    "secret",
+];
+
+/// How the names that templates give to their own secrets end.
+const SECRET_ENDS: [&str; 4] = ["password", "_passwd", "_secret", "_token"];
+
+/// The same document with secrets masked: by member name, and in `{name, value}` inputs by their name.
+pub(crate) fn masked(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => Value::Array(items.iter().map(masked).collect()),
+        Value::Object(members) => Value::Object(masked_members(members)),
+        Value::String(text) => Value::String(masked_text(text)),
+        scalar => scalar.clone(),
+    }
+}
+
+/// The same document with the user names and passwords of URLs masked, and nothing else.
+pub(crate) fn without_url_users(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(without_userinfo(&text).into_owned()),
+        Value::Array(items) => items.into_iter().map(without_url_users).collect(),
+        Value::Object(members) => members.into_iter().map(|(key, value)| (key, without_url_users(value))).collect(),
+        scalar => scalar,
+    }
+}
+
+fn masked_text(text: &str) -> String {
+    // A wait condition handle's attribute `signal` is JSON as text, whatever the input is called that carries it.
+    let inner = if text.trim_start().starts_with('{') { json::small(text.as_bytes()) } else { None };
+    match inner.map(|inner| (masked(&inner), inner)) {
+        Some((shown, inner)) if shown != inner => shown.to_string(),
+        // A pre-signed URL is a key by itself, whatever it is called.
+        None if text.contains("Signature=") || text.contains("temp_url_sig=") => redacted(text),
+        None if text.contains("PRIVATE KEY-----") => MASK.to_owned(),
+        // A curl line of Heat's or Magnum's with its token.
+        None if text.to_ascii_lowercase().contains("x-auth-token") => MASK.to_owned(),
+        Some(_) | None => without_userinfo(text).into_owned(),
+    }
+}
+
+fn masked_members(members: &Map<String, Value>) -> Map<String, Value> {
+    let named = members.get("name").and_then(Value::as_str).is_some_and(is_secret);
+    // The group's own config is read as the agent reads it, in whatever form it is written.
+    let of_node = ["group", "tool"].iter().any(|key| members.get(*key).is_some_and(|value| value == NODE_GROUP));
+    members
+        .iter()
+        .map(|(key, value)| {
+            if let ("config", Value::String(text), true) = (key.as_str(), value, of_node) {
+                return (key.clone(), Value::String(masked_config(text)));
+            }
+            let of_input = key == "value" || key == "default";
+            // A URL that is none: nobody can tell where in it a password ends.
+            let name = if of_input { members.get("name").and_then(Value::as_str).unwrap_or(key) } else { key };
+            let hide = is_secret(key) || (named && of_input) || value.as_str().is_some_and(|text| is_broken_url(name, text));
+            let shown = if hide && !value.is_null() && value != "" { Value::String(MASK.to_owned()) } else { masked(value) };
+            (key.clone(), shown)
+        })
+        .collect()
+}
+
+/// A config as text: as YAML, without its comments, which may hold anything. One that cannot be read is not shown at all.
+fn masked_config(text: &str) -> String {
+    match readable_config(&Value::String(text.to_owned())) {
+        Some(parameters) if parameters.is_empty() => String::new(),
+        Some(parameters) if text.trim_start().starts_with('{') => Value::Object(masked_members(&parameters)).to_string(),
+        Some(parameters) => config_as_yaml(masked_members(&parameters)),
+        None => format!("<not parseable: {} bytes, masked; --show-secrets shows it>", text.len()),
+    }
+}
+
+fn is_secret(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    SECRET.contains(&lower.as_str()) || SECRET_ENDS.iter().any(|end| lower.ends_with(end)) || is_secret_parameter(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_url_parameter_that_is_no_url_and_a_private_key_are_masked_whole() {
+        for value in ["https:/u:s3@h", "u:s3@h", "//u:s3@h", "https://u:s3/q@h", "https://u:s3%40h", "https://u s:s3@h"] {
+            let name = "STATIC_POD_URL";
+            let inputs = json!([{"name": name, "value": value}, {"name": "x", "value": "-----BEGIN PRIVATE KEY-----\ns3"}]);
+            let config = format!("static_pod_url: '{value}'\n");
+            let shown = masked(&json!({"inputs": inputs, "group": "kubernetes-node", "config": config})).to_string();
+            assert!(!shown.contains("s3"), "{shown}");
+        }
+        let good = json!({"name": "AUTH_URL", "value": "https://keystone.example.org:5000/v3"});
+        assert_eq!(masked(&good), good);
+    }
+
+    #[test]
+    fn a_config_is_masked_by_the_table_of_parameters_in_whatever_form_it_is_written() {
+        let shown = |key: &str, config: &str| {
+            let shown = masked(&json!({key: "kubernetes-node", "config": config}));
+            assert!(!shown.to_string().contains("s3"), "{shown}");
+            shown["config"].as_str().unwrap().to_owned()
+        };
+        for key in ["group", "tool"] {
+            let yaml = "# was s3\nROLE: master\nca_key: s3\nBOOTSTRAP_TOKEN: [s3, s3]\nHTTP_PROXY: 'http://u:s3@p'\nAUTH_URL: http://u:s3@k/v3\n";
+            assert_eq!(
+                shown(key, yaml).replace('"', ""),
+                "ROLE: master\nca_key: ******\nBOOTSTRAP_TOKEN: ******\nHTTP_PROXY: ******\nAUTH_URL: http://******@k/v3\n"
+            );
+            assert_eq!(shown(key, r#"{"ROLE": "minion", "CA_KEY": "s3"}"#), r#"{"ROLE":"minion","CA_KEY":"******"}"#);
+            for bad in ["{\"CA_KEY\": \"s3\"", "CA_KEY: {a: s3}", "CA_KEY: s3\nCA_KEY: s3", "CA_KEY: &x s3", "s3", "- s3"] {
+                let wanted = format!("<not parseable: {} bytes, masked; --show-secrets shows it>", bad.len());
+                assert_eq!(shown(key, bad), wanted);
+            }
+            assert_eq!(shown(key, ""), "");
+        }
+        // Another group's is code.
+        assert_eq!(masked(&json!({"group": "script", "config": "a: b # c"})), json!({"group": "script", "config": "a: b # c"}));
+    }
+
+    #[test]
+    fn secrets_are_hidden_by_member_and_by_the_name_of_an_input() {
+        let document = json!({"os-collect-config": {"cfn": {"secret_access_key": "s3", "stack_name": "n"}},
+            "deployments": [{"inputs": [{"name": "deploy_signal_id", "value": "http://h?Signature=s3"}, {"name": "TRUSTEE_PASSWORD", "value": "s3"},
+                {"name": "who", "value": "world"}, {"name": "deploy_password", "value": null}]}]});
+        let shown = masked(&document);
+        assert!(!shown.to_string().contains("s3"), "{shown}");
+        assert_eq!(shown["deployments"][0]["inputs"][2]["value"], "world");
+        assert_eq!(shown["os-collect-config"]["cfn"]["stack_name"], "n");
+        assert_eq!(shown["deployments"][0]["inputs"][3]["value"], Value::Null);
+        let handle = r#"{"auth_url": "http://k/v3", "password": "s3", "alarm_url": "http://h?Signature=s3"}"#;
+        let shown = masked(&json!([{"name": "handle", "value": handle}])).to_string();
+        assert!(!shown.contains("s3") && shown.contains("http://k/v3"), "{shown}");
+        for plain in [r#"{"a":  1}"#, "{ echo a; }"] {
+            assert_eq!(masked(&json!(plain)), json!(plain));
+        }
+        for theirs in [
+            json!({"name": "admin_password", "value": "s3"}),
+            json!({"name": "Api_Token", "value": "s3"}),
+            json!({"name": "wait", "value": "curl -H 'X-Auth-Token: s3' http://h"}),
+        ] {
+            assert!(!masked(&theirs).to_string().contains("s3"), "{theirs}");
+        }
+        assert_eq!(masked(&json!({"auth_url": "http://u:s3@h/v3"})), json!({"auth_url": "http://******@h/v3"}));
+        assert_eq!(masked(&json!({"metadata_url": "http://h/v1/x?temp_url_sig=s3"})), json!({"metadata_url": "http://h/v1/x?…"}));
+    }
+}

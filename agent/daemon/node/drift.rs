@@ -1,0 +1,646 @@
+//! Drift of a node in place: what it is, what is put back, and what lies beside the node's own files.
+//!
+//! A cause is put back once. If it comes back something else writes it, and from then on it is only reported: two tools that
+//! correct each other would restart the node's services for ever. What somebody else added is reported and never removed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::converge::plan::AttributeChange;
+use crate::converge::{Observed, Plan};
+use crate::desired::{Desired, Probe};
+use crate::error::Result;
+use crate::files::{Attributes, FileKind, READ_LIMIT, Tree};
+use crate::programs::key_of;
+use crate::report::{Code, Report};
+
+const FILE: &str = "drift.json";
+/// How many repairs are remembered.
+const MOST: usize = 64;
+/// How long a repair is remembered where it is no file: a service may go down for another reason the next day.
+const DAY: Duration = Duration::from_hours(24);
+/// How often one thing is put back within a day, whatever is found there.
+const TIMES: u32 = 3;
+
+/// Where systemd finds unit files and drop-ins: all that it reads for a unit of this machine.
+const UNIT_FOLDERS: [&str; 6] = [
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+];
+/// Where kernel settings are read, those of a later name over those of an earlier one.
+const SYSCTL_FOLDERS: [&str; 3] = ["/etc/sysctl.d", "/run/sysctl.d", "/usr/lib/sysctl.d"];
+
+/// One thing that is not as the parameters ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::daemon) struct Cause {
+    /// What it is about: a path or a unit.
+    pub(in crate::daemon) what: String,
+    /// What is found there.
+    state: String,
+    kind: Kind,
+    /// In words.
+    pub(in crate::daemon) text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A file or directory of the node's.
+    File,
+    /// A unit, or certificates.
+    State,
+    /// It passes by what is done for another cause, or when a disk comes back.
+    Effect,
+    /// Somebody else's: reported, and left alone.
+    Foreign,
+}
+
+impl Cause {
+    fn new(kind: Kind, what: &str, state: impl Into<String>, text: String) -> Self {
+        Self { what: what.to_owned(), state: state.into(), kind, text }
+    }
+
+    /// Something of a volume, which is tried whenever it is found.
+    pub(in crate::daemon) fn of_volume(text: &str) -> Self {
+        Self::new(Kind::Effect, text, "", text.to_owned())
+    }
+
+    /// A unit that systemd starts again and again, or for ever: it is told, and starting it is systemd's.
+    pub(in crate::daemon) fn of_systemd(unit: &str, text: String) -> Self {
+        Self::new(Kind::Foreign, unit, "", text)
+    }
+
+    /// Whether a file or directory of the node's is not as it should be.
+    pub(in crate::daemon) fn is_file(&self) -> bool {
+        self.kind == Kind::File
+    }
+
+    /// Whether it passes by itself, or not at all.
+    pub(in crate::daemon) fn is_effect(&self) -> bool {
+        self.kind == Kind::Effect
+    }
+
+    /// What tells it from others where it is compared with what a failed update left: of a file its state as well. A unit that is
+    /// down may be found in several states, and is down in all of them.
+    fn mark(&self) -> String {
+        match self.kind {
+            Kind::Effect => format!("{} effect", self.what),
+            Kind::File => format!("{} {}", self.what, self.state),
+            Kind::Foreign if self.what.starts_with('/') || self.state == "masked" => format!("{} {}", self.what, self.state),
+            Kind::Foreign | Kind::State => self.what.clone(),
+        }
+    }
+
+    /// Whether it is left alone, whatever DRIFT says.
+    pub(in crate::daemon) fn is_foreign(&self) -> bool {
+        self.kind == Kind::Foreign
+    }
+}
+
+/// What is remembered of drift, over restarts too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(in crate::daemon) struct Record {
+    /// What was put back since the last deployment, oldest first.
+    repairs: Vec<Repair>,
+    /// What lay beside the node's files when it was brought up, and its digest; absent where nobody looked.
+    beside: Option<BTreeMap<String, String>>,
+    /// What the last update left undone, where it failed on its way.
+    left: Option<Left>,
+}
+
+/// What an update that failed left undone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Left {
+    generation: u64,
+    /// [`Cause::mark`] of each.
+    marks: BTreeSet<String>,
+    /// Whether units were judged, too; until they have arrived only files are.
+    is_whole: bool,
+}
+
+/// What a look after a failed update found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::daemon) struct Found {
+    /// What the update left undone, at the first look that saw all of it.
+    pub(in crate::daemon) left: Vec<Cause>,
+    /// What differs since.
+    pub(in crate::daemon) news: Vec<Cause>,
+}
+
+/// Something that was put back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Repair {
+    what: String,
+    state: String,
+    is_file: bool,
+    times: u32,
+    at: Timestamp,
+}
+
+impl Record {
+    /// Reads it; one that cannot be understood is put aside and said.
+    pub(in crate::daemon) fn open(state: &Tree, report: &Report) -> Result<Self> {
+        Ok(state.read_state(Path::new(FILE), report, Code::StatePutAside)?.unwrap_or_default())
+    }
+
+    /// Writes it.
+    pub(in crate::daemon) fn write(&self, state: &Tree) -> Result<()> {
+        state.write_json(Path::new(FILE), self, Attributes::mode(0o600))
+    }
+
+    /// A node that was just brought up: what lies beside its files is as it should be, and nothing was put back.
+    pub(in crate::daemon) fn of_new(beside: BTreeMap<String, String>) -> Self {
+        Self { beside: Some(beside), ..Self::default() }
+    }
+
+    /// Tells what an update left undone from what was changed after it failed; `is_whole`: units have arrived and were judged, too.
+    /// True: what is remembered changed.
+    pub(in crate::daemon) fn sort_out(&mut self, generation: u64, causes: Vec<Cause>, is_whole: bool) -> (Found, bool) {
+        let before = self.left.take().filter(|left| left.generation == generation);
+        let is_first = before.is_none();
+        let mut left = before.clone().unwrap_or(Left { generation, ..Left::default() });
+        let is_left = |cause: &Cause| left.marks.contains(&cause.mark()) || is_first || !(left.is_whole || cause.is_file());
+        let (undone, news): (Vec<Cause>, Vec<Cause>) = causes.into_iter().partition(is_left);
+        let marks: BTreeSet<String> = undone.iter().map(Cause::mark).collect();
+        let is_told = left.is_whole || !is_whole;
+        if is_whole {
+            // What has passed is left undone no more: found again, it is somebody's.
+            left = Left { generation, marks, is_whole };
+        } else {
+            left.marks.extend(marks);
+        }
+        let changed = before.as_ref() != Some(&left);
+        self.left = Some(left);
+        (Found { left: if is_told { Vec::new() } else { undone }, news }, changed)
+    }
+
+    /// Forgets what an update left undone. True: there was something.
+    pub(in crate::daemon) fn forget_left(&mut self) -> bool {
+        self.left.take().is_some()
+    }
+
+    /// Whether the cause was put back and came back.
+    pub(in crate::daemon) fn holds(&self, cause: &Cause, now: Timestamp) -> bool {
+        if !matches!(cause.kind, Kind::File | Kind::State) {
+            return false;
+        }
+        self.repairs.iter().filter(|repair| repair.what == cause.what).any(|repair| {
+            let is_recent = now.since(repair.at) < DAY;
+            (repair.state == cause.state && (is_recent || repair.is_file)) || (repair.times >= TIMES && is_recent)
+        })
+    }
+
+    /// These were put back.
+    pub(in crate::daemon) fn repaired(&mut self, causes: &[Cause], now: Timestamp) {
+        for cause in causes.iter().filter(|cause| matches!(cause.kind, Kind::File | Kind::State)) {
+            let before = self.repairs.iter().position(|repair| repair.what == cause.what).map(|place| self.repairs.remove(place));
+            let times = before.filter(|repair| now.since(repair.at) < DAY).map_or(0, |repair| repair.times);
+            self.repairs.push(Repair {
+                what: cause.what.clone(),
+                state: cause.state.clone(),
+                is_file: cause.kind == Kind::File,
+                times: times + 1,
+                at: now,
+            });
+        }
+        let surplus = self.repairs.len().saturating_sub(MOST);
+        self.repairs.drain(..surplus);
+    }
+
+    /// What was added or changed beside the node's files since it was brought up. True: nobody looked before, and what is there
+    /// now is taken as it is.
+    pub(in crate::daemon) fn compare(&mut self, beside: BTreeMap<String, String>) -> (Vec<Cause>, bool) {
+        let Some(before) = &self.beside else {
+            self.beside = Some(beside);
+            return (Vec::new(), true);
+        };
+        let news = beside.into_iter().filter_map(|(path, digest)| match before.get(&path) {
+            None => Some(Cause::new(Kind::Foreign, &path, digest, format!("{path} was added"))),
+            Some(old) if *old != digest => Some(Cause::new(Kind::Foreign, &path, digest, format!("{path} was changed"))),
+            Some(_) => None,
+        });
+        (news.collect(), false)
+    }
+}
+
+/// What a plan would do, as causes.
+pub(in crate::daemon) fn causes(plan: &Plan, observed: &Observed) -> Vec<Cause> {
+    let digest = |path: &str| {
+        let content = observed.files.get(path).and_then(|seen| seen.content.as_deref());
+        content.map_or_else(|| "nothing".to_owned(), |content| key_of(&String::from_utf8_lossy(content)))
+    };
+    // What lies on a volume is gone with it, and comes back with it.
+    let kind = if plan.volumes.is_empty() { Kind::File } else { Kind::Effect };
+    let mut all = Vec::new();
+    for change in &plan.files {
+        let state = format!("{} {}", digest(&change.path), found(&change.attributes));
+        let verb = if change.attributes.mode_before.is_none() { "is gone" } else { "differs" };
+        all.push(Cause::new(kind, &change.path, state, format!("{} {verb}", change.path)));
+    }
+    for change in &plan.directories {
+        let verb = if change.new { "is gone" } else { "differs" };
+        all.push(Cause::new(kind, &change.path, found(&change.attributes), format!("{} {verb}", change.path)));
+    }
+    all.extend(plan.certificates.iter().map(|text| Cause::new(Kind::State, text, "", text.clone())));
+    let state = |unit: &str| observed.units.get(unit);
+    for unit in &plan.enable {
+        let word = state(unit).map(|state| state.unit_file_state.clone()).unwrap_or_default();
+        all.push(Cause::new(Kind::State, &format!("{unit} at boot"), word, format!("{unit} is not enabled")));
+    }
+    for unit in &plan.start {
+        if let Some(state) = state(unit).filter(|state| state.is_settling()) {
+            all.push(Cause::of_systemd(unit, format!("{unit} does not get up: {}", state.describe())));
+            continue;
+        }
+        // Nobody but who masked it makes it run.
+        let masked = state(unit).is_some_and(|state| state.load_state == "masked");
+        let word = state(unit).map(|state| state.active_state.clone()).unwrap_or_default();
+        let kind = if masked { Kind::Foreign } else { Kind::State };
+        all.push(Cause::new(kind, unit, word, format!("{unit} is not running")));
+    }
+    for (unit, state) in &observed.units {
+        if state.load_state == "masked" || state.unit_file_state.starts_with("masked") {
+            all.push(Cause::new(Kind::Foreign, unit, "masked", format!("{unit} is masked (systemctl unmask {unit})")));
+        }
+    }
+    // Who reads a file that differs, and who was not restarted when it was put back.
+    let restart = plan.restart.iter().map(|unit| (unit, format!("{unit} has not read its files")));
+    let helpers = plan.helpers.iter().map(|unit| (unit, format!("{unit} has not applied its files")));
+    for (unit, text) in restart.chain(helpers) {
+        if observed.pending.contains(unit) {
+            all.push(Cause::new(Kind::Effect, unit, "", text));
+        }
+    }
+    all.extend(plan.volumes.iter().map(|text| Cause::of_volume(text)));
+    all
+}
+
+/// How the causes of one look are dealt with; what is somebody else's is in neither.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::daemon) struct Sorted {
+    /// Another tool does it: left as it is.
+    pub(in crate::daemon) fought: Vec<Cause>,
+    /// To be put back. As long as there is any, no certificate is renewed beside it: that may restart what waits for a repair.
+    pub(in crate::daemon) repairs: Vec<Cause>,
+}
+
+/// Sorts them by what was put back before; without a record of that, nobody is fought with.
+pub(in crate::daemon) fn sorted(found: &[Cause], record: Option<&Record>, now: Timestamp) -> Sorted {
+    let ours = found.iter().filter(|cause| !cause.is_foreign()).cloned();
+    let (fought, repairs) = ours.partition(|cause| record.is_some_and(|record| record.holds(cause, now)));
+    Sorted { fought, repairs }
+}
+
+/// What tells these causes from others, whatever state they are in; 0 for none.
+pub(in crate::daemon) fn digest(causes: &[Cause]) -> u64 {
+    let all: Vec<&str> = causes.iter().map(|cause| cause.what.as_str()).collect();
+    if all.is_empty() {
+        0
+    } else {
+        u64::from_str_radix(key_of(&all.join("\n")).get(..15).unwrap_or_default(), 16).unwrap_or(1) | 1
+    }
+}
+
+fn found(attributes: &AttributeChange) -> String {
+    format!("{:?} {:?}", attributes.mode_before, attributes.owner_before)
+}
+
+/// What lies beside the node's own files and bends what they say: unit files and drop-ins of its units, settings of the kernel
+/// that are read after its own. By path, with a digest of the content, or where a link leads.
+pub(in crate::daemon) fn beside(desired: &Desired, root: &Tree) -> Result<BTreeMap<String, String>> {
+    let mut all = BTreeMap::new();
+    let mut note = |path: String| -> Result<()> {
+        if desired.files.iter().any(|file| file.path == path) {
+            return Ok(());
+        }
+        let place = Path::new(&path);
+        let says = match root.facts(place)?.map(|facts| facts.kind) {
+            Some(FileKind::Link) => root.read_link(place)?.map(|target| target.to_string_lossy().into_owned()),
+            Some(FileKind::File) => root.read(place, READ_LIMIT)?.map(|bytes| key_of(&String::from_utf8_lossy(&bytes))),
+            _ => None,
+        };
+        all.extend(says.map(|says| (path, says)));
+        Ok(())
+    };
+    let units = desired.units.iter().filter(|unit| !unit.applies_files).map(|unit| unit.name.as_str());
+    for name in units.chain(["service"]) {
+        for folder in UNIT_FOLDERS {
+            note(format!("{folder}/{name}"))?;
+            let drop_ins = format!("{folder}/{name}.d");
+            for path in conf_files(root, &drop_ins)? {
+                note(path)?;
+            }
+        }
+    }
+    let measured = desired.gates.iter().filter_map(|gate| match &gate.probe {
+        Probe::Sysctl(keys) => Some(keys),
+        _ => None,
+    });
+    let keys: Vec<&str> = measured.flatten().map(|(key, _)| key.as_str()).collect();
+    let own = desired.files.iter().find_map(|file| file.path.strip_prefix("/etc/sysctl.d/")).unwrap_or("~");
+    for folder in SYSCTL_FOLDERS {
+        for path in conf_files(root, folder)? {
+            let is_later = path.rsplit('/').next().is_some_and(|name| name >= own);
+            let sets = |text: &str| keys.iter().any(|key| text.replace('.', "/").contains(key));
+            // A link to /dev/null masks what other folders have by that name (sysctl.d(5)).
+            let is_file =
+                || root.facts_followed(Path::new(&path)).map(|facts| facts.is_some_and(|facts| facts.kind == FileKind::File));
+            let text = || root.read(Path::new(&path), READ_LIMIT).map(Option::unwrap_or_default);
+            if is_later && is_file()? && sets(&String::from_utf8_lossy(&text()?)) {
+                note(path)?;
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn conf_files(root: &Tree, folder: &str) -> Result<Vec<String>> {
+    if root.facts_followed(Path::new(folder))?.is_none_or(|facts| facts.kind != FileKind::Directory) {
+        return Ok(Vec::new());
+    }
+    let names = root.list(Path::new(folder))?;
+    let names = names.iter().filter_map(|name| name.to_str()).filter(|name| {
+        // A temporary file of somebody's editor is read by nobody.
+        Path::new(name).extension().is_some_and(|end| end == "conf") && !name.starts_with('.')
+    });
+    Ok(names.map(|name| format!("{folder}/{name}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::converge;
+    use crate::desired::{Directory, File, Gate, Owner, Unit};
+    use crate::systemd::UnitState;
+
+    fn file(path: &str, state: &str) -> Cause {
+        Cause::new(Kind::File, path, state, format!("{path} differs"))
+    }
+
+    fn unit(name: &str) -> Cause {
+        Cause::new(Kind::State, name, "inactive", format!("{name} is not running"))
+    }
+
+    /// How often a week of passes, one a minute, puts back what another tool does before each of them.
+    fn repairs_of_a_week(cause: impl Fn(u32) -> Cause) -> u32 {
+        let (clock, mut record, mut repairs) = (Clock::manual(Timestamp(0)), Record::default(), 0);
+        for pass in 0..7 * 24 * 60 {
+            let cause = cause(pass);
+            if !record.holds(&cause, clock.now()) {
+                repairs += 1;
+                record.repaired(&[cause], clock.now());
+                // As over a restart of the agent.
+                let text = serde_json::to_string(&record).unwrap();
+                record = crate::budgets::json::typed(&text).unwrap();
+            }
+            clock.advance(Duration::from_mins(1));
+        }
+        repairs
+    }
+
+    #[test]
+    fn another_tool_is_not_fought_with() {
+        assert_eq!(repairs_of_a_week(|_| file("/etc/x", "theirs")), 1, "the same content each time");
+        assert_eq!(repairs_of_a_week(|_| unit("etcd.service")), 7, "a unit is stopped each time: once a day");
+        let changing = repairs_of_a_week(|pass| file("/etc/x", &pass.to_string()));
+        assert_eq!(changing, 7 * TIMES, "each time another content, as of a file with a date in it");
+        let two = repairs_of_a_week(|pass| file("/etc/x", if pass % 2 == 0 { "one" } else { "other" }));
+        assert!(two <= 7 * TIMES, "two tools");
+    }
+
+    #[test]
+    fn what_a_failed_update_left_is_told_once_and_what_changes_later_is_drift() {
+        let down = |state: &str| Cause::new(Kind::State, "kubelet.service", state, "kubelet.service is not running".to_owned());
+        let unread = Cause::new(Kind::Effect, "kubelet.service", "", "kubelet.service has not read its files".to_owned());
+        let (written, changed) = (file("/etc/x", "a"), file("/etc/x", "b"));
+        let mut record = Record::default();
+        let mut look = |generation, causes: &[&Cause], is_whole| {
+            let texts = |causes: Vec<Cause>| causes.into_iter().map(|cause| cause.what + " " + &cause.state).collect::<Vec<_>>();
+            let (found, _) = record.sort_out(generation, causes.iter().copied().cloned().collect(), is_whole);
+            (texts(found.left).join(", "), texts(found.news).join(", "))
+        };
+        let is = |left: &str, news: &str| (left.to_owned(), news.to_owned());
+        // While units are on their way files alone are judged; the whole is told when they have arrived.
+        assert_eq!(look(2, &[&written], false), is("", ""));
+        assert_eq!(look(2, &[&changed], false), is("", "/etc/x b"));
+        assert_eq!(
+            look(2, &[&written, &down("failed"), &unread], true),
+            is("/etc/x a, kubelet.service failed, kubelet.service ", "")
+        );
+        assert_eq!(look(2, &[&written, &down("inactive"), &unread], true), is("", ""), "down in another way");
+        assert_eq!(look(2, &[&changed, &unread], true), is("", "/etc/x b"));
+        // It came up: down again, it is somebody's.
+        assert_eq!(look(2, &[&down("inactive"), &unread], true), is("", "kubelet.service inactive"));
+        assert_eq!(look(2, &[&unread], true), is("", ""));
+        // Another update, and the same one again.
+        assert_eq!(look(3, &[&written], true), is("/etc/x a", ""));
+        assert!(record.forget_left() && !record.forget_left());
+        assert_eq!(record.sort_out(3, vec![written], true).0.left.len(), 1);
+    }
+
+    #[test]
+    fn a_new_cause_is_put_back_and_a_deployment_starts_afresh() {
+        let (now, mut record) = (Timestamp(1), Record::default());
+        let (first, other, elsewhere) = (file("/etc/x", "a"), file("/etc/x", "b"), file("/etc/y", "a"));
+        record.repaired(std::slice::from_ref(&first), now);
+        assert!(record.holds(&first, now));
+        assert!(!record.holds(&other, now) && !record.holds(&elsewhere, now));
+        assert!(!Record::of_new(BTreeMap::new()).holds(&first, now));
+        // A disk that comes and goes is no tool.
+        let volume = Cause::of_volume("volume");
+        record.repaired(std::slice::from_ref(&volume), now);
+        assert!(!record.holds(&volume, now));
+        for number in 0..100 {
+            record.repaired(&[file(&format!("/etc/{number}"), "a")], now);
+        }
+        assert_eq!(record.repairs.len(), MOST);
+        assert!(record.holds(&file("/etc/99", "a"), now) && !record.holds(&first, now), "the oldest are forgotten");
+    }
+
+    #[test]
+    fn what_is_fought_over_or_not_ours_keeps_no_renewal_waiting() {
+        let now = Timestamp(1);
+        let (theirs, gone) = (file("/etc/x", "theirs"), unit("etcd.service"));
+        let foreign = Cause::new(Kind::Foreign, "/etc/y", "", "/etc/y was added".to_owned());
+        let store = Cause::of_volume("the store is read-only");
+        let all = [theirs.clone(), gone.clone(), foreign.clone(), store.clone()];
+        let is = |found: &[Cause], record: Option<&Record>, fought: &[&Cause], repairs: &[&Cause]| {
+            let sorted = sorted(found, record, now);
+            assert_eq!(sorted.fought.iter().collect::<Vec<_>>(), fought);
+            assert_eq!(sorted.repairs.iter().collect::<Vec<_>>(), repairs);
+        };
+        is(&all, Some(&Record::default()), &[], &[&theirs, &gone, &store]);
+        let mut record = Record::default();
+        record.repaired(&all, now);
+        is(&all, Some(&record), &[&theirs, &gone], &[&store]);
+        is(&[theirs.clone(), foreign.clone()], Some(&record), &[&theirs], &[]);
+        is(&[foreign], Some(&record), &[], &[]);
+        // Where nothing is put back but by an order, which puts everything back, nobody is fought with.
+        is(&[theirs.clone(), gone.clone()], None, &[], &[&theirs, &gone]);
+    }
+
+    #[test]
+    fn changed_removed_stopped_disabled_and_masked_are_told_apart() {
+        let desired = Desired {
+            directories: vec![Directory { path: "/etc/d".into(), mode: 0o755, owner: Owner::root(), needs: BTreeSet::new() }],
+            files: ["/etc/same", "/etc/changed", "/etc/gone"].map(|path| File::public(path, "ours")).to_vec(),
+            units: ["stopped", "disabled", "masked", "well", "dying"]
+                .map(|name| Unit {
+                    name: format!("{name}.service"),
+                    enable: true,
+                    restart_on: ["/etc/changed".to_owned()].into_iter().filter(|_| name != "dying").collect(),
+                    needs: BTreeSet::new(),
+                    applies_files: false,
+                })
+                .to_vec(),
+            ..Desired::default()
+        };
+        let seen = |content: &str| converge::observed::Seen {
+            kind: FileKind::File,
+            mode: 0o644,
+            owner: (0, 0),
+            content: Some(content.into()),
+        };
+        let mut observed = Observed { ownership: converge::observed::Ownership::Ignored, ..Observed::default() };
+        observed.files.insert("/etc/same".into(), seen("ours"));
+        observed.files.insert("/etc/changed".into(), seen("theirs"));
+        for (name, active, file, load) in [
+            ("stopped", "inactive", "enabled", "loaded"),
+            ("disabled", "active", "disabled", "loaded"),
+            ("masked", "active", "masked", "masked"),
+            ("well", "active", "enabled", "loaded"),
+            ("dying", "activating", "enabled", "loaded"),
+        ] {
+            let name = format!("{name}.service");
+            let state = UnitState {
+                active_state: active.into(),
+                unit_file_state: file.into(),
+                load_state: load.into(),
+                ..UnitState::default()
+            };
+            observed.units.insert(name, state);
+        }
+        let found = |observed: &Observed| causes(&converge::plan(&desired, observed), observed);
+        let causes = found(&observed);
+        let texts: Vec<(&str, bool)> = causes.iter().map(|cause| (cause.text.as_str(), cause.is_foreign())).collect();
+        assert_eq!(
+            texts,
+            [
+                ("/etc/changed differs", false),
+                ("/etc/gone is gone", false),
+                ("/etc/d is gone", false),
+                ("disabled.service is not enabled", false),
+                ("stopped.service is not running", false),
+                ("dying.service does not get up: activating ()", true),
+                ("masked.service is masked (systemctl unmask masked.service)", true),
+            ],
+            "who reads a file that differs is no cause of its own"
+        );
+        // Another content is another cause; the same one is not.
+        let theirs = &causes[0];
+        assert_eq!(theirs, &found(&observed)[0]);
+        observed.files.insert("/etc/changed".into(), seen("others'"));
+        assert_ne!(theirs, &found(&observed)[0]);
+        assert_ne!(theirs.state, found(&observed)[0].state);
+        // A unit that fails, and one that starts over and over, wait for the same next try.
+        assert_eq!(digest(&causes), digest(&found(&observed)));
+        assert_ne!(digest(&causes), digest(&causes[1..]));
+        assert_eq!(digest(&[]), 0);
+        // With its volume away everything is an effect of that.
+        let record = Record::default();
+        let mut repaired = record.clone();
+        observed.files.clear();
+        let plan = Plan { volumes: vec!["volume".into()], ..converge::plan(&desired, &observed) };
+        let files: Vec<Cause> = super::causes(&plan, &observed).into_iter().filter(|cause| cause.what.starts_with('/')).collect();
+        repaired.repaired(&files, Timestamp(1));
+        assert!(!files.is_empty() && repaired == record);
+    }
+
+    #[test]
+    fn what_is_added_beside_the_nodes_files_is_found_and_what_was_there_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = Tree::open(folder.path()).unwrap();
+        let put = |path: &str, text: &str| {
+            let parent = Path::new(path).parent().unwrap();
+            tree.create_dir_all(parent.strip_prefix("/").unwrap(), Attributes::mode(0o755)).unwrap();
+            tree.write(Path::new(path), text.as_bytes(), Attributes::mode(0o644)).unwrap();
+        };
+        let ours = "/etc/systemd/system/etcd.service.d/50-heat-node-agent.conf";
+        let settings = "/etc/sysctl.d/90-heat-node-agent.conf";
+        let desired = Desired {
+            files: vec![File::public(ours, "[Service]\n"), File::public(settings, "net.ipv4.ip_forward = 1\n")],
+            units: vec![Unit {
+                name: "etcd.service".into(),
+                enable: true,
+                restart_on: BTreeSet::new(),
+                needs: BTreeSet::new(),
+                applies_files: false,
+            }],
+            gates: vec![Gate {
+                name: "sysctl".into(),
+                unit: None,
+                probe: Probe::Sysctl(vec![("net/ipv4/ip_forward".into(), 1)]),
+                consecutive: 1,
+                deadline: None,
+                needs: BTreeSet::new(),
+                remedy: String::new(),
+            }],
+            ..Desired::default()
+        };
+        put(ours, "[Service]\n");
+        put(settings, "net.ipv4.ip_forward = 1\n");
+        put("/usr/lib/systemd/system/etcd.service", "[Service]\n");
+        put("/usr/lib/systemd/system/etcd.service.d/image.conf", "[Service]\n");
+        let mut record = Record::default();
+        assert_eq!(record.compare(beside(&desired, &tree).unwrap()), (vec![], true));
+        assert_eq!(record.compare(beside(&desired, &tree).unwrap()), (vec![], false));
+
+        for path in [
+            "/etc/systemd/system/etcd.service.d/99-x.conf",
+            "/run/systemd/system/etcd.service.d/99-x.conf",
+            "/usr/lib/systemd/system/etcd.service.d/99-x.conf",
+            "/etc/systemd/system/service.d/all.conf",
+            "/etc/sysctl.d/99-mine.conf",
+        ] {
+            put(path, "net.ipv4.ip_forward = 0\n");
+        }
+        put("/usr/lib/systemd/system/etcd.service.d/image.conf", "[Service]\nNice=1\n");
+        tree.link("/dev/null", Path::new("/run/systemd/system/etcd.service")).unwrap();
+        for harmless in [
+            "/etc/systemd/system/etcd.service.d/x.conf~",
+            "/etc/sysctl.d/10-early.conf",
+            "/etc/systemd/system/cron.service.d/x.conf",
+        ] {
+            put(harmless, "net.ipv4.ip_forward = 0\n");
+        }
+        put("/etc/sysctl.d/99-other.conf", "vm.swappiness = 1\n");
+        // As one to /dev/null, which masks: no file is there to be read.
+        tree.link("/etc", Path::new("/etc/sysctl.d/99-sysctl.conf")).unwrap();
+        let (found, _) = record.compare(beside(&desired, &tree).unwrap());
+        let texts: Vec<&str> = found.iter().map(|cause| cause.text.as_str()).collect();
+        assert_eq!(
+            texts,
+            [
+                "/etc/sysctl.d/99-mine.conf was added",
+                "/etc/systemd/system/etcd.service.d/99-x.conf was added",
+                "/etc/systemd/system/service.d/all.conf was added",
+                "/run/systemd/system/etcd.service was added",
+                "/run/systemd/system/etcd.service.d/99-x.conf was added",
+                "/usr/lib/systemd/system/etcd.service.d/99-x.conf was added",
+                "/usr/lib/systemd/system/etcd.service.d/image.conf was changed",
+            ]
+        );
+        assert!(found.iter().all(Cause::is_foreign));
+    }
+}

@@ -1,0 +1,161 @@
+//! What volumes and certificates need of other rooms: systemd, programs, Magnum, the passwd file.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::budgets::json;
+use crate::converge::{LastWords, Owners};
+use crate::desired::{MagnumAccess, Owner};
+use crate::error::{Error, Result};
+use crate::files::Tree;
+use crate::http::Http;
+use crate::keepers::certificates;
+use crate::keepers::volumes::{self, Ran};
+use crate::machine::listeners::Holder;
+use crate::openstack::keystone::Keystone;
+use crate::openstack::magnum::Magnum;
+use crate::programs::{Found, Job, Programs};
+use crate::systemd::{JobOutcome, Systemd};
+
+/// Longest time for making a file system, or a key of 4096 bits on a slow machine.
+const RUN_LIMIT_MS: u64 = 15 * 60 * 1000;
+/// Longest time for reading the journal, and for looking who listens.
+const JOURNAL_LIMIT_MS: u64 = 10 * 1000;
+/// systemd's message that it could not run a program (sd-messages(3), SD_MESSAGE_SPAWN_FAILED): not the unit's own, but its cause.
+const SPAWN_FAILED: &str = "MESSAGE_ID=641257651c1b4ec9a8624d7a40a9e1e7";
+
+/// How long a program may run. A copy of etcd's data has no limit of its own: cut off it would leave etcd stopped for nothing,
+/// and a run that ends at its deadline leaves it to the next one.
+fn time_limit_ms(key: &str) -> Option<u64> {
+    (key != volumes::MOVE_KEY).then_some(RUN_LIMIT_MS)
+}
+
+/// The hands that carry out what the interlock decided.
+#[derive(Clone, Debug)]
+pub(in crate::daemon) struct Hands {
+    pub(in crate::daemon) systemd: Systemd,
+    pub(in crate::daemon) programs: Rc<Programs>,
+    pub(in crate::daemon) root: Arc<Tree>,
+    /// What is masked where a program shows it.
+    pub(in crate::daemon) secrets: Vec<String>,
+}
+
+impl Hands {
+    async fn ran(&self, key: &str, job: &Job) -> Result<Ran> {
+        if self.programs.look(key).await? != Found::Running {
+            self.programs.forget(key)?;
+            self.programs.prepare(key, job)?;
+        }
+        // Not `run_again`: a program that vanished is not run again and again, where a bus that is away may be asked again.
+        let lost = || Error::permanent(format!("{} ended without a result", Programs::unit(key)));
+        let ran = self.programs.run(key).await?.ok_or_else(lost)?;
+        self.programs.forget(key)?;
+        match ran.not_started {
+            Some(why) => Err(Error::permanent(why)),
+            None => Ok(Ran { status: ran.status, stdout: ran.stdout, stderr: ran.stderr }),
+        }
+    }
+}
+
+impl LastWords for Hands {
+    async fn last_words(&self, unit: &str) -> Vec<String> {
+        let own = format!("_SYSTEMD_UNIT={unit}");
+        let of_systemd = format!("UNIT={unit}");
+        let argv =
+            ["journalctl", "--quiet", "--boot", "--no-pager", "--output=cat", "--lines=5", &own, "+", &of_systemd, SPAWN_FAILED];
+        let job = Job {
+            argv: argv.map(str::to_owned).to_vec(),
+            time_limit_ms: Some(JOURNAL_LIMIT_MS),
+            secrets: self.secrets.clone(),
+            ..Job::default()
+        };
+        // The cause is known without them, so that none is said of a journal that cannot be read.
+        let said = self.ran("program-journalctl", &job).await.map(|ran| ran.stdout).unwrap_or_default();
+        said.lines().map(str::to_owned).collect()
+    }
+
+    async fn holders(&self, ports: &BTreeSet<u16>) -> Vec<Holder> {
+        let own = self.programs.executable().display().to_string();
+        let ports = ports.iter().map(u16::to_string);
+        let argv = [own, "port-holders".to_owned()].into_iter().chain(ports).collect();
+        let job = Job { argv, time_limit_ms: Some(JOURNAL_LIMIT_MS), ..Job::default() };
+        let told = self.ran("program-port-holders", &job).await.map(|ran| ran.stdout).unwrap_or_default();
+        json::typed(&told).unwrap_or_default()
+    }
+}
+
+fn done(what: &str, outcome: &JobOutcome) -> Result<()> {
+    if outcome.is_done() {
+        return Ok(());
+    }
+    let said = format!("systemd says {}", outcome.result);
+    // A job that somebody else's replaced says nothing of the unit; one that failed fails again.
+    let error = if outcome.result == "canceled" { Error::transient(said) } else { Error::permanent(said) };
+    Err(error.context(what).remedy(format!("journalctl -u {what} says why")))
+}
+
+impl volumes::Hands for Hands {
+    async fn reload(&self) -> Result<()> {
+        self.systemd.reload().await
+    }
+
+    async fn start(&self, unit: &str) -> Result<()> {
+        done(unit, &self.systemd.start(unit).await?)
+    }
+
+    async fn stop(&self, unit: &str) -> Result<()> {
+        done(unit, &self.systemd.stop(unit).await?)
+    }
+
+    async fn may_run(&self, unit: &str) -> Result<bool> {
+        Ok(self.systemd.unit(unit).await?.may_run())
+    }
+
+    async fn mount(&self, what: &str, place: &str, fs_type: &str, options: &str) -> Result<()> {
+        done(place, &self.systemd.start_transient_mount(what, place, fs_type, options).await?)
+    }
+
+    async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
+        self.ran(key, &Job { argv, time_limit_ms: time_limit_ms(key), ..Job::default() }).await
+    }
+
+    async fn wait_stopped(&self, key: &str) -> Result<()> {
+        self.systemd.wait_until_stopped(&Programs::unit(key)).await?;
+        self.programs.forget(key)
+    }
+
+    fn ids(&self, owner: &Owner) -> Result<(u32, u32)> {
+        Owners::read(&self.root)?
+            .resolve(owner)
+            .ok_or_else(|| Error::permanent(format!("there is no {}:{} on this machine", owner.user, owner.group)))
+    }
+}
+
+/// Who signs certificates, and who makes keys that the agent itself cannot make.
+#[derive(Debug)]
+pub(in crate::daemon) struct Issuers {
+    pub(in crate::daemon) hands: Hands,
+    pub(in crate::daemon) http: Rc<Http>,
+    pub(in crate::daemon) keystone: Keystone,
+}
+
+impl certificates::Hands for Issuers {
+    fn magnum<'a>(&'a self, access: &'a MagnumAccess) -> impl certificates::Issuing + 'a {
+        Magnum::new(&self.http, &self.keystone, access)
+    }
+
+    async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
+        volumes::Hands::run(&self.hands, key, argv).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_not_cut_off_while_etcd_is_stopped_for_it() {
+        assert_eq!(["program-move-etcd", "program-mkfs-etcd"].map(time_limit_ms), [None, Some(15 * 60 * 1000)]);
+    }
+}

@@ -1,0 +1,472 @@
+//! The daemon's state as the status document.
+
+use std::path::Path;
+
+use super::agent::Agent;
+use super::agent::view::ids;
+use super::node::renewal::Waits;
+use crate::budgets;
+use crate::certificates::judge::renewal_due;
+use crate::clock::Timestamp;
+use crate::collect::{Snapshot, SourceState};
+use crate::daemon::masking::without_url_users;
+
+use crate::deploy::{Generation, GenerationState, Record, State};
+use crate::error::{Error, Result};
+use crate::files::{Attributes, Tree};
+use crate::keepers::certificates::{Item, Look, Turn, Verdict, next};
+use crate::keepers::volumes::Sight;
+use crate::report::status::{
+    AgentStatus, BudgetStatus, CertificatesStatus, Condition, ConditionState, DeploymentStatus, IdentityStatus, METADATA,
+    MetadataStatus, NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status, ThinPoolStatus,
+};
+use crate::report::{Code, Phase};
+use crate::settings::Warning;
+use crate::signal::Entry;
+use crate::storage::thin_pool::percent;
+
+/// Deployments shown that the metadata does not list any more; older ones are in the journal.
+const SHOWN: usize = 50;
+
+/// What there is to show.
+pub(super) fn of(agent: &Agent) -> Status {
+    let snapshot = agent.collector.snapshot();
+    let identity = identity(agent);
+    let waits = snapshot.authority.is_none();
+    let outlook = agent.running().and_then(|record| agent.outlook(record));
+    Status {
+        schema_version: SCHEMA_VERSION,
+        agent: this_process(agent.started),
+        identity: Some(identity.clone()),
+        phase: agent.phase,
+        summary: summary(agent),
+        sources: sources(snapshot),
+        deployments: deployments(&agent.journal.all(), snapshot, outlook.as_deref()),
+        node: agent.generations.current().map(|current| NodeStatus {
+            drifted: agent.drifted,
+            steps: agent.report.steps(),
+            // Until it ends they are on no disk.
+            laps: if current.state == GenerationState::Applying { agent.report.laps() } else { current.laps.clone() },
+            certificates: agent.certificates.clone(),
+            pod_network: agent.pod_network.clone(),
+            thin_pool: agent.thin_pool.clone(),
+            ..node(current)
+        }),
+        signals: signals(&agent.outbox.waiting()),
+        conditions: agent
+            .conditions
+            .iter()
+            .chain(&agent.troubled)
+            .cloned()
+            .chain([identity.condition(waits)])
+            .chain(metadata(snapshot, agent.collector.unsupported()))
+            .collect(),
+        metadata: MetadataStatus {
+            source: snapshot.authority.as_ref().map(|authority| authority.source.to_owned()),
+            expected: snapshot.is_expected() || agent.collector.unsupported().is_some(),
+            listed: snapshot.deployments.as_ref().map(|list| list.len()),
+        },
+        budgets: budgets(agent),
+        set_aside: agent.disk.set_aside.clone(),
+    }
+}
+
+/// What may be taken of memory and disk, and what is.
+fn budgets(agent: &Agent) -> Vec<BudgetStatus> {
+    let of = |name: &str, unit: &str, used: u64, limit: usize| BudgetStatus {
+        name: name.to_owned(),
+        unit: unit.to_owned(),
+        used,
+        limit: limit as u64,
+    };
+    let listed = agent.collector.snapshot().deployments.as_ref().map_or(0, |list| list.len());
+    vec![
+        of("memory", "bytes", most_memory(), budgets::MEMORY),
+        of("metadata in memory", "bytes", agent.collector.weight() as u64, budgets::HELD_MEMORY),
+        of("deployments listed", "items", listed as u64, budgets::DEPLOYMENTS),
+        of("records in memory", "bytes", agent.journal.weight() as u64, 2 * budgets::RECORDS_MEMORY),
+        of("signals on disk", "bytes", agent.outbox.bytes() as u64, budgets::OUTBOX_DISK),
+        of("output of deployments on disk", "bytes", agent.disk.sum, budgets::JOBS_DISK),
+        of("states of other instances on disk", "bytes", agent.disk.aside, budgets::ASIDE_DISK),
+        of("unreadable files on disk", "bytes", agent.disk.unreadable, budgets::UNREADABLE_DISK),
+    ]
+}
+
+/// The most memory that this process had, in whole MiB: the page is not to change by less.
+fn most_memory() -> u64 {
+    let status = Tree::open(Path::new("/proc/self")).and_then(|tree| tree.read(Path::new("status"), 64 * 1024));
+    let text = String::from_utf8(status.ok().flatten().unwrap_or_default()).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
+    line.unwrap_or_default().div_ceil(1024) * 1024 * 1024
+}
+
+/// What is known on disk where no daemon has run since the boot: the same page, without a process.
+pub(crate) fn of_state(snapshot: &Snapshot, records: &[Record], generation: Option<&Generation>, waiting: &[Entry]) -> Status {
+    Status {
+        schema_version: SCHEMA_VERSION,
+        agent: AgentStatus { version: env!("CARGO_PKG_VERSION").to_owned(), pid: 0, started: "never since boot".to_owned() },
+        phase: Phase::Settings,
+        identity: None,
+        summary: "the daemon has not run since boot".to_owned(),
+        sources: sources(snapshot),
+        deployments: deployments(&records.iter().collect::<Vec<_>>(), snapshot, None),
+        node: generation.map(node),
+        signals: signals(waiting),
+        conditions: Vec::new(),
+        metadata: MetadataStatus { source: None, expected: true, listed: snapshot.deployments.as_ref().map(|list| list.len()) },
+        budgets: Vec::new(),
+        set_aside: Vec::new(),
+    }
+}
+
+fn sources(snapshot: &Snapshot) -> Vec<SourceStatus> {
+    let source = |(name, source): (&&str, &SourceState)| SourceStatus {
+        name: (*name).to_owned(),
+        last_good: source.last_good.map(Timestamp::rfc3339),
+        failures: source.failures,
+        cause: source.cause.clone(),
+        remedy: source.remedy.clone(),
+        // Of a source that answers it would be news at each poll, and nobody's.
+        next_try: source.next_try.filter(|_| source.failures > 0).map(Timestamp::rfc3339),
+    };
+    snapshot.sources.iter().map(source).collect()
+}
+
+/// `outlook`: what is known of the end of the one script or hook that runs.
+fn deployments(records: &[&Record], snapshot: &Snapshot, outlook: Option<&str>) -> Vec<DeploymentStatus> {
+    let listed = ids(snapshot);
+    let deployment = |record: &&Record| DeploymentStatus {
+        id: record.id.clone(),
+        name: record.name.clone(),
+        group: record.group.clone(),
+        action: record.action.clone(),
+        state: record.state.as_str().to_owned(),
+        status_code: record.outcome.as_ref().map(|outcome| outcome.status),
+        reason: record.outcome.as_ref().and_then(|outcome| outcome.reason.clone()),
+        note: if record.state == State::Running && record.is_job() { outlook.map(str::to_owned) } else { record.note.clone() },
+        listed: listed.contains(&record.id),
+        failed: record.failed(),
+        since: Some(record.finished.or(record.started).unwrap_or(record.seen).rfc3339()),
+        undelivered: record.undelivered,
+    };
+    // What is listed counts for how things stand, however old it is.
+    let newest = records.len().saturating_sub(SHOWN);
+    let shown = records.iter().enumerate().filter(|(at, record)| *at >= newest || listed.contains(&record.id));
+    shown.map(|(_, record)| deployment(record)).collect()
+}
+
+fn node(current: &Generation) -> NodeStatus {
+    let state = match current.state {
+        GenerationState::Applying => "applying",
+        GenerationState::Applied => "applied",
+        GenerationState::Rejected => "rejected",
+    };
+    NodeStatus {
+        generation: current.number,
+        state: state.to_owned(),
+        deployment: Some(current.deployment.clone()),
+        reason: current.reason.clone(),
+        timings: current.timings.clone(),
+        laps: current.laps.clone(),
+        drifted: false,
+        steps: Vec::new(),
+        certificates: None,
+        pod_network: None,
+        thin_pool: None,
+    }
+}
+
+fn signals(waiting: &[Entry]) -> Vec<SignalStatus> {
+    let signal = |entry: &Entry| SignalStatus {
+        to: entry.destination.shown(),
+        deployment: entry.about.as_ref().map(|about| about.id.clone()),
+        tries: entry.tries,
+        cause: entry.cause.clone(),
+        since: Some(entry.created.rfc3339()),
+        next_try: (entry.tries > 0).then(|| entry.not_before.rfc3339()),
+    };
+    waiting.iter().map(signal).collect()
+}
+
+/// How full docker's thin pool is.
+pub(super) fn thin_pool(sight: &Sight) -> ThinPoolStatus {
+    ThinPoolStatus {
+        size_mib: sight.fill.map(|fill| fill.size >> 20),
+        data_percent: sight.fill.map(|fill| percent(fill.data)),
+        metadata_percent: sight.fill.map(|fill| percent(fill.metadata)),
+        wrong: sight.wrong.as_ref().map(ToString::to_string),
+        remedy: sight.wrong.as_ref().and_then(|error| error.suggested_remedy().map(str::to_owned)),
+        since: sight.since.rfc3339(),
+    }
+}
+
+/// What a look at the certificates of a node in place found; `turn`: how far a change of authority is.
+pub(super) fn certificates(look: &Look, turn: Option<Turn>, renewal: Option<&Waits>) -> Option<CertificatesStatus> {
+    let ends = look.items.iter().filter_map(|item| Some((item.end?, &item.name)));
+    let (first_end, first_to_end) = ends.min_by_key(|(end, _)| *end)?;
+    let near: Vec<_> = look.items.iter().filter(|item| item.verdict == Verdict::NearEnd || item.is_expired()).collect();
+    let waits = |cause: String, code: Code, since: Option<Timestamp>| Condition {
+        name: Phase::Certificates.as_str().to_owned(),
+        state: ConditionState::Waiting,
+        since: since.map(Timestamp::rfc3339),
+        cause: Some(cause),
+        remedy: Some(code.entry().remedy.to_owned()),
+        ..Condition::default()
+    };
+    let next = turn.and_then(|turn| Some((turn.since, next(turn.step)?)));
+    let waits = match next {
+        Some((since, step)) => {
+            let cause = format!("a change of the certificate authority waits for its next step, {}", step.as_str());
+            Some(waits(cause, Code::RotationWaiting, Some(since)))
+        }
+        None if !near.is_empty() => {
+            let verb = |item: &Item| if item.is_expired() { "expired" } else { "ends" };
+            let told = near.iter().filter_map(|item| Some(format!("{} {} at {}", item.name, verb(item), item.end?.rfc3339())));
+            let told = told.collect::<Vec<_>>().join(", ");
+            let since = near.iter().filter_map(|item| item.chain.first()).map(renewal_due).min();
+            Some(match renewal {
+                Some(Waits::Until(slot)) => {
+                    let cause = format!("{told}; this node renews from {} on", slot.rfc3339());
+                    waits(cause, Code::CertificateNearEnd, since)
+                }
+                Some(Waits::For(cause)) => waits(format!("{told}; the renewal waits: {cause}"), Code::RenewalWaits, since),
+                None => waits(told, Code::CertificateNearEnd, since),
+            })
+        }
+        None => None,
+    };
+    Some(CertificatesStatus { first_to_end: first_to_end.clone(), first_end: first_end.rfc3339(), waits })
+}
+
+/// Something of our own failed: a full disk, a bus that is gone. `before`: what had failed until now.
+pub(super) fn trouble(before: Option<Condition>, doing: &str, error: &Error, now: Timestamp) -> Condition {
+    let before = before.unwrap_or_default();
+    Condition {
+        name: STATE.to_owned(),
+        state: ConditionState::Failed,
+        since: before.since.or_else(|| Some(now.rfc3339())),
+        attempt: before.attempt.saturating_add(1),
+        cause: Some(format!("{doing}: {error}")),
+        remedy: Some(error.suggested_remedy().unwrap_or(Code::StateWriteFailed.entry().remedy).to_owned()),
+        ..Condition::default()
+    }
+}
+
+/// Where a node that is being brought up is: at the first of its steps that is worked on; in between, and while what runs has to
+/// prove that it goes on running, still at the last one that is done.
+pub(super) fn phase_of(steps: &[Condition]) -> Phase {
+    let in_state = |state| move |step: &&Condition| step.state == state;
+    let step = steps.iter().find(in_state(ConditionState::Waiting)).or_else(|| steps.iter().rfind(in_state(ConditionState::Ok)));
+    match step.and_then(|step| step.name.split(' ').next()) {
+        Some("files") => Phase::Files,
+        Some("volume") => Phase::Volume,
+        Some("certificates") => Phase::Certificates,
+        Some("gate") => Phase::Gates,
+        Some(_) => Phase::Units,
+        None => Phase::Plan,
+    }
+}
+
+/// What the metadata has wrong that no source and no deployment shows.
+fn metadata(snapshot: &Snapshot, unsupported: Option<(&str, &str)>) -> Option<Condition> {
+    let nameless = snapshot.deployments.as_ref().map_or(0, |list| list.nameless());
+    let (cause, remedy) = match unsupported {
+        Some((cause, remedy)) => (cause.to_owned(), remedy),
+        None if nameless > 0 => (
+            format!("deployments without an id, which can be neither run nor signalled: {nameless}"),
+            "`heat-node-agent verify` says what is wrong with them; correct the template",
+        ),
+        None => return None,
+    };
+    Some(Condition {
+        name: METADATA.to_owned(),
+        state: ConditionState::Failed,
+        cause: Some(cause),
+        remedy: Some(remedy.to_owned()),
+        ..Condition::default()
+    })
+}
+
+/// What was found before the loop began.
+pub(super) fn conditions(warnings: &[Warning], systemd: bool, now: Timestamp) -> Vec<Condition> {
+    let condition = |name: &str, failed: Option<(String, &str)>| Condition {
+        name: name.to_owned(),
+        state: if failed.is_some() { ConditionState::Failed } else { ConditionState::Ok },
+        since: Some(now.rfc3339()),
+        remedy: failed.as_ref().map(|(_, remedy)| (*remedy).to_owned()),
+        cause: failed.map(|(cause, _)| cause),
+        ..Condition::default()
+    };
+    let skipped = warnings.iter().find(|warning| warning.skipped);
+    let skipped = skipped.map(|warning| format!("{} is skipped: {} {}", warning.file.display(), warning.key, warning.message));
+    let bus = (!systemd).then(|| Code::NoSystemd.entry()).map(|entry| (entry.subject.to_owned(), entry.remedy));
+    vec![condition("settings", skipped.map(|cause| (cause, Code::SettingsFileSkipped.entry().remedy))), condition("bus", bus)]
+}
+
+/// What there is to show before it is known which instance this is.
+pub(super) fn without_identity(started: Timestamp, error: &Error) -> Status {
+    let identity = IdentityStatus {
+        cause: Some(error.cause().to_owned()),
+        remedy: error.suggested_remedy().map(str::to_owned),
+        ..IdentityStatus::default()
+    };
+    Status {
+        schema_version: SCHEMA_VERSION,
+        agent: this_process(started),
+        conditions: vec![identity.condition(true)],
+        identity: Some(identity),
+        phase: Phase::Settings,
+        summary: format!("waiting to know which instance this is: {}", error.cause()),
+        sources: Vec::new(),
+        deployments: Vec::new(),
+        node: None,
+        signals: Vec::new(),
+        metadata: MetadataStatus { source: None, expected: true, listed: None },
+        budgets: Vec::new(),
+        set_aside: Vec::new(),
+    }
+}
+
+fn this_process(started: Timestamp) -> AgentStatus {
+    AgentStatus { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id(), started: started.rfc3339() }
+}
+
+fn identity(agent: &Agent) -> IdentityStatus {
+    let before = agent.instance.predecessor.as_ref();
+    IdentityStatus {
+        instance: Some(agent.instance.instance.to_string()),
+        copy_of: before.map(|before| before.instance.to_string()),
+        put_aside: before.map(|before| agent.settings.state_dir.join(format!("aside/{}", before.aside)).display().to_string()),
+        left_over: agent.collector.left_over().to_vec(),
+        ..IdentityStatus::default()
+    }
+}
+
+/// Writes the document where everybody may read it.
+pub(super) fn write(run_dir: &Tree, page: &Status) -> Result<()> {
+    let shown = without_url_users(serde_json::to_value(page).map_err(Error::permanent)?);
+    run_dir.write_json(Path::new(FILE), &shown, Attributes::mode(0o644))
+}
+
+fn summary(agent: &Agent) -> String {
+    if let Some(id) = &agent.bring_up_id {
+        let generation = agent.generations.current().map_or(0, |current| current.number);
+        return format!("bringing the node up, generation {generation}, deployment {id}");
+    }
+    if let Some(record) = agent.running() {
+        return format!("running deployment {}", record.name);
+    }
+    let snapshot = agent.collector.snapshot();
+    let failing = snapshot.sources.iter().find(|(_, source)| source.failures > 0);
+    match (agent.phase, failing) {
+        (_, Some((name, source))) => format!("source {name} fails: {}", source.cause.as_deref().unwrap_or("unknown")),
+        (Phase::Metadata, None) => "waiting for metadata".to_owned(),
+        (Phase::Signal, None) => format!("{} signals are waiting for Heat", agent.outbox.waiting().len()),
+        (_, None) if agent.drifted => "the node differs from its parameters".to_owned(),
+        (_, None) => format!("watching; {} deployments done", agent.journal.signalled_count()),
+    }
+}
+
+/// Name of the status file in the run directory.
+pub(crate) const FILE: &str = "status.json";
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::certificates::authority::SigningAuthority;
+    use crate::clock::Clock;
+    use crate::collect::Entries;
+    use crate::deploy::{Journal, Outcome};
+    use crate::desired::Rotation;
+    use crate::metadata::SignalTarget;
+    use crate::report::Report;
+
+    fn listing(entries: Vec<Value>) -> Snapshot {
+        Snapshot { deployments: Some(Arc::new(Entries::new(entries).unwrap())), ..Snapshot::default() }
+    }
+
+    #[test]
+    fn what_is_listed_is_shown_however_old_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(Tree::open(dir.path()).unwrap());
+        let mut journal = Journal::open(state, None, 200, Clock::manual(Timestamp(0)), &Report::kept()).unwrap();
+        for number in 0..SHOWN + 10 {
+            let outcome = Outcome::refused("HNA-0406 why".to_owned());
+            journal.refuse(&format!("d{number:02}"), "", SignalTarget::None, None, outcome).unwrap();
+        }
+        let shown = deployments(&journal.all(), &listing(vec![json!({"id": "d01"})]), None);
+        let ids: Vec<_> = shown.iter().map(|one| one.id.as_str()).collect();
+        assert_eq!((ids.len(), &ids[..2]), (SHOWN + 1, &["d01", "d10"][..]));
+        assert!(shown[0].failed && shown[0].listed);
+    }
+
+    #[test]
+    fn no_password_of_a_url_is_in_the_status_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let mut page = of_state(&Snapshot::default(), &[], None, &[]);
+        page.summary = "source cfn fails: http://u:hush@h/v1/ \"x\"".to_owned();
+        let cause = Some("gate: GET https://u:hu\"sh@h".to_owned());
+        page.conditions = vec![Condition { cause, ..Condition::default() }];
+        write(&tree, &page).unwrap();
+        let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+        assert!(!text.contains("hu") && text.contains("http://******@h/v1/"), "{text}");
+        let shown: Status = budgets::json::typed(&text).unwrap();
+        assert_eq!(shown, Status { summary: shown.summary.clone(), conditions: shown.conditions.clone(), ..page });
+    }
+
+    #[test]
+    fn the_phase_is_that_of_what_is_waited_for() {
+        let step = |name: &str, state| Condition { name: name.to_owned(), state, ..Condition::default() };
+        let (done, waits) = (ConditionState::Ok, ConditionState::Waiting);
+        for (steps, phase) in [
+            (vec![], Phase::Plan),
+            (vec![step("files", done), step("volume etcd", waits), step("gate etcd", waits)], Phase::Volume),
+            (vec![step("files", done), step("certificates", waits), step("unit etcd.service", waits)], Phase::Certificates),
+            (vec![step("files", done), step("unit etcd.service", waits)], Phase::Units),
+            (vec![step("unit etcd.service", done), step("gate etcd", waits)], Phase::Gates),
+            (vec![step("unit etcd.service", done), step("gate etcd", done)], Phase::Gates),
+            (vec![step("files", ConditionState::Pending), step("gate etcd", ConditionState::Pending)], Phase::Plan),
+        ] {
+            assert_eq!(phase_of(&steps), phase, "{steps:?}");
+        }
+    }
+
+    #[test]
+    fn certificates_wait_for_somebody_near_their_end_and_between_the_steps_of_a_change_of_authority() {
+        let (day, begin) = (Duration::from_hours(24), Timestamp(1_772_366_400_000));
+        let item = |name: &str, days: u32, verdict| {
+            let authority = SigningAuthority::create(name, begin, days * day).unwrap().certificate;
+            let end = Some(authority.not_after);
+            Item { name: name.into(), path: String::new(), verdict, chain: vec![authority], end }
+        };
+        let missing = Item { chain: vec![], end: None, ..item("none", 1, Verdict::Missing(String::new())) };
+        let mut look = Look { items: vec![missing], ..Look::default() };
+        assert_eq!(certificates(&look, None, None), None);
+        look.items.extend([item("a", 900, Verdict::Right), item("b", 300, Verdict::NearEnd)]);
+        let near = certificates(&look, None, None).unwrap();
+        assert_eq!((near.first_to_end.as_str(), near.first_end.as_str()), ("b", "2026-12-25T12:00:00Z"));
+        let waits = near.waits.unwrap();
+        assert_eq!(waits.cause.as_deref(), Some("b ends at 2026-12-25T12:00:00Z"));
+        assert_eq!(waits.since.as_deref(), Some("2026-09-16T12:00:00Z"));
+        let turn = |step| Some(Turn { step, generation: 1, since: begin });
+        let waits = certificates(&look, turn(Rotation::TrustBoth), None).unwrap().waits.unwrap();
+        assert!(waits.cause.unwrap().ends_with("next step, switch") && waits.remedy.unwrap().contains("certificates rotate"));
+        look.items.pop();
+        assert_eq!(certificates(&look, turn(Rotation::DropOld), None).unwrap().waits, None);
+    }
+
+    #[test]
+    fn what_heat_asks_for_in_vain_is_a_condition() {
+        assert_eq!(metadata(&listing(vec![json!({"id": "a"})]), None), None);
+        let nameless = metadata(&listing(vec![json!({"id": "a"}), json!({"id": ""}), json!(3)]), None).unwrap();
+        assert!(nameless.cause.unwrap().ends_with(": 2") && nameless.remedy.unwrap().contains("verify"));
+        let unsupported = metadata(&listing(vec![]), Some(("why", "what"))).unwrap();
+        assert_eq!((unsupported.state, unsupported.cause.as_deref()), (ConditionState::Failed, Some("why")));
+    }
+}

@@ -1,0 +1,701 @@
+//! Orders of the operator (`rerun`, `stop`, `forget`, `certificates rotate`), as files in `requests/` of the state directory.
+//!
+//! A command writes an order and waits for its answer; whoever holds the state directory carries it out: the daemon, or
+//! without one the command itself. An order is done once or not at all, wherever it is cut off: what is meant is written
+//! into it before anything is changed, each change can be made twice without harm, the last one tells that it is done,
+//! and orders come before anything else at a start.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::budgets::json;
+use crate::clock::Timestamp;
+use crate::deploy::{Ending, Journal, Record, State, choose, hooks};
+use crate::desired::Rotation;
+use crate::error::{Error, Kind, Result};
+use crate::files::{Attributes, Tree};
+use crate::keepers::certificates::{self, order_next_step};
+use crate::programs::Programs;
+use crate::report::text::escaped;
+use crate::report::{Code, Event, Report};
+use crate::signal::Outbox;
+
+/// The directory, below the state directory.
+pub(crate) const DIRECTORY: &str = "requests";
+/// Largest order, in bytes.
+const LIMIT: u64 = 16 * 1024;
+/// Orders that are looked at in one go.
+const AT_ONCE: usize = 64;
+/// Answers that nobody took, and orders that were put aside, of which so many are kept: more than are given at a time.
+const KEPT: usize = 2 * AT_ONCE;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// A deployment that ended is run once more.
+    Rerun,
+    /// A script or hook that runs is ended.
+    Stop,
+    /// A deployment's record goes, as if it had never been seen.
+    Forget,
+    /// The node goes one step on in a change of authority.
+    Rotate,
+}
+
+impl Order {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Rerun => "rerun",
+            Self::Stop => "stop",
+            Self::Forget => "forget",
+            Self::Rotate => "rotate",
+        }
+    }
+}
+
+/// An order.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Request {
+    schema: u32,
+    order: Order,
+    /// As the operator wrote it; nothing where the order is about no deployment.
+    deployment: String,
+    /// The id that it meant, or the step that it leads to, once that was looked up.
+    #[serde(default)]
+    resolved: Option<String>,
+    /// When the record that it meant was made: one of another time was made after the order was carried out.
+    #[serde(default)]
+    seen: Option<Timestamp>,
+}
+
+impl Request {
+    pub(crate) fn new(order: Order, deployment: &str) -> Self {
+        Self { schema: 1, order, deployment: deployment.to_owned(), resolved: None, seen: None }
+    }
+}
+
+/// What became of an order, for the operator.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    /// Whether it was carried out.
+    pub(crate) done: bool,
+    /// What to print.
+    pub(crate) lines: Vec<String>,
+}
+
+/// An order that was carried out or refused.
+#[derive(Debug)]
+pub(crate) struct Served {
+    path: PathBuf,
+    answer: Answer,
+    /// Id of the deployment that was changed.
+    pub(crate) about: Option<String>,
+    /// Whether the node has something to do now.
+    pub(crate) node: bool,
+}
+
+/// Tells the commands that wait what became of their orders. Whoever hears it may ask for the status next: that is to
+/// know of it by then.
+pub(crate) fn tell(state: &Tree, served: &[Served]) -> Result<()> {
+    for Served { path, answer, .. } in served {
+        state.write_json(&answer_to(path), answer, Attributes::mode(0o600))?;
+        state.remove(path)?;
+    }
+    Ok(())
+}
+
+/// Where the answer to an order is.
+pub(crate) fn answer_to(request: &Path) -> PathBuf {
+    request.with_extension("answer")
+}
+
+/// Makes the directory where it is not there.
+pub(crate) fn make_directory(state: &Tree) -> Result<()> {
+    state.create_dir(Path::new(DIRECTORY), Attributes::mode(0o700))
+}
+
+/// Everything that orders change. Only for who holds the lock of the state directory, and while no signal is on its way.
+pub(crate) struct Desk<'a> {
+    pub(crate) state: &'a Tree,
+    pub(crate) root: &'a Tree,
+    pub(crate) journal: &'a mut Journal,
+    pub(crate) outbox: &'a Outbox,
+    pub(crate) programs: &'a Programs,
+    pub(crate) report: &'a Report,
+    /// Whether the metadata lists a deployment; `None`: there is no list.
+    pub(crate) listed: &'a dyn Fn(&str) -> Option<bool>,
+    /// Whether the daemon itself is at work.
+    pub(crate) daemon: bool,
+    /// Whether the node is being worked on: what is remembered of its certificates is then in other hands.
+    pub(crate) node_busy: bool,
+    /// Whether nothing of it waits for another deployment: the last one went well, or is on its way.
+    pub(crate) node_in_place: bool,
+}
+
+impl Desk<'_> {
+    /// Carries out what lies there, oldest first; what became of it is told by [`tell`].
+    ///
+    /// # Errors
+    /// If something cannot be read or written; the order stays and is taken up again.
+    pub(crate) fn serve(&mut self, served: &mut Vec<Served>) -> Result<()> {
+        let names = self.state.list(Path::new(DIRECTORY))?;
+        let paths: Vec<PathBuf> = names.iter().map(|name| Path::new(DIRECTORY).join(name)).collect();
+        let is = |path: &&PathBuf, end: &str| path.extension().is_some_and(|extension| extension == end);
+        let done = |path: &&PathBuf| is(path, "answer") || is(path, "unreadable");
+        // What begins with a dot is on its way to being written.
+        let hidden = |path: &&PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        for path in paths.iter().filter(|path| !hidden(path) && !done(path)).take(AT_ONCE) {
+            match self.read(path) {
+                Ok(Some(request)) if request.order == Order::Rotate && self.node_busy => {}
+                Ok(Some(request)) => served.push(self.answer(path, request)?),
+                Ok(None) => {}
+                Err(error) if error.kind() == Kind::Permanent => {
+                    self.report
+                        .emit(Event::new(Code::RequestUnreadable, format!("{} was put aside", path.display())).error(&error));
+                    self.state.rename(path, &path.with_extension("unreadable"))?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // Each kind by itself: what was put aside does not push an answer out that somebody waits for.
+        for end in ["answer", "unreadable"] {
+            let old: Vec<_> = paths.iter().filter(|path| is(path, end)).collect();
+            let gone = old.len().saturating_sub(KEPT);
+            for path in old.iter().take(gone) {
+                self.state.remove_dir_all(path)?;
+            }
+            if gone > 0 && end == "unreadable" {
+                let place = self.state.base().join(DIRECTORY);
+                let line = format!("{gone} old orders that could not be read were removed from {}", place.display());
+                self.report.emit(Event::new(Code::LeftoversRemoved, line).cause(format!("the newest {KEPT} are kept")));
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, path: &Path) -> Result<Option<Request>> {
+        if path.extension().is_none_or(|end| end != "json") {
+            return Err(Error::permanent("its name does not end in .json").context(format!("reading {}", path.display())));
+        }
+        let Some(bytes) = self.state.read(path, LIMIT)? else { return Ok(None) };
+        let request: Request =
+            json::typed(&bytes).map_err(|unfit| Error::from(unfit).context(format!("reading {}", path.display())))?;
+        if request.schema != 1 {
+            return Err(
+                Error::permanent(format!("schema {} is not 1", request.schema)).context(format!("reading {}", path.display()))
+            );
+        }
+        Ok(Some(request))
+    }
+
+    fn answer(&mut self, path: &Path, mut request: Request) -> Result<Served> {
+        let rotates = request.order == Order::Rotate;
+        let done = if rotates {
+            self.rotate(path, &mut request).map(|lines| (None, lines))
+        } else {
+            self.carry_out(path, &mut request).map(|(id, lines)| (Some(id), lines))
+        };
+        match done {
+            Ok((about, lines)) => {
+                Ok(Served { path: path.to_owned(), answer: Answer { done: true, lines: tidy(&lines) }, about, node: rotates })
+            }
+            Err(error) if error.kind() == Kind::Transient => Err(error),
+            Err(error) => {
+                let about = if rotates { "the authority" } else { &request.deployment };
+                let line = format!("the order to {} {about} was refused", request.order.as_str());
+                self.report.emit(Event::new(Code::RequestRefused, line).error(&error));
+                let answer = Answer { done: false, lines: tidy(&error.lines()) };
+                Ok(Served { path: path.to_owned(), answer, about: None, node: false })
+            }
+        }
+    }
+
+    /// Which step is meant is written into the order first: where that is no longer the next one, it was taken.
+    fn rotate(&mut self, path: &Path, request: &mut Request) -> Result<Vec<String>> {
+        let next = certificates::Record::look(self.state).next_step();
+        let meant = request.resolved.as_deref().and_then(Rotation::from_word);
+        let step = if let Some(taken) = meant.filter(|step| next != Some(*step)) {
+            taken
+        } else {
+            request.resolved = next.map(|step| step.as_str().to_owned());
+            self.state.write_json(path, request, Attributes::mode(0o600))?;
+            let step = order_next_step(self.state)?;
+            let line = format!("the step {} of a change of authority was ordered on this node", step.as_str());
+            self.report.emit(Event::new(Code::RotationOrdered, line));
+            step
+        };
+        let what = match step {
+            Rotation::TrustBoth => "both authorities are trusted",
+            Rotation::Switch => "its certificates are signed by the new authority; both are trusted",
+            Rotation::DropOld => "the old authority is no longer trusted",
+        };
+        let when = if self.daemon && !self.node_in_place {
+            "it is taken with the node's next deployment: the last one failed (`heat-node-agent explain`; `heat-node-agent rerun ID`)"
+        } else if self.daemon {
+            "it is taken now; `heat-node-agent certificates` shows when it is done"
+        } else {
+            "the daemon is down: it is taken when the daemon starts (systemctl start heat-node-agent)"
+        };
+        Ok(vec![format!("ordered on this node: {} ({what})", step.as_str()), when.to_owned()])
+    }
+
+    fn carry_out(&mut self, path: &Path, request: &mut Request) -> Result<(String, Vec<String>)> {
+        let id = if let Some(id) = &request.resolved {
+            id.clone()
+        } else {
+            let chosen = choose(&self.journal.all(), &request.deployment)?;
+            let id = chosen.id.clone();
+            (request.resolved, request.seen) = (Some(id.clone()), Some(chosen.seen));
+            self.state.write_json(path, request, Attributes::mode(0o600))?;
+            id
+        };
+        let meant = |record: &&Record| request.order == Order::Rerun || request.seen.is_none_or(|seen| seen == record.seen);
+        let Some(record) = self.journal.get(&id).filter(meant).cloned() else {
+            return if request.order == Order::Forget {
+                Ok((id.clone(), vec![format!("deployment {id} is forgotten")]))
+            } else {
+                Err(Error::permanent(format!("deployment {id} is no longer recorded")))
+            };
+        };
+        let lines = match request.order {
+            Order::Forget => self.forget(&record)?,
+            Order::Stop => self.stop(&record)?,
+            Order::Rerun | Order::Rotate => self.rerun(path, &record)?,
+        };
+        Ok((id, lines))
+    }
+
+    fn rerun(&mut self, path: &Path, record: &Record) -> Result<Vec<String>> {
+        let order = path.to_string_lossy();
+        let Record { id, name, group, .. } = record;
+        if record.order.as_deref() != Some(&*order) {
+            self.refuse_running(record)?;
+            if record.state == State::Seen {
+                return Err(Error::refused(format!("deployment {name} ({id}) has not run yet: it waits for its turn"))
+                    .remedy("`heat-node-agent explain` says what it waits for"));
+            }
+            if (self.listed)(id) == Some(false) {
+                return Err(Error::refused(format!("deployment {name} ({id}) is not in the metadata any more"))
+                    .rule("what is run comes from the metadata")
+                    .remedy("update the stack to have Heat ask for it anew"));
+            }
+            self.outbox.withdraw(id)?;
+            self.programs.forget(&record.job())?;
+            self.journal.rerun(id, &order)?;
+            let message = format!("deployment {name} ({group}) is run again by order of the operator");
+            self.report.emit(Event::new(Code::DeploymentRerun, message).deployment(id, name));
+        }
+        let mut lines = vec![format!("deployment {name} ({id}, {group}) is run again"), self.when()];
+        lines.push("Heat takes its new result only while the resource still waits for one (IN_PROGRESS)".to_owned());
+        Ok(lines)
+    }
+
+    /// Records that it is to be ended; whoever holds the lock does so next ([`Ending`]).
+    fn stop(&mut self, record: &Record) -> Result<Vec<String>> {
+        let Record { id, name, group, state, .. } = record;
+        if record.ending.is_none() {
+            let refusal = match state {
+                State::Seen => Some(("has not begun: there is nothing to stop", "update the stack to have it replaced")),
+                State::Finished | State::Signalled => Some(("has ended already", "`heat-node-agent logs` shows what it said")),
+                State::Running if !record.is_job() => Some((
+                    "brings the node up and has no end to be forced",
+                    "update the stack: a newer deployment takes its place",
+                )),
+                State::Running => None,
+            };
+            if let Some((why, remedy)) = refusal {
+                return Err(Error::refused(format!("deployment {name} ({id}) {why}")).remedy(remedy));
+            }
+            self.journal.end_early(id, Ending::Stopped)?;
+            let message = format!("deployment {name} ({group}) is to be stopped by order of the operator");
+            self.report.emit(Event::new(Code::DeploymentStopping, message).deployment(id, name));
+        }
+        if let Some(Ending::Replaced(why)) = &record.ending {
+            return Ok(vec![format!("deployment {name} ({id}, {group}) is ended already: {why}"), "Heat is not told".to_owned()]);
+        }
+        let mut lines = vec![
+            format!("deployment {name} ({id}, {group}) is stopped: every process of its unit is ended"),
+            "Heat hears FAILURE, \"stopped by the operator\", if it still waits".to_owned(),
+        ];
+        if !self.daemon {
+            lines
+                .push("the daemon is down: Heat hears of it when the daemon starts (systemctl start heat-node-agent)".to_owned());
+        }
+        Ok(lines)
+    }
+
+    fn forget(&mut self, record: &Record) -> Result<Vec<String>> {
+        let Record { id, name, .. } = record;
+        self.refuse_running(record)?;
+        self.outbox.withdraw(id)?;
+        self.programs.forget(&record.job())?;
+        hooks::script::forget(self.root, std::slice::from_ref(id))?;
+        self.journal.forget(id)?;
+        let message = format!("deployment {name} was forgotten by order of the operator");
+        self.report.emit(Event::new(Code::DeploymentForgotten, message).deployment(id, name));
+        let listed = match (self.listed)(id) {
+            Some(false) => "the metadata does not list it: it is gone for good".to_owned(),
+            _ => format!("if the metadata lists it, it runs as a new one; {}", self.when()),
+        };
+        Ok(vec![format!("deployment {name} ({id}) is forgotten"), listed])
+    }
+
+    fn refuse_running(&self, record: &Record) -> Result<()> {
+        if record.state == State::Running || self.programs.is_locked(&record.job())? {
+            let Record { id, name, .. } = record;
+            return Err(Error::refused(format!("deployment {name} ({id}) runs now"))
+                .rule("a deployment never runs twice at a time")
+                .remedy(format!("wait for its end: heat-node-agent status --wait; or end it: heat-node-agent stop {id}")));
+        }
+        Ok(())
+    }
+
+    fn when(&self) -> String {
+        if self.daemon {
+            "it starts when those before it have ended; `heat-node-agent status --wait` waits for it".to_owned()
+        } else {
+            "the daemon is down: it starts when the daemon does (systemctl start heat-node-agent)".to_owned()
+        }
+    }
+}
+
+/// For a terminal: names of deployments are from outside.
+fn tidy(lines: &[String]) -> Vec<String> {
+    lines.iter().map(|line| escaped(line)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::deploy::Outcome;
+    use crate::http::{Http, Tls};
+    use crate::metadata::Deployment;
+    use crate::openstack::keystone::Keystone;
+    use crate::signal::{About, Destination, Entry, Sender};
+
+    /// A state directory as a daemon leaves it, reopened for every order as after a crash.
+    struct Place {
+        dir: tempfile::TempDir,
+        report: Report,
+        now: std::cell::Cell<u64>,
+        busy: std::cell::Cell<bool>,
+    }
+
+    struct Opened {
+        state: Arc<Tree>,
+        root: Arc<Tree>,
+        journal: Journal,
+        outbox: Outbox,
+        programs: Programs,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let place = Self { dir: tempfile::tempdir().unwrap(), report: Report::kept(), now: 1000.into(), busy: false.into() };
+            make_directory(&place.open().state).unwrap();
+            place
+        }
+
+        fn open(&self) -> Opened {
+            let clock = Clock::manual(Timestamp(self.now.get()));
+            let root = Arc::new(Tree::open(self.dir.path()).unwrap());
+            let state = Arc::new(Tree::open_or_create(&self.dir.path().join("state"), 0o700).unwrap());
+            let http = Http::new(Tls::default(), Arc::clone(&root), clock.clone());
+            let sender = Sender::new(http, Keystone::new(clock.clone()), clock.clone());
+            Opened {
+                journal: Journal::open(
+                    Arc::clone(&state),
+                    Some(&self.dir.path().join("deployed")),
+                    9,
+                    clock.clone(),
+                    &self.report,
+                )
+                .unwrap(),
+                outbox: Outbox::open(Arc::clone(&state), sender, clock.clone(), self.report.clone()).unwrap(),
+                programs: Programs::new(Arc::clone(&state), None, clock).unwrap(),
+                state,
+                root,
+            }
+        }
+
+        fn order(&self, name: &str, order: &Value) {
+            let path = Path::new(DIRECTORY).join(name);
+            self.open().state.write_json(&path, order, Attributes::mode(0o600)).unwrap();
+        }
+
+        fn serve(&self, listed: Option<bool>) -> Vec<String> {
+            self.try_serve(listed).unwrap()
+        }
+
+        fn try_serve(&self, listed: Option<bool>) -> Result<Vec<String>> {
+            let mut opened = self.open();
+            let mut desk = Desk {
+                state: &opened.state,
+                root: &opened.root,
+                journal: &mut opened.journal,
+                outbox: &opened.outbox,
+                programs: &opened.programs,
+                report: &self.report,
+                listed: &|_| listed,
+                daemon: true,
+                node_busy: self.busy.get(),
+                node_in_place: true,
+            };
+            let mut served = Vec::new();
+            desk.serve(&mut served)?;
+            // Who hears of it looks at the status next: nobody does before that says so.
+            for one in &served {
+                assert!(opened.state.read(&one.path, LIMIT).unwrap().is_some(), "{one:?}");
+            }
+            tell(&opened.state, &served)?;
+            Ok(served.into_iter().filter_map(|one| one.about).collect())
+        }
+
+        fn answer(&self, name: &str) -> Option<(bool, String)> {
+            let answer: Option<Answer> = self.open().state.read_json(&answer_to(&Path::new(DIRECTORY).join(name))).unwrap();
+            answer.map(|answer| (answer.done, answer.lines.join("; ")))
+        }
+
+        /// A deployment that ended, with a result that Heat does not have and output on the disk.
+        fn ended(&self, id: &str) {
+            let mut opened = self.open();
+            let deployment =
+                Deployment::parse(&json!({"id": id, "name": "setup", "group": "script", "config": "x"})).unwrap().unwrap();
+            opened.journal.see(&deployment).unwrap();
+            opened.journal.start(id, &json!({})).unwrap();
+            opened.journal.finish(id, Outcome::refused("no")).unwrap();
+            let job = opened.journal.get(id).unwrap().job();
+            opened.programs.prepare(&job, &crate::programs::Job::default()).unwrap();
+            let about = About { id: id.into(), name: "setup".into(), resource: None, result: true };
+            let destination = Destination::Url { url: "http://192.0.2.1/".into(), verb: "POST".into(), insecure: false };
+            opened.outbox.put(Entry::new(format!("result {id}"), Some(about), destination, json!({}), Timestamp(1))).unwrap();
+        }
+
+        fn state_of(&self, id: &str) -> Option<State> {
+            self.open().journal.get(id).map(|record| record.state)
+        }
+    }
+
+    #[test]
+    fn a_rerun_clears_what_the_earlier_run_left_and_is_done_once() {
+        let place = Place::new();
+        place.ended("a1");
+        place.order("1.json", &json!({"schema": 1, "order": "rerun", "deployment": "setup"}));
+        assert_eq!(place.serve(Some(true)), ["a1"]);
+        let (done, text) = place.answer("1.json").unwrap();
+        assert!(done && text.contains("setup (a1, script) is run again"), "{text}");
+        let mut opened = place.open();
+        assert_eq!(opened.journal.get("a1").unwrap().state, State::Seen);
+        assert!(opened.outbox.waiting().is_empty());
+        assert!(!opened.programs.directory(&opened.journal.get("a1").unwrap().job()).exists());
+        assert!(opened.state.list(Path::new(DIRECTORY)).unwrap().iter().all(|name| name != "1.json"));
+        // Cut off before the order was removed, and the new run has ended since: it is not run a third time.
+        opened.journal.finish("a1", Outcome::default()).unwrap();
+        place.order("1.json", &json!({"schema": 1, "order": "rerun", "deployment": "setup", "resolved": "a1"}));
+        place.serve(Some(true));
+        assert_eq!(place.state_of("a1"), Some(State::Finished));
+        assert!(place.answer("1.json").unwrap().0);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_gone_and_a_second_look_at_the_order_finds_it_done() {
+        let place = Place::new();
+        place.ended("a1");
+        for _ in 0..2 {
+            place.order("1.json", &json!({"schema": 1, "order": "forget", "deployment": "a", "resolved": "a1"}));
+            place.serve(Some(true));
+            assert!(place.answer("1.json").unwrap().0);
+            assert_eq!(place.state_of("a1"), None);
+        }
+        assert!(!place.dir.path().join("deployed/a1.json").exists());
+        assert!(place.open().outbox.waiting().is_empty());
+    }
+
+    #[test]
+    fn what_must_not_be_is_refused_with_its_reason() {
+        let place = Place::new();
+        place.ended("a1");
+        place.ended("b2");
+        place.open().journal.start("b2", &json!({})).unwrap();
+        for (name, order, listed, words) in [
+            ("1.json", json!({"schema": 1, "order": "rerun", "deployment": "a1"}), Some(false), "not in the metadata"),
+            ("2.json", json!({"schema": 1, "order": "rerun", "deployment": "b2"}), Some(true), "runs now"),
+            ("3.json", json!({"schema": 1, "order": "forget", "deployment": "b"}), Some(true), "runs now"),
+            ("4.json", json!({"schema": 1, "order": "rerun", "deployment": "setup"}), None, "2 deployments match"),
+            ("5.json", json!({"schema": 1, "order": "forget", "deployment": "zz"}), None, "no deployment"),
+        ] {
+            place.order(name, &order);
+            place.serve(listed);
+            let (done, text) = place.answer(name).unwrap();
+            assert!(!done && text.contains(words), "{name}: {text}");
+        }
+        assert_eq!((place.state_of("a1"), place.state_of("b2")), (Some(State::Finished), Some(State::Running)));
+        assert_eq!(place.open().outbox.waiting().len(), 2);
+        assert!(place.report.events().iter().all(|event| event.code != Code::DeploymentRerun));
+    }
+
+    #[test]
+    fn only_a_script_that_runs_is_stopped_and_the_order_is_carried_out_once() {
+        let place = Place::new();
+        for id in ["run", "end"] {
+            place.ended(id);
+        }
+        place.open().journal.start("run", &json!({})).unwrap();
+        let entry = |id: &str, group: &str| {
+            let entry = json!({"id": id, "name": id, "group": group, "config": "x"});
+            Deployment::parse(&entry).unwrap().unwrap()
+        };
+        place.open().journal.see(&entry("seen", "script")).unwrap();
+        place.open().journal.see(&entry("node", "kubernetes-node")).unwrap();
+        place.open().journal.start("node", &json!({})).unwrap();
+        let ending = |id: &str| place.open().journal.get(id).unwrap().ending.clone();
+        for (name, id, done, words) in [
+            ("1.json", "end", false, "has ended already"),
+            ("2.json", "seen", false, "has not begun"),
+            ("3.json", "node", false, "a newer deployment takes its place"),
+            ("4.json", "none", false, "no deployment"),
+            ("5.json", "run", true, "every process of its unit is ended; Heat hears FAILURE"),
+            ("6.json", "run", true, "every process of its unit is ended"),
+        ] {
+            place.order(name, &json!({"schema": 1, "order": "stop", "deployment": id}));
+            place.serve(None);
+            let (was_done, text) = place.answer(name).unwrap();
+            assert!(was_done == done && text.contains(words), "{name}: {text}");
+        }
+        assert_eq!(["run", "end", "seen", "node"].map(ending), [Some(Ending::Stopped), None, None, None]);
+        let said = |code| place.report.events().iter().filter(|event| event.code == code).count();
+        assert_eq!((said(Code::DeploymentStopping), place.state_of("run")), (1, Some(State::Running)));
+        // Cut off before its answer, and the script has ended since: the same order means no other run.
+        place.open().journal.finish("run", Outcome::refused("stopped")).unwrap();
+        place.order("7.json", &json!({"schema": 1, "order": "stop", "deployment": "run", "resolved": "run"}));
+        place.serve(None);
+        assert!(place.answer("7.json").unwrap().0);
+        place.order("8.json", &json!({"schema": 1, "order": "rerun", "deployment": "run"}));
+        place.serve(Some(true));
+        assert_eq!((place.state_of("run"), ending("run")), (Some(State::Seen), None));
+    }
+
+    #[test]
+    fn a_job_that_is_locked_is_left_alone_whatever_the_record_says() {
+        let place = Place::new();
+        place.ended("a1");
+        let opened = place.open();
+        let lock = Path::new("work").join(opened.journal.get("a1").unwrap().job()).join("lock");
+        let _held = opened.state.lock(&lock).unwrap().unwrap();
+        place.order("1.json", &json!({"schema": 1, "order": "forget", "deployment": "a1"}));
+        place.serve(None);
+        assert!(!place.answer("1.json").unwrap().0);
+    }
+
+    #[test]
+    fn what_is_no_order_is_put_aside_and_said_and_leftovers_are_bounded() {
+        let place = Place::new();
+        place.ended("a1");
+        for (name, order) in [
+            ("1.json", json!({"schema": 1, "order": "reboot", "deployment": "a1"})),
+            ("2.json", json!({"schema": 1, "order": "rerun", "deployment": "a1", "force": true})),
+            ("3.json", json!({"schema": 2, "order": "rerun", "deployment": "a1"})),
+            ("4.txt", json!("rerun a1")),
+        ] {
+            place.order(name, &order);
+            place.serve(None);
+            assert!(place.dir.path().join("state/requests").join(name).with_extension("unreadable").exists(), "{name}");
+        }
+        assert_eq!(place.report.events().iter().filter(|event| event.code == Code::RequestUnreadable).count(), 4);
+        assert_eq!(place.state_of("a1"), Some(State::Finished));
+        let opened = place.open();
+        for number in 0..=KEPT {
+            let (answer, aside) = (format!("{number:03}.answer"), format!("z{number:03}.unreadable"));
+            opened.state.create_dir(&Path::new(DIRECTORY).join(answer), Attributes::mode(0o700)).unwrap();
+            opened.state.create_dir(&Path::new(DIRECTORY).join(aside), Attributes::mode(0o700)).unwrap();
+        }
+        place.serve(None);
+        let left = place.open().state.list(Path::new(DIRECTORY)).unwrap();
+        assert_eq!(left.len(), 2 * KEPT);
+        assert!(left.iter().any(|name| *name == *format!("{KEPT:03}.answer")), "of each kind the oldest went");
+        let said: Vec<_> = place.report.events().into_iter().filter(|event| event.code == Code::LeftoversRemoved).collect();
+        assert_eq!(said.len(), 1, "{said:?}");
+    }
+
+    #[test]
+    fn an_order_to_forget_whose_answer_cannot_be_written_is_not_carried_out_twice() {
+        let place = Place::new();
+        place.ended("a1");
+        place.order("1.json", &json!({"schema": 1, "order": "forget", "deployment": "a1"}));
+        let (opened, answer) = (place.open(), Path::new(DIRECTORY).join("1.answer"));
+        opened.state.create_dir(&answer, Attributes::mode(0o700)).unwrap();
+        assert_eq!(place.try_serve(None).unwrap_err().kind(), Kind::Transient);
+        assert_eq!(place.state_of("a1"), None);
+        // Meanwhile the deployment runs as a new one; that is not what the order meant.
+        place.now.set(2000);
+        place.ended("a1");
+        opened.state.remove_dir_all(&answer).unwrap();
+        place.serve(None);
+        assert!(place.answer("1.json").unwrap().0);
+        assert_eq!(place.state_of("a1"), Some(State::Finished));
+        assert_eq!(place.report.events().iter().filter(|event| event.code == Code::DeploymentForgotten).count(), 1);
+    }
+
+    #[test]
+    fn a_step_of_a_change_of_authority_is_ordered_once_wherever_the_order_is_cut_off() {
+        use certificates::{Record, Turn};
+        let place = Place::new();
+        let order = json!({"schema": 1, "order": "rotate", "deployment": ""});
+        let done = |step| {
+            let rotation = Some(Turn { step, generation: 1, since: Timestamp(0) });
+            Record { rotation, ..Record::default() }.write(&place.open().state).unwrap();
+        };
+        let ordered = || Record::look(&place.open().state).ordered;
+        place.order("1.json", &order);
+        place.serve(None);
+        let (was_done, text) = place.answer("1.json").unwrap();
+        assert!(!was_done && text.contains("no change of the certificate authority is under way"), "{text}");
+
+        done(Rotation::TrustBoth);
+        place.busy.set(true);
+        place.order("2.json", &order);
+        place.serve(None);
+        assert_eq!((place.answer("2.json"), ordered()), (None, None), "it waits while the node is worked on");
+        place.busy.set(false);
+        // Cut off before its answer was told.
+        let mut opened = place.open();
+        opened.state.create_dir(&Path::new(DIRECTORY).join("2.answer"), Attributes::mode(0o700)).unwrap();
+        place.try_serve(None).unwrap_err();
+        assert_eq!(ordered(), Some(Rotation::Switch));
+        // The step is taken, and then the same order met again: it is not the next step.
+        done(Rotation::Switch);
+        opened = place.open();
+        opened.state.remove_dir_all(&Path::new(DIRECTORY).join("2.answer")).unwrap();
+        place.serve(None);
+        let (was_done, text) = place.answer("2.json").unwrap();
+        assert!(was_done && text.contains("switch"), "{text}");
+        assert_eq!(ordered(), None);
+        // A new order is the next one.
+        place.order("3.json", &order);
+        place.serve(None);
+        assert!(place.answer("3.json").unwrap().0);
+        assert_eq!(ordered(), Some(Rotation::DropOld));
+        assert_eq!(place.report.events().iter().filter(|event| event.code == Code::RotationOrdered).count(), 2);
+    }
+
+    #[test]
+    fn a_name_from_outside_does_not_command_the_operators_terminal() {
+        let place = Place::new();
+        let entry = json!({"id": "a1", "name": "x\u{1b}[2Jy", "group": "script", "config": "x"});
+        place.open().journal.see(&Deployment::parse(&entry).unwrap().unwrap()).unwrap();
+        for (name, order) in [("1.json", "rerun"), ("2.json", "forget")] {
+            place.order(name, &json!({"schema": 1, "order": order, "deployment": "a1"}));
+            place.serve(None);
+            let (done, text) = place.answer(name).unwrap();
+            assert!(done == (order == "forget") && text.contains("x\\u{1b}[2Jy"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! Fulfils wishes for certificates: looks, asks, makes, checks, and swaps sets of files as a whole.
+//!
+//! In: the wishes of a `Desired`, what lies on the node, who signs ([`Hands`]). Out: sets that are in place, and what is
+//! remembered of them ([`Record`]). Nothing in use changes before everything was found to belong together, and nothing right
+//! is asked for or made again.
+
+mod decide;
+mod issue;
+mod look;
+mod places;
+pub mod quorum;
+mod record;
+mod renewal;
+mod rotation;
+mod sets;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use decide::Verdict;
+pub use look::{Drift, Item, Look, Watcher, look};
+pub use places::Pair;
+pub use record::{KnownKey, Record, Turn, next, order_next_step};
+pub use renewal::{Due, due};
+
+use self::decide::{Decision, Deed, Known};
+use self::issue::{Task, examine};
+use self::places::{Places, given};
+use self::sets::{Wanted, put_in_place};
+use super::volumes::Ran;
+use crate::certificates::x509::X509;
+use crate::clock::{Clock, Timestamp};
+use crate::converge::graph::CERTIFICATES;
+use crate::converge::{Certificates, Failure, Owners, Prepared};
+use crate::desired::{Certificate, Desired, Issuer, MagnumAccess, Rotation, Signer, Trust};
+use crate::error::{Context as _, Error, Kind, Result};
+use crate::files::{READ_LIMIT, Tree};
+use crate::openstack::magnum::Magnum;
+use crate::report::{Code, Event, Phase, Report};
+
+/// Life of what this node signs by itself: as long as Magnum's by default ([certificates] and [x509] of magnum.conf).
+const SIGNED_LIFE: Duration = Duration::from_hours(5 * 365 * 24);
+/// How long one request may take: Magnum's own calls between its services end after a minute.
+const REQUEST_LIMIT: Duration = Duration::from_mins(1);
+/// How long a clock that is wrong is waited for at most.
+const CLOCK_LIMIT: Duration = Duration::from_mins(10);
+/// How often such a clock is looked at.
+const CLOCK_POLL: Duration = Duration::from_secs(1);
+/// Between two tries, at first and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// Who signs at another place: Magnum.
+pub trait Issuing {
+    /// The certificate of an authority as PEM.
+    fn fetch_authority(&self, signer: Signer, deadline: Duration) -> impl Future<Output = Result<String>>;
+    /// Has a request signed; the certificate as PEM.
+    fn sign(&self, signer: Signer, request: &str, deadline: Duration) -> impl Future<Output = Result<String>>;
+}
+
+impl Issuing for Magnum<'_> {
+    async fn fetch_authority(&self, signer: Signer, deadline: Duration) -> Result<String> {
+        Magnum::fetch_authority(self, signer, deadline).await
+    }
+
+    async fn sign(&self, signer: Signer, request: &str, deadline: Duration) -> Result<String> {
+        Magnum::sign(self, signer, request, deadline).await
+    }
+}
+
+/// What the keeper asks of other rooms: who signs, and programs.
+pub trait Hands {
+    /// Magnum, for all requests of one try.
+    fn magnum<'a>(&'a self, access: &'a MagnumAccess) -> impl Issuing + 'a;
+    /// Runs an external program as a transient unit, which goes on under its key when the agent ends.
+    fn run(&self, key: &str, argv: Vec<String>) -> impl Future<Output = Result<Ran>>;
+}
+
+/// Keeps certificates in their places.
+#[derive(Debug)]
+pub struct CertificateKeeper<H> {
+    /// The other rooms.
+    pub hands: H,
+    /// The machine's root directory.
+    pub root: Arc<Tree>,
+    /// The agent's state directory.
+    pub state: Arc<Tree>,
+    /// The clock.
+    pub clock: Clock,
+    /// The clock is wrong before this: when the agent was built.
+    pub built: Timestamp,
+    /// Who is told.
+    pub report: Report,
+    /// The generation that is put in place.
+    pub generation: u64,
+    /// Whether a stack update asks for it. The issuer's authorities are asked for then although no parameter changed: a change
+    /// of authority at Magnum changes none of a worker's.
+    pub is_update: bool,
+}
+
+/// Why a try ended.
+struct Stopped {
+    error: Error,
+    /// Whether it may pass by itself: somebody outside does not answer.
+    passing: bool,
+}
+
+impl Stopped {
+    fn outside(error: Error) -> Self {
+        Self { passing: error.kind() == Kind::Transient, error }
+    }
+}
+
+/// What goes wrong on this machine stays wrong.
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
+        Self { error, passing: false }
+    }
+}
+
+fn failed(error: &Error) -> Failure {
+    Failure::from_error(Code::CertificatesFailed, CERTIFICATES, error)
+}
+
+impl<H: Hands> Certificates for CertificateKeeper<H> {
+    async fn prepare(&self, desired: &Desired, deadline: Duration) -> std::result::Result<Prepared, Failure> {
+        if desired.trusted_paths().is_empty() {
+            return Ok(Prepared::default());
+        }
+        let nobody = || Error::permanent("nobody is named who fulfils wishes for certificates");
+        let trust = desired.trust.as_ref().ok_or_else(nobody).map_err(|error| failed(&error))?;
+        let started = self.clock.start();
+        self.wait_for_clock(deadline).await?;
+        // Nobody waits for a renewal, and the node is not looked at while one is tried: the next look tries again.
+        let deadline = if self.is_update { deadline } else { deadline.min(started.elapsed() + REQUEST_LIMIT * 2) };
+        let (mut pause, most) = PAUSES;
+        let mut attempt: u32 = 1;
+        loop {
+            let left = deadline.saturating_sub(started.elapsed());
+            let stopped = match Box::pin(self.attempt(desired, trust, left)).await {
+                Ok(prepared) => return Ok(prepared),
+                Err(stopped) => stopped,
+            };
+            let wait = stopped.error.asked_pause().unwrap_or(pause).max(pause);
+            if !stopped.passing || deadline.saturating_sub(started.elapsed()) <= wait {
+                return Err(failed(&stopped.error));
+            }
+            let event = Event::new(Code::CertificatesWaiting, format!("waiting for certificates: {}", stopped.error));
+            self.tell(event.error(&stopped.error).attempt(attempt).next_try(wait));
+            self.clock.wait(wait).await;
+            (attempt, pause) = (attempt.saturating_add(1), (pause * 2).min(most));
+        }
+    }
+
+    fn commit(&self, prepared: &Prepared) -> std::result::Result<(), Failure> {
+        let before = self.note_change(prepared.record.as_ref()).map_err(|error| failed(&error))?;
+        for (directory, set) in &prepared.sets {
+            put_in_place(&self.root, directory, set).map_err(|error| failed(&error))?;
+        }
+        if !prepared.changes.is_empty() {
+            let paths: Vec<&str> = prepared.changes.iter().map(String::as_str).collect();
+            self.tell(Event::new(Code::CertificatesChanged, format!("put in place: {}", paths.join(", "))));
+        }
+        match &prepared.record {
+            Some(record) => self.remember(record.clone(), &before).map_err(|error| failed(&error)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<H: Hands> CertificateKeeper<H> {
+    /// Certificates are judged by the clock: one that shows a time before the agent was built is waited for.
+    async fn wait_for_clock(&self, deadline: Duration) -> std::result::Result<(), Failure> {
+        let started = self.clock.start();
+        let limit = deadline.min(CLOCK_LIMIT);
+        let mut told = false;
+        loop {
+            let now = self.clock.now();
+            if now >= self.built {
+                return Ok(());
+            }
+            let cause = format!("the clock shows {}, and this agent was built at {}", now.rfc3339(), self.built.rfc3339());
+            if started.elapsed() >= limit {
+                let remedy = Code::ClockWrong.entry().remedy;
+                let error = Error::permanent(cause).rule("certificates are judged by the clock").remedy(remedy);
+                return Err(failed(&error));
+            }
+            if !told {
+                self.tell(Event::new(Code::ClockWrong, "the clock is wrong: certificates wait for it").cause(cause));
+                told = true;
+            }
+            self.clock.wait(CLOCK_POLL.min(limit)).await;
+        }
+    }
+
+    /// One try, from what lies on the disk: what an earlier one did is found there.
+    async fn attempt(&self, desired: &Desired, trust: &Trust, left: Duration) -> std::result::Result<Prepared, Stopped> {
+        let started = self.clock.start();
+        let mut record = Record::open(&self.state, &self.report)?;
+        let mut places = Places::all(&self.root, desired)?;
+        if record.foreign {
+            places.disown();
+        }
+        let magnum = match &trust.issuer {
+            Issuer::Magnum(access) => Some(self.hands.magnum(access)),
+            Issuer::Given => None,
+        };
+        let (given, signing) = (self.given(desired)?, self.signing(desired)?);
+        let now = self.clock.now();
+        let known = Known {
+            desired,
+            trust,
+            places: &places,
+            record: &record,
+            generation: self.generation,
+            now,
+            given: &given,
+            signing: &signing,
+        };
+        let local = self.is_known(&known).then(|| known.decide(&in_place(desired, &places)).ok()).flatten();
+        let (decision, issuer) = if let Some(decision) = local.filter(Decision::is_all_kept) {
+            (decision, None)
+        } else {
+            let issuer = self.issuers(desired, magnum.as_ref(), left).await?;
+            (known.decide(&issuer)?, Some(issuer))
+        };
+        let tasks: Vec<Task<'_>> = desired
+            .certificates
+            .iter()
+            .zip(&decision.deeds)
+            .filter_map(|(wish, deed)| match deed {
+                Deed::Sign(key) => Some(Task { wish, key: key.clone() }),
+                Deed::Keep(_) | Deed::Take(_) => None,
+            })
+            .collect();
+        let mut signed = BTreeMap::new();
+        if let Some(issuer) = issuer.as_ref().filter(|_| !tasks.is_empty()) {
+            let signers = self.signers(desired, magnum.as_ref(), issuer)?;
+            let left = left.saturating_sub(started.elapsed());
+            signed = self.issue(tasks, trust, &signers, &decision.signers, &mut record, left).await?;
+        }
+        let pairs = pairs(desired, &decision, signed);
+        let now = self.clock.now();
+        for (wish, pair) in &pairs {
+            let origin = if wish.given.is_some() { "given by the parameters" } else { "in place" };
+            let authorities = decision.signers.get(&wish.signer).map(Vec::as_slice).unwrap_or_default();
+            examine(wish, pair, authorities, now, origin)?;
+        }
+        let record = self.record_after(record, desired, &decision, &pairs, issuer.is_some());
+        Ok(self.make_ready(desired, &places, &decision, &pairs, record)?)
+    }
+
+    /// Whether what is in place was compared with the issuer's authorities for this update, and no step of a change of
+    /// authority is due.
+    fn is_known(&self, known: &Known<'_>) -> bool {
+        let step = |turn: Turn| rotation::step(known.record, known.trust.rotation, self.generation, false) == turn.step;
+        matches!(known.trust.issuer, Issuer::Magnum(_))
+            && !self.is_update
+            && known.record.asked == Some(self.generation)
+            && known.record.rotation.is_none_or(step)
+    }
+
+    /// The pairs that the parameters give.
+    fn given(&self, desired: &Desired) -> Result<BTreeMap<String, Pair>> {
+        let mut pairs = BTreeMap::new();
+        for wish in &desired.certificates {
+            let Some(pair) = &wish.given else { continue };
+            let read = |material| given(&self.root, material).map(|text| format!("{}\n", text.trim_end()));
+            let parsed = read(&pair.certificate).and_then(|certificate| Pair::parse(certificate, read(&pair.key)?));
+            pairs.insert(wish.name.clone(), parsed.context(|| format!("certificate {}, given by the parameters", wish.name))?);
+        }
+        Ok(pairs)
+    }
+
+    /// Public keys of the signing keys that are put beside an authority's certificate, by its path.
+    fn signing(&self, desired: &Desired) -> Result<BTreeMap<String, Vec<u8>>> {
+        let mut keys = BTreeMap::new();
+        for authority in desired.authorities.iter().filter(|authority| authority.key_path.is_some()) {
+            if let Some(key) = self.signing_key(authority)? {
+                keys.insert(authority.path.clone(), key.public_key().to_vec());
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Makes the sets ready, beside those in use.
+    fn make_ready(
+        &self,
+        desired: &Desired,
+        places: &Places,
+        decision: &Decision,
+        pairs: &[(&Certificate, Pair)],
+        record: Record,
+    ) -> Result<Prepared> {
+        let mut files = Vec::new();
+        for authority in &desired.authorities {
+            let (path, owner) = (&authority.path, &authority.owner);
+            let bundle = decision.bundles.get(path).map(Vec::as_slice).unwrap_or_default();
+            // The same certificates stay byte for byte, so that nobody is restarted for a comment.
+            let kept = places.authorities.get(path).is_some_and(|there| there.as_slice() == bundle);
+            let text = if kept { self.root.read(Path::new(path), READ_LIMIT)? } else { None };
+            let content = match text {
+                Some(text) => String::from_utf8_lossy(&text).into_owned(),
+                None => bundle.iter().map(X509::to_pem).collect(),
+            };
+            files.push(Wanted { path, content, owner, secret: false });
+            if let (Some(path), Some(key)) = (&authority.key_path, &authority.signing_key) {
+                let content = format!("{}\n", given(&self.root, key)?.trim_end());
+                files.push(Wanted { path, content, owner, secret: true });
+            }
+            // The signing key's own comes first in the bundle.
+            if let (Some(path), Some(first)) = (&authority.signing_path, bundle.first()) {
+                files.push(Wanted { path, content: first.to_pem(), owner, secret: false });
+            }
+        }
+        for (wish, pair) in pairs {
+            files.push(Wanted { path: &wish.path, content: pair.certificate.clone(), owner: &wish.owner, secret: false });
+            files.push(Wanted { path: &wish.key, content: pair.key.clone(), owner: &wish.owner, secret: true });
+        }
+        let mut prepared = Prepared { record: Some(record), ..Prepared::default() };
+        for set in sets::sets(files, &Owners::read(&self.root)?)? {
+            if !set.is_in_place(&self.root)? {
+                prepared.changes.extend(set.changes(&self.root));
+                prepared.sets.push((set.directory.clone(), set.make_ready(&self.root)?));
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// What is to be remembered once all this is in place.
+    fn record_after(
+        &self,
+        mut record: Record,
+        desired: &Desired,
+        decision: &Decision,
+        pairs: &[(&Certificate, Pair)],
+        asked: bool,
+    ) -> Record {
+        let now = self.clock.now();
+        let mut keys = BTreeMap::new();
+        for (wish, pair) in pairs.iter().filter(|(wish, _)| wish.given.is_none()) {
+            let fingerprint = pair.private.fingerprint();
+            let made = record.known(&wish.name, &fingerprint).is_some_and(|key| key.made);
+            keys.insert(wish.name.clone(), vec![KnownKey { fingerprint, made }]);
+        }
+        (record.keys, record.foreign) = (keys, false);
+        if asked {
+            record.asked = Some(self.generation);
+            record.rotation = decision.step.and_then(|step| rotation::turn(&record, step, decision.begins, self.generation, now));
+        }
+        let leaves = pairs.iter().filter_map(|(wish, pair)| Some((wish.name.clone(), pair.chain.first()?)));
+        let authorities = desired.authorities.iter().filter_map(|authority| {
+            Some((look::name_of(authority.signer), look::foremost(decision.bundles.get(&authority.path)?, now)?))
+        });
+        record.told = look::near_ends(leaves.chain(authorities), now);
+        record
+    }
+
+    /// What is remembered now. A change of authority on top of another one is noted before anything of it is in place: cut off,
+    /// it would pass for the next step of the old one. Orders were meant for that.
+    fn note_change(&self, record: Option<&Record>) -> Result<Record> {
+        let mut before = Record::open(&self.state, &self.report)?;
+        let first = |turn: &Turn| turn.step == Rotation::TrustBoth && before.rotation.is_some_and(|old| old != *turn);
+        if let Some(turn) = record.and_then(|record| record.rotation).filter(first) {
+            before.ordered = None;
+            Record { rotation: Some(turn), ..before.clone() }.write(&self.state)?;
+        }
+        Ok(before)
+    }
+
+    /// Stores the record, and tells what changed with it.
+    fn remember(&self, mut record: Record, before: &Record) -> Result<()> {
+        let step = record.rotation.map(|turn| turn.step);
+        // Somebody may have ordered the next one meanwhile.
+        record.ordered = before.ordered.filter(|ordered| step.is_some_and(|step| *ordered > step));
+        if record.rotation != before.rotation {
+            let line = match step {
+                Some(Rotation::TrustBoth) => "a new certificate authority is trusted beside the old one",
+                Some(Rotation::Switch | Rotation::DropOld) => {
+                    "the node's certificates are the new authority's; the old one is trusted yet"
+                }
+                None => "the old certificate authority is no longer trusted",
+            };
+            self.tell(Event::new(Code::AuthorityChanged, line));
+            if let Some(next) = record.next_step() {
+                self.tell(Event::new(Code::RotationWaiting, format!("waiting for the next step: {}", next.as_str())));
+            }
+        }
+        look::tell_near_ends(&record.told, &before.told, &self.report, self.generation);
+        if record == *before { Ok(()) } else { record.write(&self.state) }
+    }
+
+    fn tell(&self, event: Event) {
+        self.report.emit(event.phase(Phase::Certificates).step(CERTIFICATES).generation(self.generation));
+    }
+}
+
+/// The authorities in place, by who signs: what the issuer gave when it was asked last.
+fn in_place(desired: &Desired, places: &Places) -> BTreeMap<Signer, Vec<X509>> {
+    let of = |path: &String| places.authorities.get(path).cloned().unwrap_or_default();
+    desired.authorities.iter().map(|authority| (authority.signer, of(&authority.path))).collect()
+}
+
+/// Each wish with what fulfils it.
+fn pairs<'a>(desired: &'a Desired, decision: &Decision, mut signed: BTreeMap<String, Pair>) -> Vec<(&'a Certificate, Pair)> {
+    let pair = |wish: &Certificate, deed: &Deed, signed: &mut BTreeMap<String, Pair>| match deed {
+        Deed::Keep(pair) | Deed::Take(pair) => Some((**pair).clone()),
+        Deed::Sign(_) => signed.remove(&wish.name),
+    };
+    let wishes = desired.certificates.iter().zip(&decision.deeds);
+    wishes.filter_map(|(wish, deed)| Some((wish, pair(wish, deed, &mut signed)?))).collect()
+}

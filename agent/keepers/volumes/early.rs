@@ -1,0 +1,155 @@
+//! Whether volumes can come into their places at all, before the first file is written: from then on the units of a node that
+//! runs assert the mount, and would not start again without it.
+
+use std::path::Path;
+
+use super::mounting::UNIT_LIMIT;
+use super::{Course, Hands, Outcome, VolumeKeeper, failed, is_mounted, missing, of_volume, passing, pool, refused};
+use crate::converge::Failure;
+use crate::converge::health::carriers;
+use crate::desired::{Content, Desired, DiskName, Volume, VolumeRole};
+use crate::error::Result;
+use crate::report::status::ConditionState;
+use crate::report::{Event, Phase};
+use crate::storage::interlock::{Decision, decide};
+use crate::storage::marker::{Record, State};
+use crate::storage::probe::{Disk, Mount};
+use crate::storage::thin_pool;
+use crate::watch::DeviceNews;
+
+/// Where stores lie, whatever runtime a node has.
+const STORES: [(VolumeRole, &str); 4] = [
+    (VolumeRole::Runtime, "/var/lib/docker"),
+    (VolumeRole::Runtime, "/var/lib/containerd"),
+    (VolumeRole::Runtime, "/var/lib/containers"),
+    (VolumeRole::Etcd, "/var/lib/etcd"),
+];
+
+impl<H: Hands> VolumeKeeper<H> {
+    /// No store is taken off its volume by parameters that leave the volume out: who serves it would go on from an empty
+    /// directory, and Heat, which hears that all is well, deletes the volume.
+    pub(super) fn keep_stores_on_their_volumes(&self, desired: &Desired) -> std::result::Result<(), Failure> {
+        let look = || -> Result<Option<(VolumeRole, Record, bool)>> {
+            for role in [VolumeRole::Runtime, VolumeRole::Etcd] {
+                let Some(record) = self.record_of(role)?.filter(|record| record.state == State::InPlace) else { continue };
+                let of_role = || desired.volumes.iter().filter(|volume| volume.role == role);
+                if of_role().any(|volume| volume.disk.as_str() == record.volume) {
+                    continue;
+                }
+                let (mounts, disks) = (self.probe.read_mounts()?, self.probe.read_disks()?);
+                // What the parameters call by another name is judged by what is on it, as any volume.
+                let named: Vec<&Disk> = of_role().flat_map(|volume| carriers(&disks, &volume.disk)).collect();
+                let kinds = [DiskName::Cinder, DiskName::Link, DiskName::Label].map(|kind| kind(record.volume.clone()));
+                let recorded = kinds.iter().flat_map(|id| carriers(&disks, id));
+                for disk in recorded.filter(|disk| named.iter().all(|one| one.number != disk.number)) {
+                    let is_store = |mount: &Mount| mount.number == disk.number && STORES.contains(&(role, mount.point.as_str()));
+                    let is_pool = role == VolumeRole::Runtime && pool::is_active(&self.probe, disk);
+                    if is_pool || mounts.iter().any(is_store) {
+                        return Ok(Some((role, record, is_pool)));
+                    }
+                }
+            }
+            Ok(None)
+        };
+        let Some((role, record, is_pool)) = look().map_err(|error| failed("look", &error))? else { return Ok(()) };
+        let by_hand = if is_pool {
+            "where its images are not needed, `systemctl stop docker.service docker-thin-pool.service; vgchange --activate n docker`"
+        } else {
+            "stop the unit, move the data and unmount the volume"
+        };
+        let found = format!("the {role} store lies on volume {}, which the parameters do not name any more", record.volume);
+        let failure = refused(Decision::Refuse {
+            found,
+            rule: "a store stays on its volume until it is taken off by hand".to_owned(),
+            remedy: format!("give the volume back in the parameters; or {by_hand}"),
+        });
+        let words = format!("volume {} ({role}): {}", record.volume, failure.cause);
+        let event = Event::new(failure.code, words).phase(Phase::Volume).step(failure.step.clone());
+        self.report.emit(event.cause(failure.cause.clone()).remedy(failure.remedy.clone()));
+        Err(of_volume(role, failure))
+    }
+
+    /// Waits for the disk, where somebody runs who would not start again without it; refuses what could only be refused after
+    /// that was stopped.
+    pub(super) async fn check_place(&self, volume: &Volume, course: &mut Course) -> Outcome<()> {
+        let record = self.record(volume).map_err(|error| failed("record", &error))?;
+        if let Some(record) = &record
+            && self.is_in_place(volume, record).map_err(|error| passing("look", &error))?
+        {
+            return Ok(());
+        }
+        let news = DeviceNews::open();
+        loop {
+            match self.obstacle(volume, record.clone()).await? {
+                None => return Ok(()),
+                Some(Decision::Wait(reason)) if course.left().is_zero() => {
+                    return Err(missing(volume, &reason, course.deadline).into());
+                }
+                Some(Decision::Wait(reason)) => {
+                    if !course.waiting {
+                        self.report.step(&format!("volume {}", volume.role), ConditionState::Waiting, self.clock.now());
+                    }
+                    self.tell_waiting(volume, course, reason);
+                    self.next_look(&news, course).await;
+                }
+                Some(refusal) => return Err(refused(refusal).into()),
+            }
+        }
+    }
+
+    async fn obstacle(&self, volume: &Volume, record: Option<Record>) -> Outcome<Option<Decision>> {
+        if let Some(refusal) = self.in_another_place(volume).map_err(|error| passing("look", &error))? {
+            return Ok(Some(refusal));
+        }
+        if !self.runs_without(volume).await.map_err(|error| passing("look", &error))? {
+            return Ok(None);
+        }
+        let (mut evidence, disk) = self.read_evidence(volume, record).await.map_err(|error| passing("look", &error))?;
+        // What may be gone in seconds is judged when its turn comes.
+        if evidence.disk.busy || evidence.disk.unreadable.is_some() {
+            return Ok(None);
+        }
+        let decision = match decide(volume, &evidence) {
+            // Nobody looks into a file system here: a mount is a change.
+            Decision::Survey(_) => self.judge(volume, disk.as_ref(), &mut evidence).await?,
+            decision => decision,
+        };
+        Ok(Some(decision).filter(|decision| matches!(decision, Decision::Wait(_) | Decision::Refuse { .. })))
+    }
+
+    /// The refusal of a volume that is another store, or one in another form.
+    fn in_another_place(&self, volume: &Volume) -> Result<Option<Decision>> {
+        let (mounts, disks) = (self.probe.read_mounts()?, self.probe.read_disks()?);
+        let [disk] = carriers(&disks, &volume.disk)[..] else { return Ok(None) };
+        // Of a pool nothing is mounted.
+        if volume.content != Content::ThinPool && is_mounted(&mounts, volume, disk) {
+            return Ok(None);
+        }
+        let is_store = |mount: &&Mount| mount.number == disk.number && STORES.iter().any(|(_, place)| *place == mount.point);
+        let place = mounts.iter().find(is_store).map(|mount| mount.point.as_str());
+        let is_pool = volume.content != Content::ThinPool && pool::is_active(&self.probe, disk);
+        Ok(place.or(is_pool.then_some("docker's thin pool")).map(|place| Decision::Refuse {
+            found: format!("it is in use as {place}, and is to be {} at {}", volume.content.kind(), volume.mount_point),
+            rule: "a volume stays in its place and its form; nothing is stopped for a change that cannot follow".to_owned(),
+            remedy: "give CONTAINER_RUNTIME and DOCKER_STORAGE_DRIVER as before; or take this one down by hand and give another"
+                .to_owned(),
+        }))
+    }
+
+    /// Whether a unit of the node runs that does not ask for the volume yet.
+    async fn runs_without(&self, volume: &Volume) -> Result<bool> {
+        let asked = match volume.content {
+            Content::ThinPool => thin_pool::DEVICE.to_owned(),
+            Content::Xfs | Content::Btrfs => format!("AssertPathIsMountPoint={}\n", volume.mount_point),
+        };
+        for unit in &volume.users {
+            let drop_in = format!("/etc/systemd/system/{unit}.d/50-heat-node-agent.conf");
+            // Without one it is as the image has it, and nobody knows of a store yet.
+            let Some(text) = self.root.read(Path::new(&drop_in), UNIT_LIMIT)? else { continue };
+            if !String::from_utf8_lossy(&text).contains(&asked) && self.hands.may_run(unit).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

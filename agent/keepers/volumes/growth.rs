@@ -1,0 +1,168 @@
+//! Lets what is on a disk follow it: whoever extends a Cinder volume wants the room.
+//!
+//! How much of the disk it takes is in the volume's record. Growing cannot be undone, so it is told before it
+//! begins; it can be done twice, so a crash in it costs nothing: the record is written behind it. A growth that fails leaves
+//! a volume that works with its old size. So it fails nothing else, and is tried again ever more seldom.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use super::{Hands, Outcome, VolumeKeeper, event, failed, is_mounted, passing, pool};
+use crate::clock::{Clock, Stopwatch};
+use crate::converge::Failure;
+use crate::converge::health::carriers;
+use crate::desired::{Content, Volume, VolumeRole};
+use crate::error::{Error, Result};
+use crate::report::Code;
+use crate::storage::making;
+use crate::storage::marker::{Record, State};
+use crate::storage::probe::{Disk, size};
+
+/// What a file system may leave free at the end of its disk, in bytes: XFS makes no allocation group smaller than this
+/// (`mkfs.xfs(8)`, agsize).
+const SLACK: u64 = 16 << 20;
+
+/// How long a growth that failed is let alone, at first and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
+
+/// Growths that failed, each with the pause until its next try. It outlives the keepers, each of which looks once.
+#[derive(Debug, Default)]
+pub struct Growths(RefCell<Vec<Tried>>);
+
+#[derive(Debug)]
+struct Tried {
+    role: VolumeRole,
+    /// Of the disk, in bytes. Who extends it further is not held back.
+    size: u64,
+    since: Stopwatch,
+    pause: Duration,
+    failure: Failure,
+}
+
+impl Growths {
+    /// Nothing is held back any more: somebody asks for all of it anew.
+    pub fn forget(&self) {
+        self.0.borrow_mut().clear();
+    }
+
+    /// Why the last try failed, while the next one has to wait.
+    fn held(&self, role: VolumeRole, size: u64) -> Option<Failure> {
+        let tried = self.0.borrow();
+        let last = tried.iter().find(|tried| tried.role == role && tried.size == size)?;
+        (last.since.elapsed() < last.pause).then(|| last.failure.clone())
+    }
+
+    /// A try failed, or begins: until it ends it counts as failed, because it may be cut off.
+    fn failed(&self, role: VolumeRole, size: u64, pause: Duration, failure: Failure, clock: &Clock) {
+        let mut tried = self.0.borrow_mut();
+        tried.retain(|tried| tried.role != role);
+        tried.push(Tried { role, size, since: clock.start(), pause, failure });
+    }
+
+    /// The pause behind a try that begins.
+    fn next_pause(&self, role: VolumeRole, size: u64) -> Duration {
+        let tried = self.0.borrow();
+        let last = tried.iter().find(|tried| tried.role == role && tried.size == size);
+        last.map_or(PAUSES.0, |last| (last.pause * 2).min(PAUSES.1))
+    }
+
+    fn done(&self, role: VolumeRole) {
+        self.0.borrow_mut().retain(|tried| tried.role != role);
+    }
+}
+
+impl<H: Hands> VolumeKeeper<H> {
+    /// Grows what lies on a volume, one of the disks, that was extended while it is in use; true if that was necessary. A look
+    /// at the record, and at most the mount table, where it was not.
+    ///
+    /// # Errors
+    /// If it cannot be looked at, or the program that grows it fails, or failed and is not to be tried again yet.
+    pub async fn grow(&self, volume: &Volume, disks: &[Disk]) -> std::result::Result<bool, Failure> {
+        let record = self.record(volume).map_err(|error| failed("grow", &error))?;
+        match record {
+            Some(record) => self.follow_disk(volume, record, disks).await.map_err(|stopped| stopped.failure),
+            None => Ok(false),
+        }
+    }
+
+    /// The same for a volume that was brought up just now. One that cannot be grown is in its place all the same.
+    pub(super) async fn follow_disk_now(&self, volume: &Volume, record: Record) -> bool {
+        match self.probe.read_disks() {
+            // A failure is told where it happens, and the looks at the node that follow keep it in mind.
+            Ok(disks) => self.follow_disk(volume, record, &disks).await.unwrap_or(false),
+            Err(error) => {
+                self.tell_not_grown(volume, &failed("grow", &error));
+                false
+            }
+        }
+    }
+
+    async fn follow_disk(&self, volume: &Volume, record: Record, disks: &[Disk]) -> Outcome<bool> {
+        let Some((disk, size)) = self.outgrown(volume, &record, disks).map_err(|error| passing("grow", &error))? else {
+            self.growths.done(volume.role);
+            return Ok(false);
+        };
+        if let Some(failure) = self.growths.held(volume.role, size) {
+            return Err(failure.into());
+        }
+        let pause = self.growths.next_pause(volume.role, size);
+        let note = |failure| self.growths.failed(volume.role, size, pause, failure, &self.clock);
+        note(failed("grow", &Error::transient("it was cut off")));
+        match self.try_grow(volume, record, &disk, size).await {
+            Ok(()) => {
+                self.growths.done(volume.role);
+                Ok(true)
+            }
+            Err(stopped) => {
+                note(stopped.failure.clone());
+                self.tell_not_grown(volume, &stopped.failure);
+                Err(stopped)
+            }
+        }
+    }
+
+    fn tell_not_grown(&self, volume: &Volume, failure: &Failure) {
+        let message = format!("volume {} cannot follow its disk: {}", volume.disk, failure.cause);
+        let event = event(Code::VolumeNotGrown, volume, message).step("grow");
+        self.report.emit(event.cause(failure.cause.clone()).remedy(failure.remedy.clone()));
+    }
+
+    async fn try_grow(&self, volume: &Volume, record: Record, disk: &Disk, size: u64) -> Outcome<()> {
+        let started = self.clock.start();
+        let told = |code, words: String| event(code, volume, format!("volume {}: {words}", volume.disk)).step("grow");
+        let smaller = format!("its disk has {} MiB, its {} only {}: it is grown", size >> 20, record.fs_type, record.size >> 20);
+        self.report.emit(told(Code::VolumeGrowing, smaller));
+        let device = disk.node.display().to_string();
+        if volume.content == Content::ThinPool {
+            self.grow_pool(volume, &device).await?;
+        } else {
+            // It is told of what is in place, which is what was checked.
+            let argv = making::growing(&record.fs_type, &volume.mount_point, &device);
+            let command = argv.join(" ");
+            let ran =
+                self.hands.run(&format!("program-grow-{}", volume.role), argv).await.map_err(|error| passing("grow", &error))?;
+            if ran.status != 0 {
+                let error = Error::permanent(format!("{command} {}", ran.complaint()));
+                return Err(failed("grow", &error.remedy(format!("`{command}`; until then the store has its old size"))).into());
+            }
+        }
+        self.write_record(volume, &record.fs_type, &record.fs_uuid, size, State::InPlace, record.what)?;
+        self.report.emit(told(Code::VolumeGrown, format!("its file system has {} MiB", size >> 20)).duration(started.elapsed()));
+        Ok(())
+    }
+
+    /// The disk and its size in bytes, if the file system on it is ours, mounted, and smaller.
+    fn outgrown(&self, volume: &Volume, record: &Record, disks: &[Disk]) -> Result<Option<(Disk, u64)>> {
+        if record.state != State::InPlace || record.cluster != volume.cluster {
+            return Ok(None);
+        }
+        let [disk] = carriers(disks, &volume.disk)[..] else { return Ok(None) };
+        let larger = |disk: &Disk| size(disk).filter(|size| size.saturating_sub(record.size) >= SLACK);
+        let Some(size) = larger(disk) else { return Ok(None) };
+        let in_place = match volume.content {
+            Content::ThinPool => pool::is_active(&self.probe, disk),
+            Content::Xfs | Content::Btrfs => is_mounted(&self.probe.read_mounts()?, volume, disk),
+        };
+        Ok(in_place.then(|| (disk.clone(), size)))
+    }
+}

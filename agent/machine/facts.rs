@@ -1,0 +1,255 @@
+//! What this machine is, as far as a node's files depend on it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use sysinfo::{CpuRefreshKind, Disk, Disks, MemoryRefreshKind, RefreshKind, System};
+
+use crate::files::{READ_LIMIT, Tree};
+use crate::kubernetes::{Facts, MODULES};
+use crate::network::links::ALIAS;
+use crate::network::{FIREWALL, FirewallFile, FirewallTool, Interface, Made, POD_NETWORK, routes};
+
+/// What resolved writes for whoever asks the servers directly.
+const UPSTREAM: &str = "/run/systemd/resolve/resolv.conf";
+/// Where the image's docker.service may lie, the first that is there counting (systemd.unit(5)).
+const DOCKER: [&str; 3] =
+    ["/etc/systemd/system/docker.service", "/usr/lib/systemd/system/docker.service", "/lib/systemd/system/docker.service"];
+/// Release of the running kernel.
+const RELEASE: &str = "/proc/sys/kernel/osrelease";
+/// Where the image's flannel has its settings.
+const FLANNEL: &str = "/etc/sysconfig/flanneld";
+/// What the agent writes for flanneld as a unit, and to keep it off.
+const FLANNELS_DROP_IN: &str = "/etc/systemd/system/flanneld.service.d/50-heat-node-agent.conf";
+/// Steps in which memory is told, in MiB: firmware and kernel take a little more or less from boot to boot, and a node's
+/// files must not change with it.
+const STEP: u64 = 64;
+
+/// Looks at the running machine.
+pub(crate) fn of_machine(root: &Tree) -> Facts {
+    let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything()).with_cpu(CpuRefreshKind::nothing());
+    let system = System::new_with_specifics(kinds).ok();
+    let memory = system.as_ref().map(|system| system.total_memory() / (1024 * 1024) / STEP * STEP);
+    let swap = system.as_ref().map(|system| system.total_swap() / (1024 * 1024));
+    let cpus = system.and_then(|system| u32::try_from(system.cpus().len()).ok());
+    let disks = Disks::new_with_refreshed_list().ok();
+    let on_root = |disks: Disks| disks.iter().find(|disk| disk.mount_point() == Path::new("/")).map(Disk::available_space);
+    // Fedora's docker takes its storage from a variable that docker-storage-setup writes; what stands both there and in daemon.json
+    // makes docker refuse to start.
+    let unit = DOCKER.iter().map(|path| text(root, path)).find(|unit| !unit.is_empty()).unwrap_or_default();
+    let release = text(root, RELEASE).trim().to_owned();
+    Facts {
+        // The file is at the top of the tree only where no controller is left to version 1.
+        unified_cgroups: root.facts(Path::new("/sys/fs/cgroup/cgroup.controllers")).ok().flatten().is_some(),
+        swap,
+        memory: memory.filter(|memory| *memory > 0),
+        cpus: cpus.filter(|cpus| *cpus > 0),
+        disk: disks.and_then(on_root).map(|bytes| bytes / (1024 * 1024)),
+        resolved: root.facts(Path::new(UPSTREAM)).ok().flatten().is_some(),
+        docker_sysconfig: unit.contains("$DOCKER_STORAGE_OPTIONS"),
+        docker_command: command_of(&unit),
+        flannel_prefix: flannel_prefix(&text(root, FLANNEL)),
+        kernel: two_numbers(&release),
+        lacking_modules: lacking_modules(root, &release),
+        made: made(root),
+        interfaces: interfaces(root),
+    }
+}
+
+/// The same machine, with what changes while the agent runs looked at anew.
+pub(crate) fn anew(root: &Tree, machine: Facts) -> Facts {
+    Facts { made: made(root), interfaces: interfaces(root), ..machine }
+}
+
+/// What the agent made for earlier parameters. A file that cannot be read says nothing; its unit says what is wrong with it.
+fn made(root: &Tree) -> Made {
+    let firewall: Option<FirewallFile> = root.read_json(Path::new(FIREWALL)).ok().flatten();
+    let firewalls = firewall.map(|file| file.cleared.into_iter().chain(file.tool)).into_iter().flatten();
+    let is_there = |path: &str| root.facts(Path::new(path)).ok().flatten().is_some();
+    let (firewalls, pod_network) = (firewalls.collect(), is_there(POD_NETWORK));
+    let firewalls: BTreeSet<FirewallTool> = firewalls;
+    Made { firewalls: firewalls.into_iter().collect(), pod_network, flannel: is_there(FLANNELS_DROP_IN) }
+}
+
+/// The interfaces of this machine, from sysfs and the table of routes.
+fn interfaces(root: &Tree) -> Vec<Interface> {
+    const CLASS: &str = "/sys/class/net";
+    let routes = routes::parse(&text(root, "/proc/net/route"));
+    let names = root.list(Path::new(CLASS)).unwrap_or_default();
+    let names = names.into_iter().filter_map(|name| name.into_string().ok());
+    names
+        .map(|name| {
+            let folder = Path::new(CLASS).join(&name);
+            let is_bridge = root.facts_followed(&folder.join("bridge")).ok().flatten().is_some();
+            let own = routes.iter().filter(|route| route.interface == name && route.gateway.is_none() && !route.rejects);
+            Interface {
+                is_bridge,
+                is_ours: is_bridge && text(root, folder.join("ifalias")).trim_end() == ALIAS,
+                has_ports: is_bridge && root.list(&folder.join("brif")).is_ok_and(|ports| !ports.is_empty()),
+                networks: own.map(|route| route.to).collect(),
+                name,
+            }
+        })
+        .collect()
+}
+
+fn text(root: &Tree, path: impl AsRef<Path>) -> String {
+    let bytes = root.read(path.as_ref(), READ_LIMIT).ok().flatten().unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The last command line of a unit file, with its continued lines as one (systemd.syntax(7)).
+fn command_of(unit: &str) -> Option<String> {
+    let mut found = None;
+    let mut lines = unit.lines();
+    while let Some(line) = lines.next() {
+        let Some(command) = line.trim_start().strip_prefix("ExecStart=") else { continue };
+        let mut command = command.trim().to_owned();
+        while let Some(before) = command.strip_suffix('\\') {
+            command = format!("{} {}", before.trim_end(), lines.next().unwrap_or_default().trim());
+        }
+        found = Some(command);
+    }
+    found.filter(|command| !command.is_empty())
+}
+
+/// The key of the image's flannel, by the name of later packages, of the first ones, or among its flags (magnum-node.md 1.6).
+fn flannel_prefix(settings: &str) -> Option<String> {
+    let value = |name: &str| {
+        let line = settings.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='))?;
+        Some(line.trim().trim_matches(['"', '\'']).to_owned())
+    };
+    let flag =
+        || value("FLANNEL_OPTIONS")?.split_whitespace().find_map(|word| Some(word.split_once("-etcd-prefix=")?.1.to_owned()));
+    // What flannel cannot use is no key of its own; the default holds then.
+    let good = |prefix: &String| {
+        prefix.len() > 1
+            && prefix.starts_with('/')
+            && !prefix.ends_with('/')
+            && prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b))
+    };
+    value("FLANNEL_ETCD_PREFIX").or_else(|| value("FLANNEL_ETCD_KEY")).or_else(flag).filter(good)
+}
+
+/// `6.1.0-25-cloud-amd64` → (6, 1).
+fn two_numbers(release: &str) -> Option<(u16, u16)> {
+    let mut parts = release.split(['.', '-', '+']);
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// What the kernel has neither loaded, built in, nor as a file. In a container the modules of the kernel below are not there to be
+/// looked at: then nothing is known to lack.
+fn lacking_modules(root: &Tree, release: &str) -> Vec<&'static str> {
+    if release.is_empty() || release.contains('/') {
+        return Vec::new();
+    }
+    let folder = Path::new("/lib/modules").join(release);
+    let (files, built_in) = (text(root, folder.join("modules.dep")), text(root, folder.join("modules.builtin")));
+    if files.is_empty() || built_in.is_empty() {
+        return Vec::new();
+    }
+    let loaded = text(root, "/proc/modules");
+    let is_file = |list: &str, module: &str| list.lines().any(|line| module_of(line) == module);
+    let is_loaded = |module: &str| loaded.lines().any(|line| line.split(' ').next() == Some(module));
+    let is_there = |module: &str| is_loaded(module) || is_file(&built_in, module) || is_file(&files, module);
+    MODULES.into_iter().filter(|module| !is_there(module)).collect()
+}
+
+/// `kernel/net/netfilter/ipvs/ip_vs.ko.xz: …` → `ip_vs`.
+fn module_of(line: &str) -> String {
+    let path = line.split(':').next().unwrap_or_default();
+    let name = path.rsplit('/').next().unwrap_or_default();
+    name.split('.').next().unwrap_or_default().replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::Attributes;
+
+    #[test]
+    fn the_image_says_dockers_command_and_flannels_key() {
+        for (unit, expected) in [
+            ("[Service]\nExecStart=/usr/sbin/dockerd -H fd:// $DOCKER_OPTS\n", Some("/usr/sbin/dockerd -H fd:// $DOCKER_OPTS")),
+            (
+                "ExecStart=/usr/bin/dockerd-current \\\n          $OPTIONS \\\n  $DOCKER_NETWORK_OPTIONS\nExecReload=x\n",
+                Some("/usr/bin/dockerd-current $OPTIONS $DOCKER_NETWORK_OPTIONS"),
+            ),
+            ("ExecStart=/a\nExecStart=\nExecStart=/b\n", Some("/b")),
+            ("ExecStart=/a \\", Some("/a ")),
+            ("ExecStart=/a\nExecStart=\n", None),
+            ("", None),
+        ] {
+            assert_eq!(command_of(unit).as_deref(), expected, "{unit}");
+        }
+        for (settings, expected) in [
+            (
+                "# Flanneld\nFLANNEL_ETCD=\"http://127.0.0.1:2379\"\nFLANNEL_ETCD_KEY=\"/coreos.com/network\"\n",
+                Some("/coreos.com/network"),
+            ),
+            ("FLANNEL_ETCD_PREFIX=\"/atomic.io/network\"\nFLANNEL_ETCD_KEY=/x\n", Some("/atomic.io/network")),
+            ("FLANNEL_OPTIONS=\"-ip-masq -etcd-prefix=/a/b\"\n", Some("/a/b")),
+            ("#FLANNEL_ETCD_KEY=/a\n", None),
+            ("FLANNEL_ETCD_KEY=\"/a b\"\n", None),
+            ("FLANNEL_ETCD_KEY=\"\"\n", None),
+        ] {
+            assert_eq!(flannel_prefix(settings).as_deref(), expected, "{settings}");
+        }
+    }
+
+    #[test]
+    fn a_module_is_there_loaded_built_in_or_as_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Tree::open(folder.path()).unwrap();
+        let write = |path: &str, text: &str| {
+            let tree = Tree::open_or_create(folder.path().join(path).parent().unwrap(), 0o755).unwrap();
+            tree.write(Path::new(path.rsplit('/').next().unwrap()), text.as_bytes(), Attributes::mode(0o644)).unwrap();
+        };
+        assert!(lacking_modules(&root, "6.1.0").is_empty(), "nothing is known");
+        write("lib/modules/6.1.0/modules.dep", "kernel/net/ip-vs/ip_vs.ko.xz: kernel/x.ko\nkernel/net/ipip.ko:\n");
+        assert!(lacking_modules(&root, "6.1.0").is_empty(), "half of it is known");
+        write("lib/modules/6.1.0/modules.builtin", "kernel/drivers/net/tun.ko\n");
+        write("proc/modules", "vxlan 118784 0 - Live 0x0\nip_vs_rr_x 1 0 - Live 0x0\n");
+        assert_eq!(lacking_modules(&root, "6.1.0"), ["ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_tables", "wireguard"]);
+        assert!(lacking_modules(&root, "../6.1.0").is_empty());
+        assert_eq!((two_numbers("6.1.0-25-cloud"), two_numbers("4.18"), two_numbers("x")), (Some((6, 1)), Some((4, 18)), None));
+    }
+
+    #[test]
+    fn what_the_agent_made_and_whose_interfaces_are_is_read_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Tree::open(folder.path()).unwrap();
+        assert_eq!((made(&root), interfaces(&root)), (Made::default(), vec![]));
+        let write = |path: &str, text: &str| {
+            let tree = Tree::open_or_create(folder.path().join(path).parent().unwrap(), 0o755).unwrap();
+            tree.write(Path::new(path.rsplit('/').next().unwrap()), text.as_bytes(), Attributes::mode(0o644)).unwrap();
+        };
+        write("etc/heat-node-agent/firewall.json", r#"{"tool": "nftables", "open": []}"#);
+        assert_eq!(made(&root).firewalls, [FirewallTool::Nftables]);
+        write("etc/heat-node-agent/firewall.json", r#"{"tool": null, "cleared": ["firewalld", "nftables"], "open": []}"#);
+        write("etc/heat-node-agent/pod-network.json", "{}");
+        let all = made(&root);
+        assert_eq!(all.firewalls, [FirewallTool::Nftables, FirewallTool::Firewalld]);
+        assert!(all.pod_network && !all.flannel);
+
+        // As sysfs has it: a link for each.
+        let devices = "sys/devices/virtual/net";
+        write(&format!("{devices}/kbr0/ifalias"), "heat-node-agent\n");
+        write(&format!("{devices}/kbr0/bridge/bridge_id"), "");
+        write(&format!("{devices}/br0/brif/eth0"), "");
+        write(&format!("{devices}/br0/bridge/bridge_id"), "");
+        write(&format!("{devices}/eth0/ifalias"), "heat-node-agent\n");
+        Tree::open_or_create(&folder.path().join("sys/class/net"), 0o755).unwrap();
+        for name in ["kbr0", "br0", "eth0"] {
+            root.link(&format!("../../devices/virtual/net/{name}"), Path::new(&format!("sys/class/net/{name}"))).unwrap();
+        }
+        write(
+            "proc/net/route",
+            "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\nbr0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\nbr0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\n",
+        );
+        let found: Vec<_> = interfaces(&root);
+        let seen: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.is_bridge, one.is_ours, one.has_ports)).collect();
+        assert_eq!(seen, [("br0", true, false, true), ("eth0", false, false, false), ("kbr0", true, true, false)]);
+        assert_eq!(found[0].networks, ["192.0.2.0/24".parse().unwrap()]);
+    }
+}

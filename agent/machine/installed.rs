@@ -1,0 +1,116 @@
+//! What the node's programs say of their releases, and what is to be made of it: `run` asks before anything is written or stopped,
+//! `plan` to tell whether `run` would begin at all.
+
+use std::path::Path;
+
+use futures_util::future::{LocalBoxFuture, join_all};
+
+use crate::desired::Desired;
+use crate::error::Result;
+use crate::files::{READ_LIMIT, Tree};
+use crate::kubernetes::NodeSpec;
+use crate::kubernetes::checks::installed::{Program, Verdict, command, judge, programs};
+use crate::network::flannel::{Version, version_of};
+use crate::systemd::Systemd;
+
+/// Where systemd looks for a program without a path.
+const PLACES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+/// The rule that a refusal follows.
+pub(crate) const RULE: &str = "a program is given only what its release takes; nothing was written or stopped";
+
+/// Whose programs are asked.
+pub(crate) struct Machine<'a> {
+    pub(crate) root: &'a Tree,
+    pub(crate) systemd: &'a Systemd,
+    pub(crate) spec: &'a NodeSpec,
+    pub(crate) desired: &'a Desired,
+}
+
+/// What `PATH --version` says, on whichever stream it says it.
+pub(crate) type Ask<'a> = dyn Fn(&'static str, String) -> LocalBoxFuture<'a, Result<String>> + 'a;
+
+/// What became of asking.
+#[derive(Default)]
+pub(crate) struct Verdicts {
+    /// The release of flannel, where the node has one and it says so.
+    pub(crate) flanneld: Option<Version>,
+    /// What may be other than meant.
+    pub(crate) odd: Vec<(Program, Verdict)>,
+    /// Why the node is not begun, one after the other; empty where nothing is refused.
+    pub(crate) refused: String,
+    /// What to do about that.
+    pub(crate) remedy: String,
+}
+
+impl Machine<'_> {
+    /// Asks each program. `flanneld`: its release, where it is known already.
+    pub(crate) async fn judge(&self, ask: &Ask<'_>, flanneld: Option<Version>) -> Verdicts {
+        let said = |program: Program| async move {
+            match self.place(&program).await {
+                Ok(Some(path)) => (program, Some(ask(program.name, path).await)),
+                Ok(None) => (program, None),
+                Err(error) => (program, Some(Err(error))),
+            }
+        };
+        let all = join_all(programs(self.spec, self.desired).map(said)).await;
+        let of_flanneld = all.iter().find(|(program, _)| program.name == "flanneld");
+        let of_flanneld = of_flanneld.and_then(|(_, said)| version_of(said.as_ref()?.as_ref().ok()?));
+        let mut verdicts = Verdicts { flanneld: of_flanneld.or(flanneld), ..Verdicts::default() };
+        let (mut refused, mut remedies) = (Vec::new(), Vec::new());
+        for (program, said) in all {
+            let verdict = match said {
+                Some(Ok(said)) => judge(self.spec, self.desired, &program, &said, verdicts.flanneld),
+                Some(Err(error)) => Verdict {
+                    odd: Some(format!("{} does not say its release: {error}", program.name)),
+                    remedy: format!("see whether `{} --version` runs; its flags are not checked", program.name),
+                    ..Verdict::default()
+                },
+                None => continue,
+            };
+            if verdict.odd.is_some() {
+                verdicts.odd.push((program, verdict));
+            } else if !verdict.refused.is_empty() {
+                refused.extend(verdict.refused);
+                remedies.push(verdict.remedy);
+            }
+        }
+        remedies.dedup();
+        (verdicts.refused, verdicts.remedy) = (refused.join("; "), remedies.join("; "));
+        verdicts
+    }
+
+    /// The file that a unit runs: as our drop-in says, else as its unit file does. None where the node has it in no place, or in
+    /// a container.
+    async fn place(&self, program: &Program) -> Result<Option<String>> {
+        let folder = format!("/etc/systemd/system/{}.d/", program.unit);
+        let drop_ins = self.desired.files.iter().filter(|file| file.path.starts_with(&folder));
+        let ours = drop_ins.rev().find(|file| file.content.contains("\nExecStart="));
+        // The unit itself may be one that the parameters bring.
+        let ours = ours.or_else(|| self.desired.file(&format!("/etc/systemd/system/{}", program.unit)));
+        let text = if let Some(file) = ours {
+            file.content.clone()
+        } else {
+            let fragment = self.systemd.unit(program.unit).await?.fragment_path;
+            if fragment.is_empty() {
+                return Ok(None);
+            }
+            let bytes = self.root.read(Path::new(&fragment), READ_LIMIT)?.unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        Ok(command(program, &text).and_then(|command| found(self.root, command)))
+    }
+}
+
+/// The stream on which a program says its release: flanneld takes standard error (seed-systems.md 8a).
+pub(crate) fn release(out: String, err: String) -> String {
+    if version_of(&out).is_some() { out } else { err }
+}
+
+/// The file that systemd takes for the first word of a command line.
+pub(crate) fn found(root: &Tree, command: &str) -> Option<String> {
+    let there = |path: &String| root.facts_followed(Path::new(path)).is_ok_and(|facts| facts.is_some());
+    if command.starts_with('/') {
+        return Some(command.to_owned()).filter(there);
+    }
+    PLACES.iter().map(|place| format!("{place}/{command}")).find(there)
+}
