@@ -6,8 +6,7 @@
 //!                            └───────────── journal ◄─────────────────┴──► report
 //! ```
 //!
-//! A room imports from rooms earlier in this picture and from the shared ones
-//! (`certificates`, `identity`, `openstack`, `systemd`, `metadata`, `desired`, `programs`, `http`, `files`, `budgets`, `clock`, `freshness`, `order`, `error`);
+//! Which room may import which is the map in ARCHITECTURE.md, and `tests/check-layout` holds the code to it;
 //! `report` is told by events; nobody imports `commands`.
 
 pub mod budgets;

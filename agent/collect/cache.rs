@@ -12,7 +12,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::{Code, Event, Report};
-use crate::settings::SourceName;
+use crate::settings::source_name::SourceName;
 
 /// The form of the file; another one is not read.
 const VERSION: u32 = 1;

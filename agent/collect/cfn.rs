@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::http::{self, Request, Response};
 use crate::openstack::aws_signature::{Keys, describe_stack_resource_url};
 use crate::report::text::{escaped, shortened};
-use crate::settings::SourceName;
+use crate::settings::source_name::SourceName;
 
 pub(super) const KEYS: &[&str] =
     &["metadata_url", "access_key_id", "secret_access_key", "stack_name", "path", "ca_certificate", DEPLOYMENT_KEY];

@@ -13,7 +13,7 @@ use crate::http::{Request, Response, redacted};
 use crate::openstack::aws_signature::encode;
 use crate::openstack::keystone::{Credentials, Scope};
 use crate::report::text::{escaped, shortened};
-use crate::settings::SourceName;
+use crate::settings::source_name::SourceName;
 
 pub(super) const KEYS: &[&str] = &[
     "auth_url",

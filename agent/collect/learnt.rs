@@ -14,8 +14,8 @@ use super::source::DEPLOYMENTS;
 use super::source_set::{Origin, Section, SourceSet, keys};
 use crate::error::Error;
 use crate::report::{Code, Event, Phase};
-use crate::settings::SourceName;
 use crate::settings::os_collect_config::OsCollectConfig;
+use crate::settings::source_name::SourceName;
 
 /// Where it is not set for the source, the one for all sources holds.
 pub(super) const DEPLOYMENT_KEY: &str = "deployment_key";

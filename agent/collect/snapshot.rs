@@ -11,7 +11,7 @@ use super::entries::Entries;
 use super::ways::Ways;
 use crate::clock::{Moment, Timestamp};
 use crate::freshness::Freshness;
-use crate::settings::SourceName;
+use crate::settings::source_name::SourceName;
 
 /// The merged metadata and the state of every source.
 #[derive(Clone, Default)]

@@ -21,7 +21,8 @@ use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::report::{Code, Event, Phase, Report};
-use crate::settings::{Settings, SourceName};
+use crate::settings::Settings;
+use crate::settings::source_name::SourceName;
 
 /// The key of the list of deployments, unless the settings name others.
 pub(super) const DEPLOYMENTS: &str = "deployments";

@@ -15,7 +15,7 @@ use crate::error::{Context, Error, Result};
 use crate::http::split;
 use crate::openstack::aws_signature::Keys;
 use crate::openstack::keystone::Credentials;
-use crate::settings::SourceName;
+use crate::settings::source_name::SourceName;
 
 /// Largest set in bytes: it is kept beside the document that it fetched, and no URL or path comes near this.
 const LARGEST: usize = 64 * 1024;

@@ -8,7 +8,7 @@ use super::learnt::Said;
 use super::source_set::{Origin, SourceSet};
 use crate::openstack::aws_signature::Keys;
 use crate::openstack::keystone::{Credentials, Scope};
-use crate::settings::SourceName;
+use crate::settings::source_name::SourceName;
 
 /// The server's own credentials, each with the address that the same document named for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

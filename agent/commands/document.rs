@@ -15,7 +15,8 @@ use crate::kubernetes::parameters::heat_params::{self, HeatParams};
 use crate::metadata::Deployment;
 use crate::process::Options;
 use crate::report::Report;
-use crate::settings::{Settings, SourceName};
+use crate::settings::Settings;
+use crate::settings::source_name::SourceName;
 
 /// The merged metadata with its deployments.
 ///

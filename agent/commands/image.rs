@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::verify::Finding;
+use super::finding::Finding;
 use crate::error::Result;
 use crate::files::{FileKind, Tree};
 use crate::settings::Settings;

@@ -1,8 +1,11 @@
-//! The commands: a file each. Nobody imports this room.
+//! The commands: a file each.
+//!
+//! In: a command line. Out: text for a person or a program, and an exit code. Never: imported by another room.
 
 pub mod apply;
 pub mod certificates;
 pub mod command_line;
+pub(super) mod finding;
 pub mod firewall;
 pub mod hook_run;
 pub mod instance_guard;

@@ -7,9 +7,11 @@ use super::{print, status};
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
 use crate::process::exit;
-use crate::report::status::{ConditionState, NodeStatus};
+use crate::report::condition_state::ConditionState;
+use crate::report::lap::Lap;
+use crate::report::status::NodeStatus;
 use crate::report::text::shortened;
-use crate::report::timeline::{Lap, page, svg};
+use crate::report::timeline::{page, svg};
 use crate::settings::Settings;
 
 /// Where no terminal says how wide it is.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
+use super::finding::Finding;
 use super::{document, image, print};
 use crate::daemon;
 use crate::daemon::leave::leave_of;
@@ -18,20 +19,6 @@ use crate::process::{Options, exit};
 use crate::report::text::{escaped, json_page};
 use crate::report::{Code, Report};
 use crate::settings::{KEYS, Loaded, Warning};
-
-/// One thing that is wrong.
-#[derive(Debug, Default)]
-pub(crate) struct Finding {
-    /// File, source or deployment.
-    pub(crate) place: String,
-    /// Key or parameter; empty where the whole place is meant.
-    pub(crate) key: String,
-    pub(crate) problem: String,
-    pub(crate) rule: String,
-    pub(crate) remedy: String,
-    /// Whether it is only told of: nothing has to be mended.
-    pub(crate) warns: bool,
-}
 
 /// Prints every mistake with key, rule and remedy.
 ///

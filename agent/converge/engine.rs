@@ -26,7 +26,7 @@ use crate::error::{Error, Kind, Result};
 use crate::files::Tree;
 use crate::machine::listeners::{Holder, refused_ports};
 use crate::network::flannel::Version;
-use crate::report::status::ConditionState;
+use crate::report::condition_state::ConditionState;
 use crate::report::text::{escaped, shortened};
 use crate::report::{Code, Event, Phase, Report};
 

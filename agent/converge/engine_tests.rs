@@ -22,7 +22,7 @@ use crate::files::{Attributes, Tree};
 use crate::machine::listeners::Holder;
 use crate::network::flannel::Version;
 use crate::reach::Answer;
-use crate::report::status::ConditionState;
+use crate::report::condition_state::ConditionState;
 use crate::report::{Code, Report};
 use crate::systemd::{Enabled, JobOutcome, UnitState};
 

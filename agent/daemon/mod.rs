@@ -1,4 +1,7 @@
-//! `run [--once]`: the daemon. Wires the rooms together; what it does stands in `agent/mod.rs` beside this.
+//! The daemon: `run [--once]` wires the rooms together.
+//!
+//! In: settings and what the sources say. Out: deployments that ran, a node as it is asked for, signals, a status document. What it
+//! does stands in `agent/`, the node's lane in `node/`. Never: a way of its own to the bus, the network or a disk.
 
 mod agent;
 mod instance;

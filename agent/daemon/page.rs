@@ -16,9 +16,10 @@ use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::keepers::certificates::{Item, Look, Turn, Verdict, next};
 use crate::keepers::volumes::Sight;
+use crate::report::condition_state::ConditionState;
 use crate::report::status::{
-    AgentStatus, BudgetStatus, CertificatesStatus, Condition, ConditionState, DeploymentStatus, IdentityStatus, METADATA,
-    MetadataStatus, NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status, ThinPoolStatus,
+    AgentStatus, BudgetStatus, CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, METADATA, MetadataStatus,
+    NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status, ThinPoolStatus,
 };
 use crate::report::{Code, Phase};
 use crate::settings::Warning;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::budgets::ENTRY_BEFORE;
 use crate::error::Result;
 use crate::files::{Attributes, Tree};
-use crate::report::timeline::Lap;
+use crate::report::lap::Lap;
 use crate::report::{Code, Report};
 
 const FILE: &str = "node.json";

@@ -4,6 +4,7 @@
 //! A `Desired` is data: no clock, disk, bus or network was asked for it.
 
 mod network;
+mod owner;
 mod trust;
 
 use std::collections::BTreeSet;
@@ -11,6 +12,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use network::{EtcdAccess, EtcdMember, FlannelStore, Peer, Peers, PodRoutes};
+pub use owner::Owner;
 pub use trust::{
     Authority, Certificate, ClientIdentity, Issuer, KeyType, MagnumAccess, MagnumUser, Material, Pair, Rotation, Share, Signer,
     Trust,
@@ -57,29 +59,6 @@ impl Desired {
             self.authorities.iter().flat_map(|one| std::iter::once(&one.path).chain(&one.key_path).chain(&one.signing_path));
         let certificates = self.certificates.iter().flat_map(|one| [&one.path, &one.key]);
         authorities.chain(certificates).map(String::as_str).collect()
-    }
-}
-
-/// Owner of a file by name; resolved against the target's own passwd and group files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// User name.
-    pub user: String,
-    /// Group name.
-    pub group: String,
-}
-
-impl Owner {
-    /// `root:root`.
-    #[must_use]
-    pub fn root() -> Self {
-        Self::named("root")
-    }
-
-    /// A user and the group of the same name.
-    #[must_use]
-    pub fn named(name: &str) -> Self {
-        Self { user: name.to_owned(), group: name.to_owned() }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::Owner;
+use super::owner::Owner;
 
 /// Who signs (magnum-node.md 4.1: three authorities from 13.0 on, all with the same subject, so that they never mix).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,7 +2,8 @@
 //! a page for people out.
 
 use super::catalog::Code;
-use super::status::{Condition, ConditionState, DeploymentStatus, NodeStatus, Status};
+use super::condition_state::ConditionState;
+use super::status::{Condition, DeploymentStatus, NodeStatus, Status};
 use super::text::{duration, escaped, shortened};
 use crate::clock::Timestamp;
 

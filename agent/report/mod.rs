@@ -5,11 +5,13 @@
 //! between it and the journal, and what does not fit is counted and said later.
 
 pub mod catalog;
+pub mod condition_state;
 mod console;
 pub mod event;
 pub mod explain;
 mod fold;
 mod journal;
+pub mod lap;
 pub mod notify;
 pub mod status;
 mod steps;
@@ -19,9 +21,10 @@ pub mod timeline;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::Timestamp;
-use status::{Condition, ConditionState};
+use condition_state::ConditionState;
+use lap::Lap;
+use status::Condition;
 use steps::Steps;
-use timeline::Lap;
 
 pub use catalog::Code;
 pub use event::{Event, Phase};

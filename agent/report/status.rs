@@ -4,9 +4,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::condition_state::ConditionState;
 use super::event::Phase;
+use super::lap::Lap;
 use super::text::duration;
-use super::timeline::Lap;
 use crate::clock::Timestamp;
 
 /// Version of the document: raised where a member changes its meaning or goes.
@@ -86,21 +87,6 @@ impl SetAsideStatus {
     pub fn size(&self) -> String {
         format!("{}{} MiB", if self.is_all { "" } else { "more than " }, self.bytes.div_ceil(1024 * 1024))
     }
-}
-
-/// How far a condition is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ConditionState {
-    /// It is met.
-    Ok,
-    /// It is worked on, or tried again.
-    Waiting,
-    /// It is not met, and somebody has to look.
-    Failed,
-    /// It waits for those before it.
-    #[default]
-    Pending,
 }
 
 /// One condition on the way from source to signal.

@@ -9,10 +9,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::catalog::{Code, Priority};
+use super::condition_state::ConditionState;
 use super::event::{Event, Phase};
-use super::status::{Condition, ConditionState};
+use super::lap::Lap;
+use super::status::Condition;
 use super::text::duration;
-use super::timeline::Lap;
 use crate::clock::Timestamp;
 
 /// The steps of the newest run.

@@ -3,26 +3,9 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::status::ConditionState;
+use super::condition_state::ConditionState;
+use super::lap::Lap;
 use super::text::{duration, escaped, shortened};
-
-/// One step of a run. A run's laps are in the order of their beginnings.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Lap {
-    /// `gate etcd`.
-    pub step: String,
-    /// When everything that it needs was there, in milliseconds after the beginning of the run.
-    pub began_ms: u64,
-    /// How long it took; of one that goes on: so far.
-    pub took_ms: u64,
-    /// What it waited for, in the order of their ends: the last one released it.
-    pub after: Vec<String>,
-    /// `ok`: it is done; `failed`: with it the run ended; `waiting`: it goes on, or did when another failed.
-    pub state: ConditionState,
-}
 
 impl Lap {
     /// When it ended.

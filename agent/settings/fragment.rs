@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::SourceName;
+use super::source_name::SourceName;
 
 /// What a value must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@
 
 mod fragment;
 pub mod os_collect_config;
+pub mod source_name;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use crate::error::{Error, Kind, Result};
 use crate::files::{FileKind, Tree};
 use crate::http::Tls;
 use fragment::{Fragment, Mistake};
+use source_name::SourceName;
 
 /// Weakest first (design.md 3, as systemd's own files).
 const DIRECTORIES: [&str; 3] = ["/usr/lib/heat-node-agent", "/run/heat-node-agent", "/etc/heat-node-agent"];
@@ -81,62 +83,6 @@ pub struct Sources {
     pub os_collect_config: PathBuf,
     /// Deadline of one request.
     pub timeout: Duration,
-}
-
-/// A source that this version knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum SourceName {
-    /// What cloud-init or Ignition left at first boot; unauthoritative for deployments.
-    HeatLocal,
-    /// What the operator left in /var/lib/os-collect-config/local-data.
-    Local,
-    /// heat-api-cfn.
-    Cfn,
-    /// heat-api, with a token of Keystone.
-    Heat,
-    /// An object in Swift behind a signed URL.
-    Request,
-    /// The file given by `--metadata`.
-    File,
-}
-
-impl SourceName {
-    /// All, weakest first.
-    pub const ALL: [Self; 6] = [Self::HeatLocal, Self::Local, Self::Cfn, Self::Heat, Self::Request, Self::File];
-
-    /// Those that are asked over the network.
-    pub const REMOTE: [Self; 3] = [Self::Cfn, Self::Heat, Self::Request];
-
-    /// The word in settings, journal and file names.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::HeatLocal => "heat_local",
-            Self::Local => "local",
-            Self::Cfn => "cfn",
-            Self::Heat => "heat",
-            Self::Request => "request",
-            Self::File => "file",
-        }
-    }
-
-    /// Whether its list of deployments is what Heat asks for now; what was left on this machine is as old as its writing.
-    #[must_use]
-    pub fn speaks_for_heat(self) -> bool {
-        !matches!(self, Self::HeatLocal | Self::Local)
-    }
-
-    /// Whether it is asked over the network.
-    #[must_use]
-    pub fn is_remote(self) -> bool {
-        Self::REMOTE.contains(&self)
-    }
-
-    /// The source of this name.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|source| source.as_str() == word)
-    }
 }
 
 /// How deployments are run.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::collect::{Authority, Snapshot};
 use crate::daemon::own::own;
 use crate::deploy::Record;
-use crate::settings::SourceName;
+use crate::settings::source_name::SourceName;
 use crate::signal::View;
 
 /// The outbox' key of a deployment's result.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use super::decide::{Verdict, verdict};
 use super::places::Places;
 use super::record::Record;
-use super::renewal::signed;
+
 use super::sets::{KEY_MODE, PUBLIC_MODE};
 use crate::certificates::judge::{Life, check_authority, life, renewal_due};
 use crate::certificates::x509::X509;
@@ -253,4 +253,10 @@ impl Watcher {
         *self.0.borrow_mut() = Some(judged);
         Ok(look)
     }
+}
+
+/// The certificates that the issuer may sign again: not the authorities, and not what is given.
+pub(super) fn signed<'a>(look: &'a Look, desired: &'a Desired) -> impl Iterator<Item = &'a Item> {
+    let signed = |item: &&Item| desired.certificates.iter().any(|wish| wish.name == item.name && wish.given.is_none());
+    look.items.iter().filter(signed)
 }

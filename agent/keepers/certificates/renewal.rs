@@ -4,6 +4,7 @@
 //! own place of the time that is left ([`Share`]), and never while etcd would lose its quorum by it.
 
 use super::decide::Verdict;
+use super::look::signed;
 use super::look::{Item, Look};
 use crate::certificates::judge::{Flaw, renewal_due};
 use crate::certificates::x509::X509;
@@ -57,12 +58,6 @@ pub fn due(look: &Look, desired: &Desired, now: Timestamp) -> Due {
         };
     }
     due
-}
-
-/// The certificates that the issuer may sign again: not the authorities, and not what is given.
-pub(super) fn signed<'a>(look: &'a Look, desired: &'a Desired) -> impl Iterator<Item = &'a Item> {
-    let signed = |item: &&Item| desired.certificates.iter().any(|wish| wish.name == item.name && wish.given.is_none());
-    look.items.iter().filter(signed)
 }
 
 impl Item {

@@ -9,7 +9,7 @@ use crate::converge::Failure;
 use crate::converge::health::carriers;
 use crate::desired::{Content, Desired, DiskName, Volume, VolumeRole};
 use crate::error::Result;
-use crate::report::status::ConditionState;
+use crate::report::condition_state::ConditionState;
 use crate::report::{Event, Phase};
 use crate::storage::interlock::{Decision, decide};
 use crate::storage::marker::{Record, State};

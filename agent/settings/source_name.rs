@@ -1,0 +1,57 @@
+//! The sources by name.
+
+/// A source that this version knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SourceName {
+    /// What cloud-init or Ignition left at first boot; unauthoritative for deployments.
+    HeatLocal,
+    /// What the operator left in /var/lib/os-collect-config/local-data.
+    Local,
+    /// heat-api-cfn.
+    Cfn,
+    /// heat-api, with a token of Keystone.
+    Heat,
+    /// An object in Swift behind a signed URL.
+    Request,
+    /// The file given by `--metadata`.
+    File,
+}
+
+impl SourceName {
+    /// All, weakest first.
+    pub const ALL: [Self; 6] = [Self::HeatLocal, Self::Local, Self::Cfn, Self::Heat, Self::Request, Self::File];
+
+    /// Those that are asked over the network.
+    pub const REMOTE: [Self; 3] = [Self::Cfn, Self::Heat, Self::Request];
+
+    /// The word in settings, journal and file names.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::HeatLocal => "heat_local",
+            Self::Local => "local",
+            Self::Cfn => "cfn",
+            Self::Heat => "heat",
+            Self::Request => "request",
+            Self::File => "file",
+        }
+    }
+
+    /// Whether its list of deployments is what Heat asks for now; what was left on this machine is as old as its writing.
+    #[must_use]
+    pub fn speaks_for_heat(self) -> bool {
+        !matches!(self, Self::HeatLocal | Self::Local)
+    }
+
+    /// Whether it is asked over the network.
+    #[must_use]
+    pub fn is_remote(self) -> bool {
+        Self::REMOTE.contains(&self)
+    }
+
+    /// The source of this name.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|source| source.as_str() == word)
+    }
+}
