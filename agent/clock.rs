@@ -55,7 +55,7 @@ impl Timestamp {
 pub const BUILT: Timestamp = match option_env!("HNA_BUILD_DATE") {
     Some(text) => match u64::from_str_radix(text, 10) {
         Ok(seconds) => Timestamp(seconds * 1000),
-        Err(_) => panic!("HNA_BUILD_DATE is no number of seconds"),
+        Err(_) => panic!("HNA_BUILD_DATE is not a number of seconds"),
     },
     None => Timestamp(0),
 };

@@ -110,7 +110,7 @@ fn commands(root: &Command) -> String {
         ("/etc/heat-node-agent/agent.toml", "Settings; see heat-node-agent.toml(5)."),
         ("/etc/os-collect-config.conf", "The replaced collector's settings, taken over."),
         ("/var/lib/heat-cfntools/cfn-init-data, /var/lib/cloud/data/cfn-init-data", "The first metadata, from cloud-init."),
-        ("/var/lib/heat-node-agent", "Journal, outbox and caches; mode 0700."),
+        ("/var/lib/heat-node-agent", "Directory for journal, outbox and caches; mode 0700."),
         ("/run/heat-node-agent/status.json", "The state for monitoring, without secrets."),
         ("/var/lib/heat-config/deployed", "The replaced tools' record, honoured and kept up to date."),
     ] {

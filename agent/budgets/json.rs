@@ -37,7 +37,7 @@ impl Unfit {
     #[must_use]
     pub fn over(budget: usize) -> Error {
         Error::permanent(format!("the JSON would take more than {} KiB of memory", budget / 1024))
-            .rule("the agent's memory is bounded, whatever it is given; docs/sources.md has the limits")
+            .rule("the agent limits the size of its input to bound its memory")
             .remedy("list fewer deployments for this server, or fewer inputs")
     }
 }
@@ -166,7 +166,7 @@ impl Meter {
     fn take<E: serde::de::Error>(&self, bytes: usize) -> Result<(), E> {
         let Some(left) = self.left.get().checked_sub(bytes) else {
             self.over.set(true);
-            return Err(E::custom("it takes more memory than it may"));
+            return Err(E::custom("it exceeds its memory limit"));
         };
         self.left.set(left);
         Ok(())

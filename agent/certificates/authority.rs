@@ -37,18 +37,18 @@ impl SigningAuthority {
     /// They do not belong together, or the certificate is no authority's.
     pub fn new(certificate: X509, key: PrivateKey) -> Result<Self> {
         if certificate.public_key != key.public_key() {
-            return Err(Error::permanent(format!("the key is not that of the authority {}", certificate.subject))
-                .remedy("give the certificate and the key of one authority"));
+            return Err(Error::permanent(format!("the key does not belong to the CA {}", certificate.subject))
+                .remedy("provide the certificate and the key of the same CA"));
         }
         judge::check_kind_of_authority(&certificate)
-            .map_err(|flaw| Error::permanent(flaw).context(format!("looking at the authority {}", certificate.subject)))?;
+            .map_err(|flaw| Error::permanent(flaw).context(format!("checking the CA {}", certificate.subject)))?;
         Ok(Self { certificate, key })
     }
 
     /// A new authority (ECDSA P-256, CA:TRUE, keyCertSign and cRLSign), good from `now` less a day on for `life`.
     ///
     /// # Errors
-    /// If the system gives no random numbers; a name that no certificate can carry.
+    /// If the kernel provides no random numbers; a name that no certificate can carry.
     pub fn create(common_name: &str, now: Timestamp, life: Duration) -> Result<Self> {
         Self::self_signed(common_name, PrivateKey::generate()?, now, life)
     }
@@ -74,7 +74,7 @@ impl SigningAuthority {
     pub fn sign(&self, wish: &Certificate, key: &PrivateKey, now: Timestamp, life: Duration) -> Result<String> {
         let authority = &self.certificate;
         judge::check_authority(authority, now)
-            .map_err(|flaw| Error::permanent(flaw).context(format!("signing by the authority {}", authority.subject)))?;
+            .map_err(|flaw| Error::permanent(flaw).context(format!("signing with the CA {}", authority.subject)))?;
         let identifier = authority.key_identifier.clone().unwrap_or_else(|| key_identifier(&self.key));
         let extensions = [
             extensions(wish, key, true)?,
@@ -123,7 +123,7 @@ fn serial_number() -> Result<[u8; 16]> {
     let mut serial = [0; 16];
     SystemRandom::new()
         .fill(&mut serial)
-        .map_err(|_| Error::transient("the system gives no random numbers").context("making a certificate"))?;
+        .map_err(|_| Error::transient("the kernel provides no random numbers").context("creating a certificate"))?;
     if let Some(first) = serial.first_mut() {
         *first = *first & 0x7f | 0x40;
     }
@@ -235,7 +235,7 @@ mod tests {
         let leaf = signed(&one, &other.key, YEAR).unwrap();
         assert!(SigningAuthority::new(one.certificate.clone(), one.key).is_ok());
         assert!(
-            SigningAuthority::new(one.certificate, other.key.clone()).unwrap_err().cause().contains("not that of the authority")
+            SigningAuthority::new(one.certificate, other.key.clone()).unwrap_err().cause().contains("does not belong to the CA")
         );
         assert!(SigningAuthority::new(leaf, other.key).unwrap_err().cause().contains("CA:TRUE"));
     }

@@ -30,7 +30,7 @@ pub enum Flaw {
         found: String,
     },
     /// The authority that signed it cannot be used.
-    #[error("it is signed by an authority that cannot be used: {0}")]
+    #[error("it is signed by a CA that cannot be used: {0}")]
     Authority(Box<Flaw>),
     /// Signed in a way, or with a content, that is not accepted.
     #[error("it cannot be verified: {0}")]
@@ -47,10 +47,10 @@ pub enum Flaw {
     #[error("it does not name {0}")]
     MissingName(String),
     /// It is not good for what it is for: `client`, `server`.
-    #[error("it is not good for a {0}")]
+    #[error("it is not valid for a {0}")]
     WrongUsage(&'static str),
     /// The key is another one's.
-    #[error("the key is not the one that it was made for")]
+    #[error("the key does not match the certificate")]
     ForeignKey,
     /// An authority is wanted, and it is none; or the other way round.
     #[error("{0}")]
@@ -96,7 +96,7 @@ pub fn check(wish: &Certificate, chain: &[X509], key: &PrivateKey, authorities: 
         return Err(Flaw::ForeignKey);
     }
     if leaf.is_authority {
-        return Err(Flaw::WrongKind("it is an authority's certificate, not a node's"));
+        return Err(Flaw::WrongKind("it is a CA certificate, not a node's"));
     }
     chain.iter().try_for_each(|certificate| check_time(certificate, now))?;
     let authority = signer(chain, authorities)?;
@@ -143,7 +143,7 @@ pub fn signer<'a>(chain: &[X509], authorities: &'a [X509]) -> Result<&'a X509, F
 /// Checks that a certificate is an authority's that may sign others (RFC 5280, 4.2.1.3, 4.2.1.9).
 pub(super) fn check_kind_of_authority(certificate: &X509) -> Result<(), Flaw> {
     if !certificate.is_authority {
-        return Err(Flaw::WrongKind("it is no authority's certificate: it lacks basicConstraints CA:TRUE"));
+        return Err(Flaw::WrongKind("it is not a CA certificate: it lacks basicConstraints CA:TRUE"));
     }
     if certificate.key_usage.is_some_and(|usage| usage & KEY_CERT_SIGN == 0) {
         return Err(Flaw::WrongKind("it may not sign certificates: its keyUsage lacks keyCertSign"));
@@ -222,14 +222,14 @@ fn verify(chain: &[X509], authority: &X509, purpose: Purpose) -> Result<(), webp
 
 fn unverifiable(error: &webpki::Error) -> Flaw {
     Flaw::Unverifiable(match error {
-        webpki::Error::UnsupportedCriticalExtension => "it has a critical extension that is not known".into(),
+        webpki::Error::UnsupportedCriticalExtension => "it has an unknown critical extension".into(),
         webpki::Error::UnsupportedSignatureAlgorithmContext(_) => {
-            "its signature is not by SHA-2 with RSA, or with ECDSA on P-256 or P-384".into()
+            "its signature does not use SHA-2 with RSA, or with ECDSA on P-256 or P-384".into()
         }
-        webpki::Error::EndEntityUsedAsCa => "one between it and the authority is no authority's".into(),
-        webpki::Error::PathLenConstraintViolated => "there are more authorities between than its authority allows".into(),
-        webpki::Error::NameConstraintViolation => "its authority may not sign for its names".into(),
-        webpki::Error::UnsupportedCertVersion => "it is not of version 3 of X.509".into(),
+        webpki::Error::EndEntityUsedAsCa => "an intermediate certificate is not a CA certificate".into(),
+        webpki::Error::PathLenConstraintViolated => "there are more intermediate CAs than its CA allows".into(),
+        webpki::Error::NameConstraintViolation => "its CA's name constraints do not allow its names".into(),
+        webpki::Error::UnsupportedCertVersion => "it is not an X.509 version 3 certificate".into(),
         // webpki's own word.
         other => other.to_string().into(),
     })
@@ -242,11 +242,11 @@ fn wrong_authority(chain: &[X509], authorities: &[X509]) -> Flaw {
     let issuer = last.map(|last| last.issuer.to_string()).unwrap_or_default();
     let shown: Vec<_> = authorities
         .iter()
-        .map(|authority| format!("the authority {} (SHA-256 {:.16})", authority.subject, authority.fingerprint()))
+        .map(|authority| format!("the CA {} (SHA-256 {:.16})", authority.subject, authority.fingerprint()))
         .collect();
     Flaw::WrongAuthority {
-        expected: if shown.is_empty() { "any authority that is known".into() } else { shown.join(" or ") },
-        found: if namesake { format!("another one of the name {issuer}") } else { issuer },
+        expected: if shown.is_empty() { "any known CA".into() } else { shown.join(" or ") },
+        found: if namesake { format!("a different CA named {issuer}") } else { issuer },
     }
 }
 
@@ -351,7 +351,7 @@ mod tests {
             (
                 "an authority",
                 |p| p.is_ca = IsCa::Ca(BasicConstraints::Unconstrained),
-                Err(Flaw::WrongKind("it is an authority's certificate, not a node's")),
+                Err(Flaw::WrongKind("it is a CA certificate, not a node's")),
             ),
             ("for clients only", |p| p.extended_key_usages.truncate(1), Err(Flaw::WrongUsage("server"))),
             (
@@ -394,7 +394,7 @@ mod tests {
                     unknown.set_criticality(true);
                     p.custom_extensions.push(unknown);
                 },
-                Err(Flaw::Unverifiable("it has a critical extension that is not known".into())),
+                Err(Flaw::Unverifiable("it has an unknown critical extension".into())),
             ),
         ];
         for (case, change, verdict) in cases {
@@ -432,7 +432,7 @@ mod tests {
             let flaw = check(&wish(), &chain, &key, std::slice::from_ref(wrong), NOW).unwrap_err();
             let fingerprint = wrong.fingerprint();
             let shown = format!(
-                "it is not signed by the authority CN=cluster (SHA-256 {}), but by another one of the name CN=cluster",
+                "it is not signed by the CA CN=cluster (SHA-256 {}), but by a different CA named CN=cluster",
                 &fingerprint[..16]
             );
             assert_eq!(flaw.to_string(), shown);
@@ -448,7 +448,7 @@ mod tests {
         let key = new_key();
         for (constraint, verdict) in [
             (IsCa::Ca(BasicConstraints::Constrained(0)), Ok(())),
-            (IsCa::ExplicitNoCa, Err(Flaw::Unverifiable("one between it and the authority is no authority's".into()))),
+            (IsCa::ExplicitNoCa, Err(Flaw::Unverifiable("an intermediate certificate is not a CA certificate".into()))),
         ] {
             let mut params = params();
             params.distinguished_name.push(DnType::CommonName, "between");
@@ -468,7 +468,7 @@ mod tests {
         let expired = Flaw::Expired(Timestamp(NOW.0 - 43_200_000));
         let cases: [(Change, Flaw); 3] = [
             (|p| p.not_after = date_time_ymd(2026, 3, 1), expired),
-            (|p| p.is_ca = IsCa::NoCa, Flaw::WrongKind("it is no authority's certificate: it lacks basicConstraints CA:TRUE")),
+            (|p| p.is_ca = IsCa::NoCa, Flaw::WrongKind("it is not a CA certificate: it lacks basicConstraints CA:TRUE")),
             (
                 |p| p.key_usages = vec![KeyUsagePurpose::DigitalSignature],
                 Flaw::WrongKind("it may not sign certificates: its keyUsage lacks keyCertSign"),

@@ -52,11 +52,11 @@ impl PrivateKey {
     /// A new ECDSA key on P-256.
     ///
     /// # Errors
-    /// If the system gives no random numbers.
+    /// If the kernel provides no random numbers.
     pub fn generate() -> Result<Self> {
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new())
-            .map_err(|_| Error::transient("the system gives no random numbers").context("making a key"))?;
-        let sec1 = sec1_of(pkcs8.as_ref()).ok_or_else(|| Error::permanent("the new key is not as RFC 5958 has it"))?;
+            .map_err(|_| Error::transient("the kernel provides no random numbers").context("generating a key"))?;
+        let sec1 = sec1_of(pkcs8.as_ref()).ok_or_else(|| Error::permanent("the new key does not have the form of RFC 5958"))?;
         Self::from_pem(&pem::write("EC PRIVATE KEY", &sec1))
     }
 
@@ -68,19 +68,19 @@ impl PrivateKey {
     pub fn from_pem(text: &str) -> Result<Self> {
         // Before it is read: the lines about the cipher are no base64.
         if text.contains("ENCRYPTED") {
-            return Err(Error::permanent("the key is encrypted, and nobody is there to type its passphrase")
-                .remedy("give it without a passphrase: openssl pkey -in KEY"));
+            return Err(Error::permanent("the key is encrypted; a passphrase cannot be entered")
+                .remedy("provide it without a passphrase: openssl pkey -in KEY"));
         }
         let key = pem::read(text)?.into_iter().find_map(|(kind, der)| PrivateKeyDer::from_pem(kind, der));
         let key = key.ok_or_else(|| {
-            Error::permanent("there is no private key in it")
+            Error::permanent("it contains no private key")
                 .rule("PEM: RFC 7468")
-                .remedy("give a text that has a line BEGIN PRIVATE KEY, BEGIN EC PRIVATE KEY or BEGIN RSA PRIVATE KEY")
+                .remedy("provide PEM text with a line BEGIN PRIVATE KEY, BEGIN EC PRIVATE KEY or BEGIN RSA PRIVATE KEY")
         })?;
         let (public, signer, algorithm) = supported(&key).ok_or_else(|| {
-            Error::permanent("the key is damaged, or of a kind that is not supported")
+            Error::permanent("the key is damaged, or of an unsupported type")
                 .rule("ECDSA on P-256 or P-384, or RSA of 2048 to 4096 bits")
-                .remedy("give another key: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256")
+                .remedy("provide another key: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256")
         })?;
         Ok(Self { pem: text.to_owned(), public, signer, algorithm })
     }
@@ -140,7 +140,7 @@ impl PrivateKey {
     /// request (RFC 2986, 4.2).
     ///
     /// # Errors
-    /// If the system gives no random numbers.
+    /// If the kernel provides no random numbers.
     pub(super) fn sign(&self, said: &[u8]) -> Result<Vec<u8>> {
         let signature = self.signer.sign(said).map_err(|cause| Error::transient(cause).context("signing"))?;
         Ok(element(SEQUENCE, &[said, &self.signature_algorithm(), &bit_string(&signature)]))
@@ -154,9 +154,9 @@ impl PrivateKey {
 pub fn public_matches(public_pem: &str, private: &PrivateKey) -> Result<bool> {
     let public = pem::read(public_pem)?.into_iter().find(|(kind, _)| *kind == SectionKind::PublicKey);
     let (_, public) = public.ok_or_else(|| {
-        Error::permanent("there is no public key in it")
+        Error::permanent("it contains no public key")
             .rule("PEM: RFC 7468, 13")
-            .remedy("give a text that has a line BEGIN PUBLIC KEY: openssl pkey -in KEY -pubout")
+            .remedy("provide PEM text with a line BEGIN PUBLIC KEY: openssl pkey -in KEY -pubout")
     })?;
     Ok(public == private.public_key())
 }
@@ -237,10 +237,10 @@ mod tests {
         let key = PrivateKey::generate().unwrap();
         let cut = key.to_pem().get(..120).unwrap();
         for (text, cause) in [
-            ("", "there is no private key"),
-            (key.public_pem().as_str(), "there is no private key"),
-            (cut, "cut off"),
-            (&key.to_pem().replace("MHc", "M!c"), "not base64"),
+            ("", "no private key"),
+            (key.public_pem().as_str(), "no private key"),
+            (cut, "truncated"),
+            (&key.to_pem().replace("MHc", "M!c"), "not valid base64"),
             (&key.to_pem().replace("MHc", "MHd"), "damaged"),
             (&key.to_pem().replace("EC PRIVATE", "RSA PRIVATE"), "not supported"),
             (&rcgen_key(&rcgen::PKCS_ED25519), "not supported"),

@@ -15,7 +15,7 @@ const LINE: usize = 64;
 /// Cut off or damaged, or holding something of another kind than those that are known: without any part of the text.
 pub(super) fn read(text: &str) -> Result<Vec<(SectionKind, Vec<u8>)>> {
     <(SectionKind, Vec<u8>)>::pem_slice_iter(text.as_bytes()).collect::<std::result::Result<Vec<_>, _>>().map_err(|damage| {
-        Error::permanent(cause(&damage)).rule("PEM: RFC 7468").remedy("give the whole text, with its line ends")
+        Error::permanent(cause(&damage)).rule("PEM: RFC 7468").remedy("provide the complete text, with its line breaks")
     })
 }
 
@@ -26,10 +26,10 @@ pub(super) fn count(text: &str) -> usize {
 
 fn cause(damage: &Damage) -> &'static str {
     match damage {
-        Damage::MissingSectionEnd { .. } => "the text is cut off: its END line is missing",
-        Damage::Base64Decode(_) => "the text is damaged: it is not base64",
+        Damage::MissingSectionEnd { .. } => "the text is truncated: its END line is missing",
+        Damage::Base64Decode(_) => "the text is damaged: it is not valid base64",
         Damage::SectionTooLarge => "the text is too long",
-        _ => "the text is damaged: it is not PEM",
+        _ => "the text is damaged: it is not valid PEM",
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn subject(common_name: &str, organisations: &[String]) -> Result<Vec
     let mut attributes = Vec::new();
     for (id, value) in organisations.chain([(oid::COMMON_NAME, common_name)]) {
         if value.is_empty() || value.chars().any(char::is_control) {
-            return Err(cannot(value).rule("a subject has neither empty values nor control characters: RFC 5280, 4.1.2.4"));
+            return Err(cannot(value).rule("a subject must not have empty values or control characters: RFC 5280, 4.1.2.4"));
         }
         let attribute = element(SEQUENCE, &[&element(OBJECT_IDENTIFIER, &[id]), &element(UTF8_STRING, &[value.as_bytes()])]);
         attributes.extend(element(SET, &[&attribute]));
@@ -96,7 +96,7 @@ pub(super) fn extension(id: &[u8], critical: bool, value: &[u8]) -> Vec<u8> {
 }
 
 fn cannot(name: &str) -> Error {
-    Error::permanent(format!("no certificate can carry the name {name:?}"))
+    Error::permanent(format!("no certificate can have the name {name:?}"))
 }
 
 #[cfg(test)]

@@ -78,10 +78,10 @@ impl X509 {
         let parts = pem::read(text)?;
         if parts.is_empty() || parts.len() != pem::count(text) || parts.iter().any(|(kind, _)| *kind != SectionKind::Certificate)
         {
-            let cause = if pem::count(text) == 0 { "there is no certificate in it" } else { "it holds more than certificates" };
+            let cause = if pem::count(text) == 0 { "it contains no certificate" } else { "it contains more than certificates" };
             return Err(Error::permanent(cause)
                 .rule("PEM: RFC 7468, 5")
-                .remedy("give one or more texts from a line BEGIN CERTIFICATE to a line END CERTIFICATE"));
+                .remedy("provide one or more PEM blocks, each from BEGIN CERTIFICATE to END CERTIFICATE"));
         }
         parts.into_iter().map(|(_, der)| Self::from_der(der)).collect()
     }
@@ -93,7 +93,7 @@ impl X509 {
     pub(super) fn from_der(der: Vec<u8>) -> Result<Self> {
         read(&der)
             .map(|certificate| Self { der, ..certificate })
-            .ok_or_else(|| Error::permanent("it is damaged: it is not an X.509 certificate").rule("RFC 5280, 4.1"))
+            .ok_or_else(|| Error::permanent("it is damaged: it is not a valid X.509 certificate").rule("RFC 5280, 4.1"))
     }
 
     /// As PEM, with a line end after it.
@@ -307,11 +307,11 @@ mod tests {
             ("ca.crt".into(), "no certificate"),
             (leaf.to_pem() + key.to_pem(), "more than certificates"),
             (leaf.to_pem() + &pem::write("TRUSTED CERTIFICATE", &leaf.der), "more than certificates"),
-            (leaf.to_pem()[..300].into(), "cut off"),
-            (leaf.to_pem().replace("MII", "M*I"), "not base64"),
-            (pem::write("CERTIFICATE", &leaf.der[..leaf.der.len() - 1]), "not an X.509"),
-            (pem::write("CERTIFICATE", &[&*leaf.der, &[5, 0]].concat()), "not an X.509"),
-            (pem::write("CERTIFICATE", &leaf.public_key), "not an X.509"),
+            (leaf.to_pem()[..300].into(), "truncated"),
+            (leaf.to_pem().replace("MII", "M*I"), "not valid base64"),
+            (pem::write("CERTIFICATE", &leaf.der[..leaf.der.len() - 1]), "not a valid X.509"),
+            (pem::write("CERTIFICATE", &[&*leaf.der, &[5, 0]].concat()), "not a valid X.509"),
+            (pem::write("CERTIFICATE", &leaf.public_key), "not a valid X.509"),
         ] {
             let error = X509::all_from_pem(&text).unwrap_err();
             assert!(error.cause().contains(cause) && error.broken_rule().is_some(), "{error:?}");

@@ -42,7 +42,7 @@ pub(super) fn load(state: &Tree, source: SourceName, report: &Report) -> Option<
     let path = path(source);
     let usable = state.read_state::<Cached>(&path, report, Code::StatePutAside).and_then(|cached| match cached {
         Some(cached) if cached.version != VERSION => {
-            let wrong = Error::permanent(format!("version {}, wanted {VERSION}", cached.version));
+            let wrong = Error::permanent(format!("version {}, expected {VERSION}", cached.version));
             state.put_aside(&path, report, Code::StatePutAside, &wrong).map(|()| None)
         }
         other => Ok(other),

@@ -42,9 +42,12 @@ impl Endpoint {
         let [metadata_url, access, secret, stack, _] = section.complete(SourceName::Cfn, NEEDED)?.map(str::to_owned);
         let paths = section.all("path").to_vec();
         if let Some(path) = paths.iter().find(|path| path.split('.').any(str::is_empty) || !path.contains('.')) {
-            return Err(Error::permanent(format!("path {} of cfn is not Resource.Metadata", escaped(&shortened(path, 80))))
-                .rule("heat-protocol.md 2.3")
-                .remedy("correct [cfn] in os-collect-config.conf, or the os-collect-config metadata of the server"));
+            return Err(Error::permanent(format!(
+                "cfn path {} is not of the form RESOURCE.Metadata",
+                escaped(&shortened(path, 80))
+            ))
+            .rule("os-collect-config's [cfn] path is LOGICAL_RESOURCE.Metadata[.KEY]")
+            .remedy("correct [cfn] in os-collect-config.conf, or the os-collect-config metadata of the server"));
         }
         let ca = section.get("ca_certificate").map(str::to_owned);
         Ok(Some(Self { metadata_url, keys: Keys { access, secret }, stack, paths, ca }))
@@ -103,20 +106,22 @@ impl Endpoint {
         let remedy = match (response.status, code.as_str()) {
             (400, "InvalidParameterValue") => {
                 format!(
-                    "the stack {} or its resource {resource} is gone: check `openstack stack show`; a server of a deleted stack can be deleted too",
+                    "the stack {} or its resource {resource} does not exist any more: check `openstack stack show`; if the stack was deleted, this server can be deleted too",
                     self.stack
                 )
             }
             (400, "IncompleteSignature") | (403, "MissingAuthenticationToken") => {
-                "a proxy in between may change the URL: reach Heat's CloudFormation API directly".to_owned()
+                "a proxy may be changing the URL: connect to Heat's CloudFormation API directly".to_owned()
             }
             (401 | 403, _) => format!(
                 "the server's keys were revoked, or the stack was deleted or suspended, or path names a resource other than this server ({resource}): \
                  update the stack, or correct [cfn] in os-collect-config.conf"
             ),
             (404, _) => "metadata_url does not lead to Heat's CloudFormation API (http://HOST:8000/v1/): correct it".to_owned(),
-            (500, _) => "look at the log of heat-api-cfn; Heat also answers so to an access key that no longer exists".to_owned(),
-            (502..=504 | 429, _) => "Heat's API or the balancer before it is overloaded or down; it is tried again".to_owned(),
+            (500, _) => {
+                "check the log of heat-api-cfn; Heat also answers this way to an access key that no longer exists".to_owned()
+            }
+            (502..=504 | 429, _) => "Heat's API or its load balancer is overloaded or down; the agent retries".to_owned(),
             _ => "check that metadata_url leads to Heat's CloudFormation API".to_owned(),
         };
         refusal(response, "Heat", &said.join(": "), remedy)
@@ -129,8 +134,8 @@ fn metadata(body: &[u8], path: &str) -> Result<Map<String, Value>> {
     let detail = answer
         .pointer_mut("/DescribeStackResourceResponse/DescribeStackResourceResult/StackResourceDetail")
         .ok_or_else(|| {
-            Error::permanent("the answer is not that of DescribeStackResource")
-                .rule("heat-protocol.md 2.3")
+            Error::permanent("the answer is not a DescribeStackResource response")
+                .rule("the answer of DescribeStackResource has the resource\'s Metadata")
                 .remedy("check that metadata_url leads to Heat's CloudFormation API")
         })?;
     let mut keys = path.split('.').skip(1);
@@ -194,14 +199,14 @@ mod tests {
         }
         for (body, path, words) in [
             (answer(json!("")), "s.Metadata", "the document is empty"),
-            (answer(json!(null)), "s.Metadata", "is null, wanted an object"),
+            (answer(json!(null)), "s.Metadata", "is null, not an object"),
             (answer(json!([1])), "s.Metadata", "is a list"),
             (answer(object.clone()), "s.Metadata.none", "has no none"),
             (answer(object.clone()), "s.Metadata.sub.l.0", "has no 0"),
             (answer(object.clone()), "s.Description", "has no Description"),
-            ("{}".to_owned(), "s.Metadata", "not that of DescribeStackResource"),
-            (" <DescribeStackResourceResponse/>".to_owned(), "s.Metadata", "is XML, wanted JSON"),
-            ("7".to_owned(), "s.Metadata", "not that of DescribeStackResource"),
+            ("{}".to_owned(), "s.Metadata", "not a DescribeStackResource response"),
+            (" <DescribeStackResourceResponse/>".to_owned(), "s.Metadata", "is XML, not JSON"),
+            ("7".to_owned(), "s.Metadata", "not a DescribeStackResource response"),
         ] {
             let error = metadata(body.as_bytes(), path).unwrap_err();
             assert!(error.to_string().contains(words), "{error}");

@@ -84,9 +84,9 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
 
 fn parse_within(bytes: &[u8], budget: usize) -> Result<Value> {
     if let Some(what) = other_than_json(bytes) {
-        return Err(Error::permanent(format!("the document is {what}, wanted JSON")).rule("RFC 8259").remedy(
-            "if it comes over the network, check that the address leads to Heat itself and that no proxy answers in its place",
-        ));
+        return Err(Error::permanent(format!("the document is {what}, not JSON"))
+            .rule("RFC 8259")
+            .remedy("if it was fetched over the network, check that the address leads to Heat itself and not to a proxy"));
     }
     json::value(bytes, budget).or_else(|unfit| parse_large(bytes, budget, &unfit).ok_or(unfit)).map_err(|unfit| {
         let json::Unfit::Json(error) = unfit else { return json::Unfit::over(budget) };
@@ -149,7 +149,7 @@ fn other_than_json(bytes: &[u8]) -> Option<&'static str> {
 
 /// The word for an error about a value of the wrong kind.
 pub(super) fn not_an_object(kind: &str) -> Error {
-    Error::permanent(format!("the metadata is {kind}, wanted an object")).rule("heat-protocol.md 3.1")
+    Error::permanent(format!("the metadata is {kind}, not an object")).rule("a server's metadata is a JSON object")
 }
 
 /// What a value is.
@@ -158,7 +158,7 @@ pub(super) fn kind(value: &Value) -> &'static str {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
         Value::Number(_) => "a number",
-        Value::String(_) => "a text",
+        Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
     }
@@ -170,7 +170,7 @@ pub(super) fn oddities(document: &Map<String, Value>, deployment_keys: &[String]
     let mut odd = Vec::new();
     for (key, good, wanted) in lists.chain([("os-collect-config", Value::is_object as fn(&Value) -> bool, "an object")]) {
         if let Some(value) = document.get(key).filter(|value| !value.is_null() && !good(value)) {
-            odd.push(format!("{key} is {}, wanted {wanted}; it is ignored", kind(value)));
+            odd.push(format!("{key} is {}, not {wanted}; it is ignored", kind(value)));
         }
     }
     odd
@@ -184,11 +184,11 @@ mod tests {
     fn what_is_no_object_is_named() {
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         for (text, words) in [
-            ("", "is empty, wanted JSON"),
+            ("", "is empty, not JSON"),
             ("{", "ends too early"),
             ("{\"hush\" 1}", "is broken at line 1 column 9"),
-            ("[]", "is a list, wanted an object"),
-            ("null", "is null, wanted an object"),
+            ("[]", "is a list, not an object"),
+            ("null", "is null, not an object"),
             (deep.as_str(), "nested too deeply"),
             ("{\"a\": \"\u{0}\"}", "is broken at line 1"),
         ] {

@@ -94,6 +94,6 @@ impl Endpoint {
 pub(super) fn refusal(response: &Response, who: &str, said: &str, remedy: impl std::fmt::Display) -> Error {
     let status = response.status;
     let kind = if (400..500).contains(&status) && status != 408 && status != 429 { Kind::Permanent } else { Kind::Transient };
-    let said = if said.is_empty() { "nothing more" } else { said };
+    let said = if said.is_empty() { "no details" } else { said };
     Error::new(kind, format!("{who} answered {status} {said}")).remedy(remedy).retry_after(response.retry_after())
 }

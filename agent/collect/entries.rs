@@ -36,11 +36,11 @@ impl Entries {
     pub fn new(list: Vec<Value>) -> Result<Self> {
         let over = |what: String| {
             Error::permanent(what)
-                .rule("the agent's memory is bounded, whatever it is given; docs/sources.md has the limits")
+                .rule("the agent limits the size of its input to bound its memory")
                 .remedy("list fewer deployments for this server, or shorter ones")
         };
         if list.len() > DEPLOYMENTS {
-            return Err(over(format!("the document lists {} deployments, at most {DEPLOYMENTS} are taken", list.len())));
+            return Err(over(format!("the document lists {} deployments; at most {DEPLOYMENTS} are accepted", list.len())));
         }
         let (mut entries, mut bytes) = (Self::default(), 0);
         for entry in list {
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn more_than_may_be_is_refused_with_the_number() {
         let error = Entries::new(vec![json!(0); DEPLOYMENTS + 1]).err().unwrap();
-        assert!(error.to_string().contains("lists 2501 deployments, at most 2500"), "{error}");
+        assert!(error.to_string().contains("lists 2501 deployments; at most 2500"), "{error}");
         // 4 bytes that are written as 18.
         let long = json!({"id": "a", "inputs": vec![1e15; DOCUMENT_BYTES / 18]});
         assert!(Entries::new(vec![long]).err().unwrap().to_string().contains("more than 3145728 bytes"));

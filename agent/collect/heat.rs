@@ -67,7 +67,7 @@ impl Endpoint {
     }
 
     pub(super) fn place(&self) -> String {
-        format!("Heat by {} stack {} {}", redacted(&self.credentials.auth_url), self.stack, self.resource)
+        format!("Heat at {}, stack {} {}", redacted(&self.credentials.auth_url), self.stack, self.resource)
     }
 
     pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<Answer> {
@@ -95,7 +95,7 @@ impl Endpoint {
         if let Some((name, uuid)) = self.stack.split_once('/') {
             return Ok(format!("{}/{}", encode(name), encode(uuid)));
         }
-        let doing = || format!("looking for the stack {}", escaped(&shortened(&self.stack, 80)));
+        let doing = || format!("looking up the stack {}", escaped(&shortened(&self.stack, 80)));
         let response = self.get(tools, &format!("/stacks/{}", encode(&self.stack)), false).await?;
         if !(300..400).contains(&response.status) {
             return Err(self.refusal(&response)).context(doing);
@@ -103,7 +103,7 @@ impl Endpoint {
         let found = response.header("location").and_then(|location| location.split_once("/stacks/")).map(|(_, stack)| stack);
         let found = found.filter(|stack| stack.split('/').filter(|part| !part.is_empty()).count() == 2);
         let found = found.filter(|stack| stack.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~%/".contains(&byte)));
-        let none = || Error::permanent("Heat does not say where it is").remedy("set stack_id to NAME/UUID of the stack");
+        let none = || Error::permanent("Heat does not return its location").remedy("set stack_id to NAME/UUID of the stack");
         found.map(str::to_owned).ok_or_else(none).context(doing)
     }
 
@@ -116,12 +116,12 @@ impl Endpoint {
     fn refusal(&self, response: &Response) -> Error {
         let (stack, resource) = (&self.stack, &self.resource);
         let remedy = match response.status {
-            401 => "Heat refuses a token that Keystone has just made: look at [keystone_authtoken] of heat.conf and the log of heat-api"
+            401 => "Heat refuses a token that Keystone has just issued: check [keystone_authtoken] in heat.conf and the log of heat-api"
                 .to_owned(),
             403 => format!("user_id is not that of the server {resource}, or project_id not that of the stack {stack}: correct [heat] in os-collect-config.conf, or update the stack"),
             404 => format!("the stack {stack} is gone, or stack_id is wrong: check `openstack stack show`; a server of a deleted stack can be deleted too"),
-            502..=504 | 429 => "Heat's API or the balancer before it is overloaded or down; it is tried again".to_owned(),
-            _ => "look at the log of heat-api; check that the orchestration endpoint in Keystone's catalog leads to Heat's API".to_owned(),
+            502..=504 | 429 => "Heat's API or its load balancer is overloaded or down; the agent retries".to_owned(),
+            _ => "check the log of heat-api, and that the orchestration endpoint in Keystone's catalog leads to Heat's API".to_owned(),
         };
         refusal(response, "Heat", &fault(&response.body), remedy)
     }
@@ -133,7 +133,7 @@ fn metadata(body: &[u8]) -> Result<Map<String, Value>> {
         Some(Value::Object(metadata)) => Ok(metadata),
         Some(other) => Err(document::not_an_object(document::kind(&other))),
         None => Err(Error::permanent("the answer has no metadata")
-            .rule("heat-protocol.md 2.4")
+            .rule("Heat's resource metadata API answers {\"metadata\": …}")
             .remedy("check that the orchestration endpoint in Keystone's catalog leads to Heat's API")),
     }
 }

@@ -139,8 +139,8 @@ pub(super) struct Refusal {
 impl Refusal {
     pub(super) fn event(&self) -> Event {
         let what = match self.code {
-            Code::SourceIncomplete => "is named incompletely",
-            _ => "would be asked over http in place of https: refused",
+            Code::SourceIncomplete => "is described incompletely",
+            _ => "would change from https to http: refused",
         };
         let message = format!("metadata source {} {what}: {}; {}", self.source.as_str(), self.cause, self.instead);
         let event = Event::new(self.code, message).phase(Phase::Metadata).source(self.source.as_str());
@@ -250,7 +250,7 @@ impl Learnt {
         let place = next.sets.get(&source).map(SourceSet::place).unwrap_or_default();
         let kept = self.wanted().into_iter().find_map(|source| Some((source, self.sets.get(&source)?)));
         let instead = kept.map_or_else(String::new, |(source, set)| {
-            format!("the agent goes on with {} by {}, as {} says", source.as_str(), set.place(), set.origin)
+            format!("the agent keeps using {} by {}, from {}", source.as_str(), set.place(), set.origin)
         });
         self.downgrades.push(Refusal {
             code: Code::SourceDowngrade,
@@ -271,7 +271,7 @@ impl Learnt {
                 code: Code::SourceIncomplete,
                 source: *source,
                 cause: error.to_string(),
-                instead: format!("nothing of that is used, the agent goes on with {}, as {} says", set.place(), set.origin),
+                instead: format!("this is ignored; the agent keeps using {}, from {}", set.place(), set.origin),
                 remedy: error.suggested_remedy().unwrap_or_default().to_owned(),
             })
         };

@@ -68,13 +68,13 @@ fn of_each_source_the_strongest_whole_set_is_followed_and_none_is_put_together()
     );
     let known = from_files(&files);
     assert_eq!(place(&known, Cfn), "http://h:8000/v1/ stack s srv.Metadata");
-    assert_eq!(place(&known, Heat), "Heat by http://k:5000/v3/ stack s/1 srv");
+    assert_eq!(place(&known, Heat), "Heat at http://k:5000/v3/, stack s/1 srv");
     assert_eq!(place(&known, Request), "http://swift/v1/o?…");
     let said = told(&known);
     assert!(said.iter().all(|(code, _)| *code == Code::SourceIncomplete), "{said:?}");
     for words in [
-        "metadata source cfn is named incompletely: reading os-collect-config.conf: the settings of cfn lack metadata_url, access_key_id, secret_access_key",
-        "nothing of that is used, the agent goes on with http://h:8000/v1/ stack s srv.Metadata, as cfn-init-data says",
+        "metadata source cfn is described incompletely: reading os-collect-config.conf: the settings of cfn lack metadata_url, access_key_id, secret_access_key",
+        "this is ignored; the agent keeps using http://h:8000/v1/ stack s srv.Metadata, from cfn-init-data",
         "the settings of heat lack auth_url, user_id, password, project_id, stack_id",
     ] {
         assert!(said.iter().any(|(_, message)| message.contains(words)), "{words}: {said:?}");
@@ -153,8 +153,8 @@ fn half_a_configuration_is_a_failure_and_none_is_silence() {
         (Cfn, "stack_name", json!(""), "lack stack_name"),
         (Cfn, "secret_access_key", json!({}), "lack secret_access_key"),
         (Cfn, "path", json!(null), "lack path"),
-        (Cfn, "path", json!("srv"), "path srv of cfn is not Resource.Metadata"),
-        (Cfn, "path", json!([".Metadata"]), "is not Resource.Metadata"),
+        (Cfn, "path", json!("srv"), "cfn path srv is not of the form RESOURCE.Metadata"),
+        (Cfn, "path", json!([".Metadata"]), "is not of the form RESOURCE.Metadata"),
         (Cfn, "path", json!(["a.Metadata".repeat(10_000)]), "the settings of cfn are 100023 bytes long"),
         (Heat, "auth_url", json!(null), "settings of heat lack auth_url"),
         (Heat, "password", json!(7), "lack password"),
@@ -209,7 +209,7 @@ fn https_is_never_left_for_http_by_whatever_document() {
                     assert!(
                         event.message.contains(&format!("{origin} names")) && event.remedy.unwrap().contains("allow_insecure")
                     );
-                    assert!(event.message.contains(&format!("the agent goes on with {from} by ")), "{}", event.message);
+                    assert!(event.message.contains(&format!("the agent keeps using {from} by ")), "{}", event.message);
                     assert!(!event.message.contains("hush"), "{}", event.message);
                 }
             }

@@ -1,5 +1,5 @@
 //! Files on this machine: the boot copies of the metadata, the replaced collector's settings and local
-//! data, and the document given by `--metadata`.
+//! data, and the given document by `--metadata`.
 
 use std::path::{Path, PathBuf};
 
@@ -127,7 +127,7 @@ impl LocalFiles {
         self.boot = match first_error {
             // One copy that can be read is enough: both say the same.
             _ if good => Some(Ok(boot)),
-            Some(error) => Some(Err(error.remedy("see whether cloud-init ran to its end; the disk may be full or damaged"))),
+            Some(error) => Some(Err(error.remedy("check whether cloud-init completed; the disk may be full or damaged"))),
             None => None,
         };
     }
@@ -149,7 +149,7 @@ impl LocalFiles {
         match own {
             Ok(true) if changed => {
                 let lines = self.config.odd_lines.iter();
-                odd.extend(lines.map(|line| format!("{} line {line}: neither section nor key = value", path.display())));
+                odd.extend(lines.map(|line| format!("{} line {line}: neither a section nor key = value", path.display())));
                 odd.extend(self.config.odd_numbers().map(|what| format!("{} {what}", path.display())));
             }
             Ok(false) => self.config = OsCollectConfig::default(),
@@ -226,7 +226,7 @@ impl LocalFiles {
 fn safe(path: &Path, facts: &crate::files::Facts) -> Result<()> {
     let me = nix::unistd::geteuid().as_raw();
     let wrong = if facts.mode & 0o002 != 0 {
-        "everybody may write to it".to_owned()
+        "it is world-writable".to_owned()
     } else if facts.owner.0 != me {
         format!("it belongs to user {}", facts.owner.0)
     } else {
@@ -234,7 +234,7 @@ fn safe(path: &Path, facts: &crate::files::Facts) -> Result<()> {
     };
     Err(Error::refused(wrong)
         .context(format!("reading {}", path.display()))
-        .rule(format!("local metadata belongs to user {me}, and nobody else writes it (heat-protocol.md 2.6)"))
+        .rule(format!("local metadata must belong to user {me}, and only that user may write to it"))
         .remedy(format!("chown {me} {path}; chmod o-w {path}", path = path.display())))
 }
 
@@ -254,7 +254,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>> {
     let path = std::path::absolute(path)?;
     // Not below the tree that the node is in: with `apply --root` the document is outside of it.
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(Error::permanent(format!("{} is no file", path.display())));
+        return Err(Error::permanent(format!("{} is not a regular file", path.display())));
     };
     let content = Tree::open(parent)?.read(Path::new(name), DOCUMENT_BYTES as u64)?;
     content.ok_or_else(|| Error::permanent("there is no such file").context(format!("reading {}", path.display())))
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(read(&tree), Ok(Some((json!({"a": 2, "b": 2, "c": 1, "d": 3}), 1))));
         let file = format!("{LOCAL_DATA}/10-a");
         for (mode, owner, words) in
-            [(0o602, None, "10-a: everybody may write"), (0o600, Some((1, 1)), "10-a: it belongs to user 1")]
+            [(0o602, None, "10-a: it is world-writable"), (0o600, Some((1, 1)), "10-a: it belongs to user 1")]
         {
             if owner.is_some() && !nix::unistd::geteuid().is_root() {
                 continue;
@@ -351,7 +351,7 @@ mod tests {
             let error = read(&tree).unwrap_err();
             assert!(error.to_string().contains(words) && error.suggested_remedy().unwrap().contains("chmod o-w"), "{error}");
         }
-        for (text, words) in [("{", "10-a: the JSON ends too early"), ("[]", "10-a: the metadata is a list, wanted an object")] {
+        for (text, words) in [("{", "10-a: the JSON ends too early"), ("[]", "10-a: the metadata is a list, not an object")] {
             tree.remove(Path::new(&file)).unwrap();
             put(&tree, &file, text);
             let error = read(&tree).unwrap_err().to_string();
@@ -359,7 +359,7 @@ mod tests {
         }
         put(&tree, &file, "{}");
         tree.set_attributes(Path::new(LOCAL_DATA), Attributes::mode(0o777)).unwrap();
-        assert!(read(&tree).unwrap_err().to_string().contains("local-data: everybody may write to it"));
+        assert!(read(&tree).unwrap_err().to_string().contains("local-data: it is world-writable"));
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Change {
 
 /// What to say where Heat wants a server to look elsewhere.
 const UNSUPPORTED: (&str, &str) = (
-    "os-collect-config asks for zaqar, which this version cannot poll",
+    "os-collect-config names zaqar, which this version cannot poll",
     "set software_config_transport of this server to POLL_SERVER_CFN, POLL_SERVER_HEAT or POLL_TEMP_URL",
 );
 
@@ -340,7 +340,7 @@ impl Collector {
         }
         self.keep_learnt();
         for path in self.files.left_over.iter().filter(|path| !self.told.contains(path)) {
-            let line = format!("{path} is not used: it is as the instance had it that this disk was copied from");
+            let line = format!("{path} is ignored: its content is that of the instance that this disk was copied from");
             self.report.emit(Event::new(Code::SourceLeftOver, line).phase(Phase::Metadata).step(path.clone()));
         }
         self.told.clone_from(&self.files.left_over);
@@ -366,7 +366,7 @@ impl Collector {
         match self.state.write_json(Path::new(LEARNT), &self.files.learnt, Attributes::mode(0o600)) {
             Ok(()) => self.learnt = Some(self.files.learnt.clone()),
             Err(error) => {
-                let message = "what sources are learnt from cannot be kept";
+                let message = "the origins of the sources cannot be recorded";
                 self.report.emit(Event::new(Code::StateWriteFailed, message).step(LEARNT).error(&error));
             }
         }
@@ -600,9 +600,9 @@ impl Collector {
         self.merge(settled.reshaped);
         let metadata = self.snapshot.digest != had.0;
         if metadata {
-            let shown = |n: Option<usize>| n.map_or("no list of deployments".to_owned(), |n| format!("{n} deployments"));
+            let shown = |n: Option<usize>| n.map_or("no list".to_owned(), |n| format!("{n} deployments"));
             let now = self.snapshot.deployments.as_ref().map(|list| list.len());
-            let message = format!("the metadata changed: {}, before {}", shown(now), shown(had.1));
+            let message = format!("the metadata changed: {} (previously {})", shown(now), shown(had.1));
             self.report.emit(Event::new(Code::MetadataChanged, message).phase(Phase::Metadata).source(name));
         }
         Change { metadata, answered: settled.answered && polled_by.speaks_for_heat(), sources: settled.sources }
@@ -683,7 +683,7 @@ impl Collector {
         let nothing = !self.sources.iter().any(|source| (source.configured || source.document.is_some()) && helps(source));
         self.unsupported = nothing && unsupported;
         if nothing && !self.nothing_known {
-            let mut event = Event::new(Code::NoSource, "no source of metadata is known").phase(Phase::Metadata);
+            let mut event = Event::new(Code::NoSource, "no metadata source is known").phase(Phase::Metadata);
             if let Some((cause, remedy)) = self.unsupported() {
                 event = event.cause(cause).remedy(remedy);
             }

@@ -70,8 +70,10 @@ fn refused(response: &Response) -> Error {
             "the URL has expired, or the key that signed it (Temp-URL-Key of the account) was changed: update the stack, so that \
              the server gets a new one"
         }
-        404 => "the object is gone, with its stack or by hand: check `openstack stack show`; updating the stack writes it again",
-        408 | 429 | 500.. => "Swift or the proxy before it is overloaded or down; it is tried again",
+        404 => {
+            "the object was deleted, with its stack or by hand: check `openstack stack show`; updating the stack writes it again"
+        }
+        408 | 429 | 500.. => "Swift or its proxy is overloaded or down; the agent retries",
         _ => "check that metadata_url leads to the object that Heat wrote",
     };
     refusal(response, "the object store", "", remedy)

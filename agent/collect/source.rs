@@ -108,18 +108,18 @@ impl Said {
         }
         let over = |what: String, budget: usize| {
             Error::permanent(format!("{what} more than {} KiB of memory", budget / 1024))
-                .rule("the agent's memory is bounded, whatever it is given; docs/sources.md has the limits")
+                .rule("the agent limits the size of its input to bound its memory")
         };
         let rest = json::weight_of(&document);
         if rest > METADATA_MEMORY {
             let what = "the metadata without its deployments takes".to_owned();
-            return Err(over(what, METADATA_MEMORY).remedy("put less into the metadata of this server"));
+            return Err(over(what, METADATA_MEMORY).remedy("reduce the metadata of this server"));
         }
         let deployments = list.map(Entries::new).transpose()?;
         let weight = rest + deployments.as_ref().map_or(0, Entries::weight);
         if beside + weight > HELD_MEMORY {
-            let what = "what this source says, and what the others said, take".to_owned();
-            return Err(over(what, HELD_MEMORY).remedy("list fewer deployments for this server, or have it ask one source"));
+            let what = "the documents of this source and the others take".to_owned();
+            return Err(over(what, HELD_MEMORY).remedy("list fewer deployments for this server, or have it poll a single source"));
         }
         // Without the place of the deployments among the other keys, which the cache does not keep.
         let mut digest = Digest::default();
@@ -247,7 +247,7 @@ impl Source {
     /// Removes what it said from the cache too.
     pub(super) fn remove_kept(&self, state: &Tree, report: &Report) {
         if let Err(error) = cache::remove(state, self.name) {
-            let message = format!("what {} said cannot be removed", self.name.as_str());
+            let message = format!("the cached document of {} cannot be removed", self.name.as_str());
             report.emit(Event::new(Code::StateWriteFailed, message).source(self.name.as_str()).error(&error));
         }
     }
@@ -260,7 +260,7 @@ impl Source {
         match cache::store(state, self.name, fetched_at, &self.basis, asked.as_ref(), document, self.deployments.as_deref()) {
             Ok(()) => self.kept = true,
             Err(error) => {
-                let message = format!("what {} said cannot be kept", self.name.as_str());
+                let message = format!("the document of {} cannot be cached", self.name.as_str());
                 report.emit(Event::new(Code::StateWriteFailed, message).source(self.name.as_str()).error(&error));
             }
         }
@@ -331,10 +331,10 @@ impl Source {
         self.former = Some(Former::new(answered_by.clone(), self.basis.clone(), self.pace, fresh, clock));
         let name = self.name.as_str();
         let instead = match set {
-            Some(set) => format!("{name} by {}, as {} says,", set.place(), set.origin),
-            None => "the source that takes its place".to_owned(),
+            Some(set) => format!("{name} by {}, from {},", set.place(), set.origin),
+            None => "the source that replaces it".to_owned(),
         };
-        let message = format!("metadata source {name} is asked on by {place}, less often, until {instead} has answered");
+        let message = format!("metadata source {name} is still polled at {place}, less often, until {instead} has answered");
         Some(Event::new(Code::SourceHeld, message).phase(Phase::Metadata).source(name))
     }
 
@@ -349,7 +349,7 @@ impl Source {
             Outcome::Failed(error) => {
                 former.landed(After::Failed(error.asked_pause()), clock);
                 let name = self.name.as_str();
-                let message = format!("metadata source {name} cannot be read by its former settings either: {error}");
+                let message = format!("metadata source {name} cannot be read with its former settings either: {error}");
                 let event = Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(name);
                 let next = former.due_in().unwrap_or_default();
                 settled.events.push(event.error(&error).attempt(former.failures).next_try(next));
@@ -413,7 +413,7 @@ impl Source {
 
     /// That it is not asked any more.
     pub(super) fn retired(&self) -> Event {
-        let message = format!("metadata source {} is not asked any more", self.name.as_str());
+        let message = format!("metadata source {} is no longer polled", self.name.as_str());
         Event::new(Code::SourceRetired, message).phase(Phase::Metadata).source(self.name.as_str())
     }
 

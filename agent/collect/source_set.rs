@@ -44,8 +44,8 @@ impl fmt::Display for Origin {
             Self::BootCopy => f.write_str("cfn-init-data"),
             Self::Config => f.write_str("os-collect-config.conf"),
             Self::Answer(source) => write!(f, "the newest answer of source {}", source.as_str()),
-            Self::Given => f.write_str("the document given"),
-            Self::Before => f.write_str("the settings that were answered last"),
+            Self::Given => f.write_str("the given document"),
+            Self::Before => f.write_str("the settings of the last answer"),
         }
     }
 }
@@ -99,7 +99,7 @@ impl Section {
         }
         let name = source.as_str();
         Err(Error::permanent(format!("the settings of {name} lack {}", missing.join(", ")))
-            .rule(format!("heat-protocol.md 2.3 to 2.5: {}; all of them from one document", needed.join(", ")))
+            .rule(format!("{}; all from one document", needed.join(", ")))
             .remedy(format!("complete [{name}] in os-collect-config.conf, or the os-collect-config metadata of the server")))
     }
 

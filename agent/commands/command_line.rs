@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-/// Takes an OpenStack instance from first boot to a healthy Kubernetes node that Heat knows about.
+/// Turns an OpenStack instance into a healthy Kubernetes node and reports the result to Heat.
 #[derive(Debug, Parser)]
 #[command(name = "heat-node-agent", version, max_term_width = 100)]
 pub struct Cli {
-    /// Settings file in place of those of the system
+    /// Settings file to use instead of the system's
     #[arg(long, global = true, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// State directory in place of /var/lib/heat-node-agent
+    /// State directory to use instead of /var/lib/heat-node-agent
     #[arg(long, global = true, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// What to do.
@@ -22,211 +22,211 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// The daemon
+    /// Run the daemon
     Run {
-        /// One full pass, then end: 1 if a deployment failed
+        /// Make one full pass, then exit: with 1 if a deployment failed
         #[arg(long)]
         once: bool,
-        /// A metadata document in place of the sources
+        /// Metadata document to use instead of the sources
         #[arg(long, value_name = "FILE")]
         metadata: Option<PathBuf>,
     },
-    /// Phase, sources, deployments, node and signals; works when the daemon is down
+    /// Show phase, sources, deployments, node and signals; works while the daemon is down
     ///
-    /// Ends with 0 if all is well and 2 if something is degraded or the daemon is down. With --wait it ends with 0 once
-    /// everything that Heat asks for is done and Heat knows, 1 as soon as something failed that waiting does not mend, 75
-    /// when the time is up.
+    /// Exits with 0 if everything is OK and 2 if something is degraded or the daemon is down. With --wait it exits with 0 once
+    /// everything that Heat requested is done and reported, with 1 as soon as something fails for good, and with 75
+    /// on timeout.
     Status {
-        /// The whole document (docs/schemas/status.json)
+        /// Print the whole status as JSON
         #[arg(long)]
         json: bool,
-        /// Until all is well or something failed, for so many seconds at most; without a number for ever
+        /// Wait until everything is OK or something failed, for at most SECONDS; without a number, wait indefinitely
         #[arg(long, value_name = "SECONDS", require_equals = true)]
         wait: Option<Option<u64>>,
-        /// Again at every change, until it is interrupted
+        /// Print again at every change, until interrupted
         #[arg(long, conflicts_with = "wait")]
         watch: bool,
     },
-    /// Why the node is not ready: every condition from source to signal, and the first that fails
+    /// Show why the node is not ready: every condition from source to signal, and the first that fails
     ///
-    /// Each condition is ok, waiting, FAILED or pending (it waits for those before it). The one marked => is the first that
-    /// failed, or if none did the first that is waited for: since when, what was tried how often, when next, why, and what
-    /// to do. Works when the daemon is down. Ends with 1 if a condition failed, 64
+    /// Each condition is ok, waiting, FAILED or pending (waiting for earlier ones). The one marked => is the first that
+    /// failed or, if none did, the first that is waiting: since when, how often it was tried, when the next attempt is, why, and what
+    /// to do. Works while the daemon is down. Exits with 1 if a condition failed, 64
     /// if settings cannot be used.
     Explain {
-        /// The tree as a document (docs/schemas/explain.json)
+        /// Print the tree as JSON
         #[arg(long)]
         json: bool,
     },
-    /// The newest bring-up of the node against time: each step, what it waited for, how long it took
+    /// Show the latest bring-up of the node over time: each step, what it waited for, how long it took
     ///
-    /// Marked is the critical path: from the step that ended last, or failed, back through the need that ended last. The
-    /// whole can be no shorter than these steps. Works when the daemon is down, and while the node is brought up.
+    /// The critical path is marked: from the step that ended last, or failed, back through the dependency that ended last. The
+    /// whole cannot take less time than these steps. Works while the daemon is down, and during a bring-up.
     Timeline {
-        /// A picture in place of the page, to standard output
+        /// Print an SVG picture instead of text
         #[arg(long)]
         svg: bool,
     },
-    /// What would change: a diff of each file, a list of unit and volume actions; 2 if anything
+    /// Show what would change: a diff of each file, the unit and volume actions; exits with 2 if there are changes
     Plan {
-        /// A metadata document in place of what was collected
+        /// Metadata document to use instead of the collected metadata
         #[arg(long, value_name = "FILE")]
         metadata: Option<PathBuf>,
-        /// A directory tree in place of this machine
+        /// Directory tree to use instead of this machine
         #[arg(long, value_name = "DIR")]
         root: Option<PathBuf>,
     },
-    /// Writes the same files and unit enablement into a directory tree, offline
+    /// Write the same files and unit enablement into a directory tree, offline
     Apply {
-        /// The directory tree; never `/`
+        /// Directory tree; must not be `/`
         #[arg(long, value_name = "DIR")]
         root: PathBuf,
-        /// A metadata document in place of what was collected
+        /// Metadata document to use instead of the collected metadata
         #[arg(long, value_name = "FILE")]
         metadata: Option<PathBuf>,
     },
-    /// Every mistake of settings, metadata and parameters at once
+    /// List every mistake in settings, metadata and parameters
     ///
-    /// Each with its place, key, rule and remedy. Ends with 1 if there is any, also one that the agent itself only warns of:
-    /// an unknown key, a drop-in that it skips.
+    /// Each with its location, key, rule and remedy. Exits with 1 if there is any, including those that the agent itself only warns about:
+    /// an unknown key, a skipped drop-in.
     Verify {
-        /// The list as a document (docs/schemas/verify.json)
+        /// Print the list as JSON
         #[arg(long)]
         json: bool,
-        /// Whether this root directory is an image that is fit to be booted: no state, keys or ids of a machine, all tools
-        /// there, the unit enabled
+        /// Check whether this root directory is an image that may be booted: no state, keys or ids of a machine, all tools
+        /// installed, the unit enabled
         #[arg(long, conflicts_with = "metadata")]
         image: bool,
-        /// A metadata document in place of what was collected
+        /// Metadata document to use instead of the collected metadata
         #[arg(long, value_name = "FILE")]
         metadata: Option<PathBuf>,
     },
-    /// What was collected, secrets masked
+    /// Show the collected metadata, with secrets masked
     Metadata {
-        /// One value, by its dotted key; items of a list by their number, from the end with a minus
+        /// Show one value, by its dotted key; list items by index, negative from the end
         #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
         key: Option<String>,
-        /// What one source said last, in place of all merged
+        /// Show the last document of one source instead of the merged metadata
         #[arg(long, value_name = "SOURCE", conflicts_with = "metadata")]
         source: Option<String>,
-        /// The value with where it is from, as a document (docs/schemas/metadata.json)
+        /// Print the value and its origin as JSON
         #[arg(long)]
         json: bool,
         /// Show secrets too
         #[arg(long)]
         show_secrets: bool,
-        /// A metadata document in place of what was collected
+        /// Metadata document to use instead of the collected metadata
         #[arg(long, value_name = "FILE")]
         metadata: Option<PathBuf>,
     },
-    /// Tells a wait condition
+    /// Signal a wait condition
     ///
-    /// The one of --url, else WAIT_HANDLE of the node's own deployment. A place that does not answer is tried for half a
-    /// minute. Ends with 0 once it took the signal. A handle is as good as a password: by --url - it stays out of the list
+    /// The one of --url, or WAIT_HANDLE of the node's own deployment. If the endpoint does not answer, it is retried for half a
+    /// minute. Exits with 0 once the signal is accepted. A handle is as sensitive as a password: --url - keeps it out of the list
     /// of processes.
     Signal {
         /// SUCCESS or FAILURE
         #[arg(value_parser = ["SUCCESS", "FAILURE"])]
         status: String,
-        /// One sentence
+        /// Reason, one sentence
         #[arg(long)]
         reason: Option<String>,
-        /// JSON or text
+        /// Data, JSON or text
         #[arg(long)]
         data: Option<String>,
-        /// The id under which it is counted; the same id overwrites
+        /// Id of the signal; a signal with the same id overwrites it
         #[arg(long)]
         id: Option<String>,
-        /// The handle: URL, JSON of its signal attribute or its curl line; `-` reads it from standard input
+        /// Handle: URL, JSON of its signal attribute or its curl line; `-` reads it from standard input
         #[arg(long, value_name = "HANDLE")]
         url: Option<String>,
-        /// A metadata document in place of what was collected
+        /// Metadata document to use instead of the collected metadata
         #[arg(long, value_name = "FILE")]
         metadata: Option<PathBuf>,
     },
-    /// Runs a deployment that ended once more
+    /// Run a finished deployment again
     ///
-    /// A script is never repeated by itself; this is the explicit order to do so. A node whose generation was rejected is
-    /// tried again. The earlier output and a result that Heat does not have yet are dropped; the new result is signalled,
-    /// and Heat takes it only while the resource still waits for one (IN_PROGRESS). Refused while the deployment runs, or
-    /// if the metadata does not list it any more. Without a daemon it runs when the daemon starts.
+    /// A script is never repeated automatically; this requests it explicitly. A node whose generation was rejected is
+    /// tried again. The earlier output and any unsent result are discarded; the new result is signalled,
+    /// and Heat accepts it only while the resource is still waiting for one (IN_PROGRESS). Refused while the deployment runs, or
+    /// if the metadata no longer lists it. Without a daemon it runs when the daemon starts.
     Rerun {
         /// Id, the beginning of one, or a name that only one deployment has
         #[arg(value_name = "ID")]
         deployment: String,
     },
-    /// Ends a script or hook that runs, with everything that it started
+    /// Stop a running script or hook, with everything that it started
     ///
-    /// Its processes get SIGTERM and ten seconds later SIGKILL. Heat hears FAILURE with the reason, if it still waits; the
-    /// deployments behind it go on. One that Heat has replaced is ended by itself after the setting deploy.replaced_grace. Refused for a
-    /// deployment that does not run, and for kubernetes-node: there a newer deployment takes the place of the older one.
+    /// Its processes receive SIGTERM and, ten seconds later, SIGKILL. Heat receives FAILURE with the reason, if it is still waiting; the
+    /// deployments behind it continue. One that Heat has replaced is stopped automatically after the setting deploy.replaced_grace. Refused for a
+    /// deployment that is not running, and for kubernetes-node, where a newer deployment replaces the older one.
     Stop {
         /// Id, the beginning of one, or a name that only one deployment has
         #[arg(value_name = "ID")]
         deployment: String,
     },
-    /// Removes the record of a deployment, as if it had never been seen
+    /// Remove the record of a deployment, as if it had never been seen
     ///
-    /// One that the metadata lists runs again as a new one at the next pass; any other is gone for good. Its output, a
-    /// result that Heat does not have yet, and the replaced tools' record of it go too. Refused while it runs.
+    /// One that the metadata lists runs again as a new one at the next pass; any other is gone permanently. Its output, any
+    /// unsent result, and the replaced tools' record of it are removed too. Refused while it is running.
     Forget {
         /// Id, the beginning of one, or a name that only one deployment has
         #[arg(value_name = "ID")]
         deployment: String,
     },
-    /// The output of a deployment, known secrets masked; without a name the list of what there is
+    /// Show a deployment's output, with known secrets masked; without a name, list the deployments
     ///
-    /// Of several deployments of one name it is the newest. For a component of the node the command that shows its journal
+    /// If several deployments have the same name, the newest is shown. For a component of the node, the command that shows its journal
     /// is printed.
     Logs {
         /// Id, the beginning of one, or a name
         name: Option<String>,
-        /// Goes on until the deployment ends
+        /// Continue until the deployment ends
         #[arg(long, short)]
         follow: bool,
     },
-    /// The node's certificates: file, issuer, names, end and who reads them
+    /// List the node's certificates: file, issuer, names, expiry and which units read them
     ///
-    /// Each is ok, near its end (past two thirds of its life), EXPIRED, MISSING or FLAWED, and then says why and what to do.
-    /// It looks at the files of this machine by the parameters of the newest generation, as root; the daemon need not run. A key is
+    /// Each is ok, NEAR END (two thirds of its validity have passed), EXPIRED, MISSING or FLAWED, with the reason and what to do.
+    /// Reads the files of this machine according to the newest generation, as root; the daemon need not be running. A key is
     /// never shown, only the fingerprint of the one for service accounts, which is the same on all masters.
     ///
-    /// Ends with 0 if all are well, 2 if one is near its end, expired, flawed or missing.
+    /// Exits with 0 if all are OK, 2 if one is near its end, expired, flawed or missing.
     #[command(args_conflicts_with_subcommands = true)]
     Certificates {
-        /// The list as a document (docs/schemas/certificates.json)
+        /// Print the list as JSON
         #[arg(long)]
         json: bool,
-        /// What to do, in place of the list.
+        /// Action to perform instead of listing.
         #[command(subcommand)]
         action: Option<CertificatesAction>,
     },
-    /// Runs a recorded job, at most once
+    /// Run a recorded job, at most once
     #[command(hide = true)]
     HookRun {
         /// The job's directory
         directory: PathBuf,
     },
-    /// Whether the node's services may start on this machine
+    /// Check whether the node's services may start on this machine
     #[command(hide = true)]
     InstanceGuard,
-    /// Who listens on TCP ports
+    /// Show which processes listen on TCP ports
     #[command(hide = true)]
     PortHolders {
         /// The ports
         ports: Vec<u16>,
     },
-    /// Makes this node's part of the network of pods: docker's bridge, a bridge and routes, rules
+    /// Set up this node's part of the pod network: docker's bridge, or a bridge with routes, and rules
     ///
     /// From /etc/heat-node-agent/pod-network.json. heat-node-pod-network.service runs it at each boot, without the daemon.
-    /// It waits for flannel's subnet as long as it takes, says each thing that it does, and does nothing twice.
+    /// It waits for flannel's subnet as long as necessary, reports each action, and does nothing twice.
     PodNetwork,
-    /// Opens the ports of the node's services in the host's firewall
+    /// Open the ports of the node's services in the host's firewall
     ///
     /// From /etc/heat-node-agent/firewall.json, in nftables, firewalld or what iptables.service restores.
-    /// heat-node-firewall.service runs it after those. Rules that are no longer asked for go, nobody else's are touched.
+    /// heat-node-firewall.service runs it after those. The agent's rules that are no longer needed are removed; others are not touched.
     Firewall,
-    /// Prints the journal catalog
+    /// Print the journal catalog
     #[command(hide = true)]
     Catalog,
 }
@@ -234,23 +234,23 @@ pub enum Command {
 /// What `certificates` does besides listing them.
 #[derive(Debug, Subcommand)]
 pub enum CertificatesAction {
-    /// Moves this node one step on in a change of authority: trust both, switch, drop the old one
+    /// Advance this node one step in a CA rotation: trust both, switch, drop the old one
     ///
-    /// Each step needs that all nodes of the cluster have done the one before: look at `heat-node-agent certificates` on
-    /// each. The same by Heat is the parameter CA_ROTATION. Refused where no change of authority is under way.
+    /// Each step requires that all nodes of the cluster have completed the previous one: check `heat-node-agent certificates` on
+    /// each. In Heat, the parameter CA_ROTATION does the same. Refused if no CA rotation is in progress.
     Rotate,
-    /// Makes authorities and a key pair of service accounts for an operator who has none
+    /// Create CAs and a service account key pair for an operator who has none
     ///
-    /// Three authorities (kubernetes, etcd, front-proxy), each with a subject and a key of its own, the keys of service
-    /// accounts, and parameters.yaml with all of it for Heat. It needs neither root nor a daemon, and overwrites nothing.
+    /// Creates three CAs (kubernetes, etcd, front-proxy), each with its own subject and key, the service
+    /// account keys, and parameters.yaml with all of it for Heat. Needs neither root nor a daemon, and overwrites nothing.
     NewCa {
-        /// Where to; made if it is not there, for its owner alone
+        /// Output directory; created if missing, accessible only to its owner
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
-        /// What the subjects begin with
+        /// Prefix of the subjects
         #[arg(long, value_name = "CN", default_value = "kubernetes")]
         name: String,
-        /// How long they are good for
+        /// Validity in days
         #[arg(long, value_name = "N", default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
         days: u32,
     },

@@ -21,7 +21,7 @@ use crate::settings::source_name::SourceName;
 /// The merged metadata with its deployments.
 ///
 /// # Errors
-/// If the file is unreadable or no JSON object or list; if nothing was collected yet.
+/// If the file is unreadable or no JSON object or list; if nothing has been collected yet.
 pub(crate) fn read(options: &Options, settings: &Settings) -> Result<Map<String, Value>> {
     if let Some(file) = &options.metadata {
         return match heat_params_in(file)? {
@@ -92,15 +92,15 @@ pub(crate) fn merged(collector: &Collector) -> Result<Map<String, Value>> {
 pub(crate) fn of_source(settings: &Settings, source: &str) -> Result<Map<String, Value>> {
     let Some(name) = SourceName::from_word(source) else {
         let known = settings.sources.order.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
-        return Err(Error::permanent(format!("there is no source {source:?}")).rule(format!("in use are {known}")));
+        return Err(Error::permanent(format!("there is no source {source:?}")).rule(format!("the sources in use are {known}")));
     };
     collected(settings, &Report::kept())?
         .said(name)
-        .ok_or_else(|| nothing_collected().context(format!("reading what source {source} said last")))
+        .ok_or_else(|| nothing_collected().context(format!("reading the last document of source {source}")))
 }
 
 fn nothing_collected() -> Error {
-    Error::permanent("nothing was collected yet").remedy("start heat-node-agent.service, or name a document with --metadata")
+    Error::permanent("nothing has been collected yet").remedy("start heat-node-agent.service, or pass a document with --metadata")
 }
 
 /// The state directory, for commands that look into it or give orders.
@@ -108,9 +108,9 @@ pub(crate) fn open_state(settings: &Settings) -> Result<Tree> {
     let shown = settings.state_dir.display();
     Tree::open(&settings.state_dir).map_err(|error| {
         if nix::unistd::geteuid().is_root() {
-            error.remedy("the daemon makes the directory at its first start: systemctl start heat-node-agent")
+            error.remedy("the daemon creates the directory when it first starts: systemctl start heat-node-agent")
         } else {
-            Error::permanent(format!("{shown} is root's alone: run this command as root"))
+            Error::permanent(format!("only root can read {shown}: run this command as root"))
         }
     })
 }
@@ -144,9 +144,8 @@ pub(crate) fn node(document: &Map<String, Value>) -> Result<Deployment> {
         .collect();
     match (nodes.pop(), nodes.len()) {
         (Some(node), 0) => Ok(node),
-        (None, _) => {
-            Err(Error::permanent("no kubernetes-node deployment in the metadata").remedy("see the documents in examples/"))
-        }
-        (Some(_), _) => Err(Error::refused("more than one kubernetes-node deployment").rule("one a server (design.md 5)")),
+        (None, _) => Err(Error::permanent("no kubernetes-node deployment in the metadata")
+            .remedy("add an OS::Heat::SoftwareDeployment of an OS::Heat::SoftwareConfig with group: kubernetes-node")),
+        (Some(_), _) => Err(Error::refused("more than one kubernetes-node deployment").rule("a server has at most one")),
     }
 }

@@ -25,7 +25,7 @@ const SAVED: &str = "/etc/sysconfig/iptables";
 pub fn run() -> Result<ExitCode> {
     let root = Tree::open(Path::new("/"))?;
     let wanted: FirewallFile = root.read_json(Path::new(FIREWALL))?.ok_or_else(|| {
-        Error::permanent(format!("there is no {FIREWALL}")).remedy("the agent writes it where FIREWALL names the host's firewall")
+        Error::permanent(format!("there is no {FIREWALL}")).remedy("the agent writes it if FIREWALL names the host's firewall")
     })?;
     let rules = firewall::rules(&wanted.open)?;
     let opened = wanted.tool.map_or(Ok(()), |tool| apply(&root, tool, &rules));
@@ -53,7 +53,7 @@ fn clear(root: &Tree, tool: FirewallTool) -> Result<()> {
         FirewallTool::Firewalld => match ask("firewall-cmd", &["--state"], "")? {
             Some(answer) if answer.well => true,
             Some(_) => {
-                note("firewalld does not run: our policies go when it starts");
+                note("firewalld is not running: the agent's policies are removed when it starts");
                 false
             }
             None => false,
@@ -65,9 +65,7 @@ fn clear(root: &Tree, tool: FirewallTool) -> Result<()> {
 fn nftables(rules: &[Rule]) -> Result<()> {
     let ruleset = told("nft", &["-a", "list", "ruleset"], "")?;
     if !rules.is_empty() && !firewall::nft_is_closed(&ruleset) {
-        note(
-            "no input chain of nftables is closed, by its policy or a last rule that drops or rejects: nothing is to be opened there",
-        );
+        note("no nftables input chain drops or rejects by its policy or last rule: nothing needs to be opened there");
     }
     let script = firewall::nft_script(&ruleset, rules);
     if script.is_empty() {
@@ -112,19 +110,18 @@ fn firewalld(rules: &[Rule]) -> Result<()> {
     match ask("firewall-cmd", &["--state"], "")? {
         Some(answer) if answer.well => {}
         Some(_) => {
-            return Err(Error::transient("firewalld does not run")
+            return Err(Error::transient("firewalld is not running")
                 .context("opening the firewall")
                 .remedy("systemctl start firewalld"));
         }
         None => {
             return Err(Error::permanent("firewall-cmd is not installed")
                 .context("opening the firewall")
-                .remedy("install firewalld in the image, or set FIREWALL to the firewall that it has"));
+                .remedy("install firewalld in the image, or set FIREWALL to the firewall that is installed"));
         }
     }
-    let permanent = told("firewall-cmd", &["--permanent", "--get-policies"], "").map_err(|error| {
-        error.remedy("firewalld 0.9 or later knows policies; with an older one open the ports by other means")
-    })?;
+    let permanent = told("firewall-cmd", &["--permanent", "--get-policies"], "")
+        .map_err(|error| error.remedy("policies need firewalld 0.9 or later; with an older one open the ports by other means"))?;
     let running = told("firewall-cmd", &["--get-policies"], "")?;
     let mut reload = false;
     for policy in &POLICIES {

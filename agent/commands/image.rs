@@ -19,12 +19,12 @@ const PROGRAM_DIRECTORIES: [&str; 6] = ["usr/bin", "usr/sbin", "bin", "sbin", "u
 const OF_ONE_MACHINE: &[(&str, &str, &str)] = &[
     ("var/lib/cloud/instance", "cloud-init has run here", "cloud-init clean --logs"),
     ("var/lib/cloud/data/instance-id", "cloud-init has run here", "cloud-init clean --logs"),
-    ("var/lib/cloud/data/cfn-init-data", "it holds the credentials of another server", "remove it"),
-    ("var/lib/heat-cfntools/cfn-init-data", "it holds the credentials of another server", "remove it"),
-    ("var/lib/os-collect-config", "it holds the metadata of another server", "remove it"),
-    ("var/lib/systemd/random-seed", "all machines would begin with the same random numbers", "remove it"),
+    ("var/lib/cloud/data/cfn-init-data", "it contains the credentials of another server", "remove it"),
+    ("var/lib/heat-cfntools/cfn-init-data", "it contains the credentials of another server", "remove it"),
+    ("var/lib/os-collect-config", "it contains the metadata of another server", "remove it"),
+    ("var/lib/systemd/random-seed", "all machines would start with the same random seed", "remove it"),
     ("var/lib/systemd/credential.secret", "all machines would share this key", "remove it"),
-    ("etc/sysconfig/heat-params", "it holds the parameters of another node", "remove it"),
+    ("etc/sysconfig/heat-params", "it contains the parameters of another node", "remove it"),
 ];
 
 /// Directories below which nobody's private key may lie: `(directory, how deep, what its name ends with)`.
@@ -76,7 +76,7 @@ impl Check<'_> {
         ] {
             let place = Path::new(place);
             match self.root.facts_followed(place)? {
-                None => self.refuse(place, "is missing", "install the package, or image-build/stage"),
+                None => self.refuse(place, "is missing", "install the heat-node-agent package"),
                 Some(facts) if facts.owner != (0, 0) || facts.mode != mode => {
                     let (user, group) = facts.owner;
                     self.refuse(
@@ -118,7 +118,7 @@ impl Check<'_> {
             if self.root.facts(&link)?.is_some() {
                 self.refuse(
                     &link,
-                    "the replaced agent is enabled too: each deployment would run twice",
+                    "os-collect-config is enabled too: each deployment would run twice",
                     "remove os-collect-config",
                 );
             }
@@ -165,13 +165,21 @@ impl Check<'_> {
         }
         let record = inside(&settings.deploy.deployed_dir);
         if self.is_something(&record)? {
-            self.refuse(&record, "deployments that ran here would count as run on every machine", "empty the directory");
+            self.refuse(
+                &record,
+                "deployments that ran here would be treated as already run on every machine",
+                "empty the directory",
+            );
         }
         let config = inside(&settings.sources.os_collect_config);
         if let Some(bytes) = self.root.read(&config, crate::files::READ_LIMIT)?
             && ["password", "secret_access_key", "metadata_url"].iter().any(|key| has_value(&bytes, key))
         {
-            self.refuse(&config, "it holds where and as whom another server asks", "remove it, or leave out the credentials");
+            self.refuse(
+                &config,
+                "it contains the endpoint and credentials of another server",
+                "remove it, or remove the credentials from it",
+            );
         }
         self.machine_id()?;
         for (directory, depth, ending) in KEYS {
@@ -240,7 +248,7 @@ impl Check<'_> {
             if facts.owner.0 != 0 || facts.mode & 0o022 != 0 {
                 self.refuse(
                     &place,
-                    format!("mode {:04o}, owner {}: others than root may change what root runs", facts.mode, facts.owner.0),
+                    format!("mode {:04o}, owner {}: users other than root may change what root runs", facts.mode, facts.owner.0),
                     "chown root and chmod go-w",
                 );
             }

@@ -36,13 +36,13 @@ pub fn run(settings: &Settings, name: Option<&str>, follow: bool) -> Result<Exit
     let record = match known {
         Some(record) => record,
         None if COMPONENTS.contains(&unit) || name.ends_with(".service") => {
-            print(&format!("{unit} is a unit of this machine; its words are in the journal: journalctl -b -u {unit}.service\n"))?;
+            print(&format!("{unit} is a unit of this machine; its output is in the journal: journalctl -b -u {unit}.service\n"))?;
             return Ok(exit::OK);
         }
         None => choose(&records.iter().collect::<Vec<_>>(), name)?,
     };
     if record.group == "kubernetes-node" {
-        print("the agent itself did this; its words are in the journal: journalctl -b -u heat-node-agent\n")?;
+        print("the agent itself did this; its messages are in the journal: journalctl -b -u heat-node-agent\n")?;
         if record.outcome.is_none() {
             return Ok(exit::OK);
         }
@@ -92,7 +92,7 @@ fn stored(record: &Record) -> String {
     match &record.outcome {
         Some(outcome) => harmless(&format!("{}{}", outcome.stdout, outcome.stderr)) + &unprinted(record),
         None if record.state == State::Seen => "it has not run yet\n".to_owned(),
-        None => format!("no output; {}\n", record.note.as_deref().unwrap_or("it may have just begun")),
+        None => format!("no output; {}\n", record.note.as_deref().unwrap_or("it may have just started")),
     }
 }
 

@@ -87,7 +87,7 @@ fn missing(value: &Value, walked: &str, part: &str) -> Error {
             }
         }
         Value::Array(items) if items.is_empty() => "it is an empty list".to_owned(),
-        Value::Array(items) => format!("it is a list, with items 0 to {}", items.len() - 1),
+        Value::Array(items) => format!("it is a list with items 0 to {}", items.len() - 1),
         _ => "it is a single value".to_owned(),
     };
     Error::permanent(format!("there is no {part:?} in {place}; {rule}"))
@@ -115,7 +115,7 @@ mod tests {
         for (key, words) in [
             ("os-collect-confg.cfn", "there is no \"os-collect-confg\" in the metadata; it has os-collect-config, "),
             ("os-collect-config.cfm", "there is no \"cfm\" in \"os-collect-config\"; it has cfn, "),
-            ("deployments.2", "there is no \"2\" in \"deployments\"; it is a list, with items 0 to 1"),
+            ("deployments.2", "there is no \"2\" in \"deployments\"; it is a list with items 0 to 1"),
             ("deployments.0.x", "in \"deployments.0\"; it is a single value"),
             ("os-collect-config.cfn.x", "it is empty"),
             ("e.0", "it is an empty list"),

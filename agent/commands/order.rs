@@ -53,7 +53,7 @@ pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCo
     }
     Err(Error::transient(format!("the daemon has not answered within {} s", PATIENCE.as_secs()))
         .context(format!("waiting for the answer to {}", settings.state_dir.join(&path).display()))
-        .remedy("the order stays there until the daemon gets to it; `heat-node-agent explain` says what it does"))
+        .remedy("the request stays queued until the daemon gets to it; `heat-node-agent explain` shows what the daemon is doing"))
 }
 
 /// Ends what was ordered to be stopped; the next daemon has Heat hear of it.
@@ -114,5 +114,5 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
     let served = desk.serve(&mut done);
     let served = served.and_then(|()| end_stopped(state, &mut journal, clock, &report)).and_then(|()| tell(state, &done));
     report.flush();
-    served.map_err(|error| error.context("carrying out an order, which stays in requests/ until it is done"))
+    served.map_err(|error| error.context("carrying out a request, which stays in requests/ until it is done"))
 }

@@ -52,7 +52,10 @@ pub fn run(options: &Options, settings: &Settings, root: Option<&Path>) -> Resul
         note(&format!("{}; {}", verdict.odd.unwrap_or_default(), verdict.remedy));
     }
     if !verdicts.refused.is_empty() {
-        return Err(Error::refused(verdicts.refused).rule(RULE).remedy(verdicts.remedy).context("asking the installed programs"));
+        return Err(Error::refused(verdicts.refused)
+            .rule(RULE)
+            .remedy(verdicts.remedy)
+            .context("asking the installed programs for their versions"));
     }
     Ok(if plan.is_empty() { exit::OK } else { exit::pending() })
 }

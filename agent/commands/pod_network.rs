@@ -45,7 +45,7 @@ pub fn run() -> Result<ExitCode> {
     let root = Tree::open(Path::new("/"))?;
     let wanted: PodNetworkFile = root.read_json(Path::new(POD_NETWORK))?.ok_or_else(|| {
         Error::permanent(format!("there is no {POD_NETWORK}"))
-            .remedy("the agent writes it where a node has a network of pods to make")
+            .remedy("the agent writes it if the node has to set up a pod network")
     })?;
     let notify = Notify::default();
     match wanted {
@@ -100,13 +100,16 @@ fn subnet(root: &Tree, network: Ipv4Net) -> Result<Subnet> {
             if network.contains(&subnet.address) {
                 return Ok(subnet);
             }
-            why = format!("says {}, which is not within {network}", subnet.address.trunc());
+            why = format!("contains {}, which is not within {network}", subnet.address.trunc());
         }
         let waiting = format!("flannel's subnet file {} {why}", SUBNET_FILES.join(" or "));
         let elapsed = waited.elapsed();
         if said.is_none_or(|said| elapsed >= said + REMINDER) {
             said = Some(elapsed);
-            print(&format!("waiting, {} s: {waiting}; `journalctl -u flanneld` says why it has no lease\n", elapsed.as_secs()))?;
+            print(&format!(
+                "waiting, {} s: {waiting}; check `journalctl -u flanneld` for why it has no lease\n",
+                elapsed.as_secs()
+            ))?;
         }
         news.wait(POLL);
     }
@@ -139,18 +142,18 @@ fn remove_stale(root: &Tree, bridge: &str, address: Ipv4Net) -> Result<()> {
     }
     let there = there.first().map_or_else(|| "no address".to_owned(), Ipv4Net::to_string);
     let used = if docker_runs(root)? {
-        Some("docker runs")
+        Some("docker is running")
     } else if has_ports(bridge)? {
-        Some("containers are on it")
+        Some("containers are attached to it")
     } else {
         None
     };
     if let Some(used) = used {
-        note(&format!("{bridge} has {there} and stays, because {used}; with docker's next start it is to have {address}"));
+        note(&format!("{bridge} has {there} and is kept, because {used}; it gets {address} when docker next starts"));
         return Ok(());
     }
     carry_out_all("ip", &[words(&format!("link del dev {bridge}"))])?;
-    print(&format!("it had {there}: docker makes it with {address}\n"))
+    print(&format!("it had {there}: docker recreates it with {address}\n"))
 }
 
 /// Whether the process of docker's pid file is docker (`dockerd`, `dockerd-current`, `docker`): after a crash it may be another.
@@ -176,7 +179,7 @@ fn let_through(network: Option<Ipv4Net>) -> Result<()> {
         }
         Some(answer) => Err(Error::permanent(answer.err).context("iptables -S FORWARD")),
         None => {
-            note("there is no iptables: nobody has closed its FORWARD chain, and no rule is made");
+            note("iptables is not installed: its FORWARD chain is not closed, and no rule is added");
             Ok(())
         }
     }
@@ -195,7 +198,7 @@ fn take_away(bridge: Option<&str>, peers: &[Peer]) -> Result<()> {
     let ours = links::our_bridges(&told("ip", &words("-d -o link show"), "")?);
     for name in ours.iter().filter(|name| Some(name.as_str()) != bridge) {
         if has_ports(name)? {
-            note(&format!("the bridge {name} of an earlier network stays, because containers are on it"));
+            note(&format!("the bridge {name} of an earlier network is kept, because containers are attached to it"));
         } else {
             carry_out_all("ip", &[words(&format!("link del dev {name}"))])?;
         }
@@ -216,19 +219,19 @@ fn make_bridge(bridge: &str, address: Ipv4Net) -> Result<()> {
     let link = links::link(&told("ip", &words(&format!("-d -o link show dev {bridge}")), "")?);
     let refused = |why: String| {
         Error::refused(why)
-            .context(format!("making the bridge {bridge}"))
-            .rule("a bridge is the agent's by its alias, and nobody else's is touched")
+            .context(format!("creating the bridge {bridge}"))
+            .rule("the agent recognises its bridges by their alias, and does not touch others")
             .remedy("give the pods' bridge another name (POD_BRIDGE), or remove the interface")
     };
     if !link.is_bridge {
-        return Err(refused("it is there and no bridge".to_owned()));
+        return Err(refused("it exists and is not a bridge".to_owned()));
     }
     match links::claim(link, &there, has_ports(bridge)?, address) {
         Claim::AsWanted => {}
         Claim::Foreign => {
             let has: Vec<String> = there.iter().map(Ipv4Net::to_string).collect();
-            let has = if has.is_empty() { "something plugged into it".to_owned() } else { has.join(", ") };
-            return Err(refused(format!("it is there, somebody else made it, and it has {has}")));
+            let has = if has.is_empty() { "an attached interface".to_owned() } else { has.join(", ") };
+            return Err(refused(format!("it exists, the agent did not create it, and it has {has}")));
         }
         claim @ (Claim::Free | Claim::Ours) => {
             // First of all, so that what is given an address is known as ours whenever we are cut off.
@@ -257,7 +260,11 @@ fn keep_trying(peers: &[Peer], mut notify: Notify) -> Result<ExitCode> {
     notify.ready();
     let (mut pause, down) = (FIRST_PAUSE, clock.start());
     while !failed.is_empty() {
-        notify.status(&format!("{} of {} routes are missing; tried again as the network changes", failed.len(), peers.len()));
+        notify.status(&format!(
+            "{} of {} routes are missing; the agent retries when the network changes",
+            failed.len(),
+            peers.len()
+        ));
         // Whatever came while the last try went on wakes at once; so do routes that were made, for one try more.
         pause = if news.wait(pause) { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
         news.forget();
@@ -272,7 +279,7 @@ fn keep_trying(peers: &[Peer], mut notify: Notify) -> Result<ExitCode> {
         failed = make_routes(peers).unwrap_or_else(|error| vec![error]);
         failed.iter().filter(|error| !before.contains(&error.to_string())).for_each(print_error);
     }
-    print(&format!("all routes are there after {} s\n", down.elapsed().as_secs()))?;
+    print(&format!("all routes were set after {} s\n", down.elapsed().as_secs()))?;
     Ok(exit::OK)
 }
 

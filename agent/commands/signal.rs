@@ -31,7 +31,7 @@ const TRIES: u32 = 6;
 const HANDLE_LIMIT: u64 = 64 * 1024;
 
 /// What to do where the node's own handle is not known.
-const NAME_IT: &str = "name the handle with --url, or with --url - on standard input";
+const NAME_IT: &str = "pass the handle with --url, or on standard input with --url -";
 
 /// What the command line says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
     let way = runtime()?.block_on(deliver(&sender, &clock, &handle, &signal, &own))?;
     let shown = handle.destination().shown();
     let how = if way == Way::AsGiven { String::new() } else { format!(", {}", way.shown()) };
-    print(&format!("{} taken by {shown}{how}\n", status.as_str()))?;
+    print(&format!("{} accepted by {shown}{how}\n", status.as_str()))?;
     Ok(exit::OK)
 }
 
@@ -109,7 +109,8 @@ async fn deliver(sender: &Sender, clock: &Clock, handle: &Handle, signal: &WaitS
             Verdict::Retry(asked) if attempt < TRIES => asked,
             verdict => {
                 let kind = if verdict == Verdict::Refused { Kind::Permanent } else { Kind::Transient };
-                let remedy = answer.remedy.as_deref().unwrap_or("check with `openstack stack show` that the stack still waits");
+                let remedy =
+                    answer.remedy.as_deref().unwrap_or("check with `openstack stack show` that the stack is still waiting");
                 let error = Error::new(kind, answer.cause).remedy(remedy);
                 return Err(error.context(format!("signalling {}", handle.destination().shown())));
             }
@@ -138,7 +139,7 @@ fn given(url: &str) -> Result<String> {
 /// The handle of the node's deployment, and the id by which the agent itself signals it: the same one overwrites.
 fn of_node(node: &Deployment) -> Result<(Handle, String)> {
     let handle = kubernetes::readable_parameters(node).wait_handle().ok_or_else(|| {
-        Error::permanent("the node's deployment has no WAIT_HANDLE or WAIT_CURL that takes a signal").remedy(NAME_IT)
+        Error::permanent("the node's deployment has no WAIT_HANDLE or WAIT_CURL that accepts a signal").remedy(NAME_IT)
     })?;
     Ok((Handle::parse(&handle)?, wait_id(node, &host_name())))
 }
@@ -174,7 +175,7 @@ mod tests {
         let (way, requests) = told(vec![status("401 Unauthorized", "")]).await;
         let error = way.unwrap_err();
         assert_eq!((error.kind(), requests.len()), (Kind::Permanent, 1));
-        assert!(error.cause().contains("the token of the handle is expired or revoked"), "{error}");
+        assert!(error.cause().contains("the handle's token has expired or was revoked"), "{error}");
         assert!(error.suggested_remedy().is_some() && !error.lines().join(" ").contains("hush"), "{error}");
     }
 

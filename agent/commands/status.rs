@@ -110,8 +110,8 @@ fn wait(settings: &Settings, limit: Duration, json: bool) -> Result<ExitCode> {
 /// What the wait ended with. Well is what Heat asks for: a drop-in that is skipped, say, does not undo that.
 fn outcome(verdict: Verdict, headline: &str) -> String {
     match verdict {
-        Verdict::Well if !headline.starts_with("well") => format!("well: Heat knows that all is done; but {headline}"),
-        Verdict::Waiting => format!("the time is up: {headline}"),
+        Verdict::Well if !headline.starts_with("OK") => format!("OK: everything is done and reported to Heat; but {headline}"),
+        Verdict::Waiting => format!("timed out: {headline}"),
         _ => headline.to_owned(),
     }
 }
@@ -181,7 +181,7 @@ pub(crate) fn say_whose(settings: &Settings) {
 pub(crate) fn read(settings: &Settings) -> Result<(Status, bool)> {
     let said: Option<Status> = match Tree::open(&settings.run_dir) {
         Ok(tree) => tree.read_json(Path::new(FILE)).map_err(|error| {
-            error.remedy("it is damaged or of another version: systemctl restart heat-node-agent writes it anew")
+            error.remedy("it is damaged or of another version: systemctl restart heat-node-agent rewrites it")
         })?,
         Err(_) => None,
     };
@@ -235,9 +235,9 @@ mod tests {
 
     #[test]
     fn the_end_of_a_wait_and_its_exit_code_say_the_same() {
-        assert_eq!(outcome(Verdict::Well, "well: every condition is met"), "well: every condition is met");
-        assert!(outcome(Verdict::Well, "FAILED at settings").starts_with("well: "));
-        assert_eq!(outcome(Verdict::Waiting, "FAILED at daemon"), "the time is up: FAILED at daemon");
+        assert_eq!(outcome(Verdict::Well, "OK: every condition is met"), "OK: every condition is met");
+        assert!(outcome(Verdict::Well, "FAILED at settings").starts_with("OK: "));
+        assert_eq!(outcome(Verdict::Waiting, "FAILED at daemon"), "timed out: FAILED at daemon");
         assert_eq!(outcome(Verdict::Failed, "FAILED at node"), "FAILED at node");
     }
 

@@ -24,8 +24,8 @@ const WIDTH: usize = 100;
 pub fn run(settings: &Settings, picture: bool) -> Result<ExitCode> {
     let (status, running) = status::read(settings)?;
     let node = status.node.filter(|node| !node.laps.is_empty()).ok_or_else(|| {
-        Error::permanent("no bringing up of a node is recorded on this machine")
-            .remedy("this version records each one; heat-node-agent explain says what the node waits for")
+        Error::permanent("no bring-up of a node is recorded on this machine")
+            .remedy("this version records each one; heat-node-agent explain shows what the node is waiting for")
     })?;
     status::say_whose(settings);
     let (title, laps) = told(&node, running, Clock::system().now());
@@ -38,7 +38,7 @@ fn told(node: &NodeStatus, running: bool, now: Timestamp) -> (String, Vec<Lap>) 
     let goes_on = node.state == "applying";
     let mut title = format!("generation {} {}", node.generation, node.state);
     if goes_on {
-        title.push_str(if running { ", so far" } else { ", as far as the daemon came, which is down" });
+        title.push_str(if running { ", so far" } else { ", until the daemon stopped" });
     }
     let mut laps = node.laps.clone();
     for lap in laps.iter_mut().filter(|lap| goes_on && running && lap.state == ConditionState::Waiting) {

@@ -61,7 +61,7 @@ pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode
             place: "the metadata".to_owned(),
             key: "deployments".to_owned(),
             problem: "not a list".to_owned(),
-            rule: "deployments is a list of objects (heat-protocol.md 3.1)".to_owned(),
+            rule: "deployments must be a list of objects".to_owned(),
             remedy: "correct the document".to_owned(),
             warns: false,
         });
@@ -120,8 +120,8 @@ fn document_of(findings: &[Finding], checked: &str) -> String {
 fn of_setting(warning: &Warning) -> Finding {
     let default = KEYS.iter().find(|key| key.path == warning.key).map(|key| key.default);
     let remedy = match default {
-        Some("") => "correct the value, or leave the key out".to_owned(),
-        Some(default) => format!("correct the value, or leave the key out: it is then {default}"),
+        Some("") => "correct the value, or remove the key".to_owned(),
+        Some(default) => format!("correct the value, or remove the key to use the default {default}"),
         None if warning.key.is_empty() => "correct the file".to_owned(),
         None => "correct or remove the key".to_owned(),
     };
@@ -191,8 +191,7 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<F
                         place: place.clone(),
                         key: key.to_owned(),
                         problem: problem.to_owned(),
-                        rule: "a deployment is an object with id, group, inputs, outputs, options (heat-protocol.md 3.2)"
-                            .to_owned(),
+                        rule: "a deployment must be an object with id, group, inputs, outputs, options".to_owned(),
                         remedy: "correct the template".to_owned(),
                         warns: false,
                     }
@@ -244,7 +243,7 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<F
             place: "the metadata".to_owned(),
             key: "deployments".to_owned(),
             problem: format!("{nodes} kubernetes-node deployments"),
-            rule: "one a server (design.md 5)".to_owned(),
+            rule: "a server has at most one".to_owned(),
             remedy: "keep one of them in the template".to_owned(),
             warns: false,
         });

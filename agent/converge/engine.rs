@@ -111,7 +111,7 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
                 if let Some(holder) = context.clock.limit(WORDS_LIMIT, taken).await.flatten() {
                     failure.cause.push_str(&format!("; {}", holder.told()));
                     failure.remedy =
-                        format!("{} frees the port; or move its holder to another one. {}", holder.remedy(), failure.remedy);
+                        format!("{} frees the port; or move its user to another port. {}", holder.remedy(), failure.remedy);
                 }
             }
             context.report.step_failed(&failure.step, context.clock.now(), &failure.cause, &failure.remedy);
@@ -190,14 +190,14 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
             if error.kind() != Kind::Transient {
                 return Err(store::unfit(&error));
             }
-            self.starter.patience("looking at stores", None, error).await?;
+            self.starter.patience("checking the stores", None, error).await?;
         }
         // A disk may be waited for in these.
         self.context.report.expect_steps(graph::names(self.desired));
         let left = self.starter.left();
         match self.context.clock.limit(left + GRACE, self.context.volumes.check_places(self.desired, left)).await {
             Some(checked) => checked?,
-            None => return Err(Failure::new(Code::VolumeFailed, "checks", "volumes were not looked at in time")),
+            None => return Err(Failure::new(Code::VolumeFailed, "checks", "the volumes could not be inspected in time")),
         }
 
         // Another range cannot be taken back once files name it and who reads them was restarted.
@@ -222,7 +222,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         loop {
             match ask(&mut observed).await {
                 Ok(()) => break,
-                Err(error) => self.starter.patience("looking at units", None, error).await?,
+                Err(error) => self.starter.patience("reading the units' states", None, error).await?,
             }
         }
         let plan = plan::plan(self.desired, &observed);
@@ -233,9 +233,9 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         let unowned = self.write_early(&plan)?;
         self.enable_and_reload(&plan).await?;
         self.at(FILES, ConditionState::Ok);
-        self.begin("looking at units");
+        self.begin("reading the units' states");
         self.find_units(&plan, &observed).await?;
-        self.end("looking at units");
+        self.end("reading the units' states");
         for unit in first_helpers {
             let taken = self.context.clock.start();
             let name = format!("unit {}", unit.name);
@@ -294,7 +294,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         if unowned.directories.is_empty() && unowned.files.is_empty() {
             return Ok(());
         }
-        self.begin("files of new owners");
+        self.begin("files with new owners");
         observed.owners = Owners::read(self.context.root).map_err(|error| file_failure("reading users and groups", &error))?;
         for (index, directory) in self.desired.directories.iter().enumerate() {
             if unowned.directories.contains(&directory.path) {
@@ -306,7 +306,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
                 self.late_file(index, observed)?;
             }
         }
-        self.end("files of new owners");
+        self.end("files with new owners");
         Ok(())
     }
 
@@ -335,7 +335,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
             self.outcome.changed = true;
             self.tell(
                 Phase::Units,
-                Event::new(Code::UnitsReloaded, "systemd read its unit files again").step("reload").duration(taken.elapsed()),
+                Event::new(Code::UnitsReloaded, "systemd reloaded its unit files").step("reload").duration(taken.elapsed()),
             );
             self.time("reload", &taken);
         }
@@ -347,7 +347,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
     /// needs whom on this node, our drop-ins say.
     fn unbind(&mut self) -> std::result::Result<bool, Failure> {
         let mut is_any = false;
-        let failed = |error: Error| file_failure("unbinding units", &error);
+        let failed = |error: Error| file_failure("detaching units", &error);
         for other in &self.desired.units {
             let folder = format!("/etc/systemd/system/{}.requires", other.name);
             if self.context.root.facts(Path::new(&folder)).map_err(failed)?.is_none() {
@@ -410,7 +410,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
                 Step::Certificates => {
                     let left = starter.left();
                     let prepared = context.clock.limit(left + GRACE, context.certificates.prepare(desired, left)).await;
-                    let late = || Failure::new(Code::CertificatesFailed, CERTIFICATES, "they were not made at the deadline");
+                    let late = || Failure::new(Code::CertificatesFailed, CERTIFICATES, "they did not exist at the deadline");
                     prepared.unwrap_or_else(|| Err(late())).map(Did::Prepared)
                 }
                 Step::Unit(index) => match desired.units.get(index) {
@@ -530,7 +530,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
     fn late_directory(&mut self, index: usize, observed: &mut Observed) -> std::result::Result<(), Failure> {
         let Some(directory) = self.desired.directories.get(index) else { return Ok(()) };
         let seen =
-            look(self.context.root, &directory.path, false).map_err(|error| file_failure("looking at a directory", &error))?;
+            look(self.context.root, &directory.path, false).map_err(|error| file_failure("inspecting a directory", &error))?;
         match seen {
             Some(seen) => observed.directories.insert(directory.path.clone(), seen),
             None => observed.directories.remove(&directory.path),
@@ -543,7 +543,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
 
     fn late_file(&mut self, index: usize, observed: &mut Observed) -> std::result::Result<(), Failure> {
         let Some(file) = self.desired.files.get(index) else { return Ok(()) };
-        let seen = look(self.context.root, &file.path, true).map_err(|error| file_failure("looking at a file", &error))?;
+        let seen = look(self.context.root, &file.path, true).map_err(|error| file_failure("inspecting a file", &error))?;
         match seen {
             Some(seen) => observed.files.insert(file.path.clone(), seen),
             None => observed.files.remove(&file.path),
@@ -557,7 +557,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
 
     fn directory(&mut self, change: &DirectoryChange) -> std::result::Result<(), Failure> {
         self.give(&change.path, &change.attributes, |root| write::directory(root, change))?;
-        let verb = if change.new { "made directory" } else { "changed mode or owner of" };
+        let verb = if change.new { "created directory" } else { "changed mode or owner of" };
         self.tell(Phase::Files, Event::new(Code::FileWritten, format!("{verb} {}", change.path)));
         Ok(())
     }
@@ -578,8 +578,8 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         let step = format!("file {path}");
         if !write::owner_is_known(attributes) {
             let owner = &attributes.owner;
-            let cause = format!("{path} is to belong to {}:{}, which this machine does not have", owner.user, owner.group);
-            let remedy = format!("Build the user {} and the group {} into the image.", owner.user, owner.group);
+            let cause = format!("{path} must belong to {}:{}, which does not exist on this machine", owner.user, owner.group);
+            let remedy = format!("Create the user {} and the group {} in the image.", owner.user, owner.group);
             return Err(Failure::new(Code::FileFailed, step, cause).remedy(remedy));
         }
         self.outcome.changed = true;
@@ -602,7 +602,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         // What is owed to a unit that is no longer asked for is nobody's.
         let owed = self.owed.iter().filter(|name| self.desired.units.iter().any(|unit| unit.name == **name));
         let owed = owed.cloned().collect();
-        pending::write(self.context.root, &owed).map_err(|error| file_failure("noting restarts", &error))
+        pending::write(self.context.root, &owed).map_err(|error| file_failure("recording pending restarts", &error))
     }
 
     fn time(&mut self, step: &str, taken: &Stopwatch) {
@@ -751,7 +751,7 @@ fn own_port(probe: &Probe) -> Option<u16> {
 
 /// A volume on which something hangs (a disk that does not answer, a program that does not end).
 fn late_volume(volume: &Volume, report: &Report, generation: u64) -> Failure {
-    let failure = Failure::new(Code::VolumeFailed, format!("volume {}: deadline", volume.role), "not done at the deadline");
+    let failure = Failure::new(Code::VolumeFailed, format!("volume {}: deadline", volume.role), "not finished at the deadline");
     // It was dropped in the middle and cannot tell of itself.
     report.emit(failure.event().phase(Phase::Volume).generation(generation));
     failure

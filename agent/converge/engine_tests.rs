@@ -515,7 +515,8 @@ async fn a_lap_names_what_it_waited_for_and_begins_when_that_has_ended() {
         lap.1.as_str()
     };
     // One after the other, to where the graph begins.
-    let early = ["checks", "plan", "files", "reload", "looking at units", "unit systemd-sysctl.service", "volume runtime"];
+    let early =
+        ["checks", "plan", "files", "reload", "reading the units' states", "unit systemd-sysctl.service", "volume runtime"];
     assert_eq!(after("checks"), "");
     for pair in early.windows(2) {
         assert_eq!(after(pair[1]), pair[0]);
@@ -535,7 +536,12 @@ async fn a_lap_names_what_it_waited_for_and_begins_when_that_has_ended() {
     }
     let green = machine.report.events().into_iter().find(|event| event.gate.as_deref() == Some("etcd")).unwrap();
     assert_eq!(green.waited_for.as_deref(), Some("unit etcd.service"));
-    assert!(green.waited.unwrap() >= Duration::from_secs(3) && green.message.contains("last for unit etcd.service"), "{green:?}");
+    assert!(
+        green.waited.unwrap() >= Duration::from_secs(3)
+            && green.message.contains("waited ")
+            && green.message.ends_with(" for unit etcd.service)"),
+        "{green:?}"
+    );
 }
 
 #[tokio::test]
@@ -633,13 +639,13 @@ async fn a_unit_that_fails_ends_the_run_at_once_and_says_why() {
         (
             state("x.service", "inactive"),
             Act(0, "failed", failed.clone()),
-            "its job ended with `failed`; it is failed (failed: exit-code, status 1)",
+            "its job ended with result `failed`; it is failed (failed: exit-code, status 1)",
             "journalctl",
         ),
         (
             state("x.service", "inactive"),
             Act(0, "dependency", state("", "inactive")),
-            "a unit that it requires did not start",
+            "a unit that it requires failed to start",
             "journalctl",
         ),
         (state("x.service", "inactive"), Act(0, "done", state("", "inactive")), "one of its conditions is not met", "journalctl"),
@@ -752,8 +758,8 @@ async fn a_unit_has_as_long_to_come_up_as_its_gate() {
     let tries_again =
         || UnitState { sub_state: "auto-restart".into(), result: "exit-code".into(), ..state("x.service", "activating") };
     let of = Some(Duration::from_secs(10));
-    let endless = "it is still activating (auto-restart: exit-code of a command before its program)";
-    let hangs = "its start has not ended";
+    let endless = "it is still activating (auto-restart: exit-code of a command that runs before its program)";
+    let hangs = "it has not finished starting";
     for (deadline, patience, act, after, words) in [
         (of, 1, Act(0, "failed", tries_again()), 10, format!("{endless} after 10 s, its own deadline")),
         (of, 2, Act(0, "failed", tries_again()), 20, format!("{endless} after 20 s, its own deadline")),
@@ -865,7 +871,7 @@ async fn restarts_of_a_unit_that_is_never_well_are_counted() {
         restarts(7);
     };
     let failure = beside(dies, machine.converge(&desired, &fake)).await.unwrap_err();
-    let words = "for 30 s; systemd restarted x.service 3 times meanwhile; given up at the deadline of the run";
+    let words = "for 30 s; meanwhile systemd restarted x.service 3 times; given up at the deadline of the run";
     assert!(failure.cause.ends_with(words), "{}", failure.cause);
 }
 
@@ -884,7 +890,7 @@ async fn good_answers_end_at_the_deadline_as_bad_ones_do() {
         fake.set(UnitState { main_pid: 2, n_restarts: 1, ..state("x.service", "active") });
     };
     let failure = beside(dies, machine.converge(&desired, &fake)).await.unwrap_err();
-    let cause = "it was good, but not for long enough without a restart; systemd restarted x.service 1 times meanwhile; \
+    let cause = "it passed, but not for long enough without a restart; meanwhile systemd restarted x.service 1 times; \
                  given up after 5 s, its own deadline";
     assert_eq!(failure.cause, cause);
     // The first good answer comes 0.1 s after the bad one, the others a second apart.
@@ -995,12 +1001,12 @@ async fn routes_of_pods_are_right_wrong_for_a_while_or_for_good() {
             vec![far],
             vec![],
             &[],
-            Some(("node 198.51.100.4 with 10.100.4.0/24 is not on one", Code::PeerOffSegment, "eth0)")),
+            Some(("node 198.51.100.4 with 10.100.4.0/24 is not on the same", Code::PeerOffSegment, "eth0)")),
             None,
         ),
         (vec![near, far], vec![&second], &[], None, Some(Code::PeerOffSegment)),
         (vec![near, next], vec![&second, &third], &["192.0.2.2"], None, Some(Code::PeerSilent)),
-        (vec![near], vec![&second], &["192.0.2.2"], Some(("the routes are right, but", Code::PodPacketsLost, late)), None),
+        (vec![near], vec![&second], &["192.0.2.2"], Some(("the routes are correct, but", Code::PodPacketsLost, late)), None),
     ] {
         let machine = Machine::new(manual());
         let routes: String = routes.into_iter().map(String::as_str).collect();
@@ -1203,7 +1209,7 @@ async fn a_program_that_is_not_there_is_told_at_once() {
         program: "/usr/bin/x".into(),
         ..state("x.service", "activating")
     };
-    let cause = "it is activating (auto-restart: 203/EXEC, /usr/bin/x is not there or cannot be run)";
+    let cause = "it is activating (auto-restart: 203/EXEC, /usr/bin/x does not exist or cannot be run)";
     let machine = Machine::new(manual());
     let desired = Desired { units: vec![unit("x.service", &[], &[])], ..Desired::default() };
     let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]).act("x.service", &[Act(0, "done", lacking.clone())]);
@@ -1214,7 +1220,7 @@ async fn a_program_that_is_not_there_is_told_at_once() {
     fake.set(lacking);
     fake.answers.lock().unwrap().push_back(Err(Error::transient("refused")));
     let (begin, failure) = (machine.clock.now(), machine.converge(&desired, &fake).await.unwrap_err());
-    assert!(failure.cause.contains("203/EXEC, /usr/bin/x is not there"), "{}", failure.cause);
+    assert!(failure.cause.contains("203/EXEC, /usr/bin/x does not exist"), "{}", failure.cause);
     assert_eq!(machine.clock.now(), begin);
 }
 
@@ -1250,7 +1256,7 @@ async fn a_good_answer_counts_only_while_the_units_own_process_is_up() {
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
     assert_eq!(
         (failure.code, failure.cause.as_str()),
-        (Code::GateRed, "the answer is good, but x.service is inactive (), for 30 s; given up at the deadline of the run")
+        (Code::GateRed, "the check passed, but x.service is inactive (), for 30 s; given up at the deadline of the run")
     );
     fake.set(state("x.service", "active"));
     machine.converge(&desired, &fake).await.unwrap();
@@ -1283,7 +1289,7 @@ async fn an_owner_that_a_helper_makes_is_waited_for() {
     let fake = Fake::new(&machine.clock, &[("systemd-sysusers.service", "active")]);
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
     assert_eq!(failure.code, Code::FileFailed);
-    assert_eq!(failure.cause, "/etc/etcd/key is to belong to etcd:etcd, which this machine does not have");
+    assert_eq!(failure.cause, "/etc/etcd/key must belong to etcd:etcd, which does not exist on this machine");
     assert_eq!(machine.read("/etc/etcd/key"), None, "no byte before the owner is known");
     machine.users("etcd:x:UID:GID\n");
     machine.converge(&desired, &fake).await.unwrap();
@@ -1346,7 +1352,7 @@ async fn a_directory_in_place_of_a_file_fails_with_its_path() {
     let desired = Desired { files: vec![File::public("/etc/x.conf", "x")], ..Desired::default() };
     let failure = machine.converge(&desired, &Fake::new(&machine.clock, &[])).await.unwrap_err();
     assert_eq!((failure.code, failure.step.as_str()), (Code::FileFailed, "file /etc/x.conf"));
-    assert!(failure.cause.contains("something that is no file is in its place"), "{}", failure.cause);
+    assert!(failure.cause.contains("it exists but is not a regular file"), "{}", failure.cause);
 }
 
 #[test]

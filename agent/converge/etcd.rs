@@ -106,7 +106,8 @@ impl Etcd {
             }
             all.push(Member { id: id(member), name, urls: texts(member, "clientURLs") });
         }
-        let me = me.ok_or_else(|| Error::transient(format!("none of its members is at {own}")).context(self.doing()))?;
+        let me =
+            me.ok_or_else(|| Error::transient(format!("none of its members has the address {own}")).context(self.doing()))?;
         Ok(Members { own: me, all })
     }
 
@@ -240,7 +241,7 @@ impl Etcd {
     async fn lease(&self, life: Duration) -> Result<String> {
         let granted = self.ask_v3("lease/grant", &json!({"TTL": life.as_secs().to_string()})).await?;
         let lease = granted.get("ID").and_then(Value::as_str);
-        lease.map(str::to_owned).ok_or_else(|| Error::transient("it grants a lease without an id").context(self.doing()))
+        lease.map(str::to_owned).ok_or_else(|| Error::transient("it granted a lease without an id").context(self.doing()))
     }
 
     async fn transact(&self, body: &Value) -> Result<bool> {
@@ -272,11 +273,7 @@ impl Etcd {
 
     async fn ask_v3(&self, what: &str, body: &Value) -> Result<Value> {
         let Some(gateway) = self.gateway().await? else {
-            return Err(self.without(
-                "v3",
-                "flannel from 0.18 on reads v3 alone (seed-systems.md 8a)",
-                "give an etcd from 3.0 on",
-            ));
+            return Err(self.without("v3", "flannel 0.18 and later reads only the v3 API", "use etcd 3.0 or later"));
         };
         let answer = self.send("POST", &format!("{gateway}/{what}"), Some(body.to_string())).await?;
         if answer.is_success() { self.json(&answer) } else { Err(self.refusal(&answer)) }
@@ -310,28 +307,28 @@ impl Etcd {
     }
 
     fn json(&self, answer: &Response) -> Result<Value> {
-        json::answer(&answer.body).map_err(|_| Error::transient("the answer is no JSON").context(self.doing()))
+        json::answer(&answer.body).map_err(|_| Error::transient("the answer is not JSON").context(self.doing()))
     }
 
     fn refusal(&self, answer: &Response) -> Error {
         let body = String::from_utf8_lossy(&answer.body);
         if answer.status == 404 {
-            let rule = "flannel up to 0.17 reads v2 alone; etcd from 3.4 on serves that with --enable-v2, from 3.6 on not at all \
-                        (seed-systems.md 8a)";
+            let rule = "flannel up to 0.17 reads only the v2 API; etcd 3.4 and later serves it with --enable-v2, 3.6 and later \
+                        not at all";
             return self.without("v2", rule, "start etcd with --enable-v2, or install flannel 0.18 or later");
         }
-        let said = format!("it answers {}: {}", answer.status, shortened(&escaped(body.trim()), 200));
+        let said = format!("it answered {}: {}", answer.status, shortened(&escaped(body.trim()), 200));
         match answer.status {
             401 | 403 => Error::permanent(said)
-                .remedy("let the user of the node's certificate read and write the key (etcdctl role grant-permission)"),
-            _ => Error::transient(said).remedy("journalctl -u etcd on its node; it is tried again"),
+                .remedy("allow the user of the node's certificate to read and write the key (etcdctl role grant-permission)"),
+            _ => Error::transient(said).remedy("check `journalctl -u etcd` on its node; the agent retries"),
         }
         .with_status(answer.status)
         .context(self.doing())
     }
 
     fn without(&self, api: &str, rule: &str, remedy: &str) -> Error {
-        Error::permanent(format!("etcd {} does not serve its API {api}", self.endpoint)).rule(rule).remedy(remedy)
+        Error::permanent(format!("etcd {} does not serve the {api} API", self.endpoint)).rule(rule).remedy(remedy)
     }
 }
 

@@ -155,7 +155,7 @@ impl Progress {
         if let (Some((first, now)), Some(unit)) = (self.restarts, unit)
             && now > first
         {
-            cause.push_str(&format!("; systemd restarted {unit} {} times meanwhile", now - first));
+            cause.push_str(&format!("; meanwhile systemd restarted {unit} {} times", now - first));
         }
         cause
     }
@@ -191,7 +191,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
             self.clock.wait(GOOD_PAUSE).await;
             self.until(gate, progress, |progress| progress.is_green(gate)).await?;
         }
-        let event = Event::new(Code::GateGreen, format!("gate {} is green", gate.name));
+        let event = Event::new(Code::GateGreen, format!("gate {} passed", gate.name));
         self.tell(gate, event.duration(progress.taken.elapsed()));
         Ok(())
     }
@@ -233,7 +233,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
             let (left, own) = self.left(gate, progress);
             let Some(Red { cause, code, at_once }) = cause else {
                 if left.is_zero() {
-                    let last = "it was good, but not for long enough without a restart";
+                    let last = "it passed, but not for long enough without a restart";
                     return Err(red(gate, late(&progress.cause(last, unit), own), None));
                 }
                 self.clock.wait(GOOD_PAUSE.min(left)).await;
@@ -259,7 +259,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
             }
             self.tell(
                 gate,
-                Event::new(Code::GateWaiting, format!("gate {} is not green yet: {cause}", gate.name))
+                Event::new(Code::GateWaiting, format!("gate {} has not passed yet: {cause}", gate.name))
                     .attempt(progress.attempt)
                     .next_try(pause)
                     .cause(cause),
@@ -301,7 +301,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
         let state = self.units.unit(unit).await.map_err(|error| error.to_string())?;
         // Somebody else may answer in its place. A unit that applied settings has done its work and may be down.
         if !matches!(gate.probe, Probe::Sysctl(_)) && !state.is_active() {
-            return Err(format!("the answer is good, but {unit} is {}", state.describe()).into());
+            return Err(format!("the check passed, but {unit} is {}", state.describe()).into());
         }
         Ok(Some((state.main_pid, state.n_restarts)))
     }
@@ -334,7 +334,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
                 Err(Red { cause: packets::lost(pods.network, &peers), code: Some(Code::PodPacketsLost), at_once: false })
             }
             Verdict::Silent(peers) => {
-                let line = format!("packets of pods do not arrive at {}", packets::named(&peers));
+                let line = format!("pod traffic does not reach {}", packets::named(&peers));
                 self.report.emit(Event::new(Code::PeerSilent, line).phase(Phase::Gates).generation(self.generation));
                 Ok(())
             }
@@ -358,7 +358,7 @@ async fn ask(root: &Tree, prober: &impl Prober, probe: &Probe) -> Result<(), Str
             let answer =
                 prober.get_text(url, authority.as_deref(), identity.as_ref()).await.map_err(|error| error.to_string())?;
             match body {
-                Some(body) if answer.trim() != body => Err(format!("the answer is {}, not {body}", quoted(answer.trim()))),
+                Some(body) if answer.trim() != body => Err(format!("the answer was {}, not {body}", quoted(answer.trim()))),
                 _ => Ok(()),
             }
         }
@@ -396,7 +396,7 @@ fn expect(answer: &Value, key: &str, value: &str) -> Result<(), String> {
     let found = match answer.get(key) {
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
-        None => return Err(format!("the answer has no {key}: {}", quoted(&answer.to_string()))),
+        None => return Err(format!("the answer lacks {key}: {}", quoted(&answer.to_string()))),
     };
     if found == value { Ok(()) } else { Err(format!("{key} is {}, not {value}", quoted(&found))) }
 }
@@ -528,7 +528,7 @@ mod tests {
         }
         for (restarts, said) in [
             (2, "refused, for 66 s"),
-            (5, "refused, for 66 s; systemd restarted x.service 3 times meanwhile"),
+            (5, "refused, for 66 s; meanwhile systemd restarted x.service 3 times"),
             (1, "refused, for 66 s"),
         ] {
             progress.note(Some(restarts));
@@ -547,8 +547,8 @@ mod tests {
             (json!({"health": "true"}), None),
             (json!({"health": true, "reason": ""}), None),
             (json!({"health": "false"}), Some("health is false, not true")),
-            (json!({"x": "\u{1b}"}), Some("the answer has no health: {\"x\":\"\\u001b\"}")),
-            (json!("OK"), Some("the answer has no health: \"OK\"")),
+            (json!({"x": "\u{1b}"}), Some("the answer lacks health: {\"x\":\"\\u001b\"}")),
+            (json!("OK"), Some("the answer lacks health: \"OK\"")),
         ] {
             assert_eq!(expect(&answer, "health", "true").err().as_deref(), bad, "{answer}");
         }
@@ -583,7 +583,7 @@ mod tests {
         for cause in ["500", "401"] {
             assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), format!("{url} answers {cause}"));
         }
-        assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), "the answer is not ok, not ok");
+        assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), "the answer was not ok, not ok");
         assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await, Ok(()));
         assert!(server.requests().iter().all(|request| request.starts_with("GET /readyz ")));
         // A name that the certificate does not have.

@@ -77,8 +77,8 @@ impl Graph {
         for (step, needs) in &waiting {
             let mut befores = BTreeSet::new();
             for need in needs {
-                let before =
-                    find(desired, need).ok_or_else(|| format!("{} needs {need:?}, which nothing makes", name(desired, *step)))?;
+                let before = find(desired, need)
+                    .ok_or_else(|| format!("{} needs {need:?}, which no step provides", name(desired, *step)))?;
                 // A directory without needs and a unit that was dealt with are no steps of the graph: they are done.
                 if waiting.contains_key(&before) {
                     befores.insert(before);

@@ -37,7 +37,9 @@ pub(crate) fn links(tree: &Tree, unit: &str) -> Result<Links> {
         };
         let section = Install::parse(&text);
         let Some(links) = section.links(&name, &path) else {
-            return Ok(Err(format!("[Install] of {path} uses a specifier or a name that only systemd on the node can resolve")));
+            return Ok(Err(format!(
+                "the [Install] section of {path} uses a specifier or a name that only systemd on the node can resolve"
+            )));
         };
         found.extend(links);
         names.extend(section.also);
@@ -68,7 +70,7 @@ pub(crate) fn find(tree: &Tree, unit: &str) -> Result<std::result::Result<(Strin
             });
         }
     }
-    Ok(Err(format!("no unit file of {unit} is in this tree")))
+    Ok(Err(format!("this tree has no unit file for {unit}")))
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -233,15 +235,15 @@ mod tests {
         );
         for (unit, why) in [
             ("plain.service", "plain.service has no [Install] section: other units start it"),
-            ("none.service", "no unit file of none.service is in this tree"),
+            ("none.service", "this tree has no unit file for none.service"),
             ("masked.service", "/etc/systemd/system/masked.service masks masked.service"),
             (
                 "odd.service",
-                "[Install] of /lib/systemd/system/odd.service uses a specifier or a name that only systemd on the node can resolve",
+                "the [Install] section of /lib/systemd/system/odd.service uses a specifier or a name that only systemd on the node can resolve",
             ),
             (
                 "evil.service",
-                "[Install] of /lib/systemd/system/evil.service uses a specifier or a name that only systemd on the node can resolve",
+                "the [Install] section of /lib/systemd/system/evil.service uses a specifier or a name that only systemd on the node can resolve",
             ),
         ] {
             assert_eq!(links(&tree, unit).unwrap().unwrap_err(), why);

@@ -295,12 +295,17 @@ mod tests {
 
     #[test]
     fn a_failure_tells_everything_that_an_operator_needs() {
-        let error =
-            Error::refused("an ext4 file system is on it").rule("design.md 6").remedy("wipefs -a /dev/vdb").context("checking");
+        let error = Error::refused("an ext4 file system is on it")
+            .rule("a signature is never overwritten")
+            .remedy("wipefs -a /dev/vdb")
+            .context("checking");
         let failure = Failure::from_error(Code::VolumeRefused, "volume runtime", &error);
         let event = failure.event();
         assert_eq!(event.message, "volume runtime: checking: an ext4 file system is on it");
-        assert_eq!(event.cause.as_deref(), Some("checking: an ext4 file system is on it (rule: design.md 6)"));
+        assert_eq!(
+            event.cause.as_deref(),
+            Some("checking: an ext4 file system is on it (rule: a signature is never overwritten)")
+        );
         assert_eq!(event.remedy.as_deref(), Some("wipefs -a /dev/vdb"));
         let plain = Failure::new(Code::UnitMissing, "unit x.service", "no such unit").unit("x.service");
         assert!(plain.event().own_unit && plain.remedy.starts_with("Install the component"));

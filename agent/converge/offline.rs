@@ -32,13 +32,13 @@ pub struct Applied {
 /// If it is not there, or is the root of the running machine, by whatever name.
 pub fn open(directory: &Path) -> Result<Tree> {
     let identity = |path: &Path| -> Result<(u64, u64)> {
-        let facts = std::fs::metadata(path).context(|| format!("looking at {}", path.display()))?;
+        let facts = std::fs::metadata(path).context(|| format!("inspecting {}", path.display()))?;
         Ok((facts.dev(), facts.ino()))
     };
     if identity(directory)? == identity(Path::new("/"))? {
         return Err(Error::refused(format!("{} is the running machine's root", directory.display()))
-            .rule("apply works on the directory of another machine; the running one is configured by the daemon")
-            .remedy("Give the root directory of the image or of a mounted disk."));
+            .rule("apply works on the directory tree of another machine; the daemon configures the running one")
+            .remedy("Name the root directory of the image or of a mounted disk."));
     }
     Tree::open(directory)
 }
@@ -92,7 +92,9 @@ pub fn apply(desired: &Desired, directory: &Path) -> Result<Applied> {
         }
     }
     let late = deferred(desired);
-    applied.omitted.extend(late.iter().map(|path| format!("{path}: needs what only the node has; done on the node itself")));
+    applied
+        .omitted
+        .extend(late.iter().map(|path| format!("{path}: needs something that only the node has; done on the node itself")));
     applied
         .omitted
         .extend(desired.authorities.iter().map(describe_authority).map(|text| format!("{text}: done on the node itself")));
@@ -148,7 +150,9 @@ fn list_requirements(desired: &Desired, tree: &Tree, applied: &mut Applied) -> R
     for file in desired.files.iter().filter(|file| file.path.contains(".service.d/")) {
         for unit in file.content.lines().filter_map(|line| line.strip_prefix("Requires=")) {
             if let Err(why) = install::find(tree, unit)? {
-                applied.omitted.push(format!("install {unit}: {why}, and without it {} keeps its service down", file.path));
+                applied
+                    .omitted
+                    .push(format!("install {unit}: {why}, and without it {} keeps its service from starting", file.path));
             }
         }
     }
@@ -249,7 +253,7 @@ mod tests {
         assert_eq!(
             applied.done,
             [
-                "made directory /etc/etcd",
+                "created directory /etc/etcd",
                 "wrote /etc/etcd/key",
                 "wrote /usr/lib/systemd/system/etcd.service",
                 "linked /etc/systemd/system/multi-user.target.wants/etcd.service to /usr/lib/systemd/system/etcd.service",
@@ -275,7 +279,10 @@ mod tests {
         desired.files.push(File::public("/etc/systemd/system/etcd.service.d/50-x.conf", "[Unit]\nRequires=guard.service\n"));
         let missing = |desired: &Desired| apply(desired, dir.path()).unwrap().omitted;
         let said = missing(&desired);
-        assert!(said.len() == 1 && said[0].starts_with("install guard.service: no unit file of guard.service"), "{said:?}");
+        assert!(
+            said.len() == 1 && said[0].starts_with("install guard.service: this tree has no unit file for guard.service"),
+            "{said:?}"
+        );
         desired.files.push(File::public("/usr/lib/systemd/system/guard.service", "[Service]\n"));
         assert_eq!(missing(&desired), Vec::<String>::new());
     }

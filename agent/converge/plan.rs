@@ -136,10 +136,10 @@ pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
 
 /// The certificate of an authority in words, as `plan` shows it.
 pub(crate) fn describe_authority(authority: &Authority) -> String {
-    let signing = authority.signing_path.as_ref().map(|path| format!(", with the certificate that signs at {path}"));
+    let signing = authority.signing_path.as_ref().map(|path| format!(", with the signing certificate at {path}"));
     let key = authority.key_path.as_ref().map(|path| format!(" and its key at {path}"));
     let further = [signing, key].into_iter().flatten().collect::<String>();
-    format!("certificate of the authority {} at {}{further}", authority.signer, authority.path)
+    format!("certificate of the CA {} at {}{further}", authority.signer, authority.path)
 }
 
 /// A certificate in words, as `plan` shows it.
@@ -162,7 +162,7 @@ pub(crate) fn describe_volume(volume: &Volume) -> String {
     };
     let place = match volume.content {
         Content::Xfs | Content::Btrfs => format!("mounted on {}", volume.mount_point),
-        Content::ThinPool => format!("the thin pool {POOL} below {}", volume.mount_point),
+        Content::ThinPool => format!("the thin pool {POOL} for {}", volume.mount_point),
     };
     format!("{} volume {} (Heat calls it {}): {place}, {format}", volume.role, volume.disk, volume.hint)
 }

@@ -31,7 +31,7 @@ impl Prober for Http {
         };
         let response = derived.as_ref().unwrap_or(self).request(question(url)).await?;
         if !(200..300).contains(&response.status) {
-            return Err(Error::transient(format!("{url} answers {}", response.status)));
+            return Err(Error::transient(format!("{url} answered {}", response.status)));
         }
         Ok(String::from_utf8_lossy(&response.body).into_owned())
     }
@@ -57,7 +57,7 @@ fn question(url: &str) -> Request<'_> {
 /// The JSON of an answer; docker's /_ping answers plain text, which is taken as a string.
 fn json(response: &Response, asked: &str) -> Result<Value> {
     if !(200..300).contains(&response.status) {
-        return Err(Error::transient(format!("{asked} answers {}", response.status)));
+        return Err(Error::transient(format!("{asked} answered {}", response.status)));
     }
     let text = String::from_utf8_lossy(&response.body);
     Ok(crate::budgets::json::small(&response.body).unwrap_or_else(|| Value::String(text.into_owned())))

@@ -14,14 +14,14 @@ pub(crate) fn render(plan: &Plan) -> String {
     }
     let mut out = String::new();
     for change in &plan.directories {
-        let verb = if change.new { "make directory" } else { "change directory" };
+        let verb = if change.new { "create directory" } else { "change directory" };
         line(&mut out, format_args!("{verb} {}: {}", change.path, attributes(&change.attributes)));
     }
     for change in &plan.files {
         file(&mut out, change);
     }
     if plan.reload {
-        out.push_str("have systemd read its unit files again\n");
+        out.push_str("reload systemd's unit files\n");
     }
     for (verb, units) in [("enable", &plan.enable), ("run", &plan.helpers), ("start", &plan.start), ("restart", &plan.restart)] {
         for unit in units {
@@ -32,7 +32,7 @@ pub(crate) fn render(plan: &Plan) -> String {
         line(&mut out, format_args!("bring up {volume}"));
     }
     for certificate in &plan.certificates {
-        line(&mut out, format_args!("make or put right {}", escaped(certificate)));
+        line(&mut out, format_args!("create or update {}", escaped(certificate)));
     }
     out
 }
@@ -40,7 +40,7 @@ pub(crate) fn render(plan: &Plan) -> String {
 fn file(out: &mut String, change: &FileChange) {
     let path = escaped(&change.path);
     let verb = match (&change.before, change.rewrites) {
-        (None, _) => "make file",
+        (None, _) => "create file",
         (Some(_), true) => "change file",
         (Some(_), false) => "change mode or owner of",
     };
@@ -130,7 +130,7 @@ mod tests {
             volumes: vec!["etcd volume 1234 (Heat calls it /dev/vdc): mounted on /var/lib/etcd, formatted if blank".into()],
         };
         let expected = "\
-make directory /etc/etcd: mode 0750, owner etcd:etcd
+create directory /etc/etcd: mode 0750, owner etcd:etcd
 change file /etc/etcd/etcd.conf: mode 0644 -> 0640, owner 0:0 -> etcd:etcd
 --- /etc/etcd/etcd.conf
 +++ /etc/etcd/etcd.conf
@@ -141,7 +141,7 @@ change file /etc/etcd/etcd.conf: mode 0644 -> 0640, owner 0:0 -> etcd:etcd
 +b=4
 +c=3
 \\ No newline at end of file
-make file /etc/etcd/new: mode 0640, owner etcd:etcd
+create file /etc/etcd/new: mode 0640, owner etcd:etcd
 --- /dev/null
 +++ /etc/etcd/new
 @@ -0,0 +1 @@
@@ -149,13 +149,13 @@ make file /etc/etcd/new: mode 0640, owner etcd:etcd
 change file /etc/etcd/key: mode 0644 -> 0640, owner 0:0 -> etcd:etcd
     (secret, 7 bytes, changed)
 change mode or owner of /etc/etcd/same: mode 0644 -> 0640, owner 0:0 -> etcd:etcd
-have systemd read its unit files again
+reload systemd's unit files
 enable etcd.service
 run systemd-sysctl.service
 start etcd.service
 restart docker.service
 bring up etcd volume 1234 (Heat calls it /dev/vdc): mounted on /var/lib/etcd, formatted if blank
-make or put right /etc/etcd/certs/server.crt: it expired at 2026-01-01T00:00:00Z
+create or update /etc/etcd/certs/server.crt: it expired at 2026-01-01T00:00:00Z
 ";
         assert_eq!(plan.render(), expected);
         assert!(!format!("{plan:?}").contains("hunter"));

@@ -46,7 +46,7 @@ async fn check_machine<H: Hands>(store: &Store, hands: &H, root: &Tree) -> Resul
         }
     }
     if store.driver == StorageDriver::Devicemapper {
-        let without = |error: Error| error.remedy("install LVM (lvm2, thin-provisioning-tools) into the image");
+        let without = |error: Error| error.remedy("install LVM (lvm2, thin-provisioning-tools) in the image");
         hands.run("program-lvm-version", words(&["lvm", "version"])).await.map_err(without)?;
     }
     Ok(())
@@ -102,7 +102,7 @@ fn look(root: &Tree, store: &Store) -> Result<Seen> {
     }
     let path = root.base().join(place.strip_prefix("/").unwrap_or(place));
     let path = path.as_path();
-    let doing = || format!("looking at {}", path.display());
+    let doing = || format!("inspecting {}", path.display());
     let kind = statfs(path).context(doing)?.filesystem_type();
     let flags = statvfs(path).context(doing)?.flags();
     Ok(Seen {

@@ -75,7 +75,7 @@ impl<U: Units> Starter<'_, U> {
         loop {
             match self.units.unit(name).await {
                 Ok(state) => return Ok(state),
-                Err(error) => self.patience("looking at units", Some(name), error).await?,
+                Err(error) => self.patience("reading the units' states", Some(name), error).await?,
             }
         }
     }
@@ -87,8 +87,11 @@ impl<U: Units> Starter<'_, U> {
                 Ok(enabled) => {
                     if !enabled.absent.is_empty() {
                         let absent = enabled.absent.join(", ");
-                        let cause = format!("its [Install] section names {absent}, which is not on this machine");
-                        self.tell(name, Event::new(Code::UnitNotWanted, format!("no boot starts {name}: {cause}")).cause(cause));
+                        let cause = format!("its [Install] section names {absent}, which does not exist on this machine");
+                        self.tell(
+                            name,
+                            Event::new(Code::UnitNotWanted, format!("{name} will not start at boot: {cause}")).cause(cause),
+                        );
                     }
                     return Ok(enabled);
                 }
@@ -119,7 +122,7 @@ impl<U: Units> Starter<'_, U> {
                 self.tell(name, Event::new(Code::UnitRestarted, format!("ran {name}")).duration(taken.elapsed()));
                 return Ok(true);
             }
-            Some(Ok(outcome)) => format!("its job ended with `{}`", outcome.result),
+            Some(Ok(outcome)) => format!("its job ended with result `{}`", outcome.result),
             Some(Err(error)) => error.to_string(),
             None => "it did not end in time".to_owned(),
         };
@@ -180,7 +183,7 @@ impl<U: Units> Starter<'_, U> {
             Some(Err(error)) => self.patience("starting units", Some(name), error).await.map(|()| None),
             None => {
                 let state = self.look(name).await.map_or_else(|_| "unknown".to_owned(), |state| state.describe());
-                Err(failed(name, format!("its start has not ended {}; it is {state}", self.late())))
+                Err(failed(name, format!("it has not finished starting {}; it is {state}", self.late())))
             }
         }
     }
@@ -258,7 +261,7 @@ pub(crate) async fn news_of(
 
 /// The unit is not on this machine.
 pub(crate) fn missing(name: &str) -> Failure {
-    Failure::new(Code::UnitMissing, format!("unit {name}"), format!("{name} is not on this machine")).unstartable(name)
+    Failure::new(Code::UnitMissing, format!("unit {name}"), format!("{name} does not exist on this machine")).unstartable(name)
 }
 
 /// Whether systemd could start it at all.
@@ -288,9 +291,9 @@ fn not_up(state: &UnitState, outcome: &JobOutcome) -> Failure {
     } else if outcome.is_done() && !state.is_failed() {
         format!("systemd started it, but it is {}: one of its conditions is not met, or it ended at once", state.describe())
     } else if outcome.result == "dependency" {
-        format!("a unit that it requires did not start; it is {}", state.describe())
+        format!("a unit that it requires failed to start; it is {}", state.describe())
     } else {
-        format!("its job ended with `{}`; it is {}", outcome.result, state.describe())
+        format!("its job ended with result `{}`; it is {}", outcome.result, state.describe())
     };
     failed(name, cause)
 }
@@ -299,5 +302,5 @@ fn not_up(state: &UnitState, outcome: &JobOutcome) -> Failure {
 fn failed(name: &str, cause: String) -> Failure {
     Failure::new(Code::UnitFailed, format!("unit {name}"), cause)
         .unit(name)
-        .remedy(format!("Look at `systemctl status {name}` and `journalctl -u {name}`."))
+        .remedy(format!("Check `systemctl status {name}` and `journalctl -u {name}`."))
 }

@@ -30,8 +30,8 @@ pub(crate) fn file(tree: &Tree, change: &FileChange) -> Result<()> {
     if let Some(facts) = tree.facts(path)?
         && matches!(facts.kind, FileKind::Directory | FileKind::Other)
     {
-        return Err(Error::permanent("something that is no file is in its place")
-            .remedy(format!("Look at {} and move it away.", change.path))
+        return Err(Error::permanent("it exists but is not a regular file")
+            .remedy(format!("Inspect {} and move it out of the way.", change.path))
             .context(format!("writing {}", change.path)));
     }
     parents(tree, path)?;
@@ -52,7 +52,7 @@ pub(crate) fn parents(tree: &Tree, path: &Path) -> Result<()> {
     match path.parent() {
         Some(parent) => tree
             .create_dir_all(parent, Attributes::mode(PARENT_MODE))
-            .context(|| format!("making the directory of {}", path.display())),
+            .context(|| format!("creating the directory of {}", path.display())),
         None => Ok(()),
     }
 }

@@ -77,7 +77,7 @@ impl Place {
     }
 
     fn unknown(&self, error: &Error) {
-        let event = Event::new(Code::IdentityUnknown, "it is not known yet which instance this is: nothing is run or sent");
+        let event = Event::new(Code::IdentityUnknown, "the identity of this instance is not known yet: nothing is run or sent");
         self.report.emit(event.phase(Phase::Settings).step("identity").error(error).next_try(LOOKING));
     }
 
@@ -136,7 +136,7 @@ impl Place {
             let line = format!("this disk is a copy of instance {}; this is instance {}", before.instance, record.instance);
             let aside = self.settings.state_dir.join(format!("aside/{}", before.aside));
             let event = Event::new(Code::IdentityChanged, line).phase(Phase::Settings);
-            self.report.emit(event.cause(format!("the state of {} is in {}", before.instance, aside.display())));
+            self.report.emit(event.cause(format!("the state of {} was moved to {}", before.instance, aside.display())));
         }
         Ok(record)
     }

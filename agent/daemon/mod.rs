@@ -66,9 +66,10 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
     let no_root = |error: Error| if geteuid().is_root() { error } else { error.remedy("run this command as root") };
     let state = Arc::new(Tree::open_or_create(&settings.state_dir, 0o700).map_err(no_root)?);
     let Some(_lock) = state.lock(std::path::Path::new("lock"))? else {
-        let line = format!("another agent holds {}", settings.state_dir.display());
+        let line = format!("another agent has locked {}", settings.state_dir.display());
         if once {
-            let remedy = "it does the same work: see `heat-node-agent status`, or stop it first: systemctl stop heat-node-agent";
+            let remedy =
+                "it does the same work: check `heat-node-agent status`, or stop it first: systemctl stop heat-node-agent";
             print_error(&Error::refused(&line).remedy(remedy));
         }
         report.emit(Event::new(Code::StateLocked, line));
@@ -94,7 +95,7 @@ fn event(warning: &Warning) -> Event {
 /// inside the sandbox scripts would fail, and end with us. systemd starts us again.
 pub(super) async fn connect(report: &Report) -> Result<Option<Systemd>> {
     if !sd_notify::booted().unwrap_or(false) {
-        report.emit(Event::new(Code::NoSystemd, "no systemd runs here: scripts run as children of the agent"));
+        report.emit(Event::new(Code::NoSystemd, "systemd is not running here: scripts run as children of the agent"));
         return Ok(None);
     }
     Systemd::connect().await.map(Some)

@@ -217,7 +217,7 @@ pub(super) fn certificates(look: &Look, turn: Option<Turn>, renewal: Option<&Wai
     let next = turn.and_then(|turn| Some((turn.since, next(turn.step)?)));
     let waits = match next {
         Some((since, step)) => {
-            let cause = format!("a change of the certificate authority waits for its next step, {}", step.as_str());
+            let cause = format!("a CA rotation is waiting for its next step, {}", step.as_str());
             Some(waits(cause, Code::RotationWaiting, Some(since)))
         }
         None if !near.is_empty() => {
@@ -227,7 +227,7 @@ pub(super) fn certificates(look: &Look, turn: Option<Turn>, renewal: Option<&Wai
             let since = near.iter().filter_map(|item| item.chain.first()).map(renewal_due).min();
             Some(match renewal {
                 Some(Waits::Until(slot)) => {
-                    let cause = format!("{told}; this node renews from {} on", slot.rfc3339());
+                    let cause = format!("{told}; this node renews from {}", slot.rfc3339());
                     waits(cause, Code::CertificateNearEnd, since)
                 }
                 Some(Waits::For(cause)) => waits(format!("{told}; the renewal waits: {cause}"), Code::RenewalWaits, since),
@@ -275,7 +275,7 @@ fn metadata(snapshot: &Snapshot, unsupported: Option<(&str, &str)>) -> Option<Co
         Some((cause, remedy)) => (cause.to_owned(), remedy),
         None if nameless > 0 => (
             format!("deployments without an id, which can be neither run nor signalled: {nameless}"),
-            "`heat-node-agent verify` says what is wrong with them; correct the template",
+            "`heat-node-agent verify` shows what is wrong with them; correct the template",
         ),
         None => return None,
     };
@@ -317,7 +317,7 @@ pub(super) fn without_identity(started: Timestamp, error: &Error) -> Status {
         conditions: vec![identity.condition(true)],
         identity: Some(identity),
         phase: Phase::Settings,
-        summary: format!("waiting to know which instance this is: {}", error.cause()),
+        summary: format!("waiting for the identity of this instance: {}", error.cause()),
         sources: Vec::new(),
         deployments: Vec::new(),
         node: None,
@@ -352,7 +352,7 @@ pub(super) fn write(run_dir: &Tree, page: &Status) -> Result<()> {
 fn summary(agent: &Agent) -> String {
     if let Some(id) = &agent.bring_up_id {
         let generation = agent.generations.current().map_or(0, |current| current.number);
-        return format!("bringing the node up, generation {generation}, deployment {id}");
+        return format!("bringing up the node: generation {generation}, deployment {id}");
     }
     if let Some(record) = agent.running() {
         return format!("running deployment {}", record.name);

@@ -154,7 +154,7 @@ impl Desk<'_> {
                 Ok(None) => {}
                 Err(error) if error.kind() == Kind::Permanent => {
                     self.report
-                        .emit(Event::new(Code::RequestUnreadable, format!("{} was put aside", path.display())).error(&error));
+                        .emit(Event::new(Code::RequestUnreadable, format!("{} was quarantined", path.display())).error(&error));
                     self.state.rename(path, &path.with_extension("unreadable"))?;
                 }
                 Err(error) => return Err(error),
@@ -204,8 +204,8 @@ impl Desk<'_> {
             }
             Err(error) if error.kind() == Kind::Transient => Err(error),
             Err(error) => {
-                let about = if rotates { "the authority" } else { &request.deployment };
-                let line = format!("the order to {} {about} was refused", request.order.as_str());
+                let about = if rotates { "the CA" } else { &request.deployment };
+                let line = format!("the request to {} {about} was refused", request.order.as_str());
                 self.report.emit(Event::new(Code::RequestRefused, line).error(&error));
                 let answer = Answer { done: false, lines: tidy(&error.lines()) };
                 Ok(Served { path: path.to_owned(), answer, about: None, node: false })
@@ -223,23 +223,23 @@ impl Desk<'_> {
             request.resolved = next.map(|step| step.as_str().to_owned());
             self.state.write_json(path, request, Attributes::mode(0o600))?;
             let step = order_next_step(self.state)?;
-            let line = format!("the step {} of a change of authority was ordered on this node", step.as_str());
+            let line = format!("the CA rotation step {} was requested on this node", step.as_str());
             self.report.emit(Event::new(Code::RotationOrdered, line));
             step
         };
         let what = match step {
-            Rotation::TrustBoth => "both authorities are trusted",
-            Rotation::Switch => "its certificates are signed by the new authority; both are trusted",
-            Rotation::DropOld => "the old authority is no longer trusted",
+            Rotation::TrustBoth => "both CAs are trusted",
+            Rotation::Switch => "its certificates are signed by the new CA; both are trusted",
+            Rotation::DropOld => "the old CA is no longer trusted",
         };
         let when = if self.daemon && !self.node_in_place {
-            "it is taken with the node's next deployment: the last one failed (`heat-node-agent explain`; `heat-node-agent rerun ID`)"
+            "it will be taken with the node's next deployment, because the last one failed (`heat-node-agent explain`; `heat-node-agent rerun ID`)"
         } else if self.daemon {
-            "it is taken now; `heat-node-agent certificates` shows when it is done"
+            "it is being taken now; `heat-node-agent certificates` shows when it is done"
         } else {
-            "the daemon is down: it is taken when the daemon starts (systemctl start heat-node-agent)"
+            "the daemon is down: it will be taken when the daemon starts (systemctl start heat-node-agent)"
         };
-        Ok(vec![format!("ordered on this node: {} ({what})", step.as_str()), when.to_owned()])
+        Ok(vec![format!("requested on this node: {} ({what})", step.as_str()), when.to_owned()])
     }
 
     fn carry_out(&mut self, path: &Path, request: &mut Request) -> Result<(String, Vec<String>)> {
@@ -275,21 +275,21 @@ impl Desk<'_> {
             self.refuse_running(record)?;
             if record.state == State::Seen {
                 return Err(Error::refused(format!("deployment {name} ({id}) has not run yet: it waits for its turn"))
-                    .remedy("`heat-node-agent explain` says what it waits for"));
+                    .remedy("`heat-node-agent explain` shows what it is waiting for"));
             }
             if (self.listed)(id) == Some(false) {
-                return Err(Error::refused(format!("deployment {name} ({id}) is not in the metadata any more"))
-                    .rule("what is run comes from the metadata")
-                    .remedy("update the stack to have Heat ask for it anew"));
+                return Err(Error::refused(format!("deployment {name} ({id}) is no longer in the metadata"))
+                    .rule("only a deployment in the metadata can be run")
+                    .remedy("update the stack to have Heat deploy it again"));
             }
             self.outbox.withdraw(id)?;
             self.programs.forget(&record.job())?;
             self.journal.rerun(id, &order)?;
-            let message = format!("deployment {name} ({group}) is run again by order of the operator");
+            let message = format!("deployment {name} ({group}) is run again at the operator's request");
             self.report.emit(Event::new(Code::DeploymentRerun, message).deployment(id, name));
         }
         let mut lines = vec![format!("deployment {name} ({id}, {group}) is run again"), self.when()];
-        lines.push("Heat takes its new result only while the resource still waits for one (IN_PROGRESS)".to_owned());
+        lines.push("Heat accepts its new result only while the resource is still waiting for one (IN_PROGRESS)".to_owned());
         Ok(lines)
     }
 
@@ -298,31 +298,35 @@ impl Desk<'_> {
         let Record { id, name, group, state, .. } = record;
         if record.ending.is_none() {
             let refusal = match state {
-                State::Seen => Some(("has not begun: there is nothing to stop", "update the stack to have it replaced")),
-                State::Finished | State::Signalled => Some(("has ended already", "`heat-node-agent logs` shows what it said")),
-                State::Running if !record.is_job() => Some((
-                    "brings the node up and has no end to be forced",
-                    "update the stack: a newer deployment takes its place",
-                )),
+                State::Seen => Some(("has not started: there is nothing to stop", "update the stack to have it replaced")),
+                State::Finished | State::Signalled => Some(("has already ended", "`heat-node-agent logs` shows its output")),
+                State::Running if !record.is_job() => {
+                    Some(("configures the node and cannot be stopped", "update the stack: a newer deployment replaces it"))
+                }
                 State::Running => None,
             };
             if let Some((why, remedy)) = refusal {
                 return Err(Error::refused(format!("deployment {name} ({id}) {why}")).remedy(remedy));
             }
             self.journal.end_early(id, Ending::Stopped)?;
-            let message = format!("deployment {name} ({group}) is to be stopped by order of the operator");
+            let message = format!("deployment {name} ({group}) is being stopped at the operator's request");
             self.report.emit(Event::new(Code::DeploymentStopping, message).deployment(id, name));
         }
         if let Some(Ending::Replaced(why)) = &record.ending {
-            return Ok(vec![format!("deployment {name} ({id}, {group}) is ended already: {why}"), "Heat is not told".to_owned()]);
+            return Ok(vec![
+                format!("deployment {name} ({id}, {group}) has already ended: {why}"),
+                "nothing is reported to Heat".to_owned(),
+            ]);
         }
         let mut lines = vec![
-            format!("deployment {name} ({id}, {group}) is stopped: every process of its unit is ended"),
-            "Heat hears FAILURE, \"stopped by the operator\", if it still waits".to_owned(),
+            format!("deployment {name} ({id}, {group}) is stopped: every process of its unit is killed"),
+            "Heat receives FAILURE, \"stopped by the operator\", if it is still waiting".to_owned(),
         ];
         if !self.daemon {
-            lines
-                .push("the daemon is down: Heat hears of it when the daemon starts (systemctl start heat-node-agent)".to_owned());
+            lines.push(
+                "the daemon is down: this is reported to Heat when the daemon starts (systemctl start heat-node-agent)"
+                    .to_owned(),
+            );
         }
         Ok(lines)
     }
@@ -334,10 +338,10 @@ impl Desk<'_> {
         self.programs.forget(&record.job())?;
         hooks::script::forget(self.root, std::slice::from_ref(id))?;
         self.journal.forget(id)?;
-        let message = format!("deployment {name} was forgotten by order of the operator");
+        let message = format!("deployment {name} was forgotten at the operator's request");
         self.report.emit(Event::new(Code::DeploymentForgotten, message).deployment(id, name));
         let listed = match (self.listed)(id) {
-            Some(false) => "the metadata does not list it: it is gone for good".to_owned(),
+            Some(false) => "the metadata does not list it: it is gone permanently".to_owned(),
             _ => format!("if the metadata lists it, it runs as a new one; {}", self.when()),
         };
         Ok(vec![format!("deployment {name} ({id}) is forgotten"), listed])
@@ -346,9 +350,9 @@ impl Desk<'_> {
     fn refuse_running(&self, record: &Record) -> Result<()> {
         if record.state == State::Running || self.programs.is_locked(&record.job())? {
             let Record { id, name, .. } = record;
-            return Err(Error::refused(format!("deployment {name} ({id}) runs now"))
-                .rule("a deployment never runs twice at a time")
-                .remedy(format!("wait for its end: heat-node-agent status --wait; or end it: heat-node-agent stop {id}")));
+            return Err(Error::refused(format!("deployment {name} ({id}) is running now"))
+                .rule("a deployment never runs twice at the same time")
+                .remedy(format!("wait for it to end: heat-node-agent status --wait; or stop it: heat-node-agent stop {id}")));
         }
         Ok(())
     }
@@ -526,9 +530,9 @@ mod tests {
         place.ended("b2");
         place.open().journal.start("b2", &json!({})).unwrap();
         for (name, order, listed, words) in [
-            ("1.json", json!({"schema": 1, "order": "rerun", "deployment": "a1"}), Some(false), "not in the metadata"),
-            ("2.json", json!({"schema": 1, "order": "rerun", "deployment": "b2"}), Some(true), "runs now"),
-            ("3.json", json!({"schema": 1, "order": "forget", "deployment": "b"}), Some(true), "runs now"),
+            ("1.json", json!({"schema": 1, "order": "rerun", "deployment": "a1"}), Some(false), "no longer in the metadata"),
+            ("2.json", json!({"schema": 1, "order": "rerun", "deployment": "b2"}), Some(true), "is running now"),
+            ("3.json", json!({"schema": 1, "order": "forget", "deployment": "b"}), Some(true), "is running now"),
             ("4.json", json!({"schema": 1, "order": "rerun", "deployment": "setup"}), None, "2 deployments match"),
             ("5.json", json!({"schema": 1, "order": "forget", "deployment": "zz"}), None, "no deployment"),
         ] {
@@ -558,12 +562,12 @@ mod tests {
         place.open().journal.start("node", &json!({})).unwrap();
         let ending = |id: &str| place.open().journal.get(id).unwrap().ending.clone();
         for (name, id, done, words) in [
-            ("1.json", "end", false, "has ended already"),
-            ("2.json", "seen", false, "has not begun"),
-            ("3.json", "node", false, "a newer deployment takes its place"),
+            ("1.json", "end", false, "has already ended"),
+            ("2.json", "seen", false, "has not started"),
+            ("3.json", "node", false, "a newer deployment replaces it"),
             ("4.json", "none", false, "no deployment"),
-            ("5.json", "run", true, "every process of its unit is ended; Heat hears FAILURE"),
-            ("6.json", "run", true, "every process of its unit is ended"),
+            ("5.json", "run", true, "every process of its unit is killed; Heat receives FAILURE"),
+            ("6.json", "run", true, "every process of its unit is killed"),
         ] {
             place.order(name, &json!({"schema": 1, "order": "stop", "deployment": id}));
             place.serve(None);
@@ -657,7 +661,7 @@ mod tests {
         place.order("1.json", &order);
         place.serve(None);
         let (was_done, text) = place.answer("1.json").unwrap();
-        assert!(!was_done && text.contains("no change of the certificate authority is under way"), "{text}");
+        assert!(!was_done && text.contains("no CA rotation is in progress"), "{text}");
 
         done(Rotation::TrustBoth);
         place.busy.set(true);

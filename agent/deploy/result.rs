@@ -72,7 +72,7 @@ impl Outcome {
         // A program that ends well at SIGTERM did not do its work all the same.
         let status = if ran.timed_out && ran.status == 0 { 124 } else { ran.status };
         let reason = if ran.timed_out {
-            Some("the time limit ended it".to_owned())
+            Some("it exceeded its time limit".to_owned())
         } else {
             ran.not_started.map(|why| format!("it could not be started: {why}"))
         };
@@ -91,7 +91,7 @@ impl Outcome {
             if unclear {
                 // R13: without its JSON nobody knows whether the tool behind the hook succeeded.
                 outcome.status = 1;
-                outcome.reason = Some("the hook's output is not one JSON object, so its success is not known".to_owned());
+                outcome.reason = Some("the hook's output is not a single JSON object, so its result is unknown".to_owned());
             }
             return outcome;
         };
@@ -119,7 +119,7 @@ impl Outcome {
             (0, _, told) => told,
             (status, _, _) => status,
         };
-        let reason = ran.timed_out.then(|| "the time limit ended it".to_owned());
+        let reason = ran.timed_out.then(|| "it exceeded its time limit".to_owned());
         Self {
             status,
             stdout,

@@ -238,12 +238,18 @@ mod tests {
         let error = Error::permanent("no such unit")
             .context("starting etcd.service")
             .context("bringing the node up")
-            .rule("design.md 5")
+            .rule("every unit must exist")
             .remedy("install etcd");
         assert_eq!(error.to_string(), "bringing the node up: starting etcd.service: no such unit");
         assert_eq!(
             error.lines(),
-            ["bringing the node up", "starting etcd.service", "no such unit", "rule: design.md 5", "remedy: install etcd"]
+            [
+                "bringing the node up",
+                "starting etcd.service",
+                "no such unit",
+                "rule: every unit must exist",
+                "remedy: install etcd"
+            ]
         );
     }
 }

@@ -6,10 +6,10 @@ use nix::errno::Errno;
 
 /// Directories that do not belong to the image, and how each comes to be.
 const MADE_BY: [(&str, &str); 4] = [
-    ("/var/lib/heat-node-agent", "the agent makes it at its start: systemctl restart heat-node-agent"),
-    ("/run/heat-node-agent", "the agent makes it at its start: systemctl restart heat-node-agent"),
-    ("/var/lib/heat-config", "the agent makes it at its start: systemctl restart heat-node-agent"),
-    ("/var/lib/heat-cfntools", "cloud-init makes it at the first boot: `cloud-init status --long` says how far that came"),
+    ("/var/lib/heat-node-agent", "the agent creates it when it starts: systemctl restart heat-node-agent"),
+    ("/run/heat-node-agent", "the agent creates it when it starts: systemctl restart heat-node-agent"),
+    ("/var/lib/heat-config", "the agent creates it when it starts: systemctl restart heat-node-agent"),
+    ("/var/lib/heat-cfntools", "cloud-init creates it at first boot: check `cloud-init status --long`"),
 ];
 
 /// The remedy for a refusal; `None` where the cause says enough by itself.
@@ -25,15 +25,17 @@ pub(super) fn remedy(errno: Errno, path: &Path) -> Option<String> {
              its use; remove files there or raise the quota"
         ),
         Errno::EROFS => format!(
-            "the file system that holds {above} is read-only: `findmnt -T {above}` names it, `journalctl -k` says whether the \
-             kernel made it so after an error; make it writable, or, if it is writable for others, add the path to ReadWritePaths= \
+            "the file system that holds {above} is read-only: `findmnt -T {above}` names it, `journalctl -k` shows whether \
+             the kernel remounted it after an error; make it writable, or, if other processes can write to it, add the path to ReadWritePaths= \
              of heat-node-agent.service"
         ),
         Errno::ELOOP => format!(
-            "a symbolic link on the way leads back to itself or is not allowed there: `namei -l {whole}` shows each; replace the \
-             wrong one by what belongs there"
+            "a symbolic link in the path loops or is not allowed there: `namei -l {whole}` shows each; replace the wrong one \
+             with the real file or directory"
         ),
-        Errno::ENOTDIR => format!("a part of the path is no directory: `namei -l {whole}` shows which; move it away"),
+        Errno::ENOTDIR => {
+            format!("a component of the path is not a directory: `namei -l {whole}` shows which; move it out of the way")
+        }
         _ => return None,
     })
 }
@@ -46,8 +48,8 @@ pub(super) fn missing(directory: &Path) -> String {
     }
     let above = quoted(directory.parent().unwrap_or(directory));
     format!(
-        "the directory {shown} is missing: it belongs to the image or to a file system that is not mounted (`findmnt -T {above}`); \
-         mount that, or make the directory: mkdir -p {shown}"
+        "the directory {shown} is missing: it is part of the image or of a file system that is not mounted (`findmnt -T {above}`); \
+         mount that, or create the directory: mkdir -p {shown}"
     )
 }
 
@@ -70,7 +72,7 @@ mod tests {
             (Errno::EDQUOT, ["quota", "`df -h /a/b`"]),
             (Errno::EROFS, ["`findmnt -T /a/b`", "read-only"]),
             (Errno::ELOOP, ["`namei -l /a/b/c`", "symbolic link"]),
-            (Errno::ENOTDIR, ["`namei -l /a/b/c`", "no directory"]),
+            (Errno::ENOTDIR, ["`namei -l /a/b/c`", "not a directory"]),
         ] {
             for error in [Error::from(errno), Error::from(std::io::Error::from_raw_os_error(errno as i32))] {
                 let error = error.at(Path::new("/a/b/c"));

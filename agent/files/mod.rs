@@ -235,7 +235,7 @@ impl Tree {
     /// If it cannot be renamed.
     pub fn put_aside(&self, path: &Path, report: &Report, code: Code, why: &Error) -> Result<()> {
         self.rename(path, &path.with_extension("unreadable"))?;
-        report.emit(Event::new(code, format!("{} was put aside", path.display())).error(why));
+        report.emit(Event::new(code, format!("{} was quarantined", path.display())).error(why));
         Ok(())
     }
 
@@ -306,8 +306,7 @@ impl Tree {
             }
             Err(Errno::EEXIST) => match self.facts_followed(path)?.map(|facts| facts.kind) {
                 Some(FileKind::Directory) => Ok(()),
-                _ => Err(Error::permanent("something that is no directory is in its place")
-                    .context(self.doing("making directory", path))),
+                _ => Err(Error::permanent("it exists but is not a directory").context(self.doing("making directory", path))),
             },
             Err(errno) => Err(self.doing("making directory", path).failed(errno)),
         }
@@ -392,7 +391,7 @@ impl Tree {
     pub fn link(&self, target: &str, path: &Path) -> Result<bool> {
         match self.facts(path)?.map(|facts| facts.kind) {
             None | Some(FileKind::Link) => self.link_over(target, path),
-            Some(_) => Err(Error::permanent("something that is no link is in its place").context(self.doing("linking", path))),
+            Some(_) => Err(Error::permanent("it exists but is not a symbolic link").context(self.doing("linking", path))),
         }
     }
 
@@ -637,8 +636,8 @@ fn not_expected(error: &serde_json::Error) -> Error {
     let (line, column) = (error.line(), error.column());
     let what = match error.classify() {
         Category::Io => "it cannot be read",
-        Category::Syntax => "it is no JSON",
-        Category::Data => "a value is not of the expected form",
+        Category::Syntax => "it is not JSON",
+        Category::Data => "a value does not have the expected form",
         Category::Eof => "it ends too early",
     };
     Error::permanent(format!("{what}: line {line}, column {column}"))
@@ -709,10 +708,10 @@ mod tests {
         let (_dir, tree) = tree();
         let path = Path::new("x");
         for (text, words) in [
-            ("{\n\"a\": \"https://h/?Signature=hush\"}", "a value is not of the expected form: line 2, column "),
-            ("{\"hush\": 3}", "a value is not of the expected form: line 1, column "),
-            ("\"hush\"", "a value is not of the expected form: line 1, column "),
-            ("{\"a\": hush}", "it is no JSON: line 1, column "),
+            ("{\n\"a\": \"https://h/?Signature=hush\"}", "a value does not have the expected form: line 2, column "),
+            ("{\"hush\": 3}", "a value does not have the expected form: line 1, column "),
+            ("\"hush\"", "a value does not have the expected form: line 1, column "),
+            ("{\"a\": hush}", "it is not JSON: line 1, column "),
             ("{\"a\": ", "it ends too early: line 1, column "),
         ] {
             tree.write(path, text.as_bytes(), Attributes::mode(0o600)).unwrap();

@@ -19,7 +19,7 @@ impl Tree {
     /// # Errors
     /// If the disk does not have the room; none is taken then.
     pub fn take_room(&self, path: &Path, bytes: usize) -> Result<()> {
-        let doing = || self.doing("taking room on the disk for", path);
+        let doing = || self.doing("reserving disk space for", path);
         let (parent, name) = self.parent(path)?;
         self.change().at(doing)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;

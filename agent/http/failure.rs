@@ -25,7 +25,7 @@ pub(super) struct Peer {
 
 impl Peer {
     fn shown(&self) -> String {
-        if self.proxied { format!("{} (through the proxy of the environment)", self.name) } else { self.name.clone() }
+        if self.proxied { format!("{} (through the proxy set in the environment)", self.name) } else { self.name.clone() }
     }
 }
 
@@ -61,15 +61,17 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
     }
     match find_io(&error) {
         Some(ErrorKind::ConnectionRefused) => Error::transient(format!("connection refused by {shown}"))
-            .remedy("check that the service runs and that host and port of the endpoint are right"),
+            .remedy("check that the service is running and that the endpoint's host and port are correct"),
         Some(ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
             Error::transient(format!("no route to {shown}")).remedy("check the routes of this node's network")
         }
-        Some(ErrorKind::NotFound) => Error::transient(format!("{shown} is not there")).remedy("check that its service runs"),
+        Some(ErrorKind::NotFound) => {
+            Error::transient(format!("{shown} does not exist")).remedy("check that its service is running")
+        }
         Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof) => cut_off(&shown),
         // So the client library tells of chunks that are none.
         Some(ErrorKind::InvalidInput | ErrorKind::InvalidData) => not_http(&error, &shown),
-        _ if error.is_builder() => Error::permanent(format!("the request cannot be made: {}", innermost(&error))),
+        _ if error.is_builder() => Error::permanent(format!("the request cannot be built: {}", innermost(&error))),
         _ => Error::transient(format!("talking to {shown} failed: {}", innermost(&error))),
     }
 }
@@ -79,8 +81,8 @@ fn cut_off(shown: &str) -> Error {
 }
 
 fn not_http(error: &reqwest::Error, shown: &str) -> Error {
-    Error::transient(format!("{shown} does not answer in HTTP: {}", innermost(error)))
-        .remedy("check that host and port of the endpoint are those of the service")
+    Error::transient(format!("{shown} does not speak HTTP: {}", innermost(error)))
+        .remedy("check that the endpoint's host and port are those of the service")
 }
 
 fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
@@ -90,24 +92,24 @@ fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
         rustls::Error::AlertReceived(alert) if is_about_us(*alert, peer) => return describe_refusal(*alert, peer),
         _ => {
             return Error::permanent(format!("TLS with {shown} failed: {error}"))
-                .remedy("check that the endpoint speaks https at this port, with TLS 1.2 or later");
+                .remedy("check that the endpoint speaks https on this port, with TLS 1.2 or later");
         }
     };
     if let (Some(authority), CertificateError::UnknownIssuer | CertificateError::BadSignature) = (&peer.authority, why) {
-        return Error::permanent(format!("the certificate of {shown} is not signed by the authority in {authority}"))
-            .rule(format!("TLS certificates are verified (design.md 7): {error}"))
+        return Error::permanent(format!("the certificate of {shown} is not signed by the CA in {authority}"))
+            .rule(format!("TLS certificates are verified: {error}"))
             .remedy(
-                "compare both with `heat-node-agent certificates`: after a change of the authority its readers are restarted",
+                "compare both with `heat-node-agent certificates`: after a CA change, the services that read it are restarted",
             );
     }
     let (cause, remedy) = match why {
         CertificateError::UnknownIssuer => (
-            "is signed by an authority that this node does not know",
-            "give the endpoint's CA: [tls] ca_file in agent.toml (or ca_certificate in os-collect-config, OPENSTACK_CA for Magnum)",
+            "is signed by a CA that this node does not know",
+            "provide the endpoint's CA: [tls] ca_file in agent.toml (or ca_certificate in os-collect-config, OPENSTACK_CA for Magnum)",
         ),
         CertificateError::BadSignature => (
-            "is signed by another authority of the same name than the one that this node knows",
-            "the endpoint's CA was made anew: give the new one ([tls] ca_file in agent.toml)",
+            "is signed by a different CA with the same name as the one that this node knows",
+            "the endpoint's CA was replaced: provide the new one ([tls] ca_file in agent.toml)",
         ),
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             ("has expired", "renew the endpoint's certificate; check the clock of this node")
@@ -116,12 +118,12 @@ fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
             ("is not valid yet", "check the clock of this node")
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            ("is for another name", "use the name in the certificate as endpoint, or renew the certificate with this name")
+            ("is for another name", "use the certificate's name in the endpoint, or renew the certificate with this name")
         }
-        _ => ("cannot be used", "renew the endpoint's certificate, or give its CA ([tls] ca_file in agent.toml)"),
+        _ => ("cannot be used", "renew the endpoint's certificate, or provide its CA ([tls] ca_file in agent.toml)"),
     };
     Error::permanent(format!("the certificate of {shown} {cause}"))
-        .rule(format!("TLS certificates are verified (design.md 7): {error}"))
+        .rule(format!("TLS certificates are verified: {error}"))
         .remedy(remedy)
 }
 
@@ -148,12 +150,12 @@ fn describe_refusal(alert: AlertDescription, peer: &Peer) -> Error {
     match &peer.shown_certificate {
         Some(certificate) => {
             Error::permanent(format!("{shown} does not accept this node's certificate {certificate}: {alert:?}")).remedy(
-                "it must be signed by an authority that the server believes, be in its time and be good for a client: \
-                 see `heat-node-agent certificates`, and the server's own list of authorities",
+                "it must be signed by a CA that the server trusts, be within its validity period and be valid for a \
+                 client: check `heat-node-agent certificates`, and the server's list of CAs",
             )
         }
-        None => Error::permanent(format!("{shown} wants a client certificate: {alert:?}"))
-            .remedy("ask it with a certificate, or let the server serve this URL without one"),
+        None => Error::permanent(format!("{shown} requires a client certificate: {alert:?}"))
+            .remedy("connect with a certificate, or let the server serve this URL without one"),
     }
 }
 

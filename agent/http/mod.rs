@@ -240,13 +240,13 @@ impl Http {
             known @ ("GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE") => {
                 known.parse::<Method>().map_err(Error::permanent)?
             }
-            _ => return Err(Error::permanent("unknown method").rule("heat-protocol.md 3.4: POST or PUT").context(doing)),
+            _ => return Err(Error::permanent("unknown method").rule("Heat's deploy_signal_verb is POST or PUT").context(doing)),
         };
         let mut target = Target::new(request.url)?;
         if request.insecure && target.secure && !self.0.tls.allow_insecure {
-            return Err(Error::refused("the parameters ask not to verify the certificate; the settings do not allow that")
-                .rule("design.md 7: parameters alone never turn verification off")
-                .remedy("give the endpoint's CA ([tls] ca_file), or set [tls] allow_insecure = true in agent.toml")
+            return Err(Error::refused("the parameters ask not to verify the certificate, but the settings do not allow that")
+                .rule("parameters alone never turn verification off")
+                .remedy("provide the endpoint's CA ([tls] ca_file), or set [tls] allow_insecure = true in agent.toml")
                 .context(doing));
         }
         let limit = request.deadline;
@@ -360,10 +360,8 @@ impl Http {
 
     fn unprepared(&self, why: &str) -> Error {
         let remedy = match &self.0.endpoint.identity {
-            Some(_) => {
-                "see what `heat-node-agent certificates` says of them: the agent makes them anew where they do not belong together"
-            }
-            None => "install the system's CA certificates, or give the endpoint's CA ([tls] ca_file)",
+            Some(_) => "check `heat-node-agent certificates`: the agent replaces a certificate and key that do not match",
+            None => "install the system's CA certificates, or provide the endpoint's CA ([tls] ca_file)",
         };
         let error = Error::permanent(why).remedy(remedy);
         match &self.0.endpoint.identity {
@@ -392,9 +390,9 @@ impl Http {
             let found = Certificate::from_pem_bundle(&self.read(&authority)?).unwrap_or_default();
             if found.is_empty() {
                 let remedy = if self.sole_authority().is_some() {
-                    "see what `heat-node-agent certificates` says of it"
+                    "check `heat-node-agent certificates`"
                 } else {
-                    "put the endpoint's CA there as PEM, or correct [tls] ca_file (ca_certificate in os-collect-config, OPENSTACK_CA)"
+                    "put the endpoint's CA there in PEM format, or correct [tls] ca_file (ca_certificate in os-collect-config, OPENSTACK_CA)"
                 };
                 let doing = format!("reading the certificate authorities in {}", shown(&authority));
                 return Err(Error::permanent("no PEM certificate in it").remedy(remedy).context(doing));
@@ -434,12 +432,12 @@ fn redirect(method: &Method, from: &Target, response: &Response) -> Result<Optio
         _ => false,
     };
     let Some(location) = response.header(LOCATION.as_str()).filter(|_| followed) else { return Ok(None) };
-    let next = from.url.join(location).map_err(|_| Error::permanent("redirected to something that is no URL"))?;
+    let next = from.url.join(location).map_err(|_| Error::permanent("redirected to something that is not a URL"))?;
     let next = Target::new(next.as_str())?;
     if (next.secure, &next.host, next.url.port_or_known_default()) != (from.secure, &from.host, from.url.port_or_known_default())
     {
         return Err(Error::permanent(format!("redirected to {}, which is not followed", redacted(next.url.as_str())))
-            .rule("design.md 7: no redirects to other hosts")
+            .rule("redirects to other hosts are not followed")
             .remedy("correct the endpoint in Keystone's catalog or in Heat's configuration"));
     }
     Ok(Some(next))

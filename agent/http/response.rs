@@ -57,8 +57,7 @@ pub(super) async fn read(
     told: impl Fn(reqwest::Error) -> Error,
 ) -> Result<Response> {
     let too_large = || {
-        Error::permanent(format!("the answer is larger than {limit} bytes"))
-            .rule("design.md 7: size limits on what comes from outside")
+        Error::permanent(format!("the answer is larger than {limit} bytes")).rule("what comes from outside is bounded in size")
     };
     if answer.content_length().is_some_and(|length| length > limit as u64) {
         return Err(too_large());

@@ -132,7 +132,7 @@ async fn a_socket_is_spoken_to_whatever_the_url_says() {
     assert_eq!(response.body, b"OK");
     let gone = http.over_unix_socket(&dir.path().join("none"));
     let error = gone.request(Request::new("GET", "http://localhost/_ping", LIMIT)).await.unwrap_err();
-    assert!(error.cause().ends_with("/none is not there"), "{error}");
+    assert!(error.cause().ends_with("/none does not exist"), "{error}");
 }
 
 #[tokio::test]
@@ -227,11 +227,11 @@ async fn a_server_that_wants_to_know_who_asks_is_shown_the_certificate() {
     let asked = server.requests().len();
     for (certificate, key, authority, words) in [
         ("/ours.crt", "/other.key", "/ours.ca", "using /ours.crt and /other.key: "),
-        ("/absent", "/ours.key", "/ours.ca", "using /absent and /ours.key: /absent is not there"),
+        ("/absent", "/ours.key", "/ours.ca", "using /absent and /ours.key: /absent does not exist"),
         ("/ours.crt", "/cut.key", "/ours.ca", "using /ours.crt and /cut.key: "),
         ("/empty", "/ours.key", "/ours.ca", "using /empty and /ours.key: "),
         ("/ours.crt", "/ours.key", "/empty", "reading the certificate authorities in /empty: no PEM certificate"),
-        ("/ours.crt", "/ours.key", "/other.ca", "is not signed by the authority in /other.ca"),
+        ("/ours.crt", "/ours.key", "/other.ca", "is not signed by the CA in /other.ca"),
         ("/other.crt", "/other.key", "/ours.ca", "does not accept this node's certificate /other.crt: "),
     ] {
         let error = cluster.ask(&server, certificate, key, authority).await.unwrap_err();
@@ -240,7 +240,7 @@ async fn a_server_that_wants_to_know_who_asks_is_shown_the_certificate() {
         assert!(!error.lines().join("").contains("PRIVATE KEY"), "{error}");
     }
     let error = cluster.http.believing("/ours.ca").request(Request::new("GET", &server.base, LIMIT)).await.unwrap_err();
-    assert!(error.cause().contains("wants a client certificate"), "{error}");
+    assert!(error.cause().contains("requires a client certificate"), "{error}");
     assert_eq!(server.requests().len(), asked);
 }
 

@@ -168,7 +168,7 @@ impl Target {
         let unusable = || {
             Error::permanent(format!("{} cannot be called", redacted(text)))
                 .rule("an absolute http(s) URL (RFC 9110 4.2)")
-                .remedy("correct the URL where it comes from: the template, os-collect-config.conf, Heat's configuration")
+                .remedy("correct the URL at its origin: the template, os-collect-config.conf, Heat's configuration")
         };
         let parts = split(text).ok_or_else(unusable)?;
         let url = parse(text).ok_or_else(unusable)?;
@@ -177,8 +177,10 @@ impl Target {
         let sent = format!("{}{query}", url.path());
         if sent != if parts.target.is_empty() { "/" } else { parts.target } {
             return Err(Error::permanent(format!("{} would not be sent byte for byte", redacted(text)))
-                .rule("heat-protocol.md 7.1: signed URLs are called verbatim; so dots, blanks and fragments must be encoded")
-                .remedy("correct the URL where it comes from: the template, os-collect-config.conf, Heat's configuration"));
+                .rule(
+                    "a signed URL must be requested byte for byte, so dot segments, spaces and fragments must be percent-encoded",
+                )
+                .remedy("correct the URL at its origin: the template, os-collect-config.conf, Heat's configuration"));
         }
         Ok(Self { authority: parts.authority.to_owned(), host, secure: parts.scheme == "https", url })
     }

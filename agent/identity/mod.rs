@@ -67,11 +67,11 @@ impl Identity {
             let value = if is_uuid(&value) { value.to_ascii_lowercase() } else { value };
             return Ok(Self { origin: Origin::CloudInit, value });
         }
-        let smbios = if in_container { "a container's SMBIOS is that of its host" } else { "SMBIOS has no UUID of this machine" };
-        Err(Error::transient(format!("{smbios}, and cloud-init has not named the instance in this boot"))
-            .rule(format!("{PRODUCT_UUID}, else {INSTANCE_ID}; never the machine-id"))
+        let smbios = if in_container { "a container shows its host's SMBIOS" } else { "SMBIOS has no UUID of this machine" };
+        Err(Error::transient(format!("{smbios}, and cloud-init has not recorded an instance id in this boot"))
+            .rule(format!("{PRODUCT_UUID}, otherwise {INSTANCE_ID}; never the machine-id"))
             .remedy(format!(
-                "see `cloud-init status --long`; where cloud-init does not run, have the boot write the instance's id to {INSTANCE_ID}"
+                "check `cloud-init status --long`; without cloud-init, have the boot process write the instance's id to {INSTANCE_ID}"
             )))
     }
 
@@ -96,7 +96,7 @@ impl fmt::Display for Identity {
 /// The text of a small file; none if it is empty or not there.
 fn line(root: &Tree, path: &str) -> Result<Option<String>> {
     // sysfs gives a page whatever its size.
-    let bytes = root.read(Path::new(path), 4096).context(|| "looking for the instance's identity")?;
+    let bytes = root.read(Path::new(path), 4096).context(|| "determining the instance's identity")?;
     Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned()).filter(|text| !text.is_empty()))
 }
 

@@ -100,9 +100,9 @@ impl Record {
         if self.instance.is(machine) {
             return Ok(());
         }
-        Err(Error::refused(format!("the state on this disk is that of instance {}; this machine is {machine}", self.instance))
-            .rule("a copied disk sends nothing, runs nothing old, joins nothing (design.md 4)")
-            .remedy("heat-node-agent.service puts it aside at its start; `systemctl status heat-node-agent` says how far it is"))
+        Err(Error::refused(format!("the state on this disk belongs to instance {}; this machine is {machine}", self.instance))
+            .rule("a copied disk must not act as the instance that it was copied from")
+            .remedy("heat-node-agent.service quarantines it when it starts; check `systemctl status heat-node-agent`"))
     }
 }
 
@@ -169,9 +169,9 @@ pub fn may_start(root: &Tree, state: &Tree) -> Result<()> {
     record.check(&Identity::of_machine(root)?)?;
     match &record.predecessor {
         Some(before) if state.facts(Path::new(NODE))?.is_none() => {
-            Err(Error::refused(format!("what is configured here is of instance {}", before.instance))
-                .rule("a copied disk joins nothing (design.md 4)")
-                .remedy("it starts once a kubernetes-node deployment of this server asks for it"))
+            Err(Error::refused(format!("the node configured here belongs to instance {}", before.instance))
+                .rule("a copied disk must not join a cluster as the instance that it was copied from")
+                .remedy("it starts once a kubernetes-node deployment configures this server"))
         }
         _ => Ok(()),
     }
@@ -411,10 +411,10 @@ mod tests {
         };
         let may = |value| may_start(&root(value).1, &disk.state).map_err(|error| error.to_string());
         assert_eq!(may(Some("a")), Ok(()));
-        assert!(may(Some("b")).unwrap_err().contains("that of instance a (cloud-init); this machine is b (cloud-init)"));
-        assert!(may(None).unwrap_err().contains("has not named the instance"));
+        assert!(may(Some("b")).unwrap_err().contains("belongs to instance a (cloud-init); this machine is b (cloud-init)"));
+        assert!(may(None).unwrap_err().contains("has not recorded an instance id"));
         disk.succeed("b", 2).unwrap();
-        assert!(may(Some("b")).unwrap_err().contains("what is configured here is of instance a"));
+        assert!(may(Some("b")).unwrap_err().contains("the node configured here belongs to instance a"));
         disk.put("state/node.json", "{}");
         assert_eq!(may(Some("b")), Ok(()));
         disk.state.remove(Path::new(FILE)).unwrap();

@@ -56,7 +56,7 @@ impl<'a> Api<'a> {
         let body = http.read(&object.body)?;
         // The parser's words could show a part of it.
         let wanted =
-            json::answer(&body).map_err(|_| Error::permanent("the object is no JSON").context(doing(object, "reading")))?;
+            json::answer(&body).map_err(|_| Error::permanent("the object is not JSON").context(doing(object, "reading")))?;
         Ok(Self { http: http.with_identity(&object.identity), object, wanted })
     }
 
@@ -67,7 +67,7 @@ impl<'a> Api<'a> {
             404 => ("POST", self.wanted.clone()),
             200 => {
                 let found = json::answer(&looked.body)
-                    .map_err(|_| Error::transient("the answer is no JSON").context(doing(self.object, "GET")))?;
+                    .map_err(|_| Error::transient("the answer is not JSON").context(doing(self.object, "GET")))?;
                 if covers(&found, &self.wanted) {
                     return Ok(false);
                 }
@@ -101,30 +101,30 @@ impl<'a> Api<'a> {
         let (kind, remedy) = match (status, method) {
             (401, _) => (
                 Kind::Permanent,
-                format!(
-                    "the API server does not believe {certificate}: compare the authority that signed it with --client-ca-file"
-                ),
+                format!("the API server does not trust {certificate}: compare the CA that signed it with --client-ca-file"),
             ),
             (403, _) => (
                 Kind::Permanent,
-                format!("RBAC: whoever {certificate} names may not do it; members of the group system:masters may do everything"),
+                format!(
+                    "RBAC does not allow this to the subject of {certificate}; members of the group system:masters may do everything"
+                ),
             ),
             // Made or changed by somebody else at the same time; or its namespace is not there yet.
-            (404 | 409, _) => (Kind::Transient, "it is looked at again".to_owned()),
+            (404 | 409, _) => (Kind::Transient, "the agent checks again".to_owned()),
             (422, "PUT") => (
                 Kind::Refused,
                 format!(
-                    "a part of it cannot be changed, as roleRef of a binding: look at it with kubectl, and remove it (kubectl delete {}); \
-                         it is made again as it should be",
+                    "a part of it is immutable, such as a binding's roleRef: inspect it with kubectl and remove it (kubectl delete {}); \
+                         the agent recreates it",
                     self.object.name
                 ),
             ),
             (408 | 429 | 500.., _) => {
-                (Kind::Transient, "it is tried again; look into the API server's journal, and etcd's".to_owned())
+                (Kind::Transient, "the agent retries; check the journals of the API server and etcd".to_owned())
             }
             _ => (
                 Kind::Permanent,
-                "look into the API server's journal; it does not take the object as this version of Kubernetes has it".to_owned(),
+                "check the API server's journal; it does not accept the object in the form of this Kubernetes version".to_owned(),
             ),
         };
         Error::new(kind, format!("the API answered {status}: {}", self.said(response)))
@@ -137,11 +137,11 @@ impl<'a> Api<'a> {
     /// The message of the API's Status, unless it repeats a part of a secret.
     fn said(&self, response: &Response) -> String {
         let body = json::small(&response.body);
-        let message = body.as_ref().and_then(|body| body.get("message")?.as_str()).unwrap_or("nothing more");
+        let message = body.as_ref().and_then(|body| body.get("message")?.as_str()).unwrap_or("no details");
         let mut secrets =
             self.wanted.get("data").and_then(Value::as_object).into_iter().flatten().filter_map(|(_, value)| value.as_str());
         if secrets.any(|secret| message.contains(secret)) {
-            return "nothing that can be shown".to_owned();
+            return "an unprintable message".to_owned();
         }
         escaped(&shortened(message.lines().next().unwrap_or_default(), 300))
     }

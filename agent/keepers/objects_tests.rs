@@ -168,14 +168,14 @@ async fn what_is_refused_is_told_once_with_what_to_do() {
         (
             vec![told("401 Unauthorized", "Unauthorized")],
             Kind::Permanent,
-            "looking at clusterrolebinding heat-node-agent:x",
+            "inspecting clusterrolebinding heat-node-agent:x",
             "--client-ca-file",
         ),
         (
             vec![told("403 Forbidden", "User \"admin\" cannot get")],
             Kind::Permanent,
             "403: User \"admin\" cannot get",
-            "RBAC: whoever /admin.crt",
+            "RBAC does not allow this to the subject of /admin.crt",
         ),
         (
             vec![absent(), told("403 Forbidden", "no")],
@@ -189,11 +189,11 @@ async fn what_is_refused_is_told_once_with_what_to_do() {
             "cannot change roleRef",
             "kubectl delete clusterrolebinding heat-node-agent:x",
         ),
-        (vec![absent(), told("400 Bad Request", "no kind")], Kind::Permanent, "400: no kind", "version of Kubernetes"),
+        (vec![absent(), told("400 Bad Request", "no kind")], Kind::Permanent, "400: no kind", "this Kubernetes version"),
         (
             vec![absent(), told("422 Unprocessable Entity", "data: bad aHVzaA==")],
             Kind::Permanent,
-            "nothing that can be shown",
+            "an unprintable message",
             "version",
         ),
         (vec![ok("x".repeat(ANSWER_LIMIT + 1))], Kind::Permanent, "larger than", ""),
@@ -211,5 +211,5 @@ async fn what_is_refused_is_told_once_with_what_to_do() {
     let stranger = Authority::new("blue");
     let server = Fake::start_tls(vec![ok("{}")], stranger.identity_for_clients_of(&master.authority)).await;
     let error = master.ensure(&server, &binding()).await.unwrap_err();
-    assert!(error.cause().contains("is not signed by the authority in /ca.crt"), "{error}");
+    assert!(error.cause().contains("is not signed by the CA in /ca.crt"), "{error}");
 }

@@ -204,7 +204,7 @@ mod tests {
     fn what_cannot_be_right_in_magnums_parameters_is_one_mistake() {
         for (name, changes, expected) in [
             ("2026-worker", "KUBELET_OPTIONS=\"--allow-privileged=true\"", "KUBELET_OPTIONS: "),
-            ("2026-master", "TLS_DISABLED=True", "TLS_DISABLED: cannot be honoured by 1.28"),
+            ("2026-master", "TLS_DISABLED=True", "TLS_DISABLED: is not supported by 1.28"),
             ("2026-master", "KUBE_NODE_IP=", "KUBE_NODE_IP: is missing"),
             // Old Heat put DOCKER_VOLUME's value into DOCKER_VOLUME_SIZE (magnum-node.md 7.3 no. 32).
             (
@@ -212,7 +212,7 @@ mod tests {
                 "KUBE_TAG=v1.2.0\nDOCKER_VOLUME_SIZE=7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4_SIZE",
                 "DOCKER_VOLUME_SIZE: ",
             ),
-            ("2016-master", "", "TLS_DISABLED: this version cannot honour: false on a master"),
+            ("2016-master", "", "TLS_DISABLED: this version does not support: false on a master"),
         ] {
             let found: Vec<_> = sample(name, changes).unwrap_err().iter().map(ToString::to_string).collect();
             assert!(found.len() == 1 && found[0].starts_with(expected), "{name} {changes}: {found:?}");

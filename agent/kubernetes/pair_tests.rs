@@ -200,7 +200,7 @@ impl Judge<'_> {
                     Need::Certificates => !desired.certificates.is_empty(),
                 };
                 if !is_there {
-                    self.wrong(format!("{who} needs {need:?}, which is not there"));
+                    self.wrong(format!("{who} needs {need:?}, which does not exist"));
                 }
             }
         }
@@ -247,7 +247,7 @@ impl Judge<'_> {
                     || self.desired.directories.iter().any(|one| one.path == value);
                 // The kubelet writes it itself where it joins by a token.
                 if is_ours && !is_there && !value.ends_with("/kubelet.kubeconfig") {
-                    self.wrong(format!("{component} {name} names {value}, which is not there"));
+                    self.wrong(format!("{component} {name} names {value}, which does not exist"));
                 }
             }
         }

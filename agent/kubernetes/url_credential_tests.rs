@@ -85,7 +85,7 @@ fn a_password_that_could_only_stand_on_a_command_line_is_a_mistake() {
         ("v1.28.9", "KUBELET_OPTIONS", "--manifest-url=http://u:hush@h/pods", true),
     ] {
         let problems = problems(&[("KUBE_TAG", tag), (name, value)]);
-        let found = problems.iter().any(|problem| problem.contains("would stand on a command line"));
+        let found = problems.iter().any(|problem| problem.contains("would appear on a command line"));
         assert_eq!(found, wrong, "{tag} {value}: {problems:?}");
         assert!(!problems.concat().contains("hush"), "{problems:?}");
     }

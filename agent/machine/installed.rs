@@ -16,7 +16,7 @@ use crate::systemd::Systemd;
 /// Where systemd looks for a program without a path.
 const PLACES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 /// The rule that a refusal follows.
-pub(crate) const RULE: &str = "a program is given only what its release takes; nothing was written or stopped";
+pub(crate) const RULE: &str = "a program gets only settings that its release supports; nothing was written or stopped";
 
 /// Whose programs are asked.
 pub(crate) struct Machine<'a> {
@@ -61,8 +61,8 @@ impl Machine<'_> {
             let verdict = match said {
                 Some(Ok(said)) => judge(self.spec, self.desired, &program, &said, verdicts.flanneld),
                 Some(Err(error)) => Verdict {
-                    odd: Some(format!("{} does not say its release: {error}", program.name)),
-                    remedy: format!("see whether `{} --version` runs; its flags are not checked", program.name),
+                    odd: Some(format!("{} does not report its release: {error}", program.name)),
+                    remedy: format!("check whether `{} --version` works; its flags are not checked", program.name),
                     ..Verdict::default()
                 },
                 None => continue,

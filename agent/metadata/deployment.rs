@@ -51,7 +51,7 @@ pub struct Deployment {
     pub creation_time: String,
 }
 
-/// How Heat wants to hear of the result (heat-protocol.md 3.4). Its Debug output holds no secret.
+/// How Heat wants to hear of the result. Its Debug output holds no secret.
 #[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(tag = "transport", rename_all = "snake_case")]
 pub enum SignalTarget {
@@ -126,7 +126,7 @@ impl Deployment {
     /// Every mistake at once.
     pub fn parse(entry: &Value) -> Result<Option<Self>, Box<Malformed>> {
         let Value::Object(entry) = entry else {
-            let mistakes = vec!["the entry is not an object (heat-protocol.md 3.2)".to_owned()];
+            let mistakes = vec!["the entry is not a JSON object".to_owned()];
             return Err(Box::new(Malformed { id: None, name: String::new(), mistakes, target: SignalTarget::None }));
         };
         let mut mistakes = Vec::new();
@@ -163,7 +163,7 @@ impl Deployment {
         if let SignalTarget::Unsupported { name } = &target
             && name != ZAQAR_SIGNAL
         {
-            mistakes.push(format!("inputs: {name} (heat-protocol.md 3.4)"));
+            mistakes.push(format!("inputs: {name}"));
         }
         if mistakes.is_empty() {
             return Ok(Some(deployment));
@@ -248,7 +248,7 @@ impl Deployment {
     fn select_component(&mut self, mistakes: &mut Vec<String>) -> bool {
         let action = self.action().to_owned();
         let Some(parts) = self.config.get("configs").and_then(Value::as_array) else {
-            mistakes.push("config.configs: not a list (heat-protocol.md 3.7)".to_owned());
+            mistakes.push("config.configs: not a list".to_owned());
             return false;
         };
         let part = parts.iter().find(|part| {
@@ -257,7 +257,7 @@ impl Deployment {
         });
         let Some(part) = part else { return false };
         let Some(tool) = part.get("tool").and_then(Value::as_str) else {
-            mistakes.push("config.configs: a part without tool".to_owned());
+            mistakes.push("config.configs: a part has no tool".to_owned());
             return false;
         };
         let (tool, config) = (tool.to_owned(), part.get("config").cloned().unwrap_or(Value::Null));
@@ -277,7 +277,7 @@ fn text(entry: &Map<String, Value>, key: &str, mistakes: &mut Vec<String>) -> St
             String::new()
         }
         Some(_) => {
-            mistakes.push(format!("{key}: not a text of 1 to {NAME_LIMIT} characters"));
+            mistakes.push(format!("{key}: not a string of 1 to {NAME_LIMIT} characters"));
             String::new()
         }
     }
@@ -306,7 +306,7 @@ fn inputs(entry: &Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Input> 
     let mut inputs: Vec<Input> = Vec::new();
     for (at, item) in list(entry, "inputs", mistakes).iter().enumerate() {
         let Some(name) = item.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()) else {
-            mistakes.push(format!("inputs[{at}]: without a name"));
+            mistakes.push(format!("inputs[{at}]: no name"));
             continue;
         };
         let kind = item.get("type").and_then(Value::as_str).unwrap_or("String").to_owned();
@@ -319,7 +319,7 @@ fn outputs(entry: &Map<String, Value>, mistakes: &mut Vec<String>) -> Vec<Output
     let mut outputs = Vec::new();
     for (at, item) in list(entry, "outputs", mistakes).iter().enumerate() {
         let Some(name) = item.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()) else {
-            mistakes.push(format!("outputs[{at}]: without a name"));
+            mistakes.push(format!("outputs[{at}]: no name"));
             continue;
         };
         let error_output = item.get("error_output").and_then(Value::as_bool).unwrap_or(false);
@@ -375,7 +375,7 @@ mod tests {
         let all = malformed.mistakes.join("; ");
         let many = Deployment::parse(&json!({"id": "a", "inputs": vec![0; 50]})).unwrap_err();
         assert_eq!((many.mistakes.len(), many.mistakes[20].as_str()), (21, "and 30 more"));
-        for part in ["id: not a text", "group: not a text", "outputs: not a list", "inputs[7]: without a name"] {
+        for part in ["id: not a string", "group: not a string", "outputs: not a list", "inputs[7]: no name"] {
             assert!(all.contains(part), "{part} in {all}");
         }
         assert!(matches!(malformed.target, SignalTarget::Url { .. }));
@@ -424,10 +424,7 @@ mod tests {
         assert_eq!(target, SignalTarget::Heat { credentials, stack: "s/1".into(), resource: "r".into() });
         assert!(!format!("{target:?}").contains("hush"));
         let malformed = Deployment::parse(&heat(&["deploy_password", "deploy_resource_name"], &[])).unwrap_err();
-        assert_eq!(
-            malformed.mistakes,
-            ["inputs: HEAT_SIGNAL without deploy_password, deploy_resource_name (heat-protocol.md 3.4)"]
-        );
+        assert_eq!(malformed.mistakes, ["inputs: HEAT_SIGNAL without deploy_password, deploy_resource_name"]);
         assert!(matches!(malformed.target, SignalTarget::Unsupported { .. }));
         let zaqar = Deployment::parse(&heat(&[], &[("deploy_queue_id", "q")])).unwrap().unwrap().signal_target();
         assert_eq!(zaqar, SignalTarget::Unsupported { name: "ZAQAR_SIGNAL".into() });

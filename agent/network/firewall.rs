@@ -96,14 +96,14 @@ pub fn rules(open: &[Opening]) -> Result<Vec<Rule>> {
         let wrong = |why: &str| Err(Error::permanent(why).context(format!("opening the firewall for {what:?}")));
         let harmless = |c: char| c.is_ascii_alphanumeric() || " -_.,/()".contains(c);
         if what.is_empty() || what.len() > LONGEST || !what.chars().all(harmless) {
-            return wrong("its name must be 1 to 48 letters, digits, blanks or -_.,/()");
+            return wrong("its name must be 1 to 48 letters, digits, spaces or -_.,/()");
         }
         let protocol = match protocol {
             Protocol::Tcp => "tcp",
             Protocol::Udp => "udp",
             Protocol::Forwarded => {
                 let (Some(network), None) = (from, ports) else {
-                    return wrong("what is forwarded needs its network, and no ports");
+                    return wrong("a forwarding rule needs a network and no ports");
                 };
                 for (direction, from, to) in [("from", Some(*network), None), ("to", None, Some(*network))] {
                     let comment = format!("{MARK}{what} {direction} {network}");

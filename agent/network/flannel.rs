@@ -165,8 +165,8 @@ pub fn names(options: &Map<String, Value>) -> Option<Wrong> {
     if let Some(name) = options.keys().find(|name| is_type(name)) {
         return Some(Wrong::new(
             format!("Backend.{name}"),
-            "would take the place of FLANNEL_BACKEND",
-            "the backend is chosen by FLANNEL_BACKEND alone",
+            "would override FLANNEL_BACKEND",
+            "only FLANNEL_BACKEND chooses the backend",
         ));
     }
     let mut seen = BTreeSet::new();
@@ -221,9 +221,9 @@ fn check_subnets(subnets: &Subnets, version: Option<Version>) -> Result<(), Wron
     let (shortest, longest) = if strict { (network.prefix_len().saturating_add(2), LONGEST) } else { (network.prefix_len(), 32) };
     if !(shortest..=longest).contains(&length) {
         let rule = if strict {
-            format!("flannel takes at least four subnets of at most /{LONGEST}: from {shortest} to {longest} here")
+            format!("flannel needs at least four subnets of at most /{LONGEST}: from {shortest} to {longest} here")
         } else {
-            format!("flannel before 0.10 takes subnets inside the network: from {shortest} to {longest} here")
+            format!("before 0.10 flannel needs subnets smaller than the network: from {shortest} to {longest} here")
         };
         return Err(Wrong::new("SubnetLen", format!("{length} does not fit {network}"), rule));
     }
@@ -235,11 +235,11 @@ fn check_subnets(subnets: &Subnets, version: Option<Version>) -> Result<(), Wron
     for (field, address) in [("SubnetMin", subnets.min), ("SubnetMax", subnets.max)] {
         let Some(address) = address else { continue };
         if !network.contains(&address) {
-            return Err(Wrong::new(field, format!("{address} is not in {network}"), "it is an address of the network"));
+            return Err(Wrong::new(field, format!("{address} is not in {network}"), "it must be an address of the network"));
         }
         if strict && !(place(address) - start).is_multiple_of(size) {
-            let rule = format!("since 0.10 flannel takes only the first address of a /{length}");
-            return Err(Wrong::new(field, format!("{address} is not where a subnet begins"), rule));
+            let rule = format!("since 0.10 flannel accepts only the first address of a /{length}");
+            return Err(Wrong::new(field, format!("{address} is not the first address of a subnet"), rule));
         }
     }
     let first = subnets.min.map_or(start + size, place);
@@ -247,7 +247,7 @@ fn check_subnets(subnets: &Subnets, version: Option<Version>) -> Result<(), Wron
     if first > last {
         let field = if subnets.min.is_some() || subnets.max.is_none() { "SubnetMin" } else { "SubnetMax" };
         let problem = "leaves no subnet for any node";
-        let rule = "subnets are dealt out from SubnetMin (else the second of the network) to SubnetMax (else the last)";
+        let rule = "subnets are allocated from SubnetMin (default: the network's second) to SubnetMax (default: the last)";
         return Err(Wrong::new(field, problem, rule));
     }
     Ok(())
@@ -261,11 +261,11 @@ fn check_backend<'a>(
     let too_new = |first: Version| version.is_some_and(|version| version < first);
     let Some((_, first, known)) = BACKENDS.iter().find(|(name, ..)| *name == kind) else {
         let names: Vec<&str> = BACKENDS.iter().map(|(name, ..)| *name).collect();
-        return Err(Wrong::new("Backend.Type", format!("{kind:?} is none that is known"), names.join(", ")));
+        return Err(Wrong::new("Backend.Type", format!("{kind:?} is not a known backend"), names.join(", ")));
     };
     if too_new(*first) {
-        let rule = format!("{kind} is there since flannel {}.{}", first.0, first.1);
-        return Err(Wrong::new("Backend.Type", format!("asks {} for {kind}", shown(version)), rule));
+        let rule = format!("flannel has {kind} since {}.{}", first.0, first.1);
+        return Err(Wrong::new("Backend.Type", format!("selects {kind} with {}", shown(version)), rule));
     }
     for (name, value) in options {
         let field = format!("Backend.{name}");
@@ -273,10 +273,10 @@ fn check_backend<'a>(
             let names: Vec<&str> = known.iter().map(|(name, ..)| *name).collect();
             let rule =
                 if names.is_empty() { format!("{kind} has no options") } else { format!("{kind} has {}", names.join(", ")) };
-            return Err(Wrong::new(field, format!("is no option of {kind} that is known"), rule));
+            return Err(Wrong::new(field, format!("is not a known option of {kind}"), rule));
         };
         if too_new(*first) {
-            let rule = format!("flannel reads it since {}.{}, and before skips it without a word", first.0, first.1);
+            let rule = format!("flannel reads it since {}.{} and silently ignores it before", first.0, first.1);
             return Err(Wrong::new(field, format!("is unknown to {}", shown(version)), rule));
         }
         let (good, rule) = match form {

@@ -139,13 +139,15 @@ pub fn interface_to(peer: &Peer, way: Option<Way>) -> Result<String> {
         Some(Way::OnLink(interface, _)) => return Ok(interface),
         Some(Way::Through(router, own)) => {
             Error::permanent(format!("{node} is not on the network segment of this node's {own}: it is reached through {router}"))
-                .rule("a route to a node's pods goes by that node's own address, on the same segment (seed-systems.md 8d, 8e)")
-                .remedy("put all nodes on one Neutron subnet, or use flannel with the backend vxlan")
+                .rule("a route to a node's pods goes through that node's own address, on the same segment")
+                .remedy("put all nodes on one Neutron subnet, or use flannel with the vxlan backend")
         }
-        Some(Way::Own) => Error::permanent(format!("{node} is this node's own address, and {subnet} is said to be another's"))
-            .rule("the own subnet has no route: local pods would be sent out of the node (seed-systems.md 6b)")
-            .remedy("correct the subnets of the nodes in the parameters"),
-        None => Error::transient(format!("there is no way to {node}")).remedy("`ip route` shows this node's routes"),
+        Some(Way::Own) => {
+            Error::permanent(format!("{node} is this node's own address, but {subnet} is listed as another node's"))
+                .rule("the node's own subnet must not be routed: traffic to local pods would leave the node")
+                .remedy("correct the subnets of the nodes in the parameters")
+        }
+        None => Error::transient(format!("{node} is unreachable")).remedy("`ip route` shows this node's routes"),
     };
     Err(error.context(format!("routing {subnet} via {node}")))
 }
@@ -194,12 +196,12 @@ pub fn route_to(peer: &Peer, interface: &str, found: &[Route]) -> Result<Option<
         if !route.ours {
             let via = route.via.map_or_else(|| "on the link".to_owned(), |via| format!("via {via}"));
             return Err(Error::permanent(format!(
-                "there is a route to it {via} dev {} already, of somebody else",
+                "it already has a route {via} dev {} that is not the agent's",
                 route.interface
             ))
             .context(format!("routing {subnet} via {node}"))
-            .rule("nobody else's route is touched")
-            .remedy(format!("ip route del {subnet}, and find out who makes it")));
+            .rule("the agent changes only its own routes")
+            .remedy(format!("ip route del {subnet}, and find out what creates it")));
         }
         verb = "replace";
     }
@@ -332,7 +334,7 @@ mod tests {
                 &["192.0.2.12", "198.51.100.7", "198.51.100.1"][..],
             ),
             ("local 192.0.2.12 dev lo src 192.0.2.12 uid 0 \\    cache <local> ", &["192.0.2.12 is this node's own address"]),
-            ("", &["no way to 192.0.2.12"]),
+            ("", &["192.0.2.12 is unreachable"]),
         ] {
             let error = to(said).unwrap_err().to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{said}: {error}");
@@ -363,9 +365,10 @@ mod tests {
             let command = route_to(&peer(subnet, node), "eth0", &found).unwrap();
             assert_eq!(command.map(|words| words.join(" ")).as_deref(), wanted, "{subnet}");
         }
-        for (subnet, words) in
-            [("10.0.5.0/24", "via 192.0.2.99 dev eth0 already"), ("10.0.1.0/24", "on the link dev kbr0 already")]
-        {
+        for (subnet, words) in [
+            ("10.0.5.0/24", "already has a route via 192.0.2.99 dev eth0"),
+            ("10.0.1.0/24", "already has a route on the link dev kbr0"),
+        ] {
             let error = route_to(&peer(subnet, "192.0.2.15"), "eth0", &found).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }

@@ -35,9 +35,9 @@ impl Route {
 
     fn way(&self) -> String {
         match self.gateway {
-            Some(gateway) => format!("by way of {gateway} on {}", self.interface),
+            Some(gateway) => format!("through {gateway} on {}", self.interface),
             None if self.rejects => "nowhere: the kernel refuses the packets".to_owned(),
-            None => format!("straight to {}", self.interface),
+            None => format!("directly to {}", self.interface),
         }
     }
 }
@@ -136,9 +136,9 @@ impl fmt::Display for Wrong {
             Self::Elsewhere(peer, route) => {
                 write!(f, "packets to {} of node {} go {} (route to {})", peer.subnet, peer.node, route.way(), route.to)
             }
-            Self::Own(route) => write!(f, "this node's own subnet {} is sent away, {}", route.to, route.way()),
+            Self::Own(route) => write!(f, "this node's own subnet {} is routed elsewhere, {}", route.to, route.way()),
             Self::OffSegment { peer, own, segment } => {
-                write!(f, "node {} with {} is not on one network segment with this node", peer.node, peer.subnet)?;
+                write!(f, "node {} with {} is not on the same network segment as this node", peer.node, peer.subnet)?;
                 if let Some(own) = own {
                     write!(f, ", {own}")?;
                 }
@@ -147,7 +147,7 @@ impl fmt::Display for Wrong {
                     None => Ok(()),
                 }
             }
-            Self::LeftOver(route) => write!(f, "the route to {} {} is left over: no node has it", route.to, route.way()),
+            Self::LeftOver(route) => write!(f, "the route to {} {} is left over: no node has that subnet", route.to, route.way()),
         }
     }
 }
@@ -296,7 +296,7 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
                 WELL.replace("0C0200C0", "630200C0"),
                 three(),
                 vec![
-                    "packets to 10.100.2.0/24 of node 192.0.2.12 go by way of 192.0.2.99 on eth0 (route to 10.100.2.0/24)"
+                    "packets to 10.100.2.0/24 of node 192.0.2.12 go through 192.0.2.99 on eth0 (route to 10.100.2.0/24)"
                         .to_owned(),
                 ],
             ),
@@ -304,14 +304,14 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
                 "a bridge of its own has it",
                 WELL.replace("eth0\t0002640A\t0C0200C0\t0003", "cbr0\t0002640A\t00000000\t0001"),
                 three(),
-                vec!["packets to 10.100.2.0/24 of node 192.0.2.12 go straight to cbr0 (route to 10.100.2.0/24)".to_owned()],
+                vec!["packets to 10.100.2.0/24 of node 192.0.2.12 go directly to cbr0 (route to 10.100.2.0/24)".to_owned()],
             ),
             (
                 "half of it",
                 WELL.to_owned() + &line("8002640A", "630200C0", "eth0", "80FFFFFF"),
                 three(),
                 vec![
-                    "packets to 10.100.2.0/24 of node 192.0.2.12 go by way of 192.0.2.99 on eth0 (route to 10.100.2.128/25)"
+                    "packets to 10.100.2.0/24 of node 192.0.2.12 go through 192.0.2.99 on eth0 (route to 10.100.2.128/25)"
                         .to_owned(),
                 ],
             ),
@@ -328,14 +328,14 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
                 "the own subnet",
                 WELL.to_owned() + &line("0001640A", "0B0200C0", "eth0", "00FFFFFF"),
                 three(),
-                vec!["this node's own subnet 10.100.1.0/24 is sent away, by way of 192.0.2.11 on eth0".to_owned()],
+                vec!["this node's own subnet 10.100.1.0/24 is routed elsewhere, through 192.0.2.11 on eth0".to_owned()],
             ),
             (
                 "two segments",
                 WELL.to_owned(),
                 far,
                 vec![
-                    "node 198.51.100.7 with 10.100.4.0/24 is not on one network segment with this node, 192.0.2.11 (192.0.2.0/24 on eth0)"
+                    "node 198.51.100.7 with 10.100.4.0/24 is not on the same network segment as this node, 192.0.2.11 (192.0.2.0/24 on eth0)"
                         .to_owned(),
                 ],
             ),
@@ -343,7 +343,7 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
                 "a node that is gone",
                 WELL.to_owned(),
                 gone,
-                vec!["the route to 10.100.3.0/24 by way of 192.0.2.13 on eth0 is left over: no node has it".to_owned()],
+                vec!["the route to 10.100.3.0/24 through 192.0.2.13 on eth0 is left over: no node has that subnet".to_owned()],
             ),
         ] {
             assert_eq!(wrong(&text, &peers), expected, "{case}");

@@ -29,13 +29,15 @@ pub struct Subnet {
 pub fn parse(text: &str) -> Result<Subnet> {
     let (mut network, mut address, mut mtu, mut masquerades) = (None, None, None, false);
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let Some((key, value)) = line.split_once('=') else { return Err(wrong(line, "a line of it is no KEY=VALUE")) };
+        let Some((key, value)) = line.split_once('=') else { return Err(wrong(line, "a line is not of the form KEY=VALUE")) };
         match key {
-            "FLANNEL_NETWORK" => network = Some(net(value).ok_or_else(|| wrong(line, "no network of IPv4"))?),
-            "FLANNEL_SUBNET" => address = Some(net(value).ok_or_else(|| wrong(line, "no address of IPv4 with a length"))?),
+            "FLANNEL_NETWORK" => network = Some(net(value).ok_or_else(|| wrong(line, "not an IPv4 network"))?),
+            "FLANNEL_SUBNET" => {
+                address = Some(net(value).ok_or_else(|| wrong(line, "not an IPv4 address with a prefix length"))?)
+            }
             "FLANNEL_MTU" => {
                 let bytes = value.parse().ok().filter(|bytes| *bytes >= LEAST_MTU);
-                mtu = Some(bytes.ok_or_else(|| wrong(line, "no size of a packet from 68 to 65535"))?);
+                mtu = Some(bytes.ok_or_else(|| wrong(line, "not an MTU from 68 to 65535"))?);
             }
             "FLANNEL_IPMASQ" => masquerades = value.parse().map_err(|_| wrong(line, "neither true nor false"))?,
             _ => {}
@@ -56,8 +58,8 @@ fn net(value: &str) -> Option<Ipv4Net> {
 
 fn wrong(what: &str, why: &str) -> Error {
     Error::permanent(format!("{what}: {why}"))
-        .rule("flanneld writes FLANNEL_NETWORK, FLANNEL_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ (seed-systems.md 8c)")
-        .remedy("remove the file and restart flanneld.service, which writes it anew")
+        .rule("flanneld writes FLANNEL_NETWORK, FLANNEL_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ")
+        .remedy("remove the file and restart flanneld.service, which rewrites it")
 }
 
 #[cfg(test)]
@@ -102,16 +104,16 @@ mod tests {
             ("", "FLANNEL_SUBNET: it is missing"),
             ("FLANNEL_SUBNET=10.1.7.1/24\n", "FLANNEL_MTU: it is missing"),
             ("FLANNEL_MTU=1450\n", "FLANNEL_SUBNET: it is missing"),
-            ("FLANNEL_SUBNET=10.1.7.1/24\nFLANNEL_MTU=1450\nrubbish\n", "rubbish: a line of it is no KEY=VALUE"),
-            ("FLANNEL_SUBNET=10.1.7.1\nFLANNEL_MTU=1450\n", "FLANNEL_SUBNET=10.1.7.1: no address"),
-            ("FLANNEL_SUBNET=10.1.7.1/33\nFLANNEL_MTU=1450\n", "FLANNEL_SUBNET=10.1.7.1/33: no address"),
-            ("FLANNEL_SUBNET=0.0.0.0/24\nFLANNEL_MTU=1450\n", "FLANNEL_SUBNET=0.0.0.0/24: no address"),
-            ("FLANNEL_SUBNET=10.1.7.1/24 --tls=false\nFLANNEL_MTU=1450\n", "--tls=false: no address"),
-            ("FLANNEL_SUBNET=$(reboot)\nFLANNEL_MTU=1450\n", "$(reboot): no address"),
-            ("FLANNEL_SUBNET=10.1.7.1/24\nFLANNEL_MTU=0\n", "FLANNEL_MTU=0: no size"),
-            ("FLANNEL_SUBNET=10.1.7.1/24\nFLANNEL_MTU=70000\n", "FLANNEL_MTU=70000: no size"),
+            ("FLANNEL_SUBNET=10.1.7.1/24\nFLANNEL_MTU=1450\nrubbish\n", "rubbish: a line is not of the form KEY=VALUE"),
+            ("FLANNEL_SUBNET=10.1.7.1\nFLANNEL_MTU=1450\n", "FLANNEL_SUBNET=10.1.7.1: not an IPv4 address"),
+            ("FLANNEL_SUBNET=10.1.7.1/33\nFLANNEL_MTU=1450\n", "FLANNEL_SUBNET=10.1.7.1/33: not an IPv4 address"),
+            ("FLANNEL_SUBNET=0.0.0.0/24\nFLANNEL_MTU=1450\n", "FLANNEL_SUBNET=0.0.0.0/24: not an IPv4 address"),
+            ("FLANNEL_SUBNET=10.1.7.1/24 --tls=false\nFLANNEL_MTU=1450\n", "--tls=false: not an IPv4 address"),
+            ("FLANNEL_SUBNET=$(reboot)\nFLANNEL_MTU=1450\n", "$(reboot): not an IPv4 address"),
+            ("FLANNEL_SUBNET=10.1.7.1/24\nFLANNEL_MTU=0\n", "FLANNEL_MTU=0: not an MTU"),
+            ("FLANNEL_SUBNET=10.1.7.1/24\nFLANNEL_MTU=70000\n", "FLANNEL_MTU=70000: not an MTU"),
             ("FLANNEL_SUBNET=10.1.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=yes\n", "FLANNEL_IPMASQ=yes: neither"),
-            ("FLANNEL_NETWORK=x\nFLANNEL_SUBNET=10.1.7.1/24\nFLANNEL_MTU=1450\n", "FLANNEL_NETWORK=x: no network"),
+            ("FLANNEL_NETWORK=x\nFLANNEL_SUBNET=10.1.7.1/24\nFLANNEL_MTU=1450\n", "FLANNEL_NETWORK=x: not an IPv4 network"),
             (
                 "FLANNEL_NETWORK=10.2.0.0/16\nFLANNEL_SUBNET=10.1.7.1/24\nFLANNEL_MTU=1450\n",
                 "FLANNEL_SUBNET=10.1.7.1/24: not within FLANNEL_NETWORK=10.2.0.0/16",

@@ -74,10 +74,10 @@ pub fn sign(verb: &str, host: &str, path: &str, params: &[(&str, &str)], secret:
 pub fn describe_stack_resource_url(metadata_url: &str, stack: &str, resource: &str, keys: &Keys) -> Result<String> {
     let odd = |why: &str| {
         Error::permanent(format!("metadata_url {} {why}", http::redacted(metadata_url)))
-            .rule("heat-protocol.md 2.3: http(s)://host[:port]/v1/")
+            .rule("Heat's CloudFormation API is at http(s)://host[:port]/v1/")
             .remedy("correct metadata_url in the os-collect-config settings of this server")
     };
-    let parts = http::split(metadata_url).ok_or_else(|| odd("is no http(s) URL"))?;
+    let parts = http::split(metadata_url).ok_or_else(|| odd("is not an http(s) URL"))?;
     if parts.target.contains(['?', '#', '%']) || parts.userinfo {
         return Err(odd("has a query, an escape or a user name"));
     }

@@ -85,7 +85,7 @@ mod stored_scope {
     pub(super) fn serialize<S: Serializer>(scope: &Scope, to: S) -> Result<S::Ok, S::Error> {
         match scope {
             Scope::Project(id) => to.serialize_str(id),
-            Scope::Trust(_) | Scope::None => Err(S::Error::custom("only a user of a project is stored")),
+            Scope::Trust(_) | Scope::None => Err(S::Error::custom("only a user with a project is stored")),
         }
     }
 
@@ -164,7 +164,7 @@ impl Session {
             _ => Error::permanent(format!("Keystone's catalog has no public {service_type} endpoint"))
                 .remedy("register it: openstack endpoint create, interface public"),
         };
-        Err(error.rule("heat-protocol.md 7.5: type, interface public, region"))
+        Err(error.rule("an endpoint is found by its type, interface public, and region"))
     }
 
     fn is_usable(&self) -> bool {
@@ -233,7 +233,7 @@ impl Keystone {
         let seen = slot.state().tries;
         let started = self.clock.start();
         let busy = || {
-            Error::transient(format!("no answer from Keystone to another request within {} s", deadline.as_secs()))
+            Error::transient(format!("no answer from Keystone to a concurrent request within {} s", deadline.as_secs()))
                 .context(asking_for(credentials))
         };
         let _asking = self.clock.limit(deadline, slot.asking.lock()).await.ok_or_else(busy)?;
@@ -357,8 +357,8 @@ fn encrypted_still(base: &str, credentials: &Credentials, allowed: bool) -> Resu
         return Ok(());
     }
     let (auth, base) = (http::redacted(&credentials.auth_url), http::redacted(base));
-    Err(Error::refused(format!("Keystone at {auth} names {base}: its token would travel in clear"))
-        .rule("design.md 9: https is never left for http")
+    Err(Error::refused(format!("Keystone at {auth} names {base}: its token would travel in clear text"))
+        .rule("https is never downgraded to http")
         .remedy(
             "register the public endpoint with https (openstack endpoint set --url), or, if the network is trusted, set [tls] \
              allow_insecure = true in agent.toml",
@@ -366,19 +366,19 @@ fn encrypted_still(base: &str, credentials: &Credentials, allowed: bool) -> Resu
 }
 
 fn asking_for(credentials: &Credentials) -> String {
-    format!("asking Keystone for a token of user {}", tidy(&credentials.user_id))
+    format!("requesting a token for user {} from Keystone", tidy(&credentials.user_id))
 }
 
 fn session(response: &Response, age: Stopwatch) -> Result<Session> {
     let unlike = |why: &str| {
         Error::permanent(format!("the answer {why}"))
-            .rule("heat-protocol.md 7.5: POST /v3/auth/tokens")
-            .remedy("check that auth_url leads to Keystone itself and that no proxy answers in its place")
+            .rule("Keystone's API: POST /v3/auth/tokens")
+            .remedy("check that auth_url leads to Keystone itself and not to a proxy")
     };
     let token = response.header("x-subject-token").map(str::trim).filter(|token| !token.is_empty());
-    let token = token.ok_or_else(|| unlike("holds no token"))?.to_owned();
+    let token = token.ok_or_else(|| unlike("contains no token"))?.to_owned();
     // The parser's words could show parts of the answer.
-    let body = json::answer(&response.body).map_err(|_| unlike("is no JSON"))?;
+    let body = json::answer(&response.body).map_err(|_| unlike("is not JSON"))?;
     let time = |name: &str| Timestamp::parse_rfc3339(body.pointer(name)?.as_str()?);
     let life = time("/token/issued_at").zip(time("/token/expires_at")).map(|(from, until)| until.since(from));
     let life = life.filter(|life| !life.is_zero()).unwrap_or(USUAL_LIFE);
@@ -407,14 +407,14 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
     let said = said.as_ref().and_then(|body| body.pointer("/error/message")?.as_str());
     // Keystone itself said it, no proxy and no other service at this address.
     let known = said.is_some();
-    let said = said.unwrap_or("nothing more");
+    let said = said.unwrap_or("no details");
     // Keystone repeats what it was sent where that does not fit its schema.
-    let said = if said.contains(&credentials.password) { "nothing that can be shown".to_owned() } else { tidy(said) };
+    let said = if said.contains(&credentials.password) { "an unprintable message".to_owned() } else { tidy(said) };
     let trustee = !matches!(credentials.scope, Scope::Project(_));
     let (kind, remedy) = match status {
         401 | 403 | 404 if trustee && known => (
             Kind::Permanent,
-            "Magnum removes the cluster's trustee and trust with the cluster, and makes new ones where credentials are rotated: compare \
+            "Magnum removes the cluster's trustee and trust with the cluster, and replaces them when credentials are rotated: compare \
              TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID with the cluster's, check `openstack trust list`, and update the stack",
         ),
         401 => (
@@ -423,8 +423,8 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
              the server gets new credentials; check `openstack stack show`",
         ),
         404 => (Kind::Permanent, "auth_url does not lead to Keystone's v3 API (http://HOST:5000/v3): correct it"),
-        408 | 429 | 500.. => (Kind::Transient, "Keystone or the balancer before it is overloaded or down; it is tried again"),
-        _ => (Kind::Permanent, "check that auth_url leads to Keystone, and user_id and project_id or trust"),
+        408 | 429 | 500.. => (Kind::Transient, "Keystone or its load balancer is overloaded or down; the agent retries"),
+        _ => (Kind::Permanent, "check auth_url, user_id, and project_id or trust"),
     };
     Error::new(kind, format!("Keystone answered {status}: {said}"))
         .remedy(remedy)

@@ -165,7 +165,7 @@ async fn who_waits_for_the_request_of_another_one_has_a_deadline_of_its_own() {
         ended = long => panic!("before the one that waits for it: {ended:?}"),
         error = short => error,
     };
-    assert!(error.to_string().contains("user u: no answer from Keystone"), "{error}");
+    assert!(error.to_string().contains("user u from Keystone: no answer from Keystone"), "{error}");
     assert_eq!(keystone.requests().len(), 1);
 }
 
@@ -208,7 +208,7 @@ fn credentials_are_stored_as_ever_and_only_those_of_a_project() {
     assert_eq!(serde_json::from_value::<Credentials>(stored).unwrap(), credentials);
     for scope in [Scope::Trust("t".into()), Scope::None] {
         let error = serde_json::to_value(Credentials { scope, ..credentials.clone() }).unwrap_err().to_string();
-        assert!(error.contains("only a user of a project is stored"), "{error}");
+        assert!(error.contains("only a user with a project is stored"), "{error}");
     }
 }
 
@@ -298,13 +298,13 @@ async fn what_keystone_refuses_is_said_without_a_secret() {
     let echo = status("400 Bad Request", r#"{"error":{"message":"Invalid input for field 'identity/password': hush"}}"#);
     let bare = |body: &str| Act::Answer("201 Created", vec!["X-Subject-Token: geheim".to_owned()], body.as_bytes().to_vec());
     for (act, kind, words, remedy, pause) in [
-        (refused(), Kind::Permanent, "token of user u: Keystone answered 401: The request you", "suspended", None),
-        (page, Kind::Permanent, "Keystone answered 404: nothing more", "correct it", None),
-        (echo, Kind::Permanent, "Keystone answered 400: nothing that can be shown", "user_id", None),
-        (busy, Kind::Transient, "Keystone answered 429", "tried again", Some(77)),
-        (status("503 Service Unavailable", ""), Kind::Transient, "Keystone answered 503", "tried again", None),
-        (ok("{}"), Kind::Permanent, "the answer holds no token", "Keystone itself", None),
-        (bare("hush"), Kind::Permanent, "the answer is no JSON", "Keystone itself", None),
+        (refused(), Kind::Permanent, "token for user u from Keystone: Keystone answered 401: The request you", "suspended", None),
+        (page, Kind::Permanent, "Keystone answered 404: no details", "correct it", None),
+        (echo, Kind::Permanent, "Keystone answered 400: an unprintable message", "user_id", None),
+        (busy, Kind::Transient, "Keystone answered 429", "retries", Some(77)),
+        (status("503 Service Unavailable", ""), Kind::Transient, "Keystone answered 503", "retries", None),
+        (ok("{}"), Kind::Permanent, "the answer contains no token", "Keystone itself", None),
+        (bare("hush"), Kind::Permanent, "the answer is not JSON", "Keystone itself", None),
         (Act::Cut(900, b"{\"token\":".to_vec()), Kind::Transient, "closed the connection", "", None),
     ] {
         let keystone = Fake::start(vec![act]).await;

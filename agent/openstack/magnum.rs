@@ -21,7 +21,7 @@ const ANSWER_LIMIT: usize = 1024 * 1024;
 /// The query argument and member of requests that Magnum knows from 13.0 on.
 const TYPE: &str = "ca_cert_type";
 
-const RULE: &str = "magnum-node.md 4.1: JSON with the certificate as text `pem`";
+const RULE: &str = "Magnum's API returns JSON with the certificate in `pem`";
 
 /// A cluster's certificates at Magnum. One token serves all requests; it is asked for anew after a 401.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl<'a> Magnum<'a> {
             format!("{}/certificates/{}{query}", self.access.url, self.access.cluster)
         };
         let ask = |typed, deadline| async move { self.send(Request::new("GET", &url(typed), deadline)).await };
-        self.certificate(ask, deadline).await.context(|| format!("asking Magnum for the certificate of the authority {signer}"))
+        self.certificate(ask, deadline).await.context(|| format!("requesting the certificate of the CA {signer} from Magnum"))
     }
 
     /// Has a request signed; the certificate as PEM with a line end after it.
@@ -84,7 +84,7 @@ impl<'a> Magnum<'a> {
         };
         let (url, body) = (url.as_str(), &body);
         let ask = |typed, deadline| async move { self.send(Request::new("POST", url, deadline).json(body(typed))).await };
-        self.certificate(ask, deadline).await.context(|| format!("having a certificate signed by Magnum's authority {signer}"))
+        self.certificate(ask, deadline).await.context(|| format!("requesting a certificate signed by Magnum's CA {signer}"))
     }
 
     /// Asks with the type of the authority, unless this Magnum turned out not to know any, and takes the certificate out of the answer.
@@ -114,7 +114,7 @@ impl<'a> Magnum<'a> {
                 self.http.request(request).await
             }
             (user, _) => {
-                let user = user.as_ref().ok_or_else(|| Error::permanent("nobody is named who asks"))?;
+                let user = user.as_ref().ok_or_else(|| Error::permanent("no user is configured to ask it"))?;
                 // The URL is absolute: no catalog is needed, and a token without scope has none.
                 self.keystone.request(&self.http, user, "container-infra", request).await
             }
@@ -123,27 +123,27 @@ impl<'a> Magnum<'a> {
 
     fn refusal(&self, response: &Response) -> Error {
         let status = response.status;
-        let said = said(response).unwrap_or_else(|| "nothing more".to_owned());
+        let said = said(response).unwrap_or_else(|| "no details".to_owned());
         let (kind, remedy) = match status {
             400 => (
                 Kind::Permanent,
-                "check that the cluster of the parameters is there (`openstack coe cluster show`), and what [x509] of magnum.conf allows: \
-                 subjectAltName, keyUsage and extendedKeyUsage are asked for",
+                "check that the cluster in the parameters exists (`openstack coe cluster show`), and that [x509] in magnum.conf allows \
+                 subjectAltName, keyUsage and extendedKeyUsage",
             ),
             401 if self.user.is_none() => (
                 Kind::Permanent,
-                "USER_TOKEN has ended, as all tokens do: update the stack so that the node gets a new one, or give the certificates \
+                "USER_TOKEN has expired: update the stack so that the node gets a new one, or provide the certificates \
                  (CERTIFICATES=given)",
             ),
             401 => (
                 Kind::Permanent,
-                "Keystone gave a token that Magnum does not take: check that AUTH_URL leads to the Keystone that Magnum asks \
-                 ([keystone_authtoken] in magnum.conf)",
+                "Magnum does not accept the token that Keystone issued: check that AUTH_URL leads to the Keystone that \
+                 Magnum uses ([keystone_authtoken] in magnum.conf)",
             ),
             403 => (
                 Kind::Permanent,
-                "the cluster's trustee may not have certificates: check TRUST_ID (Magnum 17 and later want a trust's token), and \
-                 certificate:get and certificate:create in Magnum's policy",
+                "the cluster's trustee is not allowed to get certificates: check TRUST_ID (Magnum 17 and later requires a \
+                 trust-scoped token), and certificate:get and certificate:create in Magnum's policy",
             ),
             404 => (
                 Kind::Permanent,
@@ -151,13 +151,13 @@ impl<'a> Magnum<'a> {
             ),
             406 => (
                 Kind::Permanent,
-                "this Magnum takes no version of its API that this node speaks: check that MAGNUM_URL leads to Magnum",
+                "this Magnum accepts no API version that this node supports: check that MAGNUM_URL leads to Magnum",
             ),
             408 | 409 | 429 | 500.. => (
                 Kind::Transient,
-                "it is tried again; look into the logs of magnum-api and magnum-conductor, and at its store of certificates (Barbican)",
+                "the agent retries; check the logs of magnum-api and magnum-conductor, and its certificate store (Barbican)",
             ),
-            _ => (Kind::Permanent, "check that MAGNUM_URL leads to Magnum itself and that no proxy answers in its place"),
+            _ => (Kind::Permanent, "check that MAGNUM_URL leads to Magnum itself and not to a proxy"),
         };
         Error::new(kind, format!("Magnum answered {status}: {said}"))
             .remedy(remedy)
@@ -171,12 +171,12 @@ fn pem(response: &Response) -> Result<String> {
     let unlike = |why: &str| {
         Error::permanent(format!("the answer {why}"))
             .rule(RULE)
-            .remedy("check that MAGNUM_URL leads to Magnum itself and that no proxy answers in its place")
+            .remedy("check that MAGNUM_URL leads to Magnum itself and not to a proxy")
     };
     // The parser's words could show parts of the answer.
-    let body = json::answer(&response.body).map_err(|_| unlike("is no JSON"))?;
+    let body = json::answer(&response.body).map_err(|_| unlike("is not JSON"))?;
     let pem = body.get("pem").and_then(Value::as_str).map(str::trim).filter(|pem| !pem.is_empty());
-    pem.map(|pem| format!("{pem}\n")).ok_or_else(|| unlike("holds no certificate"))
+    pem.map(|pem| format!("{pem}\n")).ok_or_else(|| unlike("contains no certificate"))
 }
 
 /// What a refusal says, in Magnum's form, its middleware's or WSME's.

@@ -155,7 +155,7 @@ async fn a_bay_is_asked_for_with_the_creators_token_and_no_type() {
     assert!(seen.iter().all(|request| request.to_lowercase().contains("x-auth-token: geheim\r\n")));
     magnum.play(vec![refused("401 Unauthorized", "")]);
     let error = asked.sign(Signer::Etcd, "R", DEADLINE).await.unwrap_err();
-    assert!(error.suggested_remedy().unwrap().starts_with("USER_TOKEN has ended"), "{error:?}");
+    assert!(error.suggested_remedy().unwrap().starts_with("USER_TOKEN has expired"), "{error:?}");
     assert_eq!(magnum.requests().len(), 3, "there is no other token to try");
     assert!(!format!("{error:?} {asked:?}").contains("geheim"));
 }
@@ -187,18 +187,18 @@ async fn whatever_magnum_says_there_is_one_cause_and_a_remedy() {
         ),
         (refused("403 Forbidden", "Policy doesn't allow"), permanent, "Magnum answered 403: Policy doesn't allow", "TRUST_ID"),
         (refused("404 Not Found", "Cluster c could not"), permanent, "Magnum answered 404: Cluster c could not", "MAGNUM_URL"),
-        (status("404 Not Found", "<html>"), permanent, "Magnum answered 404: nothing more", "MAGNUM_URL"),
+        (status("404 Not Found", "<html>"), permanent, "Magnum answered 404: no details", "MAGNUM_URL"),
         (refused("406 Not Acceptable", "Invalid service"), permanent, "Magnum answered 406: Invalid service", "version"),
-        (refused("409 Conflict", "Conflict."), transient, "Magnum answered 409: Conflict.", "again"),
+        (refused("409 Conflict", "Conflict."), transient, "Magnum answered 409: Conflict.", "retries"),
         (refused("500 Internal Server Error", "x"), transient, "Magnum answered 500: x", "Barbican"),
-        (busy, transient, "Magnum answered 503: nothing more", "again"),
-        (status("302 Found", ""), permanent, "Magnum answered 302: nothing more", "proxy"),
-        (ok("<html>hush</html>"), permanent, "the answer is no JSON", "MAGNUM_URL leads to Magnum itself"),
-        (ok(""), permanent, "the answer is no JSON", "MAGNUM_URL leads to Magnum itself"),
-        (ok("{}"), permanent, "the answer holds no certificate", "proxy"),
-        (ok("[]"), permanent, "the answer holds no certificate", "proxy"),
-        (ok(r#"{"pem": null}"#), permanent, "the answer holds no certificate", "proxy"),
-        (ok(r#"{"pem": " \n"}"#), permanent, "the answer holds no certificate", "proxy"),
+        (busy, transient, "Magnum answered 503: no details", "retries"),
+        (status("302 Found", ""), permanent, "Magnum answered 302: no details", "proxy"),
+        (ok("<html>hush</html>"), permanent, "the answer is not JSON", "MAGNUM_URL leads to Magnum itself"),
+        (ok(""), permanent, "the answer is not JSON", "MAGNUM_URL leads to Magnum itself"),
+        (ok("{}"), permanent, "the answer contains no certificate", "proxy"),
+        (ok("[]"), permanent, "the answer contains no certificate", "proxy"),
+        (ok(r#"{"pem": null}"#), permanent, "the answer contains no certificate", "proxy"),
+        (ok(r#"{"pem": " \n"}"#), permanent, "the answer contains no certificate", "proxy"),
         (Act::Cut(900, b"{\"pem\":".to_vec()), transient, "closed the connection before its answer was complete", ""),
         (Act::Endless(b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), b' '), permanent, "the answer is larger than 1048576 bytes", ""),
     ] {
@@ -206,7 +206,7 @@ async fn whatever_magnum_says_there_is_one_cause_and_a_remedy() {
         let (node, access) = (Node::new(Tls::default()), access_to(&magnum, trustee(&keystone, None)));
         let error = node.magnum(&access).sign(Signer::Etcd, "R", DEADLINE).await.unwrap_err();
         let shown = format!("{error:?}");
-        assert!(error.to_string().starts_with("having a certificate signed by Magnum's authority etcd: "), "{error}");
+        assert!(error.to_string().starts_with("requesting a certificate signed by Magnum's CA etcd: "), "{error}");
         assert!(error.cause().contains(cause) && error.kind() == kind, "{shown}");
         assert!(error.suggested_remedy().unwrap_or_default().contains(remedy), "{shown}");
         assert!(!shown.contains("hush") && !shown.contains("geheim"), "{shown}");

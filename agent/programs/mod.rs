@@ -102,7 +102,7 @@ pub struct Ran {
     /// The output files that are there, by name.
     #[serde(default)]
     pub outputs: BTreeMap<String, String>,
-    /// Whether the time limit ended it.
+    /// Whether it exceeded its time limit.
     #[serde(default)]
     pub timed_out: bool,
     /// Why it could not be started at all.
@@ -223,8 +223,8 @@ impl Programs {
             Found::Lost => Ok(None),
             Found::NotStarted => Err(Error::permanent(format!("{} ended before it started the program", Self::unit(key)))
                 .context(format!("running {key}"))
-                .remedy(format!("journalctl -u {} says why", Self::unit(key)))),
-            Found::Running => Err(Error::transient("it still runs").context(format!("running {key}"))),
+                .remedy(format!("check `journalctl -u {}`", Self::unit(key)))),
+            Found::Running => Err(Error::transient("it is still running").context(format!("running {key}"))),
         }
     }
 
@@ -240,7 +240,7 @@ impl Programs {
         match found {
             Found::Ended(ran) => Ok(Some(ran)),
             Found::Lost | Found::NotStarted => Ok(None),
-            Found::Running => Err(Error::transient("it still runs").context(format!("watching {key}"))),
+            Found::Running => Err(Error::transient("it is still running").context(format!("watching {key}"))),
         }
     }
 
@@ -280,7 +280,7 @@ impl Programs {
                 return Ok(());
             }
         }
-        Err(Error::transient("it does not end").context(format!("ending {key}")))
+        Err(Error::transient("it does not exit").context(format!("ending {key}")))
     }
 
     async fn found_after(&self, key: &str, watched: Watched) -> Result<Found> {

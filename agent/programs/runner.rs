@@ -85,9 +85,9 @@ fn deliver(tree: &Tree, ran: &Ran, clock: &Clock) -> Result<()> {
             // The number may become somebody else's while this goes on.
             let _ = tree.remove(Path::new(GROUP));
             let remedy = error.suggested_remedy().map(|remedy| format!(" ({remedy})")).unwrap_or_default();
-            let ended = format!("the program ended with status {}, but its result cannot be written yet", ran.status);
+            let ended = format!("the program exited with status {}, but its result cannot be written yet", ran.status);
             // Where nobody reads it, there is nobody to tell.
-            let _ = writeln!(std::io::stderr(), "heat-node-agent: {ended}, and is tried again until it can: {error}{remedy}");
+            let _ = writeln!(std::io::stderr(), "heat-node-agent: {ended}; retrying until it can: {error}{remedy}");
         }
         clock.pause(pause);
         pause = (pause * 2).min(longest);
@@ -147,7 +147,7 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
 fn given_up(group: Pid, why: &Error) -> Ran {
     // It may have ended just now.
     let _ = killpg(group, Signal::SIGKILL);
-    let stderr = format!("heat-node-agent ended the program after its start, because it could not be watched: {why}");
+    let stderr = format!("heat-node-agent killed the program after starting it, because it could not be monitored: {why}");
     Ran { status: -9, stderr, ..Ran::default() }
 }
 
@@ -185,9 +185,9 @@ fn spawn(job: &Job) -> Result<Child> {
     command.spawn().map_err(|error| {
         let remedy = match error.raw_os_error() {
             Some(8) => "the first line of a script must name its interpreter: #!/bin/sh",
-            Some(2) => "the program or the interpreter in its first line is not in the image",
+            Some(2) => "the program, or the interpreter in its first line, is not installed in the image",
             Some(13) => "the file system may be mounted noexec, or a security module forbids it",
-            _ => "see the journal of the unit",
+            _ => "check the unit's journal",
         };
         Error::permanent(error).context(format!("starting {program}")).remedy(remedy)
     })
@@ -228,7 +228,7 @@ fn wait(mut child: Child, group: Pid, limit: Option<Duration>) -> Result<(ExitSt
         .name("wait".to_owned())
         .spawn(move || drop(ended.send(child.wait())))
         .context(|| "waiting for the program")?;
-    let lost = || Error::transient("the program's end was not seen");
+    let lost = || Error::transient("the end of the program was not observed");
     let Some(limit) = limit else { return Ok((end.recv().map_err(|_| lost())??, false)) };
     for (pause, signal) in [(limit, Signal::SIGTERM), (GRACE, Signal::SIGKILL)] {
         match end.recv_timeout(pause) {
@@ -260,7 +260,7 @@ fn outputs(root: &Tree, job: &Job, secrets: &[String]) -> std::collections::BTre
         let text = match root.read(Path::new(path), OUTPUT_FILE_LIMIT) {
             Ok(Some(bytes)) => String::from_utf8_lossy(&mask(&bytes, secrets)).into_owned(),
             Ok(None) => continue,
-            Err(error) => format!("[heat-node-agent could not take this output: {error}]"),
+            Err(error) => format!("[heat-node-agent could not read this output: {error}]"),
         };
         found.insert(name.clone(), text);
     }
@@ -470,7 +470,7 @@ mod tests {
             Watch::open().wait(Duration::from_millis(20));
         }
         assert_eq!((ran.status, ran.not_started), (-9, None));
-        assert!(ran.stderr.contains("could not be watched"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("could not be monitored"), "{}", ran.stderr);
     }
 
     #[test]

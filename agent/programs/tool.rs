@@ -61,11 +61,11 @@ pub fn told<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<S
         Some(Answer { well: true, out, .. }) => Ok(out),
         Some(Answer { out, err, .. }) => {
             let said = if err.is_empty() { out.trim() } else { &err };
-            Err(Error::permanent(if said.is_empty() { "it failed without a word" } else { said }).context(line(tool, arguments)))
+            Err(Error::permanent(if said.is_empty() { "it failed without output" } else { said }).context(line(tool, arguments)))
         }
         None => Err(Error::permanent(format!("{tool} is not installed"))
             .context(line(tool, arguments))
-            .remedy(format!("install the package that has {tool} in the image"))),
+            .remedy(format!("install the package that contains {tool} in the image"))),
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
             assert_eq!(answer, Answer { well, out: format!("got {} in C\n", input.trim()), err: "oh".to_owned() });
         }
         assert_eq!(told("sh", &["-c", "echo well"], "").as_deref(), Ok("well\n"));
-        for (script, said) in [("echo why >&2; exit 3", "why"), ("echo why; exit 3", "why"), ("exit 3", "without a word")] {
+        for (script, said) in [("echo why >&2; exit 3", "why"), ("echo why; exit 3", "why"), ("exit 3", "without output")] {
             let error = told("sh", &["-c", script], "").unwrap_err();
             assert!(error.cause().contains(said) && error.to_string().starts_with("sh -c "), "{error}");
         }

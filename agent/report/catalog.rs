@@ -64,8 +64,8 @@ pub struct Entry {
 messages! {
     AgentStarted = "HNA-0101", Info, "6db037ac68c444ef891e24f9dc151c72",
         "The agent has started",
-        "The agent read its settings, holds its state directory and begins to work.",
-        "Nothing needs to be done. `heat-node-agent status` shows what it does.";
+        "The agent has read its settings, locked its state directory and begun to work.",
+        "Nothing needs to be done. `heat-node-agent status` shows what it is doing.";
     SettingsUnknownKey = "HNA-0102", Warning, "1d85ca66df98456c87da674ea4d78a64",
         "A settings file has an unknown key",
         "The key is ignored; everything else in the file is used. A misspelt key is the usual reason.",
@@ -73,210 +73,210 @@ messages! {
     SettingsFileSkipped = "HNA-0103", Warning, "c7f1d767d5c64e3184090e614d0e2309",
         "A settings file cannot be used",
         "The whole file is skipped; the other files are used.",
-        "Correct the file and restart heat-node-agent.service. `heat-node-agent verify` names line and rule.";
+        "Correct the file and restart heat-node-agent.service. `heat-node-agent verify` names the line and the rule.";
     AgentStopping = "HNA-0104", Info, "d34ce3c88cba4ca28da938c3ffecc35c",
         "The agent is stopping",
-        "Running deployments go on in their own units; the next start of the agent takes up their results.",
+        "Running deployments continue in their own units; the agent collects their results when it next starts.",
         "Nothing needs to be done.";
     MessagesLost = "HNA-0105", Warning, "ac205d89c59a490b8b5bb04a79579074",
-        "Messages were lost because the journal did not take them",
+        "Messages were lost because the journal did not accept them",
         "The journal was slow or stopped; the agent did not wait for it.",
-        "Look at systemd-journald.service.";
+        "Check systemd-journald.service.";
     InsecureTls = "HNA-0106", Warning, "42c97e2128dc4145874b2555cf706ab6",
         "TLS certificates of an endpoint are not verified",
-        "The settings allow it and the parameters ask for it: whoever controls the network can read and change what goes to this endpoint.",
+        "The settings allow it and the parameters request it: anyone who controls the network can read and change the traffic to this endpoint.",
         "Give the CA of the endpoint instead ([tls] ca_file) and remove allow_insecure.";
     StatePutAside = "HNA-0107", Warning, "29c0434add2f4aea820809f2dd429d6d",
-        "A file of the agent's state was unreadable and was put aside",
-        "It was renamed, not deleted. The agent goes on without it.",
-        "Look at the file and at the disk below it. A deployment whose record is lost is treated as never seen only if the replaced tools' record does not name it.";
+        "A file of the agent's state was unreadable and was quarantined",
+        "It was renamed, not deleted. The agent continues without it.",
+        "Inspect the file and the disk it is on. A deployment whose record is lost is treated as new only if the replaced tools' record does not list it.";
     StateWriteFailed = "HNA-0108", Error, "f6d293f5aebd46ac821f0ea606a8c37f",
         "The agent's state cannot be written",
-        "Nothing is started that could not be recorded; the agent tries again.",
+        "Nothing is started that could not be recorded; the agent retries.",
         "Free space or inodes on the file system that holds /var/lib/heat-node-agent, or make it writable.";
     NoSystemd = "HNA-0109", Warning, "8bfb4816ad954f28857f48d088f750e0",
         "No systemd answers on the system bus",
         "Scripts run as children of the agent; nodes cannot be configured on this machine.",
         "Start the agent on a machine that runs systemd, with dbus.service up.";
     StateLocked = "HNA-0110", Error, "c105bcf9e073447b8790cf60feeae2bb",
-        "Another agent holds the state directory",
-        "Two agents must not work on one machine.",
-        "Stop the other one, or use another --state directory.";
+        "Another agent has locked the state directory",
+        "Only one agent may run on a machine.",
+        "Stop the other agent, or use a different --state directory.";
     IdentityKnown = "HNA-0111", Info, "fa4378ac43db489d813314f1c3d089cb",
         "The agent's state is bound to this instance",
-        "The instance is recorded with the state, so that a copy of this disk is known as one.",
+        "The instance is recorded with the state, so that a copy of this disk is recognised as a copy.",
         "Nothing needs to be done.";
     IdentityUnknown = "HNA-0112", Warning, "5e9b667bb22447a0bf0299af5b4a46b7",
-        "It is not known yet which instance this is",
-        "Neither SMBIOS (in a virtual machine) nor cloud-init (in a container) has told. The agent opens no state, runs nothing and sends nothing until it knows.",
-        "The remedy says where the identity is looked for. `cloud-init status --long` says whether cloud-init ran.";
+        "The identity of this instance is not known yet",
+        "Neither SMBIOS (in a virtual machine) nor cloud-init (in a container) has provided it. Until it is known, the agent opens no state, runs nothing and sends nothing.",
+        "The remedy says where the agent looks for it. `cloud-init status --long` says whether cloud-init ran.";
     IdentityChanged = "HNA-0113", Warning, "8aca6d65589e48f2a9d54b66c9b2ce3c",
         "This disk is a copy of another instance's",
-        "The other instance's state is put aside and kept: none of its signals is sent, none of its deployments is run, its etcd and docker are not started.",
-        "Nothing needs to be done: the agent goes on with this instance's own metadata. `aside` in the state directory holds what was put aside.";
+        "The other instance's state is quarantined: none of its signals is sent, none of its deployments is run, and its etcd and docker are not started.",
+        "Nothing needs to be done: the agent continues with this instance's own metadata. The quarantined state is in `aside` in the state directory.";
     IdentityUnitStopped = "HNA-0114", Warning, "72b85af6f55a43b08f0b4ec24502db06",
-        "A unit of another instance ran and was stopped",
-        "The disk is a copy; the unit was configured for the instance that it was copied from.",
-        "Look at the unit's journal for what it did. heat-node-agent-guard.service normally keeps it from starting.";
+        "A unit of another instance was running and was stopped",
+        "The disk is a copy; the unit was configured for the original instance.",
+        "Check the unit's journal for what it did. heat-node-agent-guard.service normally prevents it from starting.";
     RequestUnreadable = "HNA-0116", Warning, "02118c5c9fe34a69a1b9cafc251e3ac7",
-        "An order in the directory of requests cannot be understood and was put aside",
-        "It was renamed, not deleted, and nothing was done. Orders are written by `heat-node-agent rerun`, `stop` and `forget` of the same version.",
-        "Give the order again by its command, then remove the file that the cause names.";
+        "An unreadable operator request was quarantined",
+        "It was renamed, not deleted, and nothing was done. Requests are written by `heat-node-agent rerun`, `stop` and `forget` of the same version.",
+        "Run the command again, then remove the file that the cause names.";
     RequestRefused = "HNA-0117", Notice, "74d07ea15f7542fb8cb9d126ca3a7d3e",
-        "An order of the operator was refused",
-        "Nothing was changed. The command that gave the order says why, too.",
-        "The cause says what stands against it.";
+        "An operator's request was refused",
+        "Nothing was changed. The command that made the request prints the reason, too.",
+        "The cause gives the reason.";
     DataSetAside = "HNA-0183", Notice, "4e9e8edd96594c02952f44ecb0f58117",
-        "Data of a service was moved away and is still there",
-        "Its disk was copied from another instance, or it was moved to a volume. Nothing uses it; the agent never removes it, because it may be somebody's.",
-        "Remove it when nobody needs it any more; the remedy has the command. `heat-node-agent status --json` lists all of it in set_aside.";
+        "A service's old data was moved away and kept",
+        "Its disk was copied from another instance, or it was moved to a volume. Nothing uses it; the agent never removes it, because somebody may still need it.",
+        "Remove it once nobody needs it; the remedy gives the command. `heat-node-agent status --json` lists all of it under set_aside.";
     SourceLearnt = "HNA-0201", Info, "ffd5bc7866684207863ee5a400d9d2d6",
-        "A metadata source is used",
-        "The source was found in the files that cloud-init, Heat or the image left, or in the settings.",
+        "A metadata source is in use",
+        "The source was found in files written by cloud-init, Heat or the image, or in the settings.",
         "Nothing needs to be done.";
     SourceFailed = "HNA-0202", Warning, "fdd98955fd474c428c0f58f7399e1fef",
         "A metadata source cannot be read",
-        "What it said last stays in force. The agent tries again, for ever, with growing pauses.",
+        "Its last good document remains in force. The agent keeps retrying with increasing delays.",
         "The cause says what failed. Check from this node that the endpoint answers, and that the stack still exists.";
     SourceRecovered = "HNA-0203", Info, "187c2b55f9394722857261fdbb65dad2",
         "A metadata source can be read again",
-        "The source answers after failures.",
+        "The source responds again after failures.",
         "Nothing needs to be done.";
     MetadataChanged = "HNA-0204", Info, "7a82cd45ac9446348de9b6056ae40e52",
         "The metadata changed",
-        "A source delivered a document that differs from the one before.",
+        "A source delivered a document that differs from the previous one.",
         "Nothing needs to be done. `heat-node-agent metadata` shows it, masked.";
     NoSource = "HNA-0205", Warning, "3d6acd0a57654ecc816719d1ed1acd37",
         "No metadata source is known yet",
-        "Neither cfn-init-data nor os-collect-config.conf is there, and no source is set.",
+        "Neither cfn-init-data nor os-collect-config.conf exists, and no source is configured.",
         "Check that cloud-init ran and that the server uses user_data_format SOFTWARE_CONFIG, or write os-collect-config.conf.";
     MetadataOdd = "HNA-0206", Warning, "0db8327eeb9349f38a15001162bcc58a",
         "A part of the metadata cannot be understood",
         "The part is ignored; everything else is used.",
-        "The cause names the place. It is usually a mistake in the Heat template.";
+        "The cause names the location. It is usually a mistake in the Heat template.";
     SourceRetired = "HNA-0207", Info, "aab25c785d1e40c9943a7583d96d371a",
-        "A metadata source is not asked any more",
-        "Heat or os-collect-config.conf names other sources, or its settings are gone. Another one has answered, or this one never did.",
-        "Nothing needs to be done after a change of software_config_transport. Otherwise look at os-collect-config.conf and cfn-init-data.";
+        "A metadata source is no longer polled",
+        "Heat or os-collect-config.conf names other sources, or its settings were removed; another source has answered, or this one never did.",
+        "Nothing needs to be done after a change of software_config_transport. Otherwise check os-collect-config.conf and cfn-init-data.";
     SourceLeftOver = "HNA-0210", Warning, "fc7f82c4c5334eb7b02c6e8231b17567",
-        "A file of the instance that this disk was copied from is not used",
-        "It is as the other instance had it, and would lead to the other server's metadata. It is used as soon as its content changes.",
-        "Let cloud-init or the operator write it for this server. If it is right as it is, add a comment line, or for JSON a blank.";
+        "A file left by the instance that this disk was copied from is ignored",
+        "Its content is the other instance's and would lead to that server's metadata. It is used as soon as it changes.",
+        "Let cloud-init or the operator write it for this server. If the content is correct for this server too, add a comment line (in JSON, a space).";
     SourceDowngrade = "HNA-0275", Warning, "a6bdc2c47d444188bd486cfd77962d27",
-        "A document that leads a metadata source from https to http is not followed",
-        "Credentials and metadata would travel in clear from now on. Nothing that the document says of the sources is used; the agent goes on with what it has.",
+        "A change of a metadata source from https to http is refused",
+        "Credentials and metadata would travel in clear text. All source settings in the document are ignored; the agent keeps the ones it has.",
         "Name an https endpoint: in Keystone's catalog, Heat's configuration, or os-collect-config.conf. Where the network is trusted, set [tls] allow_insecure = true in agent.toml.";
     SourceIncomplete = "HNA-0276", Warning, "b2a026c72048420a8d36dbf07814b67a",
-        "A document names a metadata source incompletely",
-        "Endpoint and credentials of a source come whole from one document; they are never completed from another one. What the document says of this source is not used.",
-        "The cause says which document it is and what it lacks. Correct the os-collect-config metadata of the server, or the section in os-collect-config.conf.";
+        "A document describes a metadata source incompletely",
+        "The endpoint and credentials of a source must come from one document; they are never completed from another. The document's settings for this source are ignored.",
+        "The cause names the document and what is missing. Correct the os-collect-config metadata of the server, or the section in os-collect-config.conf.";
     SourceHeld = "HNA-0277", Notice, "e2a2f399d21a463c97951d5f6e0d09f6",
-        "A metadata source that is to be replaced is asked on until the new one answers",
-        "It is asked four times less often, over restarts too, and what it says is followed. It is let go as soon as the new one has answered once.",
-        "Nothing needs to be done where the new one answers. Otherwise correct what Heat says of it: the old source brings the correction.";
+        "A replaced metadata source stays in use until the new one answers",
+        "It is polled a quarter as often, also after restarts, and its documents are used. It is dropped as soon as the new source has answered once.",
+        "Nothing needs to be done if the new source answers. Otherwise correct its settings in Heat: the old source delivers the correction.";
     VolumeFound = "HNA-0301", Info, "11ba224dd2da49cb84bc8fe6578b2262",
         "A volume was found",
-        "The disk that carries the Cinder id is attached.",
+        "The disk with the Cinder id is attached.",
         "Nothing needs to be done.";
     VolumeWaiting = "HNA-0302", Notice, "e064b8479e3c4dbf8d48892cf8db60c2",
         "A volume is not attached yet",
-        "The agent waits for the disk whose serial is the start of the Cinder id; it goes on the moment udev reports it. The message lists the disks that are there.",
-        "Check the attachment: `openstack server volume list`. The device name plays no part.";
+        "The agent waits for the disk whose serial is the start of the Cinder id; it continues as soon as udev reports it. The message lists the disks that are present.",
+        "Check the attachment: `openstack server volume list`. The device name does not matter.";
     VolumeFormatting = "HNA-0303", Notice, "c528336a1d5a46498b50e1fc6ac8d598",
         "A blank volume is being formatted",
-        "Every rule of the interlock was met; the decision is recorded before the first byte is written.",
+        "Every safety check passed; the decision is recorded before the first byte is written.",
         "Nothing needs to be done.";
     VolumeFormatted = "HNA-0304", Info, "ddf5e65cda2442828f06729080c8ce18",
         "A volume was formatted",
-        "It carries the agent's marker from now on.",
+        "It now carries the agent's marker.",
         "Nothing needs to be done.";
     VolumeReused = "HNA-0305", Info, "138627afc39c4ce28ece04b14a933122",
         "A volume's file system is used as it is",
-        "It carries the marker of this cluster and role, or was adopted by parameter.",
+        "It carries the marker of this cluster and role, or VOLUME_ADOPT names it.",
         "Nothing needs to be done.";
     VolumeRefused = "HNA-0306", Error, "91acff0eec864c34837d91fc47f5214a",
         "A volume is refused",
-        "The interlock found something on the disk that is not ours, or a use by somebody else. Nothing was written to it.",
-        "The remedy names the one command or parameter that overrides it. Check first that the right volume is attached.";
+        "The disk holds data that is not this node's, or something else is using it. Nothing was written to it.",
+        "The remedy names the one command or parameter that overrides the refusal. First check that the right volume is attached.";
     VolumeMounted = "HNA-0307", Info, "2d3ba9a101b949918d1b8565142bcbe1",
         "A volume is mounted",
-        "A mount unit keeps it there at every boot.",
+        "A mount unit mounts it at every boot.",
         "Nothing needs to be done.";
     VolumeMissing = "HNA-0308", Error, "72f26e3e600a40e089ae367700789fb6",
         "A volume did not appear in time",
-        "The deadline of the node's wait condition is near, so that Heat is told now.",
+        "The deadline of the node's wait condition is near, so the failure is reported to Heat now.",
         "Attach the volume to this server, then update the stack or wait for the next deployment.";
     VolumeFailed = "HNA-0309", Error, "84772c3978ac43e085558b223b7764f0",
         "A volume could not be prepared",
-        "The interlock allowed it, but a step failed: the record, mkfs, the mount unit or the marker.",
-        "Step and cause say which and why. The next try goes on from the record.";
+        "The safety checks passed, but a step failed: the record, mkfs, the mount unit or the marker.",
+        "The step and the cause say which one and why. The next attempt resumes from the record.";
     VolumeGrowing = "HNA-0310", Notice, "2f7335b195b844cabf62549ab87d1a4d",
-        "A volume was extended, its file system follows",
-        "The disk is larger than the file system on it. It is grown while it is in use; that cannot be undone.",
+        "A volume was extended; its file system is being grown",
+        "The disk is larger than the file system on it. The file system is grown while in use; this cannot be undone.",
         "Nothing needs to be done.";
     VolumeGrown = "HNA-0311", Info, "3cc2de719d2b437a96c3b0a4637c1ee6",
         "The file system of a volume was grown",
         "It fills its disk.",
         "Nothing needs to be done.";
     VolumeNotGrown = "HNA-0312", Error, "a82dc28b2a064b57a2613882105b46d9",
-        "A volume was extended, and what is on it could not follow",
-        "The store works with its old size. It is tried again after a pause that grows from a minute to an hour, at once with a new deployment.",
-        "The cause names the program and what it said; the remedy is the command to try by hand.";
+        "A volume was extended, but its file system could not be grown",
+        "The store keeps its old size. The agent retries after a delay that grows from a minute to an hour, and at once with a new deployment.",
+        "The cause names the program and quotes its output; the remedy is the command to try by hand.";
     StoreRefused = "HNA-0320", Error, "f121532679844a89b560956aff7ca9a9",
         "The container runtime's storage driver cannot work here",
         "The kernel, the runtime's version or the file system lacks what the driver needs, or the store holds another driver's images. Nothing was stopped.",
         "The remedy names the parameter or the command. Images are never wiped.";
     StoreMoving = "HNA-0321", Notice, "8f7415b30051428c90a189e5ade377d5",
-        "A store is moved from the root disk to its volume",
-        "Its service is stopped, its data copied and compared, and only then used from the volume. What was there stays on the root disk under another name.",
-        "Nothing needs to be done. When the node is healthy, the old copy may be removed by hand.";
+        "A store is being moved from the root disk to its volume",
+        "Its service is stopped, its data copied and verified, and only then used from the volume. The original stays on the root disk under another name.",
+        "Nothing needs to be done. Once the node is healthy, the old copy may be removed by hand.";
     StoreMoved = "HNA-0322", Notice, "ae6d0637bd2e4388a44b8e1789432343",
         "A store was moved to its volume",
-        "The copy was compared with the original before it was put in use.",
+        "The copy was verified against the original before use.",
         "The message names the old copy, which may be removed by hand.";
     VolumeSick = "HNA-0323", Error, "3e149024331a4aab83be1cfa6d392e44",
-        "A volume in use has gone, cannot be written, or is full",
-        "Its services cannot work, and systemd does not start them over and over.",
-        "The remedy says what brings it back. With DRIFT=repair the agent then starts the services; else `systemctl start` does.";
+        "A volume in use is missing, read-only, or full",
+        "Its services cannot work; they are not restarted in a loop.",
+        "The remedy says how to restore it. With DRIFT=repair the agent then starts the services; otherwise use `systemctl start`.";
     VolumeSurveyed = "HNA-0394", Info, "60ee2e2e12274beeaefcbac55777242d",
         "A volume that may be blank was read in depth",
-        "The message says how much of it was read. docs/volumes.md lists the places.",
+        "The message says how much of it was read.",
         "Nothing needs to be done.";
     PoolNearlyFull = "HNA-0395", Error, "c410607e3280452cbce984eab51237d4",
         "Docker's thin pool is nearly full",
-        "Where less than a tenth of its data or metadata is free, docker makes no new layer or container; a full pool stops those that write.",
-        "The remedy has the command: remove what nobody uses, or extend the volume, which the pool follows.";
+        "With less than a tenth of its data or metadata space free, docker creates no new layers or containers; a full pool stops those that write.",
+        "The remedy gives the command: remove what is unused, or extend the volume; the pool grows with it.";
     DeploymentSeen = "HNA-0401", Info, "011d2856e36d4d4282b45de7c0eee3d0",
-        "A new deployment is recorded",
-        "It runs when those before it in the list have ended.",
+        "A new deployment was recorded",
+        "It runs after those before it in the list have ended.",
         "Nothing needs to be done.";
     DeploymentStarted = "HNA-0402", Info, "50924fa3850a469587994ccb89c286ca",
-        "A deployment runs",
-        "HNA_UNIT is its unit: `journalctl -u` of it shows the output.",
+        "A deployment is running",
+        "HNA_UNIT names its unit: `journalctl -u` shows the output.",
         "Nothing needs to be done.";
     DeploymentSucceeded = "HNA-0403", Info, "b7094472af9e48438a205450b901d9d5",
         "A deployment succeeded",
-        "Its result is stored and goes to Heat if a signal is wanted.",
+        "Its result is stored and sent to Heat if a signal is requested.",
         "Nothing needs to be done.";
     DeploymentFailed = "HNA-0404", Error, "034f7a537fbe4b6c8b19fc1c6b470387",
         "A deployment failed",
-        "Heat gets the status code and the end of the output.",
+        "Heat receives the status code and the end of the output.",
         "The cause and the unit's journal say why. Correct the template or the script and update the stack.";
     DeploymentInterrupted = "HNA-0405", Error, "ff9e3ecb3b3f43ca8f957c798de3b5d8",
         "A deployment was interrupted",
-        "The machine or its unit ended while the script ran. A script is never run twice, so Heat gets FAILURE.",
-        "See how far it came, then update the stack to run it anew.";
+        "The machine or its unit ended while the script ran. A script is never run twice, so Heat receives FAILURE.",
+        "Check how far it got, then update the stack to run it again.";
     DeploymentMalformed = "HNA-0406", Error, "20851a73a7da4fa18454b773efc8b4cd",
         "A deployment entry is malformed",
-        "It cannot be run. Heat is told where a way to tell it can be read from the entry.",
+        "It cannot be run. The failure is reported to Heat if the entry says how.",
         "The cause names the field. Correct the template.";
     DeploymentNoHook = "HNA-0407", Error, "a97a665e1bc541df813dcf7768b70272",
         "No hook for this deployment's group",
-        "Neither a built-in hook nor an executable of that name in the hook directories.",
-        "Build the hook into the image, or use another group.";
+        "There is neither a built-in hook nor an executable of that name in the hook directories.",
+        "Install the hook in the image, or use another group.";
     DeploymentReattached = "HNA-0408", Info, "080aa374f5ab49568258576ccc094d7c",
-        "A deployment that outlived the agent is watched again",
-        "Its unit went on while the agent was away.",
+        "A deployment that outlived the agent is monitored again",
+        "Its unit kept running while the agent was down.",
         "Nothing needs to be done.";
     DeploymentForbidden = "HNA-0409", Error, "7931d9177be846f686cb90ab323c9ee4",
         "This image does not allow the deployment's group",
@@ -284,94 +284,94 @@ messages! {
         "Use an allowed group, or rebuild the image with the group allowed.";
     DeploymentTimedOut = "HNA-0410", Error, "78291c69ac154fa6851c4f0b3a122f4c",
         "A deployment exceeded its time limit",
-        "Its whole process group was ended; Heat gets FAILURE with the end of the output.",
+        "Its whole process group was killed; Heat receives FAILURE with the end of the output.",
         "Make it faster or raise [deploy] time_limit.";
     DeploymentKnown = "HNA-0411", Info, "8f42f5e77a3f41d485a585c7151ea520",
         "A deployment was already run by the replaced tools",
-        "Their record under /var/lib/heat-config/deployed names it; it is not run again.",
-        "Nothing needs to be done. Remove the record to run it anew.";
+        "Their record under /var/lib/heat-config/deployed lists it; it is not run again.",
+        "Nothing needs to be done. Remove the record to run it again.";
     DeploymentRerun = "HNA-0412", Notice, "6354824346b845a69bb53726e3a6dea2",
-        "A deployment is run again by order of the operator",
-        "Its earlier result and output are gone; it runs once more and signals once more. Heat takes the result only while its resource is in progress.",
+        "A deployment is run again at the operator's request",
+        "Its earlier result and output are discarded; it runs and signals once more. Heat accepts the result only while the resource is in progress.",
         "Nothing needs to be done. `heat-node-agent status --wait` waits for its end.";
     DeploymentForgotten = "HNA-0413", Notice, "47b649c8409f4860a7380347512421b9",
-        "A deployment was forgotten by order of the operator",
-        "Its record, its output and a result that Heat did not have yet are gone. If the metadata lists it, it runs as if it were new.",
+        "A deployment was forgotten at the operator's request",
+        "Its record, its output and any unsent result were removed. If the metadata lists it, it runs as a new one.",
         "Nothing needs to be done.";
     DeploymentLetGo = "HNA-0470", Notice, "f4d8aec811f8420089681ac1ffca309a",
-        "A deployment is let go because Heat asks for it no more",
-        "It is gone from the metadata before it ended. Its result is not sent. If Heat lists it again, it goes on where it was.",
+        "A deployment was withdrawn because Heat no longer lists it",
+        "It disappeared from the metadata before it ended. Its result is not sent. If Heat lists it again, it resumes where it was.",
         "Nothing needs to be done.";
     DeploymentBack = "HNA-0471", Notice, "782c40056d284ee6b8db0275b53d62c4",
-        "A deployment that was let go is in the metadata again",
-        "One answer of Heat did not list it, a later one does: a result that is known is sent, what never ran is run, and no script runs twice.",
+        "A withdrawn deployment is in the metadata again",
+        "Heat's metadata omitted it once and now lists it again: a known result is sent, a deployment that never ran is run, and no script runs twice.",
         "Nothing needs to be done.";
     DeploymentReplaced = "HNA-0479", Warning, "f49b4275968d49b7a4cdf9cf9a3e744f",
-        "A script or hook runs whose deployment Heat has replaced or taken away",
-        "Nobody waits for its result, and those behind it wait for its end. It has the grace of [deploy] replaced_grace; then, if a fresh answer of Heat says the same, its unit is ended.",
-        "Nothing needs to be done. `heat-node-agent stop ID` ends it at once; `heat-node-agent logs ID` shows what it said.";
+        "A running script or hook belongs to a deployment that Heat has replaced or removed",
+        "Nobody waits for its result, and later deployments wait for it to end. After the grace period [deploy] replaced_grace its unit is stopped, if a fresh answer from Heat confirms it.",
+        "Nothing needs to be done. `heat-node-agent stop ID` stops it at once; `heat-node-agent logs ID` shows its output.";
     DeploymentEnded = "HNA-0480", Warning, "37186abdba744665bda42429c71a8c91",
-        "A script or hook was ended because Heat had replaced its deployment or taken it away",
-        "Every process of its unit was ended. Heat is not told: it does not wait for this deployment any more. It is not run again.",
-        "`heat-node-agent logs ID` shows how far it came. Have the script end by itself, or set [deploy] time_limit.";
+        "A script or hook was stopped because Heat had replaced or removed its deployment",
+        "Every process of its unit was killed. Nothing is reported to Heat, which no longer waits for this deployment. It is not run again.",
+        "`heat-node-agent logs ID` shows how far it got. Make the script end by itself, or set [deploy] time_limit.";
     DeploymentStopped = "HNA-0481", Error, "85150991e09449abb8106a7895ac7b1d",
-        "A script or hook was stopped by order of the operator",
-        "Every process of its unit was ended. Heat gets FAILURE if it still waits.",
-        "`heat-node-agent logs ID` shows how far it came. Update the stack to run it anew, or `heat-node-agent rerun ID`.";
+        "A script or hook was stopped at the operator's request",
+        "Every process of its unit was killed. Heat receives FAILURE if it is still waiting.",
+        "`heat-node-agent logs ID` shows how far it got. Update the stack to run it again, or `heat-node-agent rerun ID`.";
     DeploymentStopping = "HNA-0482", Notice, "2df5eba9667743daa1f4c76913ab1b89",
-        "A script or hook is to be stopped by order of the operator",
-        "Its processes get SIGTERM, ten seconds later SIGKILL.",
+        "A script or hook is being stopped at the operator's request",
+        "Its processes receive SIGTERM and, ten seconds later, SIGKILL.",
         "Nothing needs to be done.";
     OutputsRemoved = "HNA-0483", Notice, "aa3a71d39b1c412d8fcc5e86e2c5c288",
-        "Outputs of old deployments were removed",
-        "What deployments left takes a bounded part of the disk. The outputs of the oldest ones that Heat knows of were removed; their records stay.",
-        "Nothing needs to be done. `heat-node-agent status --json` shows the budgets; the journal has what the scripts printed.";
+        "Output of old deployments was removed",
+        "Deployment output may use a bounded part of the disk. The output of the oldest deployments already reported to Heat was removed; their records stay.",
+        "Nothing needs to be done. `heat-node-agent status --json` shows the budgets; the journal still has the scripts' output.";
     NodePlanned = "HNA-0501", Info, "a3dc45b57c254d8b85f5fee1c9352062",
-        "A generation of the node is planned",
-        "The parameters were valid; files, units and volumes are brought to what they ask for.",
-        "Nothing needs to be done. `heat-node-agent plan` shows the same without doing it.";
+        "A generation of the node was planned",
+        "The parameters are valid; files, units and volumes are brought into line with them.",
+        "Nothing needs to be done. `heat-node-agent plan` shows the changes without making them.";
     NodeParametersBad = "HNA-0502", Error, "aa6aa4bd9f1344ea8f4fb380df852269",
-        "The parameters of the node are wrong",
-        "Nothing was changed. Every mistake is named at once.",
+        "The node's parameters are invalid",
+        "Nothing was changed. All errors are listed at once.",
         "Correct the parameters in the template and update the stack.";
     NodeConverged = "HNA-0503", Info, "ebf9fbed5a15495e8ea2b188220a8f79",
-        "The node is as its parameters ask",
-        "Every gate is green.",
+        "The node is ready",
+        "It matches its parameters, and every health gate has passed.",
         "Nothing needs to be done.";
     NodeFailed = "HNA-0504", Error, "607acdd5241e421686ec1f8d58865c7a",
         "The node could not be brought up",
-        "Heat is told the step, the cause and the remedy.",
-        "Step, cause and remedy say where, why and what to do.";
+        "The step, the cause and the remedy are reported to Heat.",
+        "The step, cause and remedy say where it failed, why, and what to do.";
     NodeUnchanged = "HNA-0505", Info, "ce7fd872b31444038d06920e48f87575",
         "The node needs no change",
-        "The parameters are those of the generation in place, and everything is as it should be.",
+        "The parameters are those of the current generation, and nothing has drifted.",
         "Nothing needs to be done.";
     NodeDrift = "HNA-0506", Warning, "32af13c74cd24ca78e3161f6e2afb5be",
         "The node differs from its parameters",
-        "Somebody changed a file or stopped a unit. With DRIFT=repair it is put back.",
-        "Look at `heat-node-agent plan`.";
+        "A file was changed or a unit stopped. With DRIFT=repair it is restored.",
+        "`heat-node-agent plan` shows the differences.";
     NodeTwice = "HNA-0507", Error, "4a063dd68e474274826d2e594fcfef93",
         "Two kubernetes-node deployments for one server",
-        "It is not known which one is meant; both are failed, nothing is changed.",
+        "It is ambiguous which one applies; both fail, and nothing is changed.",
         "Keep one of them in the template.";
     NodeParametersOdd = "HNA-0508", Warning, "7d612e472d4abe50580cf5e5b1902e25",
-        "A parameter of the node is odd",
-        "The node is brought up; something in its parameters, or the size of its machine, may be other than meant.",
-        "Cause and remedy say what is odd and what to do. `heat-node-agent verify` lists it too.";
+        "A parameter of the node is suspicious",
+        "The node is brought up, but something in its parameters, or the size of its machine, may not be as intended.",
+        "The cause and remedy say what and why. `heat-node-agent verify` lists it too.";
     DriftHeld = "HNA-0513", Warning, "a8699e05d3114b5597751beb95d5976e",
-        "Something on the node is not put back again",
-        "It was put back before and came back: something else writes it. The agent does not fight with another tool; it repairs such a cause once.",
-        "Find what writes the path or stops the unit named here (configuration management, a timer, a person), and let only one of the two do it. A new deployment, or `heat-node-agent rerun`, starts afresh.";
+        "A repeated change on the node is not repaired again",
+        "Another tool keeps reverting the agent's repair. The agent does not fight it: it repairs each cause once.",
+        "Find what writes the path or stops the unit named here (configuration management, a timer, a person), and let only one of the two manage it. A new deployment, or `heat-node-agent rerun`, allows a new repair.";
     UpdateLeft = "HNA-0597", Warning, "bb7cf911294f4d6ca2113c21a7c3c165",
-        "A failed update left the node unlike its parameters",
-        "What is listed was not done, or not finished, when the update failed. It is said once; what somebody changes from then on is reported as drift (HNA-0506). Nothing is put back before a deployment succeeds.",
-        "Correct what the failure names and update the stack, or `heat-node-agent rerun` the node's deployment.";
+        "A failed update left the node different from its parameters",
+        "The listed changes were not made, or not finished, when the update failed. This is reported once; later changes are reported as drift (HNA-0506). Nothing is repaired until a deployment succeeds.",
+        "Correct what the failure names and update the stack, or use `heat-node-agent rerun` on the node's deployment.";
     FileWritten = "HNA-0601", Info, "6ca855286f2b4a77878187cbcfea208d",
         "A file was written",
-        "It differed from what the parameters ask for.",
+        "It differed from what the parameters require.",
         "Nothing needs to be done.";
     UnitsReloaded = "HNA-0602", Info, "a14420e2c56547f38a5d0db164ac77e9",
-        "systemd read its unit files again",
+        "systemd reloaded its unit files",
         "A unit file was written.",
         "Nothing needs to be done.";
     UnitEnabled = "HNA-0603", Info, "62742c13b92745ac8a7f51ee1d3c8b1c",
@@ -384,192 +384,192 @@ messages! {
         "Nothing needs to be done.";
     UnitRestarted = "HNA-0605", Info, "166dea9ca64346858110b14c911606df",
         "A unit was restarted",
-        "A file that it reads changed.",
+        "A file that it reads has changed.",
         "Nothing needs to be done.";
     UnitFailed = "HNA-0606", Error, "581c62ade1e642048186abe2e56965a4",
-        "A unit does not start",
-        "The cause is what systemd reports.",
-        "`systemctl status` and `journalctl -u` of the unit show its own words.";
+        "A unit failed to start",
+        "The cause is the one that systemd reports.",
+        "`systemctl status` and `journalctl -u` of the unit show its own messages.";
     UnitMissing = "HNA-0607", Error, "cbd450967c3e44f48cbf454cdd8048f4",
-        "A unit is not on this machine",
-        "The image lacks the component.",
-        "Install the component into the image.";
+        "A unit does not exist on this machine",
+        "The component is not installed in the image.",
+        "Install the component in the image.";
     UnitHelperFailed = "HNA-0608", Warning, "008f115961984bac8a1f0f8649475a00",
-        "A helper unit of the system failed",
-        "Whether its files took effect is measured by a gate; only that decides.",
+        "A system helper unit failed",
+        "This alone fails nothing: a health gate checks whether its files took effect.",
         "`systemctl status` of the unit shows why.";
     FileFailed = "HNA-0609", Error, "554bf3c2d820435c8992034a836415e1",
         "A file cannot be written",
-        "The old content is still in place.",
-        "Look for a full disk, a read-only file system, a directory in its place.";
+        "The old content is unchanged.",
+        "Check for a full disk, a read-only file system, or a directory with the file's name.";
     KeyMade = "HNA-0610", Info, "997f08da05297fc51a01279ae92977f5",
-        "A private key was made",
-        "It is made once: restarts, reboots, renewals and new names keep it.",
+        "A private key was generated",
+        "It is generated once and kept across restarts, reboots, renewals and new names.",
         "Nothing needs to be done.";
     CertificatesChanged = "HNA-0611", Notice, "c9327f5d1a204b3d62c492dacf96ebcd",
-        "Certificates were put in place",
-        "The files of one directory changed together, checked against each other before. Only units that read a changed one are restarted.",
+        "Certificates were installed",
+        "The files of one directory are checked against each other and replaced together. Only units that read a changed one are restarted.",
         "Nothing needs to be done.";
     CertificatesWaiting = "HNA-0612", Notice, "08aeda6ce0516c9bc48dab809b0ecfc9",
-        "Certificates are waited for",
-        "The issuer does not answer, or not with a certificate, and may do so later. Nothing that is in place changes.",
-        "If it lasts, check from this node that Keystone and Magnum answer.";
+        "The agent is waiting for certificates",
+        "The issuer has not returned a certificate yet, but may do so later. The certificates in use stay as they are.",
+        "If this persists, check from this node that Keystone and Magnum answer.";
     CertificatesFailed = "HNA-0613", Error, "56bd71001f199210297a99db462a072d",
-        "The node's certificates are not as they should be",
-        "Something that was given, made or signed is not right. Nothing was put in place; what was there is still there.",
-        "The cause names the certificate and what is wrong with it.";
+        "The node's certificates are invalid",
+        "A certificate or key that was given, generated or signed is wrong. Nothing was installed; the previous files are unchanged.",
+        "The cause names the certificate and the fault.";
     CertificateNearEnd = "HNA-0614", Warning, "135300ea5dee4e59337ac69606530095",
-        "A certificate is near its end",
-        "Two thirds of its life are over.",
-        "Nothing, where the node renews it by itself (CERTIFICATE_RENEWAL). Else set that to renew, or give a new one, and update the stack.";
+        "A certificate is close to expiry",
+        "Two thirds of its validity period have passed.",
+        "Nothing, if the node renews it by itself (CERTIFICATE_RENEWAL). Otherwise set that to renew, or provide a new certificate, and update the stack.";
     AuthorityChanged = "HNA-0615", Notice, "75c8811c5a164f000c040d26cda20e50",
-        "A change of the certificate authority took a step on this node",
-        "First the new authority is trusted beside the old one, then the node's certificates are signed by it, then the old one is dropped.",
-        "Nothing needs to be done here. All nodes must take a step before any takes the next.";
+        "A CA rotation advanced one step on this node",
+        "First the new CA is trusted alongside the old one, then the node's certificates are signed by it, then the old one is dropped.",
+        "Nothing needs to be done here. All nodes must complete a step before any takes the next.";
     RotationWaiting = "HNA-0616", Notice, "3fe1bbaafff064acf9fb464248bb0ed1",
-        "A change of the certificate authority waits for its next step",
+        "A CA rotation is waiting for its next step",
         "All nodes must take a step before any takes the next, and only the operator knows when they have.",
-        "When all nodes wait like this one, set CA_ROTATION to the next step (switch, then drop-old) and update the stack, or run `heat-node-agent certificates rotate` on each node.";
+        "When all nodes have reached this step, set CA_ROTATION to the next step (switch, then drop-old) and update the stack, or run `heat-node-agent certificates rotate` on each node.";
     ClockWrong = "HNA-0617", Warning, "4d7d30b427531253ee3f43dcc5764a96",
         "The clock is wrong",
-        "It shows a time before this agent was built. Certificates cannot be judged by it, so it is waited for.",
+        "It shows a time before this agent was built. Certificates cannot be checked against it, so the agent waits for it to be set.",
         "Correct the clock: start NTP (chrony, systemd-timesyncd) and let it reach its servers.";
     RotationOrdered = "HNA-0618", Notice, "699e123e00e943f098ef25e6f65ba3fb",
-        "The next step of a change of the certificate authority was ordered on this node",
+        "The next step of a CA rotation was requested on this node",
         "The operator ran `heat-node-agent certificates rotate`. The step is taken at once, or when the daemon starts.",
-        "Nothing needs to be done here. All nodes must take a step before any takes the next.";
+        "Nothing needs to be done here. All nodes must complete a step before any takes the next.";
     ObjectWritten = "HNA-0620", Info, "cdb4daa22d8b0640e9f52624bd884d96",
-        "An object of the cluster's API was written",
-        "It was absent or differed from what the parameters ask for.",
+        "A Kubernetes API object was written",
+        "It was absent or differed from what the parameters require.",
         "Nothing needs to be done.";
     ObjectWaiting = "HNA-0621", Notice, "c19473eb84553637eba0e7b580f9e61e",
-        "An object of the cluster's API is waited for",
-        "The API does not take it yet.",
-        "If it lasts, look at the API server.";
+        "The agent is waiting to write a Kubernetes API object",
+        "The API server does not accept it yet.",
+        "If this persists, check the API server.";
     ObjectFailed = "HNA-0622", Error, "d27c614c9bbed82df5bc6fdf059baad3",
-        "An object of the cluster's API cannot be written",
-        "The API refused it, or did not answer in time.",
-        "The cause is the API's answer.";
+        "A Kubernetes API object could not be written",
+        "The API server rejected it, or did not answer in time.",
+        "The cause quotes the API server's answer.";
     ProgramRefuses = "HNA-0623", Error, "c4f8fef64d55472b89cd3b4e8998c0a3",
-        "An installed program does not take what the parameters ask of it",
-        "It is of another release than the parameters say, and known not to take a flag or setting. Nothing was written, stopped or restarted.",
-        "Name the installed release in the parameters (KUBE_TAG, ETCD_TAG, FLANNEL_TAG, CONTAINERD_VERSION), or take an image with the other one.";
+        "An installed program does not support what the parameters require",
+        "Its release differs from the one in the parameters, and is known not to support a required flag or setting. Nothing was written, stopped or restarted.",
+        "Name the installed release in the parameters (KUBE_TAG, ETCD_TAG, FLANNEL_TAG, CONTAINERD_VERSION), or use an image with the requested release.";
     ProgramOdd = "HNA-0624", Warning, "daeddd4d94c5415aac1782928b29e86d",
-        "An installed program is of another release than the parameters say",
-        "It is known to take, or not known to refuse, all that is asked of it; the node is brought up.",
-        "Name the installed release in the parameters (KUBE_TAG, ETCD_TAG, FLANNEL_TAG, CONTAINERD_VERSION), or take an image with the other one.";
+        "An installed program's release differs from the one in the parameters",
+        "As far as is known, it supports everything that is required of it; the node is brought up.",
+        "Name the installed release in the parameters (KUBE_TAG, ETCD_TAG, FLANNEL_TAG, CONTAINERD_VERSION), or use an image with the requested release.";
     UnitNotWanted = "HNA-0625", Warning, "5d0f3b1c6a9e4d7f8b2c1e4a7d9f0b36",
-        "A unit is enabled, but no boot starts it",
-        "Its [Install] section names a target that this machine does not have. The agent started the unit now; after a boot it is down until it is put back (DRIFT=repair).",
+        "A unit is enabled, but will not start at boot",
+        "Its [Install] section names a target that this machine does not have. The agent has started the unit now; after a reboot it stays down until it is repaired (DRIFT=repair).",
         "Correct the unit's [Install] section in the image: `WantedBy=multi-user.target`.";
     LeftoversRemoved = "HNA-0690", Notice, "6a85740bffff49d79378ca4d1d1e08cc",
-        "Old files that the agent had kept aside were removed",
-        "Files of the state that could not be read, former records of the replaced tools and their empty marks are kept in a bounded number. The newest stay.",
+        "Old quarantined files were removed",
+        "Unreadable state files, earlier records of the replaced tools and their empty markers are kept in a bounded number. The newest are kept.",
         "Nothing needs to be done.";
     RenewalWaits = "HNA-0697", Notice, "7775ba7cf1f54d91b3224fcf9b573f6f",
-        "A renewal of certificates waits",
+        "A certificate renewal is waiting",
         "It restarts this master's etcd and API server. Masters renew one at a time, and only while etcd keeps its quorum without this member. A certificate that has expired is renewed without waiting.",
-        "If it lasts, bring etcd's other members back to health (`etcdctl endpoint health` at each of them).";
+        "If this persists, restore etcd's other members (`etcdctl endpoint health` at each of them).";
     GateWaiting = "HNA-0701", Notice, "a076b0a3c53e4acf8a01291a4456c0b5",
-        "A gate is not green yet",
-        "The agent measures again at each event of the unit, and from time to time.",
-        "If it lasts, look at the unit named here.";
+        "A health gate has not passed yet",
+        "The agent checks again at each event of the unit, and periodically.",
+        "If this persists, check the unit named here.";
     GateGreen = "HNA-0702", Info, "bec74ff347264962816a75be4f26603a",
-        "A gate is green",
-        "The measurement was good several times in a row.",
+        "A health gate passed",
+        "The check succeeded several times in a row.",
         "Nothing needs to be done.";
     GateRed = "HNA-0703", Error, "bbc3b65a9522474c8c0b9026565d4fcd",
-        "A gate did not become green in time",
-        "Its own deadline is over, or that of the node's wait condition is near: the cause says which. Heat is told now.",
-        "The cause is the last measurement; the unit's journal says more.";
+        "A health gate did not pass in time",
+        "Its own deadline has passed, or that of the node's wait condition is near: the cause says which. The failure is reported to Heat now.",
+        "The cause is the last check; see also the unit's journal.";
     FlannelKeyWritten = "HNA-0704", Notice, "5a90f8cc7e9d4a89902ffc3b8a2a08aa",
-        "The description of flannel's network was written to etcd",
-        "It was absent or differed from what the parameters ask for. Every flanneld of the cluster takes it up; that cannot be undone by this node alone.",
+        "Flannel's network configuration was written to etcd",
+        "It was absent or differed from what the parameters require. Every flanneld in the cluster uses it; this node alone cannot undo that.",
         "Nothing needs to be done.";
     FlannelKeyWaiting = "HNA-0705", Notice, "3466fe2ad5cd4fab82beb17245bb5596",
-        "The description of flannel's network in etcd is waited for",
-        "A master writes it when its etcd is up. Without it flanneld runs and does nothing.",
-        "If it lasts, look at etcd, and at `heat-node-agent explain` on a master.";
+        "The agent is waiting for flannel's network configuration in etcd",
+        "A master writes it once its etcd is up. Without it flanneld runs but does nothing.",
+        "If this persists, check etcd, and run `heat-node-agent explain` on a master.";
     FlannelKeyFailed = "HNA-0706", Error, "1e567310148c47ffafca42fd82db3c78",
-        "The description of flannel's network in etcd is not as it should be",
-        "It is refused, or was not there in time. Nothing was written.",
-        "The cause says which rule stands against it.";
+        "Flannel's network configuration in etcd is wrong or missing",
+        "It conflicts with the parameters, or did not appear in time. Nothing was written.",
+        "The cause names the rule that it breaks.";
     RouteMissing = "HNA-0707", Warning, "defa9d7b3b524b04b044379e1b0dbcaa",
         "A route to the pods of another node is missing",
-        "The node has a lease of flannel, or stands in the parameters, and the kernel has no route to its pods. flannel 0.18 to 0.21 loses events between two watches of etcd; 0.5.6 does not try again what failed.",
-        "Restart flanneld.service (heat-node-pod-network.service for static routes), or set DRIFT=repair to have that done. flannel from 0.21.5 on loses none.";
+        "The node has a flannel lease, or is listed in the parameters, but the kernel has no route to its pods. flannel 0.18 to 0.21 loses events between two etcd watches; 0.5.6 does not retry failures.",
+        "Restart flanneld.service (heat-node-pod-network.service for static routes), or set DRIFT=repair to have that done. flannel 0.21.5 and later loses none.";
     RouteElsewhere = "HNA-0708", Warning, "7d43cc7243994d4db1ef5bb461fdaf69",
-        "A route to the pods of another node leads somewhere else",
-        "Somebody else set a route for that subnet, or a node was replaced and the old route stayed.",
+        "A route to another node's pods goes to the wrong place",
+        "Something else set a route for that subnet, or a node was replaced and the old route remained.",
         "Find out who set it (`ip route show`), remove it with `ip route del`, and restart flanneld.service, or heat-node-pod-network.service for static routes.";
     RouteOwn = "HNA-0709", Warning, "a19c62e4b141407f886ac9e6808e9572",
-        "This node's own subnet of pods is sent away",
-        "There is a route for it by way of another address: packets to the node's own pods go in a circle.",
+        "This node's own pod subnet is routed elsewhere",
+        "There is a route for it through another address: packets to the node's own pods loop.",
         "Remove the route with `ip route del`; the bridge's own route serves the subnet.";
     PeerOffSegment = "HNA-0710", Error, "8bb2715a28d74555af41009c84c6bf20",
         "Another node is not on this node's network segment",
-        "host-gw and static routes need every node on one segment: the kernel takes no route by way of an address that it cannot reach directly.",
+        "host-gw and static routes need all nodes on one segment: the kernel accepts no route through an address that it cannot reach directly.",
         "Put all nodes on one Neutron subnet, or set FLANNEL_BACKEND=vxlan and update the stack.";
     PodPacketsLost = "HNA-0711", Error, "8cd28e2fbf5244359580103fcd840d7d",
-        "Packets of pods are dropped on the way",
-        "The routes are right. The other nodes answer this node's own address, and nothing of what is sent from its bridge arrives.",
-        "openstack port set --allowed-address ip-address=NETWORK PORT for the port of every node, with the network of pods, and let the security groups of the nodes admit that network.";
+        "Pod traffic is dropped on the network",
+        "The routes are correct. The other nodes answer this node's own address, but nothing sent from its bridge arrives.",
+        "openstack port set --allowed-address ip-address=NETWORK PORT for the port of every node, with the pod network, and allow that network in the nodes' security groups.";
     PodNetworkWell = "HNA-0712", Info, "b5766b82a3c84424bc3e10e116129e8b",
-        "The network of pods is as it should be again",
-        "Every route is right, and packets arrive.",
+        "The pod network has recovered",
+        "Every route is correct, and packets arrive.",
         "Nothing needs to be done.";
     LeasesUnknown = "HNA-0713", Warning, "5b735a49be7f48cc8ea55ae8551794c2",
-        "It is not known which subnets flannel has dealt out",
-        "etcd does not answer, or flanneld has no lease on this node. The routes stay as they are; whether they are right is not known.",
-        "journalctl -u etcd on its node; check the network between it and this node.";
+        "The subnets that flannel has allocated are unknown",
+        "etcd does not answer, or flanneld has no lease on this node. The routes are left alone; whether they are correct is unknown.",
+        "Check `journalctl -u etcd` on its node, and the network between it and this node.";
     RouteLeftOver = "HNA-0714", Notice, "cc89b9a155304cb9b10c7054c768eda0",
-        "A route to the pods of a node that is gone is left over",
-        "flannel removes no route of a lease that ended while flanneld was down.",
-        "Remove it with `ip route del`. It does no harm until its subnet is dealt out again.";
+        "A route to the pods of a removed node is left over",
+        "flannel does not remove the route of a lease that ended while flanneld was down.",
+        "Remove it with `ip route del`. It does no harm until its subnet is allocated again.";
     PeerSilent = "HNA-0715", Warning, "08656c1334d146589dc0352c154bc37f",
-        "Packets of pods do not arrive at one of the other nodes",
-        "They arrive at others: that node's port, or its security group, differs.",
-        "Look at allowed_address_pairs and security groups of that node's port.";
+        "Pod traffic does not reach one of the other nodes",
+        "It reaches others: that node's port, or its security group, differs.",
+        "Check allowed_address_pairs and the security groups of that node's port.";
     PodNetworkRepair = "HNA-0716", Notice, "ba2907cc358040c0b3e42af04e741392",
-        "A unit is restarted to put routes to pods right",
-        "DRIFT=repair asks for it. It is done once for a cause.",
-        "Nothing needs to be done. Should the cause come back, the unit's journal says more.";
+        "A unit is restarted to repair pod routes",
+        "DRIFT=repair requests it. It is done once per cause.",
+        "Nothing needs to be done. If the cause comes back, check the unit's journal.";
     SignalQueued = "HNA-0801", Info, "f64474a3567547648f5ed4914c529dda",
-        "A signal to Heat is stored",
-        "It is sent until Heat takes it, over restarts and reboots.",
+        "A signal to Heat was stored",
+        "It is sent until Heat accepts it, across restarts and reboots.",
         "Nothing needs to be done.";
     SignalDelivered = "HNA-0802", Info, "a283c30d1382491c8346f043e3b30ff3",
-        "Heat took a signal",
-        "The signal was answered with success.",
+        "Heat accepted a signal",
+        "The request succeeded.",
         "Nothing needs to be done.";
     SignalRetry = "HNA-0803", Warning, "a1ed24a3daf84af78455b29996bdf79f",
-        "A signal was not taken",
-        "It stays stored. It is sent again after the metadata was read afresh.",
-        "The cause says what answered. Check from this node that Heat's endpoint answers.";
+        "A signal was not accepted",
+        "It stays stored and is sent again after a fresh poll of the metadata.",
+        "The cause quotes the answer. Check from this node that Heat's endpoint answers.";
     SignalUndeliverable = "HNA-0804", Error, "0c251b5062904f198650d91532b2361d",
         "A signal cannot be delivered",
-        "Heat refused it several times over a quarter of an hour; it is given up.",
+        "Heat refused it several times over a quarter of an hour; the agent has given up.",
         "The cause says why. The stack was deleted or suspended, or URL, token or user of the signal expired: update the stack, or have the stack's owner send it (openstack stack resource signal).";
     SignalSuperseded = "HNA-0805", Notice, "09878907237f4fca8024eb80cff05f30",
-        "A result was dropped because Heat asks for something newer",
-        "The deployment is no longer in the metadata or was replaced; its late result would complete the wrong one.",
+        "A result was dropped because Heat wants something newer",
+        "The deployment is no longer in the metadata, or was replaced; its late result would complete the wrong one.",
         "Nothing needs to be done.";
     SignalExpired = "HNA-0806", Error, "eb110bf8b3ec43428b48bf828e5a14ad",
-        "A signal grew too old",
-        "Neither Heat nor its metadata could be reached for the life of the signal.",
+        "A signal expired",
+        "Neither Heat nor its metadata could be reached before the signal expired.",
         "Check the network between this node and Heat, then update the stack.";
     OutboxEntryCorrupt = "HNA-0807", Warning, "941e7dbaef874f6f80deafa4bf09b5db",
-        "A stored signal was unreadable and was put aside",
+        "A stored signal was unreadable and was quarantined",
         "It was renamed, not deleted.",
-        "Look at the disk below /var/lib/heat-node-agent. Send the signal by hand with `heat-node-agent signal` if Heat still waits.";
+        "Check the disk that holds /var/lib/heat-node-agent. Send the signal by hand with `heat-node-agent signal` if Heat is still waiting.";
     SignalUrlOld = "HNA-0808", Warning, "89a8d035fd0a4a328f51c4b3b53c3287",
         "A signal URL is older than Keystone accepts by default",
-        "Keystone refuses pre-signed URLs 15 minutes after they were made ([credential] auth_ttl). The agent signs it afresh with the server's own keys, or sends the signal with a token of the server's own user, where it has one of them.",
+        "Keystone refuses pre-signed URLs 15 minutes after they were made ([credential] auth_ttl). The agent re-signs it with the server's own keys, or sends the signal with a token of the server's own user, if it has either.",
         "Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL for long deployments, or raise [credential] auth_ttl in keystone.conf. The stack's owner can send a refused signal: openstack stack resource signal.";
     SignalOtherWay = "HNA-0809", Notice, "ad237794ecf4bf9153dd9bb7c0dad2f2",
-        "A signal went another way than Heat gave",
-        "Its URL or token was expired or refused. The same signal was sent with the server's own keys or user, which Heat takes for any resource of the stack.",
-        "Nothing needs to be done. signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL avoids it for long deployments.";
+        "A signal was sent by another way than the one Heat gave",
+        "Its URL or token had expired or was refused. The same signal was sent with the server's own keys or user, which Heat accepts for any resource of the stack.",
+        "Nothing needs to be done. Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL to avoid this for long deployments.";
 }
 
 /// The journal catalog in the format of systemd's catalog files.

@@ -15,7 +15,7 @@ pub enum Phase {
     Settings,
     /// Metadata is waited for or read.
     Metadata,
-    /// A deployment runs.
+    /// A deployment is running.
     Deploy,
     /// Parameters are checked and the difference to the machine is worked out.
     Plan,

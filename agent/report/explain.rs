@@ -87,14 +87,14 @@ fn daemon(status: &Status, running: bool) -> Condition {
     // Early in a boot its start waits for cloud-init; a second `systemctl start` would only wait beside it.
     let (cause, remedy) = if status.agent.pid == 0 {
         (
-            "it has not run since boot; everything below is what it knew before",
-            "`systemctl list-jobs` shows whether its start waits for cloud-init, `cloud-init status --long` how far that is; else \
-             systemctl start --no-block heat-node-agent",
+            "it has not run since boot; everything below is from before the boot",
+            "check `systemctl list-jobs` for whether its start waits for cloud-init, and `cloud-init status --long` for \
+             cloud-init's progress; otherwise systemctl start --no-block heat-node-agent",
         )
     } else {
         (
-            "it is not running; everything below is what it knew last",
-            "systemctl start heat-node-agent; `journalctl -u heat-node-agent -n 50` says why it ended",
+            "it is not running; everything below is its last known state",
+            "systemctl start heat-node-agent; `journalctl -u heat-node-agent -n 50` shows why it stopped",
         )
     };
     Condition { cause: Some(cause.to_owned()), remedy: Some(remedy.to_owned()), ..condition("daemon", Failed) }
@@ -131,7 +131,7 @@ fn sources(status: &Status) -> Condition {
         };
     } else if all.state == Ok && no_answer {
         all.state = Waiting;
-        all.cause = Some("none that speaks for Heat has answered since the agent started".to_owned());
+        all.cause = Some("no authoritative source has answered since the agent started".to_owned());
     }
     all
 }
@@ -139,14 +139,14 @@ fn sources(status: &Status) -> Condition {
 fn deployments(status: &Status) -> Condition {
     let Some(listed) = status.metadata.listed else {
         return Condition {
-            cause: Some("no source has given a list of deployments yet".to_owned()),
+            cause: Some("no source has provided a list of deployments yet".to_owned()),
             ..condition("deployments", Waiting)
         };
     };
     let relevant = |one: &&DeploymentStatus| one.listed || one.state == "running";
     let mut all = sum("deployments", status.deployments.iter().filter(relevant).map(deployment).collect());
     let done = all.parts.iter().filter(|part| part.state == Ok).count();
-    all.detail = Some(format!("{listed} listed, {done} done well"));
+    all.detail = Some(format!("{listed} listed, {done} succeeded"));
     all
 }
 
@@ -160,8 +160,8 @@ fn deployment(one: &DeploymentStatus) -> Condition {
             (Failed, Some(cause), Some(remedy))
         }
         _ if ended => (Ok, None, None),
-        "running" => (Waiting, Some(one.note.clone().unwrap_or_else(|| "it runs".to_owned())), Some(while_it_runs(one))),
-        _ => (Waiting, Some("it waits for its turn".to_owned()), None),
+        "running" => (Waiting, Some(one.note.clone().unwrap_or_else(|| "it is running".to_owned())), Some(while_it_runs(one))),
+        _ => (Waiting, Some("it is waiting for its turn".to_owned()), None),
     };
     let words = [one.group.as_str(), &one.action, &one.id].into_iter().filter(|word| !word.is_empty());
     let detail = Some(words.collect::<Vec<_>>().join(" "));
@@ -170,7 +170,7 @@ fn deployment(one: &DeploymentStatus) -> Condition {
 
 fn while_it_runs(one: &DeploymentStatus) -> String {
     let look = format!("heat-node-agent logs {} --follow", one.id);
-    one.stop_command().map_or(look.clone(), |stop| format!("{look}; `{stop}` ends it"))
+    one.stop_command().map_or(look.clone(), |stop| format!("{look}; `{stop}` stops it"))
 }
 
 fn node(node: &NodeStatus) -> Condition {
@@ -180,7 +180,7 @@ fn node(node: &NodeStatus) -> Condition {
         "applied" if node.drifted => {
             all.state = Failed;
             all.cause = Some("it differs from its parameters".to_owned());
-            all.remedy = Some("`heat-node-agent plan` shows how; DRIFT=repair has it put back".to_owned());
+            all.remedy = Some("`heat-node-agent plan` shows how; DRIFT=repair restores it".to_owned());
         }
         // What waits for somebody once it is in place: its certificates, its network of pods.
         "applied" => all.state = if all.parts.iter().any(|part| part.state == Waiting) { Waiting } else { Ok },
@@ -189,7 +189,7 @@ fn node(node: &NodeStatus) -> Condition {
             // The step that failed says the same in its own words.
             if !all.parts.iter().any(|step| step.state == Failed) {
                 all.cause.clone_from(&node.reason);
-                let remedy = "update the stack: its next kubernetes-node deployment goes on from here";
+                let remedy = "update the stack: its next kubernetes-node deployment continues from here";
                 all.remedy = Some(remedy.to_owned());
             }
         }
@@ -227,7 +227,7 @@ fn signals(status: &Status) -> Condition {
         attempt: signal.tries,
         since: signal.since.clone(),
         next_try: signal.next_try.clone(),
-        cause: Some(signal.cause.clone().unwrap_or_else(|| "it was not sent yet".to_owned())),
+        cause: Some(signal.cause.clone().unwrap_or_else(|| "it has not been sent yet".to_owned())),
         remedy: signal.cause.is_some().then(|| Code::SignalRetry.entry().remedy.to_owned()),
         ..condition(&signal.to, Waiting)
     });
@@ -253,7 +253,7 @@ pub fn page(tree: &[Condition], now: Timestamp) -> String {
 /// Where everything stands, in one line.
 #[must_use]
 pub fn headline(tree: &[Condition]) -> String {
-    let Some(path) = path(tree) else { return "well: every condition is met".to_owned() };
+    let Some(path) = path(tree) else { return "OK: every condition is met".to_owned() };
     let names: Vec<_> = path.iter().map(|one| one.name.as_str()).collect();
     let Some(first) = path.last() else { return String::new() };
     let verb = if first.state == Failed { "FAILED at" } else { "waiting for" };
@@ -298,7 +298,7 @@ fn lines(condition: &Condition, depth: usize, now: Timestamp, out: &mut Vec<Stri
         }
     }
     if more > 0 {
-        out.push(format!("{:<12}{indent}  and {more} more that are not well: see --json", ""));
+        out.push(format!("{:<12}{indent}  and {more} more that are not OK: see --json", ""));
     }
     for state in [Ok, Pending] {
         let names: Vec<_> = condition.parts.iter().filter(|part| part.state == state).map(name_with_needs).collect();
@@ -465,7 +465,7 @@ mod tests {
         let failing_gate = || node("rejected", vec![step("files", Ok), step("gate etcd", Failed), step("gate docker", Pending)]);
         let applying = |steps| changed(|s| (s.node, s.deployments[1].state) = (Some(node("applying", steps)), "running".into()));
         for (case, status, running, headline_, verdict) in vec![
-            ("well", well(), true, "well: every condition is met", Well),
+            ("well", well(), true, "OK: every condition is met", Well),
             ("no daemon", well(), false, "FAILED at daemon", Wait),
             ("no daemon yet", changed(|s| s.agent.pid = 0), false, "FAILED at daemon", Wait),
             ("a skipped drop-in", changed(|s| s.conditions[0].state = Failed), true, "FAILED at settings", Well),
@@ -478,7 +478,7 @@ mod tests {
                 "only the boot copy",
                 changed(|s| s.metadata = MetadataStatus { source: None, expected: false, listed: Some(0) }),
                 true,
-                "well: every condition is met",
+                "OK: every condition is met",
                 Well,
             ),
             ("no list", changed(|s| s.metadata.listed = None), true, "waiting for deployments", Wait),
@@ -495,7 +495,7 @@ mod tests {
                 "one that nobody asks for any more failed",
                 changed(|s| (s.deployments[0].failed, s.deployments[0].listed) = (true, false)),
                 true,
-                "well: every condition is met",
+                "OK: every condition is met",
                 Well,
             ),
             (
@@ -584,7 +584,7 @@ mod tests {
             assert_eq!(status.verdict(running), verdict, "{case}");
             let text = page(&tree, Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap());
             assert!((5..=25).contains(&text.lines().count()), "{case}:\n{text}");
-            assert_eq!(text.matches("=>").count(), usize::from(!headline_.starts_with("well")), "{case}:\n{text}");
+            assert_eq!(text.matches("=>").count(), usize::from(!headline_.starts_with("OK")), "{case}:\n{text}");
             assert_eq!(text.contains("its start waits for cloud-init"), case == "no daemon yet", "{text}");
         }
     }
@@ -642,7 +642,7 @@ mod tests {
             "why:    refused\\u{1b}[2J",
             "remedy: look at heat-api-cfn",
             "waiting    name-x0: script CREATE x0, since 2026-03-01T12:00:00Z (4m05s)",
-            "and 36 more that are not well",
+            "and 36 more that are not OK",
             "ok         name-a, name-n",
             "ok       daemon: version 1, pid 7",
         ] {
@@ -672,12 +672,12 @@ mod tests {
         });
         let now = Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap();
         let text = running.page(true, now);
-        let lines = "has run for 4m05s; `heat-node-agent stop a` ends it\n            Heat replaced it by b\n";
+        let lines = "has been running for 4m05s; `heat-node-agent stop a` stops it\n            Heat replaced it by b\n";
         assert!(text.contains(lines) && !text.contains("stop n"), "{text}");
         let text = page(&tree(&running, true), now);
-        assert!(text.contains("logs a --follow; `heat-node-agent stop a` ends it") && !text.contains("stop n"), "{text}");
+        assert!(text.contains("logs a --follow; `heat-node-agent stop a` stops it") && !text.contains("stop n"), "{text}");
         assert!(text.contains("why:    Heat replaced it by b"), "{text}");
         let text = status.page(true, Timestamp(0));
-        assert!(text.contains("  certificates: the first to end is server, 2026-06-01T00:00:00Z\n    server ends at"), "{text}");
+        assert!(text.contains("  certificates: first to expire: server, 2026-06-01T00:00:00Z\n    server ends at"), "{text}");
     }
 }

@@ -55,7 +55,8 @@ impl Writer {
         let Some(queue) = &self.queue else { return };
         let lost = self.lost.load(Ordering::Relaxed);
         if lost > 0 {
-            let note = Event::new(Code::MessagesLost, format!("{lost} messages were lost because the journal did not take them"));
+            let note =
+                Event::new(Code::MessagesLost, format!("{lost} messages were lost because the journal did not accept them"));
             if queue.try_send(Item::Say(Box::new(note))).is_ok() {
                 self.lost.fetch_sub(lost, Ordering::Relaxed);
             }

@@ -200,15 +200,19 @@ impl IdentityStatus {
             (Some(instance), _) => lines.push(format!("instance: {}", escaped(instance))),
             (None, cause) => {
                 let cause = cause.as_deref().unwrap_or_default();
-                lines.push(format!("instance: UNKNOWN, nothing is run or sent: {}", escaped(cause)));
+                lines.push(format!("instance: UNKNOWN, so nothing is run or sent: {}", escaped(cause)));
                 lines.extend(self.remedy.iter().map(|remedy| format!("  remedy: {}", escaped(remedy))));
             }
         }
         if let (Some(other), Some(place)) = (&self.copy_of, &self.put_aside) {
-            lines.push(format!("  the disk is a copy of instance {}, whose state is in {}", escaped(other), escaped(place)));
+            lines.push(format!(
+                "  the disk is a copy of instance {}, whose state was moved to {}",
+                escaped(other),
+                escaped(place)
+            ));
         }
         for file in &self.left_over {
-            lines.push(format!("  NOT USED: {} is as that instance had it", escaped(file)));
+            lines.push(format!("  IGNORED: {} has the content of that instance", escaped(file)));
             lines.push(format!("  remedy: {}", super::Code::SourceLeftOver.entry().remedy));
         }
         lines
@@ -275,7 +279,7 @@ impl DeploymentStatus {
     /// How long it has run, and the command that ends it.
     fn run_time(&self, now: Timestamp) -> Option<String> {
         let since = self.since.as_deref().and_then(Timestamp::parse_rfc3339)?;
-        Some(format!("has run for {}; `{}` ends it", duration(now.since(since)), self.stop_command()?))
+        Some(format!("has been running for {}; `{}` stops it", duration(now.since(since)), self.stop_command()?))
     }
 }
 
@@ -413,7 +417,7 @@ pub struct CertificatesStatus {
 impl CertificatesStatus {
     fn lines(&self) -> Vec<String> {
         use super::text::escaped;
-        let mut lines = vec![format!("  certificates: the first to end is {}, {}", escaped(&self.first_to_end), self.first_end)];
+        let mut lines = vec![format!("  certificates: first to expire: {}, {}", escaped(&self.first_to_end), self.first_end)];
         if let Some(waits) = &self.waits {
             let told = [("", &waits.cause), ("remedy: ", &waits.remedy)];
             lines.extend(
@@ -497,8 +501,11 @@ impl Status {
     pub fn page(&self, running: bool, now: Timestamp) -> String {
         use super::text::escaped;
         let mut lines = Vec::new();
-        let state =
-            if running { format!("running, pid {}", self.agent.pid) } else { "NOT RUNNING; below: what it knew last".to_owned() };
+        let state = if running {
+            format!("running, pid {}", self.agent.pid)
+        } else {
+            "NOT RUNNING; below is its last known state".to_owned()
+        };
         lines.push(format!("heat-node-agent {} ({state}; started {})", self.agent.version, self.agent.started));
         lines.push(format!("phase: {} - {}", self.phase.as_str(), escaped(&self.summary)));
         for condition in self.conditions.iter().filter(|condition| condition.state == ConditionState::Failed) {
@@ -556,7 +563,7 @@ impl Status {
             lines.push("  none".to_owned());
         }
         if !self.signals.is_empty() {
-            lines.push("signals that Heat does not have yet:".to_owned());
+            lines.push("signals not yet delivered to Heat:".to_owned());
             for signal in &self.signals {
                 let cause = signal.cause.as_deref().map(|cause| format!(": {}", escaped(cause))).unwrap_or_default();
                 lines.push(format!("  {} ({} tries{cause})", escaped(&signal.to), signal.tries));
@@ -602,7 +609,8 @@ mod tests {
             ..status.identity.unwrap()
         });
         let page = status.page(true, Timestamp(0));
-        for part in ["instance: a (SMBIOS)\n", "copy of instance b, whose state is in /aside/1", "NOT USED: /f", "remedy: "] {
+        for part in ["instance: a (SMBIOS)\n", "copy of instance b, whose state was moved to /aside/1", "IGNORED: /f", "remedy: "]
+        {
             assert!(page.contains(part), "{part} in {page}");
         }
         assert!(status.is_degraded());
@@ -610,7 +618,7 @@ mod tests {
             Some(IdentityStatus { cause: Some("why".into()), remedy: Some("do".into()), ..IdentityStatus::default() });
         let page = status.page(true, Timestamp(0));
         assert!(
-            status.is_degraded() && page.contains("instance: UNKNOWN, nothing is run or sent: why\n  remedy: do\n"),
+            status.is_degraded() && page.contains("instance: UNKNOWN, so nothing is run or sent: why\n  remedy: do\n"),
             "{page}"
         );
         let unknown = status.identity.take().unwrap();

@@ -152,7 +152,7 @@ impl Steps {
         let waited = Duration::from_millis(lap.began_ms);
         // A disk that is found is not the end of its step.
         if let Some(took) = event.duration.filter(|_| event.code != Code::VolumeFound) {
-            event.message.push_str(&format!(" ({}, after {} of waiting, last for {need})", duration(took), duration(waited)));
+            event.message.push_str(&format!(" ({}, waited {} for {need})", duration(took), duration(waited)));
         }
         event.waited = Some(waited);
         event.waited_for = Some(need.clone());
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn good_news_of_a_step_say_what_it_waited_for_and_complaints_do_not() {
         let steps = Steps::default();
-        let green = || Event::new(Code::GateGreen, "gate etcd is green").gate("etcd").duration(Duration::from_millis(800));
+        let green = || Event::new(Code::GateGreen, "gate etcd passed").gate("etcd").duration(Duration::from_millis(800));
         let placed = |mut event: Event| {
             steps.place(&mut event);
             (event.message, event.waited_for, event.waited.map(|waited| waited.as_millis()))
@@ -235,9 +235,9 @@ mod tests {
         steps.lap_begins("unit etcd.service", 100, vec![]);
         assert_eq!(placed(Event::new(Code::UnitStarted, "started").phase(Phase::Units).unit("etcd.service")).1, None);
         steps.lap_ends("unit etcd.service", 14_300, ConditionState::Ok);
-        assert_eq!(placed(green()), ("gate etcd is green".into(), None, None), "it has not begun");
+        assert_eq!(placed(green()), ("gate etcd passed".into(), None, None), "it has not begun");
         steps.lap_begins("gate etcd", 14_300, vec!["certificates".into(), "unit etcd.service".into()]);
-        let said = "gate etcd is green (800ms, after 14.3s of waiting, last for unit etcd.service)";
+        let said = "gate etcd passed (800ms, waited 14.3s for unit etcd.service)";
         assert_eq!(placed(green()), (said.into(), Some("unit etcd.service".into()), Some(14_300)));
         assert_eq!(placed(Event::new(Code::GateWaiting, "not green").gate("etcd")), ("not green".into(), None, None));
     }
@@ -274,7 +274,7 @@ mod tests {
             ("file /etc/x", "files"),
             ("unit etcd.service", "unit etcd.service"),
             ("volume runtime: find: deadline", "volume runtime"),
-            ("looking at units", "looking at units"),
+            ("reading the units' states", "reading the units' states"),
         ] {
             let steps = Steps::default();
             steps.expect(["files", "volume runtime", "volume run", "unit etcd.service"].map(str::to_owned).to_vec());

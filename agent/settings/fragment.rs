@@ -60,10 +60,10 @@ pub const KEYS: &[Key] = &[
         "min_polling_interval",
         Rule::Number(1, 3600),
         "1",
-        "Seconds to the next poll after a change; doubled at each poll up to polling_interval.",
+        "Seconds until the next poll after a change; doubled at each poll up to polling_interval.",
     ),
-    key("splay", Rule::Number(0, 3600), "0", "The first poll over the network in a boot comes up to so many seconds late."),
-    key("state.dir", Rule::Path, "\"/var/lib/heat-node-agent\"", "Journal, outbox and caches; mode 0700."),
+    key("splay", Rule::Number(0, 3600), "0", "The first network poll after a boot is delayed by up to this many seconds."),
+    key("state.dir", Rule::Path, "\"/var/lib/heat-node-agent\"", "Directory for journal, outbox and caches; mode 0700."),
     key("run.dir", Rule::Path, "\"/run/heat-node-agent\"", "status.json."),
     key(
         "sources.order",
@@ -81,31 +81,36 @@ pub const KEYS: &[Key] = &[
         "sources.os_collect_config",
         Rule::Path,
         "\"/etc/os-collect-config.conf\"",
-        "The replaced collector's settings, which are taken over.",
+        "Settings of os-collect-config, which are honoured.",
     ),
-    key("sources.timeout", Rule::Number(1, 600), "10", "Seconds for one request to a source, from name lookup to last byte."),
-    key("deploy.groups", Rule::Words, "", "Groups of deployments that this image allows; all if left out."),
-    key("deploy.time_limit", Rule::Number(0, 7 * 86_400), "0", "Seconds that one hook may run; 0 for no limit."),
+    key(
+        "sources.timeout",
+        Rule::Number(1, 600),
+        "10",
+        "Time limit in seconds for one request to a source, from name lookup to last byte.",
+    ),
+    key("deploy.groups", Rule::Words, "", "Deployment groups that this image allows; default: all."),
+    key("deploy.time_limit", Rule::Number(0, 7 * 86_400), "0", "Time limit of a hook in seconds; 0 for no limit."),
     key(
         "deploy.replaced_grace",
         Rule::Number(0, 3600),
         "30",
-        "Seconds that a script or hook may go on once Heat has replaced its deployment or taken it away; then its unit is ended.",
+        "Seconds that a script or hook may keep running once Heat has replaced or removed its deployment; then its unit is stopped.",
     ),
     key(
         "deploy.hook_dirs",
         Rule::Paths,
         "[\"/usr/libexec/heat-config/hooks\", \"/var/lib/heat-config/hooks\"]",
-        "Where hooks are looked for; the first match wins.",
+        "Directories in which hooks are searched; the first match wins.",
     ),
     key(
         "deploy.deployed_dir",
         Rule::Path,
         "\"/var/lib/heat-config/deployed\"",
-        "The replaced tools' record of what was run, honoured and kept up to date.",
+        "The replaced tools' record of what was run, respected and kept up to date.",
     ),
     key("deploy.keep", Rule::Number(1, 100_000), "200", "How many records of finished deployments are kept."),
-    key("tls.ca_file", Rule::Path, "", "PEM file of certificate authorities to trust beside the system's."),
+    key("tls.ca_file", Rule::Path, "", "PEM file of CAs to trust in addition to the system's."),
     key(
         "tls.allow_insecure",
         Rule::Switch,
@@ -116,21 +121,21 @@ pub const KEYS: &[Key] = &[
         "node.source",
         Rule::OneOf(&["deployment", "heat-params"]),
         "\"deployment\"",
-        "What drives the node: a kubernetes-node deployment; heat-params is not in this version and is warned of.",
+        "What configures the node: a kubernetes-node deployment; heat-params is not supported by this version and gives a warning.",
     ),
     key(
         "node.patience",
         Rule::Number(1, 100),
         "1",
-        "How many times their usual deadline the services of the node have to become healthy; the wait condition's deadline stays.",
+        "Factor by which the services' deadlines for becoming healthy are multiplied; the wait condition's deadline is unaffected.",
     ),
     key(
         "node.allow_options",
         Rule::Options,
         "[]",
-        "Options that parameters may set although they take the place of what the agent sets for safety, or bring code: [\"kubelet:--config\"].",
+        "Options that parameters may set although they override the agent's safety settings, or bring code: [\"kubelet:--config\"].",
     ),
-    key("report.console", Rule::Switch, "true", "Whether each phase gives a line on the console."),
+    key("report.console", Rule::Switch, "true", "Whether each phase prints a line on the console."),
 ];
 
 /// What one file says.
@@ -290,13 +295,13 @@ fn check_table(table: &toml::Table, prefix: &str, mistakes: &mut Vec<Mistake>) {
             _ if is_section => mistakes.push(Mistake {
                 message: format!("is a section: [{path}]"),
                 key: path,
-                rule: "a section holds keys".to_owned(),
+                rule: "a section must contain keys".to_owned(),
                 harmless: false,
             }),
             _ => {
                 let hint = nearest(&path).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
                 let message = format!("unknown key, ignored{hint}");
-                mistakes.push(Mistake { key: path, message, rule: "only known keys count".to_owned(), harmless: true });
+                mistakes.push(Mistake { key: path, message, rule: "only known keys are used".to_owned(), harmless: true });
             }
         }
     }
@@ -320,7 +325,7 @@ impl Rule {
             Self::Switch => (value.is_bool(), "true or false".to_owned()),
             Self::Path => (path(value), "an absolute path without ..".to_owned()),
             Self::Paths => (list(&path), "a list of absolute paths without ..".to_owned()),
-            Self::Words => (list(&word), "a list of texts that are not empty".to_owned()),
+            Self::Words => (list(&word), "a list of non-empty strings".to_owned()),
             Self::Sources => {
                 let known = |item: &toml::Value| item.as_str().and_then(SourceName::from_word).is_some();
                 let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -440,7 +445,7 @@ mod tests {
             ),
             ("[tls]\nca_file = \"ca.pem\"", "tls.ca_file: this string is not an absolute path without .."),
             ("[state]\ndir = \"/var/../etc\"", "state.dir: this string is not an absolute path without .."),
-            ("[deploy]\ngroups = [\"script\", 1]", "deploy.groups: this array is not a list of texts that are not empty"),
+            ("[deploy]\ngroups = [\"script\", 1]", "deploy.groups: this array is not a list of non-empty strings"),
             (
                 "[sources]\norder = [\"cfn\", \"cfn\"]",
                 "sources.order: this array is not a list of one or more of heat_local, local, cfn, heat, request, file, each once",

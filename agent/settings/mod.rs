@@ -54,7 +54,7 @@ pub struct Settings {
     pub patience: u32,
     /// Options that parameters may set although the agent guards them.
     pub allow_options: Vec<String>,
-    /// Whether each phase gives a line on the console.
+    /// Whether each phase prints a line on the console.
     pub console: bool,
 }
 

@@ -99,7 +99,7 @@ impl OsCollectConfig {
     pub fn odd_numbers(&self) -> impl Iterator<Item = String> {
         let odd =
             SECONDS.iter().filter(|(section, key)| self.get(section, key).is_some() && self.seconds(section, key).is_none());
-        odd.map(|(section, key)| format!("[{section}] {key} is no number of seconds from 0 to 3600; it is ignored"))
+        odd.map(|(section, key)| format!("[{section}] {key} is not a number of seconds from 0 to 3600; it is ignored"))
     }
 
     /// Whether it leads to a server's metadata, and not only says how to look for it.
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(parsed.seconds("DEFAULT", "polling_interval"), Some(Duration::from_millis(7500)));
         assert_eq!((parsed.seconds("DEFAULT", "splay"), parsed.seconds("cfn", "timeout")), (None, None));
         let odd: Vec<_> = parsed.odd_numbers().collect();
-        assert!(odd.len() == 2 && odd[0].starts_with("[DEFAULT] splay is no number"), "{odd:?}");
+        assert!(odd.len() == 2 && odd[0].starts_with("[DEFAULT] splay is not a number"), "{odd:?}");
         assert!(!parsed.names_a_server() && OsCollectConfig::parse(b"[heat]\nuser_id = u\n").names_a_server());
     }
 

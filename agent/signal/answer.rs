@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(judge(&Answer::status(503, later, "")), Verdict::Retry(later));
         let unreachable = Error::transient("refused");
         assert_eq!(judge(&Answer::none(&unreachable, "refused")), Verdict::Retry(None));
-        let untrusted = Error::permanent("the certificate is signed by an authority that this node does not know");
+        let untrusted = Error::permanent("the certificate is signed by a CA that this node does not know");
         assert_eq!(judge(&Answer::none(&untrusted, "TLS")), Verdict::Retry(None), "certificates are renewed");
     }
 }

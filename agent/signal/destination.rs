@@ -74,7 +74,7 @@ impl Destination {
             && to.starts_with('/')
         {
             let resource = to.rsplit_once("/resources/").map_or("", |(_, resource)| resource).trim_end_matches("/signal");
-            return format!("Heat's resource {resource} by way of {}", redacted(&credentials.auth_url));
+            return format!("Heat's resource {resource} through {}", redacted(&credentials.auth_url));
         }
         let whole = redacted(self.url());
         let Some((before, resource)) = whole.split_once("/resources/") else { return whole };
@@ -132,7 +132,7 @@ mod tests {
         let user = |to: &str| Destination::User { credentials: credentials(), to: to.into() };
         let catalog = user("/stacks/s/u/resources/wait%20handle/signal");
         assert_eq!(catalog.place(), "keystone.example:5000");
-        assert_eq!(catalog.shown(), "Heat's resource wait%20handle by way of https://keystone.example:5000/v3");
+        assert_eq!(catalog.shown(), "Heat's resource wait%20handle through https://keystone.example:5000/v3");
         assert_eq!(user("http://h:8004/v1/p/stacks/s/u/resources/h/signal").place(), "h:8004");
         let token = Destination::Token { endpoint: "http://h/resources/r/signal".into(), token: "hush".into(), insecure: false };
         for destination in [signal, catalog, token] {

@@ -69,7 +69,7 @@ impl Handle {
 
     fn parse_text(text: &str) -> Result<Self> {
         if text == "null" {
-            return Err(not_understood().context("a TOKEN_SIGNAL handle has no attribute signal, its value is null"));
+            return Err(not_understood().context("a TOKEN_SIGNAL handle has no signal attribute: its value is null"));
         }
         if text.starts_with('{') {
             // The parser's words could show parts of the handle.
@@ -89,12 +89,12 @@ impl Handle {
         let text = |key: &str| map.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
         if map.is_empty() {
             return Err(Error::refused("the handle is NO_SIGNAL")
-                .rule("Heat counts its own polls of such a handle and takes no signal (heat-protocol.md 7.6)")
+                .rule("Heat polls such a handle itself and accepts no signal")
                 .remedy("set another signal_transport on the OS::Heat::WaitConditionHandle"));
         }
         if text("queue_id").is_some() {
             return Err(Error::refused("the handle asks for ZAQAR_SIGNAL, which is not supported")
-                .rule("signals go by token, CFN URL, temporary URL or HEAT_SIGNAL")
+                .rule("signals can be sent with a token, a CFN URL, a temporary URL or HEAT_SIGNAL")
                 .remedy("set signal_transport: HEAT_SIGNAL on the OS::Heat::WaitConditionHandle"));
         }
         if let (Some(endpoint), Some(token)) = (text("endpoint"), text("token")) {
@@ -107,7 +107,7 @@ impl Handle {
             let wanted = ["alarm_url", "user_id", "password", "project_id"];
             let [Some(to), Some(user_id), Some(password), Some(project_id)] = wanted.map(text) else {
                 let missing: Vec<_> = wanted.into_iter().filter(|key| text(key).is_none()).collect();
-                return Err(not_understood().context(format!("it asks for HEAT_SIGNAL but lacks {}", missing.join(", "))));
+                return Err(not_understood().context(format!("it requires HEAT_SIGNAL but lacks {}", missing.join(", "))));
             };
             check_url(to)?;
             check_url(auth_url)?;
@@ -149,7 +149,7 @@ impl Handle {
         check_url(url)?;
         let query = url.split_once('?').map_or("", |(_, query)| query);
         if url.ends_with("/signal") && query.is_empty() {
-            return Err(not_understood().context("this URL takes signals only with a token"));
+            return Err(not_understood().context("this URL accepts signals only with a token"));
         }
         let destination = Destination::Url { url: url.to_owned(), verb: "PUT".to_owned(), insecure };
         // A pre-signed wait condition URL given as such is what AWS handles resolve to; those of OS::Heat handles
@@ -186,8 +186,8 @@ fn check_url(text: &str) -> Result<()> {
 }
 
 fn not_understood() -> Error {
-    Error::permanent("the wait condition handle cannot be understood")
-        .rule("a URL, the JSON of the handle's signal attribute, {endpoint, token}, or a curl line (heat-protocol.md 7.6)")
+    Error::permanent("the wait condition handle is invalid")
+        .rule("a URL, the JSON of the handle's signal attribute, {endpoint, token}, or a curl command line")
         .remedy(
             "use WAIT_HANDLE: {get_attr: [handle, signal]}; for a TOKEN_SIGNAL handle {endpoint: {get_attr: [handle, endpoint]}, \
              token: {get_attr: [handle, token]}}, or {get_attr: [handle, curl_cli]}",
@@ -263,7 +263,7 @@ mod tests {
             assert!(error.suggested_remedy().unwrap().contains("WAIT_HANDLE"), "{bad}");
             assert!(!error.lines().join(" ").contains("hush"), "{bad}");
         }
-        assert!(Handle::parse(&json!("null")).unwrap_err().to_string().contains("TOKEN_SIGNAL handle has no attribute signal"));
+        assert!(Handle::parse(&json!("null")).unwrap_err().to_string().contains("TOKEN_SIGNAL handle has no signal attribute"));
         let missing = Handle::parse(&json!({"auth_url": "http://k", "alarm_url": "http://h"})).unwrap_err();
         assert!(missing.to_string().contains("lacks user_id, password, project_id"), "{missing}");
         for (given, words) in [(json!({}), "NO_SIGNAL"), (json!({"auth_url": "http://k", "queue_id": "q"}), "ZAQAR_SIGNAL")] {

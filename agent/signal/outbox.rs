@@ -300,19 +300,19 @@ impl Outbox {
             return Ok(());
         }
         if self.entries.borrow().len() >= BOUND {
-            return Err(Error::transient(format!("{BOUND} signals are waiting already"))
-                .remedy("look why Heat takes none: heat-node-agent status"));
+            return Err(Error::transient(format!("{BOUND} signals are already waiting"))
+                .remedy("find out why Heat accepts none: heat-node-agent status"));
         }
         let (used, size) = (self.bytes(), entry.body.to_string().len());
         if used + size > OUTBOX_DISK {
-            return Err(Error::transient(format!("signals of {} KiB are waiting already", used / 1024))
-                .rule("the outbox takes a bounded part of the disk: `heat-node-agent status --json`, budgets")
-                .remedy("look why Heat takes none: heat-node-agent status"));
+            return Err(Error::transient(format!("{} KiB of signals are already waiting", used / 1024))
+                .rule("the outbox may use a bounded part of the disk: `heat-node-agent status --json`, budgets")
+                .remedy("find out why Heat accepts none: heat-node-agent status"));
         }
         entry.aged_at_ms = self.watch.millis();
         entry.since = self.clock.moment();
         self.store(&mut entry)?;
-        self.report.emit(entry.event(Code::SignalQueued, format!("a signal to {} is stored", entry.destination.shown())));
+        self.report.emit(entry.event(Code::SignalQueued, format!("a signal to {} was stored", entry.destination.shown())));
         if let Some(age) = self.sender.age(&entry.destination).filter(|_| self.sender.is_old(&entry.destination)) {
             let note = format!("the signal URL was made {} ago", crate::report::text::duration(age));
             self.report.emit(entry.event(Code::SignalUrlOld, note));
@@ -336,7 +336,8 @@ impl Outbox {
             } else if view.listed.is_some() && view.freshness.covers(entry.since) && entry.about.as_ref().is_some_and(asked) {
                 (entry.withdrawn, entry.since) = (false, self.clock.moment());
                 self.store(&mut entry)?;
-                let line = format!("the signal to {} is sent after all: Heat asks for it again", entry.destination.shown());
+                let line =
+                    format!("the signal to {} is sent after all: Heat lists its deployment again", entry.destination.shown());
                 self.report.emit(entry.event(Code::SignalQueued, line));
                 self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
             } else {
@@ -368,7 +369,7 @@ impl Outbox {
         let stored = self.state.read_json::<Entry>(&path_of(&entry.key))?;
         stored.map(|stored| stored.body).ok_or_else(|| {
             Error::permanent("the stored signal is gone from the disk")
-                .remedy("restart heat-node-agent.service: it makes a deployment's result anew from its record")
+                .remedy("restart heat-node-agent.service: it recreates a deployment's result from its record")
         })
     }
 
@@ -500,7 +501,7 @@ impl Outbox {
         let keystone_is_well = self.heard().asked_keystone;
         let fate = self.after(entry, &answer, verdict, keystone_is_well);
         if way != Way::AsGiven && fate == Some(Fate::Delivered) {
-            let note = format!("the signal for {} went {}", entry.destination.shown(), way.shown());
+            let note = format!("the signal to {} was sent {}", entry.destination.shown(), way.shown());
             self.report.emit(entry.event(Code::SignalOtherWay, note));
         }
         if fate.is_none() {
@@ -592,16 +593,14 @@ impl Outbox {
         let removed = self.keep_or_remove(&entry, &fate);
         let to = entry.destination.shown();
         let event = match &fate {
-            Fate::Delivered => entry.event(Code::SignalDelivered, format!("{to} took the signal")),
+            Fate::Delivered => entry.event(Code::SignalDelivered, format!("Heat accepted the signal ({to})")),
             Fate::Undeliverable(cause) => {
-                entry.event(Code::SignalUndeliverable, format!("{to} refused the signal for good")).cause(cause.clone())
+                entry.event(Code::SignalUndeliverable, format!("Heat permanently refused the signal ({to})")).cause(cause.clone())
             }
             Fate::Superseded => {
-                entry.event(Code::SignalSuperseded, format!("the signal for {to} was dropped: Heat asks for something newer"))
+                entry.event(Code::SignalSuperseded, format!("the signal to {to} was dropped: Heat wants something newer"))
             }
-            Fate::Expired => {
-                entry.event(Code::SignalExpired, format!("the signal for {to} was dropped: it is older than 7 days"))
-            }
+            Fate::Expired => entry.event(Code::SignalExpired, format!("the signal to {to} was dropped: it is older than 7 days")),
         };
         self.report.emit(event);
         gone.push((entry, fate));
@@ -629,7 +628,7 @@ impl Outbox {
 
     fn say_retry(&self, entry: &Entry, remedy: Option<String>) {
         let mut event = entry
-            .event(Code::SignalRetry, format!("{} did not take the signal", entry.destination.shown()))
+            .event(Code::SignalRetry, format!("the signal was not accepted ({})", entry.destination.shown()))
             .next_try(entry.not_before.since(self.clock.now()));
         if let Some(cause) = &entry.cause {
             event = event.cause(cause.clone());
@@ -643,7 +642,7 @@ impl Outbox {
 
 /// Why a refusal is not final.
 const DOUBT: &str =
-    "Keystone's own failure looks the same, and no source of metadata shows that it answers: it is tried for 7 days";
+    "a Keystone failure looks the same, and no metadata source shows that Keystone answers: the agent retries for 7 days";
 
 /// Between half and the whole of a pause, so that a fleet does not come back as one.
 fn jittered(pause: Duration) -> Duration {

@@ -28,8 +28,8 @@ const KEYSTONES_LIMIT: &str =
     "by default Keystone refuses pre-signed URLs 15 minutes after their Timestamp ([credential] auth_ttl)";
 
 /// A bare URL does not tell its handle's type. Heat 27 does not answer to keys of the other type for a minute, then 500.
-const PERHAPS_ANOTHER_TYPE: &str = "check that heat-api-cfn and heat-engine answer; if the handle is an OS::Heat::WaitConditionHandle, give it as \
-     {get_attr: [handle, signal]}, not as a bare URL, which is taken for an AWS handle's";
+const PERHAPS_ANOTHER_TYPE: &str = "check that heat-api-cfn and heat-engine answer; for an OS::Heat::WaitConditionHandle, pass {get_attr: \
+     [handle, signal]}, not a bare URL, which is treated as an AWS handle's";
 
 /// What the server itself may speak to Heat with, as its sources know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct Own {
 pub enum Way {
     /// As Heat gave it.
     AsGiven,
-    /// By the same URL, signed afresh with the server's own keys.
+    /// By the same URL, re-signed with the server's own keys.
     SignedAfresh,
     /// By Heat's native API, with a token of the server's own user.
     OwnToken,
@@ -59,7 +59,7 @@ impl Way {
     pub fn shown(self) -> &'static str {
         match self {
             Self::AsGiven => "as Heat gave it",
-            Self::SignedAfresh => "signed afresh with the server's own keys",
+            Self::SignedAfresh => "re-signed with the server's own keys",
             Self::OwnToken => "with a token of the server's own user",
         }
     }
@@ -185,24 +185,24 @@ impl Sender {
 
     /// Why an address is not accepted any more, and what to do: where it is that and not the signal that was refused.
     fn unaccepted(&self, destination: &Destination, answer: &Answer) -> Option<(String, &'static str)> {
-        let handle = "update the stack for a new handle; for long waits set signal_transport: HEAT_SIGNAL on it";
+        let handle = "update the stack to get a new handle; for long waits set signal_transport: HEAT_SIGNAL on it";
         let (why, remedy) = match (destination, answer.code?) {
             (Destination::Url { url, .. }, 403) if native_path(url).is_some() => {
                 let remedy = Code::SignalUrlOld.entry().remedy;
                 let Some(age) = self.age(destination) else {
-                    return Some(("the signal URL is revoked, or its signature does not fit".to_owned(), remedy));
+                    return Some(("the signal URL was revoked, or its signature does not match".to_owned(), remedy));
                 };
                 let age = duration(age);
                 return Some((
-                    format!("the signal URL is expired or revoked: it was made {age} ago, and {KEYSTONES_LIMIT}"),
+                    format!("the signal URL has expired or was revoked: it was made {age} ago, and {KEYSTONES_LIMIT}"),
                     remedy,
                 ));
             }
             (Destination::Url { .. }, 401 | 403) => {
-                ("the temporary URL is expired, or the key that signed it was changed", handle)
+                ("the temporary URL has expired, or the key that signed it was changed", handle)
             }
             (Destination::Token { .. }, 401) => {
-                ("the token of the handle is expired or revoked; it was made with the handle", handle)
+                ("the handle's token has expired or was revoked; it was issued together with the handle", handle)
             }
             _ => return None,
         };

@@ -117,7 +117,7 @@ async fn keystone_that_is_down_or_busy_is_waited_for() {
     // Port 9 (discard): nothing listens there.
     let (answer, _) = sender.send(&to("http://127.0.0.1:9"), &body(), &Own::default(), None).await;
     assert_eq!(judge(&answer), Verdict::Retry(None));
-    assert!(answer.cause.contains("asking Keystone") && !format!("{answer:?}").contains("hush"), "{answer:?}");
+    assert!(answer.cause.contains("from Keystone") && !format!("{answer:?}").contains("hush"), "{answer:?}");
 }
 
 #[tokio::test]
@@ -178,8 +178,8 @@ async fn where_no_way_is_open_the_cause_names_them_all_and_no_secret() {
     assert_eq!((judge(&answer), way), (Verdict::Refused, Way::AsGiven));
     assert_eq!(
         answer.cause,
-        "signed afresh with the server's own keys: the answer was 403: User is not authorized to perform action; the answer was 403: User is \
-         not authorized to perform action; the signal URL is expired or revoked: it was made 20m02s ago, and by default Keystone refuses \
+        "re-signed with the server's own keys: the answer was 403: User is not authorized to perform action; the answer was 403: User is \
+         not authorized to perform action; the signal URL has expired or was revoked: it was made 20m02s ago, and by default Keystone refuses \
          pre-signed URLs 15 minutes after their Timestamp ([credential] auth_ttl)"
     );
     assert!(answer.remedy.as_ref().unwrap().contains("auth_ttl"), "{answer:?}");
@@ -189,7 +189,10 @@ async fn where_no_way_is_open_the_cause_names_them_all_and_no_secret() {
     let fake = Fake::start(vec![forbidden(), status("500 Internal Server Error", "")]).await;
     let (answer, _) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &keys(&fake.base), None).await;
     assert_eq!(judge(&answer), Verdict::Retry(None));
-    assert!(answer.cause.contains("expired or revoked") && answer.cause.ends_with("own keys: the answer was 500"), "{answer:?}");
+    assert!(
+        answer.cause.contains("expired or was revoked") && answer.cause.ends_with("own keys: the answer was 500"),
+        "{answer:?}"
+    );
 }
 
 #[tokio::test]
@@ -273,7 +276,7 @@ async fn a_temporary_url_is_put_and_nothing_else_gets_the_servers_keys() {
     let own = Own { user: Some(user(&fake.base)), ..keys(&fake.base) };
     let (answer, _) = sender("2026-03-01T12:02:00Z").send(&destination, &body(), &own, None).await;
     assert_eq!((judge(&answer), fake.requests().len()), (Verdict::Refused, 1));
-    assert!(answer.cause.contains("temporary URL is expired"), "{answer:?}");
+    assert!(answer.cause.contains("temporary URL has expired"), "{answer:?}");
     assert!(fake.requests()[0].starts_with("PUT /v1/AUTH_1/stacks/o?temp_url_sig=hush&"));
 }
 

@@ -37,8 +37,8 @@ pub fn lists(filesystems: &str, name: &str) -> bool {
 pub fn no_module(driver: StorageDriver, said: &str) -> Error {
     let (module, _) = module(driver);
     Error::refused(format!("the kernel has no {module}: {said}"))
-        .rule(format!("the storage driver {} works by the kernel's {module}", driver.as_str()))
-        .remedy("take an image whose kernel has it, or another DOCKER_STORAGE_DRIVER")
+        .rule(format!("the storage driver {} needs the kernel's {module}", driver.as_str()))
+        .remedy("use an image whose kernel has it, or another DOCKER_STORAGE_DRIVER")
 }
 
 /// The first major release of docker without the driver, where one dropped it (docker's list of deprecated features).
@@ -74,7 +74,7 @@ pub fn check_version(driver: StorageDriver, version: (u16, u16)) -> Result<()> {
     };
     Err(Error::refused(format!("docker {major}.{minor} has no storage driver {name}"))
         .rule(rule)
-        .remedy("set DOCKER_STORAGE_DRIVER to overlay2, or take an image with another docker"))
+        .remedy("set DOCKER_STORAGE_DRIVER to overlay2, or use an image with another docker"))
 }
 
 /// Whether the driver can work in the store. `last`: the driver that our own record names.
@@ -85,21 +85,21 @@ pub fn check_store(store: &Store, seen: &Seen, last: Option<&str>) -> Result<()>
     let (path, wanted) = (&store.path, store.driver.name_for(store.engine));
     if seen.read_only {
         return Err(Error::refused(format!("{path} cannot be written"))
-            .rule("an engine writes to its store when it starts")
-            .remedy(format!("`journalctl -k` tells of I/O errors; then `mount -o remount,rw {path}`")));
+            .rule("the runtime writes to its store when it starts")
+            .remedy(format!("check `journalctl -k` for I/O errors; then `mount -o remount,rw {path}`")));
     }
     check_change(store, wanted, seen, last)?;
     match store.driver {
         StorageDriver::Overlay2 | StorageDriver::Overlay if seen.file_types == Some(false) => {
-            Err(Error::refused(format!("{path} lies on a file system whose directories do not tell the types of files"))
-                .rule("overlayfs needs d_type: of xfs it is the feature ftype=1, which only mkfs can give")
+            Err(Error::refused(format!("{path} is on a file system whose directories do not record file types"))
+                .rule("overlayfs needs d_type: on xfs this is the feature ftype=1, which only mkfs can set")
                 .remedy(format!(
-                    "`xfs_info {path}`; give a volume that this agent formats, or make the file system with ftype=1"
+                    "`xfs_info {path}`; use a volume that this agent formats, or create the file system with ftype=1"
                 )))
         }
-        StorageDriver::Btrfs if !seen.btrfs => Err(Error::refused(format!("{path} does not lie on btrfs"))
-            .rule("the storage driver btrfs makes snapshots in the file system of the store")
-            .remedy("give a blank DOCKER_VOLUME, or set DOCKER_STORAGE_DRIVER to overlay2")),
+        StorageDriver::Btrfs if !seen.btrfs => Err(Error::refused(format!("{path} is not on btrfs"))
+            .rule("the btrfs storage driver creates snapshots in the store's file system")
+            .remedy("use a blank DOCKER_VOLUME, or set DOCKER_STORAGE_DRIVER to overlay2")),
         _ => Ok(()),
     }
 }
@@ -117,9 +117,12 @@ fn check_change(store: &Store, wanted: &str, seen: &Seen, last: Option<&str>) ->
         return Ok(());
     }
     let driver = if store.engine == ContainerEngine::Docker { "storage driver" } else { "snapshotter" };
-    Err(Error::refused(format!("{} holds images or containers of the {driver} {current}, and {wanted} is asked for", store.path))
-        .rule("images are never wiped, and a change of driver would leave them behind unseen")
-        .remedy(format!("DOCKER_STORAGE_CHANGE={current} to leave them behind, or set DOCKER_STORAGE_DRIVER back")))
+    Err(Error::refused(format!(
+        "{} contains images or containers of the {driver} {current}, but {wanted} is requested",
+        store.path
+    ))
+    .rule("images are never wiped, and a change of driver would silently abandon them")
+    .remedy(format!("DOCKER_STORAGE_CHANGE={current} to abandon them, or restore DOCKER_STORAGE_DRIVER")))
 }
 
 #[cfg(test)]
@@ -156,9 +159,9 @@ mod tests {
         for (driver, seen, expected) in [
             (Overlay2, good.clone(), None),
             (Overlay2, Seen { file_types: None, ..Seen::default() }, None),
-            (Overlay2, Seen { file_types: Some(false), ..Seen::default() }, Some("do not tell the types")),
+            (Overlay2, Seen { file_types: Some(false), ..Seen::default() }, Some("do not record file types")),
             (Devicemapper, Seen { file_types: Some(false), ..Seen::default() }, None),
-            (Btrfs, good.clone(), Some("does not lie on btrfs")),
+            (Btrfs, good.clone(), Some("is not on btrfs")),
             (Btrfs, Seen { btrfs: true, ..good.clone() }, None),
             (Overlay2, Seen { read_only: true, ..good }, Some("cannot be written")),
         ] {

@@ -32,35 +32,35 @@ pub fn ailment(path: &str, signs: &Signs) -> Option<Error> {
     };
     if signs.gone {
         return Some(
-            Error::permanent(format!("{disk} of {path} is not attached any more"))
-                .rule("a store stays on its volume while its services run")
+            Error::permanent(format!("{disk} of {path} is no longer attached"))
+                .rule("a store's volume must stay attached while its services run")
                 .remedy(format!(
-                    "`openstack server add volume`: attach {disk}; then `systemctl start` the services, or DRIFT=repair"
+                    "attach {disk} with `openstack server add volume`; then `systemctl start` the services, or set DRIFT=repair"
                 )),
         );
     }
     if let Some(why) = &signs.unreadable {
         return Some(
             Error::permanent(format!("{path} on {disk} cannot be read: {why}"))
-                .rule("a file system that met I/O errors shuts itself down")
-                .remedy(format!("`journalctl -k` tells of the errors; {again}")),
+                .rule("a file system shuts itself down after I/O errors")
+                .remedy(format!("check `journalctl -k` for the errors; {again}")),
         );
     }
     if signs.read_only {
         return Some(
             Error::permanent(format!("{path} on {disk} is read-only"))
-                .rule("the kernel takes a file system from writers after I/O errors")
-                .remedy(format!("`journalctl -k` tells of the errors; {again}")),
+                .rule("the kernel makes a file system read-only after I/O errors")
+                .remedy(format!("check `journalctl -k` for the errors; {again}")),
         );
     }
     let free = signs.free.filter(|free| *free < LEAST_FREE)?;
     let more = volume.map_or_else(
-        || "give the store a volume, or the server a larger root disk".to_owned(),
-        |volume| format!("`openstack volume set --size` for {volume}"),
+        || "use a volume for the store, or a larger root disk for the server".to_owned(),
+        |volume| format!("extend {volume} with `openstack volume set --size`"),
     );
     Some(
         Error::permanent(format!("{path} on {disk} is full: {} MiB are free", free >> 20))
-            .rule(format!("a store needs {} MiB to work in", LEAST_FREE >> 20))
+            .rule(format!("a store needs {} MiB of free space", LEAST_FREE >> 20))
             .remedy(format!("remove what is not needed, or {more}")),
     )
 }
@@ -78,7 +78,7 @@ mod tests {
             // The first that explains the others.
             (
                 Signs { gone: true, read_only: true, unreadable: Some("EIO".into()), ..on_volume.clone() },
-                "volume 7c1f of /s is not attached any more",
+                "volume 7c1f of /s is no longer attached",
                 "server add volume",
             ),
             (
@@ -88,7 +88,7 @@ mod tests {
             ),
             (Signs { read_only: true, ..on_volume.clone() }, "/s on volume 7c1f is read-only", "journalctl -k"),
             (Signs { free: Some(63 << 20), ..on_volume }, "/s on volume 7c1f is full: 63 MiB are free", "volume set --size"),
-            (Signs { free: Some(0), ..Signs::default() }, "/s on the root disk is full", "give the store a volume"),
+            (Signs { free: Some(0), ..Signs::default() }, "/s on the root disk is full", "use a volume for the store"),
             (Signs { read_only: true, ..Signs::default() }, "/s on the root disk is read-only", "reboot"),
         ] {
             let found = ailment("/s", &signs);

@@ -121,21 +121,21 @@ pub enum Decision {
 }
 
 /// What a store may lie on.
-const KINDS: &str = "a store lies on one file system of its driver's kind (xfs, ext4 or ext3; btrfs) and nothing else";
+const KINDS: &str = "a store must be on a single file system of the driver's type (xfs, ext4 or ext3; btrfs)";
 
 /// Decides.
 #[must_use]
 pub fn decide(volume: &Volume, evidence: &Evidence) -> Decision {
     let device = match evidence.matches.as_slice() {
         [] => {
-            return Decision::Wait(format!("no disk carries {} ({}); there are: {}", volume.disk, volume.hint, evidence.present));
+            return Decision::Wait(format!("no disk has {} ({}); present are: {}", volume.disk, volume.hint, evidence.present));
         }
         [device] => device,
         several => {
             return refuse(
-                format!("{} disks carry {}: {}", several.len(), volume.disk, several.join(", ")),
-                "exactly one disk must carry the name",
-                "`openstack server volume list`: detach the wrong one".to_owned(),
+                format!("{} disks have {}: {}", several.len(), volume.disk, several.join(", ")),
+                "exactly one disk must have the name",
+                "check `openstack server volume list` and detach the wrong one".to_owned(),
             );
         }
     };
@@ -152,17 +152,21 @@ fn at_the_mount_point(volume: &Volume, evidence: &Evidence, device: &str) -> Opt
         return Some(match disk.signatures.as_slice() {
             [one] if serves(volume, one) => by_marker(volume, evidence, device),
             [] => {
-                refuse(format!("{device} is mounted at {} but cannot be understood", volume.mount_point), KINDS, umount(volume))
+                refuse(format!("{device} is mounted at {} but cannot be identified", volume.mount_point), KINDS, umount(volume))
             }
             several => refuse(
-                format!("{device} is mounted at {} but holds {}", volume.mount_point, describe(several)),
+                format!("{device} is mounted at {} but contains {}", volume.mount_point, describe(several)),
                 KINDS,
                 umount(volume),
             ),
         });
     }
     if let Some(place) = disk.mounts.first() {
-        return Some(refuse(format!("{device} is mounted at {place}"), "nobody else uses the disk", format!("`umount {place}`")));
+        return Some(refuse(
+            format!("{device} is mounted at {place}"),
+            "nothing else may use the disk",
+            format!("`umount {place}`"),
+        ));
     }
     if volume.content == Content::ThinPool { None } else { over_store(volume, &evidence.below) }
 }
@@ -176,12 +180,12 @@ pub fn over_store(volume: &Volume, below: &Below) -> Option<Decision> {
         Below::Store => (
             format!("{point} is not empty"),
             format!(
-                "`systemctl stop {}; mv {point} {point}.before`; build the image so that nothing fills it",
+                "`systemctl stop {}; mv {point} {point}.before`; build the image so that nothing writes to it",
                 volume.users.join(" ")
             ),
         ),
         Below::Running(unit) => {
-            (format!("{unit} runs with its store in {point} on another disk"), format!("`systemctl stop {unit}`"))
+            (format!("{unit} is running with its store in {point} on another disk"), format!("`systemctl stop {unit}`"))
         }
         Below::OtherMount(source) => (format!("{source} is mounted at {point}"), umount(volume)),
     };
@@ -196,25 +200,25 @@ fn in_use(volume: &Volume, disk: &DiskEvidence, device: &str) -> Option<Decision
     let (found, remedy) = if let Some(error) = &disk.unreadable {
         (format!("{device} cannot be read: {error}"), "`journalctl -k`; then detach and attach the volume".to_owned())
     } else if disk.read_only {
-        (format!("{device} is read-only"), "attach the volume for writing".to_owned())
+        (format!("{device} is read-only"), "attach the volume read-write".to_owned())
     } else if !disk.partitions.is_empty() {
         (
             format!("{device} has partitions: {}", disk.partitions.join(", ")),
-            format!("to lose them `sfdisk --delete {device} && blkdiscard --force --zeroout {device}`"),
+            format!("to discard them: `sfdisk --delete {device} && blkdiscard --force --zeroout {device}`"),
         )
     } else if volume.content == Content::ThinPool && thin_pool::holds_alone(&disk.holders) {
         // LVM activates what it knows at every boot.
         return None;
     } else if !disk.holders.is_empty() {
-        (format!("{device} is part of {}", disk.holders.join(", ")), format!("take {} apart", disk.holders.join(", ")))
+        (format!("{device} is part of {}", disk.holders.join(", ")), format!("disassemble {}", disk.holders.join(", ")))
     } else if disk.swap {
         (format!("{device} is used as swap"), format!("`swapoff {device}`"))
     } else if disk.busy {
-        (format!("{device} is held exclusively by somebody"), format!("`fuser -v {device}`"))
+        (format!("{device} is held exclusively by another process"), format!("`fuser -v {device}`"))
     } else {
         return None;
     };
-    Some(refuse(found, "a disk is only touched if it can be read and written and nobody uses it", remedy))
+    Some(refuse(found, "a disk is only touched if it is readable, writable and unused", remedy))
 }
 
 fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
@@ -244,9 +248,9 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         },
         [one] if serves(volume, one) => by_marker(volume, evidence, device),
         several => refuse(
-            format!("{device} holds {}", describe(several)),
-            "a volume with a signature of any kind is never formatted, and a store stays in the form that it has",
-            format!("to lose it {}", erase(volume, device)),
+            format!("{device} contains {}", describe(several)),
+            "a volume with a signature of any kind is never formatted, and a store keeps its format",
+            format!("to discard it: {}", erase(volume, device)),
         ),
     }
 }
@@ -270,43 +274,43 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
         Some(Strange::Begins(at, signature)) => {
             return refuse(
                 format!(
-                    "{device} holds {} that begins at {}, and no partition table says so: it seems to be wiped",
+                    "{device} contains {} that begins at {}, but no partition table lists it: the table seems to have been wiped",
                     signature.description(),
                     place(*at)
                 ),
                 "a volume with a signature of any kind is never formatted, wherever it begins",
                 format!(
-                    "`losetup --find --show --read-only --offset {at} {device}` makes a device of it to look at; to lose it {}",
+                    "`losetup --find --show --read-only --offset {at} {device}` makes it available for inspection; to discard it: {}",
                     erase(volume, device)
                 ),
             );
         }
         Some(Strange::Mark(at, signature)) => {
             return refuse(
-                format!("{device} holds a mark of {} at {}", signature.description(), place(*at)),
-                "a volume with a signature of any kind is never formatted, wherever it lies",
-                format!("`wipefs {device}` may say more; to lose it {}", erase(volume, device)),
+                format!("{device} has a signature of {} at {}", signature.description(), place(*at)),
+                "a volume with a signature of any kind is never formatted, wherever it is",
+                format!("`wipefs {device}` may show more; to discard it: {}", erase(volume, device)),
             );
         }
-        Some(Strange::Data(at)) => format!("{device} holds data of no known kind at {}", place(*at)),
+        Some(Strange::Data(at)) => format!("{device} contains unknown data at {}", place(*at)),
         None if evidence.disk.blank => return Decision::Format { force: false },
-        None => format!("{device} holds data of no known kind"),
+        None => format!("{device} contains unknown data"),
     };
     if takes_noise(volume, evidence) {
         return Decision::Format { force: false };
     }
     if was_made(evidence) {
         return refuse(
-            format!("{data} where this agent made or used a file system"),
-            "what is not blank is formatted once at most, whatever the parameters say",
-            format!("look at it by hand; or to lose it {}", erase(volume, device)),
+            format!("{data}, but this agent created or used a file system there"),
+            "a volume that is not blank is formatted at most once, whatever the parameters say",
+            format!("inspect it by hand; or to discard it: {}", erase(volume, device)),
         );
     }
     refuse(
         data,
-        "only a volume that reads as zeros in every place that is looked at is formatted",
+        "only a volume that reads as zeros in every place that is checked is formatted",
         format!(
-            "{}=if-no-signature, if it is encrypted below this machine; or to lose it {}",
+            "{}=if-no-signature, if it is encrypted below this machine; or to discard it: {}",
             volume.format_parameter,
             erase(volume, device)
         ),
@@ -339,14 +343,14 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
     let what = evidence.disk.signatures.first().map_or_else(|| "a file system".to_owned(), Signature::description);
     let (found, foreign) = match &evidence.marker {
         MarkerEvidence::Unread => return Decision::ReadMarker,
-        MarkerEvidence::Absent => (format!("{device} holds {what} without this agent's marker"), true),
-        MarkerEvidence::Unreadable(why) => (format!("{device} holds {what}, which cannot be looked into: {why}"), true),
-        MarkerEvidence::Damaged(why) => (format!("{device} holds {what}, but {why}"), true),
+        MarkerEvidence::Absent => (format!("{device} contains {what} without this agent's marker"), true),
+        MarkerEvidence::Unreadable(why) => (format!("{device} contains {what}, which cannot be inspected: {why}"), true),
+        MarkerEvidence::Damaged(why) => (format!("{device} contains {what}, but {why}"), true),
         MarkerEvidence::Found(marker) if marker.cluster != volume.cluster || marker.role != volume.role => {
-            (format!("{device} holds the {} store of cluster {}", marker.role, marker.cluster), true)
+            (format!("{device} contains the {} store of cluster {}", marker.role, marker.cluster), true)
         }
         MarkerEvidence::Found(marker) if marker.volume != volume.disk.as_str() => {
-            (format!("{device} holds a copy of volume {}", marker.volume), false)
+            (format!("{device} contains a copy of volume {}", marker.volume), false)
         }
         MarkerEvidence::Found(_) => return Decision::Reuse,
     };
@@ -364,18 +368,18 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
     let remedy = match &evidence.marker {
         MarkerEvidence::Unreadable(_) if volume.content == Content::ThinPool => {
             format!(
-                "`vgck --config devices/use_devicesfile=0 {}` says more; or to lose it {}",
+                "`vgck --config devices/use_devicesfile=0 {}` shows more; or to discard it: {}",
                 thin_pool::GROUP,
                 erase(volume, device)
             )
         }
         MarkerEvidence::Unreadable(_) => {
-            format!("look into it by hand: `mount -o ro {device} /mnt`; or to lose it {}", erase(volume, device))
+            format!("inspect it by hand: `mount -o ro {device} /mnt`; or to discard it: {}", erase(volume, device))
         }
         _ if adopted => return Decision::Reuse,
-        _ => format!("VOLUME_ADOPT={} to use it as it is, or to lose it {}", evidence.disk.serial, erase(volume, device)),
+        _ => format!("set VOLUME_ADOPT={} to use it as it is, or to discard it: {}", evidence.disk.serial, erase(volume, device)),
     };
-    refuse(found, "a file system is used only if it carries the marker of this cluster, role and volume", remedy)
+    refuse(found, "a file system is used only if it has the marker of this cluster, role and volume", remedy)
 }
 
 /// Whether what is on the disk is the one file system of the record.

@@ -80,32 +80,32 @@ fn the_whole_interlock() {
     let rows: &[Row] = &[
         // Which disk.
         (IfBlank, false, |e| e.matches.clear(), "wait"),
-        (IfBlank, true, |e| e.matches.push("/dev/sda".into()), "2 disks carry 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4: /dev/vdc, /dev/sda => "),
+        (IfBlank, true, |e| e.matches.push("/dev/sda".into()), "2 disks have 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4: /dev/vdc, /dev/sda => "),
         // The mount point.
         (IfBlank, false, |e| e.below = Below::Store, "/var/lib/etcd is not empty => `systemctl stop etcd.service; mv /var/lib/etcd /var/lib/etcd.before`"),
-        (IfBlank, false, |e| e.below = Below::Running("etcd.service".into()), "etcd.service runs with its store in /var/lib/etcd on another disk => `systemctl stop etcd.service`"),
+        (IfBlank, false, |e| e.below = Below::Running("etcd.service".into()), "etcd.service is running with its store in /var/lib/etcd on another disk => `systemctl stop etcd.service`"),
         (IfBlank, false, |e| e.below = Below::OtherMount("/dev/vdd".into()), "/dev/vdd is mounted at /var/lib/etcd => `umount /var/lib/etcd`"),
         (IfBlank, true, |e| e.disk.mounts.push("/mnt".into()), "/dev/vdc is mounted at /mnt => `umount /mnt`"),
         (IfBlank, false, |e| { e.disk.mounts = vec!["/var/lib/etcd".into(), "/var/lib/etcd/x".into()]; record(e, Formatted, "u1"); holds(e, &["xfs"]); }, "reuse"),
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); record(e, InPlace, "u1"); e.disk.busy = true; e.below = Below::Store; }, "reuse"),
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); }, "read marker"),
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); }, "reuse"),
-        (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds xfs (UUID u1) without this agent's marker => VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use"),
-        (IfBlank, true, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["btrfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc is mounted at /var/lib/etcd but holds btrfs (UUID u1) => `umount /var/lib/etcd`"),
-        (IfBlank, true, |e| { e.disk.mounts.push("/var/lib/etcd".into()); e.disk.unreadable = Some("EIO".into()); }, "/dev/vdc is mounted at /var/lib/etcd but cannot be understood"),
+        (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1) without this agent's marker => set VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use"),
+        (IfBlank, true, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["btrfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc is mounted at /var/lib/etcd but contains btrfs (UUID u1) => `umount /var/lib/etcd`"),
+        (IfBlank, true, |e| { e.disk.mounts.push("/var/lib/etcd".into()); e.disk.unreadable = Some("EIO".into()); }, "/dev/vdc is mounted at /var/lib/etcd but cannot be identified"),
         // Who uses it.
         (IfBlank, false, |e| e.disk.size = 0, "wait"),
         (IfBlank, false, |e| e.disk.unreadable = Some("EIO".into()), "/dev/vdc cannot be read: EIO => "),
         (IfBlank, false, |e| e.disk.read_only = true, "/dev/vdc is read-only => "),
-        (IfNoSignature, true, |e| e.disk.partitions.push("vdc1".into()), "/dev/vdc has partitions: vdc1 => to lose them `sfdisk --delete /dev/vdc && blkdiscard"),
+        (IfNoSignature, true, |e| e.disk.partitions.push("vdc1".into()), "/dev/vdc has partitions: vdc1 => to discard them: `sfdisk --delete /dev/vdc && blkdiscard"),
         (IfNoSignature, true, |e| e.disk.holders.push("dm-0".into()), "/dev/vdc is part of dm-0 => "),
         (IfNoSignature, true, |e| e.disk.swap = true, "/dev/vdc is used as swap => `swapoff /dev/vdc`"),
-        (IfNoSignature, true, |e| e.disk.busy = true, "/dev/vdc is held exclusively by somebody => "),
+        (IfNoSignature, true, |e| e.disk.busy = true, "/dev/vdc is held exclusively by another process => "),
         // Nothing on it.
         (IfBlank, false, |_| (), "format"),
         (IfNoSignature, false, |_| (), "format"),
         (Never, false, |_| (), "/dev/vdc has no file system => ETCD_VOLUME_FORMAT=if-blank"),
-        (IfBlank, true, |e| e.disk.blank = false, "/dev/vdc holds data of no known kind => ETCD_VOLUME_FORMAT=if-no-signature"),
+        (IfBlank, true, |e| e.disk.blank = false, "/dev/vdc contains unknown data => ETCD_VOLUME_FORMAT=if-no-signature"),
         (IfNoSignature, false, |e| e.disk.blank = false, "format"),
         (Never, true, |e| e.disk.blank = false, "/dev/vdc has no file system => "),
         // Not before it was read in depth.
@@ -116,63 +116,63 @@ fn the_whole_interlock() {
         (IfBlank, false, |e| { e.survey = None; record(e, Formatting, "0b7e1122-3344-4566-b788-99aabbccddee"); }, "survey for ours"),
         (IfNoSignature, false, |e| { e.survey = None; record(e, Formatting, "u1"); }, "survey through noise"),
         (Never, false, |e| e.survey = None, "/dev/vdc has no file system"),
-        (IfBlank, true, |e| saw(e, begins(1 << 20)), "/dev/vdc holds ext4 (UUID u1) that begins at 1 MiB, and no partition table says so: it seems to be wiped => `losetup --find --show --read-only --offset 1048576 /dev/vdc` makes a device of it to look at; to lose it `blkdiscard"),
-        (IfNoSignature, true, |e| saw(e, begins(63 * 512)), "/dev/vdc holds ext4 (UUID u1) that begins at sector 63, and no"),
-        (IfNoSignature, true, |e| saw(e, Strange::Mark(5 << 30, gpt())), "/dev/vdc holds a mark of gpt at 5 GiB => `wipefs /dev/vdc` may say more; to lose it `blkdiscard"),
-        (IfBlank, true, |e| saw(e, Strange::Data(3 << 29)), "/dev/vdc holds data of no known kind at 1536 MiB => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted"),
-        (IfBlank, true, |e| { saw(e, Strange::Data(77)); record(e, Formatting, "u1"); }, "/dev/vdc holds data of no known kind at byte 77 => "),
-        (IfBlank, true, |e| { saw(e, Strange::Data(77)); record(e, InPlace, "u1"); }, "/dev/vdc holds data of no known kind at byte 77 where this agent made or used a file system => look at it"),
+        (IfBlank, true, |e| saw(e, begins(1 << 20)), "/dev/vdc contains ext4 (UUID u1) that begins at 1 MiB, but no partition table lists it: the table seems to have been wiped => `losetup --find --show --read-only --offset 1048576 /dev/vdc` makes it available for inspection; to discard it: `blkdiscard"),
+        (IfNoSignature, true, |e| saw(e, begins(63 * 512)), "/dev/vdc contains ext4 (UUID u1) that begins at sector 63, but no"),
+        (IfNoSignature, true, |e| saw(e, Strange::Mark(5 << 30, gpt())), "/dev/vdc has a signature of gpt at 5 GiB => `wipefs /dev/vdc` may show more; to discard it: `blkdiscard"),
+        (IfBlank, true, |e| saw(e, Strange::Data(3 << 29)), "/dev/vdc contains unknown data at 1536 MiB => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted"),
+        (IfBlank, true, |e| { saw(e, Strange::Data(77)); record(e, Formatting, "u1"); }, "/dev/vdc contains unknown data at byte 77 => "),
+        (IfBlank, true, |e| { saw(e, Strange::Data(77)); record(e, InPlace, "u1"); }, "/dev/vdc contains unknown data at byte 77, but this agent created or used a file system there => inspect it"),
         (IfNoSignature, false, |e| saw(e, Strange::Data(1 << 20)), "format"),
-        (IfNoSignature, false, |e| { saw(e, Strange::Data(1 << 20)); record(e, Formatted, "u1"); }, "/dev/vdc holds data of no known kind at 1 MiB where this agent"),
+        (IfNoSignature, false, |e| { saw(e, Strange::Data(1 << 20)); record(e, Formatted, "u1"); }, "/dev/vdc contains unknown data at 1 MiB, but this agent"),
         // Something that is no store.
-        (IfNoSignature, true, |e| holds(e, &["LVM2_member"]), "/dev/vdc holds LVM2_member (UUID u1) => to lose it `blkdiscard --force --zeroout /dev/vdc`"),
-        (IfNoSignature, true, |e| holds(e, &["swap"]), "/dev/vdc holds swap"),
-        (IfNoSignature, true, |e| holds(e, &["xfs", "gpt"]), "/dev/vdc holds xfs (UUID u1) and gpt"),
-        (IfNoSignature, true, |e| { holds(e, &["gpt"]); record(e, InPlace, "u1"); }, "/dev/vdc holds gpt"),
+        (IfNoSignature, true, |e| holds(e, &["LVM2_member"]), "/dev/vdc contains LVM2_member (UUID u1) => to discard it: `blkdiscard --force --zeroout /dev/vdc`"),
+        (IfNoSignature, true, |e| holds(e, &["swap"]), "/dev/vdc contains swap"),
+        (IfNoSignature, true, |e| holds(e, &["xfs", "gpt"]), "/dev/vdc contains xfs (UUID u1) and gpt"),
+        (IfNoSignature, true, |e| { holds(e, &["gpt"]); record(e, InPlace, "u1"); }, "/dev/vdc contains gpt"),
         // A torn mkfs of ours.
         (IfBlank, false, |e| record(e, Formatting, "u1"), "format"),
-        (IfBlank, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "/dev/vdc holds data of no known kind => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted below this machine; or to lose it `blkdiscard"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "/dev/vdc contains unknown data => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted below this machine; or to discard it: `blkdiscard"),
         (IfNoSignature, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "format"),
-        (Never, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds xfs (UUID u1) without"),
+        (Never, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1) without"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); }, "read marker"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "format again"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("torn".into()); }, "format again"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); }, "reuse"),
-        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc holds the etcd store of cluster other"),
-        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc holds xfs (UUID u1) without this agent's marker, with an etcd member in it"),
-        (IfBlank, false, |e| { record(e, Formatting, "u2"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds xfs (UUID u1) without"),
-        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds ext4 (UUID u1) without"),
-        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs", "dos"]); }, "/dev/vdc holds xfs (UUID u1) and dos"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc contains the etcd store of cluster other"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1) without this agent's marker, with an etcd member in it"),
+        (IfBlank, false, |e| { record(e, Formatting, "u2"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1) without"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains ext4 (UUID u1) without"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs", "dos"]); }, "/dev/vdc contains xfs (UUID u1) and dos"),
         (Never, false, |e| record(e, Formatting, "u1"), "/dev/vdc has no file system"),
         // A file system of ours, known by the record.
         (Never, false, |e| { record(e, InPlace, "u1"); holds(e, &["xfs"]); }, "reuse"),
         (IfBlank, false, |e| { record(e, Formatted, "u1"); holds(e, &["xfs"]); }, "reuse"),
         (IfBlank, false, |e| { record(e, InPlace, "u2"); holds(e, &["xfs"]); }, "read marker"),
         (IfBlank, false, |e| record(e, InPlace, "u1"), "format"),
-        (IfNoSignature, false, |e| { record(e, InPlace, "u1"); e.disk.blank = false; }, "/dev/vdc holds data of no known kind where this agent made or used a file system => look at it by hand"),
-        (IfNoSignature, true, |e| { record(e, Formatted, "u1"); e.disk.blank = false; }, "/dev/vdc holds data of no known kind where this agent made"),
-        (IfBlank, false, |e| { record(e, InPlace, "u1"); e.disk.blank = false; }, "/dev/vdc holds data of no known kind where this agent made"),
+        (IfNoSignature, false, |e| { record(e, InPlace, "u1"); e.disk.blank = false; }, "/dev/vdc contains unknown data, but this agent created or used a file system there => inspect it by hand"),
+        (IfNoSignature, true, |e| { record(e, Formatted, "u1"); e.disk.blank = false; }, "/dev/vdc contains unknown data, but this agent created"),
+        (IfBlank, false, |e| { record(e, InPlace, "u1"); e.disk.blank = false; }, "/dev/vdc contains unknown data, but this agent created"),
         // A file system with a marker.
         (IfNoSignature, true, |e| holds(e, &["ext4"]), "read marker"),
         (Never, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); e.etcd_member = true; }, "reuse"),
-        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc holds the etcd store of cluster other => VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use it as it is, or to lose it `blkdiscard"),
-        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Runtime, ID); }, "/dev/vdc holds the runtime store of cluster c0ffee"),
-        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); }, "/dev/vdc holds a copy of volume v9 => VOLUME_ADOPT="),
+        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc contains the etcd store of cluster other => set VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use it as it is, or to discard it: `blkdiscard"),
+        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Runtime, ID); }, "/dev/vdc contains the runtime store of cluster c0ffee"),
+        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); }, "/dev/vdc contains a copy of volume v9 => set VOLUME_ADOPT="),
         (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); e.etcd_member = true; }, "reuse"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "reuse"),
         // A file system without one.
-        (IfNoSignature, false, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc holds ext4 (UUID u1) without this agent's marker => VOLUME_ADOPT="),
+        (IfNoSignature, false, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains ext4 (UUID u1) without this agent's marker => set VOLUME_ADOPT="),
         (IfBlank, true, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "reuse"),
-        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("no".into()); }, "/dev/vdc holds xfs (UUID u1), which cannot be looked into: no"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("no".into()); }, "/dev/vdc contains xfs (UUID u1), which cannot be inspected: no"),
         // One with a marker that tells nothing.
-        (IfBlank, false, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("its marker is damaged: eof".into()); }, "/dev/vdc holds xfs (UUID u1), but its marker is damaged: eof => VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use it as it is, or to lose it"),
+        (IfBlank, false, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("its marker is damaged: eof".into()); }, "/dev/vdc contains xfs (UUID u1), but its marker is damaged: eof => set VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use it as it is, or to discard it:"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "reuse"),
-        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); e.etcd_member = true; }, "/dev/vdc holds xfs (UUID u1), but no, with an etcd member in it"),
-        (IfNoSignature, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "/dev/vdc holds xfs (UUID u1), but no => VOLUME_ADOPT="),
-        (IfNoSignature, true, |e| holds(e, &["boot sector"]), "/dev/vdc holds boot sector (UUID u1) => to lose it `blkdiscard --force --zeroout /dev/vdc`"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1), but no, with an etcd member in it"),
+        (IfNoSignature, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "/dev/vdc contains xfs (UUID u1), but no => set VOLUME_ADOPT="),
+        (IfNoSignature, true, |e| holds(e, &["boot sector"]), "/dev/vdc contains boot sector (UUID u1) => to discard it: `blkdiscard --force --zeroout /dev/vdc`"),
         // Foreign etcd members, whatever the parameters say.
-        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc holds xfs (UUID u1) without this agent's marker, with an etcd member in it => `mount /dev/vdc /mnt && mv"),
-        (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); e.etcd_member = true; }, "/dev/vdc holds the etcd store of cluster other, with an etcd member in it"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1) without this agent's marker, with an etcd member in it => `mount /dev/vdc /mnt && mv"),
+        (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); e.etcd_member = true; }, "/dev/vdc contains the etcd store of cluster other, with an etcd member in it"),
     ];
     for (number, (policy, adopt, change, expected)) in rows.iter().enumerate() {
         let volume = Volume { format: *policy, adopt: adopt.then(|| SERIAL.to_owned()), ..volume() };
@@ -196,17 +196,17 @@ fn an_ephemeral_disk_keeps_the_label_that_it_is_known_by() {
         found.disk.serial = "ephemeral0".into();
         found
     };
-    let anew = "to lose it `mkfs.xfs -f -L ephemeral0 /dev/vdc`, then VOLUME_ADOPT=ephemeral0";
+    let anew = "to discard it: `mkfs.xfs -f -L ephemeral0 /dev/vdc`, then VOLUME_ADOPT=ephemeral0";
     for (volume, kind, expected) in [
         (
             &volume,
             "ext4",
             format!(
-                "/dev/vdc holds ext4 (UUID u1) without this agent's marker => VOLUME_ADOPT=ephemeral0 to use it as it is, or {anew}"
+                "/dev/vdc contains ext4 (UUID u1) without this agent's marker => set VOLUME_ADOPT=ephemeral0 to use it as it is, or {anew}"
             ),
         ),
         (&adopted, "ext4", "reuse".to_owned()),
-        (&adopted, "vfat", format!("/dev/vdc holds vfat (UUID u1) => {anew}")),
+        (&adopted, "vfat", format!("/dev/vdc contains vfat (UUID u1) => {anew}")),
     ] {
         assert_eq!(word(&decide(volume, &found(kind))), expected);
     }

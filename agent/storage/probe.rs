@@ -214,7 +214,7 @@ pub fn describe(disks: &[Disk]) -> String {
         Some(format!("{name} ({} MiB, {serial}, {bus})", size >> 20).replace(char::is_control, "?"))
     });
     let whole: Vec<String> = whole.collect();
-    if whole.is_empty() { "no disk at all".to_owned() } else { whole.join(", ") }
+    if whole.is_empty() { "no disks".to_owned() } else { whole.join(", ") }
 }
 
 /// Bytes. sysfs counts 512-byte sectors, whatever the disk's own are.
@@ -262,7 +262,7 @@ fn open(disk: &Disk, flags: i32) -> io::Result<File> {
     let meta = file.metadata()?;
     // The node may have been given to another disk since it was looked up.
     if meta.file_type().is_block_device() && number_of(meta.rdev()) != disk.number {
-        return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is another disk now", disk.node.display())));
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is a different disk now", disk.node.display())));
     }
     Ok(file)
 }
@@ -403,7 +403,7 @@ pub(crate) mod tests {
         put(dir.path(), "sys/class/block/vdb/size", b"41943040\n");
         let told = "vda (0 MiB, serial root, no bus), vdb (20480 MiB, serial 7c1f4d0e-93a2-4b86-8, virtio)";
         assert_eq!(describe(&disks), told);
-        assert_eq!(describe(&[]), "no disk at all");
+        assert_eq!(describe(&[]), "no disks");
     }
 
     #[test]

@@ -172,7 +172,7 @@ impl<R: FnMut(&mut [u8], u64) -> io::Result<()>> Course<'_, R> {
 
     fn fill(&mut self, at: u64, length: u64) -> io::Result<usize> {
         if !self.progress.is_awaited() {
-            return Err(io::Error::new(io::ErrorKind::Interrupted, "nobody waits for what is on the disk any more"));
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "the scan was cancelled"));
         }
         let there = self.there(at, length);
         let Some(bytes) = self.buffer.get_mut(..there) else { return Ok(0) };

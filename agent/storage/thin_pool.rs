@@ -74,7 +74,7 @@ pub fn next(member: &Member, volumes: &[(String, String)], unfinished: bool) -> 
     match volumes.first() {
         None => Next::MakePool,
         Some(_) if unfinished => Next::Clear,
-        Some((name, kind)) => Next::Refuse(format!("the volume group {GROUP} holds {name} ({kind}) and no {POOL}")),
+        Some((name, kind)) => Next::Refuse(format!("the volume group {GROUP} contains {name} ({kind}) and no {POOL}")),
     }
 }
 
@@ -106,8 +106,8 @@ pub fn ask_groups() -> Vec<String> {
 pub fn namesake(member: &Member, device: &str, answer: &str) -> Option<(String, String)> {
     let lines = answer.lines().filter_map(|line| line.trim().split_once('|'));
     let (uuid, disk) = lines.map(|(uuid, disk)| (uuid.trim(), disk.trim())).find(|(uuid, _)| *uuid != member.uuid)?;
-    let ours = if member.uuid.is_empty() { format!("to be made on {device}") } else { format!("{} on {device}", member.uuid) };
-    let found = format!("there are two volume groups of the name {GROUP}: {uuid} on {disk}, and the volume's own, {ours}");
+    let ours = if member.uuid.is_empty() { format!("to be created on {device}") } else { format!("{} on {device}", member.uuid) };
+    let found = format!("there are two volume groups named {GROUP}: {uuid} on {disk}, and this volume's, {ours}");
     Some((found, format!("detach {disk}, or `vgrename {uuid} {GROUP}-other`")))
 }
 
@@ -243,17 +243,17 @@ pub fn shortage(fill: &Fill, volume: &Volume) -> Option<Error> {
     if told.is_empty() {
         return None;
     }
-    let prune = "`docker system prune` removes what nobody uses";
+    let prune = "`docker system prune` removes unused data";
     let remedy = if fill.data >= NEARLY_FULL {
-        format!("{prune}; or `openstack volume set --size` for {}: the pool follows its volume", volume.disk)
+        format!("{prune}; or extend {} with `openstack volume set --size`: the pool grows with its volume", volume.disk)
     } else {
         let more = (fill.metadata_size / MIB).max(4);
-        format!("`lvextend --poolmetadatasize +{more}m {POOL}` takes what is kept free for it; or {prune}")
+        format!("`lvextend --poolmetadatasize +{more}m {POOL}` uses the space reserved for it; or {prune}")
     };
     Some(
         Error::permanent(format!("the thin pool {POOL} is nearly full: {} are used", told.join(" and ")))
             .rule(format!(
-                "docker makes no new layer where less than 10 % of either is free; from {} % on it is told",
+                "docker creates no new layers with less than 10 % of either free; the agent warns from {} % on",
                 NEARLY_FULL / 100
             ))
             .remedy(remedy),
@@ -417,7 +417,7 @@ mod tests {
                 Some("docker"),
                 &[("docker-pool", "linear")],
                 false,
-                refuse("the volume group docker holds docker-pool (linear) and no docker/docker-pool"),
+                refuse("the volume group docker contains docker-pool (linear) and no docker/docker-pool"),
             ),
             (Some("data"), &[pool], true, refuse("the disk belongs to the volume group data, not docker")),
         ] {
@@ -466,7 +466,7 @@ mod tests {
             (&ours, "  oThEr|/dev/sda\n  oUr-1|/dev/vdb\n", Some(("oThEr on /dev/sda", "oUr-1 on /dev/vdb"))),
             (&ours, "  oUr-1|/dev/vdb\n  oThEr|/dev/sda\n", Some(("oThEr on /dev/sda", "oUr-1 on /dev/vdb"))),
             (&none, "", None),
-            (&none, "  oThEr|/dev/sda\n", Some(("oThEr on /dev/sda", "to be made on /dev/vdb"))),
+            (&none, "  oThEr|/dev/sda\n", Some(("oThEr on /dev/sda", "to be created on /dev/vdb"))),
         ] {
             let found = namesake(member, "/dev/vdb", answer);
             assert_eq!(found.is_some(), expected.is_some(), "{answer}");
@@ -527,7 +527,7 @@ mod tests {
             (
                 "102005473280|113246208|85.00|3.5",
                 Some("the thin pool docker/docker-pool is nearly full: 85.00 % of the 97280 MiB for data are used"),
-                "`openstack volume set --size` for 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4: the pool follows its volume",
+                "extend 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4 with `openstack volume set --size`: the pool grows with its volume",
             ),
             (
                 "102005473280|113246208|3,5|91,25",

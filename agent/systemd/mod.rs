@@ -114,13 +114,13 @@ impl Systemd {
         escape_path(path)
     }
 
-    /// Has systemd read its unit files again.
+    /// Has systemd reloaded its unit files.
     ///
     /// # Errors
     /// If systemd cannot be reached or refuses.
     pub async fn reload(&self) -> Result<()> {
         let reload = Call::to_manager("Reload", Arguments::NONE);
-        self.0.link.ask(RELOAD_ANSWER, &reload).await.context(|| "having systemd read its unit files again")?;
+        self.0.link.ask(RELOAD_ANSWER, &reload).await.context(|| "reloading systemd's unit files")?;
         Ok(())
     }
 
@@ -327,9 +327,9 @@ impl Systemd {
             let body = answer.body();
             let little_endian = body.data().context().endian() == Endian::Little;
             let seen = (*body.signature() == "a{sv}").then(|| Seen::from_properties(name, body.data(), little_endian)).flatten();
-            seen.ok_or_else(|| Fault::Bus(zbus::Error::Failure("systemd's answer is not as D-Bus asks for".to_owned())))
+            seen.ok_or_else(|| Fault::Bus(zbus::Error::Failure("systemd's answer is not a valid D-Bus reply".to_owned())))
         });
-        seen.context(|| format!("looking at {name}"))
+        seen.context(|| format!("reading the state of {name}"))
     }
 
     async fn change(&self, name: &str, verb: Verb) -> Result<JobOutcome> {
@@ -406,9 +406,11 @@ impl Systemd {
                 None => Err(Fault::Late(ANSWER)),
             }
         };
-        let hub = start.await.context(|| "listening to systemd")?;
+        let hub = start.await.context(|| "subscribing to systemd's signals")?;
         *shared = Arc::downgrade(&hub);
-        hub.listen().ok_or_else(|| Error::transient("the system bus went away").context("listening to systemd"))
+        hub.listen().ok_or_else(|| {
+            Error::transient("the connection to the system bus was lost").context("subscribing to systemd's signals")
+        })
     }
 }
 

@@ -85,11 +85,11 @@ impl UnitState {
             "" | "success" => format!("{} ({})", self.active_state, self.sub_state),
             _ if self.cannot_be_run() => {
                 let program = if self.program.is_empty() { "its program" } else { &self.program };
-                format!("{} ({}: 203/EXEC, {program} is not there or cannot be run)", self.active_state, self.sub_state)
+                format!("{} ({}: 203/EXEC, {program} does not exist or cannot be run)", self.active_state, self.sub_state)
             }
             // Its program did not fail, or never began.
             "exit-code" if self.exec_main_status == 0 => {
-                format!("{} ({}: exit-code of a command before its program)", self.active_state, self.sub_state)
+                format!("{} ({}: exit-code of a command that runs before its program)", self.active_state, self.sub_state)
             }
             "exit-code" => format!("{} ({}: exit-code, status {})", self.active_state, self.sub_state, self.exec_main_status),
             result => format!("{} ({}: {result})", self.active_state, self.sub_state),
@@ -228,13 +228,13 @@ mod tests {
     fn a_cause_says_the_state_and_why() {
         let mut failed =
             UnitState { sub_state: "failed".into(), result: "exit-code".into(), exec_main_status: 203, ..state("failed") };
-        assert_eq!(failed.describe(), "failed (failed: 203/EXEC, its program is not there or cannot be run)");
+        assert_eq!(failed.describe(), "failed (failed: 203/EXEC, its program does not exist or cannot be run)");
         failed.program = "/usr/bin/etcd".into();
-        assert_eq!(failed.describe(), "failed (failed: 203/EXEC, /usr/bin/etcd is not there or cannot be run)");
+        assert_eq!(failed.describe(), "failed (failed: 203/EXEC, /usr/bin/etcd does not exist or cannot be run)");
         failed.exec_main_status = 1;
         assert_eq!(failed.describe(), "failed (failed: exit-code, status 1)");
         failed.exec_main_status = 0;
-        assert_eq!(failed.describe(), "failed (failed: exit-code of a command before its program)");
+        assert_eq!(failed.describe(), "failed (failed: exit-code of a command that runs before its program)");
         failed.load_state = "masked".into();
         assert_eq!(failed.describe(), "failed (masked)");
     }

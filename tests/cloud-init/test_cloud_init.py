@@ -152,7 +152,7 @@ def test_where_cloud_init_says_nothing_the_boot_ends_and_the_agent_says_what_it_
     else:
         host = boot(None, enabled=True, extra={"/etc/cloud/cloud.cfg.d/91-datasource.cfg": "datasource_list: [None]\n"})
     event, words = {"no user data": ("NoSource", ["sources", "user_data_format SOFTWARE_CONFIG"]),
-                    "no data source": ("IdentityUnknown", ["identity", "cloud-init has not named the instance",
+                    "no data source": ("IdentityUnknown", ["identity", "cloud-init has not recorded an instance id",
                                                            "cloud-init status --long"])}[case]
     host.wait_for(lambda: events(host, event), 300)
     assert cloud_init.status(host)[0] == 0

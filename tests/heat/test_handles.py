@@ -25,7 +25,7 @@ def test_three_nodes_complete_a_wait_condition_of_every_kind(heat, agents, stack
     def signal(handle: str, id: str):
         mark = heat.mark()
         said = agent.command("signal", "SUCCESS", "--id", id, "--data", json.dumps(DATA), "--reason", "r", "--url", "-", input=handle)
-        assert re.match(r"SUCCESS taken by http://10\.77\.0\.1:\d+/", said.stdout), said.stdout
+        assert re.match(r"SUCCESS accepted by http://10\.77\.0\.1:\d+/", said.stdout), said.stdout
         assert not [s for s in secrets if s in said.stdout + said.stderr]
         if handle == out["temp_signal"]:
             heat.consumed(json.loads(handle)["alarm_url"], mark)
@@ -37,7 +37,7 @@ def test_three_nodes_complete_a_wait_condition_of_every_kind(heat, agents, stack
                 assert heat.resource_status(stack_name, f"{kind}_wait") == "CREATE_IN_PROGRESS"
     # There is nothing to send: Heat counts by itself.
     said = agent.command("signal", "SUCCESS", "--url", "-", input=out["no_signal"], check=False)
-    assert said.returncode == 1 and "takes no signal" in said.stderr, said
+    assert said.returncode == 1 and "accepts no signal" in said.stderr, said
 
     heat.wait(stack_name)
     done = heat.outputs(stack_name)

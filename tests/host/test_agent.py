@@ -32,7 +32,7 @@ def test_scripts_hooks_and_mistakes_are_all_answered(hosts, signal_server):
     assert (one["deploy_status_code"], one["deploy_stdout"], one["o"], "error" in one) == (3, "5\n", "CREATE", False)
     two = signalled(server, "20-hook")
     assert (two["deploy_status_code"], two["sum"], two["deploy_stdout"]) == (0, 3, "what")
-    for name, words in (("30-sloppy", "not one JSON object"), ("40-none", "no hook for group"),
+    for name, words in (("30-sloppy", "not a single JSON object"), ("40-none", "no hook for group"),
                         ("60-noexec", "could not be started"), ("70-forbidden", "not allowed"), ("broken", "outputs: not a list")):
         assert words in str(signalled(server, name)["deploy_status_code"]), name
     host.wait_for(lambda: host.exists("/run/quiet"))

@@ -199,8 +199,8 @@ def test_a_token_for_joining_needs_an_etcd_that_knows_names(cluster, magnum):
 
 # What is done to Magnum, what Heat hears of it.
 BAD = [("spoil", "expired", "expired"), ("spoil", "not-yet-valid", "not valid before"),
-       ("spoil", "wrong-authority", "not signed by the authority"), ("spoil", "foreign-key", "the key is not the one"),
-       ("spoil", "wrong-name", "its subject is"), ("spoil", "truncated", "cut off"),
+       ("spoil", "wrong-authority", "not signed by the CA"), ("spoil", "foreign-key", "the key does not match"),
+       ("spoil", "wrong-name", "its subject is"), ("spoil", "truncated", "truncated"),
        ("spoil", "html", "Magnum"), ("spoil", "empty", "pem"), ("spoil", "null", "pem"), ("status", 401, "401"), ("status", 403, "403")]
 
 

@@ -74,21 +74,21 @@ def test_each_change_restarts_who_reads_it_and_nobody_else(hosts, signal_server,
     stand_ins.into(host, "1.20.15")
     master.update(KUBEAPI_OPTIONS="--shutdown-send-retry-after=true", NODE_LABELS="rack=b")
     cause = master.result()
-    for words in ("HNA-0623", "kube-apiserver 1.20 is installed, KUBE_TAG asks for v1.28.10",
-                  "--shutdown-send-retry-after comes with kube-apiserver 1.23", "set KUBE_TAG to v1.20"):
+    for words in ("HNA-0623", "kube-apiserver 1.20 is installed, but KUBE_TAG is v1.28.10",
+                  "--shutdown-send-retry-after was added in kube-apiserver 1.23", "set KUBE_TAG to v1.20"):
         assert words in cause, cause
     assert not master.restarted(before) and host.sha256(*settings) == files and master.healthy()
     assert host.told("ProgramRefuses")[-1]["HNA_REMEDY"].startswith("set KUBE_TAG to v1.20")
     # So does the plan, after the difference.
     plan = host.exec("heat-node-agent", "plan", check=False)
     assert plan.returncode == 1 and "--shutdown-send-retry-after=true" in plan.stdout and "set KUBE_TAG to v1.20" in plan.stderr, plan
-    assert "--shutdown-send-retry-after comes with kube-apiserver 1.23" in plan.stderr
+    assert "--shutdown-send-retry-after was added in kube-apiserver 1.23" in plan.stderr
     # One that takes every flag is told as another one, and asked once.
     stand_ins.into(host, "1.29.4")
     master.update()
     master.succeeds()
-    host.told("ProgramOdd", words=f"{KUBELET} 1.29 is installed, KUBE_TAG asks for v1.28.10")
+    host.told("ProgramOdd", words=f"{KUBELET} 1.29 is installed, but KUBE_TAG is v1.28.10")
     assert master.restarted(before) == {API, KUBELET}
     plan = host.exec("heat-node-agent", "plan")
-    assert f"note: {KUBELET} 1.29 is installed, KUBE_TAG asks for v1.28.10" in plan.stderr, plan
+    assert f"note: {KUBELET} 1.29 is installed, but KUBE_TAG is v1.28.10" in plan.stderr, plan
     assert asked(host)[KUBELET] == 3 and asked(host)["etcd"] <= 2

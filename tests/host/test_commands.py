@@ -62,8 +62,8 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
     host.wait_for(lambda: "begun" in hna(host, "logs", ids[1]))
 
     # What runs is left alone; what is meant must be clear.
-    assert "runs now" in hna(host, "rerun", ids[1], code=1)
-    assert "runs now" in hna(host, "forget", ids[1][:8], code=1)
+    assert "is running now" in hna(host, "rerun", ids[1], code=1)
+    assert "is running now" in hna(host, "forget", ids[1][:8], code=1)
     assert "no deployment" in hna(host, "forget", "nobody", code=1)
     assert hna(host, "logs", "count").splitlines() == ["out 5", "******"]
     tree = document(host, "explain", code=1)
@@ -97,7 +97,7 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
     host.sh("wipefs -qa /dev/vdb; blkdiscard -fz /dev/vdb; sync")
     server.forget()
     hna(host, "rerun", ids[3])
-    assert hna(host, "status", "--wait=600") == "well: every condition is met\n"
+    assert hna(host, "status", "--wait=600") == "OK: every condition is met\n"
     assert signalled(server, "node")["deploy_status_code"] == 0
     assert document(host, "explain")["failed"] is False
     status = document(host, "status")
@@ -105,9 +105,9 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
     assert "=>" not in hna(host, "explain")
 
     # A worker without Kubernetes has no certificates; authorities are made anywhere, by anybody, once.
-    assert document(host, "certificates") == {"schema_version": 1, "summary": "the node's parameters ask for no certificates", "well": True,
+    assert document(host, "certificates") == {"schema_version": 1, "summary": "the node's parameters require no certificates", "well": True,
                                               "first_end": None, "rotation": None, "certificates": []}
-    assert "no change of the certificate authority is under way" in hna(host, "certificates", "rotate", code=1)
+    assert "no CA rotation is in progress" in hna(host, "certificates", "rotate", code=1)
     new_ca = ("runuser", "-u", "nobody", "--", "heat-node-agent", "certificates", "new-ca", "--out", "/var/tmp/ca")
     assert "/var/tmp/ca/parameters.yaml" in host.exec(*new_ca).stdout
     assert "PRIVATE KEY" in host.read("/var/tmp/ca/parameters.yaml")

@@ -193,7 +193,7 @@ def test_a_file_system_whose_partition_table_was_wiped_is_refused_by_name_and_st
             make_within(device, begins, how, tmp_path)
             before = digest(device)
             why = refusal(worker)
-            if f"{kind} " not in f"{why} " or not (f"begins at {name}" in why or "holds a mark of" in why):
+            if f"{kind} " not in f"{why} " or not (f"begins at {name}" in why or "has a signature of" in why):
                 wrong.append(f"{kind} at {name} by {how}: {why}")
             if digest(device) != before:
                 wrong.append(f"{kind} at {name} by {how}: changed")
@@ -215,14 +215,14 @@ def test_a_large_blank_volume_is_read_in_seconds_and_one_byte_in_it_is_found(hos
     strange(25 * 1024 * MIB + 5, b"x")
     before = len(host.journal(HNA_EVENT="VolumeRefused"))
     assert once(host, **blank) == 1
-    assert f"data of no known kind at byte {25 * 1024 * MIB + 5}" in host.told("VolumeRefused", before + 1)[-1]["HNA_CAUSE"]
+    assert f"unknown data at byte {25 * 1024 * MIB + 5}" in host.told("VolumeRefused", before + 1)[-1]["HNA_CAUSE"]
     # Not by blkdiscard: zeros that are written out to a loop device take their room on this machine's disk.
     strange(25 * 1024 * MIB + 5, b"\0")
     # What comes behind the volume does not matter here.
     once(host, **blank)
     told = host.told("VolumeSurveyed", 2)[-1]
     print(told["MESSAGE"], told.get("HNA_DURATION_MS"))
-    assert "all zero" in told["MESSAGE"] and "left out" not in told["MESSAGE"]
+    assert "all zeros" in told["MESSAGE"] and "left out" not in told["MESSAGE"]
     assert len(host.journal(HNA_EVENT="VolumeFormatted")) == 1
 
 

@@ -83,7 +83,7 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
     assert host.sh("ls -A /var/lib/heat-config/deployed").strip() == ""
     status = host.exec("heat-node-agent", "status", check=False)
     assert status.returncode == 2
-    for words in ("instance: copy (cloud-init)", "copy of instance original (cloud-init)", "NOT USED: /etc/os-collect-config.conf", "remedy:"):
+    for words in ("instance: copy (cloud-init)", "copy of instance original (cloud-init)", "IGNORED: /etc/os-collect-config.conf", "remedy:"):
         assert words in status.stdout, status.stdout
     # The next boot is no better: what is configured is still the original's. It starts nothing of it, nor can anybody.
     host.reboot(expect="")
@@ -129,7 +129,7 @@ def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(ho
     assert host.show(UNIT, "ActiveState", "SubState") == {"ActiveState": "active", "SubState": "running"}
     status = host.exec("heat-node-agent", "status", check=False)
     assert status.returncode == 2 and "instance: UNKNOWN" in status.stdout and "cloud-init status --long" in status.stdout
-    assert "waiting to know which instance this is" in host.show(UNIT, "StatusText")["StatusText"]
+    assert "waiting for the identity of this instance" in host.show(UNIT, "StatusText")["StatusText"]
     assert host.exec("heat-node-agent", "run", "--once", "--state", "/var/tmp/other", check=False).returncode == 1
     time.sleep(3)
     assert not server.requests() and not host.is_active("etcd.service") and host.show(UNIT, "NRestarts")["NRestarts"] == "0"
@@ -144,7 +144,7 @@ def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(ho
     assert signalled(server, "script")["deploy_status_code"] == 0
     host.wait_for(lambda: host.is_active("etcd.service") and host.is_active("docker.service"))
     assert not events(host, "IdentityChanged") and not server.signals("node")
-    assert "waiting to know" not in host.show(UNIT, "StatusText")["StatusText"]
+    assert "waiting for the identity" not in host.show(UNIT, "StatusText")["StatusText"]
 
     # Said while the agent is away, it is known when the agent starts: what the guard kept down starts all the same. And a
     # mistake in the settings keeps the agent down, not the node.
@@ -165,7 +165,7 @@ def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(ho
     server.forget()
     for command in (["status"], ["plan"], ["metadata"], ["signal", "SUCCESS"]):
         done = host.exec("heat-node-agent", *command, check=False)
-        assert done.returncode and "that of instance original (cloud-init); this machine is another" in done.stderr, done
+        assert done.returncode and "belongs to instance original (cloud-init); this machine is another" in done.stderr, done
     host.exec("systemctl", "start", UNIT)
     host.wait_for(lambda: events(host, "IdentityChanged"))
     host.wait_for(lambda: {e["HNA_UNIT"] for e in events(host, "IdentityUnitStopped")} == {"etcd.service", "docker.service"})

@@ -137,7 +137,7 @@ def test_on_a_running_host_it_is_enabled_and_runs(deb, hosts, signal_server):
     # The catalog speaks.
     line = host.told("DeploymentStarted")[0]
     text = host.exec("journalctl", "-q", "-x", f"MESSAGE_ID={line['MESSAGE_ID']}").stdout
-    assert "Defined-By: heat-node-agent" in text and f"Subject: A deployment runs [{line['HNA_CODE']}]" in text, text
+    assert "Defined-By: heat-node-agent" in text and f"Subject: A deployment is running [{line['HNA_CODE']}]" in text, text
     # Manual pages and completions lie where they are looked for.
     for page in ("man8/heat-node-agent.8", "man5/heat-node-agent.toml.5", "man7/heat-node-agent-messages.7"):
         assert ".TH " in host.sh(f"zcat /usr/share/man/{page}.gz")

@@ -100,17 +100,17 @@ def test_docker_gets_flannels_subnet_at_each_boot(hosts):
     # Another subnet under a running docker: the bridge stays until docker is stopped.
     host.write("/run/flannel/subnet.env", subnet_env("10.100.30.1/24", 1400, "false"))
     done = host.exec("heat-node-agent", "pod-network")
-    assert "docker0 has 10.100.26.1/24 and stays, because docker runs" in done.stderr and bridge() == ["10.100.26.1/24"]
+    assert "docker0 has 10.100.26.1/24 and is kept, because docker is running" in done.stderr and bridge() == ["10.100.26.1/24"]
     assert host.read("/run/flannel/docker") == 'DOCKER_NETWORK_OPTIONS="--bip=10.100.30.1/24 --mtu=1400"\n'
     host.exec("systemctl", "stop", "docker.socket", "docker.service")
-    assert "because containers are on it" in host.exec("heat-node-agent", "pod-network").stderr
+    assert "because containers are attached to it" in host.exec("heat-node-agent", "pod-network").stderr
     host.sh("ip netns del pod; while ip link show to-pod; do sleep 0.1; done 2>/dev/null")
     assert "ip link del dev docker0" in host.exec("heat-node-agent", "pod-network").stdout
 
     # Garbage is refused by its line, and does not become an option of docker.
     host.write("/run/flannel/subnet.env", "FLANNEL_SUBNET=10.100.31.1/24 --insecure-registry=x\nFLANNEL_MTU=1450\n")
     done = host.exec("heat-node-agent", "pod-network", check=False)
-    assert done.returncode == 1 and "reading /run/flannel/subnet.env" in done.stderr and "no address of IPv4" in done.stderr
+    assert done.returncode == 1 and "reading /run/flannel/subnet.env" in done.stderr and "not an IPv4 address" in done.stderr
     assert "10.100.30.1" in host.read("/run/flannel/docker")
 
     # A boot without the agent: docker waits for the subnet, and has it.
@@ -160,7 +160,7 @@ def test_static_routes_come_back_and_follow_the_parameters(hosts):
     done = n1.exec("heat-node-agent", "pod-network", check=False)
     assert done.returncode == 1
     assert f"198.51.100.3 is not on the network segment of this node's {IP}: it is reached through 10.77.0.1" in done.stderr
-    assert "there is a route to it via 10.77.0.99 dev eth0 already, of somebody else" in done.stderr
+    assert "it already has a route via 10.77.0.99 dev eth0 that is not the agent's" in done.stderr
     routes = n1.sh("ip route")
     assert "10.0.2.0/24" not in routes and "10.0.3.0/24" not in routes
     assert f"10.0.7.0/24 via {PEER} dev eth0 \n" in routes and "10.0.8.0/24 via 10.77.0.99" in routes
@@ -169,7 +169,7 @@ def test_static_routes_come_back_and_follow_the_parameters(hosts):
     # A bridge of somebody else's keeps what it has, and is named.
     n1.sh("ip netns del pod; ip link del kbr0; ip link add kbr0 type bridge; ip addr add 192.0.2.1/24 dev kbr0")
     done = n1.exec("heat-node-agent", "pod-network", check=False)
-    assert done.returncode == 1 and "it is there, somebody else made it, and it has 192.0.2.1/24" in done.stderr
+    assert done.returncode == 1 and "it exists, the agent did not create it, and it has 192.0.2.1/24" in done.stderr
     assert "POD_BRIDGE" in done.stderr and "inet 192.0.2.1/24" in n1.sh("ip -4 -o addr show dev kbr0")
     # One without address and ports is taken, and is ours from then on: another address takes the place of the first.
     n1.sh("ip addr flush dev kbr0")
@@ -193,7 +193,7 @@ def test_static_routes_come_back_and_follow_the_parameters(hosts):
     want(n1, "routes", network="10.0.0.0/16", bridge="kbr0", address="10.0.1.1/24", peers=peers[1:])
     n1.sh("ip link add kbr0 type veth peer name other")
     done = n1.exec("heat-node-agent", "pod-network", check=False)
-    assert done.returncode == 1 and "making the bridge kbr0: it is there and no bridge" in " ".join(done.stderr.replace("\n ", ":").split()).replace("heat-node-agent: ", "")
+    assert done.returncode == 1 and "creating the bridge kbr0: it exists and is not a bridge" in " ".join(done.stderr.replace("\n ", ":").split()).replace("heat-node-agent: ", "")
 
 
 def test_routes_come_once_the_network_does(hosts):
@@ -205,10 +205,10 @@ def test_routes_come_once_the_network_does(hosts):
     want(n1, "routes", network="10.0.0.0/16", bridge="kbr0", address="10.0.1.1/24", peers=peers)
     n1.exec("systemctl", "enable", "-q", "--now", UNIT)
     assert n1.is_active(UNIT) and "proto 72" not in n1.sh("ip route")
-    assert f"there is no way to {PEER}" in said(n1) and "2 of 2 routes are missing" in n1.sh(f"systemctl show -P StatusText {UNIT}")
+    assert f"{PEER} is unreachable" in said(n1) and "2 of 2 routes are missing" in n1.sh(f"systemctl show -P StatusText {UNIT}")
     # A run by hand ends, and says so.
     assert n1.exec("heat-node-agent", "pod-network", check=False).returncode == 1
     n1.sh(f"ip link set eth0 up; ip addr replace {IP}/24 dev eth0")
     n1.wait_for(lambda: n1.sh("ip route").count("proto 72") == 2, what="both routes")
-    n1.wait_for(lambda: "all routes are there after" in said(n1), what="the end of trying")
+    n1.wait_for(lambda: "all routes were set after" in said(n1), what="the end of trying")
     assert n1.is_active(UNIT) and n2.name and n1.sh(f"systemctl show -P SubState {UNIT}") == "exited\n"

@@ -117,7 +117,7 @@ def test_masters_renew_one_by_one_and_expired_ones_at_once(masters):
         # --- a member is down: nobody takes the second one ---
         masters.nodes[2].host.exec("systemctl", "stop", "etcd")
         together(*(lambda node=node: node.host.exec("systemctl", "start", UNIT) for node in masters.nodes[:2]))
-        wait_for(lambda: len([c for c in masters.events("RenewalWaits") if "not healthy: m3" in c]) == 2, 120, "two masters that wait")
+        wait_for(lambda: len([c for c in masters.events("RenewalWaits") if "unhealthy: m3" in c]) == 2, 120, "two masters that wait")
         assert masters.renewed(before) == [False] * 3
         page = masters.nodes[0].status()["node"]["certificates"]["waits"]
         assert "the renewal waits" in page["cause"] and "m3" in page["cause"], page

@@ -50,7 +50,7 @@ def test_a_hung_script_is_ended_when_heat_replaced_it_and_by_order_of_the_operat
     begun(host, "one")
     [id] = [d["id"] for d in server.document["deployments"]]
     page = host.exec("heat-node-agent", "status", check=False).stdout
-    assert "has run for " in page and f"`heat-node-agent stop {id}` ends it" in page, page
+    assert "has been running for " in page and f"`heat-node-agent stop {id}` stops it" in page, page
 
     # Heat replaces it: every process of its unit goes, the newer one runs, and no signal speaks of the old one.
     old = replace(server, "one")
@@ -77,12 +77,12 @@ def test_a_hung_script_is_ended_when_heat_replaced_it_and_by_order_of_the_operat
     # By order, beside the daemon and without it: Heat, which still waits, hears of a failure.
     server.deploy(server.deployment("three", config=HANGS), server.deployment("after", config="#!/bin/sh\necho after\n"))
     begun(host, "three")
-    assert "every process of its unit is ended" in host.exec("heat-node-agent", "stop", "three").stdout
+    assert "every process of its unit is killed" in host.exec("heat-node-agent", "stop", "three").stdout
     assert "stopped by the operator after" in str(signalled(server, "three")["deploy_status_code"])
     gone(host)
     assert signalled(server, "after")["deploy_stdout"] == "after\n"
     again = host.exec("heat-node-agent", "stop", "after", check=False)
-    assert again.returncode == 1 and "has ended already" in again.stderr
+    assert again.returncode == 1 and "has already ended" in again.stderr
 
     server.deploy(server.deployment("four", config=HANGS))
     begun(host, "four")

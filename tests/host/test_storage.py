@@ -71,8 +71,8 @@ def test_a_driver_that_cannot_work_is_refused_by_name_before_anything_stops(host
     # The machine's kernel has no device-mapper; a store on xfs is none on btrfs; images are not left behind unasked.
     for inputs, words in (({"DOCKER_STORAGE_DRIVER": "devicemapper"}, "the kernel has no dm-thin-pool"),
                           ({"DOCKER_STORAGE_DRIVER": "btrfs"}, "DOCKER_STORAGE_CHANGE=overlay2"),
-                          ({"DOCKER_STORAGE_DRIVER": "btrfs", "DOCKER_STORAGE_CHANGE": "overlay2"}, "does not lie on btrfs"),
-                          ({"DOCKER_STORAGE_DRIVER": "aufs"}, "cannot honour: aufs")):
+                          ({"DOCKER_STORAGE_DRIVER": "btrfs", "DOCKER_STORAGE_CHANGE": "overlay2"}, "is not on btrfs"),
+                          ({"DOCKER_STORAGE_DRIVER": "aufs"}, "does not support: aufs")):
         reason = again(host, server, WORKER, **inputs)
         assert words in reason, reason
         assert (host.show("docker.service", "MainPID", "NRestarts"), host.sha256("/etc/docker/daemon.json")) == before, words
@@ -149,7 +149,7 @@ def test_a_store_that_is_read_only_full_or_gone_is_told_and_nothing_loops(hosts,
     # With its disk a store's services go, and wait for it.
     host.detach("vdc")
     look(host, server)
-    assert "attach" in told(host, "not attached any more")[0]["HNA_REMEDY"]
+    assert "attach" in told(host, "no longer attached")[0]["HNA_REMEDY"]
     host.wait_for(lambda: host.show("etcd.service", "ActiveState")["ActiveState"] in ("inactive", "failed"))
 
 
@@ -202,7 +202,7 @@ def test_lvm_is_asked_so_that_neither_a_devices_file_nor_a_group_of_the_same_nam
     before = host.sh(f"sha256sum {other}")
     assert once(host, **inputs) == 1
     told = host.told("VolumeRefused")[-1]
-    assert f"{groups()[other].split()[1]} on {other}" in told["HNA_CAUSE"] and f"to be made on {device}" in told["HNA_CAUSE"], told
+    assert f"{groups()[other].split()[1]} on {other}" in told["HNA_CAUSE"] and f"to be created on {device}" in told["HNA_CAUSE"], told
     assert groups()[ours] == "" and host.sh(f"sha256sum {other}") == before
     # The remedy, word for word; then it goes on to where device-mapper is needed.
     host.sh(re.search("`(vgrename .*?)`", told["HNA_REMEDY"])[1].replace("vgrename", "lvm vgrename"))

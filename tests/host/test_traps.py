@@ -43,7 +43,7 @@ class Traps:
         self.host.wait_for(lambda: self.host.sh("curl -s http://127.0.0.1:2379/health").startswith('{"health":"true"'), what="etcd's health")
         def well() -> bool:
             status, explained = self.explain()
-            assert status == 0 and explained.startswith("well: every condition is met "), explained
+            assert status == 0 and explained.startswith("OK: every condition is met "), explained
             return True
         wait_for(well, 300, "explain has nothing to explain")  # that Heat took the signal is still to be noted
         wait_for(lambda: self.console("phase=steady state=ok code=HNA-0503 "), 300, "a steady state on the console")
@@ -112,7 +112,7 @@ def test_every_trap_is_got_over_or_told(hosts, signal_server):
     # An image without the binary: at once, long before the deadline.
     host.sh("mv /usr/bin/etcd /usr/bin/etcd.away")
     traps.patience = 600
-    traps.told("HNA-0606", "etcd is not there or cannot be run", "203/EXEC")
+    traps.told("HNA-0606", "etcd does not exist or cannot be run", "203/EXEC")
     traps.patience = 120
     host.sh("mv /usr/bin/etcd.away /usr/bin/etcd")
 

@@ -41,7 +41,7 @@ BROKEN = {
     "catalog": ("rm usr/lib/systemd/catalog/heat-node-agent.catalog", "/usr/lib/systemd/catalog/heat-node-agent.catalog", "missing"),
     "mode": ("chmod 775 usr/bin/heat-node-agent", "/usr/bin/heat-node-agent", "mode 0775"),
     "owner": (f"chown 1000 usr{UNITS}/heat-node-agent.service", f"/usr{UNITS}/heat-node-agent.service", "1000"),
-    "hook": (f"install -D -m 777 /dev/null {HOOK}", f"/{HOOK}", "others than root"),
+    "hook": (f"install -D -m 777 /dev/null {HOOK}", f"/{HOOK}", "users other than root"),
     "settings": (f"{PUT} {DROP_IN}; echo 'nonsense = 1' >{DROP_IN}", f"/{DROP_IN}", "unknown"),
     "not-enabled": (f"rm {WANTS}/heat-node-agent.service", f"/{WANTS}/heat-node-agent.service", "not enabled"),
     "masked": ("ln -s /dev/null etc/systemd/system/heat-node-agent.service", "/etc/systemd/system/heat-node-agent.service", "masked"),

@@ -103,8 +103,8 @@ class Tree:
 
     def fulfil(self, made: Made):
         """Each line "left to the node: certificate NAME (CN=..., O=...) for NAMES, signed by SIGNER, at PATH with its key at PATH: ..."."""
-        signs = r"(?:, with the certificate that signs at (\S+) and its key at (\S+?))?"
-        for signer, path, alone, key in re.findall(rf"certificate of the authority (\S+) at (\S+?){signs}: ", self.said):
+        signs = r"(?:, with the signing certificate at (\S+) and its key at (\S+?))?"
+        for signer, path, alone, key in re.findall(rf"certificate of the CA (\S+) at (\S+?){signs}: ", self.said):
             self._copy(made.authority(signer).certificate, path)
             if key:
                 self._copy(made.authority(signer).certificate, alone)

@@ -144,16 +144,11 @@ async fn whatever_a_source_answers_the_last_good_document_stays() {
         ("a cut head", raw("HTTP/1.1 200 OK\r\nContent-Le"), CUT, ""),
         ("no end but 100 Continue", raw("HTTP/1.1 100 Continue\r\n\r\n".repeat(1000)), CUT, ""),
         // What is not HTTP.
-        ("another protocol", raw("SSH-2.0-OpenSSH_9.2\r\n"), "does not answer in HTTP", "port"),
-        ("a bad chunk", raw(format!("{CHUNKED}zz\r\n")), "does not answer in HTTP", ""),
-        (
-            "two lengths",
-            raw("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}"),
-            "does not answer in HTTP",
-            "",
-        ),
-        ("a length that is none", raw("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n{}"), "does not answer in HTTP", ""),
-        ("a head without end", Act::Endless(b"HTTP/1.1 200 OK\r\nX: ".to_vec(), b'x'), "does not answer in HTTP", ""),
+        ("another protocol", raw("SSH-2.0-OpenSSH_9.2\r\n"), "does not speak HTTP", "port"),
+        ("a bad chunk", raw(format!("{CHUNKED}zz\r\n")), "does not speak HTTP", ""),
+        ("two lengths", raw("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}"), "does not speak HTTP", ""),
+        ("a length that is none", raw("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n{}"), "does not speak HTTP", ""),
+        ("a head without end", Act::Endless(b"HTTP/1.1 200 OK\r\nX: ".to_vec(), b'x'), "does not speak HTTP", ""),
         // Too much.
         ("100 MB, said before", raw("HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n"), TOO_LARGE, ""),
         ("a body without end", Act::Endless(b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), b' '), TOO_LARGE, ""),
@@ -174,23 +169,23 @@ async fn whatever_a_source_answers_the_last_good_document_stays() {
         ("maps in maps", ok(deep("{\"a\":", "}")), "nested too deeply", ""),
         ("Latin-1", ok(b"{\"name\": \"caf\xe9\"}".to_vec()), "is not UTF-8", ""),
         ("half a surrogate pair", ok(r#"{"a": "\ud800"}"#), "the JSON is broken at line 1", ""),
-        ("XML", ok("<Metadata/>"), "the document is XML, wanted JSON", "no proxy answers"),
-        ("a proxy's page", ok(page), "an HTML page, wanted JSON", "no proxy answers"),
-        ("a proxy's page with status", status("502 Bad Gateway", page), "502", "tried again"),
+        ("XML", ok("<Metadata/>"), "the document is XML, not JSON", "and not to a proxy"),
+        ("a proxy's page", ok(page), "an HTML page, not JSON", "and not to a proxy"),
+        ("a proxy's page with status", status("502 Bad Gateway", page), "502", "retries"),
         (
             "what was compressed",
             Act::Answer("200 OK", vec!["Content-Encoding: gzip".into()], gzip.to_vec()),
             "is compressed (gzip)",
-            "no proxy answers",
+            "and not to a proxy",
         ),
         // A server that fails.
         ("500", status("500 Internal Server Error", "oops"), "500", ""),
-        ("503", status("503 Service Unavailable", ""), "503", "tried again"),
-        ("429", status("429 Too Many Requests", ""), "429", "tried again"),
+        ("503", status("503 Service Unavailable", ""), "503", "retries"),
+        ("429", status("429 Too Many Requests", ""), "429", "retries"),
         ("204", raw("HTTP/1.1 204 No Content\r\n\r\n"), "204", ""),
         ("304", raw("HTTP/1.1 304 Not Modified\r\n\r\n"), "304", ""),
         ("999", status("999 Odd", "\x1b[2J"), "999", ""),
-        ("a status that turns the screen off", status("503 \x1b[2J", ""), "does not answer in HTTP", "port"),
+        ("a status that turns the screen off", status("503 \x1b[2J", ""), "does not speak HTTP", "port"),
         ("404", status("404 Not Found", "<html>"), "404", ""),
     ];
     for way in WAYS {
@@ -209,10 +204,10 @@ async fn whatever_a_source_answers_the_last_good_document_stays() {
 async fn metadata_that_is_no_object_is_named() {
     for way in WAYS {
         for (metadata, cause) in [
-            (json!(null), "the metadata is null, wanted an object"),
-            (json!(["hush"]), "the metadata is a list, wanted an object"),
-            (json!(7), "the metadata is a number, wanted an object"),
-            (json!(true), "the metadata is true or false, wanted an object"),
+            (json!(null), "the metadata is null, not an object"),
+            (json!(["hush"]), "the metadata is a list, not an object"),
+            (json!(7), "the metadata is a number, not an object"),
+            (json!(true), "the metadata is true or false, not an object"),
         ] {
             let mut scene = Scene::plain(way).await;
             scene.server.play(vec![(way.answer)(&metadata)]);
@@ -232,13 +227,13 @@ async fn heat_api_cfn_refuses_in_words_that_lead_somewhere() {
         (
             error("400 InvalidParameterValue", "InvalidParameterValue"),
             "Heat answered 400 InvalidParameterValue: no",
-            "stack s or its resource srv is gone",
+            "stack s or its resource srv does not exist any more",
         ),
         (error("400 IncompleteSignature", "IncompleteSignature"), "Heat answered 400 IncompleteSignature", "proxy"),
         (error("403 Forbidden", "\x1b[2J"), "Heat answered 403 \\u{1b}[2J: no", "keys were revoked"),
-        (status("401 Unauthorized", ""), "Heat answered 401 nothing more", "keys were revoked"),
-        (status("404 Not Found", "<html>"), "Heat answered 404 nothing more", "metadata_url"),
-        (status("500 Internal Server Error", "oops"), "Heat answered 500 nothing more", "no longer exists"),
+        (status("401 Unauthorized", ""), "Heat answered 401 no details", "keys were revoked"),
+        (status("404 Not Found", "<html>"), "Heat answered 404 no details", "metadata_url"),
+        (status("500 Internal Server Error", "oops"), "Heat answered 500 no details", "no longer exists"),
         (ok("[1]"), "not that of DescribeStackResource", "metadata_url"),
         (ok("{\"DescribeStackResourceResponse\": null}"), "not that of DescribeStackResource", "metadata_url"),
         (answer(&json!("x")), "the JSON is broken", ""),
@@ -260,10 +255,10 @@ async fn certificates_that_do_not_hold_are_refused_by_name() {
         (
             "unknown CA",
             Some(foreign.identity("127.0.0.1", (2020, 2100))),
-            "signed by an authority that this node does not know",
+            "signed by a CA that this node does not know",
             "ca_file",
         ),
-        ("a CA made anew", Some(remade.identity("127.0.0.1", (2020, 2100))), "by another authority of the same name", "ca_file"),
+        ("a CA made anew", Some(remade.identity("127.0.0.1", (2020, 2100))), "by a different CA with the same name", "ca_file"),
         ("another address", Some(known.identity("127.0.0.2", (2020, 2100))), "is for another name", "name"),
         ("another host", Some(known.identity("heat.example", (2020, 2100))), "is for another name", "name"),
         ("expired", Some(known.identity("127.0.0.1", (2020, 2021))), "has expired", "renew"),
@@ -339,7 +334,7 @@ async fn a_storm_of_failures_is_met_with_fewer_and_fewer_polls() {
             ("503 Service Unavailable", "99999999999", 3600),
         ] {
             scene.server.play(vec![Act::Answer(line, vec![format!("Retry-After: {asked}")], Vec::new())]);
-            scene.fails(line, &line[..3], "tried again").await;
+            scene.fails(line, &line[..3], "retries").await;
             let pause = scene.state().next_try.unwrap().since(scene.machine.clock.now());
             let least = Duration::from_secs(least);
             assert!(pause >= least && pause <= least.mul_f64(1.11).max(Duration::from_mins(5)), "{line}: {pause:?}");

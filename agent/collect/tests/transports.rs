@@ -114,15 +114,15 @@ async fn whatever_goes_wrong_with_heat_is_said_and_the_last_good_document_stays(
         (Act::Cut(5000, b"{\"metadata\": {".to_vec()), "closed the connection before its answer was complete", ""),
         (Act::Slow(Duration::from_mins(10), Box::new(ok("{}"))), "no answer from 127.0.0.1", "check from this node"),
         (elsewhere, "redirected to http://evil.example/", "catalog"),
-        (ok("<html>"), "is an HTML page, wanted JSON", "no proxy answers"),
+        (ok("<html>"), "is an HTML page, not JSON", "not to a proxy"),
         (ok("{}"), "the answer has no metadata", "orchestration endpoint"),
-        (ok("{\"metadata\": [1]}"), "the metadata is a list, wanted an object", ""),
-        (ok("{\"metadata\": null}"), "the metadata is null, wanted an object", ""),
+        (ok("{\"metadata\": [1]}"), "the metadata is a list, not an object", ""),
+        (ok("{\"metadata\": null}"), "the metadata is null, not an object", ""),
         (refused(), "Heat answered 401 The request you have made", "keystone_authtoken"),
         (fault("403 Forbidden", "no\nTraceback"), "Heat answered 403 no", "user_id is not that of the server srv 0"),
         (fault("404 Not Found", "The Stack (x) could not be found."), "Heat answered 404 The Stack (x)", "openstack stack show"),
-        (status("500 Internal Server Error", "oops"), "Heat answered 500 nothing more", "log of heat-api"),
-        (busy, "Heat answered 503 nothing more", "tried again"),
+        (status("500 Internal Server Error", "oops"), "Heat answered 500 no details", "log of heat-api"),
+        (busy, "Heat answered 503 no details", "retries"),
     ] {
         let (heat, _keystone, machine) = polling_heat().await;
         let mut collector = machine.collector();
@@ -152,7 +152,7 @@ async fn whatever_goes_wrong_with_heat_is_said_and_the_last_good_document_stays(
 #[tokio::test]
 async fn keystones_refusal_an_unknown_region_and_old_urls() {
     for (key, value, answers, words) in [
-        ("user_id", "u", vec![refused()], Err("token of user u: Keystone answered 401")),
+        ("user_id", "u", vec![refused()], Err("from Keystone: Keystone answered 401")),
         ("region_name", "Two", vec![], Err("no orchestration endpoint in region Two; there is one in RegionOne")),
         ("region_name", "", vec![], Ok(())),
         ("auth_url", "/v2.0", vec![], Ok(())),
@@ -234,7 +234,7 @@ async fn a_stack_named_by_half_is_looked_for_once() {
         let mut collector = machine.collector();
         collector.poll_once().await;
         let cause = collector.snapshot().sources["heat"].cause.clone().unwrap();
-        assert!(cause.contains("looking for the stack my-stack: Heat"), "{cause}");
+        assert!(cause.contains("looking up the stack my-stack: Heat"), "{cause}");
     }
 }
 
@@ -454,8 +454,8 @@ async fn whatever_the_object_store_answers_the_last_good_document_stays() {
     for (act, words, remedy) in [
         (status("401 Unauthorized", "Temp URL invalid"), "the object store answered 401", "has expired"),
         (status("404 Not Found", ""), "answered 404", "openstack stack show"),
-        (status("503 Service Unavailable", ""), "answered 503", "tried again"),
-        (ok("[1]"), "the metadata is a list, wanted an object", ""),
+        (status("503 Service Unavailable", ""), "answered 503", "retries"),
+        (ok("[1]"), "the metadata is a list, not an object", ""),
         (ok(""), "the document is empty", ""),
         (Act::Cut(900, b"{\"deployments\": []".to_vec()), "closed the connection", ""),
         (
@@ -513,7 +513,7 @@ async fn deployments_under_other_keys_are_found_and_kept() {
     collector.poll_once().await;
     assert_eq!(ids(&collector), ["a", "b"]);
     let odd = machine.report.events().into_iter().find(|event| event.code == Code::MetadataOdd).unwrap();
-    assert!(odd.cause.unwrap().contains("third is a number, wanted a list"));
+    assert!(odd.cause.unwrap().contains("third is a number, not a list"));
     assert_eq!(ids(&machine.collector()), ["a", "b"], "from the cache");
     swift.play(vec![object(&[], &json!({"deployments": [{"id": "no"}]}))]);
     collector.poll_once().await;

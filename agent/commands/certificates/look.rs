@@ -67,7 +67,7 @@ type Finding = (Health, Option<String>);
 const LATE: u64 = 90;
 
 /// The daemon does it, where it may.
-const PUT_RIGHT: &str = "a stack update, or DRIFT=repair, puts it right; `heat-node-agent explain` says what keeps it from that";
+const PUT_RIGHT: &str = "a stack update, or DRIFT=repair, repairs it; `heat-node-agent explain` shows what prevents that";
 
 /// Everything, authorities first.
 pub(super) fn list(look: &Look, desired: &Desired, beside: &KeysBeside, root: &Tree, now: Timestamp) -> Vec<Item> {
@@ -96,7 +96,7 @@ fn of_authority(authority: &Authority, found: &keeper::Item, look: &Look, desire
         let remedy = match health {
             Health::Ok => None,
             Health::NearEnd | Health::Expired => {
-                Some("give the cluster a new authority: docs/certificates.md, \"A new authority\"")
+                Some("rotate the cluster's CA (openstack coe ca rotate, or CA_CERTIFICATE and CA_KEY with CA_ROTATION)")
             }
             Health::Missing | Health::Flawed => Some(PUT_RIGHT),
         };
@@ -122,10 +122,10 @@ fn of_certificate(wish: &Certificate, found: &keeper::Item, look: &Look, desired
     let remedy = match health {
         Health::Ok => None,
         Health::NearEnd | Health::Expired if wish.given.is_some() => {
-            Some("give a newer pair in the template and update the stack")
+            Some("put a newer pair into the template and update the stack")
         }
         Health::NearEnd | Health::Expired if renews => {
-            Some("the daemon renews it at its next look; `heat-node-agent explain` says what keeps it from that")
+            Some("the daemon renews it at its next check; `heat-node-agent explain` shows what prevents that")
         }
         Health::NearEnd => Some("set CERTIFICATE_RENEWAL=renew in the template and update the stack"),
         Health::Expired | Health::Missing | Health::Flawed => Some(PUT_RIGHT),
@@ -153,8 +153,8 @@ fn of_kubelet(path: &str, root: &Tree, now: Timestamp) -> Item {
         (Some(_), _) | (None, None) => (Health::Ok, None),
         (None, Some(finding)) => finding,
     };
-    let remedy = "the kubelet asks for it by itself: `journalctl -u kubelet` here, `kubectl get csr` on a master; BOOTSTRAP_TOKEN must \
-                  be one that the masters know";
+    let remedy = "the kubelet requests it itself: check `journalctl -u kubelet` here and `kubectl get csr` on a master; \
+                  BOOTSTRAP_TOKEN must be set on the masters too";
     Item {
         kind: Kind::Bootstrap,
         name: "kubelet (by itself)".to_owned(),
@@ -231,7 +231,9 @@ fn judged(checked: Result<(), Flaw>, life: Life) -> Finding {
         (Err(flaw @ Flaw::Expired(_)), _) => (Health::Expired, Some(flaw.to_string())),
         (Err(flaw), _) => (Health::Flawed, Some(flaw.to_string())),
         (Ok(()), Life::Fresh) => (Health::Ok, None),
-        (Ok(()), Life::NearEnd | Life::Over) => (Health::NearEnd, Some("two thirds of its life are over".to_owned())),
+        (Ok(()), Life::NearEnd | Life::Over) => {
+            (Health::NearEnd, Some("two thirds of its validity period have passed".to_owned()))
+        }
     }
 }
 
@@ -383,7 +385,13 @@ pub(super) mod tests {
                 "there is no /k/own.pem",
             ),
             ("no key", |place| place.remove("c/server.key"), 0, [Ok, Missing, Ok, Ok], "/c/server.key"),
-            ("cut off", |place| place.put("c/server.crt", "-----BEGIN CERTIFICATE-----\nMA"), 0, [Ok, Flawed, Ok, Ok], "cut off"),
+            (
+                "truncated",
+                |place| place.put("c/server.crt", "-----BEGIN CERTIFICATE-----\nMA"),
+                0,
+                [Ok, Flawed, Ok, Ok],
+                "cut off",
+            ),
             (
                 "another's key",
                 |place| place.put("c/server.key", PrivateKey::generate().unwrap().to_pem()),
@@ -396,7 +404,7 @@ pub(super) mod tests {
                 |place| place.put("c/ca.crt", &SigningAuthority::create("blue-ca", NOW, YEAR).unwrap().certificate.to_pem()),
                 0,
                 [Ok, Flawed, Ok, Ok],
-                "another one of the name CN=blue-ca",
+                "a different CA named CN=blue-ca",
             ),
             ("renamed", |place| place.desired.certificates[0].names.push("new".into()), 0, [Ok, Flawed, Ok, Ok], "not name new"),
             ("no key of service accounts", |place| place.put("c/sa.key", "x"), 0, [Ok, Ok, Ok, Flawed], "/c/sa.key: "),
@@ -432,7 +440,7 @@ pub(super) mod tests {
         assert!(remedy(&place).contains("the daemon renews it"));
         let material = Material::File("/given".into());
         place.desired.certificates[0].given = Some(Pair { certificate: material.clone(), key: material });
-        assert!(remedy(&place).contains("in the template"));
+        assert!(remedy(&place).contains("into the template"));
     }
 
     #[test]
@@ -444,13 +452,7 @@ pub(super) mod tests {
         let names: Vec<_> = items.iter().map(|item| item.name.as_str()).collect();
         assert_eq!(
             names,
-            [
-                "authority kubernetes (1 of 2)",
-                "authority kubernetes (2 of 2)",
-                "server",
-                "kubelet (by itself)",
-                "service accounts"
-            ]
+            ["CA kubernetes (1 of 2)", "CA kubernetes (2 of 2)", "server", "kubelet (by itself)", "service accounts"]
         );
         assert_eq!(place.states(Duration::ZERO), [Health::Ok; 5], "signed by either");
         assert_eq!(items[0].readers, ["kube-apiserver.service", "kubelet.service"]);

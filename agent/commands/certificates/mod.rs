@@ -32,16 +32,16 @@ pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
     crate::daemon::check_instance(&settings.state_dir)?;
     let state = document::open_state(settings)?;
     let generation = Generations::look(&state).ok_or_else(|| {
-        Error::permanent("no node was brought up on this machine yet")
-            .remedy("`heat-node-agent plan` shows what it will get; `heat-node-agent explain` says what it waits for")
+        Error::permanent("no node has been configured on this machine yet")
+            .remedy("`heat-node-agent plan` shows what it will get; `heat-node-agent explain` shows what it is waiting for")
     })?;
     let not_understood = |why: String| {
         Error::permanent(why)
             .context(format!("reading the parameters of generation {}", generation.number))
-            .remedy("update the stack: its next kubernetes-node deployment is read afresh")
+            .remedy("update the stack: its next kubernetes-node deployment is read from scratch")
     };
     let deployment = Deployment::parse(&generation.entry).ok().flatten();
-    let deployment = deployment.ok_or_else(|| not_understood("they are no kubernetes-node deployment".to_owned()))?;
+    let deployment = deployment.ok_or_else(|| not_understood("they are not a kubernetes-node deployment".to_owned()))?;
     let spec = kubernetes::node_of(&deployment, &Leave::everything()).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
         not_understood(all.join("\n  "))

@@ -42,15 +42,15 @@ pub fn run(out: &Path, name: &str, days: u32) -> Result<ExitCode> {
 
 /// A path as the shell means it: `..` too.
 fn directory(out: &Path) -> Result<Tree> {
-    let from = std::env::current_dir().context(|| "looking where we are")?;
+    let from = std::env::current_dir().context(|| "determining the current directory")?;
     Tree::open_or_create(&from.join(out), 0o700)
 }
 
 fn set(name: &str, days: u32, now: Timestamp) -> Result<Vec<Made>> {
     if name.is_empty() || name.chars().count() > NAME_LIMIT || name.chars().any(char::is_control) {
         return Err(Error::refused(format!("--name {name:?} cannot be used"))
-            .rule(format!("1 to {NAME_LIMIT} characters that can be shown"))
-            .remedy("take the cluster's name"));
+            .rule(format!("1 to {NAME_LIMIT} printable characters"))
+            .remedy("use the cluster's name"));
     }
     // A life begins a day before now, for clocks that are behind.
     let life = Duration::from_hours(24 * (u64::from(days) + 1));
@@ -112,11 +112,11 @@ fn refused(tree: &Tree, there: &[&str]) -> Error {
         "name another directory".to_owned()
     } else {
         format!(
-            "name another directory; if a run was cut off here ({PARAMETERS} is not there), nothing uses its files: remove them"
+            "name another directory; if a run was interrupted here ({PARAMETERS} does not exist), its files are unused: remove them"
         )
     };
     Error::refused(format!("{} in {shown} would be overwritten", there.join(", ")))
-        .rule("an authority is made once: what it signed is worth nothing without it")
+        .rule("a CA is created once: what it signed is worthless without it")
         .remedy(remedy)
 }
 
@@ -124,7 +124,7 @@ fn refused(tree: &Tree, there: &[&str]) -> Error {
 fn parameters(made: &[Made], now: Timestamp) -> String {
     let mut text = format!(
         "# Made by heat-node-agent at {}. Whoever has this file can act as anybody in the cluster.\n\
-         # All of it is for masters. Workers get the certificates alone, never a key of an authority.\n\
+         # All of it is for masters. Workers get only the certificates, never a CA's key.\n\
          parameters:\n  CERTIFICATES: given\n",
         now.rfc3339()
     );
@@ -137,15 +137,15 @@ fn parameters(made: &[Made], now: Timestamp) -> String {
 
 fn told(directory: &Path, made: &[Made], days: u32) -> String {
     let shown = |file: &str| PathBuf::from(directory).join(file).display().to_string();
-    let mut text = format!("made, good for {days} days:\n");
+    let mut text = format!("created, valid for {days} days:\n");
     for one in made {
         let guard = if one.mode == 0o600 { "  (secret)" } else { "" };
         text.push_str(&format!("  {}{guard}\n", shown(one.file)));
     }
     text.push_str(&format!(
         "  {}  (secret: all of them, for a Heat environment)\n\
-         Keep the directory in a safe place, and twice: whoever has the keys is the cluster's administrator,\n\
-         and without them no master can be added. docs/certificates.md says which node gets what.\n",
+         Keep the directory safe, and a backup of it: whoever has the keys is the cluster's administrator,\n\
+         and without them no master can be added. Masters need all of it, workers only the certificates.\n",
         shown(PARAMETERS)
     ));
     text
@@ -198,7 +198,7 @@ mod tests {
             tree.remove(Path::new(file)).unwrap();
         }
         let cut = write(&tree, &made, NOW).unwrap_err();
-        assert!(cut.suggested_remedy().unwrap().contains("cut off"), "{cut}");
+        assert!(cut.suggested_remedy().unwrap().contains("was interrupted here"), "{cut}");
         assert_eq!(tree.list(Path::new("")).unwrap(), ["ca.key"], "nothing is written beside it");
     }
 

@@ -36,8 +36,8 @@ impl Page {
         let mut out = summary(&self.items, self.now) + "\n";
         if let Some((turn, next)) = &self.rotation {
             let (done, next) = (turn.step.as_str(), next.as_str());
-            out.push_str(&format!("changing the authority: {done} since {}, next {next},\n", turn.since.rfc3339()));
-            out.push_str("when all nodes are as far: CA_ROTATION, or heat-node-agent certificates rotate\n");
+            out.push_str(&format!("CA rotation: {done} since {}, next {next},\n", turn.since.rfc3339()));
+            out.push_str("once all nodes have reached this step: CA_ROTATION, or heat-node-agent certificates rotate\n");
         }
         for item in &self.items {
             add(item, self.now, &mut out);
@@ -73,13 +73,13 @@ fn add(item: &Item, now: Timestamp, out: &mut String) {
 /// What there is to say in one line.
 fn summary(items: &[Item], now: Timestamp) -> String {
     if items.is_empty() {
-        return "the node's parameters ask for no certificates".to_owned();
+        return "the node's parameters require no certificates".to_owned();
     }
     let sick = items.iter().filter(|item| item.health != Health::Ok).count();
-    let verdict = if sick == 0 { "well".to_owned() } else { format!("{sick} of {} NOT WELL", items.len()) };
+    let verdict = if sick == 0 { "OK".to_owned() } else { format!("{sick} of {} NOT OK", items.len()) };
     let ends = items.iter().filter_map(|item| Some((item.certificate.as_ref()?.not_after, &item.name)));
     match ends.min_by_key(|(end, _)| *end) {
-        Some((end, name)) => format!("{verdict}; the first to end is {}: {}", escaped(name), ends_at(end, now)),
+        Some((end, name)) => format!("{verdict}; first to expire: {}, {}", escaped(name), ends_at(end, now)),
         None => verdict,
     }
 }
@@ -111,7 +111,7 @@ fn details(item: &Item, now: Timestamp) -> Vec<String> {
     }
     if let Some(key) = &item.key {
         lines.push(format!("key {key}"));
-        lines.push("which is the same on every master of the cluster".to_owned());
+        lines.push("the same on every master of the cluster".to_owned());
     }
     if !item.readers.is_empty() {
         lines.push(format!("read by {}", item.readers.join(", ")));
@@ -212,7 +212,7 @@ mod tests {
     fn the_page_says_everything_within_80_columns_and_shows_no_key() {
         let text = page(0).text();
         for part in [
-            "well; the first to end is server: 2029-02-28T12:00:00Z (1095 days left)\n",
+            "OK; first to expire: server, 2029-02-28T12:00:00Z (1095 days left)\n",
             "ok       authority kubernetes: /c/ca.crt\n         CN=blue-ca\n         SHA-256 ",
             "         for blue-0, kubernetes, 192.0.2.7\n         signed by CN=blue-ca\n         from 2026-02-28T12:00:00Z to 2029",
             "         read by kube-apiserver.service, kubelet.service\n",
@@ -225,7 +225,7 @@ mod tests {
         assert!(fits(&text), "{text}");
         let text = page(1100).text();
         for part in
-            ["2 of 4 NOT WELL; ", "(5 days ago)", "EXPIRED  server: /c/server.crt\n", "\n         why:    it expired", "remedy: "]
+            ["2 of 4 NOT OK; ", "(5 days ago)", "EXPIRED  server: /c/server.crt\n", "\n         why:    it expired", "remedy: "]
         {
             assert!(text.contains(part), "{part} in\n{text}");
         }
@@ -235,7 +235,7 @@ mod tests {
         let text = changing.text();
         assert!(text.contains("trust-both since 2026-03-01T12:00:00Z, next switch") && fits(&text), "{text}");
         assert!(!changing.is_well() && page(0).is_well());
-        assert_eq!(Page { items: vec![], ..page(0) }.text(), "the node's parameters ask for no certificates\n");
+        assert_eq!(Page { items: vec![], ..page(0) }.text(), "the node's parameters require no certificates\n");
     }
 
     #[test]

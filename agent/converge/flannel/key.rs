@@ -53,7 +53,7 @@ impl<P: PodNetwork> KeyKeeper<'_, P> {
             let error = match self.network.describe(store, self.flanneld).await {
                 Ok(written) => {
                     if written {
-                        let line = format!("wrote the description of flannel's network to {}", path(store));
+                        let line = format!("wrote flannel's network configuration to {}", path(store));
                         self.tell(Event::new(Code::FlannelKeyWritten, line));
                     }
                     return Ok(written);
@@ -64,7 +64,7 @@ impl<P: PodNetwork> KeyKeeper<'_, P> {
             if error.kind() != Kind::Transient || left.is_zero() {
                 return Err(Failure::from_error(Code::FlannelKeyFailed, FLANNEL_KEY, &error));
             }
-            let line = format!("flannel's network is not described in etcd yet: {error}");
+            let line = format!("flannel's network configuration is not in etcd yet: {error}");
             self.tell(Event::new(Code::FlannelKeyWaiting, line).attempt(attempt).next_try(pause).error(&error));
             self.clock.wait(pause.min(left)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -85,8 +85,9 @@ pub(super) async fn settle(etcd: &Etcd, store: &FlannelStore, flanneld: Option<V
     if store.writes {
         checked(store, flanneld)?;
     }
-    let wanted = parse(&store.description)
-        .ok_or_else(|| Error::permanent("the description is no JSON object").context("reading the parameters' network"))?;
+    let wanted = parse(&store.description).ok_or_else(|| {
+        Error::permanent("the configuration is not a JSON object").context("reading the network from the parameters")
+    })?;
     let Some(version) = flanneld else {
         let mut served = Vec::new();
         for api in [Api::V2, Api::V3] {
@@ -95,7 +96,7 @@ pub(super) async fn settle(etcd: &Etcd, store: &FlannelStore, flanneld: Option<V
             }
         }
         // Whoever waits is content with one of them: the master has an etcd, and perhaps a flanneld, of its own.
-        let mut last = Err(Error::permanent(format!("etcd {} serves neither API, v2 or v3", store.etcd.endpoint)));
+        let mut last = Err(Error::permanent(format!("etcd {} serves neither the v2 nor the v3 API", store.etcd.endpoint)));
         let mut wrote = false;
         for api in served {
             last = settle_by(etcd, store, api, &wanted).await;
@@ -132,9 +133,9 @@ pub(super) async fn refuse(etcd: &Etcd, store: &FlannelStore, flanneld: Option<V
 /// Whether the flanneld that is installed takes the description.
 fn checked(store: &FlannelStore, flanneld: Option<Version>) -> Result<()> {
     check(&store.description, flanneld).map_err(|wrong| {
-        Error::refused(format!("{} of the description of flannel's network {}", wrong.field, wrong.problem))
+        Error::refused(format!("{} flannel's network configuration {}", wrong.field, wrong.problem))
             .rule(wrong.rule)
-            .remedy("correct the parameters of flannel's network (FLANNEL_*) and update the stack")
+            .remedy("correct flannel's network parameters (FLANNEL_*) and update the stack")
     })
 }
 
@@ -148,20 +149,20 @@ async fn settle_by(etcd: &Etcd, store: &FlannelStore, api: Api, wanted: &Map<Str
         }
         if !store.writes {
             let cause =
-                format!("{key} is {}, and this node's parameters say {}", quoted(&entry.value), quoted(&store.description));
+                format!("{key} is {}, but this node's parameters say {}", quoted(&entry.value), quoted(&store.description));
             return Err(Error::transient(cause)
-                .rule("every node of a cluster has the same network of pods and the same backend")
-                .remedy("give all nodes of the cluster the same FLANNEL_* parameters; the masters are updated first"));
+                .rule("every node of a cluster has the same pod network and the same backend")
+                .remedy("set the same FLANNEL_* parameters on all nodes of the cluster; update the masters first"));
         }
         keep_leases(etcd, store, api, there.as_ref(), wanted).await?;
     } else if !store.writes {
         return Err(Error::transient(format!("etcd has no {key}, which the first master writes"))
-            .remedy("see `heat-node-agent explain` on a master, and whether this node asks the right etcd (ETCD_SERVER_IP)"));
+            .remedy("check `heat-node-agent explain` on a master, and that this node uses the right etcd (ETCD_SERVER_IP)"));
     }
     if etcd.put(api, &key, store.description.trim(), found.as_ref()).await? {
         Ok(true)
     } else {
-        Err(Error::transient(format!("another master wrote {key} at the same moment")).remedy("it is looked at again"))
+        Err(Error::transient(format!("another master wrote {key} at the same time")).remedy("the agent checks again"))
     }
 }
 
@@ -180,7 +181,7 @@ async fn keep_leases(
     if leases.is_empty() {
         return Ok(());
     }
-    let old = there.map_or_else(|| "what is no JSON object".to_owned(), words);
+    let old = there.map_or_else(|| "something that is not a JSON object".to_owned(), words);
     let prefix = directory(store);
     let remove = match api {
         Api::V2 => format!("etcdctl rm --recursive {prefix}"),
@@ -189,13 +190,13 @@ async fn keep_leases(
     let more = leases.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     Err(Error::refused(format!(
-        "the network of pods cannot change from {old} to {} while nodes have subnets of it: {}{more}",
+        "the pod network cannot change from {old} to {} while nodes have subnets in it: {}{more}",
         words(wanted),
         leases.iter().take(NAMED).map(lease).collect::<Vec<_>>().join(", ")
     ))
-    .rule("nodes keep the subnets that they have leased, and flanneld takes none of another range (seed-systems.md 8a)")
+    .rule("nodes keep the subnets that they have leased, and flanneld accepts none from another range")
     .remedy(format!(
-        "give the old range back in the parameters; or drain the cluster, stop flanneld and the container runtime on every node, \
+        "restore the old range in the parameters; or drain the cluster, stop flanneld and the container runtime on every node, \
          remove the leases ({remove}), and update the stack"
     )))
 }

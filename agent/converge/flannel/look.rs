@@ -51,9 +51,9 @@ pub fn look(root: &Tree, pods: &PodRoutes, leases: &[Peer]) -> Result<Sight> {
     if let (Peers::Leases(store), Some(subnet)) = (&pods.peers, subnet)
         && peers.iter().all(|peer| peer.subnet != subnet)
     {
-        let cause = format!("no lease of host-gw below {}/subnets is for this node's subnet {subnet}", store.prefix);
+        let cause = format!("no host-gw lease under {}/subnets is for this node's subnet {subnet}", store.prefix);
         return Err(
-            Error::transient(cause).remedy("journalctl -u flanneld says which backend it took, and whether it renews its lease")
+            Error::transient(cause).remedy("check `journalctl -u flanneld` for the backend in use and for lease renewals")
         );
     }
     let wrong = compare(&asked, &routes);
@@ -107,7 +107,7 @@ fn subnet(root: &Tree) -> Result<Subnet> {
             return subnet_env::parse(&String::from_utf8_lossy(&bytes)).context(|| format!("reading {path}"));
         }
     }
-    Err(Error::transient(format!("flanneld has written no subnet yet (neither {})", SUBNET_FILES.join(" nor "))))
+    Err(Error::transient(format!("flanneld has not written a subnet yet (neither {})", SUBNET_FILES.join(" nor "))))
 }
 
 /// Whether flannel's subnet is of the network, and the bridge has its address.
@@ -118,7 +118,7 @@ pub fn check_subnet(root: &Tree, network: Ipv4Net, bridge: Option<&str>) -> Resu
     let Subnet { network: said, address, .. } = subnet(root)?;
     if said.is_some_and(|said| said.trunc() != network.trunc()) || !network.contains(&address) {
         let of = said.map(|said| format!(" of {said}")).unwrap_or_default();
-        return Err(Error::transient(format!("flanneld has the subnet {address}{of}, and the network of pods is {network}")));
+        return Err(Error::transient(format!("flanneld has the subnet {address}{of}, but the pod network is {network}")));
     }
     let Some(bridge) = bridge else { return Ok(()) };
     let routes = parse(&read(root, ROUTES)?);
@@ -126,7 +126,7 @@ pub fn check_subnet(root: &Tree, network: Ipv4Net, bridge: Option<&str>) -> Resu
     if segment(&routes, address.addr()).is_some_and(of_bridge) && locals(&read(root, ADDRESSES)?).contains(&address.addr()) {
         return Ok(());
     }
-    Err(Error::transient(format!("{bridge} has not the address {address} that flannel gave this node")))
+    Err(Error::transient(format!("{bridge} does not have the address {address} that flannel gave this node")))
 }
 
 fn read(root: &Tree, path: &str) -> Result<String> {

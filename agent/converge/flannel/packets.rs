@@ -96,8 +96,8 @@ pub fn named(peers: &[Peer]) -> String {
 #[must_use]
 pub fn lost(network: Ipv4Net, peers: &[Peer]) -> String {
     format!(
-        "the routes are right, but packets of pods do not arrive: the nodes answer this node, and nothing of what comes from its bridge ({}). \
-         allowed_address_pairs of the Neutron ports must hold {network}, and the security groups let it in",
+        "the routes are correct, but pod traffic does not arrive: the nodes answer this node, but nothing from its bridge ({}) reaches them. \
+         allowed_address_pairs of the Neutron ports must contain {network}, and the security groups must allow it",
         named(peers)
     )
 }
@@ -119,7 +119,7 @@ mod tests {
             ("the peer is down", vec![[Silence, Silence, Silence]], Verdict::Well),
             ("the peer does not forward yet", vec![[Silence, Silence, Arrived]], Verdict::Well),
             ("the kernel's search for the peer ended", vec![[TurnedBack, TurnedBack, TurnedBack]], Verdict::Well),
-            ("this node's bridge is not there", vec![[TurnedBack, NotAsked, NotAsked]], Verdict::Well),
+            ("this node's bridge does not exist", vec![[TurnedBack, NotAsked, NotAsked]], Verdict::Well),
             ("port security", vec![[TurnedBack, Silence, Silence]], lost(&[0])),
             ("port security, one down", vec![[Silence; 3], [TurnedBack, Silence, Silence]], lost(&[1])),
             ("a peer that is odd", vec![[TurnedBack, Silence, Silence], [TurnedBack, TurnedBack, Arrived]], silent(&[0])),
@@ -144,7 +144,7 @@ mod tests {
             "10.100.1.0/24 of node 192.0.2.1, ",
             " and 2 more)",
             "allowed_address_pairs",
-            "hold 10.100.0.0/16",
+            "contain 10.100.0.0/16",
             "security groups",
         ] {
             assert!(text.contains(part), "{part} in {text}");

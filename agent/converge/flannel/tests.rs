@@ -211,8 +211,8 @@ async fn another_range_is_refused_while_nodes_have_leases_of_the_old_one() {
         assert_eq!(error.kind(), Kind::Refused);
         assert_eq!(
             error.to_string(),
-            "the network of pods cannot change from 10.32.0.0/12 in subnets of /24 to 10.100.0.0/16 in subnets of /24 while nodes have \
-             subnets of it: 10.32.1.0/24 of node 192.0.2.11, 10.32.2.0/24 of node 192.0.2.12, 10.32.3.0/24 of node 192.0.2.13 and 1 more"
+            "the pod network cannot change from 10.32.0.0/12 in subnets of /24 to 10.100.0.0/16 in subnets of /24 while nodes have \
+             subnets in it: 10.32.1.0/24 of node 192.0.2.11, 10.32.2.0/24 of node 192.0.2.12, 10.32.3.0/24 of node 192.0.2.13 and 1 more"
         );
         assert!(error.suggested_remedy().unwrap().contains(remedy), "{:?}", error.suggested_remedy());
         assert!(!asked.iter().any(|one| one.starts_with("PUT") || one.contains("/txn")), "{asked:?}");
@@ -275,7 +275,7 @@ async fn others_wait_until_it_is_there_and_means_the_same() {
         (
             vec![v2_key(r#"{"Network":"10.100.0.0/16"}"#)],
             V2,
-            Some("config is {\"Network\":\"10.100.0.0/16\"}, and this node's parameters say {"),
+            Some("config is {\"Network\":\"10.100.0.0/16\"}, but this node's parameters say {"),
         ),
         (vec![v2_key(&WANTED.replace("10.100", "10.32"))], V2, Some("10.32.0.0/16")),
         // The one that waits does not know which API its master's flanneld reads.
@@ -298,16 +298,16 @@ async fn others_wait_until_it_is_there_and_means_the_same() {
 #[tokio::test]
 async fn an_etcd_without_the_api_that_flanneld_reads_is_told_by_name() {
     for (flanneld, script, words, remedy) in [
-        (V2, vec![status("404 Not Found", "404 page not found\n")], "does not serve its API v2", "--enable-v2"),
-        (V3, vec![server("2.3.8")], "does not serve its API v3", "3.0"),
-        (V2, vec![status("401 Unauthorized", r#"{"message":"Insufficient credentials"}"#)], "answers 401", "grant-permission"),
+        (V2, vec![status("404 Not Found", "404 page not found\n")], "does not serve the v2 API", "--enable-v2"),
+        (V3, vec![server("2.3.8")], "does not serve the v3 API", "3.0"),
+        (V2, vec![status("401 Unauthorized", r#"{"message":"Insufficient credentials"}"#)], "answered 401", "grant-permission"),
     ] {
         let error = play(script, true, flanneld).await.0.unwrap_err();
         assert_eq!(error.kind(), Kind::Permanent, "{error}");
         assert!(error.to_string().contains(words) && error.suggested_remedy().unwrap().contains(remedy), "{error:?}");
     }
     let error = play(vec![status("500 Internal Server Error", "etcdserver: no leader")], true, V2).await.0.unwrap_err();
-    assert_eq!((error.kind(), error.cause()), (Kind::Transient, "it answers 500: etcdserver: no leader"));
+    assert_eq!((error.kind(), error.cause()), (Kind::Transient, "it answered 500: etcdserver: no leader"));
 }
 
 #[tokio::test]
@@ -368,16 +368,16 @@ fn the_subnet_is_flannels_and_the_bridge_has_it() {
     let cause = |network: &str, bridge| check_subnet(&root, network.parse().unwrap(), bridge).unwrap_err().to_string();
     assert_eq!(
         cause("10.32.0.0/12", None),
-        "flanneld has the subnet 10.100.1.1/24 of 10.100.0.0/16, and the network of pods is 10.32.0.0/12"
+        "flanneld has the subnet 10.100.1.1/24 of 10.100.0.0/16, but the pod network is 10.32.0.0/12"
     );
-    assert_eq!(cause("10.100.0.0/16", Some("cni0")), "cni0 has not the address 10.100.1.1/24 that flannel gave this node");
+    assert_eq!(cause("10.100.0.0/16", Some("cni0")), "cni0 does not have the address 10.100.1.1/24 that flannel gave this node");
     // Its network is right, its address is another's.
     write(&root, "/proc/net/fib_trie", "Local:\n  |-- 10.100.1.2\n    /32 host LOCAL\n");
-    assert!(cause("10.100.0.0/16", Some("docker0")).starts_with("docker0 has not"));
+    assert!(cause("10.100.0.0/16", Some("docker0")).starts_with("docker0 does not have"));
     root.remove(Path::new("/run/flannel/subnet.env")).unwrap();
     assert_eq!(
         cause("10.100.0.0/16", None),
-        "flanneld has written no subnet yet (neither /run/flannel/subnet.env nor /run/flanneld/subnet.env)"
+        "flanneld has not written a subnet yet (neither /run/flannel/subnet.env nor /run/flanneld/subnet.env)"
     );
     write(&root, "/run/flanneld/subnet.env", "FLANNEL_SUBNET=10.100.1.1/24\nFLANNEL_MTU=1450\n");
     assert_eq!(check_subnet(&root, network, None), Ok(()));
@@ -399,7 +399,7 @@ fn those_are_asked_for_packets_whose_routes_are_right() {
     assert_eq!(asked, [(right, "10.100.1.1".to_owned(), "192.0.2.11".to_owned())]);
     let cause = look(&root, &of_flannel, &[right]).unwrap_err().to_string();
     assert!(
-        cause.contains("no lease of host-gw below /coreos.com/network/subnets is for this node's subnet 10.100.1.0/24"),
+        cause.contains("no host-gw lease under /coreos.com/network/subnets is for this node's subnet 10.100.1.0/24"),
         "{cause}"
     );
     // Static routes: the own subnet is the bridge's, the own address the one on the segment of the others.

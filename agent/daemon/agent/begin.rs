@@ -147,7 +147,7 @@ impl Agent {
                         continue;
                     }
                     let error = Error::refused("more than one kubernetes-node deployment for this server")
-                        .rule("one kubernetes-node deployment a server (design.md 5)")
+                        .rule("a server has at most one kubernetes-node deployment")
                         .remedy("keep one of them in the template");
                     self.refuse(&deployment, Code::NodeTwice, &error)?;
                 }
@@ -168,7 +168,7 @@ impl Agent {
         self.bring_up = None;
         self.bring_up_id = None;
         let Some(record) = self.journal.get(&id).cloned() else { return Ok(()) };
-        self.let_go(&record, "superseded while it was put in place")
+        self.let_go(&record, "superseded while it was being applied")
     }
 
     /// Whether what the metadata says of a deployment was said after the last step that was taken with it; if not, Heat is asked
@@ -220,7 +220,7 @@ impl Agent {
         let unit = Programs::unit(&key);
         self.programs.prepare(&key, &job)?;
         let event = if state == Some(State::Running) {
-            Event::new(Code::DeploymentReattached, format!("deployment {} is taken up again", deployment.name))
+            Event::new(Code::DeploymentReattached, format!("deployment {} is resumed", deployment.name))
         } else {
             self.journal.start(&deployment.id, &deployment.to_hook_json())?;
             Event::new(Code::DeploymentStarted, format!("deployment {} ({}) starts", deployment.name, deployment.group))
@@ -296,7 +296,7 @@ impl Agent {
         let generation = self.generations.begin(&plan.digest, &deployment.id, entry.clone())?;
         self.journal.start(&deployment.id, &entry)?;
         self.report.emit(
-            Event::new(Code::NodePlanned, format!("generation {generation} of the node is put in place"))
+            Event::new(Code::NodePlanned, format!("applying generation {generation} of the node"))
                 .phase(Phase::Plan)
                 .generation(generation)
                 .deployment(&deployment.id, &deployment.name),
@@ -374,7 +374,7 @@ impl Agent {
             return;
         }
         let line = match &malformed.id {
-            Some(id) => format!("an entry with the id of deployment {id} is malformed and left out"),
+            Some(id) => format!("an entry with the id of deployment {id} is malformed and ignored"),
             None => format!("a deployment {} is malformed", malformed.name),
         };
         self.report.emit(Event::new(Code::DeploymentMalformed, line).error(&mistakes(malformed)));
@@ -400,6 +400,6 @@ impl Agent {
 
 fn mistakes(malformed: &Malformed) -> Error {
     Error::permanent(malformed.mistakes.join("; "))
-        .rule("a deployment is an object with id, group, inputs, outputs, options (heat-protocol.md 3.2)")
+        .rule("a deployment must be an object with id, group, inputs, outputs, options")
         .remedy("correct the template")
 }

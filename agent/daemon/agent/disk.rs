@@ -43,12 +43,12 @@ impl Agent {
             self.bound_jobs()
         });
         if let Err(error) = measured {
-            self.trouble("measuring what the deployments left", &error);
+            self.trouble("measuring the deployments' output", &error);
         }
         for place in &self.disk.set_aside {
-            let line = format!("{} holds {} that nothing uses", place.path, place.size());
+            let line = format!("{} contains {} that nothing uses", place.path, place.size());
             let event = Event::new(Code::DataSetAside, line).step(place.path.clone());
-            self.report.emit(event.phase(Phase::Settings).remedy(format!("when nobody needs it any more: {}", place.remove)));
+            self.report.emit(event.phase(Phase::Settings).remedy(format!("once nobody needs it: {}", place.remove)));
         }
     }
 

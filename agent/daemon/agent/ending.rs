@@ -75,7 +75,7 @@ impl Agent {
         };
         let left = self.journal.running_jobs().find(|record| record.ending.is_some() || unlisted(record));
         let Some(record) = left.cloned() else { return };
-        let message = format!("deployment {}, which outlived the agent, is watched again", record.name);
+        let message = format!("deployment {}, which outlived the agent, is monitored again", record.name);
         self.report.emit(job_event(Code::DeploymentReattached, &record, message));
         let (programs, id, key) = (Rc::clone(&self.programs), record.id.clone(), record.job());
         self.hook_id = Some(record.id);
@@ -90,7 +90,7 @@ impl Agent {
         let Some(record) = self.running().filter(|record| record.ending.is_none()).cloned() else { return Ok(()) };
         let Some(why) = self.judge(&record) else {
             if self.leaving.grace.take().is_some() {
-                let message = format!("deployment {} is asked for again and goes on", record.name);
+                let message = format!("deployment {} is listed again and continues", record.name);
                 self.report.emit(job_event(Code::DeploymentReattached, &record, message));
             }
             return Ok(());
@@ -100,7 +100,7 @@ impl Agent {
             self.leaving.grace = Some(Grace { id: record.id.clone(), since: self.clock.start(), over: None });
             let message = format!("deployment {} still runs: {why}", record.name);
             let remedy =
-                format!("heat-node-agent stop {} ends it now; heat-node-agent logs {} shows what it said", record.id, record.id);
+                format!("heat-node-agent stop {} stops it now; heat-node-agent logs {} shows its output", record.id, record.id);
             self.report.emit(job_event(Code::DeploymentReplaced, &record, message).cause(why).remedy(remedy).next_try(limit));
             return Ok(());
         };
@@ -149,13 +149,13 @@ impl Agent {
     /// What there is to say of the end of a running script or hook before it is there.
     pub(in crate::daemon) fn outlook(&self, record: &Record) -> Option<String> {
         match &record.ending {
-            Some(Ending::Stopped) => return Some("it is being stopped by order of the operator".to_owned()),
-            Some(Ending::Replaced(why)) => return Some(format!("it is being ended: {why}")),
+            Some(Ending::Stopped) => return Some("it is being stopped at the operator's request".to_owned()),
+            Some(Ending::Replaced(why)) => return Some(format!("it is being stopped: {why}")),
             None => {}
         }
         let judged = self.leaving.judged.as_ref().filter(|judged| judged.id == record.id)?;
         let grace = duration(self.settings.deploy.replaced_grace);
-        judged.gone.as_ref().map(|why| format!("{why}; it is ended {grace} after that was heard, if Heat then says the same"))
+        judged.gone.as_ref().map(|why| format!("{why}; it is stopped {grace} after that was learnt, if Heat then confirms it"))
     }
 
     /// Takes in that one was ended, or had ended by itself before that: `ran`.
@@ -171,11 +171,11 @@ impl Agent {
                 self.end(&record.id, outcome)
             }
             (Ending::Replaced(why), ran) => {
-                let message = format!("deployment {} was ended after {}", record.name, ran_for(record, self.clock.now()));
+                let message = format!("deployment {} was stopped after {}", record.name, ran_for(record, self.clock.now()));
                 self.report.emit(job_event(Code::DeploymentEnded, record, message).cause(why.clone()));
                 let outcome =
-                    ran.map_or_else(|| Outcome::refused(format!("ended: {why}")), |ran| Outcome::of(&record.group, ran));
-                self.journal.end_unheard(&record.id, outcome, format!("ended: {why}; Heat does not wait for it any more"))
+                    ran.map_or_else(|| Outcome::refused(format!("stopped: {why}")), |ran| Outcome::of(&record.group, ran));
+                self.journal.end_unheard(&record.id, outcome, format!("stopped: {why}; Heat no longer waits for it"))
             }
         }
     }
@@ -194,7 +194,7 @@ fn ran_for(record: &Record, now: Timestamp) -> String {
 /// What is said of one that the operator stopped, and what Heat hears.
 pub(crate) fn stopped(record: &Record, now: Timestamp) -> (Event, Outcome) {
     let error = Error::permanent(format!("stopped by the operator after {}", ran_for(record, now)))
-        .remedy(format!("heat-node-agent logs {} on the node shows how far it came; update the stack to run it anew", record.id));
+        .remedy(format!("heat-node-agent logs {} on the node shows how far it got; update the stack to run it again", record.id));
     let event = job_event(Code::DeploymentStopped, record, format!("deployment {} was stopped", record.name)).error(&error);
     (event, Outcome::refused(node::sentence(Code::DeploymentStopped, &error)))
 }

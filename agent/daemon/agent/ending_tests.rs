@@ -100,7 +100,7 @@ async fn a_hung_script_that_heat_replaced_is_ended_once_heat_says_so_after_the_g
     }
     let ending = |agent: &Agent| agent.journal.get("1").unwrap().ending.clone();
     assert_eq!((says(&report, Code::DeploymentReplaced), ending(&agent)), (1, None), "not on one answer alone");
-    assert!(agent.outlook(agent.running().unwrap()).unwrap().starts_with("Heat replaced it by 2; it is ended"));
+    assert!(agent.outlook(agent.running().unwrap()).unwrap().starts_with("Heat replaced it by 2; it is stopped"));
     agent.collector.poll_once().await;
     agent.decide().unwrap();
     assert_eq!(ending(&agent), Some(Ending::Replaced("Heat replaced it by 2".to_owned())));

@@ -62,7 +62,7 @@ async fn a_result_is_not_sent_on_an_answer_that_is_older_than_it() {
     // One look more before the result of each, and no word of the old one.
     assert_eq!(asked(&fake), ["GET /metadata", "GET /metadata", "GET /metadata", "POST /signal/r2"]);
     let notes: Vec<_> = records.iter().map(|record| (record.state, record.note.as_deref())).collect();
-    assert_eq!(notes, [(State::Signalled, Some("superseded before Heat could be told")), (State::Signalled, None)]);
+    assert_eq!(notes, [(State::Signalled, Some("superseded before it was reported to Heat")), (State::Signalled, None)]);
 }
 
 #[tokio::test]

@@ -144,7 +144,9 @@ pub(super) struct Agent {
 /// Where the status file goes; the agent works without it too.
 fn open_run_dir(settings: &Settings, report: &Report) -> Option<Tree> {
     let opened = Tree::open_or_create(&settings.run_dir, 0o755);
-    opened.inspect_err(|error| report.emit(Event::new(Code::StateWriteFailed, "there will be no status file").error(error))).ok()
+    opened
+        .inspect_err(|error| report.emit(Event::new(Code::StateWriteFailed, "no status file will be written").error(error)))
+        .ok()
 }
 
 impl Agent {
@@ -308,8 +310,8 @@ impl Agent {
             return Ok(exit::OK);
         }
         let why = self.page.as_ref().map(|page| headline(&tree(page, true))).unwrap_or_default();
-        let remedy = "see `heat-node-agent status`; what it did is in the journal: journalctl -t heat-node-agent";
-        print_error(&Error::permanent(why).context("not all went well").remedy(remedy));
+        let remedy = "see `heat-node-agent status`; its actions are in the journal: journalctl -t heat-node-agent";
+        print_error(&Error::permanent(why).context("something failed").remedy(remedy));
         Ok(exit::FAILED)
     }
 
@@ -331,7 +333,7 @@ impl Agent {
             // Before anything is begun: an order that was cut off must not meet what it was to change in another shape.
             self.serve_orders();
             if let Err(error) = self.decide() {
-                self.trouble("going on with the deployments", &error);
+                self.trouble("processing the deployments", &error);
             }
             if self.trouble.is_none() {
                 self.troubled = None;
@@ -500,11 +502,11 @@ impl std::fmt::Debug for Agent {
 /// What is allowed, or asked for and not done, is said at each start.
 fn warn_of_settings(settings: &Settings, report: &Report) {
     if settings.tls.allow_insecure {
-        let line = "[tls] allow_insecure lets parameters turn the verification of certificates off";
+        let line = "[tls] allow_insecure lets parameters turn off the verification of certificates";
         report.emit(Event::new(Code::InsecureTls, line).step("tls"));
     }
     if settings.node_source == NodeSource::HeatParams {
-        let line = "[node] source = \"heat-params\" is not in this version: only deployments of the group kubernetes-node drive the node";
+        let line = "[node] source = \"heat-params\" is not supported by this version: only deployments of the group kubernetes-node configure the node";
         report.emit(Event::new(Code::SettingsUnknownKey, line).step("node.source"));
     }
 }

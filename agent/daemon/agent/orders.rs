@@ -56,7 +56,7 @@ impl Agent {
             self.publish();
         }
         if let Err(error) = ended.and_then(|()| tell(&self.state, &served)) {
-            self.trouble("carrying out an order", &error);
+            self.trouble("carrying out a request", &error);
         }
     }
 }

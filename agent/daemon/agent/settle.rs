@@ -44,7 +44,7 @@ impl Agent {
             return;
         }
         if let Err(error) = self.take_back() {
-            self.trouble("taking deployments up again", &error);
+            self.trouble("resuming deployments", &error);
         }
         let listed = ids(self.collector.snapshot());
         self.let_go_of_unlisted(&listed);
@@ -81,7 +81,7 @@ impl Agent {
         for record in back {
             self.journal.take_back(&record.id)?;
             let state = record.let_go.map(State::as_str).unwrap_or_default();
-            let line = format!("deployment {} is in the metadata again and goes on from where it was: {state}", record.name);
+            let line = format!("deployment {} is in the metadata again and resumes where it was: {state}", record.name);
             let event = Event::new(Code::DeploymentBack, line).phase(Phase::Deploy);
             self.report.emit(event.deployment(&record.id, &record.name));
         }
@@ -103,8 +103,8 @@ impl Agent {
         };
         let orphans: Vec<Record> = self.journal.all().into_iter().filter(orphaned).cloned().collect();
         for record in orphans {
-            if let Err(error) = self.let_go(&record, "gone from the metadata before it ended") {
-                self.trouble("letting go of a deployment", &error);
+            if let Err(error) = self.let_go(&record, "removed from the metadata before it ended") {
+                self.trouble("withdrawing a deployment", &error);
             }
         }
     }
@@ -113,7 +113,7 @@ impl Agent {
     /// where it was, because it never runs twice; a node that was cut off before it had a result, from the beginning.
     pub(super) fn let_go(&mut self, record: &Record, why: &str) -> Result<()> {
         let from = if self.leave_generation(&record.id, why)? { State::Seen } else { record.state };
-        let line = format!("deployment {} is let go: {why}", record.name);
+        let line = format!("deployment {} is withdrawn: {why}", record.name);
         let event = Event::new(Code::DeploymentLetGo, line).phase(Phase::Deploy).deployment(&record.id, &record.name);
         self.report.emit(event.cause(why));
         self.journal.let_go(&record.id, from, why)
@@ -159,7 +159,7 @@ impl Agent {
 
     fn interrupted(&mut self, record: &Record) -> Result<()> {
         let error = Error::permanent("interrupted: its unit ended without a result, and a script is never run twice")
-            .remedy("see how far it came, then update the stack to run it anew");
+            .remedy("check how far it got, then update the stack to run it again");
         let message = format!("deployment {} was interrupted", record.name);
         self.report.emit(job_event(Code::DeploymentInterrupted, record, message).error(&error));
         self.end(&record.id, Outcome::refused(node::sentence(Code::DeploymentInterrupted, &error)))
@@ -244,7 +244,7 @@ impl Agent {
             return self.outbox.put(entry);
         }
         let SignalTarget::Unsupported { name } = &record.target else {
-            return self.journal.signalled(&record.id, Some("no signal wanted".to_owned()));
+            return self.journal.signalled(&record.id, Some("no signal requested".to_owned()));
         };
         let error = Error::permanent(format!("{name} cannot be sent"))
             .remedy("set signal_transport: CFN_SIGNAL, HEAT_SIGNAL or TEMP_URL_SIGNAL on the deployment");
@@ -291,7 +291,7 @@ impl Agent {
 
     pub(super) fn sent(&mut self, (fates, kept): Sent) {
         if let Err(error) = kept {
-            self.trouble("keeping the outbox", &error);
+            self.trouble("maintaining the outbox", &error);
         }
         // What depends on a deployment that Heat heard of comes into the metadata next.
         if fates.iter().any(|(_, fate)| *fate == Fate::Delivered) {
@@ -316,13 +316,13 @@ impl Agent {
         match (fate, result) {
             (Fate::Delivered, true) => self.journal.signalled(id, None),
             (Fate::Undeliverable(cause), true) => self.journal.undelivered(id, format!("Heat refused the signal: {cause}")),
-            (Fate::Superseded, true) => self.journal.let_go(id, State::Finished, "superseded before Heat could be told"),
-            (Fate::Expired, true) => self.journal.undelivered(id, "Heat could not be told for 7 days".to_owned()),
+            (Fate::Superseded, true) => self.journal.let_go(id, State::Finished, "superseded before it was reported to Heat"),
+            (Fate::Expired, true) => self.journal.undelivered(id, "it could not be reported to Heat for 7 days".to_owned()),
             // Heat may wait for it no more, e.g. at an update: that does not make a failure of the deployment.
             (Fate::Undeliverable(cause), false) => {
                 self.journal.note(id, format!("Heat refused the signal to the wait condition: {cause}"))
             }
-            (Fate::Expired, false) => self.journal.note(id, "the wait condition could not be told for 7 days".to_owned()),
+            (Fate::Expired, false) => self.journal.note(id, "the wait condition could not be signalled for 7 days".to_owned()),
             (Fate::Delivered | Fate::Superseded, false) => Ok(()),
         }
     }

@@ -90,7 +90,7 @@ async fn every_transport_gets_its_result_or_is_told_once_as_impossible() {
         let note = match record.name.as_str() {
             "half" => Some("HEAT_SIGNAL without deploy_password, deploy_project_id cannot be sent"),
             "zaqar" => Some("ZAQAR_SIGNAL cannot be sent"),
-            "none" => Some("no signal wanted"),
+            "none" => Some("no signal requested"),
             _ => None,
         };
         assert_eq!((record.state, record.note.as_deref()), (State::Signalled, note), "{}", record.name);

@@ -46,7 +46,7 @@ pub(super) fn gone(snapshot: &Snapshot, record: &Record) -> Option<String> {
     match newest.filter(is_newer) {
         Some(newer) => Some(format!("Heat replaced it by {newer}")),
         None if is_listed => None,
-        None => Some("it is gone from the metadata".to_owned()),
+        None => Some("it was removed from the metadata".to_owned()),
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
         let record = journal.get("a").unwrap();
         for (source, entries, expected) in [
             (Some("cfn"), Some(&[("a", "1")][..]), None),
-            (Some("cfn"), Some(&[]), Some("it is gone from the metadata")),
+            (Some("cfn"), Some(&[]), Some("it was removed from the metadata")),
             (Some("cfn"), Some(&[("b", "2")]), Some("Heat replaced it by b")),
             (Some("cfn"), Some(&[("b", "0")]), Some("Heat replaced it by b")),
             (Some("cfn"), Some(&[("b", "2"), ("a", "1")]), Some("Heat replaced it by b")),

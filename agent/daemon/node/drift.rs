@@ -257,7 +257,7 @@ pub(in crate::daemon) fn causes(plan: &Plan, observed: &Observed) -> Vec<Cause> 
     }
     for unit in &plan.start {
         if let Some(state) = state(unit).filter(|state| state.is_settling()) {
-            all.push(Cause::of_systemd(unit, format!("{unit} does not get up: {}", state.describe())));
+            all.push(Cause::of_systemd(unit, format!("{unit} fails to start: {}", state.describe())));
             continue;
         }
         // Nobody but who masked it makes it run.
@@ -272,7 +272,7 @@ pub(in crate::daemon) fn causes(plan: &Plan, observed: &Observed) -> Vec<Cause> 
         }
     }
     // Who reads a file that differs, and who was not restarted when it was put back.
-    let restart = plan.restart.iter().map(|unit| (unit, format!("{unit} has not read its files")));
+    let restart = plan.restart.iter().map(|unit| (unit, format!("{unit} has not reloaded its files")));
     let helpers = plan.helpers.iter().map(|unit| (unit, format!("{unit} has not applied its files")));
     for (unit, text) in restart.chain(helpers) {
         if observed.pending.contains(unit) {
@@ -422,7 +422,7 @@ mod tests {
     #[test]
     fn what_a_failed_update_left_is_told_once_and_what_changes_later_is_drift() {
         let down = |state: &str| Cause::new(Kind::State, "kubelet.service", state, "kubelet.service is not running".to_owned());
-        let unread = Cause::new(Kind::Effect, "kubelet.service", "", "kubelet.service has not read its files".to_owned());
+        let unread = Cause::new(Kind::Effect, "kubelet.service", "", "kubelet.service has not reloaded its files".to_owned());
         let (written, changed) = (file("/etc/x", "a"), file("/etc/x", "b"));
         let mut record = Record::default();
         let mut look = |generation, causes: &[&Cause], is_whole| {
@@ -542,7 +542,7 @@ mod tests {
                 ("/etc/d is gone", false),
                 ("disabled.service is not enabled", false),
                 ("stopped.service is not running", false),
-                ("dying.service does not get up: activating ()", true),
+                ("dying.service fails to start: activating ()", true),
                 ("masked.service is masked (systemctl unmask masked.service)", true),
             ],
             "who reads a file that differs is no cause of its own"

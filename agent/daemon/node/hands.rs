@@ -92,7 +92,7 @@ fn done(what: &str, outcome: &JobOutcome) -> Result<()> {
     let said = format!("systemd says {}", outcome.result);
     // A job that somebody else's replaced says nothing of the unit; one that failed fails again.
     let error = if outcome.result == "canceled" { Error::transient(said) } else { Error::permanent(said) };
-    Err(error.context(what).remedy(format!("journalctl -u {what} says why")))
+    Err(error.context(what).remedy(format!("check `journalctl -u {what}`")))
 }
 
 impl volumes::Hands for Hands {

@@ -280,7 +280,7 @@ impl Node {
         let (outcome, timings, status, reason) = match result {
             Ok(converged) => {
                 let code = if converged.changed { Code::NodeConverged } else { Code::NodeUnchanged };
-                let line = format!("node {name} is as generation {generation} asks");
+                let line = format!("node {name} is ready (generation {generation})");
                 self.report.emit(event(code, line, generation, &deployment).phase(Phase::Steady).duration(watch.elapsed()));
                 let mut timings = converged.timings;
                 timings.push(("total".to_owned(), watch.millis()));
@@ -428,7 +428,7 @@ impl Node {
         let is_left = is_sick || found.iter().any(Cause::is_foreign);
         let mut texts: Vec<String> = found.into_iter().map(|cause| cause.text).collect();
         if due.is_now() && !repairs.is_empty() && !spec.repair {
-            texts.push("no certificate is renewed as long as this is so".to_owned());
+            texts.push("no certificate is renewed until this is fixed".to_owned());
         }
         let mut is_too_small = false;
         for volume in mounted {
@@ -453,7 +453,7 @@ impl Node {
         self.report.emit(event(Code::NodeDrift, "the node differs from its parameters", &texts));
         if !fought.is_empty() {
             let texts: Vec<String> = fought.iter().map(|cause| cause.text.clone()).collect();
-            self.report.emit(event(Code::DriftHeld, "what was put back came back: another tool does it", &texts));
+            self.report.emit(event(Code::DriftHeld, "another tool keeps reverting the agent's repair", &texts));
         }
         // A volume that is too small grows at its own time, and nothing that is put back makes it.
         if !spec.repair || held || repairs.is_empty() {
@@ -499,7 +499,7 @@ impl Node {
 
     /// What cannot be remembered is told; the next deployment tries again.
     pub(super) fn forgot(&self, error: &Error) {
-        self.report.emit(Event::new(Code::StateWriteFailed, "drift is not remembered").step("drift").error(error));
+        self.report.emit(Event::new(Code::StateWriteFailed, "the drift record cannot be written").step("drift").error(error));
     }
 
     /// Makes the node what it should be; whether that went well. Where certificates are the reason, the next try is held back.
@@ -701,6 +701,6 @@ mod tests {
         let mistakes = understood("curl -X POST").unwrap_err();
         assert!(mistakes[0].to_string().starts_with("WAIT_HANDLE or WAIT_CURL: "), "{}", mistakes[0]);
         let mistakes = understood_as("WAIT_HANDLE", "null").unwrap_err();
-        assert!(mistakes[0].to_string().contains("a TOKEN_SIGNAL handle has no attribute signal"), "{}", mistakes[0]);
+        assert!(mistakes[0].to_string().contains("a TOKEN_SIGNAL handle has no signal attribute"), "{}", mistakes[0]);
     }
 }

@@ -25,7 +25,7 @@ impl Node {
             self.report.emit(event.cause(shortened(&texts.join(", "), LIMIT)));
         };
         if !left.is_empty() {
-            tell(Code::UpdateLeft, "the update that failed left the node unlike its parameters", &left);
+            tell(Code::UpdateLeft, "the failed update left the node different from its parameters", &left);
         }
         if !news.is_empty() {
             tell(Code::NodeDrift, "the node was changed after its update failed", &news);

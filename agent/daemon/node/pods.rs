@@ -224,7 +224,7 @@ impl Node {
                 Some(Finding { code: Code::PodPacketsLost, cause: packets::lost(watched.pods.network, &peers) })
             }
             Verdict::Silent(peers) => {
-                let cause = format!("packets of pods do not arrive at {}", packets::named(&peers));
+                let cause = format!("pod traffic does not reach {}", packets::named(&peers));
                 Some(Finding { code: Code::PeerSilent, cause })
             }
         }
@@ -236,7 +236,7 @@ impl Node {
                 let remedy = finding.code.entry().remedy;
                 self.report.emit(watched.event(finding.code, &finding.cause).cause(&finding.cause).remedy(remedy));
             }
-            Effect::Well => self.report.emit(watched.event(Code::PodNetworkWell, "the network of pods is as it should be again")),
+            Effect::Well => self.report.emit(watched.event(Code::PodNetworkWell, "the pod network has recovered")),
             Effect::Repair(cause) => {
                 let unit = watched.unit();
                 self.report.emit(watched.event(Code::PodNetworkRepair, &format!("{unit} is restarted: {cause}")).cause(cause));

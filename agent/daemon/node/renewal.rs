@@ -63,7 +63,7 @@ impl Node {
             && let Err(error) = quorum::give_back(&self.http, etcd, held).await
         {
             // The others wait until the key's life is over.
-            let line = "the lock of a renewal in etcd is left to expire";
+            let line = "the renewal lock in etcd is left to expire";
             self.report.emit(event(line, reason.generation).error(&error));
         }
         Some(succeeded)
@@ -73,7 +73,7 @@ impl Node {
     fn waits_for(&self, cause: String, generation: u64) -> Option<bool> {
         let waits = Some(Waits::For(cause.clone()));
         if self.renewal.replace(waits.clone()) != waits {
-            let line = format!("the renewal of certificates waits: {cause}");
+            let line = format!("the certificate renewal is waiting: {cause}");
             self.report.emit(event(&line, generation).cause(cause));
         }
         None

@@ -43,7 +43,7 @@ impl Unrest {
         self.arrived.set(true);
         // One that is down is named by its state.
         let dying = units.iter().filter(|(name, state)| state.is_active() && again((name, state)) > 0).map(|(name, state)| {
-            let text = format!("{name} dies again and again, {} times by now", state.n_restarts);
+            let text = format!("{name} keeps dying, {} times so far", state.n_restarts);
             Cause::of_systemd(name, text)
         });
         Some(dying.collect())

@@ -29,10 +29,10 @@ pub fn external(deployment: &Deployment, root: &Tree, first: &[PathBuf], limit_m
         for (path, facts) in [(&path, Some(facts)), (directory, root.facts_followed(Path::new(directory))?)] {
             let Some(facts) = facts.filter(|facts| facts.mode & 0o022 != 0 || facts.owner.0 != 0) else { continue };
             return Err(Error::refused(format!(
-                "{path} can be changed by others than root (mode {:04o}, owner {})",
+                "{path} can be changed by users other than root (mode {:04o}, owner {})",
                 facts.mode, facts.owner.0
             ))
-            .rule("hooks run as root, so only root may write them (heat-protocol.md R56)")
+            .rule("hooks run as root, so only root may be able to write them")
             .remedy(format!("chown root {path} && chmod go-w {path} in the image")));
         }
         return Ok(Job {
@@ -44,8 +44,8 @@ pub fn external(deployment: &Deployment, root: &Tree, first: &[PathBuf], limit_m
         });
     }
     Err(Error::permanent(format!("no hook for group {:?} in {}", deployment.group, searched.join(", ")))
-        .rule("a group without a built-in hook needs an executable of its name (heat-protocol.md 4.2)")
-        .remedy("build the hook into the image, or use the group script"))
+        .rule("a group without a built-in hook needs an executable of the same name")
+        .remedy("install the hook in the image, or use the group script"))
 }
 
 /// Values of the deployment's inputs that must be masked in any output.
@@ -81,7 +81,12 @@ mod tests {
         let job = external(&deployment("../an/si.ble"), &tree, &at, None).unwrap();
         assert_eq!((job.argv[0].as_str(), job.secrets), ("/usr/libexec/heat-config/hooks/ansible", vec!["s3cret!".to_owned()]));
         mode(0o775);
-        assert!(external(&deployment("ansible"), &tree, &at, None).unwrap_err().to_string().contains("can be changed by others"));
+        assert!(
+            external(&deployment("ansible"), &tree, &at, None)
+                .unwrap_err()
+                .to_string()
+                .contains("can be changed by users other than root")
+        );
         assert!(
             external(&deployment("puppet"), &tree, &at, None).unwrap_err().to_string().contains("no hook for group \"puppet\"")
         );

@@ -21,8 +21,8 @@ const REAL_OUTPUTS: &str = "/run/heat-config/heat-config-script";
 /// If its config is no text: there is nothing to run.
 pub fn job(deployment: &Deployment, limit_ms: Option<u64>) -> Result<Job> {
     let Some(script) = deployment.config.as_str() else {
-        return Err(Error::permanent("config: not a text")
-            .rule("the config of a script deployment is the script (heat-protocol.md 3.2)")
+        return Err(Error::permanent("config: not a string")
+            .rule("the config of a script deployment is the script itself")
             .remedy("use OS::Heat::SoftwareConfig with config: |, or another group"));
     };
     let name = safe(&deployment.id);
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn an_id_never_leads_out_of_the_directory_and_an_object_is_no_script() {
         let entry = |id: &str| json!({"id": id, "group": "script", "config": {"a": 1}});
-        assert!(job(&Deployment::parse(&entry("a")).unwrap().unwrap(), None).unwrap_err().to_string().contains("not a text"));
+        assert!(job(&Deployment::parse(&entry("a")).unwrap().unwrap(), None).unwrap_err().to_string().contains("not a string"));
         assert_eq!(safe("../../x"), key_of("../../x"));
     }
 

@@ -84,7 +84,7 @@ impl Known<'_> {
         for authority in &self.desired.authorities {
             let (path, signer) = (&authority.path, authority.signer);
             let known = living(issuer.get(&signer).map(Vec::as_slice).unwrap_or_default(), now)
-                .map_err(|flaw| Error::permanent(flaw).context(format!("the certificate of the authority {signer}")))?;
+                .map_err(|flaw| Error::permanent(flaw).context(format!("the certificate of the CA {signer}")))?;
             let first = self.signing.get(path).map(Vec::as_slice);
             let trusted = rotation::trusted(&known, self.in_place(path, signer), step.unwrap_or_default(), first, now)
                 .ok_or_else(|| foreign_signing_key(signer))?;
@@ -188,9 +188,9 @@ fn foreign_signing_key(signer: Signer) -> Error {
         Signer::Etcd => ("ETCD_CA_KEY", "ETCD_CA_CERTIFICATE"),
         Signer::FrontProxy => ("FRONT_PROXY_CA_KEY", "FRONT_PROXY_CA_CERTIFICATE"),
     };
-    Error::permanent(format!("{key} belongs to none of the authority's certificates"))
-        .rule("kube-controller-manager refuses a signing key that does not belong to its certificate (magnum-node.md 2.8)")
-        .remedy(format!("give the key that belongs to {certificate}, or to Magnum's present authority; after a change of authority that is the new one"))
+    Error::permanent(format!("{key} matches none of the CA's certificates"))
+        .rule("kube-controller-manager refuses a signing key that does not match its certificate")
+        .remedy(format!("provide the key of {certificate}, or of Magnum's current CA; after a CA rotation that is the new one"))
 }
 
 /// How a certificate is, for people.
@@ -198,7 +198,7 @@ fn foreign_signing_key(signer: Signer) -> Error {
 pub enum Verdict {
     /// All is right.
     Right,
-    /// All is right, and two thirds of its life are over.
+    /// All is right, and two thirds of its validity period have passed.
     NearEnd,
     /// It is not there.
     Missing(String),

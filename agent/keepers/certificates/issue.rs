@@ -52,7 +52,7 @@ impl<H: Hands> CertificateKeeper<H> {
         for authority in &desired.authorities {
             let signer = authority.signer;
             if let Some(material) = &authority.given {
-                let doing = || format!("the certificate of the authority {signer}");
+                let doing = || format!("the certificate of the CA {signer}");
                 let text = given(&self.root, material).context(doing)?;
                 known.insert(signer, X509::all_from_pem(&text).context(doing)?);
             } else if !asked.contains(&signer) {
@@ -65,15 +65,15 @@ impl<H: Hands> CertificateKeeper<H> {
                 let limit = left.min(REQUEST_LIMIT);
                 let asking = asked.iter().map(async |signer| {
                     let answer = magnum.fetch_authority(*signer, limit).await.map_err(Stopped::outside)?;
-                    let doing = || format!("the authority {signer} that Magnum gave");
+                    let doing = || format!("the CA {signer} that Magnum returned");
                     Ok::<_, Stopped>((*signer, X509::all_from_pem(&answer).context(doing)?))
                 });
                 known.extend(try_join_all(asking).await?);
             }
             None => {
                 if let Some(signer) = asked.first() {
-                    return Err(Error::permanent(format!("no certificate of the authority {signer} is given"))
-                        .remedy("give CA_CERTIFICATE, and ETCD_CA_CERTIFICATE and FRONT_PROXY_CA_CERTIFICATE where they differ")
+                    return Err(Error::permanent(format!("no certificate of the CA {signer} was provided"))
+                        .remedy("set CA_CERTIFICATE, and ETCD_CA_CERTIFICATE and FRONT_PROXY_CA_CERTIFICATE if they differ")
                         .into());
                 }
             }
@@ -84,7 +84,7 @@ impl<H: Hands> CertificateKeeper<H> {
     /// The keys that this node signs with, and those that it puts beside an authority's certificate.
     pub(super) fn signing_key(&self, authority: &Authority) -> Result<Option<PrivateKey>> {
         let Some(material) = &authority.signing_key else { return Ok(None) };
-        let doing = || format!("the key of the authority {}", authority.signer);
+        let doing = || format!("the key of the CA {}", authority.signer);
         PrivateKey::from_pem(&given(&self.root, material).context(doing)?).context(doing).map(Some)
     }
 
@@ -101,7 +101,7 @@ impl<H: Hands> CertificateKeeper<H> {
         let mut own = BTreeMap::new();
         for authority in &desired.authorities {
             let Some(key) = self.signing_key(authority)? else { continue };
-            let doing = || format!("the authority {}", authority.signer);
+            let doing = || format!("the CA {}", authority.signer);
             let known = issuer.get(&authority.signer).map(Vec::as_slice).unwrap_or_default();
             // One that does not belong to the key says so itself.
             let found = known.iter().find(|one| one.public_key == key.public_key()).or(known.first());
@@ -143,7 +143,7 @@ impl<H: Hands> CertificateKeeper<H> {
             };
             let pair = Pair::parse(format!("{}\n", text.trim_end()), key.to_pem().to_owned()).context(doing)?;
             let authorities = trusted.get(&wish.signer).map(Vec::as_slice).unwrap_or_default();
-            examine(wish, &pair, authorities, now, "what was signed")?;
+            examine(wish, &pair, authorities, now, "the signed certificate")?;
             let owner = resolve(&owners, &wish.owner, &wish.path)?;
             stage(&self.root, &wish.path, pair.certificate.as_bytes(), owner, false)?;
             Ok::<_, Stopped>((wish.name.clone(), pair))
@@ -190,7 +190,7 @@ impl<H: Hands> CertificateKeeper<H> {
             let Some(key) = key.or_else(|| made.remove(wish.name.as_str())) else { continue };
             stage(&self.root, &wish.key, key.to_pem().as_bytes(), resolve(owners, &wish.owner, &wish.key)?, true)?;
             if is_new {
-                let event = Event::new(Code::KeyMade, format!("made the key of certificate {}: {}", wish.name, wish.key));
+                let event = Event::new(Code::KeyMade, format!("generated the key of certificate {}: {}", wish.name, wish.key));
                 self.report.emit(event.phase(Phase::Certificates).generation(self.generation));
             }
             all.push((wish, key));
@@ -201,15 +201,15 @@ impl<H: Hands> CertificateKeeper<H> {
     fn openssl(&self) -> Result<&'static str> {
         let is_there = |path: &&&str| self.root.facts_followed(Path::new(path)).is_ok_and(|facts| facts.is_some());
         OPENSSL.iter().find(is_there).copied().ok_or_else(|| {
-            Error::refused("RSA keys are asked for, and this machine has no openssl to make them")
-                .rule("the agent itself makes ECDSA keys only")
-                .remedy("build openssl into the image, or set CERTIFICATE_KEYS to ecdsa-p256")
+            Error::refused("RSA keys are required, but openssl, which generates them, is not installed")
+                .rule("the agent itself generates only ECDSA keys")
+                .remedy("install openssl in the image, or set CERTIFICATE_KEYS to ecdsa-p256")
         })
     }
 
     /// Has openssl make a key in a file that is there before, so that nobody else can read it at any time.
     async fn make_rsa(&self, wish: &Certificate, openssl: &str, bits: u16, owners: &Owners) -> Result<PrivateKey> {
-        let doing = || format!("making the key of certificate {}", wish.name);
+        let doing = || format!("generating the key of certificate {}", wish.name);
         let owner = resolve(owners, &wish.owner, &wish.key)?;
         let path = super::sets::next_path(&wish.key)?;
         // An openssl that an earlier agent started may be at it: its file stays.
@@ -223,7 +223,7 @@ impl<H: Hands> CertificateKeeper<H> {
         if ran.status != 0 {
             // Its output holds no key: that goes to the file.
             let said = crate::report::text::shortened(ran.stderr.trim(), 300);
-            return Err(Error::permanent(format!("openssl ended with {}: {said}", ran.status)).context(doing()));
+            return Err(Error::permanent(format!("openssl exited with {}: {said}", ran.status)).context(doing()));
         }
         let text = self.root.read(&path, 64 * 1024)?.unwrap_or_default();
         let key = PrivateKey::from_pem(&String::from_utf8_lossy(&text)).context(doing)?;
@@ -240,8 +240,8 @@ fn absolute(root: &Tree, path: &Path) -> String {
 
 fn nobody_signs(wish: &Certificate) -> Error {
     let parameter = wish.name.replace('-', "_").to_uppercase();
-    Error::permanent(format!("certificate {} is neither given, nor is there an authority's key to sign it", wish.name))
-        .remedy(format!("give {parameter}_CERTIFICATE and {parameter}_KEY; on a master CA_KEY is enough for all of them"))
+    Error::permanent(format!("certificate {} was not provided, and there is no CA key to sign it", wish.name))
+        .remedy(format!("set {parameter}_CERTIFICATE and {parameter}_KEY; on a master CA_KEY is enough for all of them"))
 }
 
 /// Checks a pair before it is used.
@@ -252,6 +252,6 @@ pub(super) fn examine(wish: &Certificate, pair: &Pair, authorities: &[X509], now
     check(wish, &pair.chain, &pair.private, authorities, now).map_err(|flaw| {
         Error::permanent(flaw)
             .context(format!("certificate {}, {origin}", wish.name))
-            .rule("key, chain, time, subject, names and usage must be right before a set is put in place (magnum-node.md 4.5)")
+            .rule("key, chain, validity, subject, names and usage must be correct before a set is installed")
     })
 }

@@ -164,7 +164,7 @@ impl Look {
 
 /// As a certificate among the others.
 pub(super) fn name_of(signer: Signer) -> String {
-    format!("authority {signer}")
+    format!("CA {signer}")
 }
 
 /// The first of a bundle that lives.
@@ -177,7 +177,7 @@ fn of_authority(path: &str, chain: &[X509], now: Timestamp) -> Verdict {
         (Some(one), _) if life(one, now) == Life::Fresh => Verdict::Right,
         (Some(_), _) => Verdict::NearEnd,
         (None, Some(first)) => check_authority(first, now).map_or_else(Verdict::Flawed, |()| Verdict::Right),
-        (None, None) => Verdict::Missing(format!("{path} holds no certificate")),
+        (None, None) => Verdict::Missing(format!("{path} contains no certificate")),
     }
 }
 
@@ -194,7 +194,7 @@ pub(super) fn tell_near_ends(
     generation: u64,
 ) {
     for (name, end) in ends.iter().filter(|(name, end)| told.get(*name) != Some(end)) {
-        let event = Event::new(Code::CertificateNearEnd, format!("certificate {name} ends at {}", end.rfc3339()));
+        let event = Event::new(Code::CertificateNearEnd, format!("certificate {name} expires at {}", end.rfc3339()));
         report.emit(event.generation(generation).phase(Phase::Certificates));
     }
 }

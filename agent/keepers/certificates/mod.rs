@@ -130,7 +130,7 @@ impl<H: Hands> Certificates for CertificateKeeper<H> {
         if desired.trusted_paths().is_empty() {
             return Ok(Prepared::default());
         }
-        let nobody = || Error::permanent("nobody is named who fulfils wishes for certificates");
+        let nobody = || Error::permanent("no issuer of certificates is configured");
         let trust = desired.trust.as_ref().ok_or_else(nobody).map_err(|error| failed(&error))?;
         let started = self.clock.start();
         self.wait_for_clock(deadline).await?;
@@ -162,7 +162,7 @@ impl<H: Hands> Certificates for CertificateKeeper<H> {
         }
         if !prepared.changes.is_empty() {
             let paths: Vec<&str> = prepared.changes.iter().map(String::as_str).collect();
-            self.tell(Event::new(Code::CertificatesChanged, format!("put in place: {}", paths.join(", "))));
+            self.tell(Event::new(Code::CertificatesChanged, format!("installed: {}", paths.join(", "))));
         }
         match &prepared.record {
             Some(record) => self.remember(record.clone(), &before).map_err(|error| failed(&error)),
@@ -182,14 +182,14 @@ impl<H: Hands> CertificateKeeper<H> {
             if now >= self.built {
                 return Ok(());
             }
-            let cause = format!("the clock shows {}, and this agent was built at {}", now.rfc3339(), self.built.rfc3339());
+            let cause = format!("the clock shows {}, but this agent was built at {}", now.rfc3339(), self.built.rfc3339());
             if started.elapsed() >= limit {
                 let remedy = Code::ClockWrong.entry().remedy;
-                let error = Error::permanent(cause).rule("certificates are judged by the clock").remedy(remedy);
+                let error = Error::permanent(cause).rule("certificates are checked against the clock").remedy(remedy);
                 return Err(failed(&error));
             }
             if !told {
-                self.tell(Event::new(Code::ClockWrong, "the clock is wrong: certificates wait for it").cause(cause));
+                self.tell(Event::new(Code::ClockWrong, "the clock is wrong: certificates wait until it is set").cause(cause));
                 told = true;
             }
             self.clock.wait(CLOCK_POLL.min(limit)).await;
@@ -245,7 +245,7 @@ impl<H: Hands> CertificateKeeper<H> {
         let pairs = pairs(desired, &decision, signed);
         let now = self.clock.now();
         for (wish, pair) in &pairs {
-            let origin = if wish.given.is_some() { "given by the parameters" } else { "in place" };
+            let origin = if wish.given.is_some() { "from the parameters" } else { "in place" };
             let authorities = decision.signers.get(&wish.signer).map(Vec::as_slice).unwrap_or_default();
             examine(wish, pair, authorities, now, origin)?;
         }
@@ -270,7 +270,7 @@ impl<H: Hands> CertificateKeeper<H> {
             let Some(pair) = &wish.given else { continue };
             let read = |material| given(&self.root, material).map(|text| format!("{}\n", text.trim_end()));
             let parsed = read(&pair.certificate).and_then(|certificate| Pair::parse(certificate, read(&pair.key)?));
-            pairs.insert(wish.name.clone(), parsed.context(|| format!("certificate {}, given by the parameters", wish.name))?);
+            pairs.insert(wish.name.clone(), parsed.context(|| format!("certificate {}, from the parameters", wish.name))?);
         }
         Ok(pairs)
     }
@@ -378,11 +378,11 @@ impl<H: Hands> CertificateKeeper<H> {
         record.ordered = before.ordered.filter(|ordered| step.is_some_and(|step| *ordered > step));
         if record.rotation != before.rotation {
             let line = match step {
-                Some(Rotation::TrustBoth) => "a new certificate authority is trusted beside the old one",
+                Some(Rotation::TrustBoth) => "a new CA is trusted alongside the old one",
                 Some(Rotation::Switch | Rotation::DropOld) => {
-                    "the node's certificates are the new authority's; the old one is trusted yet"
+                    "the node's certificates are signed by the new CA; the old one is still trusted"
                 }
-                None => "the old certificate authority is no longer trusted",
+                None => "the old CA is no longer trusted",
             };
             self.tell(Event::new(Code::AuthorityChanged, line));
             if let Some(next) = record.next_step() {

@@ -161,8 +161,8 @@ pub(super) fn given(tree: &Tree, material: &Material) -> Result<String> {
         Material::Text(text) => Ok(text.clone()),
         Material::File(path) => text(tree, Path::new(path))?.ok_or_else(|| {
             Error::permanent(format!("there is no file {path}"))
-                .rule("a parameter names a file that must lie on the node, where the agent's unit sees it: not in /root, /home or /tmp")
-                .remedy(format!("put {path} into the image, or write it by cloud-init, or give the content itself"))
+                .rule("a parameter names a file that must exist on the node where the agent's unit can see it: not in /root, /home or /tmp")
+                .remedy(format!("install {path} in the image, write it with cloud-init, or put its content into the parameter"))
         }),
     }
 }

@@ -138,7 +138,7 @@ async fn take(etcd: &Etcd, api: Api, name: &str) -> Result<Lock> {
             return Ok(Lock::Ours);
         }
     }
-    Ok(Lock::Theirs("another one was faster".to_owned()))
+    Ok(Lock::Theirs("another node was faster".to_owned()))
 }
 
 /// The same at each try, and no other member's.
@@ -284,7 +284,7 @@ mod tests {
         assert!(waits(&answer).contains("m2"));
         // One that is down is found before the lock is asked for.
         let (answer, asked) = play(vec![], [vec![ok(r#"{"health":"false"}"#)], well()]).await;
-        assert!(waits(&answer).ends_with("not healthy: m2") && asked.is_empty(), "{answer:?} {asked:?}");
+        assert!(waits(&answer).ends_with("unhealthy: m2") && asked.is_empty(), "{answer:?} {asked:?}");
         // And one that went down meanwhile after it was got, which is given back.
         let gone = vec![healthy(), status("503 Service Unavailable", "")];
         let (answer, asked) = play(vec![on(), key(None), granted(), txn(true), txn(true)], [well(), gone]).await;
@@ -332,7 +332,7 @@ mod tests {
         let (answer, asked) = play(vec![off], [vec![healthy()], vec![healthy()]]).await;
         match answer.unwrap() {
             Answer::Go(held) => assert!(held.is_something()),
-            Answer::Wait(cause) => assert!(cause.contains("this one's begins at "), "{cause}"),
+            Answer::Wait(cause) => assert!(cause.contains("this one's turn begins at "), "{cause}"),
         }
         assert_eq!(asked.len(), 2, "no key is asked for: {asked:?}");
     }

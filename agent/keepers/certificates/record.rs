@@ -131,9 +131,9 @@ pub fn next(step: Rotation) -> Option<Rotation> {
 pub fn order_next_step(state: &Tree) -> Result<Rotation> {
     let mut record: Record = state.read_json(Path::new(FILE))?.unwrap_or_default();
     let step = record.next_step().ok_or_else(|| {
-        Error::refused("no change of the certificate authority is under way on this node")
-            .rule("a change begins when the issuer gives another authority than the one in place (magnum-node.md 2.8)")
-            .remedy("change the authority first (openstack coe ca rotate, or CA_CERTIFICATE and CA_KEY), and update the stack")
+        Error::refused("no CA rotation is in progress on this node")
+            .rule("a rotation begins when the issuer provides a CA different from the current one")
+            .remedy("change the CA first (openstack coe ca rotate, or CA_CERTIFICATE and CA_KEY), and update the stack")
     })?;
     record.ordered = Some(step);
     record.write(state)?;

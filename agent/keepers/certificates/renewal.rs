@@ -128,15 +128,17 @@ pub(super) fn judge(standing: &Standing) -> Leave {
     let others = members.saturating_sub(1).saturating_sub(unwell.len());
     let is_left = others > members / 2 || (*members == 2 && unwell.is_empty());
     if !is_left || !(unwell.is_empty() || *late) {
-        let words = if is_left { "keeps no member in reserve" } else { "loses its quorum" };
+        let words = if is_left { "has no spare member" } else { "loses its quorum" };
         let unwell = unwell.join(", ");
-        return Leave::Wait(format!("etcd {words} by a restart here: of its {members} members these are not healthy: {unwell}"));
+        return Leave::Wait(format!(
+            "etcd {words} during a restart here: of its {members} members these are unhealthy: {unwell}"
+        ));
     }
     match lock {
         Lock::Unasked => Leave::Lock,
         Lock::Ours => Leave::Go,
-        Lock::NotYet(begin) => Leave::Wait(format!("masters take turns; this one's begins at {}", begin.rfc3339())),
-        Lock::Theirs(who) => Leave::Wait(format!("another master renews its certificates: {who}")),
+        Lock::NotYet(begin) => Leave::Wait(format!("masters take turns; this one's turn begins at {}", begin.rfc3339())),
+        Lock::Theirs(who) => Leave::Wait(format!("another master is renewing its certificates: {who}")),
     }
 }
 

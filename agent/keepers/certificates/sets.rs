@@ -65,7 +65,7 @@ pub(super) struct Wanted<'a> {
 /// # Errors
 /// Never for a path of the `Desired`.
 pub(super) fn split(path: &str) -> Result<(&str, &str)> {
-    path.rsplit_once('/').ok_or_else(|| Error::permanent(format!("{path} is no absolute path")))
+    path.rsplit_once('/').ok_or_else(|| Error::permanent(format!("{path} is not an absolute path")))
 }
 
 /// Puts files together by directory.
@@ -93,8 +93,8 @@ pub(super) fn sets(files: Vec<Wanted<'_>>, owners: &Owners) -> Result<Vec<Set>> 
 /// Numbers of an owner.
 pub(super) fn resolve(owners: &Owners, owner: &Owner, path: &str) -> Result<(u32, u32)> {
     owners.resolve(owner).ok_or_else(|| {
-        Error::permanent(format!("{path} is to belong to {}:{}, which this machine does not have", owner.user, owner.group))
-            .remedy(format!("Build the user {} and the group {} into the image.", owner.user, owner.group))
+        Error::permanent(format!("{path} must belong to {}:{}, which does not exist on this machine", owner.user, owner.group))
+            .remedy(format!("Create the user {} and the group {} in the image.", owner.user, owner.group))
     })
 }
 
@@ -237,8 +237,8 @@ impl Set {
             tree.rename(&next, &place)?;
             return Ok(name);
         }
-        Err(Error::permanent(format!("the sets in {} are damaged", self.directory))
-            .remedy(format!("Look at {} and move what is damaged away.", self.directory)))
+        Err(Error::permanent(format!("the certificate sets in {} are damaged", self.directory))
+            .remedy(format!("Inspect {} and move the damaged files out of the way.", self.directory)))
     }
 }
 
@@ -252,7 +252,7 @@ fn link_of(name: &str) -> String {
 /// If something cannot be written; the next call finishes it.
 pub(super) fn put_in_place(tree: &Tree, directory: &str, set: &str) -> Result<()> {
     let place = Path::new(directory);
-    let doing = || format!("putting certificates in place in {directory}");
+    let doing = || format!("installing certificates in {directory}");
     let names = ordered(tree, &place.join(set)).context(doing)?;
     if adopts(tree, place, &names)? {
         let first = adopt(tree, directory, &names).context(doing)?;

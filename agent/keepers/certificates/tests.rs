@@ -104,7 +104,7 @@ impl Outside {
 
 impl Issuing for Rc<Outside> {
     async fn fetch_authority(&self, signer: Signer, _deadline: Duration) -> Result<String> {
-        self.asked.borrow_mut().push(format!("authority {signer}"));
+        self.asked.borrow_mut().push(format!("CA {signer}"));
         if let Some(clock) = &*self.clock.borrow() {
             clock.advance(self.slowness.get());
         }
@@ -372,7 +372,7 @@ async fn a_fresh_node_gets_what_it_wishes_once_and_asks_nobody_again() {
     }
     // A new generation asks whether the authorities are the same yet, and nothing else.
     assert!(node.run(&desired, 2).await.unwrap().sets.is_empty());
-    assert_eq!(node.outside.take_asked(), ["authority kubernetes", "authority etcd"]);
+    assert_eq!(node.outside.take_asked(), ["CA kubernetes", "CA etcd"]);
     assert_eq!(node.everything(), before);
 }
 
@@ -497,7 +497,7 @@ async fn what_is_signed_wrongly_has_one_cause_and_replaces_nothing() {
         (Wrong::OtherAuthority, "it is not signed by"),
         (Wrong::OtherName, "it does not name kubernetes"),
         (Wrong::OtherSubject, "its subject is"),
-        (Wrong::ForeignKey, "the key is not the one"),
+        (Wrong::ForeignKey, "the key does not match"),
     ] {
         let node = Node::new();
         node.run(&desired(), 1).await.unwrap();
@@ -679,7 +679,10 @@ async fn rsa_keys_are_made_by_openssl_into_files_that_nobody_else_can_read() {
     let mut wanted = desired();
     wanted.trust.as_mut().unwrap().keys = KeyType::Rsa(3072);
     let failure = node.run(&wanted, 1).await.unwrap_err();
-    assert!(failure.cause.contains("no openssl") && failure.remedy.contains("ecdsa-p256"), "{failure:?}");
+    assert!(
+        failure.cause.contains("openssl, which generates them, is not installed") && failure.remedy.contains("ecdsa-p256"),
+        "{failure:?}"
+    );
     node.write("/usr/bin/openssl", "", 0o755);
     node.run(&wanted, 1).await.unwrap();
     let line = "/usr/bin/openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:3072 -out".to_owned();
@@ -798,7 +801,7 @@ async fn a_master_signs_by_the_keys_of_the_parameters_and_keeps_the_signing_one_
     wrong.authorities[0].signing_key = Some(Material::Text(authority("third").key.to_pem().to_owned()));
     let before = node.everything();
     let failure = node.run(&wrong, 4).await.unwrap_err();
-    assert!(failure.cause.contains("CA_KEY belongs to none"), "{failure:?}");
+    assert!(failure.cause.contains("CA_KEY matches none"), "{failure:?}");
     assert_eq!(node.everything(), before);
     // Neither given nor a key to sign with.
     let mut nobody = own(&first);
@@ -832,8 +835,8 @@ async fn given_pairs_are_checked_and_put_in_place_by_text_or_by_file() {
     for (wrong, cause) in [
         (given(Material::File("/etc/none.pem".into()), text(key.to_pem())), "there is no file /etc/none.pem"),
         (given(text(&other), text(key.to_pem())), "its subject is"),
-        (given(text(&pem(&server())), text(PrivateKey::generate().unwrap().to_pem())), "the key is not the one"),
-        (given(text("nothing"), text(key.to_pem())), "certificate server, given by the parameters"),
+        (given(text(&pem(&server())), text(PrivateKey::generate().unwrap().to_pem())), "the key does not match"),
+        (given(text("nothing"), text(key.to_pem())), "certificate server, from the parameters"),
     ] {
         let before = node.everything();
         let failure = node.run(&wrong, 3).await.unwrap_err();

@@ -97,8 +97,8 @@ impl<H: Hands> VolumeKeeper<H> {
         let Some(other) = names.iter().find(|name| *name != DATA) else { return Ok(()) };
         let other = Path::new(&volume.mount_point).join(other);
         Err(refused(Decision::Refuse {
-            found: format!("{} lies beside {DATA}", other.display()),
-            rule: "a member's data is moved to its volume, and a volume is mounted over nothing else".to_owned(),
+            found: format!("{} is beside {DATA}", other.display()),
+            rule: "only a member's data is moved to its volume, and a volume is never mounted over anything else".to_owned(),
             remedy: format!("move it elsewhere: `mv {} /root/`", other.display()),
         })
         .into())
@@ -128,12 +128,12 @@ impl<H: Hands> VolumeKeeper<H> {
     async fn stop_and_copy(&self, volume: &Volume, old: &Path, place: &str) -> Outcome<()> {
         let of_move = |error: &Error| passing("move", error);
         let message =
-            format!("{} is moved to volume {}; {} is stopped for it", old.display(), volume.disk, volume.users.join(", "));
+            format!("moving {} to volume {}; {} is stopped meanwhile", old.display(), volume.disk, volume.users.join(", "));
         self.report.emit(event(Code::StoreMoving, volume, message).step("move"));
         for unit in &volume.users {
             self.hands.stop(unit).await.map_err(|error| of_move(&error))?;
             if self.hands.may_run(unit).await.map_err(|error| of_move(&error))? {
-                return Err(of_move(&Error::transient(format!("{unit} is stopped, and came back"))));
+                return Err(of_move(&Error::transient(format!("{unit} was stopped, but is running again"))));
             }
         }
         self.copy(old, place).await
@@ -151,9 +151,9 @@ impl<H: Hands> VolumeKeeper<H> {
                 return;
             }
         }
-        failure.cause.push_str(&format!("; {} is stopped until the move goes on", volume.users.join(", ")));
+        failure.cause.push_str(&format!("; {} stays stopped until the move continues", volume.users.join(", ")));
         let remedy = failure.remedy.trim_end_matches('.');
-        failure.remedy = format!("{remedy}; `heat-node-agent rerun` of the node's deployment goes on with the move");
+        failure.remedy = format!("{remedy}; then `heat-node-agent rerun` on the node's deployment continues the move");
     }
 
     /// Forgets the move, if there was one.
@@ -192,9 +192,9 @@ impl<H: Hands> VolumeKeeper<H> {
         if ran.status == 0 {
             return Ok(());
         }
-        let words = [&ran.stderr, &ran.stdout].into_iter().flat_map(|text| text.lines()).next().unwrap_or("it said nothing");
+        let words = [&ran.stderr, &ran.stdout].into_iter().flat_map(|text| text.lines()).next().unwrap_or("it printed nothing");
         let error = Error::permanent(format!("`{}` {}: {words}", argv.join(" "), ran.end()));
-        Err(failed("move", &error.remedy("nothing was changed on the root disk; the next try copies anew")).into())
+        Err(failed("move", &error.remedy("nothing was changed on the root disk; the next attempt copies again")).into())
     }
 
     async fn program(&self, argv: &[&str]) -> Outcome<Ran> {
@@ -231,9 +231,9 @@ fn staging(volume: &Volume) -> String {
 fn two_members(old: &Path, place: &str) -> Stopped {
     let from = old.display();
     refused(Decision::Refuse {
-        found: format!("both {from} and the volume ({place}/{DATA}) hold an etcd member, and they differ"),
-        rule: "only one of two data directories can be the member's; a foreign one is never started".to_owned(),
-        remedy: format!("look which one is right, and rename the other: `mv {from} {from}.before`"),
+        found: format!("both {from} and the volume ({place}/{DATA}) contain an etcd member, and they differ"),
+        rule: "only one of the two data directories can be this member's; another member's is never started".to_owned(),
+        remedy: format!("find out which one is right, and rename the other: `mv {from} {from}.before`"),
     })
     .into()
 }
@@ -241,7 +241,7 @@ fn two_members(old: &Path, place: &str) -> Stopped {
 fn too_small(volume: &Volume, old: &Path, has: &str, found: u64, needed: u64) -> Stopped {
     let (name, old) = (&volume.disk, old.display());
     let words = format!("volume {name} {has} {} MiB, and {old} with its spare room needs {} MiB", found >> 20, needed >> 20);
-    Failure::from_error(Code::VolumeRefused, "move", &Error::refused(words).remedy("give a larger ETCD_VOLUME")).into()
+    Failure::from_error(Code::VolumeRefused, "move", &Error::refused(words).remedy("use a larger ETCD_VOLUME")).into()
 }
 
 fn record_path(volume: &Volume) -> PathBuf {

@@ -216,7 +216,7 @@ async fn an_end_after_any_call_converges() {
 }
 
 fn tells_who_is_stopped(failure: &Failure, is_stopped: bool) {
-    assert_eq!(failure.cause.ends_with("; etcd.service is stopped until the move goes on"), is_stopped, "{failure:?}");
+    assert_eq!(failure.cause.ends_with("; etcd.service stays stopped until the move continues"), is_stopped, "{failure:?}");
     assert_eq!(failure.remedy.contains("`heat-node-agent rerun`"), is_stopped, "{failure:?}");
 }
 
@@ -229,10 +229,10 @@ async fn a_copy_at_the_deadline_is_told_with_who_is_stopped_for_it_and_taken_up(
     let call = keeper.clock.limit(MINUTE + Duration::from_secs(5), Box::pin(keeper.bring_up(&volume(), MINUTE))).await;
     let failure = call.unwrap().unwrap_err();
     assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeFailed, "volume etcd: deadline"));
-    assert!(failure.cause.starts_with("not done at the deadline; "), "{failure:?}");
+    assert!(failure.cause.starts_with("not finished at the deadline; "), "{failure:?}");
     tells_who_is_stopped(&failure, true);
     let told = keeper.report.events().last().unwrap().clone();
-    assert!(told.message.contains("etcd.service is stopped") && told.remedy.is_some_and(|it| it.contains("rerun")));
+    assert!(told.message.contains("etcd.service stays stopped") && told.remedy.is_some_and(|it| it.contains("rerun")));
     keeper.hands.endless = false;
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     is_moved(&keeper);
@@ -278,7 +278,7 @@ async fn what_is_refused_is_refused_while_the_member_runs() {
     for (make, cause) in [
         (&huge as &dyn Fn(&Path), "has free "),
         (&member, "they differ"),
-        (&beside, "/var/lib/etcd/notes lies beside default.etcd"),
+        (&beside, "/var/lib/etcd/notes is beside default.etcd"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let keeper = keeper(dir.path());

@@ -53,15 +53,15 @@ impl<H: Hands> VolumeKeeper<H> {
         };
         let Some((role, record, is_pool)) = look().map_err(|error| failed("look", &error))? else { return Ok(()) };
         let by_hand = if is_pool {
-            "where its images are not needed, `systemctl stop docker.service docker-thin-pool.service; vgchange --activate n docker`"
+            "if its images are not needed: `systemctl stop docker.service docker-thin-pool.service; vgchange --activate n docker`"
         } else {
             "stop the unit, move the data and unmount the volume"
         };
-        let found = format!("the {role} store lies on volume {}, which the parameters do not name any more", record.volume);
+        let found = format!("the {role} store is on volume {}, which the parameters no longer name", record.volume);
         let failure = refused(Decision::Refuse {
             found,
-            rule: "a store stays on its volume until it is taken off by hand".to_owned(),
-            remedy: format!("give the volume back in the parameters; or {by_hand}"),
+            rule: "a store stays on its volume until it is moved by hand".to_owned(),
+            remedy: format!("name the volume in the parameters again; or {by_hand}"),
         });
         let words = format!("volume {} ({role}): {}", record.volume, failure.cause);
         let event = Event::new(failure.code, words).phase(Phase::Volume).step(failure.step.clone());
@@ -129,10 +129,15 @@ impl<H: Hands> VolumeKeeper<H> {
         let place = mounts.iter().find(is_store).map(|mount| mount.point.as_str());
         let is_pool = volume.content != Content::ThinPool && pool::is_active(&self.probe, disk);
         Ok(place.or(is_pool.then_some("docker's thin pool")).map(|place| Decision::Refuse {
-            found: format!("it is in use as {place}, and is to be {} at {}", volume.content.kind(), volume.mount_point),
-            rule: "a volume stays in its place and its form; nothing is stopped for a change that cannot follow".to_owned(),
-            remedy: "give CONTAINER_RUNTIME and DOCKER_STORAGE_DRIVER as before; or take this one down by hand and give another"
-                .to_owned(),
+            found: format!(
+                "it is in use as {place}, but the parameters require {} at {}",
+                volume.content.kind(),
+                volume.mount_point
+            ),
+            rule: "a volume keeps its mount point and its format; nothing is stopped for a change that is impossible".to_owned(),
+            remedy:
+                "restore the former CONTAINER_RUNTIME and DOCKER_STORAGE_DRIVER; or unmount this volume by hand and use another"
+                    .to_owned(),
         }))
     }
 

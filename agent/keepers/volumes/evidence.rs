@@ -129,8 +129,8 @@ impl<H: Hands> VolumeKeeper<H> {
         };
         match surveyed {
             Ok(survey) => {
-                let outcome = if survey.found.is_none() { "all zero" } else { "something is there" };
-                let message = format!("{node} was read in depth for volume {}: {}, {outcome}", volume.disk, survey.told());
+                let outcome = if survey.found.is_none() { "all zeros" } else { "not blank" };
+                let message = format!("{node} was scanned for volume {}: {}, {outcome}", volume.disk, survey.told());
                 self.report.emit(event(Code::VolumeSurveyed, volume, message).step("look").duration(started.elapsed()));
                 evidence.survey = Some(survey);
             }

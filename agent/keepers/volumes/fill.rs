@@ -58,8 +58,8 @@ impl<H: Hands> VolumeKeeper<H> {
         };
         let wrong = match (fill, wrong) {
             (None, Some(error)) => {
-                let remedy = format!("`lvs {POOL}`; `journalctl -k` tells of errors of the disk");
-                Some(error.context(format!("LVM does not say how full {POOL} is")).remedy(remedy))
+                let remedy = format!("`lvs {POOL}`; check `journalctl -k` for disk errors");
+                Some(error.context(format!("LVM does not report how full {POOL} is")).remedy(remedy))
             }
             (_, wrong) => wrong,
         };
@@ -78,6 +78,6 @@ impl<H: Hands> VolumeKeeper<H> {
         if ran.status != 0 {
             return Err(Error::transient(pool::complaint(&ran)));
         }
-        thin_pool::fill(&ran.stdout).ok_or_else(|| Error::transient(format!("its answer is {:?}", ran.stdout.trim())))
+        thin_pool::fill(&ran.stdout).ok_or_else(|| Error::transient(format!("it answered {:?}", ran.stdout.trim())))
     }
 }

@@ -29,7 +29,7 @@ impl<H: Hands> VolumeKeeper<H> {
         }
         let same = again.is_some_and(|again| again.number == disk.number && again.node == disk.node);
         if !same || decide(volume, &before) != (Decision::Format { force }) {
-            return Err(passing("look", &Error::transient(format!("{device} changed while it was looked at"))));
+            return Err(passing("look", &Error::transient(format!("{device} changed while it was being inspected"))));
         }
         let fs_uuid = match record.filter(|_| force) {
             Some(record) => record.fs_uuid.clone(),
@@ -37,10 +37,10 @@ impl<H: Hands> VolumeKeeper<H> {
         };
         let kind = volume.content.kind();
         self.write_record(volume, kind, &fs_uuid, 0, State::Formatting, None)?;
-        let mut message = format!("{device} is formatted for volume {}", volume.disk);
+        let mut message = format!("formatting {device} for volume {}", volume.disk);
         let holds_data = !before.disk.blank || before.survey.as_ref().is_some_and(|survey| survey.found.is_some());
         if holds_data && !force {
-            message.push_str(&format!(", what is on it is lost: {} says so, this once", volume.format_parameter));
+            message.push_str(&format!(", discarding what is on it: {} allows it, this once", volume.format_parameter));
         }
         self.report.emit(event(Code::VolumeFormatting, volume, message).step("mkfs"));
         let argv = making::argv(volume, &fs_uuid, &device, force);
@@ -60,8 +60,9 @@ impl<H: Hands> VolumeKeeper<H> {
         let size = match evidence.signatures.as_slice() {
             [one] if one.kind == kind && one.uuid.as_deref() == Some(fs_uuid.as_str()) => one.size.unwrap_or_default(),
             _ => {
-                let error =
-                    Error::permanent(format!("{device} does not hold what {program} was to make: {kind} with UUID {fs_uuid}"));
+                let error = Error::permanent(format!(
+                    "{device} does not contain what {program} should have created: {kind} with UUID {fs_uuid}"
+                ));
                 return Err(failed("mkfs", &error).into());
             }
         };
@@ -90,8 +91,8 @@ impl<H: Hands> VolumeKeeper<H> {
             return Failure { code: Code::StateWriteFailed, ..failed("record", &error) }.into();
         }
         Failure::from_error(Code::VolumeRefused, "mkfs", &error)
-            .rule("what mkfs itself does not take is never formatted")
-            .remedy(format!("`wipefs {device}` shows what is on it; to lose it {}", erase(volume, &device.to_string())))
+            .rule("a device that mkfs itself refuses is never formatted")
+            .remedy(format!("`wipefs {device}` shows what is on it; to discard it: {}", erase(volume, &device.to_string())))
             .into()
     }
 }
@@ -104,7 +105,7 @@ pub(super) fn mkfs_key(volume: &Volume) -> String {
 /// A version 4 UUID (RFC 9562).
 pub(super) fn random_uuid() -> Result<String> {
     let mut bytes = [0_u8; 16];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| Error::transient("the kernel gives no random bytes"))?;
+    SystemRandom::new().fill(&mut bytes).map_err(|_| Error::transient("the kernel provides no random bytes"))?;
     let number = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0b11 << 62) | 0x4 << 76 | 0b10 << 62;
     let digits = format!("{number:032x}");
     let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| digits.get(range).unwrap_or_default());

@@ -107,7 +107,7 @@ impl<H: Hands> VolumeKeeper<H> {
         }
         let pause = self.growths.next_pause(volume.role, size);
         let note = |failure| self.growths.failed(volume.role, size, pause, failure, &self.clock);
-        note(failed("grow", &Error::transient("it was cut off")));
+        note(failed("grow", &Error::transient("it was interrupted")));
         match self.try_grow(volume, record, &disk, size).await {
             Ok(()) => {
                 self.growths.done(volume.role);
@@ -122,7 +122,7 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     fn tell_not_grown(&self, volume: &Volume, failure: &Failure) {
-        let message = format!("volume {} cannot follow its disk: {}", volume.disk, failure.cause);
+        let message = format!("volume {} cannot be grown to its disk's size: {}", volume.disk, failure.cause);
         let event = event(Code::VolumeNotGrown, volume, message).step("grow");
         self.report.emit(event.cause(failure.cause.clone()).remedy(failure.remedy.clone()));
     }
@@ -130,7 +130,7 @@ impl<H: Hands> VolumeKeeper<H> {
     async fn try_grow(&self, volume: &Volume, record: Record, disk: &Disk, size: u64) -> Outcome<()> {
         let started = self.clock.start();
         let told = |code, words: String| event(code, volume, format!("volume {}: {words}", volume.disk)).step("grow");
-        let smaller = format!("its disk has {} MiB, its {} only {}: it is grown", size >> 20, record.fs_type, record.size >> 20);
+        let smaller = format!("its disk has {} MiB, its {} only {}: growing it", size >> 20, record.fs_type, record.size >> 20);
         self.report.emit(told(Code::VolumeGrowing, smaller));
         let device = disk.node.display().to_string();
         if volume.content == Content::ThinPool {
@@ -143,7 +143,7 @@ impl<H: Hands> VolumeKeeper<H> {
                 self.hands.run(&format!("program-grow-{}", volume.role), argv).await.map_err(|error| passing("grow", &error))?;
             if ran.status != 0 {
                 let error = Error::permanent(format!("{command} {}", ran.complaint()));
-                return Err(failed("grow", &error.remedy(format!("`{command}`; until then the store has its old size"))).into());
+                return Err(failed("grow", &error.remedy(format!("`{command}`; until then the store keeps its old size"))).into());
             }
         }
         self.write_record(volume, &record.fs_type, &record.fs_uuid, size, State::InPlace, record.what)?;

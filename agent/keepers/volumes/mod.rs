@@ -96,7 +96,7 @@ impl Ran {
     /// How it ended: `ended with status 1`.
     fn end(&self) -> String {
         if self.was_ended() {
-            format!("was ended by signal {}", self.status.unsigned_abs())
+            format!("was killed by signal {}", self.status.unsigned_abs())
         } else {
             format!("ended with status {}", self.status)
         }
@@ -104,14 +104,14 @@ impl Ran {
 
     /// What a program that failed says of it: `ended with status 1: no space left`.
     fn complaint(&self) -> String {
-        let words = self.stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing");
+        let words = self.stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it printed nothing");
         format!("{}: {words}", self.end())
     }
 }
 
 /// What the keeper asks of other rooms: systemd, programs, the passwd file.
 pub trait Hands {
-    /// Lets systemd read its unit files again.
+    /// Lets systemd reloaded its unit files.
     fn reload(&self) -> impl Future<Output = Result<()>>;
     /// Starts a unit and waits; any job result but `done` is an error.
     fn start(&self, unit: &str) -> impl Future<Output = Result<()>>;
@@ -243,7 +243,7 @@ impl<H: Hands> VolumeKeeper<H> {
                     self.clock.wait(POLL.min(course.left())).await;
                 }
                 Some(outcome) => break outcome.map_err(|stopped| stopped.failure),
-                None => break Err(Failure::new(Code::VolumeFailed, "deadline", "not done at the deadline")),
+                None => break Err(Failure::new(Code::VolumeFailed, "deadline", "not finished at the deadline")),
             }
         };
         if let Err(failure) = &mut outcome {
@@ -315,7 +315,7 @@ impl<H: Hands> VolumeKeeper<H> {
                 }
                 // A decision about a disk that is gone, or a marker that stayed unread: look again.
                 (_, _) if !course.left().is_zero() => self.next_look(&news, course).await,
-                (_, _) => return Err(missing(volume, "the disk came and went", course.deadline).into()),
+                (_, _) => return Err(missing(volume, "the disk disappeared again", course.deadline).into()),
             }
         };
         if volume.content == Content::ThinPool {
@@ -352,7 +352,7 @@ impl<H: Hands> VolumeKeeper<H> {
 
     /// Waits for a program that an earlier agent started, and that goes on.
     async fn wait_for_job(&self, key: &str, what: &str, step: &str, course: &Course) -> Outcome<()> {
-        let unfinished = || Error::permanent(format!("{what} that was started earlier still runs at the deadline"));
+        let unfinished = || Error::permanent(format!("{what} that was started earlier is still running at the deadline"));
         match self.clock.limit(course.left(), self.hands.wait_stopped(key)).await {
             Some(waited) => waited.map_err(|error| passing(step, &error)),
             None => Err(failed(step, &unfinished()).into()),
@@ -407,7 +407,7 @@ fn missing(volume: &Volume, reason: &str, deadline: Duration) -> Failure {
         unstartable: false,
         touched: true,
         cause: format!("within {} s: {reason}", deadline.as_secs()),
-        rule: Some(format!("the {} store lies on volume {}", volume.role, volume.disk)),
+        rule: Some(format!("the {} store is on volume {}", volume.role, volume.disk)),
         remedy: match &volume.disk {
             DiskName::Cinder(id) => format!("attach volume {id} to this server: `openstack server add volume`"),
             DiskName::Link(_) | DiskName::Label(_) => {

@@ -62,7 +62,8 @@ impl<H: Hands> VolumeKeeper<H> {
                 Some(true) => return Ok(()),
                 Some(false) => return Err(another_disk(what, found)),
                 None if course.left().is_zero() => {
-                    return Err(Error::permanent(format!("udev made no link {what}")).remedy("`udevadm trigger; udevadm settle`"));
+                    return Err(Error::permanent(format!("udev has not created the link {what}"))
+                        .remedy("`udevadm trigger; udevadm settle`"));
                 }
                 None => self.next_look(&news, course).await,
             }
@@ -98,6 +99,6 @@ impl<H: Hands> VolumeKeeper<H> {
 
 /// The link leads to a copy of the volume, or to whatever somebody turned it to.
 fn another_disk(what: &str, found: &Found) -> Error {
-    Error::refused(format!("{what} leads to another disk than {}: one that carries the same UUID", found.disk.node.display()))
-        .remedy(format!("`blkid --match-token UUID={}`: detach the copy of the volume", found.fs_uuid))
+    Error::refused(format!("{what} leads to a different disk than {}, one with the same UUID", found.disk.node.display()))
+        .remedy(format!("find it with `blkid --match-token UUID={}` and detach the copy of the volume", found.fs_uuid))
 }

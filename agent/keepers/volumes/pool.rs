@@ -40,7 +40,7 @@ impl<H: Hands> VolumeKeeper<H> {
         if volume.content != Content::ThinPool {
             return Ok(());
         }
-        self.wait_for_job(&key(volume), "a call of LVM", "pool", course).await
+        self.wait_for_job(&key(volume), "an LVM command", "pool", course).await
     }
 
     /// The marker of a volume group is in its tags.
@@ -69,13 +69,13 @@ impl<H: Hands> VolumeKeeper<H> {
         self.hands.reload().await.map_err(|error| passing("pool", &error))?;
         self.hands.start(UNIT).await.map_err(|error| passing("pool", &error))?;
         if !is_active(&self.probe, &found.disk) {
-            let error = Error::refused(format!("{POOL} is not on {}: another disk carries it", found.disk.node.display()))
-                .remedy(format!("`lvs -o +devices {GROUP}`: detach the copy of the volume"));
+            let error = Error::refused(format!("{POOL} is not on {}: it is on another disk", found.disk.node.display()))
+                .remedy(format!("find it with `lvs -o +devices {GROUP}` and detach the copy of the volume"));
             return Err(failed("pool", &error).into());
         }
         // LVM's word on it, not the disk's: a pool that was found may lie on a disk that was extended since.
         let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, member.size, State::InPlace, Some(what))?;
-        let message = format!("volume {} carries the thin pool {POOL}", volume.disk);
+        let message = format!("volume {} holds the thin pool {POOL}", volume.disk);
         self.report.emit(event(Code::VolumeMounted, volume, message).unit(UNIT).duration(course.started.elapsed()));
         Ok(record)
     }
@@ -88,7 +88,7 @@ impl<H: Hands> VolumeKeeper<H> {
         self.ask_member(volume, device).await?;
         self.ask(volume, thin_pool::resize_member(device)).await?;
         let answer = self.ask(volume, thin_pool::ask_sizes()).await?;
-        let unclear = || of_growth(&Error::permanent(format!("LVM does not tell the sizes of {POOL}: {}", answer.trim())));
+        let unclear = || of_growth(&Error::permanent(format!("LVM does not report the sizes of {POOL}: {}", answer.trim())));
         for argv in thin_pool::growing(&thin_pool::sizes(&answer).ok_or_else(unclear)?, device) {
             self.ask(volume, argv).await?;
         }
@@ -103,7 +103,7 @@ impl<H: Hands> VolumeKeeper<H> {
         match thin_pool::namesake(&member, device, &groups) {
             None => Ok(member),
             Some((found, remedy)) => {
-                let rule = "LVM takes a volume group by its name, so there must be one of it".to_owned();
+                let rule = "LVM finds a volume group by its name, so the name must be unique".to_owned();
                 Err(refused(Decision::Refuse { found, rule, remedy }).into())
             }
         }
@@ -126,14 +126,14 @@ impl<H: Hands> VolumeKeeper<H> {
                 Next::MakePool => thin_pool::make_pool(size(&found.disk).unwrap_or(0), &device),
                 Next::Activate => return Ok(member),
                 Next::Refuse(found) => {
-                    let rule = format!("docker's pool is {POOL}, alone on its volume");
-                    let remedy = format!("`lvs {GROUP}`; to lose what is there {}", erase(volume, &device));
+                    let rule = format!("docker's pool is {POOL}, which has its volume to itself");
+                    let remedy = format!("check `lvs {GROUP}`; to discard what is there: {}", erase(volume, &device));
                     return Err(refused(Decision::Refuse { found, rule, remedy }).into());
                 }
             };
             self.ask(volume, argv).await?;
         }
-        let error = Error::permanent(format!("LVM said {STEPS} times that it was done, and {POOL} is not there"));
+        let error = Error::permanent(format!("LVM reported success {STEPS} times, but {POOL} does not exist"));
         Err(failed("pool", &error).into())
     }
 
@@ -145,7 +145,7 @@ impl<H: Hands> VolumeKeeper<H> {
             return Ok(ran.stdout);
         }
         let error = Error::permanent(format!("`{words}` {}", complaint(&ran)));
-        Err(failed("pool", &error.remedy("`pvs; vgs; lvs -a` show how far it came; the next try goes on from there")).into())
+        Err(failed("pool", &error.remedy("`pvs; vgs; lvs -a` show how far it got; the next attempt continues from there")).into())
     }
 
     async fn lvm(&self, volume: &Volume, argv: Vec<String>) -> Outcome<Ran> {
@@ -156,7 +156,7 @@ impl<H: Hands> VolumeKeeper<H> {
 /// How a call of LVM that failed ended.
 pub(super) fn complaint(ran: &Ran) -> String {
     // LVM warns before it complains.
-    let words = ran.stderr.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it said nothing");
+    let words = ran.stderr.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it printed nothing");
     format!("{}: {words}", ran.end())
 }
 

@@ -238,7 +238,7 @@ async fn how_full_the_pool_is_is_asked_now_and_then_and_told_when_it_nears_its_e
         answers(answer);
         keeper.clock.advance(MINUTE);
         let wrong = look().await.unwrap().wrong.unwrap();
-        assert!(wrong.to_string().starts_with("LVM does not say how full docker/docker-pool is: "), "{wrong}");
+        assert!(wrong.to_string().starts_with("LVM does not report how full docker/docker-pool is: "), "{wrong}");
     }
     answers("102005473280|113246208|10.00|1.00");
     keeper.clock.advance(MINUTE);
@@ -280,7 +280,7 @@ async fn an_end_after_any_call_converges() {
 
 #[tokio::test]
 async fn what_else_is_on_the_disk_is_refused_and_untouched() {
-    for (content, words) in [(&b"XFSB"[..], "holds xfs"), (b"noise", "data of no known kind")] {
+    for (content, words) in [(&b"XFSB"[..], "contains xfs"), (b"noise", "unknown data")] {
         let dir = tempfile::tempdir().unwrap();
         let keeper = keeper(dir.path());
         let mut disk = vec![0; SIZE];

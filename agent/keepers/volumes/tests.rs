@@ -199,7 +199,7 @@ async fn a_blank_volume_is_recorded_formatted_mounted_marked_and_then_left_alone
     assert_eq!(told[..2], [Code::VolumeFound, Code::VolumeSurveyed]);
     assert_eq!(told[2..], [Code::VolumeFormatting, Code::VolumeFormatted, Code::VolumeMounted]);
     let read = keeper.report.events().iter().find(|event| event.code == Code::VolumeSurveyed).unwrap().message.clone();
-    assert!(read.ends_with("places were read, 5 of 4 MiB, all zero"), "{read}");
+    assert!(read.ends_with("places were read, 5 of 4 MiB, all zeros"), "{read}");
     let marker: Marker = keeper.root.read_json(Path::new("var/lib/etcd/.heat-node-agent")).unwrap().unwrap();
     let record = keeper.record(&volume()).unwrap().unwrap();
     assert_eq!((marker.cluster.as_str(), marker.volume, marker.fs_uuid), ("c0ffee", volume().disk.to_string(), record.fs_uuid));
@@ -262,7 +262,7 @@ async fn a_mkfs_that_was_ended_has_refused_nothing_and_is_run_again() {
     keeper.hands.mkfs = "is ended";
     let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
     assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeFailed, "volume etcd: mkfs"));
-    assert!(failure.cause.ends_with(" was ended by signal 9: it said nothing"), "{failure:?}");
+    assert!(failure.cause.ends_with(" was killed by signal 9: it printed nothing"), "{failure:?}");
     assert!(failure.rule.is_none() && !failure.remedy.contains("blkdiscard"), "{failure:?}");
     keeper.hands.mkfs = "good";
     log(&keeper);
@@ -272,7 +272,7 @@ async fn a_mkfs_that_was_ended_has_refused_nothing_and_is_run_again() {
 
 #[tokio::test]
 async fn what_a_broken_mkfs_left_is_forced_only_if_it_carries_the_recorded_uuid() {
-    for (mkfs, cause) in [("breaks", "status 1: I/O error"), ("lies", "does not hold what mkfs.xfs was to make")] {
+    for (mkfs, cause) in [("breaks", "status 1: I/O error"), ("lies", "does not contain what mkfs.xfs should have created")] {
         let dir = tempfile::tempdir().unwrap();
         let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
         keeper.hands.mkfs = mkfs;
@@ -284,7 +284,7 @@ async fn what_a_broken_mkfs_left_is_forced_only_if_it_carries_the_recorded_uuid(
         log(&keeper);
         put(dir.path(), NODE, &[b"torn".to_vec(), vec![0; SIZE - 4]].concat());
         let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
-        assert!(failure.cause.contains("data of no known kind") && failure.remedy.contains("blkdiscard"), "{failure:?}");
+        assert!(failure.cause.contains("unknown data") && failure.remedy.contains("blkdiscard"), "{failure:?}");
         assert_eq!(log(&keeper), ["wait program-mkfs-etcd"]);
         put(dir.path(), NODE, &xfs(&record.fs_uuid));
         assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
@@ -328,11 +328,11 @@ async fn a_link_to_another_disk_is_never_mounted() {
     let by_uuid = format!("dev/disk/by-uuid/{UUID}");
     link(dir.path(), &by_uuid, "../../vdc");
     let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
-    assert!(failure.cause.contains("carries the same UUID") && failure.remedy.contains("blkid"), "{failure:?}");
+    assert!(failure.cause.contains("with the same UUID") && failure.remedy.contains("blkid"), "{failure:?}");
     assert!(log(&keeper).is_empty() && !dir.path().join("etc/systemd/system/var-lib-etcd.mount").exists());
     keeper.root.remove(Path::new(&by_uuid)).unwrap();
     let failure = keeper.bring_up(&volume(), Duration::from_secs(3)).await.unwrap_err();
-    assert!(failure.cause.contains("udev made no link"), "{failure:?}");
+    assert!(failure.cause.contains("udev has not created the link"), "{failure:?}");
     link(dir.path(), &by_uuid, "../../vdb");
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     // What is recorded counts, not the name that udev prefers by now.
@@ -449,13 +449,13 @@ async fn noise_is_formatted_once_and_the_allowance_is_used_up_then() {
     assert_eq!(keeper.bring_up(&allowed, MINUTE).await, Ok(true));
     let told =
         keeper.report.events().iter().find(|event| event.code == Code::VolumeFormatting).map(|event| event.message.clone());
-    assert!(told.is_some_and(|told| told.ends_with("what is on it is lost: ETCD_VOLUME_FORMAT says so, this once")));
+    assert!(told.is_some_and(|told| told.ends_with("discarding what is on it: ETCD_VOLUME_FORMAT allows it, this once")));
     keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
     keeper.root.remove(Path::new("var/lib/etcd/.heat-node-agent")).unwrap();
     log(&keeper);
     put(dir.path(), NODE, &noise);
     let failure = keeper.bring_up(&allowed, MINUTE).await.unwrap_err();
-    assert!(failure.cause.contains("where this agent made or used a file system"), "{failure:?}");
+    assert!(failure.cause.contains("but this agent created or used a file system there"), "{failure:?}");
     assert!(log(&keeper).is_empty());
 }
 
@@ -472,13 +472,13 @@ async fn what_begins_inside_a_disk_is_refused_by_name_and_left_as_it_is() {
         (
             [vec![0; mib], xfs(UUID)[..SIZE - mib].to_vec()].concat(),
             None,
-            "holds xfs (UUID 0b7e1122-3344-4566-b788-99aabbccddee) that begins at 1 MiB",
+            "contains xfs (UUID 0b7e1122-3344-4566-b788-99aabbccddee) that begins at 1 MiB",
         ),
-        (torn(UUID), None, "holds data of no known kind at 2 MiB"),
-        (torn("1b7e1122-3344-4566-b788-99aabbccddee"), Some(State::Formatting), "holds data of no known kind at 2 MiB"),
+        (torn(UUID), None, "contains unknown data at 2 MiB"),
+        (torn("1b7e1122-3344-4566-b788-99aabbccddee"), Some(State::Formatting), "contains unknown data at 2 MiB"),
         // What our own mkfs left behind a power cut is nobody else's.
         (torn(UUID), Some(State::Formatting), ""),
-        (torn(UUID), Some(State::Formatted), "holds data of no known kind at 2 MiB where this agent made"),
+        (torn(UUID), Some(State::Formatted), "contains unknown data at 2 MiB, but this agent created"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let keeper = keeper(dir.path(), &content);
@@ -501,7 +501,7 @@ async fn what_begins_inside_a_disk_is_refused_by_name_and_left_as_it_is() {
 async fn a_marked_volume_is_looked_into_and_used_without_a_byte_changed() {
     for (name, marker, member, outcome) in [
         ("ours", Some(marker_of(volume().disk.as_str())), true, "reuse"),
-        ("a copy", Some(marker_of("other")), true, "holds a copy of volume other"),
+        ("a copy", Some(marker_of("other")), true, "contains a copy of volume other"),
         ("none", None, false, "without this agent's marker"),
         ("a member", None, true, "with an etcd member in it"),
         ("damaged", Some("{".into()), false, "its marker is damaged"),
@@ -539,7 +539,7 @@ async fn a_live_store_is_never_mounted_over() {
     let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
     keeper.hands.running.push("etcd.service");
     let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
-    assert!(failure.cause.contains("etcd.service runs"), "{failure:?}");
+    assert!(failure.cause.contains("etcd.service is running"), "{failure:?}");
     keeper.hands.running.clear();
     put(dir.path(), "var/lib/etcd/default/member", b"");
     let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
@@ -556,7 +556,7 @@ async fn a_missing_disk_is_waited_for_until_the_deadline_and_told_once() {
     let failure = keeper.bring_up(&volume(), Duration::from_secs(5)).await.unwrap_err();
     assert_eq!(failure.code, Code::VolumeMissing);
     assert!(
-        failure.cause.contains("within 5 s: no disk carries 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4 (/dev/vdc); there are: vda (4 MiB, serial root, no bus), vdb (4 MiB, serial another, no bus)"),
+        failure.cause.contains("within 5 s: no disk has 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4 (/dev/vdc); present are: vda (4 MiB, serial root, no bus), vdb (4 MiB, serial another, no bus)"),
         "{}",
         failure.cause
     );
@@ -669,7 +669,10 @@ async fn no_store_is_taken_off_its_volume_by_parameters_that_leave_it_out() {
     for volumes in [&[][..], &[other]] {
         let refusal = keeper.check_places(&desired(volumes), MINUTE).await.unwrap_err();
         assert_eq!((refusal.code, refusal.step.as_str()), (Code::VolumeRefused, "volume etcd: check"));
-        assert!(refusal.cause.contains("7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4, which the parameters do not name"), "{refusal:?}");
+        assert!(
+            refusal.cause.contains("7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4, which the parameters no longer name"),
+            "{refusal:?}"
+        );
     }
     assert_eq!(codes(&keeper), [Code::VolumeRefused, Code::VolumeRefused]);
     // The same disk by another name is the interlock's to judge.

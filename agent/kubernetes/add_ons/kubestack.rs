@@ -40,18 +40,18 @@ pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mis
     if bridge.len() > 15 || bridge.starts_with('-') || !bridge.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
         mistakes.push(Mistake::general(
             "KUBESTACK_BRIDGE",
-            "is no name of a bridge",
+            "is not a valid bridge name",
             "at most 15 letters, digits and . _ -",
             "give another name",
         ));
     }
-    let rule = "builds with --network-provider exist up to 1.3; kubelet and controller manager of every other end at that flag";
+    let rule = "builds with --network-provider exist up to 1.3; every other kubelet and controller manager exits at that flag";
     let said = |problem: String, remedy| Mistake::general("KUBESTACK", problem, rule, remedy);
     if cluster.cloud.is_none() {
         mistakes.push(Mistake::general(
             "KUBESTACK",
-            "is set, and there is nobody to ask Neutron as",
-            "KubeStack makes ports and load balancers by a user of OpenStack",
+            "is set, but there are no credentials for Neutron",
+            "KubeStack creates ports and load balancers as an OpenStack user",
             "give AUTH_URL, USERNAME, PASSWORD and TENANT_NAME",
         ));
     }
@@ -59,7 +59,7 @@ pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mis
         mistakes
             .push(said(format!("is set with Kubernetes {}", cluster.minor), "remove it, or give the KUBE_TAG of such a build"));
     } else {
-        warnings.push(said("is set".to_owned(), "make sure that the image holds such a build"));
+        warnings.push(said("is set".to_owned(), "make sure that the image contains such a build"));
     }
 }
 
@@ -74,13 +74,13 @@ pub(in crate::kubernetes) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts
 # Made by heat-node-agent.
 [Unit]
 {GUARDED}\
-# Under whichever name the distribution has it: Fedora's, Debian's.
+# Fedora's name, Debian's name.
 Wants=openvswitch.service openvswitch-switch.service
 After=openvswitch.service openvswitch-switch.service
 StartLimitIntervalSec=0
 
 [Service]
-# The bridge that every pod's port is put on, and where network namespaces get their names.
+# The bridge for every pod's port, and the directory for named network namespaces.
 ExecStartPre=ovs-vsctl --may-exist add-br {bridge}
 RuntimeDirectory=netns
 RuntimeDirectoryPreserve=yes

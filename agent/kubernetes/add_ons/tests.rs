@@ -114,7 +114,7 @@ fn kubestack_is_there_only_where_it_is_asked_for() {
     assert!(desired.units.iter().any(|unit| unit.name == "kubestack.service"));
     assert!(desired.units.iter().all(|unit| unit.name != "flanneld.service" || !unit.enable));
     let odd: Vec<_> = driver.iter().copied().chain([("KUBE_TAG", "v1.3.2"), ("KUBESTACK_BRIDGE", "a/b")]).collect();
-    assert_eq!(problems(&odd), ["KUBESTACK_BRIDGE is no name of a bridge"]);
+    assert_eq!(problems(&odd), ["KUBESTACK_BRIDGE is not a valid bridge name"]);
     // magnum-node.md 7.3 no. 29: a v3 in a host's name is none in the path.
     let old = [("AUTH_URL", "https://keystone-v3.example.org:5000/v2.0"), ("KUBESTACK", "true")];
     let desired = master(2, &CREATOR.iter().copied().chain(old).collect::<Vec<_>>());
@@ -129,5 +129,5 @@ fn kubestack_is_refused_where_no_build_knows_it() {
     let warnings = spec(&with("v1.3.2")).warnings;
     assert!(warnings.iter().any(|warning| warning.parameter == "KUBESTACK"), "{warnings:?}");
     let nobody = problems(&[("KUBE_TAG", "v1.3.2"), ("KUBESTACK", "true")]);
-    assert_eq!(nobody, ["KUBESTACK is set, and there is nobody to ask Neutron as"]);
+    assert_eq!(nobody, ["KUBESTACK is set, but there are no credentials for Neutron"]);
 }

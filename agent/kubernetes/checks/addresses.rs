@@ -93,7 +93,7 @@ impl Checks<'_> {
             // A worker may have a balancer of its operator's on itself. KUBE_NODE_IP's own mistake is `node_spec`'s.
             let may_be_itself = address.is_loopback() && matches!(name, "KUBE_MASTER_IP" | "ETCD_SERVER_IP");
             if let Some(problem) = not_a_hosts(address).filter(|_| name != "KUBE_NODE_IP" && !may_be_itself) {
-                self.wrong(name, problem, "the address of a host, which others reach it by", "give the host's own address");
+                self.wrong(name, problem, "the address by which others reach the host", "give the host's own address");
             }
             let is_edge = |nodes: &IpNet| {
                 matches!(nodes, IpNet::V4(_))
@@ -102,7 +102,7 @@ impl Checks<'_> {
             };
             if let Some(nodes) = nodes.filter(is_edge) {
                 let what = if address == nodes.network() { "the network's own address" } else { "the broadcast address" };
-                let rule = "no host has the first or the last address of its network";
+                let rule = "the first and last addresses of a network cannot be a host's";
                 self.wrong(
                     name,
                     format!("is {address}, {what} of CLUSTER_SUBNET_CIDR {nodes}"),
@@ -114,9 +114,9 @@ impl Checks<'_> {
         if let (Some(address), Some(nodes), Some(_)) = (self.address, nodes, self.spec.firewall)
             && !nodes.contains(&address)
         {
-            let rule = "FIREWALL lets the cluster's own traffic in from CLUSTER_SUBNET_CIDR alone";
-            let problem = format!("{nodes} does not hold KUBE_NODE_IP {address}");
-            self.wrong("CLUSTER_SUBNET_CIDR", problem, rule, "give the subnet that the nodes are on");
+            let rule = "FIREWALL admits the cluster's own traffic only from CLUSTER_SUBNET_CIDR";
+            let problem = format!("{nodes} does not contain KUBE_NODE_IP {address}");
+            self.wrong("CLUSTER_SUBNET_CIDR", problem, rule, "give the subnet of the nodes");
         }
         self.masters();
     }
@@ -125,7 +125,7 @@ impl Checks<'_> {
         let masters = self.spec.api.masters.clone();
         for (at, address) in masters.iter().enumerate() {
             if masters.iter().take(at).any(|other| other == address) {
-                let rule = "every master once, by the one address that its peers know";
+                let rule = "each master is listed once, by the address that its peers use";
                 self.wrong("MASTER_ADDRESSES", format!("names {address} twice"), rule, "remove one of them");
             }
         }
@@ -146,7 +146,7 @@ impl Checks<'_> {
         {
             if let Some((other, what)) = special(network) {
                 let how = if other.contains(&network) { "is within" } else { "holds" };
-                let rule = "these addresses are no pod's, service's or node's";
+                let rule = "pods, services and nodes cannot have these addresses";
                 self.wrong(
                     name,
                     format!("{network} {how} {what} {other}"),
@@ -166,7 +166,7 @@ impl Checks<'_> {
                 self.wrong(
                     name,
                     format!("{one} overlaps {other_name} {other}"),
-                    "an address is a pod's, a service's or a node's, or packets go to the wrong one",
+                    "pod, service and node networks must not overlap, or packets go astray",
                     "give networks that do not overlap",
                 );
             }
@@ -178,17 +178,17 @@ impl Checks<'_> {
             }
             // One of them says enough.
             if let Some((who, address)) = self.hosts().into_iter().find(|(_, address)| network.contains(address)) {
-                let rule = "the networks of pods and services are the cluster's alone";
-                self.wrong(name, format!("{network} holds {who} {address}"), rule, "give another network");
+                let rule = "the pod and service networks must be used by the cluster only";
+                self.wrong(name, format!("{network} contains {who} {address}"), rule, "give another network");
             }
         }
         if services.prefix_len() > services.max_prefix_len().saturating_sub(4) {
-            let rule = "the API's own service and the DNS need addresses in it";
+            let rule = "the API service and the cluster DNS need addresses in it";
             self.wrong("PORTAL_NETWORK_CIDR", format!("{services} is too small"), rule, "give a larger network, e.g. a /16");
             return;
         }
         if services.max_prefix_len() - services.prefix_len() > 20 {
-            let rule = "the API server takes at most 20 bits of service addresses: a /12 for IPv4, a /108 for IPv6";
+            let rule = "the API server accepts at most 20 bits of service addresses: a /12 for IPv4, a /108 for IPv6";
             self.wrong("PORTAL_NETWORK_CIDR", format!("{services} is too large"), rule, "give a smaller network, e.g. a /16");
         }
         self.dns();
@@ -199,12 +199,12 @@ impl Checks<'_> {
             [("KUBE_NODE_IP", self.address.map(|address| address.is_ipv6())), (pods_name, Some(matches!(pods, IpNet::V6(_))))];
         for (name, family) in families {
             if family.is_some_and(|v6| v6 != matches!(services, IpNet::V6(_))) {
-                let rule = "nodes, pods and services have addresses of one family";
+                let rule = "nodes, pods and services must use the same address family";
                 self.wrong(
                     "PORTAL_NETWORK_CIDR",
-                    format!("{services} is of another family than {name}"),
+                    format!("{services} is of a different address family than {name}"),
                     rule,
-                    "give networks of the node's family",
+                    "give networks of the node's address family",
                 );
             }
         }
@@ -219,9 +219,9 @@ impl Checks<'_> {
         ];
         for (name, text, _) in all.into_iter().filter(|(.., is_used)| *is_used) {
             let Some(told) = option(text, "cluster-cidr").filter(|told| told.parse() != Ok(pods)) else { continue };
-            let problem = format!("gives --cluster-cidr={told}, and {} is {pods}", self.pods_name());
-            let rule = "kube-proxy, the controller manager and the network of pods mean the same addresses";
-            self.warnings.push(Mistake::general(name, problem, rule, "leave --cluster-cidr out, if it is not meant so"));
+            let problem = format!("sets --cluster-cidr={told}, but {} is {pods}", self.pods_name());
+            let rule = "kube-proxy, the controller manager and the pod network must use the same addresses";
+            self.warnings.push(Mistake::general(name, problem, rule, "remove --cluster-cidr unless it is intended"));
         }
     }
 
@@ -230,25 +230,25 @@ impl Checks<'_> {
         let (spec, name) = (self.spec, self.pods_name());
         let own = spec.runtime.kind == RuntimeKind::Docker && spec.uses_cni();
         if own && DOCKERS_OWN.parse().is_ok_and(|dockers| overlap(dockers, spec.networks.pods)) {
-            let problem = format!("{} overlaps {DOCKERS_OWN}, the network of docker's own bridge", spec.networks.pods);
-            let rule = "packets to a pod with an address of that bridge stay on its node";
+            let problem = format!("{} overlaps {DOCKERS_OWN}, the network of docker's default bridge", spec.networks.pods);
+            let rule = "packets to a pod with an address in that network never leave their node";
             self.warnings.push(Mistake::general(name, problem, rule, "give another network"));
         }
     }
     fn dns(&mut self) {
         let (networks, name) = (&self.spec.networks, "DNS_SERVICE_IP");
         let (services, dns, first) = (networks.services, networks.dns, networks.first_service());
-        let remedy = "give another address of that network";
+        let remedy = "give another address in that network";
         if !services.contains(&dns) {
-            let rule = "the DNS is a service of the cluster";
+            let rule = "the cluster DNS is a service";
             let problem = format!("{dns} is not in PORTAL_NETWORK_CIDR {services}");
-            self.wrong(name, problem, rule, "give an address of that network");
+            self.wrong(name, problem, rule, "give an address in that network");
         } else if Some(dns) == first {
-            let rule = "the first address is the API's own";
+            let rule = "the first address is the API service's";
             self.wrong(name, format!("{dns} is the first address of PORTAL_NETWORK_CIDR"), rule, remedy);
         } else if dns == services.network() || (dns.is_ipv4() && dns == services.broadcast()) {
             let which = if dns == services.network() { "network's own" } else { "broadcast" };
-            let rule = "the API server gives no service the first or the last address of the network";
+            let rule = "the API server assigns neither the first nor the last address of the network";
             self.wrong(name, format!("{dns} is the {which} address of PORTAL_NETWORK_CIDR {services}"), rule, remedy);
         }
     }
@@ -266,8 +266,9 @@ impl Checks<'_> {
         }
         let pods = self.spec.networks.pods;
         if length.saturating_sub(pods.prefix_len()) > MOST_SUBNETS {
-            let rule =
-                format!("the controller manager deals out at most 2^{MOST_SUBNETS} subnets, of /{length} here, and ends else");
+            let rule = format!(
+                "the controller manager allocates at most 2^{MOST_SUBNETS} subnets (here of /{length}) and exits otherwise"
+            );
             self.wrong(self.pods_name(), format!("{pods} is too large"), rule, "give a smaller network, e.g. a /16");
         }
     }
@@ -345,7 +346,7 @@ mod tests {
             (
                 &[],
                 &[("CLUSTER_SUBNET_CIDR", "10.0.0.0/24"), ("FIREWALL", "nftables")],
-                "CLUSTER_SUBNET_CIDR 10.0.0.0/24 does not hold KUBE_NODE_IP 192.0.2.11",
+                "CLUSTER_SUBNET_CIDR 10.0.0.0/24 does not contain KUBE_NODE_IP 192.0.2.11",
             ),
             (
                 &[],
@@ -410,7 +411,7 @@ mod tests {
             (
                 &[],
                 &[("KUBE_API_PRIVATE_ADDRESS", "10.254.0.7")],
-                "PORTAL_NETWORK_CIDR 10.254.0.0/16 holds KUBE_API_PRIVATE_ADDRESS 10.254.0.7",
+                "PORTAL_NETWORK_CIDR 10.254.0.0/16 contains KUBE_API_PRIVATE_ADDRESS 10.254.0.7",
             ),
             (MINION, &[("ETCD_SERVER_IP", "10.100.0.7")], "FLANNEL_NETWORK_CIDR 10.100.0.0/16 holds ETCD_SERVER_IP 10.100.0.7"),
         ] {
@@ -423,11 +424,11 @@ mod tests {
         for (changes, expected) in [
             (
                 ("KUBEPROXY_OPTIONS", "--cluster-cidr=10.9.0.0/16"),
-                "gives --cluster-cidr=10.9.0.0/16, and FLANNEL_NETWORK_CIDR is 10.100.0.0/16",
+                "sets --cluster-cidr=10.9.0.0/16, but FLANNEL_NETWORK_CIDR is 10.100.0.0/16",
             ),
             (
                 ("KUBECONTROLLER_OPTIONS", "--cluster_cidr 10.9.0.0/16"),
-                "gives --cluster-cidr=10.9.0.0/16, and FLANNEL_NETWORK_CIDR is 10.100.0.0/16",
+                "sets --cluster-cidr=10.9.0.0/16, but FLANNEL_NETWORK_CIDR is 10.100.0.0/16",
             ),
             (("KUBEPROXY_OPTIONS", "--cluster-cidr=10.100.0.0/16"), ""),
         ] {

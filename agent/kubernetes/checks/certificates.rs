@@ -24,14 +24,14 @@ impl Checks<'_> {
         match self.spec.certificates {
             CertificateSource::None => self.wrong(
                 "CERTIFICATES",
-                "says that there are none",
-                "with TLS every component has its certificate",
+                "is none",
+                "with TLS every component needs a certificate",
                 "set CERTIFICATES to magnum, given or bootstrap",
             ),
             CertificateSource::Bootstrap if self.role == Role::Master => self.wrong(
                 "CERTIFICATES",
                 "is bootstrap on a master",
-                "a worker gets its certificate from the masters; they have nobody to ask",
+                "workers get their certificates from the masters; a master has nowhere to get one",
                 "set it to magnum or given",
             ),
             CertificateSource::Bootstrap => self.bootstrap(),
@@ -53,26 +53,26 @@ impl Checks<'_> {
         let old = etcd_release::asked(self.spec).filter(|asked| *asked < etcd_access::FIRST_WITH_NAMES);
         let (name, what) = match (etcd_access::clients(self.spec), old) {
             (Clients::Named, Some((major, minor))) => {
-                ("ETCD_TAG", format!("asks for etcd {major}.{minor}, which tells clients apart by their authority alone"))
+                ("ETCD_TAG", format!("selects etcd {major}.{minor}, which distinguishes clients only by their CA"))
             }
             (Clients::AnybodyForFlannel, _) => {
-                ("ETCD_CA_CERTIFICATE", "is missing, and flannel of every worker is a client of etcd".to_owned())
+                ("ETCD_CA_CERTIFICATE", "is missing, and flannel on every worker is an etcd client".to_owned())
             }
             (Clients::AnybodyAsGiven, _) => (
                 "ETCD_ADMIN_CERTIFICATE",
                 format!(
-                    "is given as a client of etcd that the cluster's authority signed for, and is not known to bear the name {CLIENT_NAME}"
+                    "is given as an etcd client certificate signed by the cluster's CA, but its name is not known to be {CLIENT_NAME}"
                 ),
             ),
             (Clients::Named | Clients::OfOwnAuthority, _) => return,
         };
         let remedy = match name {
-            "ETCD_TAG" => "give etcd 3.4 or later, or etcd's own authority: ETCD_CA_CERTIFICATE and ETCD_CA_KEY",
-            "ETCD_ADMIN_CERTIFICATE" => "leave it out with its key, so that the agent makes it; or give etcd's own authority",
-            _ => "give etcd's own authority: ETCD_CA_CERTIFICATE and ETCD_CA_KEY; or set FLANNEL_RUNS_AS to add-on",
+            "ETCD_TAG" => "use etcd 3.4 or later, or give etcd its own CA: ETCD_CA_CERTIFICATE and ETCD_CA_KEY",
+            "ETCD_ADMIN_CERTIFICATE" => "remove it and its key, so that the agent generates them; or give etcd its own CA",
+            _ => "give etcd its own CA: ETCD_CA_CERTIFICATE and ETCD_CA_KEY; or set FLANNEL_RUNS_AS to add-on",
         };
         if self.spec.lets_join_by_token() {
-            let rule = format!("{}, and BOOTSTRAP_TOKEN gets its bearer one", etcd_access::RULE);
+            let rule = format!("{}, and anyone with BOOTSTRAP_TOKEN can get one", etcd_access::RULE);
             self.wrong(name, what, rule, remedy);
         } else {
             self.warnings.push(Mistake::general(name, what, etcd_access::RULE, remedy));
@@ -81,7 +81,7 @@ impl Checks<'_> {
 
     /// A key without its certificate, a certificate without its key, and keys of authorities where they must not be.
     fn halves(&mut self) {
-        let rule = "a certificate and its key are one pair";
+        let rule = "a certificate and its key belong together";
         for name in PAIRS {
             let (certificate, key) = parameters_of(name);
             let halves = self.spec.trust.halves(name);
@@ -89,7 +89,7 @@ impl Checks<'_> {
                 let (here, other) =
                     if *missing == key { (&halves.key, &halves.certificate) } else { (&halves.certificate, &halves.key) };
                 if here.is_none() && other.is_some() {
-                    self.wrong(missing, format!("is missing beside {there}"), rule, "give both or none");
+                    self.wrong(missing, format!("is missing, but {there} is given"), rule, "give both or none");
                 }
             }
         }
@@ -98,10 +98,10 @@ impl Checks<'_> {
             let (has_certificate, has_key) = (halves.certificate.is_some(), halves.key.is_some());
             let from_magnum = signer == Signer::Kubernetes && self.spec.certificates == CertificateSource::Magnum;
             if has_key && self.role == Role::Minion {
-                let rule = "who has the key of an authority can be anybody in the cluster; a worker signs nothing";
+                let rule = "whoever has a CA's key can impersonate anybody in the cluster; a worker signs nothing";
                 self.wrong(key, "is given to a worker", rule, "give it to masters only");
             } else if has_key && !has_certificate && !from_magnum {
-                self.wrong(certificate, format!("is missing beside {key}"), rule, "give both");
+                self.wrong(certificate, format!("is missing, but {key} is given"), rule, "give both");
             }
         }
     }
@@ -115,14 +115,14 @@ impl Checks<'_> {
         if (joins || lets_join) && minor.number() < bootstrap::FIRST_MINOR {
             let (name, remedy) =
                 if is_master { ("BOOTSTRAP_TOKEN", "remove it") } else { ("CERTIFICATES", "set it to magnum or given") };
-            let rule = format!("workers join by a token from 1.{} on", bootstrap::FIRST_MINOR);
-            self.wrong(name, format!("asks for TLS bootstrap, which {minor} cannot do"), rule, remedy);
+            let rule = format!("workers can join with a token since 1.{}", bootstrap::FIRST_MINOR);
+            self.wrong(name, format!("selects TLS bootstrap, which {minor} does not support"), rule, remedy);
         }
         if is_master && !joins && self.spec.trust.authority(Signer::Kubernetes).key.is_none() {
             let asked = if lets_join { "BOOTSTRAP_TOKEN" } else { "CERT_MANAGER_API" };
             if lets_join || self.spec.control_plane.signs {
-                let rule = format!("with {asked} the controller manager signs by the CA's key");
-                self.wrong("CA_KEY", "is missing", rule, format!("give CA_KEY, or leave {asked} out"));
+                let rule = format!("with {asked} the controller manager signs with the CA's key");
+                self.wrong("CA_KEY", "is missing", rule, format!("give CA_KEY, or remove {asked}"));
             }
         }
     }
@@ -132,16 +132,16 @@ impl Checks<'_> {
             self.wrong(
                 "BOOTSTRAP_TOKEN",
                 "is missing",
-                "a worker without a certificate shows a token to get one",
-                "give the token that the masters know",
+                "a worker without a certificate needs a token to get one",
+                "give the token that is set on the masters",
             );
         }
         let trust = &self.spec.trust;
         if trust.own_authority(Signer::Kubernetes).certificate.is_none() && trust.magnum.is_none() {
             self.wrong(
                 "CA_CERTIFICATE",
-                "is missing, and so is Magnum with its user",
-                "a worker that joins by a token must know whom it joins",
+                "is missing, and so are Magnum's URL and user",
+                "a worker that joins with a token must be able to verify the masters",
                 "give CA_CERTIFICATE, or MAGNUM_URL, CLUSTER_UUID and the trustee",
             );
         }
@@ -149,9 +149,9 @@ impl Checks<'_> {
         if (bootstrap::FIRST_MINOR..FIRST_THAT_RELOADS).contains(&minor.number()) {
             self.warnings.push(Mistake::general(
                 "CERTIFICATES",
-                format!("is bootstrap, and kube-proxy of {minor} reads the kubelet's certificate at its start only"),
-                format!("a certificate that was renewed is read by itself from 1.{FIRST_THAT_RELOADS} on"),
-                "restart kube-proxy.service on the node when its kubelet renewed: each year, if the masters sign for one",
+                format!("is bootstrap, but kube-proxy {minor} reads the kubelet's certificate only when it starts"),
+                format!("a renewed certificate is reloaded automatically since 1.{FIRST_THAT_RELOADS}"),
+                "restart kube-proxy.service on the node after its kubelet has renewed: yearly, if the masters sign for one year",
             ));
         }
     }
@@ -172,7 +172,7 @@ impl Checks<'_> {
             }
         }
         for name in missing {
-            let rule = "Magnum is asked for the certificates of its cluster by the cluster's own user";
+            let rule = "Magnum issues certificates for its cluster only to the cluster's own user";
             self.wrong(name, "is missing", rule, format!("give {name}"));
         }
     }
@@ -183,8 +183,8 @@ impl Checks<'_> {
         // Magnum itself gives CA_KEY, for CERT_MANAGER_API.
         let given = authorities.chain(pairs).filter(|name| name != "CA_KEY" && self.parameters.given(name).is_some());
         for name in given.collect::<Vec<_>>() {
-            let rule = "certificates come from one place, or nobody knows which authority is the cluster's";
-            self.wrong(&name, "is given beside CERTIFICATES=magnum", rule, "remove it, or set CERTIFICATES to given");
+            let rule = "certificates must have one source, or the cluster's CA is ambiguous";
+            self.wrong(&name, "is given together with CERTIFICATES=magnum", rule, "remove it, or set CERTIFICATES to given");
         }
     }
 
@@ -192,7 +192,7 @@ impl Checks<'_> {
     fn given(&mut self) {
         let authority = self.spec.trust.own_authority(Signer::Kubernetes);
         if authority.certificate.is_none() && authority.key.is_none() {
-            let rule = "with CERTIFICATES=given the parameters say which CA the cluster has";
+            let rule = "with CERTIFICATES=given the parameters must contain the cluster's CA";
             self.wrong("CA_CERTIFICATE", "is missing", rule, "give it, as text or as a path on the node");
         }
         let wanted = wanted(self.spec, self.role);
@@ -205,7 +205,7 @@ impl Checks<'_> {
             if missing.is_empty() || self.role == Role::Master && self.spec.trust.own_authority(signer).key.is_some() {
                 continue;
             }
-            let rule = "with CERTIFICATES=given a node gets its certificates, or a master the key to sign them by";
+            let rule = "with CERTIFICATES=given a node needs its certificates, or a master the key to sign them with";
             if self.role == Role::Master {
                 let problem = format!("is missing, and so {} {}", verb(missing.len()), missing.join(", "));
                 self.wrong(key, problem, rule, format!("give {key} with its certificate, or all of these with their keys"));
@@ -226,9 +226,9 @@ impl Checks<'_> {
             if self.spec.trust.pair(name).is_some() {
                 self.warnings.push(Mistake::general(
                     &certificate,
-                    format!("is given with {key}, and this node has no such certificate"),
-                    "what a node has follows from its role and its version",
-                    "remove both, so that no key lies about",
+                    format!("is given with {key}, but this node uses no such certificate"),
+                    "a node's certificates depend on its role and version",
+                    "remove both, so that no unused key is stored",
                 ));
             }
         }
@@ -240,8 +240,8 @@ impl Checks<'_> {
             let minor = self.spec.minor;
             self.warnings.push(Mistake::general(
                 "CERT_MANAGER_API",
-                format!("is true, and the controller manager of {minor} signs nothing"),
-                "it signs certificates from 1.4 on",
+                format!("is true, but the controller manager {minor} signs nothing"),
+                "it signs certificates since 1.4",
                 "set it to False",
             ));
         }
@@ -283,7 +283,7 @@ impl Checks<'_> {
             self.wrong(
                 missing,
                 "is missing",
-                "the two keys of service accounts are one pair, the same on all masters",
+                "the two service account keys are a pair, the same on all masters",
                 "give both or none",
             );
         }
@@ -292,9 +292,9 @@ impl Checks<'_> {
             // What is unreadable here may be readable to Kubernetes, and is its to refuse.
             && PrivateKey::from_pem(private).and_then(|private| public_matches(public, &private)) == Ok(false)
         {
-            let rule = "what is signed by one key of the pair is verified by the other";
+            let rule = "what is signed with one key of the pair is verified with the other";
             let remedy = "give the public key of KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: openssl pkey -in KEY -pubout";
-            self.wrong("KUBE_SERVICE_ACCOUNT_KEY", "is not that of KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", rule, remedy);
+            self.wrong("KUBE_SERVICE_ACCOUNT_KEY", "does not match KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", rule, remedy);
         }
         let own = text(&self.spec.trust.halves("server").key);
         let stands_in = !private && service_account_keys(self.spec).is_some();
@@ -303,7 +303,7 @@ impl Checks<'_> {
             ("SERVER_KEY", stands_in && is_ec(&own)),
         ] {
             if ec && minor.number() < FIRST_WITH_ECDSA_TOKENS {
-                let rule = format!("below 1.{FIRST_WITH_ECDSA_TOKENS} tokens of service accounts are signed by RSA keys alone");
+                let rule = format!("before 1.{FIRST_WITH_ECDSA_TOKENS} service account tokens are signed only with RSA keys");
                 self.wrong(name, format!("is an EC key, which {minor} cannot use for service accounts"), rule, "give an RSA key");
             }
         }
@@ -311,24 +311,24 @@ impl Checks<'_> {
         if minor.number() >= FIRST_WITH_ECDSA_TOKENS && stands_in && own.contains("BEGIN PRIVATE KEY") && is_ec(&own) {
             self.wrong(
                 "SERVER_KEY",
-                "is an EC key in PKCS#8, and stands in for the keys of service accounts",
-                "the API server verifies tokens by a public key, an RSA key, or an EC key in SEC1 (BEGIN EC PRIVATE KEY)",
-                "give KUBE_SERVICE_ACCOUNT_KEY and KUBE_SERVICE_ACCOUNT_PRIVATE_KEY, or SERVER_KEY as `openssl ec -in KEY` shows it",
+                "is an EC key in PKCS#8, and is used as the service account key",
+                "the API server verifies tokens with a public key, an RSA key, or an EC key in SEC1 form (BEGIN EC PRIVATE KEY)",
+                "give KUBE_SERVICE_ACCOUNT_KEY and KUBE_SERVICE_ACCOUNT_PRIVATE_KEY, or SERVER_KEY as `openssl ec -in KEY` prints it",
             );
         }
         if public || private || service_account_keys(self.spec).is_none() {
             return;
         }
         let name = "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY";
-        let rule = "what one master signs for service accounts, every master must believe";
-        let remedy = "give one pair of keys to all masters";
+        let rule = "service account tokens signed by one master must be accepted by all";
+        let remedy = "give all masters the same key pair";
         if !self.spec.is_first_master
             || self.spec.has_several_masters() && !matches!(self.spec.etcd.cluster, EtcdCluster::Discovery(_))
         {
             self.wrong(name, "is missing", rule, remedy);
         } else if self.spec.has_several_masters() {
             // How many masters a discovery URL stands for is not known.
-            let problem = "is missing, which is right for one master only";
+            let problem = "is missing, which works only with a single master";
             self.warnings.push(Mistake::general(name, problem, rule, remedy));
         }
     }
@@ -402,19 +402,19 @@ mod tests {
         ];
         let old = |tag| [("KUBE_TAG", tag)];
         for (changes, expected) in [
-            (&[&[("CERTIFICATES", "")][..]][..], "CERTIFICATES: says that there are none"),
+            (&[&[("CERTIFICATES", "")][..]][..], "CERTIFICATES: is none"),
             (&[&[("CERTIFICATES", "bootstrap")]], "CERTIFICATES: is bootstrap on a master"),
             (&[MAGNUM, &[("MAGNUM_URL", "")]], "MAGNUM_URL: is missing"),
             (&[MAGNUM, &[("TRUSTEE_USER_ID", "")]], "TRUSTEE_USER_ID: is missing"),
             (&[MAGNUM, &[("TRUSTEE_PASSWORD", "")]], "TRUSTEE_PASSWORD: is missing"),
             (&[MAGNUM, &[("AUTH_URL", "")]], "AUTH_URL: is missing"),
-            (&[MAGNUM, &[("CA_CERTIFICATE", "/given/ca.crt")]], "CA_CERTIFICATE: is given beside CERTIFICATES=magnum"),
+            (&[MAGNUM, &[("CA_CERTIFICATE", "/given/ca.crt")]], "CA_CERTIFICATE: is given together with CERTIFICATES=magnum"),
             (&[MAGNUM, &[("CERT_MANAGER_API", "True")]], "CA_KEY: is missing; rule: with CERT_MANAGER_API"),
             // Halves of pairs, of either kind.
-            (&[&[("SERVER_CERTIFICATE", "/given/server.crt")]], "SERVER_KEY: is missing beside SERVER_CERTIFICATE"),
-            (&[&[("ETCD_ADMIN_KEY", "/given/admin.key")]], "ETCD_ADMIN_CERTIFICATE: is missing beside ETCD_ADMIN_KEY"),
-            (&[&[("CA_CERTIFICATE", "")]], "CA_CERTIFICATE: is missing beside CA_KEY"),
-            (&[&[("ETCD_CA_KEY", "/given/etcd-ca.key")]], "ETCD_CA_CERTIFICATE: is missing beside ETCD_CA_KEY"),
+            (&[&[("SERVER_CERTIFICATE", "/given/server.crt")]], "SERVER_KEY: is missing, but SERVER_CERTIFICATE is given"),
+            (&[&[("ETCD_ADMIN_KEY", "/given/admin.key")]], "ETCD_ADMIN_CERTIFICATE: is missing, but ETCD_ADMIN_KEY is given"),
+            (&[&[("CA_CERTIFICATE", "")]], "CA_CERTIFICATE: is missing, but CA_KEY is given"),
+            (&[&[("ETCD_CA_KEY", "/given/etcd-ca.key")]], "ETCD_CA_CERTIFICATE: is missing, but ETCD_CA_KEY is given"),
             (
                 &[&[("FRONT_PROXY_CA_CERTIFICATE", "/given/front-proxy-ca.crt")]],
                 "FRONT_PROXY_CA_KEY: is missing, and so is FRONT_PROXY_CERTIFICATE",
@@ -436,26 +436,32 @@ mod tests {
             ),
             // Joining by a token.
             (&[WORKER, &[("CERTIFICATES", "bootstrap"), ("BOOTSTRAP_TOKEN", "")]], "BOOTSTRAP_TOKEN: is missing"),
-            (&[WORKER, &[("CERTIFICATES", "bootstrap"), ("CA_CERTIFICATE", "")]], "CA_CERTIFICATE: is missing, and so is Magnum"),
+            (
+                &[WORKER, &[("CERTIFICATES", "bootstrap"), ("CA_CERTIFICATE", "")]],
+                "CA_CERTIFICATE: is missing, and so are Magnum's",
+            ),
             (
                 &[WORKER, &[("CERTIFICATES", "bootstrap")], &old("v1.11.3")],
-                "CERTIFICATES: asks for TLS bootstrap, which 1.11 cannot do",
+                "CERTIFICATES: selects TLS bootstrap, which 1.11 does not support",
             ),
-            (&[TOKEN, &old("v1.11.3")], "BOOTSTRAP_TOKEN: asks for TLS bootstrap, which 1.11 cannot do"),
+            (&[TOKEN, &old("v1.11.3")], "BOOTSTRAP_TOKEN: selects TLS bootstrap, which 1.11 does not support"),
             (&[TOKEN, MAGNUM], "CA_KEY: is missing; rule: with BOOTSTRAP_TOKEN"),
             // Service accounts.
             (
                 &[&[("KUBE_SERVICE_ACCOUNT_KEY", "/given/sa.pub")]],
-                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: the two keys of service accounts are one pair",
+                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: the two service account keys are a pair",
             ),
-            (&[THREE], "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: what one master signs"),
-            (&[THREE, &old("v1.5.3")], "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: what one master signs"),
+            (&[THREE], "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: service account tokens signed by one master"),
+            (
+                &[THREE, &old("v1.5.3")],
+                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: service account tokens signed by one master",
+            ),
             (
                 &[
                     &[("ETCD_DISCOVERY_URL", "https://discovery.example.org/0f1e"), ("MASTER_INDEX", "1")],
                     &[("KUBE_SERVICE_ACCOUNT_KEY", ""), ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", "")],
                 ],
-                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: what one master signs",
+                "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: service account tokens signed by one master",
             ),
             (&[&ec], "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is an EC key, which 1.5 cannot use"),
             (&[EVERY_PAIR, &old("v1.5.3"), &[("SERVER_KEY", ec[2].1)]], "SERVER_KEY: is an EC key, which 1.5 cannot use"),
@@ -468,7 +474,7 @@ mod tests {
         let found = mistakes(&[MAGNUM, &[("SERVER_CERTIFICATE", "/given/a.crt"), ("SERVER_KEY", "/given/a.key")]]);
         assert!(
             found.len() == 2
-                && found[0].starts_with("SERVER_CERTIFICATE: is given beside")
+                && found[0].starts_with("SERVER_CERTIFICATE: is given together with")
                 && found[1].starts_with("SERVER_KEY: ")
         );
     }
@@ -538,7 +544,7 @@ mod tests {
             let found = mistakes(&[&pair]);
             assert_eq!(found.is_empty(), right, "{found:?}");
             assert!(
-                found.iter().all(|one| one.starts_with("KUBE_SERVICE_ACCOUNT_KEY: is not that of") && !one.contains("BEGIN"))
+                found.iter().all(|one| one.starts_with("KUBE_SERVICE_ACCOUNT_KEY: does not match") && !one.contains("BEGIN"))
             );
         }
     }

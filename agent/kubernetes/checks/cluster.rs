@@ -20,15 +20,20 @@ const MEMBERS: &str = "ETCD_INITIAL_CLUSTER";
 /// The version, before anything is chosen by it.
 pub(in crate::kubernetes) fn minor_of(tag: &str, mistakes: &mut Vec<Mistake>) -> Option<Minor> {
     let Some(minor) = Minor::of_tag(tag) else {
-        mistakes.push(Mistake::general("KUBE_TAG", "is no version of Kubernetes 1", "v1.MINOR.PATCH", "give the version to run"));
+        mistakes.push(Mistake::general(
+            "KUBE_TAG",
+            "is not a version of Kubernetes 1",
+            "v1.MINOR.PATCH",
+            "give the version to run",
+        ));
         return None;
     };
     if minor > Minor::NEWEST {
         mistakes.push(Mistake::general(
             "KUBE_TAG",
-            format!("asks for {minor}, which this agent does not know"),
-            format!("flags are known up to {}", Minor::NEWEST),
-            "give an older version, or take a newer agent into the image",
+            format!("selects {minor}, which this agent does not support"),
+            format!("the agent knows flags up to {}", Minor::NEWEST),
+            "give an older version, or install a newer agent in the image",
         ));
         return None;
     }
@@ -79,10 +84,10 @@ impl Checks<'_> {
         if !self.spec.tls {
             // magnum-node.md 5.2: --insecure-port takes only 0 from 1.20 on.
             if minor.number() >= 20 {
-                let rule = "without TLS the API server listens on its insecure port, which is gone since 1.20";
+                let rule = "without TLS the API server listens on its insecure port, which was removed in 1.20";
                 self.wrong(
                     "TLS_DISABLED",
-                    format!("cannot be honoured by {minor}"),
+                    format!("is not supported by {minor}"),
                     rule,
                     "set TLS_DISABLED to False, or give a version up to 1.19",
                 );
@@ -99,7 +104,7 @@ impl Checks<'_> {
     /// Node authorizer and NodeRestriction know a kubelet by its name in the certificate (magnum-node.md 7.5 no. 56).
     fn name(&mut self) {
         if self.spec.tls && self.spec.minor.number() >= 7 && self.spec.node_name.is_none() {
-            let rule = "from 1.7 on a kubelet's certificate carries the name of its node";
+            let rule = "since 1.7 a kubelet's certificate contains the name of its node";
             self.wrong("INSTANCE_NAME", "is missing", rule, "give the name of the server");
         }
     }
@@ -110,22 +115,32 @@ impl Checks<'_> {
             self.wrong(
                 "KUBE_MASTER_IP",
                 "is missing",
-                "a worker must know where the API is",
-                "give the address of the API's balancer or master",
+                "a worker must know the API server's address",
+                "give the address of the API's load balancer or of a master",
             );
         }
         let (balancer, masters) = (api.balancer, api.masters.len());
         if balancer && masters == 0 {
-            self.wrong("MASTER_ADDRESSES", "is missing", "HAProxy on a worker must know the masters", "give their addresses");
+            self.wrong(
+                "MASTER_ADDRESSES",
+                "is missing",
+                "HAProxy on a worker needs the masters' addresses",
+                "give their addresses",
+            );
         }
         if balancer && self.role == Role::Master {
-            let rule = "a master reaches the API server on itself";
-            self.wrong("API_BALANCER", "is haproxy on a master", rule, "give it to workers only");
+            let rule = "a master uses its own API server";
+            self.wrong("API_BALANCER", "is haproxy on a master", rule, "set it on workers only");
         }
         let given =
             self.parameters.get("MASTER_ADDRESSES").map_or(0, |list| list.split(',').filter(|item| !item.is_empty()).count());
         if given != masters {
-            self.wrong("MASTER_ADDRESSES", "holds what is no IP address", "addresses between commas", "correct the list");
+            self.wrong(
+                "MASTER_ADDRESSES",
+                "contains something that is not an IP address",
+                "a comma-separated list of addresses",
+                "correct the list",
+            );
         }
     }
 
@@ -141,10 +156,10 @@ impl Checks<'_> {
             EtcdCluster::Discovery(_) => {
                 // magnum-node.md 5.6: 3.7 ignores the key, and each master would form a cluster of its own.
                 if version.is_some_and(|version| version >= (3, 7)) {
-                    let rule = "discovery is gone since etcd 3.7, which ignores it in silence";
+                    let rule = "discovery was removed in etcd 3.7, which silently ignores it";
                     self.wrong(
                         "ETCD_DISCOVERY_URL",
-                        "is given to an etcd that ignores it",
+                        "is given to an etcd release that ignores it",
                         rule,
                         "give ETCD_INITIAL_CLUSTER instead",
                     );
@@ -157,7 +172,7 @@ impl Checks<'_> {
             self.wrong(
                 "ETCD_INITIAL_CLUSTER",
                 "is given together with ETCD_DISCOVERY_URL",
-                "a member finds the others in one way",
+                "a member finds the others in only one way",
                 "remove one of them",
             );
         }
@@ -166,31 +181,36 @@ impl Checks<'_> {
             self.wrong(
                 name,
                 "is given without ETCD_INITIAL_CLUSTER",
-                "who joins must know the members that are there",
+                "a joining member must know the existing members",
                 "give ETCD_INITIAL_CLUSTER",
             );
         }
         if learner && !joins {
-            let rule = "a learner joins a cluster that is there";
+            let rule = "a learner joins an existing cluster";
             self.wrong("ETCD_LEARNER", "is true in a new cluster", rule, "set ETCD_INITIAL_CLUSTER_STATE to existing");
         }
         if learner && version.is_some_and(|version| version < (3, 4)) {
-            self.wrong("ETCD_LEARNER", "is true", "etcd knows learners since 3.4", "give a newer ETCD_TAG, or no learner");
+            self.wrong(
+                "ETCD_LEARNER",
+                "is true",
+                "etcd supports learners since 3.4",
+                "set a newer ETCD_TAG, or do not join as a learner",
+            );
         }
         if self.spec.etcd.cluster == EtcdCluster::Single && self.spec.api.masters.len() > 1 {
-            let rule = "masters that do not find each other form a cluster each";
+            let rule = "masters that do not find each other form separate clusters";
             self.wrong(MEMBERS, "is missing, and MASTER_ADDRESSES names several masters", rule, "give it, or ETCD_DISCOVERY_URL");
         }
         let minor = self.spec.minor;
         if version.is_some_and(|version| version >= (3, 6)) && minor.number() <= 5 {
-            let rule = "Kubernetes up to 1.5 needs etcd's v2 API, which is gone since 3.6";
-            self.wrong("ETCD_TAG", "names an etcd without the v2 API", rule, "give etcd 3.5 or older");
+            let rule = "Kubernetes up to 1.5 needs etcd's v2 API, which was removed in 3.6";
+            self.wrong("ETCD_TAG", "names an etcd release without the v2 API", rule, "give etcd 3.5 or older");
         } else if let Some(version) = version {
             self.flannels_etcd(version);
         }
         if version.is_some_and(|version| version < (3, 0)) && minor.number() >= 6 {
-            let rule = "the API server keeps its objects by etcd's v3 API from 1.6 on";
-            self.wrong("ETCD_TAG", format!("names an etcd that {minor} cannot use"), rule, "give etcd 3.0 or later");
+            let rule = "since 1.6 the API server stores its objects through etcd's v3 API";
+            self.wrong("ETCD_TAG", format!("names an etcd release that {minor} cannot use"), rule, "give etcd 3.0 or later");
         }
         self.members(&members, joins);
     }
@@ -209,7 +229,12 @@ impl Checks<'_> {
             .collect();
         for (name, url) in members.iter().filter_map(|member| member.split_once('=')) {
             if !names.insert(name.to_owned()) {
-                self.wrong(MEMBERS, format!("names {name} twice"), "a name is one member's", "give each member its own name");
+                self.wrong(
+                    MEMBERS,
+                    format!("names {name} twice"),
+                    "member names must be unique",
+                    "give each member its own name",
+                );
             }
             let host =
                 reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(|host| host.trim_matches(['[', ']']).to_owned()));
@@ -220,37 +245,42 @@ impl Checks<'_> {
         for member in bad {
             self.wrong(
                 MEMBERS,
-                format!("holds {member}"),
+                format!("contains {member}"),
                 format!("NAME={scheme}ADDRESS:2380 for each member"),
                 "correct the entry",
             );
         }
         match (own, &self.spec.node_name) {
             (None, _) => {
-                let rule = "a member finds itself by KUBE_NODE_IP among its peers";
+                let rule = "a member recognises its own entry by KUBE_NODE_IP";
                 self.wrong(MEMBERS, "does not name this node", rule, "add this node's own entry");
             }
             (Some(own), Some(name)) if own != *name => {
                 let rule = "the member's name is INSTANCE_NAME";
-                self.wrong(MEMBERS, format!("calls this node {own}, INSTANCE_NAME says {name}"), rule, "give it one name");
+                self.wrong(
+                    MEMBERS,
+                    format!("calls this node {own}, but INSTANCE_NAME is {name}"),
+                    rule,
+                    "use the same name in both",
+                );
             }
             _ => {}
         }
         // While members join one by one, an even number passes by.
         if members.len().is_multiple_of(2) && !joins {
-            let rule = "an odd number: with one more, an even cluster survives no more failures";
+            let rule = "the number of members should be odd: an even number tolerates no more failures";
             self.wrong(MEMBERS, format!("names {} members", members.len()), rule, "give 1, 3 or 5 members");
         }
         // etcd makes members' ids of the cluster's token, too: with a token each they never find each other. The stack's id is no
         // token for them: Magnum gives each master a stack of its own.
         let has_id = ["CLUSTER_UUID", "BAY_UUID"].iter().any(|name| self.parameters.get(name).is_some());
         if members.len() > 1 && !joins && !has_id {
-            let rule = "members of a new etcd cluster must have one token, which is CLUSTER_UUID";
+            let rule = "the members of a new etcd cluster must share a token, CLUSTER_UUID";
             self.wrong(
                 "CLUSTER_UUID",
                 "is missing, and ETCD_INITIAL_CLUSTER names several members",
                 rule,
-                "give every master the same",
+                "give every master the same one",
             );
         }
     }
@@ -262,45 +292,46 @@ impl Checks<'_> {
         if containerd.is_some_and(|version| two_numbers(version).is_none_or(|version| version < (1, 0))) {
             self.wrong(
                 "CONTAINERD_VERSION",
-                "is no version that is known",
+                "is not a known version",
                 "MAJOR.MINOR.PATCH, 1.0 or later",
-                "give the version that the image has",
+                "give the version that is installed in the image",
             );
         }
         match self.spec.runtime.kind {
             RuntimeKind::Containerd(..) | RuntimeKind::CriO if minor.number() < 7 => {
-                let rule = "the kubelet speaks to docker alone before 1.7";
-                self.wrong("CONTAINER_RUNTIME", format!("cannot be honoured by {minor}"), rule, "set it to docker");
+                let rule = "before 1.7 the kubelet supports only docker";
+                self.wrong("CONTAINER_RUNTIME", format!("is not supported by {minor}"), rule, "set it to docker");
             }
             RuntimeKind::Containerd(1, second) if second < 6 && minor.number() >= 26 => {
-                let rule = "the kubelet speaks CRI v1 alone since 1.26, which containerd has since 1.6";
-                self.wrong("CONTAINERD_VERSION", format!("1.{second} cannot serve {minor}"), rule, "give 1.6 or later");
+                let rule = "since 1.26 the kubelet supports only CRI v1, which containerd has since 1.6";
+                self.wrong("CONTAINERD_VERSION", format!("1.{second} does not support {minor}"), rule, "give 1.6 or later");
             }
             RuntimeKind::Containerd(first, _) if first > 2 => {
-                self.wrong("CONTAINERD_VERSION", "is not known", "1.x and 2.x are", "give one of these");
+                self.wrong("CONTAINERD_VERSION", "is unknown", "1.x and 2.x are known", "give one of these");
             }
             _ => {}
         }
         if self.spec.runtime.cgroup_driver == "systemd" && minor.number() < 5 {
-            let rule = "the kubelet cannot be told its cgroup driver before 1.5, and takes cgroupfs";
-            self.wrong("CGROUP_DRIVER", format!("systemd cannot be honoured by {minor}"), rule, "set it to cgroupfs");
+            let rule = "before 1.5 the kubelet's cgroup driver cannot be set and is cgroupfs";
+            self.wrong("CGROUP_DRIVER", format!("systemd is not supported by {minor}"), rule, "set it to cgroupfs");
         }
     }
 
     fn node(&mut self) {
         let minor = self.spec.minor;
         if minor.number() < 6 && self.parameters.get("NODE_TAINTS").is_some() {
-            let rule = "a kubelet can be told taints since 1.6";
+            let rule = "the kubelet accepts taints since 1.6";
             self.wrong(
                 "NODE_TAINTS",
-                format!("cannot be honoured by {minor}"),
+                format!("is not supported by {minor}"),
                 rule,
-                "set them by the API, or give a newer version",
+                "set them through the API, or give a newer version",
             );
         }
         for name in ["NODEGROUP_ROLE", "NODEGROUP_NAME"] {
             if self.parameters.get(name).is_some_and(|value| !is_value(value)) {
-                let rule = "it is a label of the node: at most 63 letters, digits and . _ -, first and last a letter or digit";
+                let rule =
+                    "it becomes a node label: at most 63 letters, digits and . _ -, beginning and ending with a letter or digit";
                 self.wrong(name, "cannot be a label's value", rule, "give another name");
             }
         }
@@ -312,10 +343,12 @@ impl Checks<'_> {
         ] {
             for (name, item) in self.items_of_kubelet(parameter, flag) {
                 if !good(&item) {
-                    let problem = if name == parameter { format!("holds {item:?}") } else { format!("--{flag} holds {item:?}") };
+                    let problem =
+                        if name == parameter { format!("contains {item:?}") } else { format!("--{flag} contains {item:?}") };
                     self.wrong(name, problem, format!("items of the form {form}"), "correct the item");
                 } else if let Some((what, rule, remedy)) = refused_by_kubelet(minor, flag, &item) {
-                    let problem = if name == parameter { format!("holds {what}") } else { format!("--{flag} holds {what}") };
+                    let problem =
+                        if name == parameter { format!("contains {what}") } else { format!("--{flag} contains {what}") };
                     self.wrong(name, problem, rule, remedy);
                 }
             }
@@ -340,26 +373,30 @@ impl Checks<'_> {
         let plane = &self.spec.control_plane;
         let minor = self.spec.minor;
         if self.spec.image_prefix.is_none() && podmaster::elects(self.spec) {
-            let rule = "below 1.2 controller manager and scheduler run from images";
-            self.wrong("HYPERKUBE_PREFIX", "is missing", rule, "give the prefix that the image's own images have");
+            let rule = "before 1.2 the controller manager and scheduler run from images";
+            self.wrong("HYPERKUBE_PREFIX", "is missing", rule, "give the prefix of the images that are in the machine image");
         }
         for plugin in plane.admission.clone() {
             let said = match admission_plugin(minor, &plugin) {
                 Standing::Removed { last, .. } => {
-                    Some((format!("holds {plugin}, which {last} was the last to have"), "it is left out"))
+                    Some((format!("contains {plugin}, which {last} was the last to support"), "it is removed from the list"))
                 }
-                Standing::NotYet { first } => Some((format!("holds {plugin}, which comes with {first}"), "it is left out")),
-                Standing::NeverThere => Some((format!("holds {plugin}, which no version knows"), "it is left out")),
-                Standing::Unknown => Some((format!("holds {plugin}, which this agent does not know"), "it is passed on")),
+                Standing::NotYet { first } => {
+                    Some((format!("contains {plugin}, which was added in {first}"), "it is removed from the list"))
+                }
+                Standing::NeverThere => {
+                    Some((format!("contains {plugin}, which no version supports"), "it is removed from the list"))
+                }
+                Standing::Unknown => Some((format!("contains {plugin}, which this agent does not know"), "it is passed on")),
                 Standing::Known | Standing::Unchecked => None,
             };
             if let Some((problem, what)) = said {
-                let rule = format!("an API server that lacks a plugin of its list does not start; {what}");
+                let rule = format!("an API server does not start if it lacks a listed plugin; {what}");
                 self.warnings.push(Mistake::general(
                     "ADMISSION_CONTROL_LIST",
                     problem,
                     rule,
-                    "none is needed, unless the name is misspelt",
+                    "no action is needed unless the name is misspelt",
                 ));
             }
         }
@@ -368,8 +405,8 @@ impl Checks<'_> {
         {
             self.warnings.push(Mistake::general(
                 "CLOUD_PROVIDER_ENABLED",
-                "is true, and the cluster has no trust",
-                "the cloud provider acts by the cluster's own user with TRUST_ID; without it there is no cloud configuration",
+                "is true, but the cluster has no trust",
+                "the cloud provider acts as the cluster's own user with TRUST_ID; without it there is no cloud configuration",
                 "give TRUST_ID, AUTH_URL and the trustee, or set it to False",
             ));
         }
@@ -387,7 +424,7 @@ impl Checks<'_> {
             );
         }
         if insecure {
-            let rule = "the registry's password goes over a connection that anybody may have made";
+            let rule = "the registry's password would be sent over an unauthenticated connection";
             let problem = "is true: Swift's certificate is not verified";
             self.warnings.push(Mistake::general("REGISTRY_INSECURE", problem, rule, "set it to False"));
         }
@@ -406,7 +443,7 @@ impl Checks<'_> {
             self.wrong(
                 name,
                 "is missing",
-                "the node's registry keeps its images in Swift, as the cluster's user",
+                "the node's registry stores its images in Swift as the cluster's user",
                 format!("give {name}, or set REGISTRY_ENABLED to False"),
             );
         }
@@ -427,7 +464,7 @@ impl Checks<'_> {
                     name,
                     what,
                     format!("flags of {} {}", component.as_str(), self.spec.minor),
-                    "none is needed, if it is meant so",
+                    "no action is needed if this is intended",
                 )
             };
             self.warnings.extend(checked.warnings.into_iter().map(warn));
@@ -440,14 +477,14 @@ fn refused_by_kubelet(minor: Minor, flag: &str, item: &str) -> Option<(String, S
     let (key, _) = item.split_once('=')?;
     match flag {
         "node-labels" if minor.number() >= 16 && !may_label(key) => {
-            let rule = "since 1.16 a kubelet may not label itself under kubernetes.io and k8s.io, but for a few names, and does not start";
-            Some((key.to_owned(), rule.to_owned(), "set this label by the API"))
+            let rule = "since 1.16 a kubelet may set only a few labels under kubernetes.io and k8s.io on itself, and does not start with others";
+            Some((key.to_owned(), rule.to_owned(), "set this label through the API"))
         }
         // The kubelet's own releases.
         "kube-reserved" | "system-reserved" => {
             let (resource, first) = [("ephemeral-storage", 8), ("pid", 14)].into_iter().find(|(name, _)| *name == key)?;
-            let rule = format!("a kubelet can reserve {resource} since 1.{first}, and does not start with what it does not know");
-            (minor.number() < first).then(|| (resource.to_owned(), rule, "leave it out"))
+            let rule = format!("the kubelet can reserve {resource} since 1.{first}; before that it does not start with it");
+            (minor.number() < first).then(|| (resource.to_owned(), rule, "remove it"))
         }
         _ => None,
     }
@@ -583,13 +620,16 @@ mod tests {
         let old: &[(&str, &str)] =
             &[("KUBE_TAG", "v1.15.3"), ("TLS_DISABLED", "True"), ("CERTIFICATES", ""), ("CONTAINER_RUNTIME", "docker")];
         for (changes, expected) in [
-            (&[&[("KUBE_TAG", "v1.99.0")][..]][..], "KUBE_TAG: asks for 1.99, which this agent does not know"),
-            (&[&[("TLS_DISABLED", "True"), ("CERTIFICATES", "")]], "TLS_DISABLED: cannot be honoured by 1.28"),
+            (&[&[("KUBE_TAG", "v1.99.0")][..]][..], "KUBE_TAG: selects 1.99, which this agent does not support"),
+            (&[&[("TLS_DISABLED", "True"), ("CERTIFICATES", "")]], "TLS_DISABLED: is not supported by 1.28"),
             (&[old, &[("CERTIFICATES", "magnum")]], "CERTIFICATES: is given together with TLS_DISABLED"),
             (&[MINION, &[("KUBE_MASTER_IP", "")]], "KUBE_MASTER_IP: is missing"),
             (&[MINION, &[("API_BALANCER", "haproxy")]], "MASTER_ADDRESSES: is missing"),
             (&[&[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "10.0.0.11")]], "API_BALANCER: is haproxy on a master"),
-            (&[MINION, &[("MASTER_ADDRESSES", "10.0.0.11,master")]], "MASTER_ADDRESSES: holds what is no IP address"),
+            (
+                &[MINION, &[("MASTER_ADDRESSES", "10.0.0.11,master")]],
+                "MASTER_ADDRESSES: contains something that is not an IP address",
+            ),
             (
                 &[&[("PORTAL_NETWORK_CIDR", "10.100.128.0/24")]],
                 "PORTAL_NETWORK_CIDR: 10.100.128.0/24 overlaps FLANNEL_NETWORK_CIDR 10.100.0.0/16",
@@ -598,10 +638,10 @@ mod tests {
                 &[&[("CLUSTER_SUBNET_CIDR", "10.254.0.0/24")]],
                 "PORTAL_NETWORK_CIDR: 10.254.0.0/16 overlaps CLUSTER_SUBNET_CIDR 10.254.0.0/24",
             ),
-            (&[&[("PORTAL_NETWORK_CIDR", "10.0.0.0/24")]], "PORTAL_NETWORK_CIDR: 10.0.0.0/24 holds KUBE_NODE_IP 10.0.0.11"),
+            (&[&[("PORTAL_NETWORK_CIDR", "10.0.0.0/24")]], "PORTAL_NETWORK_CIDR: 10.0.0.0/24 contains KUBE_NODE_IP 10.0.0.11"),
             (
                 &[&[("NETWORK_DRIVER", "calico"), ("CALICO_IPV4POOL", "10.0.0.0/20")]],
-                "CALICO_IPV4POOL: 10.0.0.0/20 holds KUBE_NODE_IP",
+                "CALICO_IPV4POOL: 10.0.0.0/20 contains KUBE_NODE_IP",
             ),
             (
                 &[&[("PORTAL_NETWORK_CIDR", "10.254.0.0/31"), ("DNS_SERVICE_IP", "10.254.0.1")]],
@@ -616,7 +656,7 @@ mod tests {
             ),
             (
                 &[&[("ETCD_DISCOVERY_URL", "https://d.example.org/1"), ("ETCD_TAG", "v3.7.0")]],
-                "ETCD_DISCOVERY_URL: is given to an etcd that ignores it",
+                "ETCD_DISCOVERY_URL: is given to an etcd release that ignores it",
             ),
             (
                 &[&[("ETCD_DISCOVERY_URL", "https://d.example.org/1"), members(three)]],
@@ -631,7 +671,7 @@ mod tests {
                     ("ETCD_INITIAL_CLUSTER_STATE", "existing"),
                     ("ETCD_TAG", "3.3.10"),
                 ]],
-                "ETCD_LEARNER: is true; rule: etcd knows learners since 3.4",
+                "ETCD_LEARNER: is true; rule: etcd supports learners since 3.4",
             ),
             (
                 &[&[members("bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380")]],
@@ -644,7 +684,7 @@ mod tests {
             (&[&[members("b=https://10.0.0.12:2380")]], "ETCD_INITIAL_CLUSTER: does not name this node"),
             (
                 &[&[members("b=https://10.0.0.11:2380")]],
-                "ETCD_INITIAL_CLUSTER: calls this node b, INSTANCE_NAME says bay-master-0",
+                "ETCD_INITIAL_CLUSTER: calls this node b, but INSTANCE_NAME is bay-master-0",
             ),
             (
                 &[&[members("bay-master-0=https://10.0.0.11:2380,bay-master-0=https://10.0.0.12:2380,c=https://10.0.0.13:2380")]],
@@ -652,63 +692,66 @@ mod tests {
             ),
             (
                 &[&[members("bay-master-0=https://10.0.0.11:2380,b=http://10.0.0.12:2380,c=https://10.0.0.13:2380")]],
-                "ETCD_INITIAL_CLUSTER: holds b=http://10.0.0.12:2380",
+                "ETCD_INITIAL_CLUSTER: contains b=http://10.0.0.12:2380",
             ),
             (
                 &[old, &[("KUBE_TAG", "v1.5.3"), ("CONTAINER_RUNTIME", "cri-o"), ("CGROUP_DRIVER", "cgroupfs")]],
-                "CONTAINER_RUNTIME: cannot be honoured by 1.5",
+                "CONTAINER_RUNTIME: is not supported by 1.5",
             ),
-            (&[&[("CONTAINERD_VERSION", "1.4.4")]], "CONTAINERD_VERSION: 1.4 cannot serve 1.28"),
+            (&[&[("CONTAINERD_VERSION", "1.4.4")]], "CONTAINERD_VERSION: 1.4 does not support 1.28"),
             (&[&[("CONTAINERD_VERSION", "3.0.0")]], "CONTAINERD_VERSION: is not known"),
-            (&[old, &[("KUBE_TAG", "v1.3.2"), ("CGROUP_DRIVER", "systemd")]], "CGROUP_DRIVER: systemd cannot be honoured by 1.3"),
+            (&[old, &[("KUBE_TAG", "v1.3.2"), ("CGROUP_DRIVER", "systemd")]], "CGROUP_DRIVER: systemd is not supported by 1.3"),
             (&[&[("NODE_LABELS", "a=b,disk ssd")]], "NODE_LABELS: \"a=b,disk ssd\" is not a list"),
-            (&[&[("NODE_LABELS", "a=b,-x=1")]], "NODE_LABELS: holds \"-x=1\""),
-            (&[&[("NODE_LABELS", "node-role.kubernetes.io/gpu=")]], "NODE_LABELS: holds node-role.kubernetes.io/gpu"),
+            (&[&[("NODE_LABELS", "a=b,-x=1")]], "NODE_LABELS: contains \"-x=1\""),
+            (&[&[("NODE_LABELS", "node-role.kubernetes.io/gpu=")]], "NODE_LABELS: contains node-role.kubernetes.io/gpu"),
             // What an option says is checked as what the parameter says.
             (
                 &[&[("KUBELET_OPTIONS", "--v=2 --node-labels=a=b,node-role.kubernetes.io/gpu=")]],
-                "KUBELET_OPTIONS: --node-labels holds node-role.kubernetes.io/gpu",
+                "KUBELET_OPTIONS: --node-labels contains node-role.kubernetes.io/gpu",
             ),
-            (&[&[("KUBELET_OPTIONS", "--node_labels=-x=1")]], "KUBELET_OPTIONS: --node-labels holds \"-x=1\""),
+            (&[&[("KUBELET_OPTIONS", "--node_labels=-x=1")]], "KUBELET_OPTIONS: --node-labels contains \"-x=1\""),
             (
                 &[&[("KUBELET_OPTIONS", "--register-with-taints=a=b:Never")]],
-                "KUBELET_OPTIONS: --register-with-taints holds \"a=b:Never\"",
+                "KUBELET_OPTIONS: --register-with-taints contains \"a=b:Never\"",
             ),
-            (&[&[("KUBELET_OPTIONS", "--kube-reserved=memory=lots")]], "KUBELET_OPTIONS: --kube-reserved holds \"memory=lots\""),
-            (&[&[("NODE_TAINTS", "dedicated=gpu:Never")]], "NODE_TAINTS: holds \"dedicated=gpu:Never\""),
-            (&[&[("KUBE_RESERVED", "memory=lots")]], "KUBE_RESERVED: holds \"memory=lots\""),
+            (&[&[("KUBELET_OPTIONS", "--kube-reserved=memory=lots")]], "KUBELET_OPTIONS: --kube-reserved contains \"memory=lots\""),
+            (&[&[("NODE_TAINTS", "dedicated=gpu:Never")]], "NODE_TAINTS: contains \"dedicated=gpu:Never\""),
+            (&[&[("KUBE_RESERVED", "memory=lots")]], "KUBE_RESERVED: contains \"memory=lots\""),
             (&[&[("PORTAL_NETWORK_CIDR", "10.254.0.0/29")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/29 is too small"),
             (
                 &[&[("MASTER_ADDRESSES", "10.0.0.11,10.0.0.12")]],
                 "ETCD_INITIAL_CLUSTER: is missing, and MASTER_ADDRESSES names several",
             ),
-            (&[&[("KUBE_NODE_IP", "2001:db8::11")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/16 is of another family than KUBE_NODE_IP"),
+            (
+                &[&[("KUBE_NODE_IP", "2001:db8::11")]],
+                "PORTAL_NETWORK_CIDR: 10.254.0.0/16 is of a different address family than KUBE_NODE_IP",
+            ),
             (
                 &[&[("PODS_NETWORK_CIDR", "fd00:2::/56")]],
-                "PORTAL_NETWORK_CIDR: 10.254.0.0/16 is of another family than PODS_NETWORK_CIDR",
+                "PORTAL_NETWORK_CIDR: 10.254.0.0/16 is of a different address family than PODS_NETWORK_CIDR",
             ),
             (
                 &[old, &[("KUBE_TAG", "v1.5.3"), ("CGROUP_DRIVER", "cgroupfs"), ("NODE_TAINTS", "a=b:NoSchedule")]],
-                "NODE_TAINTS: cannot be honoured by 1.5",
+                "NODE_TAINTS: is not supported by 1.5",
             ),
             (&[&[("NODEGROUP_NAME", "a/b")]], "NODEGROUP_NAME: cannot be a label's value"),
-            (&[&[("KUBE_RESERVED", "memory=1.2.3Gi")]], "KUBE_RESERVED: holds \"memory=1.2.3Gi\""),
-            (&[&[("SYSTEM_RESERVED", "cpu=.")]], "SYSTEM_RESERVED: holds \"cpu=.\""),
-            (&[old, &[("KUBE_TAG", "v1.12.3"), ("KUBE_RESERVED", "pid=100")]], "KUBE_RESERVED: holds pid"),
+            (&[&[("KUBE_RESERVED", "memory=1.2.3Gi")]], "KUBE_RESERVED: contains \"memory=1.2.3Gi\""),
+            (&[&[("SYSTEM_RESERVED", "cpu=.")]], "SYSTEM_RESERVED: contains \"cpu=.\""),
+            (&[old, &[("KUBE_TAG", "v1.12.3"), ("KUBE_RESERVED", "pid=100")]], "KUBE_RESERVED: contains pid"),
             (
                 &[old, &[("KUBE_TAG", "v1.5.3"), ("CGROUP_DRIVER", "cgroupfs"), ("ETCD_TAG", "v3.6.1")]],
-                "ETCD_TAG: names an etcd without",
+                "ETCD_TAG: names an etcd release without",
             ),
-            (&[old, &[("ETCD_TAG", "2.3.7")]], "ETCD_TAG: names an etcd that 1.15 cannot use"),
-            (&[&[("CONTAINERD_VERSION", "weekly")]], "CONTAINERD_VERSION: is no version"),
+            (&[old, &[("ETCD_TAG", "2.3.7")]], "ETCD_TAG: names an etcd release that 1.15 cannot use"),
+            (&[&[("CONTAINERD_VERSION", "weekly")]], "CONTAINERD_VERSION: is not a known version"),
             (
                 &[&[members("bay-master-0=https://10.0.0.11:2380,b=https://:bad,c=https://10.0.0.13:2380")]],
-                "ETCD_INITIAL_CLUSTER: holds b=https://:bad",
+                "ETCD_INITIAL_CLUSTER: contains b=https://:bad",
             ),
             (&[&[("KUBE_API_PORT", "2379")]], "KUBE_API_PORT: 2379 is the port of etcd's clients"),
             (
                 &[&[("KUBE_TAG", "v1.9.3"), ("KUBE_API_PORT", "8080"), ("CONTAINER_RUNTIME", "docker")]],
-                "KUBE_API_PORT: 8080 is the port of the API server's port in the clear",
+                "KUBE_API_PORT: 8080 is the port of the API server (plaintext)",
             ),
             (
                 &[
@@ -790,9 +833,9 @@ mod tests {
             spec(&[&[("ADMISSION_CONTROL_LIST", list)]]).unwrap().warnings.iter().map(ToString::to_string).collect();
         assert_eq!(warned.len(), 3, "{warned:?}");
         for (found, expected) in warned.iter().zip([
-            "holds PodSecurityPolicy, which 1.24 was the last to have",
-            "holds Initializers, which 1.13 was the last to have",
-            "holds Imaginary",
+            "contains PodSecurityPolicy, which 1.24 was the last to support",
+            "contains Initializers, which 1.13 was the last to support",
+            "contains Imaginary",
         ]) {
             assert!(found.contains(expected), "{found}");
         }

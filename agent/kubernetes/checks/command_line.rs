@@ -18,8 +18,8 @@ impl Checks<'_> {
             if self.parameters.get(name).is_some_and(has_userinfo) {
                 self.wrong(
                     name,
-                    "holds a URL with a user name or password, which would stand on a command line",
-                    "every user of the machine can read command lines",
+                    "contains a URL with a user name or password, which would appear on a command line",
+                    "every user on the machine can read command lines",
                     "give the URL without them",
                 );
             }

@@ -65,21 +65,21 @@ const UNLESS_ZERO: Harms = |_, value| value != "0";
 const UNLESS_A_LOG: Harms = |_, value| !is_log(value);
 const UNLESS_LOOPBACK: Harms = |_, value| !matches!(value, "127.0.0.1" | "::1");
 
-const OBEYS: &str = "the agent says which API server it obeys, and as whom";
-const FILE: &str = "the agent writes the file that this one would take the place of";
-const CODE: &str = "it brings pods or programs that no API server checked";
-const UNKNOWN: &str = "the agent lets nobody in who is not known";
-const ANYTHING: &str = "the agent has every request authorized";
-const TRUST: &str = "the agent says by which authority or key others are verified";
-const OPEN: &str = "the agent opens no port that anybody may read or use";
-const OWN_STATE: &str = "the guard of copied disks looks for its keys where the agent lets them lie";
-const OF_ETCD: &str = "the agent says where etcd is, and verifies it";
+const OBEYS: &str = "the agent sets which API server it uses, and as whom";
+const FILE: &str = "it would replace a file that the agent writes";
+const CODE: &str = "it adds pods or programs that no API server has admitted";
+const UNKNOWN: &str = "the agent allows no anonymous access";
+const ANYTHING: &str = "the agent requires every request to be authorized";
+const TRUST: &str = "the agent sets the CA or key that others are verified with";
+const OPEN: &str = "the agent opens no unauthenticated port";
+const OWN_STATE: &str = "the protection of copied disks relies on the keys being where the agent puts them";
+const OF_ETCD: &str = "the agent sets where etcd is, and verifies it";
 const WRITES: &str =
-    "it makes the component write to the node, where a file may become code: only a plain path below /var/log is free";
-const ENDS: &str = "it writes a file anywhere on the node, and ends";
+    "it makes the component write to the node, where a file may become code: only a plain path under /var/log is allowed";
+const ENDS: &str = "it writes a file anywhere on the node, and exits";
 const NODES: &str = "NodeRestriction keeps a node from speaking for others";
-const ADMITS: &str = "the agent says what the API server admits";
-const NAMES: &str = "the agent says who may tell the name and the groups of a user";
+const ADMITS: &str = "the agent sets what the API server admits";
+const NAMES: &str = "the agent sets who may assert a user's name and groups";
 
 const TOKENS: &str = "BOOTSTRAP_TOKEN lets nodes join by token, with the precautions that keep their certificates away from etcd";
 const RUNTIME: &str = "CONTAINER_RUNTIME says which runtime the kubelet uses";
@@ -251,7 +251,7 @@ pub(in crate::kubernetes) fn mistakes(parameters: &Parameters, leave: &Leave) ->
             {
                 mistakes.push(refused(
                     name,
-                    format!("holds --{flag}, for which the image gives no leave ({option})"),
+                    format!("contains --{flag}, which the image does not allow ({option})"),
                     why,
                     &option,
                 ));
@@ -259,14 +259,14 @@ pub(in crate::kubernetes) fn mistakes(parameters: &Parameters, leave: &Leave) ->
         }
     }
     if parameters.given("STATIC_POD_URL").is_some() && !leave.code && !leave.allows(STATIC_PODS) {
-        let problem = format!("is given, and the image lets metadata bring no code ({STATIC_PODS})");
+        let problem = format!("is given, but the image does not allow metadata to bring code ({STATIC_PODS})");
         mistakes.push(refused("STATIC_POD_URL", problem, CODE, STATIC_PODS));
     }
     mistakes
 }
 
 fn refused(name: &str, problem: String, why: &str, option: &str) -> Mistake {
-    let remedy = format!("leave it out, or have the image allow it: [node] allow_options = [\"{option}\"] in agent.toml");
+    let remedy = format!("remove it, or have the image allow it: [node] allow_options = [\"{option}\"] in agent.toml");
     Mistake::general(name, problem, why.to_owned(), remedy)
 }
 
@@ -386,7 +386,7 @@ mod tests {
             let expected: Vec<&str> = refused.split(' ').filter(|option| !option.is_empty()).collect();
             assert_eq!(said.len(), expected.len(), "{name} {options}: {said:?}");
             for (line, option) in said.iter().zip(&expected) {
-                assert!(line.starts_with(&format!("{name}: holds --")) && line.contains(option), "{line}");
+                assert!(line.starts_with(&format!("{name}: contains --")) && line.contains(option), "{line}");
                 assert!(line.contains(&format!("allow_options = [\"{option}\"]")), "{line}");
             }
             let allowed: Vec<String> = expected.iter().map(|&option| option.to_owned()).collect();

@@ -105,8 +105,8 @@ pub fn command<'a>(program: &Program, text: &'a str) -> Option<&'a str> {
 pub fn judge(spec: &NodeSpec, desired: &Desired, program: &Program, said: &str, flanneld: Option<Version>) -> Verdict {
     let name = program.name;
     let Some(release) = version_of(said) else {
-        let cause = format!("`{name} --version` names no release: \"{}\"", said.trim().chars().take(80).collect::<String>());
-        return Verdict::odd(cause, format!("see what is installed as {name}; its flags are not checked"));
+        let cause = format!("`{name} --version` prints no release: \"{}\"", said.trim().chars().take(80).collect::<String>());
+        return Verdict::odd(cause, format!("check what is installed as {name}; its flags are not checked"));
     };
     match (program.kind, &spec.kubernetes) {
         (Kind::Kubernetes(component), Some(cluster)) => of_kubernetes(cluster, desired, program, component, release),
@@ -129,26 +129,25 @@ fn of_kubernetes(
     if (major, minor) == (1, asked.number()) {
         return Verdict::default();
     }
-    let what = format!("{component} {major}.{minor} is installed, KUBE_TAG asks for {}", cluster.tag);
-    let remedy = format!("set KUBE_TAG to v{major}.{minor}, or take an image with {component} {asked}");
+    let what = format!("{component} {major}.{minor} is installed, but KUBE_TAG is {}", cluster.tag);
+    let remedy = format!("set KUBE_TAG to v{major}.{minor}, or use an image with {component} {asked}");
     let Some(installed) = Minor::of_tag(&format!("v{major}.{minor}")) else { return Verdict::odd(what, remedy) };
     let text = words(desired, program.unit).iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
     let checked = CommandLine::new(component, installed).options(&text);
     let refused: Vec<String> = checked.mistakes.into_iter().map(|(cause, ..)| cause).collect();
     if refused.is_empty() {
-        return Verdict::odd(format!("{what}; it takes every flag that is asked of it"), remedy);
+        return Verdict::odd(format!("{what}; it supports every flag that is required"), remedy);
     }
     Verdict { refused: vec![format!("{what}: {}", refused.join("; "))], odd: None, remedy }
 }
 
 /// Against an etcd that takes every client of its authority.
-const ETCD_REMEDY: &str =
-    "take an image with etcd 3.4 or later, or give etcd an authority of its own by ETCD_CA_CERTIFICATE and ETCD_CA_KEY";
+const ETCD_REMEDY: &str = "use an image with etcd 3.4 or later, or give etcd its own CA with ETCD_CA_CERTIFICATE and ETCD_CA_KEY";
 
 /// What etcd does not know of its environment it passes over: also that clients must show certificates, or that the v2 API is on.
 fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld: Option<Version>) -> Verdict {
     let (major, minor) = release;
-    let remedy = format!("set ETCD_TAG to {major}.{minor}, or take an image with another etcd");
+    let remedy = format!("set ETCD_TAG to {major}.{minor}, or use an image with another etcd");
     let installed = format!("etcd {major}.{minor} is installed");
     let settings = desired.file(etcd::SETTINGS).map_or("", |file| file.content.as_str());
     for key in settings.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key).filter(|key| *key != etcd::ENABLE_V2)
@@ -156,12 +155,12 @@ fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld:
         let flag = key.trim_start_matches("ETCD_").to_ascii_lowercase().replace('_', "-");
         let gone = major >= 3 && companion_flag(Companion::Etcd, minor, &flag) == Some(false);
         if gone || (release < etcd_release::TRUSTED_CA && key.ends_with("TRUSTED_CA_FILE")) {
-            return Verdict::refused(format!("{installed}, which passes over {key}"), remedy);
+            return Verdict::refused(format!("{installed}, which ignores {key}"), remedy);
         }
     }
     let unnamed = unnamed_clients(desired, release);
     if let Some(cause) = unnamed.as_ref().filter(|_| cluster.lets_join_by_token()) {
-        return Verdict::refused(format!("{cause}; by BOOTSTRAP_TOKEN whoever has the token gets one"), ETCD_REMEDY.to_owned());
+        return Verdict::refused(format!("{cause}; anyone with BOOTSTRAP_TOKEN can get one"), ETCD_REMEDY.to_owned());
     }
     // flanneld itself says best by which API it asks.
     let by_flannel = match flanneld {
@@ -173,15 +172,12 @@ fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld:
         let who = if for_kubernetes { format!("Kubernetes {}", cluster.minor) } else { "flanneld".to_owned() };
         let off = companion_flag(Companion::Etcd, minor, "enable-v2") == Some(false);
         if major >= 3 && off {
-            let cause = format!("{installed}, which has no v2 API (no --enable-v2); {who} asks by that");
-            return Verdict::refused(
-                cause,
-                "take an image with etcd 3.5 or older, or with a flanneld of 0.18 or later".to_owned(),
-            );
+            let cause = format!("{installed}, which has no v2 API (no --enable-v2); {who} uses it");
+            return Verdict::refused(cause, "use an image with etcd 3.5 or older, or with flanneld 0.18 or later".to_owned());
         }
         if etcd::HIDDEN_V2.contains(&release) && variable(desired, etcd::SETTINGS, etcd::ENABLE_V2).is_none() {
             let cause =
-                format!("{installed}, where the v2 API is off; {who} asks by that, and ETCD_TAG names a release where it is on");
+                format!("{installed}, where the v2 API is off; {who} uses it, and ETCD_TAG names a release where it is on");
             return Verdict::refused(cause, remedy);
         }
     }
@@ -190,7 +186,7 @@ fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld:
     }
     match etcd_release::asked(cluster) {
         Some(asked) if asked != release => {
-            Verdict::odd(format!("{installed}, ETCD_TAG asks for {}.{}; it takes every setting", asked.0, asked.1), remedy)
+            Verdict::odd(format!("{installed}, but ETCD_TAG is {}.{}; it supports every setting", asked.0, asked.1), remedy)
         }
         _ => Verdict::default(),
     }
@@ -202,14 +198,14 @@ fn unnamed_clients(desired: &Desired, (major, minor): Version) -> Option<String>
     let knows = major >= 3 && companion_flag(Companion::Etcd, minor, etcd_access::CLIENT_FLAG) != Some(false);
     (!knows).then(|| {
         let (variable, rule) = (etcd_access::CLIENT_VARIABLE, etcd_access::RULE);
-        format!("etcd {major}.{minor} is installed, which passes over {variable}: {rule}")
+        format!("etcd {major}.{minor} is installed, which ignores {variable}: {rule}")
     })
 }
 
 fn of_flanneld(cluster: &ClusterSpec, desired: &Desired, program: &Program, release: Version) -> Verdict {
     let installed = format!("flanneld {}.{} is installed", release.0, release.1);
     let asked = cluster.networks.flannel.tag.as_deref().and_then(version_of);
-    let remedy = format!("set FLANNEL_TAG to v{}.{}.0, or take an image with another flanneld", release.0, release.1);
+    let remedy = format!("set FLANNEL_TAG to v{}.{}.0, or use an image with another flanneld", release.0, release.1);
     let unknown: Vec<String> = words(desired, program.unit)
         .into_iter()
         .filter_map(|word| word.trim_start_matches('-').split('=').next().map(str::to_owned))
@@ -220,7 +216,7 @@ fn of_flanneld(cluster: &ClusterSpec, desired: &Desired, program: &Program, rele
     }
     match asked {
         Some(asked) if asked != release => {
-            Verdict::odd(format!("{installed}, FLANNEL_TAG asks for {}.{}", asked.0, asked.1), remedy)
+            Verdict::odd(format!("{installed}, but FLANNEL_TAG is {}.{}", asked.0, asked.1), remedy)
         }
         _ => Verdict::default(),
     }
@@ -228,12 +224,12 @@ fn of_flanneld(cluster: &ClusterSpec, desired: &Desired, program: &Program, rele
 
 fn of_containerd(cluster: &ClusterSpec, (major, minor): Version) -> Verdict {
     let RuntimeKind::Containerd(asked, _) = cluster.runtime.kind else { return Verdict::default() };
-    let remedy = format!("set CONTAINERD_VERSION to {major}.{minor}.0, or take an image with containerd {asked}");
-    let what = format!("containerd {major}.{minor} is installed, and config.toml is to be written for containerd {asked}");
+    let remedy = format!("set CONTAINERD_VERSION to {major}.{minor}.0, or use an image with containerd {asked}");
+    let what = format!("containerd {major}.{minor} is installed, but config.toml would be written for containerd {asked}");
     match major.cmp(&asked) {
-        std::cmp::Ordering::Less => Verdict::refused(format!("{what}, in a form that the older one refuses"), remedy),
+        std::cmp::Ordering::Less => Verdict::refused(format!("{what}, in a format that the older release rejects"), remedy),
         std::cmp::Ordering::Equal => Verdict::default(),
-        std::cmp::Ordering::Greater => Verdict::odd(format!("{what}, in an old form that it still takes"), remedy),
+        std::cmp::Ordering::Greater => Verdict::odd(format!("{what}, in an old format that it still accepts"), remedy),
     }
 }
 
@@ -287,25 +283,25 @@ mod tests {
         // What is asked, the program, what it says, the release of flannel; "refused: " or "odd: ", and words of why.
         for (changes, name, said, flanneld, expected) in [
             (&[asked_new][..], "kube-apiserver", new, None, FITS),
-            (&[asked_new], "kube-scheduler", "Kubernetes v1.30.9", None, "odd: it takes every flag"),
-            (&[asked_new], "kubelet", "sorry\n", None, "odd: names no release"),
+            (&[asked_new], "kube-scheduler", "Kubernetes v1.30.9", None, "odd: it supports every flag"),
+            (&[asked_new], "kubelet", "sorry\n", None, "odd: prints no release"),
             (
                 &[asked_new, ("KUBEAPI_OPTIONS", "--shutdown-send-retry-after=true")],
                 "kube-apiserver",
                 old,
                 None,
-                "refused: kube-apiserver 1.20 is installed, KUBE_TAG asks for v1.31.0: --shutdown-send-retry-after comes with kube-apiserver 1.23",
+                "refused: kube-apiserver 1.20 is installed, but KUBE_TAG is v1.31.0: --shutdown-send-retry-after was added in kube-apiserver 1.23",
             ),
             (&[asked_old, ("CONTAINER_RUNTIME", "docker")], "kubelet", new, None, "refused: is gone: kubelet 1.23 is the last"),
             (&[asked_old], "kube-proxy", "Kubernetes v0.19.3", None, "odd: kube-proxy 0.19 is installed"),
             (&[asked_new], "etcd", "etcd Version: 3.4.23\nGit SHA: Not provided\n", None, FITS),
-            (&[asked_new, ("ETCD_TAG", "3.5.12")], "etcd", "etcd Version: 3.4.23", None, "odd: ETCD_TAG asks for 3.5"),
+            (&[asked_new, ("ETCD_TAG", "3.5.12")], "etcd", "etcd Version: 3.4.23", None, "odd: ETCD_TAG is 3.5"),
             (&[asked_new], "etcd", "etcd Version: 3.3.25", None, "odd: ETCD_CLIENT_CERT_ALLOWED_HOSTNAME: any certificate"),
-            (&[asked_new, TOKEN], "etcd", "etcd Version: 3.3.25", None, "refused: passes over ETCD_CLIENT_CERT_ALLOWED_HOSTNAME"),
+            (&[asked_new, TOKEN], "etcd", "etcd Version: 3.3.25", None, "refused: ignores ETCD_CLIENT_CERT_ALLOWED_HOSTNAME"),
             (&[asked_new, TOKEN], "etcd", "etcd Version: 3.4.0", None, FITS),
             (&[asked_new, TOKEN, OWN[0], OWN[1]], "etcd", "etcd Version: 3.3.25", None, FITS),
-            (&[asked_new], "etcd", "etcd Version: 2.0.11", None, "refused: passes over ETCD_TRUSTED_CA_FILE"),
-            (&[("KUBE_TAG", "v1.1.8")], "etcd", "etcd Version: 3.5.0", None, "refused: passes over ETCD_CA_FILE"),
+            (&[asked_new], "etcd", "etcd Version: 2.0.11", None, "refused: ignores ETCD_TRUSTED_CA_FILE"),
+            (&[("KUBE_TAG", "v1.1.8")], "etcd", "etcd Version: 3.5.0", None, "refused: ignores ETCD_CA_FILE"),
             (&[flannel], "etcd", "etcd Version: 3.6.1", None, "refused: has no v2 API"),
             (&[flannel], "etcd", "etcd Version: 3.6.1", Some((0, 20)), FITS),
             (&[flannel], "etcd", "etcd Version: 3.4.23", Some((0, 9)), FITS),
@@ -318,7 +314,7 @@ mod tests {
             ),
             (&[flannel, ("ETCD_TAG", "3.3.10")], "etcd", "etcd Version: 3.3.25", Some((0, 9)), FITS),
             (&[flannel, ("FLANNEL_TAG", "v0.9.1")], "flanneld", "v0.9.0", None, FITS),
-            (&[flannel, ("FLANNEL_TAG", "v0.9.1")], "flanneld", "flannel v0.15.1", None, "odd: FLANNEL_TAG asks for 0.9"),
+            (&[flannel, ("FLANNEL_TAG", "v0.9.1")], "flanneld", "flannel v0.15.1", None, "odd: FLANNEL_TAG is 0.9"),
             (
                 &containerd,
                 "containerd",
@@ -327,7 +323,7 @@ mod tests {
                 "refused: older",
             ),
             (&containerd, "containerd", "containerd containerd.io v2.1.3 dafea", None, FITS),
-            (&containerd[..1], "containerd", "containerd containerd.io v2.1.3 dafea", None, "odd: still takes"),
+            (&containerd[..1], "containerd", "containerd containerd.io v2.1.3 dafea", None, "odd: still accepts"),
             (&pool, "dockerd", "Docker version 25.0.3, build f417435", None, "refused: docker 25 dropped devicemapper"),
             (&pool, "dockerd", "Docker version 20.10.24+dfsg1, build 297e128", None, FITS),
         ] {

@@ -29,8 +29,8 @@ fn of_flannel(cluster: &ClusterSpec, facts: &Facts) -> Option<Mistake> {
     let missing = flannel_modules(backend).iter().find(|module| facts.lacking_modules.contains(module))?;
     Some(Mistake::general(
         "FLANNEL_BACKEND",
-        format!("asks for {backend}, and the kernel lacks {missing}"),
-        format!("flannel's backend {backend} needs the module {missing}"),
+        format!("selects {backend}, but the kernel lacks {missing}"),
+        format!("flannel's {backend} backend needs the module {missing}"),
         "give another backend, or another kernel",
     ))
 }
@@ -48,19 +48,19 @@ mod tests {
         for (changes, expected) in [
             (&[][..], &[][..]),
             (&[("PROXY_MODE", "iptables")], &[]),
-            (&[("PROXY_MODE", "ipvs")], &["PROXY_MODE asks for ipvs, and the kernel lacks ip_vs, ip_vs_rr, ip_vs_wrr, ip_vs_sh"]),
+            (&[("PROXY_MODE", "ipvs")], &["PROXY_MODE selects ipvs, but the kernel lacks ip_vs, ip_vs_rr, ip_vs_wrr, ip_vs_sh"]),
             (
                 &[("KUBEPROXY_OPTIONS", "--proxy-mode=ipvs")],
-                &["KUBEPROXY_OPTIONS asks for ipvs, and the kernel lacks ip_vs, ip_vs_rr, ip_vs_wrr, ip_vs_sh"],
+                &["KUBEPROXY_OPTIONS selects ipvs, but the kernel lacks ip_vs, ip_vs_rr, ip_vs_wrr, ip_vs_sh"],
             ),
             (
                 &[("PROXY_MODE", "nftables"), ("KUBE_TAG", "v1.31.2")],
                 &[
-                    "PROXY_MODE asks for nftables, and the kernel lacks nf_tables",
-                    "PROXY_MODE asks for nftables, and the kernel is Linux 4.18",
+                    "PROXY_MODE selects nftables, but the kernel lacks nf_tables",
+                    "PROXY_MODE selects nftables, but the kernel is Linux 4.18",
                 ],
             ),
-            (&[("FLANNEL_BACKEND", "vxlan")], &["FLANNEL_BACKEND asks for vxlan, and the kernel lacks vxlan"]),
+            (&[("FLANNEL_BACKEND", "vxlan")], &["FLANNEL_BACKEND selects vxlan, but the kernel lacks vxlan"]),
             (&[("FLANNEL_BACKEND", "vxlan"), ("NETWORK_DRIVER", "calico")], &[]),
         ] {
             let spec = spec(changes);

@@ -28,11 +28,16 @@ impl Checks<'_> {
             NetworkDriver::Calico | NetworkDriver::KubeStack | NetworkDriver::None => {}
         }
         if self.spec.networks.driver != NetworkDriver::StaticRoutes && self.parameters.given(SUBNETS).is_some() {
-            self.wrong(SUBNETS, "is given", "it is for NETWORK_DRIVER=static-routes alone", "remove it, or give that driver");
+            self.wrong(
+                SUBNETS,
+                "is given",
+                "it applies only to NETWORK_DRIVER=static-routes",
+                "remove it, or select that driver",
+            );
         }
         if self.parameters.given("SERVICE_NODE_PORT_RANGE").is_some_and(|range| port_range(range).is_none()) {
             let rule = "FIRST-LAST, two ports in this order: 30000-32767";
-            self.wrong("SERVICE_NODE_PORT_RANGE", "is no range of ports", rule, "correct it");
+            self.wrong("SERVICE_NODE_PORT_RANGE", "is not a port range", rule, "correct it");
         }
         kube_proxy::check(self.spec, self.mistakes);
     }
@@ -43,21 +48,21 @@ impl Checks<'_> {
         if !is_unit {
             for name in ["FLANNEL_BACKEND_OPTIONS", "FLANNEL_SUBNET_MIN", "FLANNEL_SUBNET_MAX", "FLANNEL_ETCD_PREFIX"] {
                 if self.parameters.given(name).is_some() {
-                    let rule = "flannel as an add-on has its settings from the cluster's own objects";
-                    self.wrong(name, "is given, and flannel is an add-on", rule, "remove it, or set FLANNEL_RUNS_AS to unit");
+                    let rule = "flannel as an add-on is configured by the cluster's own objects";
+                    self.wrong(name, "is given, but flannel is an add-on", rule, "remove it, or set FLANNEL_RUNS_AS to unit");
                 }
             }
         }
         for (name, read) in [("FLANNEL_SUBNET_MIN", flannel.min), ("FLANNEL_SUBNET_MAX", flannel.max)] {
             if read.is_none() && self.parameters.given(name).is_some() {
-                self.wrong(name, "is no IPv4 address", "flannel deals out subnets of IPv4", "correct it");
+                self.wrong(name, "is not an IPv4 address", "flannel allocates IPv4 subnets", "correct it");
             }
         }
         let Some(description) = unit::network(&self.spec.networks) else {
             if is_unit {
-                let rule = "flannel as a unit makes a network of IPv4";
+                let rule = "flannel as a unit provides an IPv4 network";
                 let name = self.pods_name();
-                self.wrong(name, "is a network of IPv6", rule, "give one of IPv4, or another NETWORK_DRIVER");
+                self.wrong(name, "is an IPv6 network", rule, "give an IPv4 network, or another NETWORK_DRIVER");
             }
             return;
         };
@@ -76,7 +81,7 @@ impl Checks<'_> {
             let remedy = match name {
                 "FLANNEL_NETWORK_SUBNETLEN" => "give another length or a larger network",
                 "FLANNEL_SUBNET_MIN" | "FLANNEL_SUBNET_MAX" => "give another address, or none",
-                _ => "correct it, or give the FLANNEL_TAG that the image has",
+                _ => "correct it, or set the FLANNEL_TAG that is installed in the image",
             };
             let problem = wrong.problem.replace("fit ", &format!("fit {} ", self.pods_name()));
             self.wrong(name, format!("{field}{problem}"), wrong.rule, remedy);
@@ -91,21 +96,21 @@ impl Checks<'_> {
         let flannel = &self.spec.networks.flannel;
         let prefix = flannel.prefix.clone();
         if prefix.is_some_and(|prefix| !prefix.starts_with('/') || prefix.ends_with('/') || prefix.contains("//")) {
-            let rule = "a key of etcd: /NAME/…, without a slash at its end";
-            self.wrong("FLANNEL_ETCD_PREFIX", "is no key that flannel can use", rule, "correct it");
+            let rule = "an etcd key: /NAME/…, without a trailing slash";
+            self.wrong("FLANNEL_ETCD_PREFIX", "is not a key that flannel can use", rule, "correct it");
         }
         if self.role == Role::Minion && self.spec.etcd.server.is_none() {
-            let rule = "flannel as a unit keeps its leases in etcd, which a worker must know";
-            self.wrong("ETCD_SERVER_IP", "is missing", rule, "give the address of etcd: its balancer's, or a master's");
+            let rule = "flannel as a unit keeps its leases in etcd, whose address a worker needs";
+            self.wrong("ETCD_SERVER_IP", "is missing", rule, "give etcd's address: its load balancer's, or a master's");
         }
         let backend = ["FLANNEL_BACKEND", "FLANNEL_USE_VXLAN"].iter().any(|name| self.parameters.given(name).is_some());
         if self.role == Role::Minion && !backend {
             // magnum-node.md 3.2: a parameter of masters.
             self.warnings.push(Mistake::general(
                 "FLANNEL_BACKEND",
-                "is not given to this worker, which takes it for host-gw",
-                "every node has the backend of the description in etcd; Magnum gives it to masters alone",
-                "give workers the masters' FLANNEL_BACKEND",
+                "is not set on this worker, which therefore assumes host-gw",
+                "every node uses the backend configured in etcd; Magnum passes it only to masters",
+                "set the masters' FLANNEL_BACKEND on the workers",
             ));
         }
     }
@@ -113,9 +118,9 @@ impl Checks<'_> {
     fn static_routes(&mut self) {
         let pods = self.spec.networks.pods;
         if matches!(pods, IpNet::V6(_)) {
-            let rule = "these routes are of IPv4";
+            let rule = "these routes are IPv4 routes";
             let name = self.pods_name();
-            self.wrong(name, "is a network of IPv6", rule, "give one of IPv4");
+            self.wrong(name, "is an IPv6 network", rule, "give an IPv4 network");
             return;
         }
         let bridge = self.spec.networks.routes.bridge.clone();
@@ -124,40 +129,40 @@ impl Checks<'_> {
             || matches!(bridge.as_str(), "." | "..")
         {
             let rule = format!("at most {LONGEST_NAME} letters, digits and . _ -");
-            self.wrong("POD_BRIDGE", "is no name of a bridge", rule, "give another name");
+            self.wrong("POD_BRIDGE", "is not a valid bridge name", rule, "give another name");
         }
-        let form = "address=subnet of every node between commas: 192.0.2.11=10.100.1.0/24,192.0.2.12=10.100.2.0/24";
+        let form = "a comma-separated address=subnet of every node: 192.0.2.11=10.100.1.0/24,192.0.2.12=10.100.2.0/24";
         let items = self.parameters.get(SUBNETS).unwrap_or_default().split(',').filter(|item| !item.is_empty());
         let bad: Vec<String> = items.filter(|item| node_subnet(item).is_none()).map(str::to_owned).collect();
         for item in &bad {
-            self.wrong(SUBNETS, format!("holds {item:?}"), form, "correct the item");
+            self.wrong(SUBNETS, format!("contains {item:?}"), form, "correct the item");
         }
         let nodes = self.spec.networks.routes.nodes.clone();
         let mut seen = BTreeSet::new();
         for (at, peer) in nodes.iter().enumerate() {
             let subnet = peer.subnet;
             if !seen.insert(peer.node) {
-                self.wrong(SUBNETS, format!("names {} twice", peer.node), "a node has one subnet", "remove one of them");
+                self.wrong(SUBNETS, format!("names {} twice", peer.node), "a node has only one subnet", "remove one of them");
             }
             if !pods.contains(&IpNet::V4(subnet)) || subnet.prefix_len() > LONGEST_SUBNET || subnet.trunc() != subnet {
-                let rule = format!("a network inside {} {pods}, at most a /{LONGEST_SUBNET}", self.pods_name());
+                let rule = format!("a network within {} {pods}, at most a /{LONGEST_SUBNET}", self.pods_name());
                 self.wrong(SUBNETS, format!("gives {} the subnet {subnet}", peer.node), rule, "correct the item");
             }
             let overlaps = |other: &&crate::desired::Peer| subnet.contains(&other.subnet) || other.subnet.contains(&subnet);
             if let Some(other) = nodes.iter().take(at).find(overlaps) {
                 let problem = format!("{subnet} of {} overlaps {} of {}", peer.node, other.subnet, other.node);
-                self.wrong(SUBNETS, problem, "an address is on one node", "give subnets that do not overlap");
+                self.wrong(SUBNETS, problem, "each address is on one node only", "give subnets that do not overlap");
             }
         }
         let own = self.spec.networks.routes.own(self.address);
         if own.is_none() && bad.is_empty() {
             let problem = match (self.parameters.given(SUBNETS), self.address) {
                 (None, _) => "is missing".to_owned(),
-                (_, None) => "is given, and KUBE_NODE_IP is not".to_owned(),
+                (_, None) => "is given, but KUBE_NODE_IP is not".to_owned(),
                 (_, Some(address)) => format!("does not name this node, {address}"),
             };
             let rule = "a node finds its own subnet by KUBE_NODE_IP";
-            self.wrong(SUBNETS, problem, rule, "give every node's address and subnet, this one's too");
+            self.wrong(SUBNETS, problem, rule, "give every node's address and subnet, including this one's");
         }
     }
 
@@ -178,13 +183,13 @@ impl Checks<'_> {
         let tag = self.spec.networks.flannel.tag.as_deref().and_then(flannel::version_of);
         match tag.map(flannel::api) {
             None | Some(flannel::Api::V2) if version >= (3, 6) => {
-                let rule = "flannel up to 0.17 with its leases in etcd needs etcd's v2 API, which is gone since 3.6";
-                let remedy = "give etcd 3.5 or older, or the FLANNEL_TAG of 0.18 or later that the image has";
-                self.wrong("ETCD_TAG", "names an etcd without the v2 API", rule, remedy);
+                let rule = "flannel up to 0.17 with its leases in etcd needs etcd's v2 API, which was removed in 3.6";
+                let remedy = "use etcd 3.5 or older, or set FLANNEL_TAG to the 0.18 or later that is installed in the image";
+                self.wrong("ETCD_TAG", "names an etcd release without the v2 API", rule, remedy);
             }
             Some(flannel::Api::V3) if version < (3, 0) => {
-                let rule = "flannel from 0.18 on keeps its leases by etcd's v3 API";
-                self.wrong("ETCD_TAG", "names an etcd without the v3 API", rule, "give etcd 3.0 or later");
+                let rule = "flannel 0.18 and later keeps its leases through etcd's v3 API";
+                self.wrong("ETCD_TAG", "names an etcd release without the v3 API", rule, "give etcd 3.0 or later");
             }
             _ => {}
         }
@@ -212,7 +217,7 @@ mod tests {
             (&[][..], ""),
             (&[("NODE_SUBNETS", "")], "NODE_SUBNETS is missing"),
             (&[("NODE_SUBNETS", "192.0.2.12=10.100.2.0/24")], "NODE_SUBNETS does not name this node, 192.0.2.11"),
-            (&[("NODE_SUBNETS", "192.0.2.11=10.100.1.0/24,b")], "NODE_SUBNETS holds \"b\""),
+            (&[("NODE_SUBNETS", "192.0.2.11=10.100.1.0/24,b")], "NODE_SUBNETS contains \"b\""),
             (
                 &[("NODE_SUBNETS", "192.0.2.11=10.100.1.0/24,2001:db8::1=10.100.2.0/24")],
                 "NODE_SUBNETS holds \"2001:db8::1=10.100.2.0/24\"",
@@ -225,12 +230,12 @@ mod tests {
                 "NODE_SUBNETS 10.100.0.0/22 of 192.0.2.12 overlaps 10.100.1.0/24 of 192.0.2.11",
             ),
             (&[("NODE_SUBNETS", "192.0.2.11=10.100.1.0/24,192.0.2.11=10.100.2.0/24")], "NODE_SUBNETS names 192.0.2.11 twice"),
-            (&[("POD_BRIDGE", "a/b")], "POD_BRIDGE is no name of a bridge"),
-            (&[("POD_BRIDGE", "sixteen-letters-")], "POD_BRIDGE is no name of a bridge"),
-            (&[("POD_BRIDGE", "..")], "POD_BRIDGE is no name of a bridge"),
+            (&[("POD_BRIDGE", "a/b")], "POD_BRIDGE is not a valid bridge name"),
+            (&[("POD_BRIDGE", "sixteen-letters-")], "POD_BRIDGE is not a valid bridge name"),
+            (&[("POD_BRIDGE", "..")], "POD_BRIDGE is not a valid bridge name"),
             (&[("NETWORK_DRIVER", "flannel")], "NODE_SUBNETS is given"),
-            (&[("SERVICE_NODE_PORT_RANGE", "30000")], "SERVICE_NODE_PORT_RANGE is no range of ports"),
-            (&[("SERVICE_NODE_PORT_RANGE", "32767-30000")], "SERVICE_NODE_PORT_RANGE is no range of ports"),
+            (&[("SERVICE_NODE_PORT_RANGE", "30000")], "SERVICE_NODE_PORT_RANGE is not a port range"),
+            (&[("SERVICE_NODE_PORT_RANGE", "32767-30000")], "SERVICE_NODE_PORT_RANGE is not a port range"),
         ] {
             let found = found(ROUTES, changes);
             assert_eq!(found.join("|"), expected, "{changes:?}");
@@ -244,20 +249,17 @@ mod tests {
             (&[("FLANNEL_BACKEND", "vxlan"), ("FLANNEL_BACKEND_OPTIONS", r#"{"VNI": 7}"#)], ""),
             (
                 &[("FLANNEL_BACKEND_OPTIONS", r#"{"Type":"vxlan"}"#)],
-                "FLANNEL_BACKEND_OPTIONS Type would take the place of FLANNEL_BACKEND",
+                "FLANNEL_BACKEND_OPTIONS Type would override FLANNEL_BACKEND",
             ),
             (
                 &[("FLANNEL_BACKEND_OPTIONS", r#"{"type":"vxlan"}"#)],
-                "FLANNEL_BACKEND_OPTIONS type would take the place of FLANNEL_BACKEND",
+                "FLANNEL_BACKEND_OPTIONS type would override FLANNEL_BACKEND",
             ),
             (
                 &[("FLANNEL_BACKEND", "vxlan"), ("FLANNEL_BACKEND_OPTIONS", r#"{"VNI": 7, "vni": 8}"#)],
                 "FLANNEL_BACKEND_OPTIONS vni is given twice",
             ),
-            (
-                &[("FLANNEL_BACKEND_OPTIONS", r#"{"VNI": 7}"#)],
-                "FLANNEL_BACKEND_OPTIONS VNI is no option of host-gw that is known",
-            ),
+            (&[("FLANNEL_BACKEND_OPTIONS", r#"{"VNI": 7}"#)], "FLANNEL_BACKEND_OPTIONS VNI is not a known option of host-gw"),
             (
                 &[
                     ("FLANNEL_BACKEND", "vxlan"),
@@ -266,22 +268,25 @@ mod tests {
                 ],
                 "FLANNEL_BACKEND_OPTIONS DirectRouting is unknown to flannel 0.7",
             ),
-            (&[("FLANNEL_BACKEND", "wireguard"), ("FLANNEL_TAG", "v0.15.1")], "FLANNEL_BACKEND asks flannel 0.15 for wireguard"),
-            (&[("FLANNEL_SUBNET_MIN", "10.100.5.7")], "FLANNEL_SUBNET_MIN 10.100.5.7 is not where a subnet begins"),
+            (
+                &[("FLANNEL_BACKEND", "wireguard"), ("FLANNEL_TAG", "v0.15.1")],
+                "FLANNEL_BACKEND selects wireguard with flannel 0.15",
+            ),
+            (&[("FLANNEL_SUBNET_MIN", "10.100.5.7")], "FLANNEL_SUBNET_MIN 10.100.5.7 is not the first address of a subnet"),
             (&[("FLANNEL_SUBNET_MIN", "10.100.5.7"), ("FLANNEL_TAG", "v0.9.1")], ""),
-            (&[("FLANNEL_SUBNET_MAX", "2001:db8::1")], "FLANNEL_SUBNET_MAX is no IPv4 address"),
+            (&[("FLANNEL_SUBNET_MAX", "2001:db8::1")], "FLANNEL_SUBNET_MAX is not an IPv4 address"),
             (&[("FLANNEL_NETWORK_SUBNETLEN", "17"), ("FLANNEL_TAG", "v0.9.1")], ""),
-            (&[("FLANNEL_ETCD_PREFIX", "coreos.com")], "FLANNEL_ETCD_PREFIX is no key that flannel can use"),
-            (&[("FLANNEL_ETCD_PREFIX", "/a/")], "FLANNEL_ETCD_PREFIX is no key that flannel can use"),
-            (&[("ETCD_TAG", "v3.6.1")], "ETCD_TAG names an etcd without the v2 API"),
+            (&[("FLANNEL_ETCD_PREFIX", "coreos.com")], "FLANNEL_ETCD_PREFIX is not a key that flannel can use"),
+            (&[("FLANNEL_ETCD_PREFIX", "/a/")], "FLANNEL_ETCD_PREFIX is not a key that flannel can use"),
+            (&[("ETCD_TAG", "v3.6.1")], "ETCD_TAG names an etcd release without the v2 API"),
             (&[("ETCD_TAG", "v3.6.1"), ("FLANNEL_TAG", "v0.20.2")], ""),
             (
                 &[("ETCD_TAG", "v2.3.7"), ("FLANNEL_TAG", "v0.20.2"), ("KUBE_TAG", "v1.5.2")],
-                "ETCD_TAG names an etcd without the v3 API",
+                "ETCD_TAG names an etcd release without the v3 API",
             ),
             (
                 &[("FLANNEL_RUNS_AS", "add-on"), ("FLANNEL_SUBNET_MIN", "10.100.5.0")],
-                "FLANNEL_SUBNET_MIN is given, and flannel is an add-on",
+                "FLANNEL_SUBNET_MIN is given, but flannel is an add-on",
             ),
             (
                 &[
@@ -290,7 +295,7 @@ mod tests {
                     ("KUBE_NODE_IP", "2001:db8::11"),
                     ("DNS_SERVICE_IP", ""),
                 ],
-                "PODS_NETWORK_CIDR is a network of IPv6",
+                "PODS_NETWORK_CIDR is an IPv6 network",
             ),
             (&[("ROLE", "minion"), ("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "192.0.2.5")], "ETCD_SERVER_IP is missing"),
         ] {
@@ -319,11 +324,11 @@ mod tests {
             (1, "iptables", "", ""),
             (2, "userspace", "", ""),
             (25, "userspace", "", ""),
-            (26, "userspace", "", "PROXY_MODE userspace cannot be honoured by 1.26"),
-            (7, "ipvs", "", "PROXY_MODE ipvs cannot be honoured by 1.7"),
+            (26, "userspace", "", "PROXY_MODE userspace is not supported by 1.26"),
+            (7, "ipvs", "", "PROXY_MODE ipvs is not supported by 1.7"),
             (8, "ipvs", "", ""),
             (37, "ipvs", "", ""),
-            (28, "nftables", "", "PROXY_MODE nftables cannot be honoured by 1.28"),
+            (28, "nftables", "", "PROXY_MODE nftables is not supported by 1.28"),
             (29, "nftables", "", ""),
             (29, "nftables", "--feature-gates=TopologyAwareHints=true", "PROXY_MODE is nftables"),
             (29, "nftables", "--feature-gates=NFTablesProxyMode=true", ""),

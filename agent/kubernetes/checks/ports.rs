@@ -85,15 +85,15 @@ impl Listeners<'_> {
             self.add_flagged("the API server", Component::ApiServer, "secure-port", port, main);
             if crate::kubernetes::parts::daemon::has_variables(cluster.minor) {
                 let in_the_clear = crate::kubernetes::control_plane::apiserver::INSECURE_PORT;
-                self.add_flagged("the API server's port in the clear", Component::ApiServer, "insecure-port", in_the_clear, None);
+                self.add_flagged("the API server (plaintext)", Component::ApiServer, "insecure-port", in_the_clear, None);
             }
         } else {
             self.add_flagged("the API server", Component::ApiServer, "insecure-port", port, main);
             let secure = crate::kubernetes::control_plane::apiserver::beside(port);
-            self.add_flagged("the API server's port with TLS", Component::ApiServer, "secure-port", secure, None);
+            self.add_flagged("the API server (TLS)", Component::ApiServer, "secure-port", secure, None);
         }
         if cluster.control_plane.keystone_auth {
-            self.add("the webhook of Keystone", Transport::Tcp, 8443, None);
+            self.add("the Keystone webhook", Transport::Tcp, 8443, None);
         }
         for (whose, component, plain, secure) in [
             ("the controller manager", Component::ControllerManager, 10_252, 10_257),
@@ -113,7 +113,7 @@ impl Listeners<'_> {
 
     fn of_worker(&mut self) {
         if self.cluster.api.balancer {
-            self.add("the API's balancer", Transport::Tcp, self.cluster.api.port, Some("KUBE_API_PORT"));
+            self.add("the API's load balancer", Transport::Tcp, self.cluster.api.port, Some("KUBE_API_PORT"));
         }
         if let Some(registry) = &self.cluster.registry {
             self.add("the registry", Transport::Tcp, registry.port, Some("REGISTRY_PORT"));
@@ -183,14 +183,14 @@ impl Checks<'_> {
                 let Some(name) = told.parameter else { continue };
                 let (first, last) = told.ports;
                 let problem = if told.is_range() {
-                    format!("{first}-{last} holds {}, the port of {}", by.ports.0, by.whose)
+                    format!("{first}-{last} contains {}, the port of {}", by.ports.0, by.whose)
                 } else if by.is_range() {
                     format!("{first} is among the ports of {}, {}-{}", by.whose, by.ports.0, by.ports.1)
                 } else {
                     format!("{first} is the port of {}", by.whose)
                 };
                 let remedy = if told.is_range() { "give another range" } else { "give another port" };
-                self.wrong(name, problem, "a port is one listener's", remedy);
+                self.wrong(name, problem, "a port can have only one listener", remedy);
             }
         }
     }
@@ -241,7 +241,7 @@ mod tests {
             (
                 &[],
                 &[("KEYSTONE_AUTH_ENABLED", "true"), ("KUBE_API_PORT", "8443")],
-                "KUBE_API_PORT 8443 is the port of the webhook of Keystone",
+                "KUBE_API_PORT 8443 is the port of the Keystone webhook",
             ),
             (&[], &[("KUBE_API_PORT", "8443")], ""),
             (&[], &[("NETWORK_DRIVER", "calico"), ("KUBE_API_PORT", "179")], "KUBE_API_PORT 179 is the port of calico's BGP"),
@@ -250,18 +250,18 @@ mod tests {
             (
                 &[],
                 &[("SERVICE_NODE_PORT_RANGE", "2000-6000")],
-                "SERVICE_NODE_PORT_RANGE 2000-6000 holds 2379, the port of etcd's clients|\
-                 SERVICE_NODE_PORT_RANGE 2000-6000 holds 2380, the port of etcd's peers",
+                "SERVICE_NODE_PORT_RANGE 2000-6000 contains 2379, the port of etcd's clients|\
+                 SERVICE_NODE_PORT_RANGE 2000-6000 contains 2380, the port of etcd's peers",
             ),
             (
                 &[],
                 &[("SERVICE_NODE_PORT_RANGE", "6000-7000")],
-                "SERVICE_NODE_PORT_RANGE 6000-7000 holds 6443, the port of the API server",
+                "SERVICE_NODE_PORT_RANGE 6000-7000 contains 6443, the port of the API server",
             ),
             (
                 &[],
                 &[("KUBEAPI_OPTIONS", "--service-node-port-range=6000-7000")],
-                "KUBEAPI_OPTIONS 6000-7000 holds 6443, the port of the API server",
+                "KUBEAPI_OPTIONS 6000-7000 contains 6443, the port of the API server",
             ),
             (
                 &[("FLANNEL_RUNS_AS", "unit"), ("FLANNEL_BACKEND", "vxlan")],

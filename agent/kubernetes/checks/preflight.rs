@@ -18,7 +18,7 @@ pub fn preflight(spec: &NodeSpec, facts: &Facts) -> Vec<Mistake> {
     let mut lacks = Vec::new();
     let mut lack = |what: String, rule: String, remedy: &str| lacks.push(Mistake::general("PREFLIGHT", what, rule, remedy));
     let who = if spec.role == Role::Master { "master" } else { "worker" };
-    let flavor = "take a larger flavor, or set PREFLIGHT to off";
+    let flavor = "use a larger flavor, or set PREFLIGHT to off";
     for (_, cpus, memory) in LEAST.into_iter().filter(|(of, ..)| *of == spec.role) {
         if let Some(there) = facts.cpus.filter(|there| *there < cpus) {
             lack(format!("finds {there} CPUs"), format!("a {who} needs at least {cpus}"), flavor);
@@ -28,19 +28,18 @@ pub fn preflight(spec: &NodeSpec, facts: &Facts) -> Vec<Mistake> {
         }
     }
     if let Some(there) = facts.disk.filter(|there| spec.runtime_volume.is_none() && *there < LEAST_DISK) {
-        let least =
-            format!("images and containers need at least {LEAST_DISK} MiB free on the root disk where there is no DOCKER_VOLUME");
-        lack(format!("finds {there} MiB free"), least, "give DOCKER_VOLUME, take a larger disk, or set PREFLIGHT to off");
+        let least = format!("without DOCKER_VOLUME, images and containers need at least {LEAST_DISK} MiB free on the root disk");
+        lack(format!("finds {there} MiB free"), least, "use DOCKER_VOLUME or a larger disk, or set PREFLIGHT to off");
     }
     if let Some(cluster) = &spec.kubernetes {
         let minor = cluster.minor;
         if facts.unified_cgroups && minor.number() < 19 {
-            let rule = format!("a kubelet of {minor} needs control groups of version 1 and ends without them");
-            lack("finds control groups of version 2 alone".to_owned(), rule, "boot with systemd.unified_cgroup_hierarchy=0");
+            let rule = format!("kubelet {minor} needs cgroup v1 and exits without it");
+            lack("finds only cgroup v2".to_owned(), rule, "boot with systemd.unified_cgroup_hierarchy=0");
         }
         if let Some(swap) = facts.swap.filter(|swap| *swap > 0 && minor.number() >= 8 && !cluster.node.swap) {
-            let rule = "since 1.8 a kubelet ends on a machine with swap".to_owned();
-            lack(format!("finds {swap} MiB of swap"), rule, "take swap out of the image, or set SWAP to allow");
+            let rule = "since 1.8 the kubelet exits on a machine with swap".to_owned();
+            lack(format!("finds {swap} MiB of swap"), rule, "remove swap from the image, or set SWAP to allow");
         }
     }
     lacks
@@ -71,10 +70,7 @@ mod tests {
             config
         };
         let facts = Facts { unified_cgroups: true, swap: Some(512), ..Facts::default() };
-        assert_eq!(
-            lacks(&node("v1.18.2", "ROLE=minion"), &facts),
-            ["finds control groups of version 2 alone", "finds 512 MiB of swap"]
-        );
+        assert_eq!(lacks(&node("v1.18.2", "ROLE=minion"), &facts), ["finds only cgroup v2", "finds 512 MiB of swap"]);
         assert_eq!(lacks(&node("v1.28.9", "ROLE=minion"), &facts), ["finds 512 MiB of swap"]);
         assert!(lacks(&node("v1.28.9", "SWAP=allow"), &facts).is_empty());
         assert!(lacks(&node("v1.28.9", "ROLE=minion"), &Facts { swap: Some(0), ..facts }).is_empty());

@@ -281,14 +281,14 @@ fn drop_in(spec: &NodeSpec) -> String {
 # Never on the directory below the volume.
 RequiresMountsFor={STORE}
 {assertion}\
-# It ends at once where the node has not got the address that it listens on.
+# It exits at once while the node lacks the address that it listens on.
 Wants=network-online.target
 After=network-online.target
-# With Restart=always: a member that waits for its peers or its address is not given up.
+# With Restart=always: never give up on a member that waits for its peers or its address.
 StartLimitIntervalSec=0
 
 [Service]
-# The empty line drops the distribution's files, so that ours alone decide.
+# The empty line clears the distribution's files, so that only ours apply.
 EnvironmentFile=
 EnvironmentFile={SETTINGS}
 {bootstrap}\
@@ -296,7 +296,7 @@ EnvironmentFile={SETTINGS}
 {room}\
 Restart=always
 RestartSec=5
-# It is ready once it has read all that it keeps and found most of its members.
+# It is ready once it has read its data and found a majority of its members.
 {NO_START_TIMEOUT}"
     )
 }

@@ -84,7 +84,7 @@ frontend kubernetes
     default_backend masters
 
 backend masters
-    # Every client is this node: by their source all would get the same master.
+    # Every client is this node: balancing by source would send all to the same master.
     balance leastconn
 "
     );

@@ -90,7 +90,7 @@ fn keep_off(cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
     if cluster.networks.driver == NetworkDriver::None && !facts.made.flannel {
         return;
     }
-    runtime_units::keep_off(UNIT, "The network of pods is not that of a flannel unit: nothing starts one beside it.", desired);
+    runtime_units::keep_off(UNIT, "The pod network is not a flannel unit's: nothing may start one.", desired);
 }
 
 /// A worker asks etcd where the parameters say, a master its own member.

@@ -120,15 +120,15 @@ pub(in crate::kubernetes) fn in_the_way(spec: &NodeSpec, cluster: &ClusterSpec, 
     let bridge = cluster.networks.routes.bridge.as_str();
     let there = facts.interfaces.iter().find(|interface| interface.name == bridge)?;
     let problem = if !there.is_bridge {
-        format!("names {bridge}, an interface of this machine that is no bridge")
+        format!("names {bridge}, an existing interface that is not a bridge")
     } else if there.is_ours || there.networks == [own] || (there.networks.is_empty() && !there.has_ports) {
         return None;
     } else if let Some(network) = there.networks.iter().find(|network| **network != own) {
-        format!("names {bridge}, a bridge of somebody else's with an address of {network}")
+        format!("names {bridge}, an existing bridge with an address of {network} that the agent did not create")
     } else {
-        format!("names {bridge}, a bridge of somebody else's that something is plugged into")
+        format!("names {bridge}, an existing bridge with interfaces that the agent did not create")
     };
-    let rule = "the bridge of pods is the agent's, or has no address and nothing plugged into it, or is just as it is to be";
+    let rule = "the pod bridge must be the agent's, or have no address and no interfaces, or already be exactly as required";
     Some(Mistake::general("POD_BRIDGE", problem, rule, "give another name, or remove the interface"))
 }
 
@@ -143,7 +143,7 @@ fn add_unit(content: &Value, after: Option<&str>, desired: &mut Desired) {
         let drop_in = format!("{folder}/50-heat-node-agent.conf");
         add_directory(&folder, desired);
         let text = format!(
-            "# Made by heat-node-agent.\n[Unit]\n# It has its subnet when it says that it is up.\nWants={unit}\nAfter={unit}\n"
+            "# Made by heat-node-agent.\n[Unit]\n# It has its subnet once it reports that it is up.\nWants={unit}\nAfter={unit}\n"
         );
         desired.files.push(File::public(drop_in.clone(), text));
         restart_on.extend([drop_in, flannel::NETWORK.to_owned()]);
@@ -211,7 +211,7 @@ pub(in crate::kubernetes) fn of_docker(spec: &NodeSpec, facts: &Facts) -> OfDock
             // would leave it down after a boot.
             unit_lines: format!("{unit_lines}StartLimitIntervalSec=0\n"),
             service_lines: format!(
-                "# Without its subnet it does not start: its pods would be in the way of other nodes' pods.\n\
+                "# Without its subnet it does not start: its pods would conflict with other nodes' pods.\n\
                  EnvironmentFile={DOCKER_OPTIONS}\n{}Restart=always\nRestartSec=5\n{}",
                 room_first(docker::STORE),
                 command(facts.docker_command.as_deref())
@@ -297,10 +297,13 @@ mod tests {
             (bridge("kbr0", false, false, &[]), None),
             (
                 bridge("kbr0", false, true, &["192.0.2.0/24"]),
-                Some("names kbr0, a bridge of somebody else's with an address of 192.0.2.0/24"),
+                Some("names kbr0, an existing bridge with an address of 192.0.2.0/24 that the agent did not create"),
             ),
-            (bridge("kbr0", false, true, &[]), Some("names kbr0, a bridge of somebody else's that something is plugged into")),
-            (card, Some("names kbr0, an interface of this machine that is no bridge")),
+            (
+                bridge("kbr0", false, true, &[]),
+                Some("names kbr0, an existing bridge with interfaces that the agent did not create"),
+            ),
+            (card, Some("names kbr0, an existing interface that is not a bridge")),
         ] {
             let facts = Facts { interfaces: vec![interface], ..Facts::default() };
             let found = crate::kubernetes::lacking(&spec(&changes), &facts);

@@ -35,7 +35,7 @@ pub fn is_heat_params(text: &str) -> bool {
 /// Every line that is no assignment, with its number: what else a shell would do there is not guessed at.
 pub fn parse(text: &str) -> Result<HeatParams, Vec<Mistake>> {
     if text.len() > LIMIT {
-        return Err(vec![odd("heat-params", "is too long", "remove what is no assignment")]);
+        return Err(vec![odd("heat-params", "is too long", "remove what is not an assignment")]);
     }
     let mut read = HeatParams::default();
     let mut mistakes = Vec::new();
@@ -48,7 +48,7 @@ pub fn parse(text: &str) -> Result<HeatParams, Vec<Mistake>> {
             continue;
         }
         let Some((name, value)) = assignment(trimmed) else {
-            mistakes.push(odd(&format!("heat-params line {line}"), "is no assignment", "remove the line"));
+            mistakes.push(odd(&format!("heat-params line {line}"), "is not an assignment", "remove the line"));
             rest = after_line(trimmed);
             continue;
         };
@@ -60,7 +60,7 @@ pub fn parse(text: &str) -> Result<HeatParams, Vec<Mistake>> {
                 rest = after_line(left);
             }
             Err(what) => {
-                mistakes.push(odd(name, &format!("is not understood at line {line}: {what}"), "correct the quotes"));
+                mistakes.push(odd(name, &format!("cannot be parsed at line {line}: {what}"), "correct the quotes"));
                 rest = after_line(value);
             }
         }
@@ -93,7 +93,7 @@ pub fn of_script(script: &str) -> Option<String> {
 }
 
 fn odd(place: &str, problem: &str, remedy: &str) -> Mistake {
-    Mistake::general(place, problem, "lines of KEY=\"value\", as a shell reads them; nothing is run", remedy)
+    Mistake::general(place, problem, "lines of KEY=\"value\" in shell syntax; nothing is evaluated", remedy)
 }
 
 fn after_line(text: &str) -> &str {
@@ -131,7 +131,7 @@ fn is_whole(text: &str, has_lines: bool) -> bool {
 fn word(text: &str, line: usize, has_lines: bool) -> Result<(Word, &str), String> {
     let open_quote = |at: usize| {
         let line = line + text.get(..at).unwrap_or_default().matches('\n').count();
-        format!("the quote that opens in line {line} is not closed before line {}", line + 1)
+        format!("the quote opened in line {line} is not closed before line {}", line + 1)
     };
     let mut out = Word::default();
     let mut chars = text.char_indices();
@@ -161,7 +161,7 @@ fn word(text: &str, line: usize, has_lines: bool) -> Result<(Word, &str), String
             '\\' => match chars.next() {
                 Some((_, '\n')) => {}
                 Some((_, c)) => out.text.push(c),
-                None => return Err("a backslash stands at the end".to_owned()),
+                None => return Err("there is a backslash at the end".to_owned()),
             },
             '\n' | '\r' => return Ok((out, text.get(at..).unwrap_or_default())),
             ' ' | '\t' => {
@@ -244,18 +244,18 @@ fn take(name: &str, word: Word, read: &mut HeatParams) {
     let Some(parameter) = find(name) else {
         read.warnings.push(Mistake::general(
             name,
-            "is no parameter of kubernetes-node",
-            "unknown names in heat-params are left out",
-            "none is needed, unless the name is misspelt",
+            "is not a parameter of kubernetes-node",
+            "unknown names in heat-params are ignored",
+            "no action is needed unless the name is misspelt",
         ));
         return;
     };
     if word.expands {
         read.warnings.push(Mistake::general(
             parameter.name,
-            "holds a $ or a backquote, which is taken as it stands",
-            "nothing in heat-params is evaluated; Magnum's own scripts would have put something else in its place",
-            "none is needed, if the value is meant so",
+            "contains a $ or a backquote, which is taken literally",
+            "nothing in heat-params is evaluated; Magnum's own scripts would have expanded it",
+            "no action is needed if the value is intended",
         ));
     }
     read.parameters.remove(parameter.name);
@@ -307,10 +307,10 @@ mod tests {
         let found: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
         assert_eq!(found.len(), 4, "{found:?}");
         for (found, expected) in found.iter().zip([
-            "heat-params line 2: is no assignment",
-            "ARCH: is not understood at line 3: a command follows",
-            "REGION_NAME: is not understood at line 4: a double quote is not closed",
-            "A: is not understood at line 5: a command follows",
+            "heat-params line 2: is not an assignment",
+            "ARCH: cannot be parsed at line 3: a command follows",
+            "REGION_NAME: cannot be parsed at line 4: a double quote is not closed",
+            "A: cannot be parsed at line 5: a command follows",
         ]) {
             assert!(found.starts_with(expected), "{found}");
         }
@@ -339,9 +339,7 @@ mod tests {
         }
         let told = parse("A=x\nUSERNAME='owner\"\nPASSWORD='hush'\n").unwrap_err()[0].to_string();
         assert!(
-            told.starts_with(
-                "USERNAME: is not understood at line 2: the quote that opens in line 2 is not closed before line 3;"
-            ),
+            told.starts_with("USERNAME: cannot be parsed at line 2: the quote opened in line 2 is not closed before line 3;"),
             "{told}"
         );
     }

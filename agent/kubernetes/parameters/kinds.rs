@@ -67,9 +67,11 @@ impl Kind {
             Self::Bool => "true or false".to_owned(),
             Self::Word => "one word of at most 255 letters, digits and . _ : / @ + = ~ -".to_owned(),
             Self::Text => "one line of at most 4096 characters".to_owned(),
-            Self::List => "items between commas, no blanks, at most 4096 characters".to_owned(),
-            Self::Label => "1 to 63 lower-case letters, digits and -, first and last no - (a DNS label, RFC 1123)".to_owned(),
-            Self::Domain => "DNS labels between dots, at most 253 characters".to_owned(),
+            Self::List => "comma-separated items without spaces, at most 4096 characters".to_owned(),
+            Self::Label => {
+                "1 to 63 lower-case letters, digits and -, neither beginning nor ending with - (a DNS label, RFC 1123)".to_owned()
+            }
+            Self::Domain => "DNS labels separated by dots, at most 253 characters".to_owned(),
             Self::Ip => "an IPv4 or IPv6 address".to_owned(),
             Self::Cidr => "an IPv4 or IPv6 network: address/prefix length".to_owned(),
             Self::Port => "a whole number from 1 to 65535".to_owned(),
@@ -78,14 +80,14 @@ impl Kind {
             Self::Url => "http://host… or https://host…, at most 2048 characters".to_owned(),
             Self::Number(least, most) => format!("a whole number from {least} to {most}"),
             Self::Choice(words) => format!("one of {}", words.join(", ")),
-            Self::Version => "v1.MINOR or v1.MINOR.PATCH, perhaps with a suffix".to_owned(),
+            Self::Version => "v1.MINOR or v1.MINOR.PATCH, optionally with a suffix".to_owned(),
             Self::Pem => "PEM text of at most 64 KiB".to_owned(),
             Self::Material => "PEM text of at most 64 KiB, or the absolute path of a file on the node".to_owned(),
-            Self::BootstrapToken => "6 and 16 lower-case letters and digits with a dot between them".to_owned(),
+            Self::BootstrapToken => "6 and 16 lower-case letters or digits, separated by a dot".to_owned(),
             Self::Options => "one line of at most 8192 characters".to_owned(),
             Self::Map => "a JSON map of words, numbers and booleans, at most 4096 characters".to_owned(),
             Self::Handle => {
-                "the URL of the handle, the map of its attribute \"signal\", {endpoint, token}, or its curl_cli line".to_owned()
+                "the URL of the handle, the map of its \"signal\" attribute, {endpoint, token}, or its curl_cli line".to_owned()
             }
         }
     }

@@ -52,7 +52,7 @@ impl Mistake {
             parameter: parameter.name.to_owned(),
             value: (!hides).then(shown),
             problem: if hides {
-                format!("{problem} ({length} characters, not repeated here: they may hold a secret)")
+                format!("{problem} ({length} characters, not shown: they may contain a secret)")
             } else {
                 problem.to_owned()
             },

@@ -156,16 +156,16 @@ fn collect(
     for &(name, value) in pairs {
         let Some(parameter) = find(name) else {
             let remedy = match nearest(name) {
-                Some(nearest) => format!("is {nearest} meant? Otherwise remove it"),
+                Some(nearest) => format!("did you mean {nearest}? Otherwise remove it"),
                 None => "remove it".to_owned(),
             };
             let name = unknown_name(name, secrets);
-            mistakes.push(Mistake::general(&name, "is no parameter of kubernetes-node", "only known names are taken", remedy));
+            mistakes.push(Mistake::general(&name, "is not a parameter of kubernetes-node", "only known names are accepted", remedy));
             continue;
         };
         if !seen.insert(parameter.name) {
             let problem = format!("is given twice in {place}");
-            mistakes.push(Mistake::general(parameter.name, problem, "one name once, in any letter case", "remove one of them"));
+            mistakes.push(Mistake::general(parameter.name, problem, "each name once, in any letter case", "remove one of them"));
             continue;
         }
         match text_of(parameter, value) {
@@ -177,16 +177,16 @@ fn collect(
             Some(text) if text.is_empty() => {}
             // What a template, Python or JSON writes where there was no value: no name, image or option is called so.
             Some(text) if parameter.kind.is_free() && matches!(text.as_str(), "None" | "null") => {
-                let remedy = "leave it out or empty in the template, or give a value";
-                mistakes.push(Mistake::of_value(parameter, &text, "is the word for no value", remedy));
+                let remedy = "omit it or leave it empty in the template, or give a value";
+                mistakes.push(Mistake::of_value(parameter, &text, "is the text of a null value", remedy));
             }
             Some(text) => match parameter.kind.normalised(&text) {
                 // What is no secret is shown, and written for everybody to read.
                 Some(value) if !parameter.secret && value.contains(PRIVATE_KEY) => mistakes.push(Mistake::general(
                     parameter.name,
-                    "holds a private key",
-                    format!("it is public: {}", parameter.meaning),
-                    "give the public part, and have the key replaced wherever it was already used",
+                    "contains a private key",
+                    format!("this parameter is public: {}", parameter.meaning),
+                    "give the public part, and replace the key wherever it is already in use",
                 )),
                 Some(value) => {
                     given.insert(parameter.name, value);
@@ -378,12 +378,12 @@ mod tests {
                 "ROLE: \"king\" is not one of the choices; rule: one of master, minion, control-plane, worker; remedy: correct the value in the template",
                 "HTTP_PROXY: \"***\" is not an http URL; rule: http://host… or https://host…, at most 2048 characters; remedy: correct the value in the template",
                 "FLANNEL_NETWORK_CIDR: \"10.100.0.0/33\" is not a network; rule: an IPv4 or IPv6 network: address/prefix length; remedy: correct the value in the template",
-                "KUBE_NODE_IP: is given twice in the inputs; rule: one name once, in any letter case; remedy: remove one of them",
-                "KUBE_NODEIP: is no parameter of kubernetes-node; rule: only known names are taken; remedy: is KUBE_NODE_IP meant? Otherwise remove it",
-                "*** (16 characters): is no parameter of kubernetes-node; rule: only known names are taken; remedy: remove it",
-                "INSTANCE_NAME: \"a\\n[Service]\" is not a DNS label; rule: 1 to 63 lower-case letters, digits and -, first and last no - (a DNS label, RFC 1123); remedy: correct the value in the template",
+                "KUBE_NODE_IP: is given twice in the inputs; rule: each name once, in any letter case; remedy: remove one of them",
+                "KUBE_NODEIP: is not a parameter of kubernetes-node; rule: only known names are accepted; remedy: is KUBE_NODE_IP meant? Otherwise remove it",
+                "*** (16 characters): is not a parameter of kubernetes-node; rule: only known names are accepted; remedy: remove it",
+                "INSTANCE_NAME: \"a\\n[Service]\" is not a DNS label; rule: 1 to 63 lower-case letters, digits and -, neither beginning nor ending with - (a DNS label, RFC 1123); remedy: correct the value in the template",
                 "DOCKER_VOLUME: \"{\"id\":1}\" is a list or map; rule: an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits; remedy: give an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits",
-                "REGION_NAME: \"None\" is the word for no value; rule: one word of at most 255 letters, digits and . _ : / @ + = ~ -; remedy: leave it out or empty in the template, or give a value",
+                "REGION_NAME: \"None\" is the text of a null value; rule: one word of at most 255 letters, digits and . _ : / @ + = ~ -; remedy: omit it or leave it empty in the template, or give a value",
             ]
         );
     }
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(
             found,
             [
-                "AUTH_URL: is not an http URL (8 characters, not repeated here: they may hold a secret); rule: http://host… or https://host…, at most 2048 characters; remedy: correct the value in the template"
+                "AUTH_URL: is not an http URL (8 characters, not shown: they may contain a secret); rule: http://host… or https://host…, at most 2048 characters; remedy: correct the value in the template"
             ]
         );
         let public = "-----BEGIN PUBLIC KEY-----\nAA\n-----END PUBLIC KEY-----";

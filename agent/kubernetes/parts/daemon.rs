@@ -216,8 +216,10 @@ impl Daemon {
             out.push_str(&format!("After={}\n", self.after.join(" ")));
         }
         out.push_str(&self.unit_lines);
-        out.push_str("# With Restart=always: what waits for its peers is not given up.\nStartLimitIntervalSec=0\n\n[Service]\n");
-        out.push_str("# The empty lines drop the image's own, so that ours alone decide.\nEnvironmentFile=\n");
+        out.push_str(
+            "# With Restart=always: never give up on a service that waits for its peers.\nStartLimitIntervalSec=0\n\n[Service]\n",
+        );
+        out.push_str("# The empty lines clear the image's own settings, so that only ours apply.\nEnvironmentFile=\n");
         for path in self.shared.iter().chain([&self.settings]) {
             out.push_str(&format!("EnvironmentFile={path}\n"));
         }

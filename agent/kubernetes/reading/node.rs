@@ -41,7 +41,7 @@ impl NodeSpec {
             mistakes.push(Mistake::general(
                 "CLUSTER_UUID",
                 "is missing",
-                "a volume is marked with its cluster; without CLUSTER_UUID and BAY_UUID Heat's deploy_stack_id stands for it",
+                "a volume is marked with its cluster's id: CLUSTER_UUID, BAY_UUID or Heat's deploy_stack_id",
                 "give CLUSTER_UUID",
             ));
         }
@@ -111,7 +111,7 @@ fn volumes(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> 
         mistakes.push(Mistake::general(
             "ETCD_VOLUME",
             "names the same disk as DOCKER_VOLUME",
-            "a disk is known by the first 20 characters of its Cinder id, and holds one store",
+            "a disk is identified by the first 20 characters of its Cinder id, and holds one store",
             "give two volumes",
         ));
     }
@@ -119,8 +119,8 @@ fn volumes(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> 
         mistakes.push(unsupported(
             "ENABLE_CINDER",
             "false together with a volume",
-            "volumes come from Cinder",
-            "set it to true, or give DOCKER_DISK instead of the volume",
+            "volumes are provided by Cinder",
+            "set it to true, or set DOCKER_DISK instead of the volume",
         ));
     }
     let disk = own_disk(parameters, volumes.0.is_some(), mistakes);
@@ -138,8 +138,8 @@ fn volumes(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> 
     if adopt.is_some() && !adopted {
         mistakes.push(Mistake::general(
             "VOLUME_ADOPT",
-            "names no volume of this node",
-            "the first 20 characters of the id in DOCKER_VOLUME or ETCD_VOLUME, or the whole id; DOCKER_DISK as it is given there",
+            "names none of this node's volumes",
+            "the first 20 characters of the id in DOCKER_VOLUME or ETCD_VOLUME, or the whole id; DOCKER_DISK exactly as set",
             "correct or remove it",
         ));
     }
@@ -160,8 +160,8 @@ fn own_disk(parameters: &Parameters, has_volume: bool, mistakes: &mut Vec<Mistak
     if !DiskName::is_plain(name) || name.starts_with('.') {
         mistakes.push(Mistake::general(
             "DOCKER_DISK",
-            "is no name of a link in /dev/disk/by-id",
-            "a disk is known by a name that stays: ephemeral0, or that of its link there without the directory",
+            "is not the name of a link in /dev/disk/by-id",
+            "a disk is identified by a stable name: ephemeral0, or the name of its link there without the directory",
             "`ls -l /dev/disk/by-id`",
         ));
     }
@@ -179,7 +179,7 @@ fn names(name: &str, disk: &DiskName) -> bool {
 
 fn address(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> Option<IpAddr> {
     let address: Option<IpAddr> = parameters.get("KUBE_NODE_IP").and_then(|text| text.parse().ok());
-    let reason = "the node's own fixed address, which others reach it by";
+    let reason = "the node's own fixed address, by which others reach it";
     match address {
         None if role == Role::Master => {
             mistakes.push(Mistake::general("KUBE_NODE_IP", "is missing", reason, "give the fixed address of the port"));
@@ -206,8 +206,8 @@ fn refuse_what_is_not_honoured(parameters: &Parameters, role: Role, mistakes: &m
     {
         mistakes.push(unsupported(
             "MASTER_INDEX",
-            "a further master without ETCD_DISCOVERY_URL",
-            "without discovery each master forms an etcd cluster of its own",
+            "an additional master without ETCD_DISCOVERY_URL",
+            "without discovery each master forms its own etcd cluster",
             "give ETCD_DISCOVERY_URL, or use one master",
         ));
     }
@@ -224,7 +224,7 @@ fn refuse_what_is_not_honoured(parameters: &Parameters, role: Role, mistakes: &m
 }
 
 fn unsupported(name: &str, what: &str, rule: &str, remedy: &str) -> Mistake {
-    Mistake::general(name, format!("this version cannot honour: {what}"), rule, remedy)
+    Mistake::general(name, format!("this version does not support: {what}"), rule, remedy)
 }
 
 /// `NO_PROXY` gains what a node must reach directly, whatever the template forgot (magnum-node.md 7.5 no. 69).
@@ -305,7 +305,7 @@ mod tests {
             (
                 &[("TLS_DISABLED", "")],
                 &[
-                    "TLS_DISABLED: this version cannot honour: false on a master; rule: etcd is set up without TLS; remedy: set TLS_DISABLED to True",
+                    "TLS_DISABLED: this version does not support: false on a master; rule: etcd is set up without TLS; remedy: set TLS_DISABLED to True",
                 ],
             ),
             (
@@ -319,13 +319,16 @@ mod tests {
             (&[("DOCKER_VOLUME", "vdb")], &["DOCKER_VOLUME: \"vdb\" is not an OpenStack id"]),
             (&[("DOCKER_VOLUME", ONE), ("CLUSTER_UUID", "")], &["CLUSTER_UUID: is missing"]),
             (&[("DOCKER_VOLUME", ONE), ("ENABLE_CINDER", "False")], &["ENABLE_CINDER: "]),
-            (&[("VOLUME_ADOPT", "7c1f4d0e-93a2-4b86-8")], &["VOLUME_ADOPT: names no volume"]),
-            (&[("DOCKER_DISK", "ephemeral0"), ("VOLUME_ADOPT", "ephemeral")], &["VOLUME_ADOPT: names no volume"]),
+            (&[("VOLUME_ADOPT", "7c1f4d0e-93a2-4b86-8")], &["VOLUME_ADOPT: names none of this node's volumes"]),
+            (
+                &[("DOCKER_DISK", "ephemeral0"), ("VOLUME_ADOPT", "ephemeral")],
+                &["VOLUME_ADOPT: names none of this node's volumes"],
+            ),
             (&[("DOCKER_DISK", "ephemeral0"), ("DOCKER_VOLUME", ONE)], &["DOCKER_DISK: is given together"]),
-            (&[("DOCKER_DISK", "/dev/vdb")], &["DOCKER_DISK: is no name of a link"]),
-            (&[("DOCKER_DISK", "..")], &["DOCKER_DISK: is no name of a link"]),
+            (&[("DOCKER_DISK", "/dev/vdb")], &["DOCKER_DISK: is not the name of a link"]),
+            (&[("DOCKER_DISK", "..")], &["DOCKER_DISK: is not the name of a link"]),
             (&[("DOCKER_DISK", "ephemeral0"), ("CLUSTER_UUID", "")], &["CLUSTER_UUID: is missing"]),
-            (&[("DOCKER_VOLUME", ONE), ("VOLUME_ADOPT", "7c1f")], &["VOLUME_ADOPT: names no volume"]),
+            (&[("DOCKER_VOLUME", ONE), ("VOLUME_ADOPT", "7c1f")], &["VOLUME_ADOPT: names none of this node's volumes"]),
             (&[("ETCD_VOLUME", ONE), ("ROLE", "worker")], &["ETCD_VOLUME: is given to a worker"]),
             (
                 &[("WAIT_TIMEOUT", "0")],

@@ -190,7 +190,7 @@ pub(in crate::kubernetes) fn keep_others_off(cluster: &ClusterSpec, desired: &mu
         RuntimeKind::Containerd(..) => &[DOCKER, "docker.socket", CRI_DOCKERD, "cri-docker.socket", CRI_O],
         RuntimeKind::CriO => &[DOCKER, "docker.socket", CRI_DOCKERD, "cri-docker.socket", CONTAINERD],
     };
-    let why = format!("The node's container runtime is {}: nothing starts another one beside it.", unit_of_kind(cluster));
+    let why = format!("The node's container runtime is {}: no other one may start.", unit_of_kind(cluster));
     for unit in others {
         keep_off(unit, &why, desired);
     }
@@ -211,5 +211,5 @@ fn let_be(unit: &str, desired: &mut Desired) {
     add_directory(&folder, desired);
     desired
         .files
-        .push(File::public(format!("{folder}/{DROP_IN}"), "# Made by heat-node-agent: the unit is as the image has it.\n"));
+        .push(File::public(format!("{folder}/{DROP_IN}"), "# Made by heat-node-agent: the image's unit is unchanged.\n"));
 }

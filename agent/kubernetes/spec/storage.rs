@@ -42,20 +42,21 @@ impl Storage {
             (other, _) => {
                 let rule = match engine {
                     ContainerEngine::Docker => {
-                        "docker keeps images by overlay2, overlay, devicemapper or btrfs here; aufs, zfs and \
-                         vfs are in no kernel or no use"
+                        "docker can store images with overlay2, overlay, devicemapper or btrfs here; aufs, \
+                         zfs and vfs are not supported"
                     }
-                    ContainerEngine::Containerd => "containerd keeps images by overlayfs or btrfs here",
-                    ContainerEngine::CriO => "CRI-O keeps images by overlay here",
+                    ContainerEngine::Containerd => "containerd can store images with overlayfs or btrfs here",
+                    ContainerEngine::CriO => "CRI-O can store images only with overlay here",
                 };
-                wrong(DRIVER, format!("this version cannot honour: {other}"), rule, "set it to overlay2");
+                wrong(DRIVER, format!("this version does not support: {other}"), rule, "set it to overlay2");
                 return Self { driver: StorageDriver::Overlay2, leaves };
             }
         };
         if driver == StorageDriver::Devicemapper {
             let size = parameters.number("DOCKER_VOLUME_SIZE");
             if volume.is_none() {
-                let rule = "the thin pool of devicemapper is made on a volume; loop devices on the root disk are for trials only";
+                let rule =
+                    "the devicemapper thin pool is created on a volume; loop devices on the root disk are only for testing";
                 wrong(
                     "DOCKER_VOLUME",
                     "is missing".to_owned(),
@@ -64,12 +65,12 @@ impl Storage {
                 );
             } else if let Some(size) = size.filter(|size| *size < LEAST_FOR_A_POOL) {
                 let rule = format!("a thin pool for docker needs at least {LEAST_FOR_A_POOL} GiB");
-                wrong("DOCKER_VOLUME_SIZE", format!("is {size}"), &rule, "give a larger volume, or take overlay2");
+                wrong("DOCKER_VOLUME_SIZE", format!("is {size}"), &rule, "give a larger volume, or use overlay2");
             }
         }
         if leaves.as_deref() == Some(driver.name_for(engine)) {
-            let rule = "it names the driver whose images are left behind by a change to another one";
-            wrong(CHANGE, format!("names {} itself", driver.name_for(engine)), rule, "remove it");
+            let rule = "it names the driver whose images a change to another driver abandons";
+            wrong(CHANGE, format!("names the current driver {}", driver.name_for(engine)), rule, "remove it");
         }
         Self { driver, leaves }
     }
@@ -122,7 +123,7 @@ mod tests {
         let containerd = ("CONTAINER_RUNTIME", "containerd");
         let driver = |name| (DRIVER, name);
         let size = |size| ("DOCKER_VOLUME_SIZE", size);
-        let cannot = |name: &str| format!("{DRIVER} this version cannot honour: {name}");
+        let cannot = |name: &str| format!("{DRIVER} this version does not support: {name}");
         for (changes, expected) in [
             (vec![docker, driver("devicemapper")], vec!["DOCKER_VOLUME is missing".to_owned()]),
             (vec![docker, driver("devicemapper"), VOLUME, size("0")], vec!["DOCKER_VOLUME is missing".to_owned()]),

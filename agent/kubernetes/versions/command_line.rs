@@ -130,7 +130,7 @@ impl CommandLine {
             Err(problem) => {
                 checked.mistake(
                     format!("the text {problem}"),
-                    "one line of flags, quoted as for a shell".to_owned(),
+                    "one line of flags, quoted as in a shell".to_owned(),
                     "close the quotes and write all flags on one line".to_owned(),
                 );
                 return checked;
@@ -144,7 +144,7 @@ impl CommandLine {
                     checked.mistake(
                         format!("\"{}\" is not a flag", shown(&word)),
                         "--name=value, --name value or --name".to_owned(),
-                        "quote a value that holds blanks".to_owned(),
+                        "quote a value that contains spaces".to_owned(),
                     );
                     continue;
                 }
@@ -165,8 +165,8 @@ impl CommandLine {
         if self.has("admission-control") && self.flags.iter().any(new_style) {
             self.flags.retain(|flag| flag.name != "admission-control");
             checked.mistake(
-                "--admission-control and --enable-admission-plugins or --disable-admission-plugins are given both".to_owned(),
-                "one of the two styles".to_owned(),
+                "--admission-control and --enable-admission-plugins or --disable-admission-plugins are both given".to_owned(),
+                "only one of the two styles".to_owned(),
                 "use --enable-admission-plugins and --disable-admission-plugins".to_owned(),
             );
         }
@@ -180,15 +180,15 @@ impl CommandLine {
         let mistake = match flag(component, minor, name) {
             Standing::Known | Standing::Unchecked => None,
             Standing::Removed { last, instead } => {
-                Some((format!("--{name} is gone: {component} {last} is the last known to have it"), remedy(name, instead)))
+                Some((format!("--{name} was removed: {component} {last} is the last known to have it"), remedy(name, instead)))
             }
             Standing::NotYet { first } => Some((
-                format!("--{name} comes with {component} {first}"),
-                format!("leave --{name} out, or take Kubernetes {first} or later"),
+                format!("--{name} was added in {component} {first}"),
+                format!("remove --{name}, or use Kubernetes {first} or later"),
             )),
-            Standing::NeverThere => Some((format!("--{name} is no flag of {component}"), format!("leave --{name} out"))),
+            Standing::NeverThere => Some((format!("--{name} is not a flag of {component}"), format!("remove --{name}"))),
             Standing::Unknown => {
-                checked.warnings.push(format!("--{name}: whether {component} {minor} has it is not known"));
+                checked.warnings.push(format!("--{name}: it is unknown whether {component} {minor} has it"));
                 None
             }
         };
@@ -198,9 +198,9 @@ impl CommandLine {
         }
         if matches!(name, "help" | "version") {
             checked.mistake(
-                format!("--{name} makes {component} print and end"),
-                "only flags with which the component serves".to_owned(),
-                format!("leave --{name} out"),
+                format!("--{name} makes {component} print something and exit"),
+                "only flags with which the component keeps running".to_owned(),
+                format!("remove --{name}"),
             );
             return false;
         }
@@ -231,12 +231,12 @@ impl CommandLine {
                 Standing::Unknown => {
                     checked
                         .warnings
-                        .push(format!("--{name}: whether {} knows the admission plugin {plugin} is not known", self.minor));
+                        .push(format!("--{name}: it is unknown whether {} has the admission plugin {plugin}", self.minor));
                     continue;
                 }
-                Standing::Removed { last, instead } => (format!("is gone: {last} is the last known to have it"), instead),
-                Standing::NotYet { first } => (format!("comes with {first}"), ""),
-                Standing::NeverThere => ("is none".to_owned(), ""),
+                Standing::Removed { last, instead } => (format!("was removed: {last} is the last known to have it"), instead),
+                Standing::NotYet { first } => (format!("was added in {first}"), ""),
+                Standing::NeverThere => ("does not exist".to_owned(), ""),
             };
             let rule = format!("only admission plugins of Kubernetes {}", self.minor);
             checked.mistake(format!("--{name}: admission plugin {plugin} {what}"), rule, remedy(&plugin, instead));
@@ -252,7 +252,7 @@ impl CommandLine {
             let before = ours.iter().flat_map(|flag| &flag.values).map(String::as_str);
             given.values = vec![merged(before.chain(given.values.iter().map(String::as_str)), end)];
         } else if let Some(ours) = ours.filter(|flag| flag.ours && flag.values != given.values) {
-            checked.warnings.push(format!("--{} takes the place of the agent's own value {}", given.name, ours.values.join(" ")));
+            checked.warnings.push(format!("--{} replaces the agent's own value {}", given.name, ours.values.join(" ")));
         }
         match position {
             Some(position) => self.flags.insert(position, given),
@@ -283,7 +283,7 @@ impl Checked {
 /// What is wrong with a value that the component would read otherwise than it looks; the rule and the remedy.
 fn misread(name: &str, value: &str) -> Option<(&'static str, &'static str, &'static str)> {
     if LISTS.contains(&name) && items(value).is_none() {
-        return Some(("holds a quote", "items separated by commas, without quotes", "write the items without quotes"));
+        return Some(("contains a quote", "comma-separated items without quotes", "write the items without quotes"));
     }
     ((name == "port" || name.ends_with("-port")) && port(value).is_none()).then_some((
         "is not a plain port number",
@@ -354,7 +354,7 @@ fn merged<'a>(values: impl Iterator<Item = &'a str>, end: char) -> String {
 
 fn remedy(name: &str, instead: &str) -> String {
     let name = if name.starts_with(|c: char| c.is_ascii_uppercase()) { name.to_owned() } else { format!("--{name}") };
-    if instead.is_empty() { format!("leave {name} out") } else { format!("instead of {name}: {instead}") }
+    if instead.is_empty() { format!("remove {name}") } else { format!("instead of {name}: {instead}") }
 }
 
 /// The beginning of a user's word.

@@ -537,7 +537,7 @@ fn users_win_maps_are_merged_and_lists_are_repeated() {
         ]
     );
     assert_eq!(checked.mistakes, []);
-    assert_eq!(checked.warnings, ["--root-dir takes the place of the agent's own value /var/lib/kubelet"]);
+    assert_eq!(checked.warnings, ["--root-dir replaces the agent's own value /var/lib/kubelet"]);
 }
 
 #[test]
@@ -552,15 +552,15 @@ fn stale_and_foreign_options_are_refused_and_unknown_ones_pass() {
     assert_eq!(
         whats,
         [
-            "--network-plugin is gone: kubelet 1.23 is the last known to have it",
-            "--config-dir comes with kubelet 1.28",
-            "--etcd-servers is no flag of kubelet",
+            "--network-plugin was removed: kubelet 1.23 is the last known to have it",
+            "--config-dir was added in kubelet 1.28",
+            "--etcd-servers is not a flag of kubelet",
             "--container-runtime=docker stops kubelet 1.26",
-            "--version makes kubelet print and end"
+            "--version makes kubelet print something and exit"
         ]
     );
     assert_eq!(checked.mistakes[0].2, "instead of --network-plugin: the runtime's CNI settings");
-    assert_eq!(checked.warnings, ["--no-such: whether kubelet 1.26 has it is not known"]);
+    assert_eq!(checked.warnings, ["--no-such: it is unknown whether kubelet 1.26 has it"]);
 }
 
 #[test]
@@ -621,10 +621,10 @@ fn admission_plugins_in_options_are_checked_and_the_two_styles_exclude_each_othe
     assert_eq!(words, [""; 0]);
     assert_eq!(
         checked.mistakes[0].0,
-        "--enable-admission-plugins: admission plugin PodSecurityPolicy is gone: 1.24 is the last known to have it"
+        "--enable-admission-plugins: admission plugin PodSecurityPolicy was removed: 1.24 is the last known to have it"
     );
     assert_eq!(checked.mistakes[0].2, "instead of PodSecurityPolicy: PodSecurity");
-    assert_eq!(checked.warnings, ["--enable-admission-plugins: whether 1.25 knows the admission plugin MyOwn is not known"]);
+    assert_eq!(checked.warnings, ["--enable-admission-plugins: it is unknown whether 1.25 has the admission plugin MyOwn"]);
     let (words, checked) = api(24, &[], "--enable-admission-plugins=NodeRestriction,PodSecurityPolicy");
     assert_eq!((words.len(), checked), (1, Checked::default()));
     let (words, checked) = api(12, &[("enable-admission-plugins", "NodeRestriction")], "--admission-control=LimitRanger");
@@ -635,13 +635,13 @@ fn admission_plugins_in_options_are_checked_and_the_two_styles_exclude_each_othe
 #[test]
 fn what_is_no_command_line_is_refused() {
     for (options, what) in [
-        ("--v='2", "the text holds a quote that is never closed"),
-        ("--v=\"2", "the text holds a quote that is never closed"),
-        ("--v=\"2\\", "the text holds a quote that is never closed"),
+        ("--v='2", "the text contains a quote that is never closed"),
+        ("--v=\"2", "the text contains a quote that is never closed"),
+        ("--v=\"2\\", "the text contains a quote that is never closed"),
         ("--v=2\\", "the text ends with a backslash"),
-        ("--v=2\n--x=3", "the text holds a line end or another control character"),
-        ("--v=\"2\n\"", "the text holds a line end or another control character"),
-        ("--v='2\u{85}'", "the text holds a line end or another control character"),
+        ("--v=2\n--x=3", "the text contains a line break or another control character"),
+        ("--v=\"2\n\"", "the text contains a line break or another control character"),
+        ("--v='2\u{85}'", "the text contains a line break or another control character"),
         ("stray --v=2", "\"stray\" is not a flag"),
         ("--", "\"--\" is not a flag"),
         ("-", "\"-\" is not a flag"),

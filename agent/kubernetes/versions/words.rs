@@ -11,11 +11,11 @@ pub fn split(text: &str) -> Result<Vec<String>, &'static str> {
     while let Some(c) = chars.next() {
         match c {
             ' ' | '\t' => words.extend(word.take()),
-            c if c.is_control() => return Err("holds a line end or another control character"),
+            c if c.is_control() => return Err("contains a line break or another control character"),
             '\'' => {
                 let word = word.get_or_insert_default();
                 loop {
-                    match chars.next().ok_or("holds a quote that is never closed")? {
+                    match chars.next().ok_or("contains a quote that is never closed")? {
                         '\'' => break,
                         c => push(word, c)?,
                     }
@@ -24,9 +24,9 @@ pub fn split(text: &str) -> Result<Vec<String>, &'static str> {
             '"' => {
                 let word = word.get_or_insert_default();
                 loop {
-                    match chars.next().ok_or("holds a quote that is never closed")? {
+                    match chars.next().ok_or("contains a quote that is never closed")? {
                         '"' => break,
-                        '\\' => match chars.next().ok_or("holds a quote that is never closed")? {
+                        '\\' => match chars.next().ok_or("contains a quote that is never closed")? {
                             c @ ('"' | '\\' | '$' | '`') => word.push(c),
                             c => {
                                 word.push('\\');
@@ -47,7 +47,7 @@ pub fn split(text: &str) -> Result<Vec<String>, &'static str> {
 
 fn push(word: &mut String, c: char) -> Result<(), &'static str> {
     if c.is_control() {
-        return Err("holds a line end or another control character");
+        return Err("contains a line break or another control character");
     }
     word.push(c);
     Ok(())

@@ -70,7 +70,7 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, facts: &Facts, desired: &mut D
         consecutive: 1,
         deadline: Some(deadline::KERNEL),
         needs: BTreeSet::from([Need::Unit(SYSCTL_UNIT.to_owned())]),
-        remedy: format!("`journalctl -u {MODULES_UNIT} -u {SYSCTL_UNIT}`; look for a file in /etc/sysctl.d that sorts after 90-heat-node-agent.conf"),
+        remedy: format!("`journalctl -u {MODULES_UNIT} -u {SYSCTL_UNIT}`; check for a file in /etc/sysctl.d that sorts after 90-heat-node-agent.conf"),
     });
 }
 
@@ -83,7 +83,7 @@ fn further_modules(cluster: &ClusterSpec, facts: &Facts) -> Vec<(&'static str, V
         NetworkDriver::Calico if networks.calico_tunnels => ("calico's tunnels", &["ipip"][..]),
         _ => ("", &[][..]),
     };
-    let open_vswitch = ("Open vSwitch, which KubeStack's ports are on", &["openvswitch"][..]);
+    let open_vswitch = ("Open vSwitch, for KubeStack's ports", &["openvswitch"][..]);
     let of_proxy = match kube_proxy::mode(cluster).as_deref() {
         Some("ipvs") => ("kube-proxy in mode ipvs", kube_proxy::IPVS_MODULES),
         Some("nftables") => ("kube-proxy in mode nftables", kube_proxy::NFTABLES_MODULES),
@@ -123,16 +123,16 @@ fn further_settings(role: Role, cluster: &ClusterSpec) -> Vec<(&'static str, u64
     let mut settings = Vec::new();
     if cluster.networks.driver == NetworkDriver::Calico {
         // magnum-node.md 2.3; felix wants it strict, and some distributions' default is loose.
-        settings.push(("net.ipv4.conf.all.rp_filter", 1, "calico lets no pod take another's address."));
+        settings.push(("net.ipv4.conf.all.rp_filter", 1, "calico prevents a pod from using another's address."));
         if role == Role::Minion {
             // magnum-node.md 2.5
-            settings.push(("vm.max_map_count", 262_144, "As Magnum's workers with calico have it, for search engines."));
+            settings.push(("vm.max_map_count", 262_144, "As on Magnum's workers with calico, for search engines."));
         }
     }
     if cluster.has_flannel_unit() {
         // The larger one of this and an interface's own counts.
-        let why = "Loose on flannel's interface: while a change of backend goes through the cluster, packets of a peer come in by \
-                   another interface than the answer leaves by.";
+        let why = "Loose on flannel's interface: while a change of backend spreads through the cluster, packets arrive by a \
+                   different interface than the replies leave by.";
         settings.push(("net.ipv4.conf.all.rp_filter", 2, why));
     }
     settings
@@ -165,7 +165,7 @@ fn add_files(cluster: &ClusterSpec, desired: &mut Desired) {
     if let Some(mode) = &cluster.selinux {
         add_directory("/etc/selinux", desired);
         let content =
-            format!("# Made by heat-node-agent. It counts from the next boot on.\nSELINUX={mode}\nSELINUXTYPE=targeted\n");
+            format!("# Made by heat-node-agent. It takes effect at the next boot.\nSELINUX={mode}\nSELINUXTYPE=targeted\n");
         desired.files.push(File::public("/etc/selinux/config", content));
     }
     if let Some(authority) = &cluster.openstack_ca {

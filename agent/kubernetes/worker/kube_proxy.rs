@@ -115,18 +115,18 @@ pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mis
             } else {
                 format!("kube-proxy had it up to 1.{last}")
             };
-            wrong(format!("{name} cannot be honoured by {minor}"), rule, "give another mode, or none");
+            wrong(format!("{name} is not supported by {minor}"), rule, "give another mode, or none");
         }
     }
     if option(&cluster.options.proxy, "proxy-mode").is_some() {
-        let rule = "kube-proxy has one mode".to_owned();
+        let rule = "kube-proxy has only one mode".to_owned();
         wrong("is given together with --proxy-mode in KUBEPROXY_OPTIONS".to_owned(), rule, "remove one of them");
     }
     if let (Some(gate), Some(given)) = (gate(cluster), option(&cluster.options.proxy, "feature-gates"))
         && !given.contains(gate)
     {
-        let rule = format!("in {minor} it is behind the gate {gate}, and KUBEPROXY_OPTIONS says which gates are open");
-        wrong(format!("is {asked}"), rule, "add the gate there");
+        let rule = format!("in {minor} it needs the feature gate {gate}, and KUBEPROXY_OPTIONS sets the feature gates");
+        wrong(format!("is {asked}"), rule, "add the feature gate there");
     }
 }
 
@@ -145,12 +145,12 @@ pub(in crate::kubernetes) fn lacking(cluster: &ClusterSpec, facts: &Facts) -> Ve
     let missing: Vec<&str> = needed.iter().copied().filter(|module| facts.lacking_modules.contains(module)).collect();
     if !missing.is_empty() {
         let rule = format!("mode {mode} needs the modules {}", needed.join(", "));
-        mistakes.push(refused(format!("asks for {mode}, and the kernel lacks {}", missing.join(", ")), rule));
+        mistakes.push(refused(format!("selects {mode}, but the kernel lacks {}", missing.join(", ")), rule));
     }
     let (first, second) = FIRST_KERNEL_WITH_NFTABLES;
     if let Some(kernel) = facts.kernel.filter(|kernel| mode == "nftables" && *kernel < FIRST_KERNEL_WITH_NFTABLES) {
         let rule = format!("mode nftables needs Linux {first}.{second} or later");
-        mistakes.push(refused(format!("asks for {mode}, and the kernel is Linux {}.{}", kernel.0, kernel.1), rule));
+        mistakes.push(refused(format!("selects {mode}, but the kernel is Linux {}.{}", kernel.0, kernel.1), rule));
     }
     mistakes
 }

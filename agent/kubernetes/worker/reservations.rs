@@ -69,19 +69,19 @@ pub(in crate::kubernetes) fn too_large(cluster: &ClusterSpec, facts: &Facts) -> 
         if kept >= there {
             let unit = |amount: u64| if resource == "cpu" { format!("{amount}m") } else { format!("{} MiB", amount / mib(1)) };
             let besides = if besides > 0 {
-                format!(", {} for the kubelet's own threshold among them,", unit(besides))
+                format!(", including {} for the kubelet's eviction threshold,", unit(besides))
             } else {
                 String::new()
             };
             mistakes.push(Mistake::general(
                 name,
                 format!(
-                    "keeps {resource} from pods: {} are reserved in all{besides} and the machine has {}",
+                    "leaves pods no {resource}: {} are reserved in total{besides} and the machine has {}",
                     unit(kept),
                     unit(there)
                 ),
-                "KUBE_RESERVED and SYSTEM_RESERVED together are less than the machine, or its kubelet does not start",
-                "reserve less, or take a larger flavor",
+                "KUBE_RESERVED and SYSTEM_RESERVED together must be less than the machine has, or the kubelet does not start",
+                "reserve less, or use a larger flavor",
             ));
         }
     }
@@ -155,26 +155,26 @@ mod tests {
             (
                 &[("KUBE_RESERVED", "memory=3Gi")],
                 &small,
-                "KUBE_RESERVED keeps memory from pods: 3274 MiB are reserved in all, 100 MiB for the kubelet's own threshold among \
-                 them, and the machine has 2048 MiB",
+                "KUBE_RESERVED leaves pods no memory: 3274 MiB are reserved in total, including 100 MiB for the kubelet's eviction \
+                 threshold, and the machine has 2048 MiB",
             ),
             (&[("KUBE_RESERVED", "memory=1.5G")], &small, ""),
             (
                 &[("KUBE_RESERVED", "cpu=1,memory=1Gi"), ("SYSTEM_RESERVED", "cpu=1.0,memory=924Mi")],
                 &small,
-                "KUBE_RESERVED keeps cpu from pods: 2000m are reserved in all and the machine has 2000m|\
-                 KUBE_RESERVED keeps memory from pods: 2048 MiB are reserved in all, 100 MiB for the kubelet's own threshold among \
-                 them, and the machine has 2048 MiB",
+                "KUBE_RESERVED leaves pods no cpu: 2000m are reserved in total and the machine has 2000m|\
+                 KUBE_RESERVED leaves pods no memory: 2048 MiB are reserved in total, including 100 MiB for the kubelet's eviction \
+                 threshold, and the machine has 2048 MiB",
             ),
             (
                 &[("SYSTEM_RESERVED", "cpu=5000m")],
                 &small,
-                "SYSTEM_RESERVED keeps cpu from pods: 5070m are reserved in all and the machine has 2000m",
+                "SYSTEM_RESERVED leaves pods no cpu: 5070m are reserved in total and the machine has 2000m",
             ),
             (
                 &[("KUBELET_OPTIONS", "--system-reserved=cpu=3")],
                 &small,
-                "KUBELET_OPTIONS keeps cpu from pods: 3070m are reserved in all and the machine has 2000m",
+                "KUBELET_OPTIONS leaves pods no cpu: 3070m are reserved in total and the machine has 2000m",
             ),
             (&[("KUBE_RESERVED", "ephemeral-storage=1Ti")], &small, ""),
         ] {
