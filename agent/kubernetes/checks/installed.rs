@@ -292,7 +292,7 @@ mod tests {
                 None,
                 "refused: kube-apiserver 1.20 is installed, but KUBE_TAG is v1.31.0: --shutdown-send-retry-after was added in kube-apiserver 1.23",
             ),
-            (&[asked_old, ("CONTAINER_RUNTIME", "docker")], "kubelet", new, None, "refused: is gone: kubelet 1.23 is the last"),
+            (&[asked_old, ("CONTAINER_RUNTIME", "docker")], "kubelet", new, None, "refused: was removed: kubelet 1.23 is the last"),
             (&[asked_old], "kube-proxy", "Kubernetes v0.19.3", None, "odd: kube-proxy 0.19 is installed"),
             (&[asked_new], "etcd", "etcd Version: 3.4.23\nGit SHA: Not provided\n", None, FITS),
             (&[asked_new, ("ETCD_TAG", "3.5.12")], "etcd", "etcd Version: 3.4.23", None, "odd: ETCD_TAG is 3.5"),
