@@ -242,8 +242,8 @@ mod tests {
             (cut, "truncated"),
             (&key.to_pem().replace("MHc", "M!c"), "not valid base64"),
             (&key.to_pem().replace("MHc", "MHd"), "damaged"),
-            (&key.to_pem().replace("EC PRIVATE", "RSA PRIVATE"), "not supported"),
-            (&rcgen_key(&rcgen::PKCS_ED25519), "not supported"),
+            (&key.to_pem().replace("EC PRIVATE", "RSA PRIVATE"), "unsupported"),
+            (&rcgen_key(&rcgen::PKCS_ED25519), "unsupported"),
             ("-----BEGIN ENCRYPTED PRIVATE KEY-----\n", "encrypted"),
             ("-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n", "encrypted"),
         ] {

@@ -91,7 +91,7 @@ fn subnet(root: &Tree, network: Ipv4Net) -> Result<Subnet> {
     loop {
         // Watched before it is read, so that nothing is missed in between. The directories come with flanneld.
         news.add(Path::new("/run"));
-        let mut why = "is not there".to_owned();
+        let mut why = "does not exist".to_owned();
         for file in SUBNET_FILES.map(Path::new) {
             file.parent().into_iter().for_each(|directory| news.add(directory));
             let Some(bytes) = root.read(file, READ_LIMIT)? else { continue };

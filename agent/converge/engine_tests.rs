@@ -1316,6 +1316,27 @@ async fn a_helper_that_is_not_there_has_nothing_to_apply() {
     }
 }
 
+/// docker on a node with another runtime: a condition keeps it off, and its restart is what stops it.
+#[tokio::test]
+async fn a_unit_that_is_kept_off_is_not_said_to_run() {
+    let file = File::public("/etc/systemd/system/docker.service.d/10.conf", "[Unit]\nConditionPathExists=!/\n");
+    let desired = Desired {
+        units: vec![Unit { applies_files: true, enable: false, ..unit("docker.service", &[&file.path], &[]) }],
+        files: vec![file],
+        ..Desired::default()
+    };
+    for (after, message) in
+        [("inactive", "docker.service applied its files and is not running"), ("active", "restarted docker.service")]
+    {
+        let machine = Machine::new(manual());
+        let fake = Fake::new(&machine.clock, &[("docker.service", "active")])
+            .act("docker.service", &[Act(0, "done", state("docker.service", after))]);
+        machine.converge(&desired, &fake).await.unwrap();
+        let events = machine.report.events();
+        assert!(events.iter().any(|event| event.code == Code::UnitRestarted && event.message == message), "{events:?}");
+    }
+}
+
 #[tokio::test]
 async fn no_unit_of_the_node_is_bound_to_another_by_its_package() {
     let machine = Machine::new(manual());

@@ -581,7 +581,7 @@ mod tests {
             assert!(server.requests().is_empty(), "{stranger:?}: {cause}");
         }
         for cause in ["500", "401"] {
-            assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), format!("{url} answers {cause}"));
+            assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), format!("{url} answered {cause}"));
         }
         assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await.unwrap_err(), "the answer was not ok, not ok");
         assert_eq!(ask(&tree, &http, &question(Some("/ca.crt"))).await, Ok(()));

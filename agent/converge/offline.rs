@@ -70,7 +70,7 @@ pub fn apply(desired: &Desired, directory: &Path) -> Result<Applied> {
     let mut applied = Applied::default();
     for change in &plan.directories {
         write::directory(&tree, change)?;
-        applied.done.push(format!("{} directory {}", if change.new { "made" } else { "changed" }, change.path));
+        applied.done.push(format!("{} directory {}", if change.new { "created" } else { "changed" }, change.path));
     }
     for change in &plan.files {
         write::file(&tree, change)?;

@@ -119,7 +119,10 @@ impl<U: Units> Starter<'_, U> {
         let taken = self.clock.start();
         let cause = match self.clock.limit(self.left(), self.units.restart(name)).await {
             Some(Ok(outcome)) if outcome.is_done() => {
-                self.tell(name, Event::new(Code::UnitRestarted, format!("ran {name}")).duration(taken.elapsed()));
+                // A runtime that the node does not use is restarted into its condition, and is down then.
+                let runs = self.look(name).await?.may_run();
+                let message = if runs { format!("restarted {name}") } else { format!("{name} applied its files and is not running") };
+                self.tell(name, Event::new(Code::UnitRestarted, message).duration(taken.elapsed()));
                 return Ok(true);
             }
             Some(Ok(outcome)) => format!("its job ended with result `{}`", outcome.result),

@@ -44,7 +44,7 @@ pub fn run(options: &Options, loaded: Loaded, once: bool) -> Result<ExitCode> {
     let report = Report::to_journal(loaded.settings.console && !once);
     let code = runtime.block_on(serve(options, loaded, once, &report));
     if let Err(error) = &code {
-        report.emit(Event::new(Code::StateWriteFailed, "the agent cannot go on").error(error));
+        report.emit(Event::new(Code::of_trouble(error), "the agent cannot continue").error(error));
     }
     report.flush();
     // A name lookup or a child's watcher may still hold a thread: nobody waits for it.

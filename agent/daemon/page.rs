@@ -248,7 +248,7 @@ pub(super) fn trouble(before: Option<Condition>, doing: &str, error: &Error, now
         since: before.since.or_else(|| Some(now.rfc3339())),
         attempt: before.attempt.saturating_add(1),
         cause: Some(format!("{doing}: {error}")),
-        remedy: Some(error.suggested_remedy().unwrap_or(Code::StateWriteFailed.entry().remedy).to_owned()),
+        remedy: Some(error.suggested_remedy().unwrap_or(Code::of_trouble(error).entry().remedy).to_owned()),
         ..Condition::default()
     }
 }

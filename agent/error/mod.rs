@@ -41,6 +41,7 @@ struct Inner {
     retry_after: Option<Duration>,
     answered: Option<u16>,
     unsent: bool,
+    bus: bool,
     errno: Option<Errno>,
 }
 
@@ -75,6 +76,7 @@ impl Error {
             retry_after: None,
             answered: None,
             unsent: false,
+            bus: false,
             errno: None,
         }))
     }
@@ -136,6 +138,13 @@ impl Error {
         self
     }
 
+    /// Notes that the system bus, or systemd on it, did not answer.
+    #[must_use]
+    pub fn of_the_bus(mut self) -> Self {
+        self.0.bus = true;
+        self
+    }
+
     /// Whether trying again can help.
     #[must_use]
     pub fn kind(&self) -> Kind {
@@ -176,6 +185,18 @@ impl Error {
     #[must_use]
     pub fn is_unsent(&self) -> bool {
         self.0.unsent
+    }
+
+    /// Whether the system bus, or systemd on it, did not answer.
+    #[must_use]
+    pub fn is_of_the_bus(&self) -> bool {
+        self.0.bus
+    }
+
+    /// Whether the kernel refused a call, which for the agent's own state means the disk or its permissions.
+    #[must_use]
+    pub fn is_of_the_kernel(&self) -> bool {
+        self.0.errno.is_some()
     }
 
     /// The chain for a terminal: outermost context first, then cause, rule and remedy.

@@ -350,12 +350,12 @@ impl Tree {
         let (parent, name) = match self.try_parent(path) {
             Ok(found) => found,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
-            Err(errno) => return Err(self.doing("looking at", path).failed(errno)),
+            Err(errno) => return Err(self.doing("inspecting", path).failed(errno)),
         };
         match fstatat(&parent, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(facts_of(&stat))),
             Err(Errno::ENOENT) => Ok(None),
-            Err(errno) => Err(self.doing("looking at", path).failed(errno)),
+            Err(errno) => Err(self.doing("inspecting", path).failed(errno)),
         }
     }
 
@@ -365,9 +365,9 @@ impl Tree {
     /// If the path cannot be looked at.
     pub fn facts_followed(&self, path: &Path) -> Result<Option<Facts>> {
         match self.open_at(path, OFlag::O_PATH) {
-            Ok(fd) => Ok(Some(facts_of(&fstat(&fd).at(|| self.doing("looking at", path))?))),
+            Ok(fd) => Ok(Some(facts_of(&fstat(&fd).at(|| self.doing("inspecting", path))?))),
             Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
-            Err(errno) => Err(self.doing("looking at", path).failed(errno)),
+            Err(errno) => Err(self.doing("inspecting", path).failed(errno)),
         }
     }
 
@@ -380,7 +380,7 @@ impl Tree {
         match found {
             Ok(target) => Ok(Some(target)),
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EINVAL) => Ok(None),
-            Err(errno) => Err(self.doing("looking at", path).failed(errno)),
+            Err(errno) => Err(self.doing("inspecting", path).failed(errno)),
         }
     }
 

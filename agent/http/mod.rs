@@ -375,7 +375,7 @@ impl Http {
         let mut both = Vec::new();
         for file in [certificate, key] {
             let bytes = self.0.root.read(file, READ_LIMIT)?;
-            both.extend(bytes.ok_or_else(|| self.unprepared(&format!("{} is not there", file.display())))?);
+            both.extend(bytes.ok_or_else(|| self.unprepared(&format!("{} does not exist", file.display())))?);
             both.push(b'\n');
         }
         Identity::from_pem(&both).map_err(|error| self.unprepared(&failure::innermost(&error)))

@@ -149,7 +149,7 @@ impl<'a> Api<'a> {
 
 fn doing(object: &Object, method: &str) -> String {
     let verb = match method {
-        "GET" => "looking at",
+        "GET" => "inspecting",
         "POST" => "making",
         "PUT" => "changing",
         other => other,

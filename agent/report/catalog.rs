@@ -126,6 +126,14 @@ messages! {
         "An operator's request was refused",
         "Nothing was changed. The command that made the request prints the reason, too.",
         "The cause gives the reason.";
+    BusUnreachable = "HNA-0118", Error, "295acdea1d793f00c57fd8d6bbc3fbb0",
+        "systemd does not answer on the system bus",
+        "What needs systemd waits; running units are not affected. The agent retries.",
+        "Check `systemctl status dbus.service` and `journalctl -b -u dbus.service`; `systemctl daemon-reexec` restarts systemd's own manager.";
+    StepFailed = "HNA-0119", Error, "0f59af82a51b7af09a0ad94c9b78f17d",
+        "A step of the agent itself failed",
+        "It is neither the disk nor the system bus: the cause says what failed, and at what. The agent retries.",
+        "Correct what the cause names. If nothing outside the agent explains it, report it as a bug, with `journalctl -u heat-node-agent`.";
     DataSetAside = "HNA-0183", Notice, "4e9e8edd96594c02952f44ecb0f58117",
         "A service's old data was moved away and kept",
         "Its disk was copied from another instance, or it was moved to a volume. Nothing uses it; the agent never removes it, because somebody may still need it.",

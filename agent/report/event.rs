@@ -55,6 +55,20 @@ impl Phase {
     }
 }
 
+impl Code {
+    /// The message for a failure of the agent's own: which one depends on what refused.
+    #[must_use]
+    pub fn of_trouble(error: &Error) -> Self {
+        if error.is_of_the_bus() {
+            Self::BusUnreachable
+        } else if error.is_of_the_kernel() {
+            Self::StateWriteFailed
+        } else {
+            Self::StepFailed
+        }
+    }
+}
+
 /// One event with the journal fields that it carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -237,5 +251,23 @@ impl Event {
             self.remedy = Some(remedy.to_owned());
         }
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_of_our_own_is_named_after_what_refused() {
+        let full: Error = std::io::Error::from_raw_os_error(28).into();
+        let bus = Error::transient("the system bus cannot be reached").of_the_bus();
+        for (error, code) in [
+            (full.context("recording a result"), Code::StateWriteFailed),
+            (bus.context("comparing the node with its parameters"), Code::BusUnreachable),
+            (Error::permanent("no such deployment"), Code::StepFailed),
+        ] {
+            assert_eq!(Code::of_trouble(&error), code, "{error}");
+        }
     }
 }

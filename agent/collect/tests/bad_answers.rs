@@ -234,8 +234,8 @@ async fn heat_api_cfn_refuses_in_words_that_lead_somewhere() {
         (status("401 Unauthorized", ""), "Heat answered 401 no details", "keys were revoked"),
         (status("404 Not Found", "<html>"), "Heat answered 404 no details", "metadata_url"),
         (status("500 Internal Server Error", "oops"), "Heat answered 500 no details", "no longer exists"),
-        (ok("[1]"), "not that of DescribeStackResource", "metadata_url"),
-        (ok("{\"DescribeStackResourceResponse\": null}"), "not that of DescribeStackResource", "metadata_url"),
+        (ok("[1]"), "not a DescribeStackResource response", "metadata_url"),
+        (ok("{\"DescribeStackResourceResponse\": null}"), "not a DescribeStackResource response", "metadata_url"),
         (answer(&json!("x")), "the JSON is broken", ""),
         (answer(&json!("")), "the document is empty", ""),
     ] {

@@ -390,7 +390,7 @@ pub(super) mod tests {
                 |place| place.put("c/server.crt", "-----BEGIN CERTIFICATE-----\nMA"),
                 0,
                 [Ok, Flawed, Ok, Ok],
-                "cut off",
+                "truncated",
             ),
             (
                 "another's key",

@@ -213,7 +213,7 @@ mod tests {
         let text = page(0).text();
         for part in [
             "OK; first to expire: server, 2029-02-28T12:00:00Z (1095 days left)\n",
-            "ok       authority kubernetes: /c/ca.crt\n         CN=blue-ca\n         SHA-256 ",
+            "ok       CA kubernetes: /c/ca.crt\n         CN=blue-ca\n         SHA-256 ",
             "         for blue-0, kubernetes, 192.0.2.7\n         signed by CN=blue-ca\n         from 2026-02-28T12:00:00Z to 2029",
             "         read by kube-apiserver.service, kubelet.service\n",
             "ok       kubelet (by itself): /k/own.pem\n",

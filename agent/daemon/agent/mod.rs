@@ -448,7 +448,7 @@ impl Agent {
 
     fn trouble(&mut self, doing: &str, error: &Error) {
         self.report.emit(
-            Event::new(Code::StateWriteFailed, format!("trouble while {doing}")).step(doing).error(error).next_try(AFTER_TROUBLE),
+            Event::new(Code::of_trouble(error), format!("failed: {doing}")).step(doing).error(error).next_try(AFTER_TROUBLE),
         );
         self.trouble = Some(self.clock.start());
         self.troubles += 1;

@@ -120,7 +120,7 @@ impl<H: Hands> VolumeKeeper<H> {
         self.mark(volume, found, place).map_err(|error| failed("mark", &error))?;
         self.must(&["rm", "-rf", "--", &format!("{place}/{COPY}")]).await?;
         let path = self.root.base().join(place.trim_start_matches('/'));
-        let space = statvfs(&path).context(|| format!("looking at {place}")).map_err(|error| of_move(&error))?;
+        let space = statvfs(&path).context(|| format!("inspecting {place}")).map_err(|error| of_move(&error))?;
         let free = space.blocks_available().saturating_mul(space.fragment_size());
         if free < needed { Err(too_small(volume, old, "has free", free, needed)) } else { Ok(()) }
     }

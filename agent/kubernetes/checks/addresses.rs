@@ -145,7 +145,7 @@ impl Checks<'_> {
             .chain(nodes.map(|nodes| ("CLUSTER_SUBNET_CIDR", nodes)))
         {
             if let Some((other, what)) = special(network) {
-                let how = if other.contains(&network) { "is within" } else { "holds" };
+                let how = if other.contains(&network) { "is within" } else { "contains" };
                 let rule = "pods, services and nodes cannot have these addresses";
                 self.wrong(
                     name,
@@ -400,7 +400,7 @@ mod tests {
                     ("FLANNEL_NETWORK_SUBNETLEN", "16"),
                     ("PORTAL_NETWORK_CIDR", "10.254.0.0/16"),
                 ],
-                "PODS_NETWORK_CIDR 0.0.0.0/0 holds the unspecified addresses 0.0.0.0/8",
+                "PODS_NETWORK_CIDR 0.0.0.0/0 contains the unspecified addresses 0.0.0.0/8",
             ),
             (&[("NETWORK_DRIVER", "calico")], &[("CALICO_IPV4POOL", "96.0.0.0/5")], "CALICO_IPV4POOL 96.0.0.0/5 is too large"),
             (
@@ -413,7 +413,7 @@ mod tests {
                 &[("KUBE_API_PRIVATE_ADDRESS", "10.254.0.7")],
                 "PORTAL_NETWORK_CIDR 10.254.0.0/16 contains KUBE_API_PRIVATE_ADDRESS 10.254.0.7",
             ),
-            (MINION, &[("ETCD_SERVER_IP", "10.100.0.7")], "FLANNEL_NETWORK_CIDR 10.100.0.0/16 holds ETCD_SERVER_IP 10.100.0.7"),
+            (MINION, &[("ETCD_SERVER_IP", "10.100.0.7")], "FLANNEL_NETWORK_CIDR 10.100.0.0/16 contains ETCD_SERVER_IP 10.100.0.7"),
         ] {
             assert_eq!(found(base, changes), expected, "{base:?} {changes:?}");
         }

@@ -699,7 +699,7 @@ mod tests {
                 "CONTAINER_RUNTIME: is not supported by 1.5",
             ),
             (&[&[("CONTAINERD_VERSION", "1.4.4")]], "CONTAINERD_VERSION: 1.4 does not support 1.28"),
-            (&[&[("CONTAINERD_VERSION", "3.0.0")]], "CONTAINERD_VERSION: is not known"),
+            (&[&[("CONTAINERD_VERSION", "3.0.0")]], "CONTAINERD_VERSION: is unknown"),
             (&[old, &[("KUBE_TAG", "v1.3.2"), ("CGROUP_DRIVER", "systemd")]], "CGROUP_DRIVER: systemd is not supported by 1.3"),
             (&[&[("NODE_LABELS", "a=b,disk ssd")]], "NODE_LABELS: \"a=b,disk ssd\" is not a list"),
             (&[&[("NODE_LABELS", "a=b,-x=1")]], "NODE_LABELS: contains \"-x=1\""),

@@ -220,7 +220,7 @@ mod tests {
             (&[("NODE_SUBNETS", "192.0.2.11=10.100.1.0/24,b")], "NODE_SUBNETS contains \"b\""),
             (
                 &[("NODE_SUBNETS", "192.0.2.11=10.100.1.0/24,2001:db8::1=10.100.2.0/24")],
-                "NODE_SUBNETS holds \"2001:db8::1=10.100.2.0/24\"",
+                "NODE_SUBNETS contains \"2001:db8::1=10.100.2.0/24\"",
             ),
             (&[("NODE_SUBNETS", "192.0.2.11=10.100.1.7/24")], "NODE_SUBNETS gives 192.0.2.11 the subnet 10.100.1.7/24"),
             (&[("NODE_SUBNETS", "192.0.2.11=10.101.1.0/24")], "NODE_SUBNETS gives 192.0.2.11 the subnet 10.101.1.0/24"),

@@ -132,8 +132,8 @@ mod tests {
             (vec![containerd, driver("overlay")], vec![cannot("overlay")]),
             (vec![docker, driver("aufs")], vec![cannot("aufs")]),
             (vec![("CONTAINER_RUNTIME", "cri-o"), driver("btrfs")], vec![cannot("btrfs")]),
-            (vec![docker, (CHANGE, "overlay2")], vec![format!("{CHANGE} names overlay2 itself")]),
-            (vec![containerd, (CHANGE, "overlayfs")], vec![format!("{CHANGE} names overlayfs itself")]),
+            (vec![docker, (CHANGE, "overlay2")], vec![format!("{CHANGE} names the current driver overlay2")]),
+            (vec![containerd, (CHANGE, "overlayfs")], vec![format!("{CHANGE} names the current driver overlayfs")]),
         ] {
             assert_eq!(problems(&changes), expected, "{changes:?}");
         }
