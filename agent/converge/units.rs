@@ -121,7 +121,8 @@ impl<U: Units> Starter<'_, U> {
             Some(Ok(outcome)) if outcome.is_done() => {
                 // A runtime that the node does not use is restarted into its condition, and is down then.
                 let runs = self.look(name).await?.may_run();
-                let message = if runs { format!("restarted {name}") } else { format!("{name} applied its files and is not running") };
+                let message =
+                    if runs { format!("restarted {name}") } else { format!("{name} applied its files and is not running") };
                 self.tell(name, Event::new(Code::UnitRestarted, message).duration(taken.elapsed()));
                 return Ok(true);
             }

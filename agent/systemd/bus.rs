@@ -65,9 +65,7 @@ impl Fault {
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Late(after) => {
-                Self::transient(format!("systemd did not answer within {} s", after.as_secs())).of_the_bus()
-            }
+            Fault::Late(after) => Self::transient(format!("systemd did not answer within {} s", after.as_secs())).of_the_bus(),
             Fault::Bus(zbus::Error::MethodError(name, text, _)) => {
                 let text = text.unwrap_or_default();
                 Self::new(kind_of(&name), if text.is_empty() { name.to_string() } else { text })
@@ -76,9 +74,7 @@ impl From<Fault> for Error {
                 zbus::Error::InputOutput(_)
                 | zbus::Error::Connection(..)
                 | zbus::Error::Handshake(_)
-                | zbus::Error::Failure(_) => {
-                    Self::transient(format!("the system bus cannot be reached: {error}")).of_the_bus()
-                }
+                | zbus::Error::Failure(_) => Self::transient(format!("the system bus cannot be reached: {error}")).of_the_bus(),
                 // The bus answers in zbus's own words where systemd's name has no owner for a moment.
                 zbus::Error::FDO(error) => Self::transient(error).of_the_bus(),
                 error => Self::permanent(error),

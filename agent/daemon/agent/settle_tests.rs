@@ -170,7 +170,7 @@ async fn a_generation_that_nobody_goes_on_with_is_not_on_its_way_for_ever() {
     let config = json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
     let entry = |config: &Value| json!({"id": "n", "group": "kubernetes-node", "config": config, "inputs": []});
     // Gone from the list, or refused by a newer agent, while nobody was at work.
-    for (is_listed, why) in [(false, "gone from the metadata"), (true, "ROLE")] {
+    for (is_listed, why) in [(false, "removed from the metadata"), (true, "ROLE")] {
         let dir = tempfile::tempdir().unwrap();
         let document = json!({"deployments": [entry(&config)]});
         let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;

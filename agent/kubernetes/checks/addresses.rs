@@ -413,7 +413,11 @@ mod tests {
                 &[("KUBE_API_PRIVATE_ADDRESS", "10.254.0.7")],
                 "PORTAL_NETWORK_CIDR 10.254.0.0/16 contains KUBE_API_PRIVATE_ADDRESS 10.254.0.7",
             ),
-            (MINION, &[("ETCD_SERVER_IP", "10.100.0.7")], "FLANNEL_NETWORK_CIDR 10.100.0.0/16 contains ETCD_SERVER_IP 10.100.0.7"),
+            (
+                MINION,
+                &[("ETCD_SERVER_IP", "10.100.0.7")],
+                "FLANNEL_NETWORK_CIDR 10.100.0.0/16 contains ETCD_SERVER_IP 10.100.0.7",
+            ),
         ] {
             assert_eq!(found(base, changes), expected, "{base:?} {changes:?}");
         }

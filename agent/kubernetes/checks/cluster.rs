@@ -714,7 +714,10 @@ mod tests {
                 &[&[("KUBELET_OPTIONS", "--register-with-taints=a=b:Never")]],
                 "KUBELET_OPTIONS: --register-with-taints contains \"a=b:Never\"",
             ),
-            (&[&[("KUBELET_OPTIONS", "--kube-reserved=memory=lots")]], "KUBELET_OPTIONS: --kube-reserved contains \"memory=lots\""),
+            (
+                &[&[("KUBELET_OPTIONS", "--kube-reserved=memory=lots")]],
+                "KUBELET_OPTIONS: --kube-reserved contains \"memory=lots\"",
+            ),
             (&[&[("NODE_TAINTS", "dedicated=gpu:Never")]], "NODE_TAINTS: contains \"dedicated=gpu:Never\""),
             (&[&[("KUBE_RESERVED", "memory=lots")]], "KUBE_RESERVED: contains \"memory=lots\""),
             (&[&[("PORTAL_NETWORK_CIDR", "10.254.0.0/29")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/29 is too small"),

@@ -29,7 +29,8 @@ pub(in crate::kubernetes) const CLIENT_FLAG: &str = "client-cert-allowed-hostnam
 /// The first release that knows it.
 pub(in crate::kubernetes) const FIRST_WITH_NAMES: (u16, u16) = (3, 4);
 /// What it means where nothing keeps others out.
-pub(in crate::kubernetes) const RULE: &str = "any certificate signed by a CA that etcd trusts can read and write everything in it";
+pub(in crate::kubernetes) const RULE: &str =
+    "any certificate signed by a CA that etcd trusts can read and write everything in it";
 /// Waits for the certificates.
 const FOLDER: &str = "/etc/etcd/allowed";
 /// The environment file with the names.

@@ -160,7 +160,12 @@ fn collect(
                 None => "remove it".to_owned(),
             };
             let name = unknown_name(name, secrets);
-            mistakes.push(Mistake::general(&name, "is not a parameter of kubernetes-node", "only known names are accepted", remedy));
+            mistakes.push(Mistake::general(
+                &name,
+                "is not a parameter of kubernetes-node",
+                "only known names are accepted",
+                remedy,
+            ));
             continue;
         };
         if !seen.insert(parameter.name) {
