@@ -397,7 +397,7 @@ pub(super) mod tests {
                 |place| place.put("c/server.key", PrivateKey::generate().unwrap().to_pem()),
                 0,
                 [Ok, Flawed, Ok, Ok],
-                "the key is not",
+                "the key does not match",
             ),
             (
                 "another authority of the same name",
