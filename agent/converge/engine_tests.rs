@@ -1333,7 +1333,7 @@ async fn a_unit_that_is_kept_off_is_not_said_to_run() {
             .act("docker.service", &[Act(0, "done", state("docker.service", after))]);
         machine.converge(&desired, &fake).await.unwrap();
         let events = machine.report.events();
-        assert!(events.iter().any(|event| event.code == Code::UnitRestarted && event.message == message), "{events:?}");
+        assert!(events.iter().any(|event| event.code == Code::UnitRestarted && event.message.starts_with(message)), "{events:?}");
     }
 }
 

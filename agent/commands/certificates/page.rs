@@ -37,7 +37,7 @@ impl Page {
         if let Some((turn, next)) = &self.rotation {
             let (done, next) = (turn.step.as_str(), next.as_str());
             out.push_str(&format!("CA rotation: {done} since {}, next {next},\n", turn.since.rfc3339()));
-            out.push_str("once all nodes are here: CA_ROTATION, or heat-node-agent certificates rotate\n");
+            out.push_str("once all nodes have done it: CA_ROTATION, or heat-node-agent certificates rotate\n");
         }
         for item in &self.items {
             add(item, self.now, &mut out);

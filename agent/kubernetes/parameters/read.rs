@@ -384,7 +384,7 @@ mod tests {
                 "HTTP_PROXY: \"***\" is not an http URL; rule: http://host… or https://host…, at most 2048 characters; remedy: correct the value in the template",
                 "FLANNEL_NETWORK_CIDR: \"10.100.0.0/33\" is not a network; rule: an IPv4 or IPv6 network: address/prefix length; remedy: correct the value in the template",
                 "KUBE_NODE_IP: is given twice in the inputs; rule: each name once, in any letter case; remedy: remove one of them",
-                "KUBE_NODEIP: is not a parameter of kubernetes-node; rule: only known names are accepted; remedy: is KUBE_NODE_IP meant? Otherwise remove it",
+                "KUBE_NODEIP: is not a parameter of kubernetes-node; rule: only known names are accepted; remedy: did you mean KUBE_NODE_IP? Otherwise remove it",
                 "*** (16 characters): is not a parameter of kubernetes-node; rule: only known names are accepted; remedy: remove it",
                 "INSTANCE_NAME: \"a\\n[Service]\" is not a DNS label; rule: 1 to 63 lower-case letters, digits and -, neither beginning nor ending with - (a DNS label, RFC 1123); remedy: correct the value in the template",
                 "DOCKER_VOLUME: \"{\"id\":1}\" is a list or map; rule: an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits; remedy: give an OpenStack id: 8-4-4-4-12 lower-case hexadecimal digits",
