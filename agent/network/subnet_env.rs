@@ -33,7 +33,7 @@ pub fn parse(text: &str) -> Result<Subnet> {
         match key {
             "FLANNEL_NETWORK" => network = Some(net(value).ok_or_else(|| wrong(line, "not an IPv4 network"))?),
             "FLANNEL_SUBNET" => {
-                address = Some(net(value).ok_or_else(|| wrong(line, "not an IPv4 address with a prefix length"))?)
+                address = Some(net(value).ok_or_else(|| wrong(line, "not an IPv4 address with a prefix length"))?);
             }
             "FLANNEL_MTU" => {
                 let bytes = value.parse().ok().filter(|bytes| *bytes >= LEAST_MTU);
