@@ -313,6 +313,14 @@ impl Learnt {
         }
     }
 
+    /// Where a source is asked, for people.
+    pub(super) fn place(&self, source: SourceName) -> String {
+        match self.set(source) {
+            Ok(set) => set.map(SourceSet::place).unwrap_or_default(),
+            Err(_) => "incomplete settings".to_owned(),
+        }
+    }
+
     /// Whether documents name a source, completely or not.
     pub(super) fn names(&self, source: SourceName) -> bool {
         self.sets.contains_key(&source) || self.halves.contains_key(&source)

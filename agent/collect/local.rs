@@ -22,6 +22,8 @@ pub(super) struct LocalFiles {
     config_raw: Option<String>,
     /// os-collect-config.conf.
     pub(super) config: OsCollectConfig,
+    /// Why that file cannot be read now.
+    pub(super) config_unread: Option<Error>,
     /// Whether that file says who the server is. One that only says how to look for metadata is the image's.
     config_leads: bool,
     /// `http://host:8000`, left by cloud-init for old templates (heat-protocol.md 2.3).
@@ -138,6 +140,12 @@ impl LocalFiles {
             Ok(bytes) => digest_of(bytes),
             Err(error) => error.to_string(),
         };
+        let mend = |error: &Error| {
+            let remedy = format!("make {0} a regular file of at most {READ_LIMIT} bytes, or remove it (ls -l {0})", path.display());
+            let given = error.suggested_remedy().map(str::to_owned);
+            error.clone().remedy(given.unwrap_or(remedy))
+        };
+        self.config_unread = content.as_ref().err().map(mend);
         let changed = self.config_raw.as_ref() != Some(&raw);
         self.config_raw = Some(raw);
         if changed && let Ok(bytes) = &content {
@@ -153,8 +161,7 @@ impl LocalFiles {
                 odd.extend(self.config.odd_numbers().map(|what| format!("{} {what}", path.display())));
             }
             Ok(false) => self.config = OsCollectConfig::default(),
-            // What it said last stays in force.
-            Err(error) if changed => odd.push(error.to_string()),
+            // What it said last stays in force where it cannot be read.
             Ok(true) | Err(_) => {}
         }
         // It names Heat, and no server.
@@ -166,6 +173,11 @@ impl LocalFiles {
 }
 
 impl LocalFiles {
+    /// Whether a file that names the server's sources is there and cannot be read: that nobody is named does not follow from it.
+    pub(super) fn is_unread(&self) -> bool {
+        self.config_unread.is_some() || matches!(self.boot, Some(Err(_)))
+    }
+
     /// The source `local` (heat-protocol.md 2.6): a document a file. One bad file makes the whole source fail, because
     /// what it meant to override is not known.
     fn read_local(&mut self, root: &Tree) -> Result<Option<Boot>> {

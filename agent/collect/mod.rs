@@ -10,6 +10,7 @@ mod cfn;
 mod document;
 mod endpoint;
 mod entries;
+mod following;
 mod former;
 mod heat;
 mod learnt;
@@ -32,6 +33,7 @@ use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 
 use crate::clock::{Clock, Moment};
+use crate::error::Error;
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
 use crate::identity::{LEARNT, Leftovers, Record};
@@ -41,12 +43,12 @@ use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
 use endpoint::{Endpoint, Memory, Tools};
 pub use entries::Entries;
-use learnt::{Learnt, Refusal, Said};
+use learnt::{Learnt, Refusal};
 use local::LocalFiles;
 pub use local::{read_document, read_file};
 pub use snapshot::{Authority, Snapshot, SourceState};
-use source::{Outcome, Polled, Source, Standing};
-use source_set::{Origin, SourceSet};
+use source::{Outcome, Polled, Source};
+use source_set::SourceSet;
 pub use ways::Ways;
 
 /// How often files are looked for while no source is known at all.
@@ -117,6 +119,8 @@ pub struct Collector {
     learnt: Option<Leftovers>,
     /// Files of another instance that it was told of.
     told: Vec<String>,
+    /// Why os-collect-config.conf cannot be read, as it was reported.
+    told_unread: Option<String>,
 }
 
 impl std::fmt::Debug for Collector {
@@ -173,6 +177,7 @@ impl Collector {
             ways: Ways::default(),
             learnt: None,
             told: Vec::new(),
+            told_unread: None,
         };
         collector.merge(true);
         collector
@@ -302,6 +307,7 @@ impl Collector {
         if due.is_empty() && !self.sources.iter().any(Source::former_is_due) {
             return change;
         }
+        let was_unread = self.snapshot.is_unread;
         self.read_files();
         // Files first: where the others are asked is learnt from them. They are read already, so their sources need no turn
         // of their own.
@@ -310,7 +316,9 @@ impl Collector {
         }
         let learnt = self.learn();
         self.tell_refused(&learnt);
-        self.follow(&learnt);
+        change.absorb(self.follow(&learnt));
+        // Nobody is waited for any more, or somebody may be.
+        change.sources |= was_unread != self.snapshot.is_unread;
         for name in SourceName::REMOTE {
             change.absorb(self.start_remote(name, &learnt, due.contains(&name)));
             self.start_former(name, &learnt);
@@ -329,8 +337,7 @@ impl Collector {
 
     /// Reads what was left on this machine: where sources are, how often they are polled.
     fn read_files(&mut self) {
-        let odd = self.files.refresh(&self.root, &self.settings.sources);
-        self.tell_odd("os-collect-config.conf", &odd);
+        self.refresh_files();
         let explicit = self.settings.explicit;
         let max = self.pace(explicit.polling_interval, "polling_interval", self.settings.polling_interval);
         let min = self.pace(explicit.min_polling_interval, "min_polling_interval", self.settings.min_polling_interval);
@@ -344,6 +351,25 @@ impl Collector {
             self.report.emit(Event::new(Code::SourceLeftOver, line).phase(Phase::Metadata).step(path.clone()));
         }
         self.told.clone_from(&self.files.left_over);
+    }
+
+    fn refresh_files(&mut self) {
+        const CONFIG: &str = "os-collect-config.conf";
+        let odd = self.files.refresh(&self.root, &self.settings.sources);
+        self.tell_odd(CONFIG, &odd);
+        let unread = self.files.config_unread.as_ref().map(Error::to_string);
+        if unread != self.told_unread
+            && let Some(error) = &self.files.config_unread
+        {
+            let message = format!("{CONFIG} cannot be read, so it is not known which sources it names: {error}");
+            self.report.emit(Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(CONFIG).error(error));
+        }
+        self.told_unread = unread;
+    }
+
+    /// Whether a source that speaks for Heat may be named where nobody can read it.
+    fn is_unread(&self) -> bool {
+        self.sources.iter().any(|source| source.name.is_remote()) && self.files.is_unread()
     }
 
     /// A setting of the replaced collector, where the agent's own settings leave it open.
@@ -414,16 +440,15 @@ impl Collector {
             deployment_keys: learnt.deployment_keys(name),
             outcome: Outcome::Absent,
         };
+        polled.place = learnt.place(name);
         match learnt.set(name) {
             Ok(Some(set)) => polled.set = Some(set.clone()),
             Ok(None) => return self.settle(polled),
             Err(error) => {
-                "incomplete settings".clone_into(&mut polled.place);
                 polled.outcome = Outcome::Failed(error.clone());
                 return self.settle(polled);
             }
         }
-        polled.place = polled.set.as_ref().map(SourceSet::place).unwrap_or_default();
         source.fly(polled.began);
         let news = source.learn(&polled.place, &polled.key);
         self.send(polled, learnt.ca(name));
@@ -473,32 +498,6 @@ impl Collector {
         });
     }
 
-    /// Notes for each source by what it is to be asked from now on.
-    fn follow(&mut self, learnt: &Learnt) {
-        for source in self.sources.iter_mut().filter(|source| source.name.is_remote()) {
-            let set = learnt.set(source.name).ok().flatten();
-            if let Some(event) = source.follow(learnt.wants(source.name) && learnt.names(source.name), set, &self.clock) {
-                self.report.emit(event);
-            }
-        }
-        self.ways = self.ways_by(learnt);
-        self.snapshot.ways = self.ways.clone();
-    }
-
-    /// With what the server may speak to Heat: the sets that were answered last, in this process or before. One that a document
-    /// names proves nothing before an answer; only where none ever came, what there is is better than nothing.
-    fn ways_by(&self, learnt: &Learnt) -> Ways {
-        let given =
-            self.sources.iter().find(|source| source.name == SourceName::File).and_then(|source| source.document.as_ref());
-        if let Some(document) = given {
-            return Ways::of_document(document);
-        }
-        let is_proven = self.sources.iter().any(|source| source.answered_by.is_some());
-        let named = |source: &Source| learnt.set(source.name).ok().flatten().filter(|_| !is_proven).cloned();
-        let of = |source: &Source| source.answered_by.clone().or_else(|| named(source));
-        Ways::new(self.sources.iter().filter_map(|source| Some((of(source)?, learnt.ca(source.name)))))
-    }
-
     /// Says what documents ask for and is not followed, once as long as any of them does.
     fn tell_refused(&mut self, learnt: &Learnt) {
         let refused = learnt.refusals();
@@ -512,29 +511,6 @@ impl Collector {
             }
         }
         self.refused.drain(..self.refused.len().saturating_sub(REFUSED));
-    }
-
-    /// The settings of the sources: what the files say, and stronger, what the answers say of their own and of each
-    /// other's, so that new keys and another transport are followed without a restart. The newest answer is the strongest.
-    ///
-    /// An answer that was fetched under other local settings says nothing about these: somebody has
-    /// pointed the server to another stack. Only where the files no longer say enough does it count.
-    fn learn(&mut self) -> Learnt {
-        let mut learnt = Learnt::new(&self.settings.sources.order, self.settings.tls.allow_insecure);
-        let files = Said::by_files(&self.files);
-        self.basis = Said::digest(&files);
-        for said in &files {
-            learnt.take(said);
-        }
-        let complete = learnt.is_complete();
-        let said = |source: &&Source| source.name.is_remote() && (source.basis == self.basis || !complete);
-        let mut said: Vec<_> = self.sources.iter().filter(said).collect();
-        said.sort_by_key(|said| (said.turn, said.state.last_good));
-        for (source, document) in said.iter().filter_map(|source| Some((source.name, source.document.as_ref()?))) {
-            learnt.take(&Said::by_document(Origin::Answer(source), document));
-        }
-        learnt.hold(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
-        learnt
     }
 
     fn http_for(&mut self, name: SourceName, endpoint: &Endpoint) -> Http {
@@ -608,32 +584,12 @@ impl Collector {
         Change { metadata, answered: settled.answered && polled_by.speaks_for_heat(), sources: settled.sources }
     }
 
-    /// Drops what sources said that are not asked any more. Whoever takes their place has just answered; while that answer
-    /// is not `kept`, the cache of the old ones is all that a start without network has.
-    fn forget_retired(&mut self, kept: bool) -> bool {
-        let gone =
-            |source: &&mut Source| source.name.is_remote() && source.standing == Standing::Retired && source.document.is_some();
-        let mut any = false;
-        for source in self.sources.iter_mut().filter(gone) {
-            any = true;
-            if source.answered_by.is_some() {
-                self.report.emit(source.retired());
-            }
-            source.forget();
-            if kept {
-                source.remove_kept(&self.state, &self.report);
-            }
-        }
-        any
-    }
-
     /// Reads what cloud-init and the operator left on this machine, which no cache holds. Asks nobody over the network.
     pub fn read_boot_copy(&mut self) {
         // What another instance left says nothing of this one.
         let before = Record::read(&self.state).ok().flatten().and_then(|record| record.predecessor);
         self.files.predecessors = before.map(|before| before.files).unwrap_or_default();
-        let odd = self.files.refresh(&self.root, &self.settings.sources);
-        self.tell_odd("os-collect-config.conf", &odd);
+        self.refresh_files();
         self.poll_file(SourceName::HeatLocal);
         self.poll_file(SourceName::Local);
         let learnt = self.learn();
@@ -666,6 +622,7 @@ impl Collector {
             self.snapshot.hear(&layers);
         }
         self.snapshot.ways = self.ways.clone();
+        self.snapshot.is_unread = self.is_unread();
     }
 
     fn tell_odd(&self, source: &str, odd: &[String]) {

@@ -21,7 +21,7 @@ pub struct Snapshot {
     /// The list in force, in Heat's order. `None`: no source said anything about it, which is not an
     /// empty list (heat-protocol.md R12).
     pub deployments: Option<Arc<Entries>>,
-    /// By name: the sources that are configured or have been.
+    /// By name: the sources that are configured, whether they were asked yet or not, or have been.
     pub sources: BTreeMap<&'static str, SourceState>,
     /// The authoritative source that answered in this process; `None` before the first answer, whatever
     /// the caches hold. Its document may have no list of deployments: see [`Snapshot::listing`].
@@ -34,6 +34,8 @@ pub struct Snapshot {
     pub digest: String,
     /// With what the server may speak to Heat.
     pub ways: Ways,
+    /// A file that may name a source that speaks for Heat is there and cannot be read.
+    pub is_unread: bool,
 }
 
 /// How one source fares.
@@ -141,7 +143,7 @@ impl Snapshot {
     #[must_use]
     pub fn is_expected(&self) -> bool {
         let heat = |name: &&'static str| SourceName::from_word(name).is_none_or(SourceName::speaks_for_heat);
-        self.sources.is_empty() || self.sources.keys().any(heat)
+        self.is_unread || self.sources.is_empty() || self.sources.keys().any(heat)
     }
 
     /// How new the list in force is. A newer answer without a list, of the same source or another one, says nothing of a

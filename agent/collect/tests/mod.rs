@@ -1,5 +1,6 @@
 //! The collector against a scripted Heat.
 
+mod awaited;
 mod bad_answers;
 mod replaced;
 mod transports;

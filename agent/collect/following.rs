@@ -1,0 +1,88 @@
+//! Which sources are followed, and when one takes another one's place.
+
+use super::learnt::{Learnt, Said};
+use super::source::{Source, Standing};
+use super::source_set::Origin;
+use super::{Change, Collector, Ways};
+use crate::settings::SourceName;
+
+impl Collector {
+    /// Notes for each source by what it is to be asked from now on.
+    pub(super) fn follow(&mut self, learnt: &Learnt) -> Change {
+        let mut change = Change::default();
+        for source in self.sources.iter_mut().filter(|source| source.name.is_remote()) {
+            let set = learnt.set(source.name).ok().flatten();
+            let is_wanted = learnt.wants(source.name) && learnt.names(source.name);
+            // It is known, and waited for, before its first poll, which may be splayed.
+            let news = (is_wanted && source.state.last_try.is_none())
+                .then(|| source.learn(&learnt.place(source.name), &learnt.key(source.name)))
+                .flatten();
+            change.sources |= news.is_some();
+            let held = source.follow(is_wanted, set, &self.clock);
+            news.into_iter().chain(held).for_each(|event| self.report.emit(event));
+        }
+        self.ways = self.ways_by(learnt);
+        if change.sources {
+            self.merge(false);
+        }
+        self.snapshot.ways = self.ways.clone();
+        self.snapshot.is_unread = self.is_unread();
+        change
+    }
+
+    /// With what the server may speak to Heat: the sets that were answered last, in this process or before. One that a document
+    /// names proves nothing before an answer; only where none ever came, what there is is better than nothing.
+    pub(super) fn ways_by(&self, learnt: &Learnt) -> Ways {
+        let given =
+            self.sources.iter().find(|source| source.name == SourceName::File).and_then(|source| source.document.as_ref());
+        if let Some(document) = given {
+            return Ways::of_document(document);
+        }
+        let is_proven = self.sources.iter().any(|source| source.answered_by.is_some());
+        let named = |source: &Source| learnt.set(source.name).ok().flatten().filter(|_| !is_proven).cloned();
+        let of = |source: &Source| source.answered_by.clone().or_else(|| named(source));
+        Ways::new(self.sources.iter().filter_map(|source| Some((of(source)?, learnt.ca(source.name)))))
+    }
+
+    /// The settings of the sources: what the files say, and stronger, what the answers say of their own and of each
+    /// other's, so that new keys and another transport are followed without a restart. The newest answer is the strongest.
+    ///
+    /// An answer that was fetched under other local settings says nothing about these: somebody has
+    /// pointed the server to another stack. Only where the files no longer say enough does it count.
+    pub(super) fn learn(&mut self) -> Learnt {
+        let mut learnt = Learnt::new(&self.settings.sources.order, self.settings.tls.allow_insecure);
+        let files = Said::by_files(&self.files);
+        self.basis = Said::digest(&files);
+        for said in &files {
+            learnt.take(said);
+        }
+        let complete = learnt.is_complete();
+        let said = |source: &&Source| source.name.is_remote() && (source.basis == self.basis || !complete);
+        let mut said: Vec<_> = self.sources.iter().filter(said).collect();
+        said.sort_by_key(|said| (said.turn, said.state.last_good));
+        for (source, document) in said.iter().filter_map(|source| Some((source.name, source.document.as_ref()?))) {
+            learnt.take(&Said::by_document(Origin::Answer(source), document));
+        }
+        learnt.hold(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
+        learnt
+    }
+
+    /// Drops what sources said that are not asked any more. Whoever takes their place has just answered; while that answer
+    /// is not `kept`, the cache of the old ones is all that a start without network has.
+    pub(super) fn forget_retired(&mut self, kept: bool) -> bool {
+        let gone =
+            |source: &&mut Source| source.name.is_remote() && source.standing == Standing::Retired && source.document.is_some();
+        let mut any = false;
+        for source in self.sources.iter_mut().filter(gone) {
+            any = true;
+            if source.answered_by.is_some() {
+                self.report.emit(source.retired());
+            }
+            source.forget();
+            if kept {
+                source.remove_kept(&self.state, &self.report);
+            }
+        }
+        any
+    }
+}
