@@ -4,7 +4,7 @@ use super::learnt::{Learnt, Said};
 use super::source::{Source, Standing};
 use super::source_set::Origin;
 use super::{Change, Collector, Ways};
-use crate::settings::SourceName;
+use crate::settings::source_name::SourceName;
 
 impl Collector {
     /// Notes for each source by what it is to be asked from now on.
@@ -51,6 +51,7 @@ impl Collector {
     /// pointed the server to another stack. Only where the files no longer say enough does it count.
     pub(super) fn learn(&mut self) -> Learnt {
         let mut learnt = Learnt::new(&self.settings.sources.order, self.settings.tls.allow_insecure);
+        learnt.prove(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
         let files = Said::by_files(&self.files);
         self.basis = Said::digest(&files);
         for said in &files {

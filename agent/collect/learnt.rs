@@ -140,7 +140,7 @@ impl Refusal {
     pub(super) fn event(&self) -> Event {
         let what = match self.code {
             Code::SourceIncomplete => "is described incompletely",
-            _ => "would change from https to http: refused",
+            _ => "would be asked over http where https is in use: refused",
         };
         let message = format!("metadata source {} {what}: {}; {}", self.source.as_str(), self.cause, self.instead);
         let event = Event::new(self.code, message).phase(Phase::Metadata).source(self.source.as_str());
@@ -163,6 +163,8 @@ pub(super) struct Learnt {
     collectors: Vec<String>,
     /// What would have led from https to http.
     downgrades: Vec<Refusal>,
+    /// The sources that have answered, and whether over https.
+    proven: BTreeMap<SourceName, bool>,
 }
 
 impl Learnt {
@@ -176,11 +178,50 @@ impl Learnt {
             extras: BTreeMap::new(),
             collectors: Vec::new(),
             downgrades: Vec::new(),
+            proven: BTreeMap::new(),
         }
+    }
+
+    /// Notes the sets by which sources answered last.
+    pub(super) fn prove<'a>(&mut self, answered: impl Iterator<Item = (SourceName, &'a SourceSet)>) {
+        self.proven = answered.map(|(source, set)| (source, set.is_https())).collect();
     }
 
     /// Takes over what a stronger document says, or nothing of it where it leads from https to http.
     pub(super) fn take(&mut self, said: &Said) {
+        let mut next = self.with(said);
+        if self.may_leave_https {
+            *self = next;
+        } else if let Some(source) = next.leaves_https(&self.sets, &self.wanted()) {
+            self.refuse(said.origin, source, &next);
+        } else {
+            if matches!(said.origin, Origin::Answer(_)) {
+                next.drop_plain_beside_https(said.origin, self);
+            }
+            *self = next;
+        }
+    }
+
+    /// Where https is in use already, an answer adds no source over http: whoever answers there could list anything. Those that
+    /// this machine's files name, or that have answered before, stay. The rest of the answer is followed.
+    fn drop_plain_beside_https(&mut self, origin: Origin, before: &Self) {
+        let is_https = |known: &Self, source: &SourceName| known.sets.get(source).is_some_and(SourceSet::is_https);
+        let (wanted, wanted_before) = (self.wanted(), before.wanted());
+        let in_use = wanted_before.iter().any(|source| is_https(before, source)) || self.proven.values().any(|https| *https);
+        if !in_use || !wanted.iter().any(|source| is_https(self, source)) {
+            return;
+        }
+        let is_new = |source: &SourceName| !wanted_before.contains(source) && self.proven.get(source) != Some(&false);
+        let added: Vec<_> = wanted.into_iter().filter(|source| !is_https(self, source) && is_new(source)).collect();
+        let next = self.clone();
+        added.iter().for_each(|source| drop(self.sets.remove(source)));
+        for source in added {
+            self.refuse(origin, source, &next);
+        }
+    }
+
+    /// With what a stronger document says.
+    fn with(&self, said: &Said) -> Self {
         let mut next = self.clone();
         for (source, section) in &said.sections {
             let mut section = section.clone();
@@ -205,11 +246,7 @@ impl Learnt {
         if !said.collectors.is_empty() {
             next.collectors.clone_from(&said.collectors);
         }
-        let before = self.wanted();
-        match next.leaves_https(&self.sets, &before).filter(|_| !self.may_leave_https) {
-            Some(source) => self.refuse(said.origin, source, &next),
-            None => *self = next,
-        }
+        next
     }
 
     /// The sets by which sources answered last are not left for http either: not for a stronger document, and not because the

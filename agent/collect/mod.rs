@@ -48,7 +48,6 @@ use local::LocalFiles;
 pub use local::{read_document, read_file};
 pub use snapshot::{Authority, Snapshot, SourceState};
 use source::{Outcome, Polled, Source};
-use source_set::SourceSet;
 pub use ways::Ways;
 
 /// How often files are looked for while no source is known at all.

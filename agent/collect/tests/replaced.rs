@@ -7,16 +7,16 @@ use crate::http::fake::Authority;
 const CA: &str = "/etc/throw-away-ca.pem";
 
 /// An answer that lists one deployment and says this of the sources.
-fn telling(id: &str, config: &Value) -> Value {
+pub(super) fn telling(id: &str, config: &Value) -> Value {
     json!({"deployments": [{"id": id}], "os-collect-config": config})
 }
 
-fn whole(source: &str, keys: &Value) -> Value {
+pub(super) fn whole(source: &str, keys: &Value) -> Value {
     json!({"collectors": ["ec2", source, "local"], source: keys})
 }
 
 /// Lets this much time pass, with whatever polls fall due.
-async fn pass(collector: &mut Collector, machine: &Machine, time: Duration) {
+pub(super) async fn pass(collector: &mut Collector, machine: &Machine, time: Duration) {
     let until = machine.clock.now().after(time);
     while machine.clock.now() < until {
         machine.clock.advance(Duration::from_secs(5));
@@ -27,7 +27,7 @@ async fn pass(collector: &mut Collector, machine: &Machine, time: Duration) {
     }
 }
 
-fn count(machine: &Machine, code: Code) -> usize {
+pub(super) fn count(machine: &Machine, code: Code) -> usize {
     machine.codes().into_iter().filter(|one| *one == code).count()
 }
 
@@ -244,5 +244,41 @@ async fn https_is_not_left_for_http_and_a_restart_does_not_forget_it() {
             let ways = format!("{:?}", collector.snapshot().ways);
             assert!(!ways.contains(&plain.base), "{config}: {ways}");
         }
+    }
+}
+
+#[tokio::test]
+async fn plain_http_is_not_taken_up_beside_https_either() {
+    let authority = Authority::new("known");
+    let identity = authority.identity("127.0.0.1", (2020, 2100));
+    for (allowed, collectors) in
+        [(false, json!(["cfn", "request"])), (false, json!([])), (false, json!(["nothing"])), (true, json!(["cfn", "request"]))]
+    {
+        let plain = Fake::start(vec![ok(json!({"deployments": [{"id": "plain"}]}).to_string())]).await;
+        let secure = Fake::start_tls(vec![], Arc::clone(&identity)).await;
+        let config = json!({"collectors": collectors, "cfn": keys(&secure.base, "AK2", "SK2"),
+            "request": {"metadata_url": format!("{}/o", plain.base)}});
+        secure.play(vec![answer(&telling("secure", &config))]);
+        let mut machine = Machine::new();
+        machine.settings.tls.ca_file = Some(CA.into());
+        machine.settings.tls.allow_insecure = allowed;
+        machine.put(CA, &authority.pem());
+        machine.put(CONF, &section(&secure.base, "s", "AK"));
+        for _ in 0..2 {
+            let mut collector = machine.collector();
+            for _ in 0..2 {
+                collector.poll_once().await;
+            }
+            pass(&mut collector, &machine, Duration::from_mins(10)).await;
+            assert_eq!(plain.requests().is_empty(), !allowed, "{collectors}");
+            assert_eq!(collector.snapshot().lists("plain"), allowed, "{collectors}");
+            assert_eq!(collector.snapshot().lists("secure"), !allowed, "{collectors}");
+        }
+        // The rest of the document is followed: new keys for https.
+        assert!(secure.requests().pop().unwrap().contains("AWSAccessKeyId=AK2&"), "{collectors}");
+        let said: Vec<_> = machine.report.events().into_iter().filter(|event| event.code == Code::SourceDowngrade).collect();
+        // Once in each of the two processes.
+        assert_eq!(said.len(), if allowed { 0 } else { 2 }, "{collectors}: {said:?}");
+        assert!(said.iter().all(|event| event.message.contains(&plain.base) && event.remedy.is_some()), "{said:?}");
     }
 }
