@@ -1,9 +1,10 @@
 //! Which sources are followed, and when one takes another one's place.
 
 use super::learnt::{Learnt, Said};
-use super::source::{Source, Standing};
-use super::source_set::Origin;
+use super::source::{Outcome, Polled, Source};
+use super::source_set::{Origin, SourceSet};
 use super::{Change, Collector, Ways};
+use crate::error::Result;
 use crate::settings::source_name::SourceName;
 
 impl Collector {
@@ -61,6 +62,9 @@ impl Collector {
         let said = |source: &&Source| source.name.is_remote() && (source.basis == self.basis || !complete);
         let mut said: Vec<_> = self.sources.iter().filter(said).collect();
         said.sort_by_key(|said| (said.turn, said.state.last_good));
+        if let Some(carried) = self.carried(&said, &learnt) {
+            learnt.take(&carried);
+        }
         for (source, document) in said.iter().filter_map(|source| Some((source.name, source.document.as_ref()?))) {
             learnt.take(&Said::by_document(Origin::Answer(source), document));
         }
@@ -68,14 +72,53 @@ impl Collector {
         learnt
     }
 
+    /// What led to sources whose answers name none, where the document that said so is gone with the source that it was from. `files`
+    /// is what the files alone say: where that is the same, nothing has to be carried on. Weaker than whatever an answer says.
+    fn carried(&self, said: &[&Source], files: &Learnt) -> Option<Said> {
+        let ways: Vec<_> = said.iter().filter_map(|source| Some((*source, source.answered_by.as_ref()?))).collect();
+        let is_silent = |source: &Source| {
+            let document = source.document.as_ref();
+            document.is_some_and(|document| Said::by_document(Origin::Answer(source.name), document).is_silent())
+        };
+        let is_carried = |(source, by): &&(&Source, &SourceSet)| {
+            source.basis == self.basis && is_silent(source) && (source.took_over || !files.leads_to(source.name, by))
+        };
+        let carried: Vec<_> = ways.iter().filter(is_carried).map(|(source, by)| (source.name, *by)).collect();
+        let answering: Vec<_> = ways.iter().map(|(source, _)| source.name).collect();
+        (!carried.is_empty()).then(|| Said::carried(&carried, &answering))
+    }
+
+    /// Whether an answer may count that is the first by its way and would replace other ways. Somebody who has edited this machine's
+    /// files since those answered is obeyed without that.
+    ///
+    /// # Errors
+    /// Permanent, if it leads nowhere, or back.
+    pub(super) fn check_handover(&self, polled: &Polled) -> Result<()> {
+        let (Outcome::Said(said), Some(set), false) = (&polled.outcome, &polled.set, polled.former) else { return Ok(()) };
+        let Some(source) = self.sources.iter().find(|source| source.name == polled.source) else { return Ok(()) };
+        if source.answered_by(set) {
+            return Ok(());
+        }
+        let own = source.former.iter().filter(|former| former.basis == polled.basis).map(|former| (source.name, &former.set));
+        let is_replaced = |other: &&Source| other.name != source.name && other.is_replaced() && other.basis == polled.basis;
+        let others = self.sources.iter().filter(is_replaced).filter_map(|other| Some((other.name, other.answered_by.as_ref()?)));
+        let replaced: Vec<_> = own.chain(others).collect();
+        if replaced.is_empty() {
+            return Ok(());
+        }
+        let document = Said::by_document(Origin::Answer(source.name), said.document());
+        document.check_handover(source.name, said.lists_any(), &replaced)
+    }
+
     /// Drops what sources said that are not asked any more. Whoever takes their place has just answered; while that answer
     /// is not `kept`, the cache of the old ones is all that a start without network has.
-    pub(super) fn forget_retired(&mut self, kept: bool) -> bool {
-        let gone =
-            |source: &&mut Source| source.name.is_remote() && source.standing == Standing::Retired && source.document.is_some();
-        let mut any = false;
-        for source in self.sources.iter_mut().filter(gone) {
+    pub(super) fn forget_retired(&mut self, by: SourceName, kept: bool) -> bool {
+        let (mut any, mut gone_by_document) = (false, false);
+        let basis = self.sources.iter().find(|source| source.name == by).map(|source| source.basis.clone()).unwrap_or_default();
+        for source in self.sources.iter_mut().filter(|source| source.is_replaced()) {
             any = true;
+            // Not because the files say something else now.
+            gone_by_document |= source.basis == basis;
             if source.answered_by.is_some() {
                 self.report.emit(source.retired());
             }
@@ -83,6 +126,9 @@ impl Collector {
             if kept {
                 source.remove_kept(&self.state, &self.report);
             }
+        }
+        for source in self.sources.iter_mut().filter(|source| source.name == by) {
+            source.took_over |= gone_by_document;
         }
         any
     }

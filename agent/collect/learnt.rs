@@ -12,7 +12,7 @@ use super::document::digest_of;
 use super::local::LocalFiles;
 use super::source::DEPLOYMENTS;
 use super::source_set::{Origin, Section, SourceSet, keys};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::report::{Code, Event, Phase};
 use crate::settings::os_collect_config::OsCollectConfig;
 use crate::settings::source_name::SourceName;
@@ -47,6 +47,52 @@ impl Said {
         }
         said.collectors = texts(all.get("collectors"));
         said
+    }
+
+    /// The ways that led to answers which name no source: what was learnt is not changed by them.
+    pub(super) fn carried(ways: &[(SourceName, &SourceSet)], answering: &[SourceName]) -> Self {
+        let sections = ways.iter().map(|(source, set)| (*source, set.section().clone())).collect();
+        let collectors = answering.iter().map(|source| source.as_str().to_owned()).collect();
+        Self { origin: Origin::Before, sections, collectors }
+    }
+
+    /// Whether it says nothing of any source.
+    pub(super) fn is_silent(&self) -> bool {
+        self.collectors.is_empty() && self.sections.values().all(|section| section.values().is_empty())
+    }
+
+    /// Whether it leads from `new` to `old`, which is the way that led to it.
+    fn leads_back(&self, new: SourceName, old: SourceName, by: &SourceSet) -> bool {
+        let named = self.sections.get(&old).and_then(|section| {
+            let mut section = section.clone();
+            section.remove(DEPLOYMENT_KEY);
+            SourceSet::of(old, self.origin, &section, false).ok().flatten()
+        });
+        let asks_for = |source: SourceName| self.collectors.iter().any(|one| one == source.as_str());
+        if new == old {
+            return named.is_some_and(|named| named.is_same_way(by));
+        }
+        asks_for(old) && !asks_for(new) && named.is_none_or(|named| named.is_same_way(by))
+    }
+
+    /// Why this answer of `new` lets none of the ways go that it is to replace. It has to be Heat's word for this server: with a
+    /// deployment, or with something about the sources. And it must not lead back, or the two would replace each other for ever.
+    ///
+    /// # Errors
+    /// Permanent, if it is not.
+    pub(super) fn check_handover(&self, new: SourceName, lists_any: bool, replaced: &[(SourceName, &SourceSet)]) -> Result<()> {
+        let rule = "a source takes another one's place once its answer lists a deployment or names sources, and does not lead back \
+                    (docs/sources.md)";
+        let remedy = "correct the os-collect-config metadata of the server in Heat: it names this source in place of the old one";
+        let error = |cause: String| Err(Error::permanent(cause).rule(rule).remedy(remedy));
+        let kept = replaced.iter().map(|(old, by)| format!("{} by {}", old.as_str(), by.place())).collect::<Vec<_>>().join(", ");
+        if self.is_silent() && !lists_any {
+            return error(format!("the answer names no source and lists no deployment, so it does not replace {kept}"));
+        }
+        if replaced.iter().any(|(old, by)| self.leads_back(new, *old, by)) {
+            return error(format!("the answer leads back to {kept}"));
+        }
+        Ok(())
     }
 
     /// What it says of one source.
@@ -340,7 +386,7 @@ impl Learnt {
     ///
     /// # Errors
     /// Permanent, if documents name it and none of them completely.
-    pub(super) fn set(&self, source: SourceName) -> Result<Option<&SourceSet>, &Error> {
+    pub(super) fn set(&self, source: SourceName) -> std::result::Result<Option<&SourceSet>, &Error> {
         if !self.wants(source) {
             return Ok(None);
         }
@@ -356,6 +402,11 @@ impl Learnt {
             Ok(set) => set.map(SourceSet::place).unwrap_or_default(),
             Err(_) => "incomplete settings".to_owned(),
         }
+    }
+
+    /// Whether a source is to be asked by this set.
+    pub(super) fn leads_to(&self, source: SourceName, set: &SourceSet) -> bool {
+        self.set(source).is_ok_and(|known| known.is_some_and(|known| known.is_same_way(set)))
     }
 
     /// Whether documents name a source, completely or not.

@@ -141,7 +141,8 @@ impl LocalFiles {
             Err(error) => error.to_string(),
         };
         let mend = |error: &Error| {
-            let remedy = format!("make {0} a regular file of at most {READ_LIMIT} bytes, or remove it (ls -l {0})", path.display());
+            let remedy =
+                format!("make {0} a regular file of at most {READ_LIMIT} bytes, or remove it (ls -l {0})", path.display());
             let given = error.suggested_remedy().map(str::to_owned);
             error.clone().remedy(given.unwrap_or(remedy))
         };

@@ -547,6 +547,11 @@ impl Collector {
         };
         let before = before.unwrap_or_default();
         polled.read(&before, beside);
+        if let Err(error) = self.check_handover(&polled) {
+            // As if it had not answered; nor is it what the next answer is compared with.
+            polled.memory = Memory { stack: polled.memory.stack.take(), ..before };
+            polled.outcome = Outcome::Failed(error);
+        }
         let nothing_known = self.sources.iter().all(|source| !source.configured);
         let Some(source) = self.sources.iter_mut().find(|source| source.name == polled.source) else { return Change::default() };
         let former = polled.former;
@@ -563,7 +568,7 @@ impl Collector {
                 let kept = source.kept;
                 // The way that is to be replaced replaces nothing.
                 if !former {
-                    settled.reshaped |= self.forget_retired(kept);
+                    settled.reshaped |= self.forget_retired(polled_by, kept);
                 }
             }
         }

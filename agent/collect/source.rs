@@ -129,6 +129,18 @@ impl Said {
     }
 }
 
+impl Said {
+    /// Without the deployments.
+    pub(super) fn document(&self) -> &Map<String, Value> {
+        &self.document
+    }
+
+    /// Whether it lists any deployment.
+    pub(super) fn lists_any(&self) -> bool {
+        self.deployments.as_ref().is_some_and(|list| list.len() > 0)
+    }
+}
+
 /// What follows from a poll.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
@@ -188,6 +200,8 @@ pub(super) struct Source {
     pub(super) former: Option<Former>,
     /// Whether it is to be asked at all.
     pub(super) standing: Standing,
+    /// Whether it took another one's place while the files said what they say now.
+    pub(super) took_over: bool,
     pace: (Duration, Duration),
     pub(super) state: SourceState,
 }
@@ -216,6 +230,7 @@ impl Source {
             answered_by: None,
             former: None,
             standing: Standing::Retired,
+            took_over: false,
             pace: (settings.min_polling_interval, settings.polling_interval),
             state: SourceState::default(),
         }
@@ -241,6 +256,7 @@ impl Source {
         self.memory = Memory::default();
         self.answered_by = None;
         self.former = None;
+        self.took_over = false;
         self.state = SourceState { last_try: self.state.last_try, next_try: self.state.next_try, ..SourceState::default() };
     }
 
@@ -336,6 +352,16 @@ impl Source {
         };
         let message = format!("metadata source {name} is still polled at {place}, less often, until {instead} has answered");
         Some(Event::new(Code::SourceHeld, message).phase(Phase::Metadata).source(name))
+    }
+
+    /// Whether it is to be replaced, and nobody has taken its place yet.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.name.is_remote() && self.standing == Standing::Retired && self.document.is_some()
+    }
+
+    /// Whether it answered last by this set.
+    pub(super) fn answered_by(&self, set: &SourceSet) -> bool {
+        self.answered_by.as_ref().is_some_and(|by| by.is_same_way(set))
     }
 
     /// Takes over what a poll of the former way brought. What fails now is the new way: that stays said.

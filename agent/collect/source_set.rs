@@ -187,6 +187,11 @@ impl SourceSet {
         Self::of(source, Origin::Before, &section, false).ok().flatten()
     }
 
+    /// The settings themselves. Never shown: they hold credentials.
+    pub(super) fn section(&self) -> &Section {
+        &self.section
+    }
+
     pub(super) fn stored(&self) -> Stored {
         Stored(self.section.0.iter().map(|(key, values)| ((*key).to_owned(), values.clone())).collect())
     }

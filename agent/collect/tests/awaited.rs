@@ -27,7 +27,10 @@ async fn a_source_whose_first_poll_is_splayed_is_awaited() {
         assert!(heat.requests().is_empty() && snapshot.lists("old") == boot_copy, "{case}");
         assert_eq!(snapshot.freshness(), Freshness::Awaited, "{case}");
         let state = &snapshot.sources["cfn"];
-        assert!(state.next_try.is_some() && state.last_try.is_none() && state.place.contains("srv.Metadata"), "{case}: {state:?}");
+        assert!(
+            state.next_try.is_some() && state.last_try.is_none() && state.place.contains("srv.Metadata"),
+            "{case}: {state:?}"
+        );
         while !collector.snapshot().lists("new") {
             collector.changed().await;
         }

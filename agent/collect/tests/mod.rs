@@ -2,6 +2,7 @@
 
 mod awaited;
 mod bad_answers;
+mod handover;
 mod replaced;
 mod transports;
 

@@ -1,0 +1,102 @@
+//! When a source that takes another one's place has answered, and what stays true afterwards: two never replace each other for ever.
+
+use super::replaced::{count, pass, telling, whole};
+use super::*;
+
+fn request(base: &str) -> Value {
+    json!({"metadata_url": format!("{base}/o?temp_url_sig=hush")})
+}
+
+#[tokio::test]
+async fn an_answer_that_leads_nowhere_or_back_does_not_replace_the_old_way() {
+    for same in [false, true] {
+        for case in ["nothing", "an empty list", "back"] {
+            let (old, new) = (Fake::start(vec![]).await, Fake::start(vec![]).await);
+            let machine = Machine::new();
+            machine.put(CONF, &section(&old.base, "s", "AK"));
+            let there = if same { whole("cfn", &keys(&new.base, "AK2", "SK2")) } else { whole("request", &request(&new.base)) };
+            let back = whole("cfn", &keys(&old.base, "AK", "SK"));
+            let said = match case {
+                "nothing" => json!({}),
+                "an empty list" => json!({"deployments": []}),
+                _ => telling("back", &back),
+            };
+            old.play(vec![answer(&telling("a", &there))]);
+            new.play(vec![if same { answer(&said) } else { ok(said.to_string()) }]);
+            let mut asked = (0, 0);
+            for _ in 0..2 {
+                let mut collector = machine.collector();
+                pass(&mut collector, &machine, Duration::from_hours(1)).await;
+                let now = (old.requests().len(), new.requests().len());
+                // The old way at a quarter of the pace, the new one as one that fails.
+                assert!(now.0 - asked.0 <= 35 && now.1 - asked.1 <= 90 && now.1 > asked.1, "{same} {case}: {asked:?} {now:?}");
+                asked = now;
+                let snapshot = collector.snapshot();
+                assert!(snapshot.lists("a") && !snapshot.lists("back"), "{same} {case}");
+                let cause = snapshot.sources[if same { "cfn" } else { "request" }].cause.clone().unwrap();
+                assert!(cause.contains(if case == "back" { "leads back" } else { "names no source" }), "{cause}");
+                let ways = format!("{:?}", snapshot.ways);
+                assert!(ways.contains(&old.base) && !ways.contains(&new.base), "{ways}");
+            }
+            assert_eq!((count(&machine, Code::SourceRetired), count(&machine, Code::SourceHeld)), (0, 2), "{same} {case}");
+            // What corrects the mistake arrives by the old way.
+            old.play(vec![answer(&telling("corrected", &back))]);
+            let mut collector = machine.collector();
+            pass(&mut collector, &machine, Duration::from_mins(10)).await;
+            assert!(collector.snapshot().lists("corrected"), "{same} {case}");
+            assert!(collector.snapshot().sources["cfn"].cause.is_none(), "{same} {case}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_names_no_source_changes_nothing_of_what_led_to_it() {
+    // The files name the old way alone, or both and Heat only the new one.
+    for both in [false, true] {
+        for same in [false, true].into_iter().filter(|same| !(both && *same)) {
+            let (old, new) = (Fake::start(vec![]).await, Fake::start(vec![]).await);
+            let machine = Machine::new();
+            let mut conf = section(&old.base, "s", "AK");
+            if both {
+                conf += &format!("[request]\nmetadata_url = {}/o?temp_url_sig=hush\n", new.base);
+            }
+            machine.put(CONF, &conf);
+            let there = if same { whole("cfn", &keys(&new.base, "AK2", "SK2")) } else { whole("request", &request(&new.base)) };
+            old.play(vec![answer(&telling("a", &there))]);
+            let silent = json!({"deployments": [{"id": "b"}]});
+            new.play(vec![if same { answer(&silent) } else { ok(silent.to_string()) }]);
+            let mut collector = machine.collector();
+            pass(&mut collector, &machine, Duration::from_mins(10)).await;
+            for _ in 0..2 {
+                let asked = (old.requests().len(), new.requests().len());
+                pass(&mut collector, &machine, Duration::from_hours(1)).await;
+                let now = (old.requests().len() - asked.0, new.requests().len() - asked.1);
+                assert!(now.0 <= 2 && (50..=75).contains(&now.1), "{both} {same}: {now:?}");
+                assert!(collector.snapshot().lists("b") && !collector.snapshot().lists("a"), "{both} {same}");
+                collector = machine.collector();
+                pass(&mut collector, &machine, Duration::from_mins(10)).await;
+            }
+            // Somebody points the server back by hand.
+            old.play(vec![listing(&["c"])]);
+            machine.put(CONF, &section(&old.base, "s", "AK3"));
+            pass(&mut collector, &machine, Duration::from_mins(10)).await;
+            assert!(collector.snapshot().lists("c"), "{both} {same}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn two_that_the_files_name_and_that_name_each_other_do_not_take_turns() {
+    let (cfn, swift) = (Fake::start(vec![]).await, Fake::start(vec![]).await);
+    let machine = Machine::new();
+    machine.put(CONF, &format!("{}[request]\nmetadata_url = {}/o\n", section(&cfn.base, "s", "AK"), swift.base));
+    cfn.play(vec![answer(&telling("a", &json!({"collectors": ["request"]})))]);
+    swift.play(vec![ok(telling("a", &json!({"collectors": ["cfn"]})).to_string())]);
+    let mut collector = machine.collector();
+    pass(&mut collector, &machine, Duration::from_mins(10)).await;
+    let asked = (cfn.requests().len(), swift.requests().len());
+    pass(&mut collector, &machine, Duration::from_hours(1)).await;
+    let now = (cfn.requests().len() - asked.0, swift.requests().len() - asked.1);
+    assert!(now.0 <= 90 && now.1 <= 90 && now.0.min(now.1) <= 35, "{now:?}");
+    assert!(collector.snapshot().lists("a") && count(&machine, Code::SourceRetired) <= 2);
+}
