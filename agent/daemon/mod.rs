@@ -13,8 +13,10 @@ pub(crate) mod page;
 mod pause;
 pub(super) mod requests;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::unistd::geteuid;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,7 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::clock::Clock;
 use crate::commands::print_error;
 use crate::error::{Error, Result};
-use crate::files::Tree;
+use crate::files::{Lock, Tree};
 use crate::process::{Options, exit, runtime};
 use crate::report::{Code, Event, Report};
 use crate::settings::{Loaded, Warning};
@@ -62,10 +64,10 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
         report.emit(event(warning));
     }
     let settings = loaded.settings;
-    let root = Arc::new(Tree::open(std::path::Path::new("/"))?);
+    let root = Arc::new(Tree::open(Path::new("/"))?);
     let no_root = |error: Error| if geteuid().is_root() { error } else { error.remedy("run this command as root") };
     let state = Arc::new(Tree::open_or_create(&settings.state_dir, 0o700).map_err(no_root)?);
-    let Some(_lock) = state.lock(std::path::Path::new("lock"))? else {
+    let Some(_lock) = take_lock(&state, &clock).await? else {
         let line = format!("another agent has locked {}", settings.state_dir.display());
         if once {
             let remedy =
@@ -85,6 +87,24 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
     if once { agent.run_once().await } else { agent.run().await }
 }
 
+/// How long the start waits for a lock that an order holds.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is looked at meanwhile.
+const LOCK_POLL: Duration = Duration::from_millis(50);
+
+/// Takes the state's lock; `None` if another agent has it. A command that carries out an order holds it for a moment, and the
+/// start of the daemon must not fail for that.
+async fn take_lock(state: &Tree, clock: &Clock) -> Result<Option<Lock>> {
+    let since = clock.start();
+    loop {
+        let lock = state.lock(Path::new("lock"))?;
+        if lock.is_some() || since.elapsed() >= LOCK_PATIENCE {
+            return Ok(lock);
+        }
+        clock.wait(LOCK_POLL).await;
+    }
+}
+
 fn event(warning: &Warning) -> Event {
     let code = if warning.skipped { Code::SettingsFileSkipped } else { Code::SettingsUnknownKey };
     let file = warning.file.display().to_string();
@@ -99,4 +119,30 @@ pub(super) async fn connect(report: &Report) -> Result<Option<Systemd>> {
         return Ok(None);
     }
     Systemd::connect().await.map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+
+    #[tokio::test]
+    async fn a_lock_that_a_command_holds_for_a_moment_is_waited_for_and_that_of_another_agent_is_not_for_long() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Tree::open(dir.path()).unwrap();
+        let clock = Clock::manual(Timestamp(0));
+        let held = state.lock(Path::new("lock")).unwrap().unwrap();
+        let released = async {
+            while clock.now() < Timestamp(1_000) {
+                tokio::task::yield_now().await;
+            }
+            drop(held);
+        };
+        let (taken, ()) = clock.limit(Duration::from_secs(20), async { tokio::join!(take_lock(&state, &clock), released) }).await.unwrap();
+        assert!(taken.unwrap().is_some());
+        let _other = state.lock(Path::new("lock")).unwrap().unwrap();
+        let since = clock.now();
+        assert!(take_lock(&state, &clock).await.unwrap().is_none());
+        assert_eq!(clock.now().since(since), LOCK_PATIENCE);
+    }
 }
