@@ -260,7 +260,7 @@ mod tests {
     fn all_mistakes_come_at_once_each_with_its_place() {
         let (volume, other) = ("7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4", "e41b7f92-0c6d-4f0a-b1d7-58a2f3c9d61");
         let entries = [
-            json!({"id": "a", "name": "bad", "group": "script", "outputs": "none", "inputs": 3}),
+            json!({"id": "a", "name": "bad", "group": "script", "config": "x", "outputs": "none", "inputs": 3}),
             json!({"id": "b", "name": "node", "group": "kubernetes-node", "config": {"ROLE": "master", "TLS_DISABLED": "True",
                 "KUBE_NODE_IP": "nowhere", "WAIT_TIMEOUT": "soon", "DOCKER_VOLUME": volume, "ETCD_VOLUME": other, "KUBE_TAGG": "v1",
                 "CLUSTER_UUID": "5f1c3a52-8d0e-4c61-9b0e-2f6f6e1d7a10", "WAIT_HANDLE": "ftp://nowhere"}}),
@@ -283,7 +283,7 @@ mod tests {
                 "deployments.1 ETCD_VOLUME",
                 "deployments.1 KUBE_TAGG",
                 "deployments.1 WAIT_HANDLE",
-                "deployments.2 ",
+                "deployments.2 config",
                 "deployments.3 group",
                 "deployments.3 group",
             ],

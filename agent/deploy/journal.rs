@@ -21,6 +21,10 @@ use crate::programs::{RESULT, Ran, key_of};
 use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "deployments";
+/// Empty files, by key, of deployments whose record is gone and whose id is no file name.
+const MARKS: &str = "marks";
+/// What stands in the place of a result that took too much of the disk.
+const REMOVED: &str = "[heat-node-agent removed the output of this deployment: the disk has bounded room for it]\n";
 /// How many ids are offered where several match.
 const SUGGESTED: usize = 8;
 
@@ -318,23 +322,33 @@ impl Journal {
         }
         let ran = state.read_json::<Ran>(&Path::new("work").join(record.job()).join(RESULT))?;
         let outcome = ran.map(|ran| Outcome::of(&record.group, ran));
-        Ok(outcome.or_else(|| record.outcome.clone()))
+        let short = || record.outcome.clone().map(|short| Outcome { stderr: REMOVED.to_owned(), ..short });
+        Ok(outcome.or_else(short))
     }
 
-    /// Records a deployment as seen. `None` if the replaced tools ran it: it is then recorded as done.
+    /// What says that a deployment was run, with or without a record: the replaced tools' file, or where its id cannot be the name
+    /// of one, a mark in the state.
+    fn mark(&self, id: &str) -> (&Tree, PathBuf) {
+        match (&self.legacy, legacy_name(id)) {
+            (Some(legacy), Some(name)) => (legacy, name),
+            _ => (&self.state, Path::new(MARKS).join(key_of(id))),
+        }
+    }
+
+    /// Records a deployment as seen. `None` if it was run before there was a record of it: it is then recorded as done.
     ///
     /// # Errors
     /// If it cannot be written; it is then not taken up.
     pub fn see(&mut self, deployment: &Deployment) -> Result<Option<&Record>> {
         let mut record = self.new_record(&deployment.id, &deployment.name, &deployment.group);
         describe(&mut record, deployment);
-        let known = match (&self.legacy, legacy_name(&deployment.id)) {
-            (Some(legacy), Some(name)) => legacy.facts(&name)?.is_some(),
-            _ => false,
-        };
+        let (tree, mark) = self.mark(&deployment.id);
+        let known = tree.facts(&mark)?.is_some();
         if known {
+            let is_ours = mark.starts_with(MARKS);
             record.state = State::Signalled;
-            record.note = Some("run by the replaced tools".to_owned());
+            record.note =
+                Some(if is_ours { "run here before, and its record was removed" } else { "run by the replaced tools" }.to_owned());
         }
         self.put(record)?;
         Ok(self.records.get(&deployment.id).filter(|_| !known))
@@ -512,8 +526,9 @@ impl Journal {
     pub fn forget(&mut self, id: &str) -> Result<()> {
         if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
             legacy.remove(&name.with_extension("notify.json"))?;
-            legacy.remove(&name)?;
         }
+        let (tree, mark) = self.mark(id);
+        tree.remove(&mark)?;
         // The last: while it is there the order is known not to be carried out.
         self.state.remove(&path_of(id))?;
         self.take_out(id);
@@ -537,12 +552,17 @@ impl Journal {
             if ended.len() - at <= self.keep && weight <= RECORDS_MEMORY {
                 break;
             }
-            self.state.remove(&path_of(id))?;
-            weight = weight.saturating_sub(self.take_out(id));
+            // Before its record goes: at no time may nothing say that it was run.
+            let (tree, mark) = self.mark(id);
+            if mark.starts_with(MARKS) {
+                tree.create_dir(Path::new(MARKS), Attributes::mode(0o700))?;
+            }
+            tree.write(&mark, b"", Attributes::mode(0o600))?;
             if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
                 legacy.remove(&name.with_extension("notify.json"))?;
-                legacy.write(&name, b"", Attributes::mode(0o600))?;
             }
+            self.state.remove(&path_of(id))?;
+            weight = weight.saturating_sub(self.take_out(id));
             gone.push(id.clone());
         }
         if !gone.is_empty() {
@@ -551,32 +571,47 @@ impl Journal {
         Ok(gone)
     }
 
-    /// The oldest of our empty files in the replaced tools' directory go, beyond those to keep. Whatever has content is theirs.
+    /// The oldest of our empty files go, beyond those to keep. Whatever has content is the replaced tools'.
     fn prune_marks(&self) -> Result<()> {
-        let Some(legacy) = &self.legacy else { return Ok(()) };
-        let names = legacy.list(Path::new(""))?;
+        if let Some(legacy) = &self.legacy {
+            let is_mark = |name: &str| name.strip_suffix(".json").is_some_and(|id| !id.is_empty() && !self.records.contains_key(id));
+            self.prune_marks_in(legacy, Path::new(""), is_mark)?;
+        }
+        self.prune_marks_in(&self.state, Path::new(MARKS), |_| true)
+    }
+
+    fn prune_marks_in(&self, tree: &Tree, directory: &Path, is_mark: impl Fn(&str) -> bool) -> Result<()> {
+        let names = tree.list(directory)?;
         if names.len() <= LEGACY_MARKS {
             return Ok(());
         }
         let mut marks = Vec::new();
-        for name in names {
-            let id = name.to_str().and_then(|name| name.strip_suffix(".json")).unwrap_or_default();
-            let facts = legacy.facts(Path::new(&name))?.filter(|facts| facts.kind == FileKind::File && facts.size == 0);
-            if let Some(facts) = facts.filter(|_| !id.is_empty() && !self.records.contains_key(id)) {
-                marks.push((facts.stamp.1, name));
+        for name in names.into_iter().filter(|name| name.to_str().is_some_and(&is_mark)) {
+            let path = directory.join(name);
+            if let Some(facts) = tree.facts(&path)?.filter(|facts| facts.kind == FileKind::File && facts.size == 0) {
+                marks.push((facts.stamp.1, facts.stamp.2, path));
             }
         }
         marks.sort();
         let gone = marks.len().saturating_sub(LEGACY_MARKS);
-        for (_, name) in marks.iter().take(gone) {
-            legacy.remove(Path::new(name))?;
+        for (_, _, path) in marks.iter().take(gone) {
+            tree.remove(path)?;
         }
         if gone > 0 {
-            let line = format!("{gone} empty marks of old deployments were removed from {}", legacy.base().display());
-            let cause = format!("the newest {LEGACY_MARKS} are kept for the replaced tools");
+            let place = tree.base().join(directory);
+            let line = format!("{gone} empty marks of old deployments were removed from {}", place.display());
+            let cause = format!("the newest {LEGACY_MARKS} are kept");
             self.report.emit(Event::new(Code::LeftoversRemoved, line).phase(Phase::Deploy).cause(cause));
         }
         Ok(())
+    }
+
+    /// Removes what writes that were cut off left in the replaced tools' directory; how many files.
+    ///
+    /// # Errors
+    /// If it cannot be looked at.
+    pub fn remove_cut_off(&self) -> Result<usize> {
+        self.legacy.as_ref().map_or(Ok(0), |legacy| legacy.remove_cut_off(Path::new("")))
     }
 
     /// Bytes of what the replaced tools find of a deployment's result.
@@ -719,6 +754,8 @@ fn legacy_name(id: &str) -> Option<PathBuf> {
     let safe = !id.is_empty()
         && id.len() <= 200
         && !id.starts_with('.')
+        // The result of another one.
+        && !id.ends_with(".notify")
         && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     safe.then(|| PathBuf::from(format!("{id}.json")))
 }
@@ -737,7 +774,9 @@ mod tests {
         }
 
         fn write(&self, path: &str, text: &str) {
-            Tree::open(self.0.path()).unwrap().write(Path::new(path), text.as_bytes(), Attributes::mode(0o600)).unwrap();
+            let tree = Tree::open(self.0.path()).unwrap();
+            tree.create_dir_all(Path::new(path).parent().unwrap(), Attributes::mode(0o700)).unwrap();
+            tree.write(Path::new(path), text.as_bytes(), Attributes::mode(0o600)).unwrap();
         }
 
         fn journal(&self, report: &Report) -> Journal {
@@ -830,7 +869,7 @@ mod tests {
         let (place, report) = (Place::new(), Report::kept());
         let mut journal = place.journal(&report);
         for (id, name) in [("b1a6-1", "setup"), ("b1a6-2", "setup"), ("c0", "b1a6-1"), ("d0", "c")] {
-            journal.see(&Deployment::parse(&json!({"id": id, "name": name, "group": "script"})).unwrap().unwrap()).unwrap();
+            journal.see(&Deployment::parse(&json!({"id": id, "name": name, "group": "script", "config": "x"})).unwrap().unwrap()).unwrap();
         }
         assert_eq!(Journal::look(&journal.state).unwrap().len(), 4);
         let all = journal.all();
@@ -930,6 +969,53 @@ mod tests {
         assert_eq!(said.code, Code::LeftoversRemoved);
         assert!(said.message.starts_with("6 empty marks of old deployments were removed from /"), "{}", said.message);
         assert!(names.contains(&"theirs.json".into()));
+    }
+
+    #[test]
+    fn an_id_that_is_no_file_name_does_not_run_again_after_its_record_is_gone() {
+        let report = Report::kept();
+        for id in ["odd id/1", ".hidden", "a.notify", &"x".repeat(300), "c-37d1"] {
+            let place = Place::new();
+            let mut journal = place.journal(&report);
+            for id in [id, "z1", "z2", "z3"] {
+                journal.see(&deployment(id)).unwrap();
+                journal.start(id, &json!({})).unwrap();
+                journal.signalled(id, None).unwrap();
+            }
+            assert!(journal.prune(|_| false).unwrap().contains(&id.to_owned()), "{id}");
+            let mut journal = place.journal(&report);
+            assert!(journal.see(&deployment(id)).unwrap().is_none(), "{id} would run again");
+            assert_eq!(journal.get(id).unwrap().state, State::Signalled, "{id}");
+            // Only the operator can have it run again.
+            journal.forget(id).unwrap();
+            assert!(place.journal(&report).see(&deployment(id)).unwrap().is_some(), "{id}");
+        }
+    }
+
+    #[test]
+    fn the_result_of_one_deployment_is_no_record_of_another() {
+        let (place, report) = (Place::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        journal.see(&deployment("a")).unwrap();
+        journal.finish("a", Outcome::default()).unwrap();
+        assert!(journal.see(&deployment("a.notify")).unwrap().is_some());
+    }
+
+    #[test]
+    fn marks_of_ids_that_are_no_file_names_are_bounded() {
+        let (place, report) = (Place::new(), Report::kept());
+        let mut journal = place.journal(&report);
+        for number in 0..LEGACY_MARKS + 5 {
+            place.write(&format!("state/marks/!{number:05}"), "");
+        }
+        for id in ["odd/a", "odd/b", "odd/c"] {
+            journal.see(&deployment(id)).unwrap();
+            journal.signalled(id, None).unwrap();
+        }
+        assert_eq!(journal.prune(|_| false).unwrap(), ["odd/a"]);
+        assert_eq!(journal.state.list(Path::new("marks")).unwrap().len(), LEGACY_MARKS);
+        assert!(journal.see(&deployment("odd/a")).unwrap().is_none(), "the newest are kept");
+        assert!(report.events()[0].message.starts_with("6 empty marks of old deployments were removed from /"));
     }
 
     #[test]

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     fn entry(id: &str, group: &str, action: &str) -> Value {
-        json!({"id": id, "name": "same", "group": group, "inputs": [{"name": "deploy_action", "value": action}]})
+        json!({"id": id, "name": "same", "group": group, "config": "x", "inputs": [{"name": "deploy_action", "value": action}]})
     }
 
     fn names(entries: &[Value], policy: &Policy) -> Vec<String> {
@@ -190,13 +190,21 @@ mod tests {
 
     #[test]
     fn a_malformed_copy_says_nothing_of_the_deployment_whose_id_it_has() {
-        let bad = json!({"id": "a", "name": "copy", "group": "script", "inputs": 5});
-        for entries in [[bad.clone(), entry("a", "script", "CREATE")], [entry("a", "script", "CREATE"), bad.clone()]] {
-            let names: BTreeSet<_> = names(&entries, &Policy::default()).into_iter().collect();
-            assert_eq!(names, ["a copy", "a Script"].map(str::to_owned).into());
-            let record = known(State::Signalled);
-            assert!(names_with(&entries, |_| Some(&record), &Policy::default()).is_empty(), "nothing is said of what has ended");
+        let component = json!({"configs": [{"actions": ["CREATE"], "tool": "script", "config": {}}]});
+        let action = json!([{"name": "deploy_action", "value": "CREATE"}]);
+        for bad in [
+            json!({"id": "a", "name": "copy", "group": "script", "inputs": 5}),
+            json!({"id": "a", "name": "copy", "group": "script", "config": 7}),
+            json!({"id": "a", "name": "copy", "group": "script"}),
+            json!({"id": "a", "name": "copy", "group": "component", "config": component, "inputs": action}),
+        ] {
+            for entries in [[bad.clone(), entry("a", "script", "CREATE")], [entry("a", "script", "CREATE"), bad.clone()]] {
+                let names: BTreeSet<_> = names(&entries, &Policy::default()).into_iter().collect();
+                assert_eq!(names, ["a copy", "a Script"].map(str::to_owned).into(), "{bad}");
+                let record = known(State::Signalled);
+                assert!(names_with(&entries, |_| Some(&record), &Policy::default()).is_empty(), "nothing is said of what has ended");
+            }
+            assert_eq!(names(&[bad], &Policy::default()), ["a malformed"]);
         }
-        assert_eq!(names(&[bad], &Policy::default()), ["a malformed"]);
     }
 }

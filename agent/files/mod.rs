@@ -33,6 +33,9 @@ use doing::{At, Doing};
 /// Largest file that [`Tree::read`] takes into memory unless told otherwise, in bytes.
 pub const READ_LIMIT: u64 = 16 * 1024 * 1024;
 
+/// The end of the name, beside a file, under which its next content is made.
+const NEW: &str = ".hna-new";
+
 /// How many symbolic links a path may have, as in the kernel.
 const LINKS: usize = 40;
 
@@ -129,7 +132,7 @@ impl Tree {
     fn beside(&self, parent: &OwnedFd, name: &OsString) -> nix::Result<OsString> {
         let mut temporary = OsString::from(".");
         temporary.push(name);
-        temporary.push(".hna-new");
+        temporary.push(NEW);
         self.unlink(parent, &temporary, UnlinkatFlags::NoRemoveDir)?;
         Ok(temporary)
     }
@@ -448,6 +451,25 @@ impl Tree {
         let (parent, name) = self.parent(path)?;
         self.unlink(&parent, &name, UnlinkatFlags::RemoveDir).at(|| self.doing("removing", path))?;
         fsync(&parent).at(|| self.doing("removing", path)).map(|()| true)
+    }
+
+    /// Removes what writes that were cut off left in a directory; how many files. Only for a time when nobody writes there: a write
+    /// that goes on would lose what it has.
+    ///
+    /// # Errors
+    /// If the directory cannot be looked at, or something cannot be removed.
+    pub fn remove_cut_off(&self, directory: &Path) -> Result<usize> {
+        let mut gone = 0;
+        for name in self.list(directory)? {
+            let target = name.to_str().and_then(|name| name.strip_prefix('.')?.strip_suffix(NEW));
+            let path = directory.join(&name);
+            if target.is_some_and(|target| !target.is_empty())
+                && self.facts(&path)?.is_some_and(|facts| matches!(facts.kind, FileKind::File | FileKind::Link))
+            {
+                gone += usize::from(self.remove(&path)?);
+            }
+        }
+        Ok(gone)
     }
 
     /// Renames within the tree, replacing a file at `to`; both directories are synced.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
-pub use record::{LEARNT, Leftovers, Predecessor, Record, bytes_aside, may_start, prune_beside, succeed};
+pub use record::{ASIDE, LEARNT, Leftovers, Predecessor, Record, bytes_aside, may_start, prune_beside, succeed};
 
 /// Readable by root alone.
 const PRODUCT_UUID: &str = "/sys/devices/virtual/dmi/id/product_uuid";

@@ -19,7 +19,8 @@ use crate::report::{Code, Report};
 const FILE: &str = "identity.json";
 /// Kept by `collect`: digests of the files from which sources were learnt.
 pub const LEARNT: &str = "learnt.json";
-const ASIDE: &str = "aside";
+/// Where states of other instances lie.
+pub const ASIDE: &str = "aside";
 /// The newest generation of the node; there once this instance's own metadata asked for one.
 const NODE: &str = "node.json";
 /// How many former states are kept.

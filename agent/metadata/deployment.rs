@@ -115,6 +115,8 @@ pub struct Malformed {
     pub mistakes: Vec<String>,
     /// Where to tell Heat, if that much can be read.
     pub target: SignalTarget,
+    /// Stack and resource: by these a newer run of the same resource is known.
+    pub resource: Option<(String, String)>,
 }
 
 impl Deployment {
@@ -127,7 +129,8 @@ impl Deployment {
     pub fn parse(entry: &Value) -> Result<Option<Self>, Box<Malformed>> {
         let Value::Object(entry) = entry else {
             let mistakes = vec!["the entry is not a JSON object".to_owned()];
-            return Err(Box::new(Malformed { id: None, name: String::new(), mistakes, target: SignalTarget::None }));
+            let (name, target) = (String::new(), SignalTarget::None);
+            return Err(Box::new(Malformed { id: None, name, mistakes, target, resource: None }));
         };
         let mut mistakes = Vec::new();
         let id = text(entry, "id", &mut mistakes);
@@ -159,6 +162,9 @@ impl Deployment {
         if deployment.group == "component" && !deployment.select_component(&mut mistakes) && mistakes.is_empty() {
             return Ok(None);
         }
+        if deployment.group == "script" && !deployment.config.is_string() {
+            mistakes.push("config: not a string, which the config of a script is".to_owned());
+        }
         let target = deployment.signal_target();
         if let SignalTarget::Unsupported { name } = &target
             && name != ZAQAR_SIGNAL
@@ -173,8 +179,9 @@ impl Deployment {
             mistakes.truncate(MISTAKES);
             mistakes.push(format!("and {more} more"));
         }
+        let resource = deployment.resource();
         let id = (!deployment.id.is_empty()).then_some(deployment.id);
-        Err(Box::new(Malformed { id, name: deployment.name, mistakes, target }))
+        Err(Box::new(Malformed { id, name: deployment.name, mistakes, target, resource }))
     }
 
     /// The value of an input, JSON null counting as absent.

@@ -330,6 +330,18 @@ impl Programs {
             .try_for_each(|name| self.state.remove(&directory.join(name)).map(drop))
     }
 
+    /// Removes what a job left but its result: the output, and what it was started by once there is a result.
+    ///
+    /// # Errors
+    /// If something cannot be removed.
+    pub fn shed_output(&self, key: &str) -> Result<()> {
+        let directory = Path::new("work").join(key);
+        if self.state.facts(&directory.join(RESULT))?.is_some() {
+            self.state.remove(&directory.join(JOB))?;
+        }
+        self.state.remove(&directory.join(OUTPUT)).map(drop)
+    }
+
     /// Whether a runner is or was at the job: it is not begun any more, only taken up. Asks nobody but the disk.
     ///
     /// # Errors

@@ -326,7 +326,7 @@ impl Agent {
         node::understand(deployment, &facts, &self.node.leave)?.honourable(&facts)
     }
 
-    /// Records a new deployment, or what the metadata says of a known one. `false` if the replaced tools ran it before us.
+    /// Records a new deployment, or what the metadata says of a known one. `false` if it was run before.
     pub(super) fn see(&mut self, deployment: &Deployment, state: Option<State>) -> Result<bool> {
         if state.is_some() {
             return self.journal.renew(deployment).map(|()| true);
@@ -338,7 +338,8 @@ impl Agent {
                 format!("deployment {} ({}, {}) is new", deployment.name, deployment.group, deployment.action()),
             )
         } else {
-            Event::new(Code::DeploymentKnown, format!("deployment {} was run by the replaced tools", deployment.name))
+            let note = self.journal.get(&deployment.id).and_then(|record| record.note.as_deref()).unwrap_or("run before");
+            Event::new(Code::DeploymentKnown, format!("deployment {} was {note}", deployment.name))
         };
         self.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name));
         Ok(new)
@@ -360,7 +361,7 @@ impl Agent {
         let reason = node::sentence(Code::DeploymentMalformed, &error);
         self.leave_generation(id, &reason)?;
         let outcome = Outcome::refused(reason);
-        self.journal.refuse(id, &malformed.name, malformed.target.clone(), None, outcome)?;
+        self.journal.refuse(id, &malformed.name, malformed.target.clone(), malformed.resource.clone(), outcome)?;
         self.store_signal_of(id)
     }
 

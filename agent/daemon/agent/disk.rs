@@ -1,14 +1,15 @@
 //! What the deployments left on disk, bounded in sum (budgets/mod.rs): the oldest go first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::Agent;
 use crate::budgets::{JOBS_DISK, UNREADABLE_DISK, UNREADABLE_FILES};
+use crate::deploy::hooks::script;
 use crate::deploy::{Record, State};
 use crate::error::Result;
 use crate::files::{FileKind, Tree};
-use crate::identity::bytes_aside;
+use crate::identity::{ASIDE, bytes_aside};
 use crate::kubernetes::MEMBERSHIPS;
 use crate::report::status::SetAsideStatus;
 use crate::report::{Code, Event, Phase, Report};
@@ -35,8 +36,7 @@ pub(in crate::daemon) struct Disk {
 impl Agent {
     /// Looks at what is there, once at the start.
     pub(in crate::daemon) fn measure_disk(&mut self) {
-        let ids: Vec<String> = self.journal.all().into_iter().map(|record| record.id.clone()).collect();
-        let measured = ids.iter().try_for_each(|id| self.measure(id)).and_then(|()| {
+        let measured = self.remove_cut_off().and_then(|()| self.measure_all()).and_then(|()| {
             self.disk.aside = bytes_aside(&self.state)?;
             self.disk.unreadable = bound_unreadable(&self.state, &self.report)?;
             self.disk.set_aside = set_aside(&self.root)?;
@@ -54,16 +54,26 @@ impl Agent {
 
     /// Counts what a deployment left, and removes what the oldest ones did where that is too much.
     pub(super) fn job_ended(&mut self, id: &str) -> Result<()> {
-        self.measure(id)?;
+        let outside = script::bytes(&self.root)?;
+        self.measure(id, &outside)?;
         self.bound_jobs()
     }
 
-    fn measure(&mut self, id: &str) -> Result<()> {
+    /// Counts what a deployment left; `outside` is what scripts left outside of the state, by name.
+    fn measure(&mut self, id: &str, outside: &BTreeMap<String, u64>) -> Result<()> {
         let Some(job) = self.journal.get(id).map(Record::job) else { return Ok(()) };
-        let bytes = self.programs.bytes(&job)? + self.journal.legacy_bytes(id)?;
+        let outside = outside.get(&script::name(id)).copied().unwrap_or_default();
+        let bytes = self.programs.bytes(&job)? + self.journal.legacy_bytes(id)? + outside;
         let before = self.disk.jobs.insert(id.to_owned(), bytes).unwrap_or_default();
         self.disk.sum = self.disk.sum + bytes - before;
         Ok(())
+    }
+
+    fn measure_all(&mut self) -> Result<()> {
+        let outside = script::bytes(&self.root)?;
+        let ids: Vec<String> = self.journal.all().into_iter().map(|record| record.id.clone()).collect();
+        (self.disk.jobs, self.disk.sum) = (BTreeMap::new(), 0);
+        ids.iter().try_for_each(|id| self.measure(id, &outside))
     }
 
     fn bound_jobs(&mut self) -> Result<()> {
@@ -71,34 +81,78 @@ impl Agent {
             return Ok(());
         }
         // What is forgotten or was run again is not there any more.
-        // One that was let go may come back and needs its result then.
-        let is_over = |record: &Record| record.state == State::Signalled && record.let_go.is_none();
-        let records: Vec<(String, String, bool)> =
-            self.journal.all().into_iter().map(|record| (record.id.clone(), record.job(), is_over(record))).collect();
-        self.disk.jobs.clear();
-        self.disk.sum = 0;
-        for (id, ..) in &records {
-            self.measure(id)?;
-        }
-        let (mut shed, before) = (0, self.disk.sum);
-        for (id, job, _) in records.iter().filter(|(.., is_over)| *is_over) {
-            // Some room, so that the next one need not do the same.
-            if self.disk.sum <= (JOBS_DISK / 4 * 3) as u64 {
-                break;
-            }
-            if self.disk.jobs.get(id).is_some_and(|bytes| *bytes > 0) {
-                self.programs.shed(job)?;
-                self.journal.shed_legacy(id)?;
-                self.measure(id)?;
-                shed += 1;
-            }
-        }
-        if shed > 0 {
-            let line = format!("the output of {shed} deployments was removed, {} KiB", (before - self.disk.sum) / 1024);
+        self.measure_all()?;
+        let before = self.disk.sum;
+        let mut shed = BTreeSet::new();
+        let bounded = self.shed_oldest(&mut shed);
+        // In one pass over the directory, and whatever else went wrong: it is counted as gone.
+        script::forget(&self.root, &shed.iter().cloned().collect::<Vec<_>>())?;
+        bounded?;
+        if !shed.is_empty() {
+            let line = format!("the output of {} deployments was removed, {} KiB", shed.len(), (before - self.disk.sum) / 1024);
             let cause = format!("deployments may keep {} KiB on disk", JOBS_DISK / 1024);
             self.report.emit(Event::new(Code::OutputsRemoved, line).phase(Phase::Deploy).cause(cause));
         }
         Ok(())
+    }
+
+    /// Removes what the oldest ended deployments left; whose, beside what lies outside of the state. Results that Heat may ask for
+    /// go last, and those that wait for Heat never: the outbox bounds them.
+    fn shed_oldest(&mut self, shed: &mut BTreeSet<String>) -> Result<()> {
+        let ended: Vec<&Record> = self.journal.all().into_iter().filter(|record| record.state >= State::Finished).collect();
+        let is_over = |record: &Record| record.state == State::Signalled && record.let_go.is_none();
+        let first = ended.iter().map(|record| (record.id.clone(), record.job(), is_over(record)));
+        let superseded = ended.iter().filter(|record| record.let_go == Some(State::Finished));
+        let last = superseded.map(|record| (record.id.clone(), record.job(), true));
+        for (id, job, with_result) in first.chain(last).collect::<Vec<_>>() {
+            // Some room, so that the next one need not do the same.
+            if self.disk.sum <= (JOBS_DISK / 4 * 3) as u64 {
+                break;
+            }
+            let bytes = self.disk.jobs.get(&id).copied().unwrap_or_default();
+            if bytes == 0 {
+                continue;
+            }
+            if with_result {
+                self.programs.shed(&job)?;
+            } else {
+                self.programs.shed_output(&job)?;
+            }
+            self.journal.shed_legacy(&id)?;
+            self.measure(&id, &BTreeMap::new())?;
+            if self.disk.jobs.get(&id).is_some_and(|left| *left < bytes) {
+                shed.insert(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what writes left that were cut off by a kill: nothing else would where the same name is not written again. An agent
+    /// that starts writes nothing yet, but jobs of an earlier one may.
+    fn remove_cut_off(&self) -> Result<()> {
+        let gone = self.journal.remove_cut_off()? + self.remove_cut_off_below(Path::new(""))?;
+        if gone > 0 {
+            let line = format!("{gone} files that cut-off writes left were removed");
+            self.report.emit(Event::new(Code::LeftoversRemoved, line).phase(Phase::Settings));
+        }
+        Ok(())
+    }
+
+    fn remove_cut_off_below(&self, directory: &Path) -> Result<usize> {
+        let mut gone = self.state.remove_cut_off(directory)?;
+        for name in self.state.list(directory)? {
+            let path = directory.join(&name);
+            let is_jobs = directory == Path::new("work");
+            // Another instance's state has a budget of its own.
+            if path == Path::new(ASIDE)
+                || self.state.facts(&path)?.is_none_or(|facts| facts.kind != FileKind::Directory)
+                || (is_jobs && self.programs.is_locked(&name.to_string_lossy())?)
+            {
+                continue;
+            }
+            gone += self.remove_cut_off_below(&path)?;
+        }
+        Ok(gone)
     }
 }
 
@@ -165,8 +219,145 @@ fn set_aside(root: &Tree) -> Result<Vec<SetAsideStatus>> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::daemon::agent::settle::tests::{BOOT, open_in};
+    use crate::deploy::Outcome;
     use crate::files::Attributes;
+    use crate::metadata::Deployment;
+    use crate::programs::Ran;
+
+    const MIB: u64 = 1024 * 1024;
+    const RUN: &str = "run/heat-config/heat-config-script";
+
+    /// A machine, and the agent on it.
+    struct Place {
+        tree: Tree,
+        agent: Agent,
+        report: Report,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Place {
+        async fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let (agent, report) = open_in(dir.path(), BOOT, &json!({"deployments": []})).await;
+            let tree = Tree::open(dir.path()).unwrap();
+            Self { tree, agent, report, _dir: dir }
+        }
+
+        fn put(&self, path: &str, bytes: u64) {
+            self.tree.create_dir_all(Path::new(path).parent().unwrap(), Attributes::mode(0o700)).unwrap();
+            self.tree.append(Path::new(path), Attributes::mode(0o600)).unwrap().set_len(bytes).unwrap();
+        }
+
+        fn has(&self, path: &str) -> bool {
+            self.tree.facts(Path::new(path)).unwrap().is_some()
+        }
+
+        fn bytes(&self, path: &str) -> u64 {
+            self.tree.bytes_below(Path::new(path), &mut COUNTED.clone()).unwrap().0
+        }
+
+        /// A script that ended, with so much of each kind left; its job's directory.
+        fn ended(&mut self, id: &str, log: u64, output: u64) -> String {
+            let entry = json!({"id": id, "name": id, "group": "script", "config": "x", "outputs": [{"name": "o"}]});
+            self.agent.see(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
+            self.agent.journal.start(id, &json!({})).unwrap();
+            let directory = format!("state/work/{}", self.agent.journal.get(id).unwrap().job());
+            self.put(&format!("{directory}/started"), 0);
+            self.put(&format!("{directory}/output.log"), log);
+            self.put(&format!("{RUN}/{id}.o"), output);
+            let outputs = [("o".to_owned(), "x".repeat(5_000))].into();
+            let ran = Ran { status: 3, outputs, ..Ran::default() };
+            self.tree.write_json(Path::new(&format!("{directory}/result.json")), &ran, Attributes::mode(0o600)).unwrap();
+            self.agent.journal.finish(id, Outcome::of("script", ran)).unwrap();
+            directory
+        }
+    }
+
+    #[tokio::test]
+    async fn what_superseded_deployments_left_is_bounded_with_all_the_rest_and_files_in_memory_count() {
+        let mut place = Place::new().await;
+        let mut jobs = Vec::new();
+        for number in 0..12 {
+            let id = format!("d{number:02}");
+            jobs.push(place.ended(&id, 10 * MIB, 5 * MIB));
+            place.agent.journal.let_go(&id, State::Finished, "superseded before Heat could be told").unwrap();
+        }
+        place.agent.measure_disk();
+        let left = place.bytes("state/work") + place.bytes(RUN);
+        assert!(left <= JOBS_DISK as u64 && left > 60 * MIB, "{left}");
+        assert!(place.agent.disk.sum.abs_diff(left) < MIB, "{} is not {left}", place.agent.disk.sum);
+        assert!(!place.has(&format!("{}/output.log", jobs[0])) && !place.has(&format!("{RUN}/d00.o")), "the oldest goes first");
+        assert!(place.has(&format!("{}/output.log", jobs[11])) && place.has(&format!("{RUN}/d11.o")));
+        assert!(place.has(&format!("{}/started", jobs[0])), "it never runs again");
+        // Should Heat ask for it again, it goes on from there, with its whole result.
+        assert_eq!(place.agent.journal.get("d00").unwrap().let_go, Some(State::Finished));
+        assert_eq!(place.agent.journal.outcome("d00").unwrap().unwrap().outputs.len(), 1);
+        let said: Vec<_> = place.report.events().into_iter().filter(|event| event.code == Code::OutputsRemoved).collect();
+        assert_eq!(said.len(), 1);
+        place.agent.measure_disk();
+        assert_eq!(place.bytes("state/work") + place.bytes(RUN), left, "a restart finds it so");
+    }
+
+    #[tokio::test]
+    async fn results_of_superseded_deployments_go_last_and_their_status_stays() {
+        let mut place = Place::new().await;
+        for number in 0..5 {
+            let id = format!("d{number}");
+            let directory = place.ended(&id, 0, 0);
+            place.put(&format!("{directory}/result.json"), 30 * MIB);
+            place.agent.journal.let_go(&id, State::Finished, "superseded before Heat could be told").unwrap();
+        }
+        place.agent.measure_disk();
+        assert!(place.bytes("state/work") <= JOBS_DISK as u64);
+        let outcome = place.agent.journal.outcome("d0").unwrap().unwrap();
+        assert_eq!((outcome.status, place.agent.journal.get("d0").unwrap().failed()), (3, true));
+        assert!(outcome.stderr.contains("removed"), "{outcome:?}");
+    }
+
+    #[tokio::test]
+    async fn a_result_that_waits_for_heat_loses_its_log_and_nothing_that_is_sent() {
+        let mut place = Place::new().await;
+        let jobs: Vec<String> = (0..12).map(|number| place.ended(&format!("d{number:02}"), 10 * MIB, 5 * MIB)).collect();
+        place.agent.measure_disk();
+        assert!(place.bytes("state/work") + place.bytes(RUN) <= JOBS_DISK as u64);
+        assert!(jobs.iter().all(|job| place.has(&format!("{job}/result.json"))));
+        assert_eq!(place.agent.journal.outcome("d00").unwrap().unwrap().outputs.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_writes_that_were_cut_off_left_is_removed_at_the_start_and_nothing_else() {
+        let mut place = Place::new().await;
+        let gone = [
+            "state/.node.json.hna-new",
+            "state/deployments/.0a.json.hna-new",
+            "state/work/ended/.result.json.hna-new",
+            "deployed/.a.json.hna-new",
+            "deployed/.a.notify.json.hna-new",
+        ];
+        let kept = [
+            "state/work/live/.result.json.hna-new",
+            "state/work/live/lock",
+            "state/.hna-new",
+            "state/deployments/0a.json.hna-new",
+            "deployed/.a.json.swp",
+            "deployed/below/.a.json.hna-new",
+        ];
+        for path in gone.iter().chain(&kept) {
+            place.put(path, 7);
+        }
+        let _runner = place.tree.lock(Path::new("state/work/live/lock")).unwrap().unwrap();
+        place.agent.measure_disk();
+        assert!(!gone.iter().any(|path| place.has(path)), "{:?}", gone.map(|path| place.has(path)));
+        assert!(kept.iter().all(|path| place.has(path)), "{:?}", kept.map(|path| place.has(path)));
+        let said: Vec<String> = place.report.events().into_iter().map(|event| event.message).collect();
+        assert!(said.iter().any(|line| line.starts_with("5 files that cut-off writes left were removed")), "{said:?}");
+        place.agent.measure_disk();
+        assert_eq!(place.report.events().len(), said.len(), "nothing is said where nothing was left");
+    }
 
     #[test]
     fn of_what_could_not_be_read_the_newest_stay_and_the_rest_goes_with_one_line() {

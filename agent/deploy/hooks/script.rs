@@ -15,6 +15,9 @@ pub const OUTPUTS: &str = "/var/run/heat-config/heat-config-script";
 /// Where `OUTPUTS` is on every machine with systemd.
 const REAL_OUTPUTS: &str = "/run/heat-config/heat-config-script";
 
+/// Files of a directory in the place of a script's output that are counted.
+const COUNTED: usize = 1_000;
+
 /// The job that a script deployment is.
 ///
 /// # Errors
@@ -25,7 +28,7 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>) -> Result<Job> {
             .rule("the config of a script deployment is the script itself")
             .remedy("use OS::Heat::SoftwareConfig with config: |, or another group"));
     };
-    let name = safe(&deployment.id);
+    let name = name(&deployment.id);
     let path = format!("{WORKING}/{name}");
     let outputs_path = format!("{OUTPUTS}/{name}");
     // The same place without the link /var/run, which a kernel before 5.6 keeps us from following (files/mod.rs).
@@ -48,6 +51,22 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>) -> Result<Job> {
     })
 }
 
+/// Bytes of what scripts left outside of the state, by [`name`]: the script, and its outputs, which are in memory.
+///
+/// # Errors
+/// If something cannot be looked at.
+pub fn bytes(root: &Tree) -> Result<BTreeMap<String, u64>> {
+    let mut sums = BTreeMap::new();
+    for directory in [WORKING, REAL_OUTPUTS].map(Path::new) {
+        for entry in root.list(directory)? {
+            let Some(text) = entry.to_str() else { continue };
+            let name = text.split_once('.').map_or(text, |(name, _)| name).to_owned();
+            *sums.entry(name).or_default() += root.bytes_below(&directory.join(&entry), &mut COUNTED.clone())?.0;
+        }
+    }
+    Ok(sums)
+}
+
 /// Removes what script deployments left, once their records are forgotten (R39): for all of them at once, because the directory of
 /// outputs is gone through.
 ///
@@ -57,21 +76,22 @@ pub fn forget(root: &Tree, ids: &[String]) -> Result<()> {
     if ids.is_empty() {
         return Ok(());
     }
-    let names: BTreeSet<String> = ids.iter().map(|id| safe(id)).collect();
+    let names: BTreeSet<String> = ids.iter().map(|id| name(id)).collect();
     for name in &names {
         root.remove(&Path::new(WORKING).join(name))?;
     }
     for entry in root.list(Path::new(REAL_OUTPUTS))? {
         // A safe name has no dot.
         if entry.to_str().and_then(|entry| entry.split_once('.')).is_some_and(|(name, _)| names.contains(name)) {
-            root.remove(&Path::new(REAL_OUTPUTS).join(entry))?;
+            root.remove_dir_all(&Path::new(REAL_OUTPUTS).join(entry))?;
         }
     }
     Ok(())
 }
 
-/// The id where it is a safe file name, as always with Heat; else its key (R21).
-fn safe(id: &str) -> String {
+/// The name of its files: the id where it is a safe file name, as always with Heat; else its key (R21).
+#[must_use]
+pub fn name(id: &str) -> String {
     let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) && id.len() <= 128;
     if plain { id.to_owned() } else { key_of(id) }
 }
@@ -100,9 +120,10 @@ mod tests {
 
     #[test]
     fn an_id_never_leads_out_of_the_directory_and_an_object_is_no_script() {
-        let entry = |id: &str| json!({"id": id, "group": "script", "config": {"a": 1}});
-        assert!(job(&Deployment::parse(&entry("a")).unwrap().unwrap(), None).unwrap_err().to_string().contains("not a string"));
-        assert_eq!(safe("../../x"), key_of("../../x"));
+        let entry = json!({"id": "a", "group": "script", "config": {"a": 1}});
+        let malformed = Deployment::parse(&entry).unwrap_err();
+        assert!(malformed.mistakes[0].contains("not a string"), "{malformed:?}");
+        assert_eq!(name("../../x"), key_of("../../x"));
     }
 
     #[test]
