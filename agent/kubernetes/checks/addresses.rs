@@ -118,7 +118,22 @@ impl Checks<'_> {
             let problem = format!("{nodes} does not contain KUBE_NODE_IP {address}");
             self.wrong("CLUSTER_SUBNET_CIDR", problem, rule, "give the subnet of the nodes");
         }
+        self.advertised();
         self.masters();
+    }
+
+    /// What the API server tells others to reach it by, where an option takes the place of KUBE_NODE_IP.
+    fn advertised(&mut self) {
+        let by_option = option(&self.spec.options.api_server, "advertise-address").filter(|_| self.role == Role::Master);
+        let Some(text) = by_option else { return };
+        let problem = match text.parse() {
+            Ok(address) => not_a_hosts(address),
+            Err(_) => Some("is no address".to_owned()),
+        };
+        if let Some(problem) = problem {
+            let rule = "the address of a host, which others reach the API server by";
+            self.wrong("KUBEAPI_OPTIONS", format!("--advertise-address {problem}"), rule, "leave it out: KUBE_NODE_IP is taken");
+        }
     }
 
     fn masters(&mut self) {
@@ -303,9 +318,15 @@ mod tests {
             {
                 assert_eq!(found(&[], &[(name, address)]), format!("{name} is {address}, {what}"));
             }
+            let option = format!("--advertise-address={address}");
+            let expected = format!("KUBEAPI_OPTIONS --advertise-address is {address}, {what}");
+            assert_eq!(found(&[], &[("KUBEAPI_OPTIONS", &option)]), expected);
             let own = found(&[], &[("KUBE_NODE_IP", address)]);
             assert!(own.starts_with(&format!("KUBE_NODE_IP is {address}, {what}")), "{own}");
         }
+        let no_address = found(&[], &[("KUBEAPI_OPTIONS", "--advertise-address=here")]);
+        assert_eq!(no_address, "KUBEAPI_OPTIONS --advertise-address is no address");
+        assert_eq!(found(&[], &[("KUBEAPI_OPTIONS", "--advertise-address=192.0.2.99")]), "");
         for good in ["10.0.0.0", "240.0.0.1", "2001:db8::", "192.0.2.255"] {
             assert_eq!(found(&[], &[("KUBE_API_PUBLIC_ADDRESS", good)]), "");
         }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use crate::kubernetes::control_plane::podmaster;
 use crate::kubernetes::parameters::kinds::Kind;
-use crate::kubernetes::parameters::mistake::Mistake;
+use crate::kubernetes::parameters::mistake::{LISTED, Mistake};
 use crate::kubernetes::parameters::read::Parameters;
 use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, Options};
 use crate::kubernetes::spec::words::Role;
@@ -457,8 +457,12 @@ impl Checks<'_> {
                 continue;
             }
             let checked = CommandLine::new(component, self.spec.minor).options(text);
-            self.mistakes
-                .extend(checked.mistakes.into_iter().map(|(what, rule, remedy)| Mistake::general(name, what, rule, remedy)));
+            let more = checked.mistakes.len().saturating_sub(LISTED);
+            let listed = checked.mistakes.into_iter().take(LISTED);
+            self.mistakes.extend(listed.map(|(what, rule, remedy)| Mistake::general(name, what, rule, remedy)));
+            if more > 0 {
+                self.wrong(name, &format!("holds {more} more words that are wrong"), "as above", "correct those above first");
+            }
             let warn = |what| {
                 Mistake::general(
                     name,
@@ -467,7 +471,7 @@ impl Checks<'_> {
                     "no action is needed if this is intended",
                 )
             };
-            self.warnings.extend(checked.warnings.into_iter().map(warn));
+            self.warnings.extend(checked.warnings.into_iter().take(LISTED).map(warn));
         }
     }
 }
@@ -604,6 +608,13 @@ mod tests {
 
     fn mistakes(changes: &[&[(&str, &str)]]) -> Vec<String> {
         spec(changes).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn of_many_wrong_words_the_first_are_listed_and_the_rest_is_counted() {
+        let found = mistakes(&[&[("KUBELET_OPTIONS", &"a ".repeat(4_000))]]);
+        assert_eq!(found.len(), LISTED + 1);
+        assert!(found[LISTED].starts_with("KUBELET_OPTIONS: holds 3950 more words that are wrong"), "{}", found[LISTED]);
     }
 
     #[test]

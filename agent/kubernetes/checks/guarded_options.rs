@@ -8,7 +8,7 @@ use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::parameters::read::Parameters;
 use crate::kubernetes::spec::cluster::Options;
 use crate::kubernetes::spec::words::role;
-use crate::kubernetes::versions::{Component, Minor, given, items, port};
+use crate::kubernetes::versions::{Component, Minor, given, items, port, truth};
 
 /// The group of deployments that is parameters and no code.
 const NODE_GROUP: &str = "kubernetes-node";
@@ -82,10 +82,12 @@ const ADMITS: &str = "the agent sets what the API server admits";
 const NAMES: &str = "the agent sets who may assert a user's name and groups";
 
 const TOKENS: &str = "BOOTSTRAP_TOKEN lets nodes join by token, with the precautions that keep their certificates away from etcd";
+/// SECURITY.md: secrets are never in command lines.
+const SECRET: &str = "every user of the machine can read command lines, and its value is a secret";
 const RUNTIME: &str = "CONTAINER_RUNTIME says which runtime the kubelet uses";
 
 /// Each option that needs leave, with what it would take the place of.
-const GUARDED: [Row; 44] = [
+const GUARDED: [Row; 46] = [
     (KUBELET, &["config", "config-dir", "init-config-dir", "dynamic-config-dir"], ALWAYS, FILE),
     (
         KUBELET,
@@ -114,6 +116,7 @@ const GUARDED: [Row; 44] = [
         CODE,
     ),
     (KUBELET, &["container-runtime-endpoint", "image-service-endpoint", "docker-endpoint"], ALWAYS, RUNTIME),
+    (KUBELET, &["storage-driver-password"], ALWAYS, SECRET),
     (KUBELET, &["anonymous-auth"], UNLESS_FALSE, UNKNOWN),
     (KUBELET, &["authorization-mode"], |_, value| value != "Webhook", ANYTHING),
     (KUBELET, &["client-ca-file"], ALWAYS, TRUST),
@@ -127,6 +130,7 @@ const GUARDED: [Row; 44] = [
     (&[Component::Proxy, Component::Scheduler], &["write-config-to"], ALWAYS, ENDS),
     // `-` is the standard output.
     (API_SERVER, &["audit-log-path"], |_, value| value != "-" && !is_log(value), WRITES),
+    (API_SERVER, &["ir-password"], ALWAYS, SECRET),
     // The API server makes the key that it does not find there.
     (API_SERVER, &["ssh-keyfile", "debug-socket-path"], UNLESS_A_LOG, WRITES),
     (API_SERVER, &["anonymous-auth"], |minor, value| minor.number() < 6 && truth(value) != Some(false), UNKNOWN),
@@ -297,15 +301,6 @@ fn is_log(path: &str) -> bool {
     rest.is_empty() || rest.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
 }
 
-/// As Go's strconv.ParseBool reads it.
-fn truth(value: &str) -> Option<bool> {
-    match value {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -471,6 +466,12 @@ mod tests {
             ("v1.7.3", api, "--experimental-bootstrap-token-auth=true", true),
             ("v1.15.3", manager, "--address=0.0.0.0 --port=10252", true),
             ("v1.15.3", manager, "--address=127.0.0.1 --port=10252", false),
+            ("v1.9.1", manager, "--port=10252 --address=0.0.0.0", true),
+            ("v1.18.2", manager, "--port=10252 --address=0.0.0.0", true),
+            ("v1.20.15", manager, "--port=10252 --address=0.0.0.0", true),
+            ("v1.9.1", scheduler, "--port=10251 --address=0.0.0.0", true),
+            ("v1.18.2", scheduler, "--port=10251 --address=0.0.0.0", true),
+            ("v1.20.15", scheduler, "--port=10251 --address 0.0.0.0", true),
             ("v1.15.3", scheduler, "--address=::", true),
             ("v1.15.3", scheduler, "--port=10251", false),
             ("v1.28.9", scheduler, "--bind-address=0.0.0.0", false),
@@ -539,6 +540,15 @@ mod tests {
         }
     }
 
+    /// The flags of all releases.
+    const TABLES: [(Component, &str); 5] = [
+        (Component::Kubelet, include_str!("../versions/kubelet.txt")),
+        (Component::Proxy, include_str!("../versions/kube-proxy.txt")),
+        (Component::ApiServer, include_str!("../versions/kube-apiserver.txt")),
+        (Component::ControllerManager, include_str!("../versions/kube-controller-manager.txt")),
+        (Component::Scheduler, include_str!("../versions/kube-scheduler.txt")),
+    ];
+
     /// A flag that names a file or a directory is guarded, or was looked at and is only read: one that comes anew fails here.
     #[test]
     fn every_flag_that_names_a_file_is_guarded_or_only_read() {
@@ -555,13 +565,7 @@ mod tests {
             "tls-private-key-file",
             "tracing-config-file",
         ];
-        for (component, table) in [
-            (Component::Kubelet, include_str!("../versions/kubelet.txt")),
-            (Component::Proxy, include_str!("../versions/kube-proxy.txt")),
-            (Component::ApiServer, include_str!("../versions/kube-apiserver.txt")),
-            (Component::ControllerManager, include_str!("../versions/kube-controller-manager.txt")),
-            (Component::Scheduler, include_str!("../versions/kube-scheduler.txt")),
-        ] {
+        for (component, table) in TABLES {
             let names = table.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(' ').next());
             let paths = ["file", "dir", "-path", "directory", "-to"];
             for name in names.filter(|name| paths.iter().any(|end| name.ends_with(end)) && !ONLY_READ.contains(name)) {
@@ -569,6 +573,45 @@ mod tests {
                 assert!(guarded, "{component} --{name}");
             }
         }
+    }
+
+    /// SECURITY.md: secrets are never in command lines. A flag that may carry one is guarded, or was looked at: one that comes anew
+    /// fails here.
+    #[test]
+    fn no_secret_is_given_as_an_option() {
+        /// Numbers, names, switches, and paths of files that hold the secret.
+        const NO_SECRETS: [&str; 13] = [
+            "add-dir-header",
+            "authentication-token-webhook",
+            "authentication-token-webhook-cache-ttl",
+            "authentication-token-webhook-version",
+            "concurrent-serviceaccount-token-syncs",
+            "docker-tls-key",
+            "google-json-key",
+            "kubelet-client-key",
+            "legacy-service-account-token-clean-up-period",
+            "service-account-extend-token-expiration",
+            "service-account-max-token-expiration",
+            "skip-headers",
+            "skip-log-headers",
+        ];
+        let words = ["password", "passwd", "token", "secret", "credential", "header"];
+        for (component, table) in TABLES {
+            let names = table.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(' ').next());
+            let may = |name: &&str| words.iter().any(|word| name.contains(word)) || name.ends_with("-key");
+            for name in names.filter(may).filter(|name| !NO_SECRETS.contains(name)) {
+                let guarded = GUARDED.iter().any(|(of, flags, ..)| of.contains(&component) && flags.contains(&name));
+                assert!(guarded || name == "tls-sni-cert-key", "{component} --{name}");
+            }
+        }
+        needs_leave(&[
+            ("v1.20.15", "KUBELET_OPTIONS", "--storage-driver-password=hunter2", true),
+            ("v1.20.15", "KUBELET_OPTIONS", "--storage_driver_password hunter2", true),
+            ("v1.5.3", "KUBEAPI_OPTIONS", "--ir-password=hunter2", true),
+            ("v1.20.15", "KUBELET_OPTIONS", "--storage-driver-user=root", false),
+        ]);
+        let said = found(&[("KUBE_TAG", "v1.20.15"), ("KUBELET_OPTIONS", "--storage-driver-password=hunter2")], &none());
+        assert!(said.len() == 1 && said[0].contains("remedy: remove it") && !said[0].contains("hunter2"), "{said:?}");
     }
 
     /// SECURITY.md: an image whose groups bring no code gets none by a parameter either.

@@ -11,6 +11,7 @@ use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::spec::cluster::NetworkDriver;
 use crate::kubernetes::spec::cluster::node_subnet;
 use crate::kubernetes::spec::words::Role;
+use crate::kubernetes::versions::option;
 use crate::kubernetes::worker::kube_proxy;
 use crate::network::flannel;
 
@@ -35,9 +36,14 @@ impl Checks<'_> {
                 "remove it, or select that driver",
             );
         }
+        let rule = "FIRST-LAST, two ports in this order: 30000-32767";
         if self.parameters.given("SERVICE_NODE_PORT_RANGE").is_some_and(|range| port_range(range).is_none()) {
-            let rule = "FIRST-LAST, two ports in this order: 30000-32767";
             self.wrong("SERVICE_NODE_PORT_RANGE", "is not a port range", rule, "correct it");
+        }
+        // The firewall and the list of listeners need to know the range, too.
+        let by_option = option(&self.spec.options.api_server, "service-node-port-range");
+        if self.role == Role::Master && by_option.is_some_and(|range| port_range(&range).is_none()) {
+            self.wrong("KUBEAPI_OPTIONS", "--service-node-port-range is not a port range", rule, "correct it");
         }
         kube_proxy::check(self.spec, self.mistakes);
     }
@@ -236,6 +242,11 @@ mod tests {
             (&[("NETWORK_DRIVER", "flannel")], "NODE_SUBNETS is given"),
             (&[("SERVICE_NODE_PORT_RANGE", "30000")], "SERVICE_NODE_PORT_RANGE is not a port range"),
             (&[("SERVICE_NODE_PORT_RANGE", "32767-30000")], "SERVICE_NODE_PORT_RANGE is not a port range"),
+            (
+                &[("KUBEAPI_OPTIONS", "--service-node-port-range=5-1")],
+                "KUBEAPI_OPTIONS --service-node-port-range is not a port range",
+            ),
+            (&[("KUBEAPI_OPTIONS", "--service-node-port-range 30000-31000")], ""),
         ] {
             let found = found(ROUTES, changes);
             assert_eq!(found.join("|"), expected, "{changes:?}");

@@ -8,6 +8,9 @@ use crate::http::without_userinfo;
 /// Longest part of a bad value that a mistake repeats, in characters.
 pub(super) const SHOWN: usize = 80;
 
+/// Mistakes of one kind that are listed; the rest is counted, so that a hostile deployment fills neither the journal nor memory.
+pub(in crate::kubernetes) const LISTED: usize = 50;
+
 /// What every private key in PEM has.
 pub(in crate::kubernetes) const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 

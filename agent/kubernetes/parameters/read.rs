@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::config_text;
 use super::kinds::Kind;
-use super::mistake::{Mistake, PRIVATE_KEY};
+use super::mistake::{LISTED, Mistake, PRIVATE_KEY};
 use super::table::{Parameter, TABLE, find, nearest};
 use crate::budgets::json;
 use crate::http::without_userinfo;
@@ -20,6 +20,9 @@ const HEATS_OWN: &str = "deploy_";
 
 /// Longest name that no parameter has and that a mistake repeats, in characters.
 const LONGEST_NAME: usize = 64;
+
+/// Unknown names of one place for which the parameter that was meant is looked for: each costs a comparison with the whole table.
+const COMPARED: usize = 10;
 
 /// A shorter secret is looked for as a whole name only: its letters are in many names.
 const SHORTEST_SECRET: usize = 4;
@@ -145,6 +148,17 @@ fn unknown_name(name: &str, secrets: &[String]) -> String {
     format!("*** ({count} characters)")
 }
 
+/// What an unknown name breaks.
+const KNOWN_NAMES: &str = "only known names are accepted";
+
+fn no_parameter(name: &str, meant: Option<&str>) -> Mistake {
+    let remedy = match meant {
+        Some(meant) => format!("did you mean {meant}? Otherwise remove it"),
+        None => "remove it".to_owned(),
+    };
+    Mistake::general(name, "is not a parameter of kubernetes-node", KNOWN_NAMES, remedy)
+}
+
 fn collect(
     pairs: &[(&str, &Value)],
     place: &str,
@@ -152,25 +166,26 @@ fn collect(
     given: &mut BTreeMap<&'static str, String>,
     mistakes: &mut Vec<Mistake>,
 ) {
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut repeated, mut unknown) = (BTreeSet::new(), BTreeSet::new(), 0);
     for &(name, value) in pairs {
         let Some(parameter) = find(name) else {
-            let remedy = match nearest(name) {
-                Some(nearest) => format!("did you mean {nearest}? Otherwise remove it"),
-                None => "remove it".to_owned(),
-            };
-            let name = unknown_name(name, secrets);
-            mistakes.push(Mistake::general(
-                &name,
-                "is not a parameter of kubernetes-node",
-                "only known names are accepted",
-                remedy,
-            ));
+            unknown += 1;
+            if unknown <= LISTED {
+                let meant = if unknown <= COMPARED { nearest(name) } else { None };
+                mistakes.push(no_parameter(&unknown_name(name, secrets), meant));
+            }
             continue;
         };
         if !seen.insert(parameter.name) {
-            let problem = format!("is given twice in {place}");
-            mistakes.push(Mistake::general(parameter.name, problem, "each name once, in any letter case", "remove one of them"));
+            if repeated.insert(parameter.name) {
+                let problem = format!("is given twice in {place}");
+                mistakes.push(Mistake::general(
+                    parameter.name,
+                    problem,
+                    "each name once, in any letter case",
+                    "remove one of them",
+                ));
+            }
             continue;
         }
         match text_of(parameter, value) {
@@ -204,6 +219,10 @@ fn collect(
                 )),
             },
         }
+    }
+    if unknown > LISTED {
+        let problem = format!("{} more names are not parameters of kubernetes-node", unknown - LISTED);
+        mistakes.push(Mistake::general(place, problem, KNOWN_NAMES, "remove them"));
     }
 }
 
@@ -297,6 +316,24 @@ mod tests {
         assert!(twice.len() == 1 && twice[0].contains("has a name twice: line 2"), "{twice:?}");
         let twice = mistakes(&json!("ROLE: a\nROLE: b\n"), &[]);
         assert!(twice[0].contains("has ROLE twice: line 2"), "{twice:?}");
+    }
+
+    /// So many names come from no template: what they cost is linear, and what is said of them is bounded.
+    #[test]
+    fn of_many_unknown_or_repeated_names_the_first_are_listed_and_the_rest_is_counted() {
+        let names: Map<String, Value> = (0..1_000).map(|number| (format!("KUBE_NODEIP{number:03}"), json!("x"))).collect();
+        let found = mistakes(&Value::Object(names), &[]);
+        assert_eq!(found.len(), LISTED + 1);
+        assert!(found[COMPARED - 1].contains("did you mean KUBE_NODE_IP?"), "{found:?}");
+        assert!(found[COMPARED].ends_with("remedy: remove it"), "{found:?}");
+        assert_eq!(
+            found[LISTED],
+            "config: 950 more names are not parameters of kubernetes-node; rule: only known names are accepted; remedy: remove them"
+        );
+        let found = mistakes(&json!(null), &vec![("x", json!("y")); 20_000]);
+        assert!(found.len() == LISTED + 1 && found[LISTED].starts_with("the inputs: 19950 more names"), "{found:?}");
+        let found = mistakes(&json!(null), &vec![("ROLE", json!("master")); 20_000]);
+        assert!(found.len() == 1 && found[0].contains("is given twice in the inputs"), "{found:?}");
     }
 
     /// 1 MiB of short lines is some hundred thousand values. Depth ends by the parser's own limit, or at the second level.

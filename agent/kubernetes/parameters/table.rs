@@ -290,11 +290,16 @@ pub fn find(name: &str) -> Option<&'static Parameter> {
     TABLE.iter().find(|parameter| parameter.name.eq_ignore_ascii_case(name))
 }
 
+/// Bytes of the longest name that may be a misspelt one: the distance costs the product of both lengths, and the name is hostile.
+const LONGEST_MISSPELT: usize = 64;
+
 /// The known name that a misspelt one most likely means.
 #[must_use]
 pub fn nearest(name: &str) -> Option<&'static str> {
-    // Bounded: the name is hostile, the distance costs the product of both lengths.
-    let upper: String = name.chars().take(64).map(|c| if c == '-' { '_' } else { c.to_ascii_uppercase() }).collect();
+    if name.len() > LONGEST_MISSPELT {
+        return None;
+    }
+    let upper: String = name.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_uppercase() }).collect();
     let by_distance = TABLE.iter().map(|parameter| (distance(&upper, parameter.name), parameter.name));
     by_distance.min().filter(|(distance, name)| *distance * 3 <= name.len()).map(|(_, name)| name)
 }

@@ -1,6 +1,6 @@
 //! The command line of a component: only what its minor knows.
 
-use super::words::{items, port, quoted, split};
+use super::words::{items, port, quoted, split, truth};
 use super::{Component, Minor, Standing, admission_plugin, flag};
 
 /// Flags whose value is a map or a set, with what ends a key in an item. Our items and the user's stand beside each
@@ -58,6 +58,16 @@ const BAD_VALUES: [BadValue; 7] = [
     (Component::Kubelet, "container-runtime", 24, 26, |value| value != "remote", "remote", "use --container-runtime-endpoint"),
     (Component::Proxy, "proxy-mode", 26, u16::MAX, |value| value == "userspace", "iptables, ipvs or nftables", "use iptables"),
 ];
+
+/// Switches with which a component does something else than serve for as long as the node runs (its own description of them).
+const ENDS: [(Component, &str, &str); 5] = [
+    (Component::Kubelet, "really-crash-for-testing", "end where it would go on"),
+    (Component::Kubelet, "runonce", "run the static pods and end"),
+    (Component::Proxy, "cleanup", "remove its rules and end"),
+    (Component::Proxy, "cleanup-iptables", "remove its rules and end"),
+    (Component::Proxy, "init-only", "set up the host and end"),
+];
+
 const EXTERNAL: &str = "external, or nothing";
 
 fn foreign_cloud(value: &str) -> bool {
@@ -201,6 +211,15 @@ impl CommandLine {
                 format!("--{name} makes {component} print something and exit"),
                 "only flags with which the component keeps running".to_owned(),
                 format!("remove --{name}"),
+            );
+            return false;
+        }
+        let ends = ENDS.iter().find(|(of, flag, _)| *of == component && *flag == name);
+        if let Some((.., what)) = ends.filter(|_| truth(value) != Some(false)) {
+            checked.mistake(
+                format!("--{name} makes {component} {what}"),
+                "only flags with which the component serves".to_owned(),
+                format!("leave --{name} out"),
             );
             return false;
         }

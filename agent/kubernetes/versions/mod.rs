@@ -22,7 +22,7 @@ mod words;
 use std::fmt;
 
 pub use command_line::{Checked, CommandLine, given};
-pub use words::{items, option, port, quoted, split};
+pub use words::{items, option, port, quoted, split, truth};
 
 /// A minor release of Kubernetes 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -567,6 +567,14 @@ fn stale_and_foreign_options_are_refused_and_unknown_ones_pass() {
 fn values_that_stop_a_component_are_refused_in_its_minors_only() {
     use Component::{ApiServer, ControllerManager, Kubelet, Proxy};
     for (component, minor, options, good) in [
+        (Proxy, 7, "--cleanup-iptables", false),
+        (Proxy, 28, "--cleanup", false),
+        (Proxy, 28, "--cleanup=T", false),
+        (Proxy, 28, "--cleanup=false", true),
+        (Proxy, 29, "--init-only=true", false),
+        (Kubelet, 28, "--runonce", false),
+        (Kubelet, 28, "--runonce=0", true),
+        (Kubelet, 20, "--really-crash-for-testing", false),
         (ApiServer, 19, "--insecure-port=8080", true),
         (ApiServer, 20, "--insecure-port=8080", false),
         (ApiServer, 20, "--insecure-port=0", true),

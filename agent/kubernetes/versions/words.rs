@@ -105,6 +105,16 @@ pub fn option(options: &str, name: &str) -> Option<String> {
     found
 }
 
+/// A switch as Go's strconv.ParseBool reads it.
+#[must_use]
+pub fn truth(value: &str) -> Option<bool> {
+    match value {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
