@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
 use crate::error::{Error, Result};
+use crate::http::without_userinfo;
 use crate::programs::tool::{line, told};
 use crate::report::text::escaped;
 
@@ -42,7 +43,7 @@ pub(super) fn harmless(text: &str) -> String {
 /// Writes to standard error what the reader should know and no error is.
 pub(super) fn note(text: &str) {
     // Nobody is left to tell where standard error is gone too.
-    let _ = writeln!(std::io::stderr().lock(), "heat-node-agent: note: {}", harmless(text));
+    let _ = writeln!(std::io::stderr().lock(), "heat-node-agent: note: {}", harmless(&without_userinfo(text)));
 }
 
 /// Writes the chain of an error to standard error, a line each.
@@ -51,7 +52,7 @@ pub fn print_error(error: &Error) {
     for (depth, line) in error.lines().iter().enumerate() {
         let indent = if depth == 0 { "heat-node-agent: " } else { "  " };
         // Nobody is left to tell where standard error is gone too.
-        let _ = writeln!(stderr, "{indent}{}", harmless(line));
+        let _ = writeln!(stderr, "{indent}{}", harmless(&without_userinfo(line)));
     }
 }
 

@@ -1,14 +1,15 @@
 //! `logs [NAME] [--follow]`: the output of a deployment, with known secrets masked as it was stored.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use super::{document, print};
 use crate::deploy::{Journal, Outcome, Record, State, choose};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Result};
 use crate::files::Tree;
+use crate::http::without_userinfo;
 use crate::output::harmless;
 use crate::process::exit;
 use crate::programs::{OUTPUT, RESULT};
@@ -18,6 +19,9 @@ use crate::watch::Watch;
 
 /// The net under inotify.
 const POLL: Duration = Duration::from_secs(1);
+
+/// Bytes of the longest piece of a line that is in memory.
+const PIECE: usize = 64 * 1024;
 
 /// Components whose words are in the journal of their unit.
 const COMPONENTS: [&str; 3] = ["docker", "etcd", "containerd"];
@@ -53,38 +57,60 @@ pub fn run(settings: &Settings, name: Option<&str>, follow: bool) -> Result<Exit
         watch.add(&directory);
         // Asked before the last line is read: whatever was written until then is shown.
         let ended = record.group == "kubernetes-node" || !follow || directory.join(RESULT).exists();
-        match File::open(directory.join(OUTPUT)) {
-            Ok(file) => {
+        // No link and no pipe is followed: what a script leaves in its directory is the script's.
+        let output = Path::new("work").join(record.job()).join(OUTPUT);
+        match state.open_file(&output).context(|| format!("reading the output of deployment {}", record.name))? {
+            Some(file) => {
                 pass_on(BufReader::new(file), &watch, &directory, follow)?;
                 return print(&unprinted(record)).map(|()| exit::OK);
             }
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::from(error).context(format!("reading the output of deployment {}", record.name)));
-            }
-            Err(_) if ended => {
+            None if ended => {
                 let record = Record { outcome: Journal::whole(&state, record)?, ..record.clone() };
                 return print(&stored(&record)).map(|()| exit::OK);
             }
-            Err(_) => watch.wait(POLL),
+            None => watch.wait(POLL),
         }
     }
 }
 
 /// Line by line, to its end; with `follow` to the end of the deployment.
-fn pass_on(mut from: impl BufRead, watch: &Watch, directory: &std::path::Path, follow: bool) -> Result<()> {
+fn pass_on(mut from: impl BufRead, watch: &Watch, directory: &Path, follow: bool) -> Result<()> {
     watch.add_written(&directory.join(OUTPUT));
     loop {
         let ended = !follow || directory.join(RESULT).exists();
-        let mut line = Vec::new();
-        while from.read_until(b'\n', &mut line).context(|| "reading the output")? > 0 {
-            print(&String::from_utf8_lossy(&line))?;
-            line.clear();
-        }
+        pieces(&mut from, print)?;
         if ended {
             return Ok(());
         }
         watch.wait(POLL);
     }
+}
+
+/// What can be read by now, in lines; one without an end comes in pieces, which do not cut a character.
+fn pieces(from: &mut impl BufRead, mut show: impl FnMut(&str) -> Result<()>) -> Result<()> {
+    let mut line = Vec::new();
+    loop {
+        let room = PIECE.saturating_sub(line.len()) as u64;
+        let read = from.by_ref().take(room).read_until(b'\n', &mut line).context(|| "reading the output")?;
+        let whole = if read == 0 { line.len() } else { whole_characters(&line) };
+        let rest = line.split_off(whole);
+        if !line.is_empty() {
+            show(&String::from_utf8_lossy(&line))?;
+        }
+        if read == 0 {
+            return Ok(());
+        }
+        line = rest;
+    }
+}
+
+/// How many bytes there are before a character that is cut off.
+fn whole_characters(line: &[u8]) -> usize {
+    let tail = line.len().saturating_sub(3);
+    let last = line.get(tail..).and_then(|bytes| bytes.iter().rposition(|byte| *byte >= 0xC0)).map(|at| tail + at);
+    let is_cut =
+        |at: &usize| std::str::from_utf8(line.get(*at..).unwrap_or_default()).is_err_and(|error| error.error_len().is_none());
+    last.filter(is_cut).unwrap_or(line.len())
 }
 
 /// What is known of a run that left no output file.
@@ -107,9 +133,10 @@ fn unprinted(record: &Record) -> String {
 fn list(state: &Tree, records: &[Record]) -> Result<String> {
     let mut lines = vec![format!("{:<36} {:<9} {:<10} {:>9} NAME", "ID", "STATE", "GROUP", "BYTES")];
     for record in records.iter().rev() {
-        let output = std::path::Path::new("work").join(record.job()).join(OUTPUT);
+        let output = Path::new("work").join(record.job()).join(OUTPUT);
         let size = state.facts(&output)?.map_or("-".to_owned(), |facts| facts.size.to_string());
-        let (id, group, name) = (escaped(&record.id), escaped(&record.group), escaped(&record.name));
+        let shown = |text: &str| escaped(&without_userinfo(text));
+        let (id, group, name) = (shown(&record.id), shown(&record.group), shown(&record.name));
         lines.push(format!("{id:<36} {:<9} {group:<10} {size:>9} {name}", record.state.as_str()));
     }
     lines.push("the agent: journalctl -u heat-node-agent; components: journalctl -u docker.service -u etcd.service".to_owned());
@@ -124,6 +151,46 @@ mod tests {
     use crate::clock::{Clock, Timestamp};
     use crate::metadata::SignalTarget;
     use crate::report::Report;
+
+    #[test]
+    fn a_line_without_an_end_comes_in_pieces_that_cut_no_character() {
+        let text = format!("a\né{}\nend", "é".repeat(100_000));
+        let mut shown = Vec::new();
+        pieces(&mut text.as_bytes(), |piece| {
+            shown.push(piece.to_owned());
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(shown.concat(), text);
+        assert!(shown.iter().all(|piece| piece.len() <= PIECE) && shown[0] == "a\n", "{}", shown.len());
+        let mut longest = 0;
+        let mut sparse = BufReader::new(std::io::repeat(0).take(1 << 22));
+        pieces(&mut sparse, |piece| {
+            longest = longest.max(piece.len());
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(longest, PIECE);
+        let mut bad = &b"\xe9\xe9 x\n\xe2\x82"[..];
+        let mut all = String::new();
+        pieces(&mut bad, |piece| {
+            all.push_str(piece);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(all, "\u{fffd}\u{fffd} x\n\u{fffd}");
+    }
+
+    #[test]
+    fn the_list_shows_no_password_of_a_url() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(Tree::open(dir.path()).unwrap());
+        let mut journal = Journal::open(Arc::clone(&state), None, 9, Clock::manual(Timestamp(0)), &Report::kept()).unwrap();
+        let url = "https://usr:hush@proxy.example.org";
+        journal.refuse(url, url, SignalTarget::None, None, Outcome::default()).unwrap();
+        let shown = list(&state, &Journal::look(&state).unwrap()).unwrap();
+        assert!(shown.contains("https://******@proxy.example.org") && !shown.contains("hush"), "{shown}");
+    }
 
     #[test]
     fn a_reason_that_no_output_says_is_shown_once() {

@@ -9,9 +9,11 @@ use super::finding::Finding;
 use super::{document, image, print};
 use crate::daemon;
 use crate::daemon::leave::leave_of;
+use crate::daemon::masking::without_url_users;
 use crate::deploy::hooks;
 use crate::error::{Error, Result};
 use crate::files::Tree;
+use crate::http::without_userinfo;
 use crate::kubernetes::Mistake;
 use crate::machine::facts;
 use crate::metadata::Deployment;
@@ -93,7 +95,7 @@ fn page(findings: &[Finding], checked: &str) -> String {
             let parts =
                 [(&one.place, ""), (&one.key, ": "), (&one.problem, ": "), (&one.rule, "; rule: "), (&one.remedy, "; remedy: ")];
             let parts = parts.iter().filter(|(text, _)| !text.is_empty());
-            let text: String = parts.map(|(text, before)| format!("{before}{}", escaped(text))).collect();
+            let text: String = parts.map(|(text, before)| format!("{before}{}", escaped(&without_userinfo(text)))).collect();
             if one.warns { format!("note: {text}") } else { text }
         })
         .collect();
@@ -114,7 +116,7 @@ fn document_of(findings: &[Finding], checked: &str) -> String {
             )
             .collect()
     };
-    json_page(&json!({"schema_version": 1, "checked": checked, "mistakes": of(false), "notes": of(true)}))
+    json_page(&without_url_users(json!({"schema_version": 1, "checked": checked, "mistakes": of(false), "notes": of(true)})))
 }
 
 fn of_setting(warning: &Warning) -> Finding {
@@ -291,6 +293,25 @@ mod tests {
             page(&findings, "x")
         );
         assert!(findings.iter().all(|one| !one.rule.is_empty() && !one.remedy.is_empty()), "{findings:?}");
+    }
+
+    /// Id and name are whatever a template says.
+    #[test]
+    fn no_password_of_a_url_is_shown_whatever_it_is_given_as() {
+        let url = "https://usr:hush@proxy.example.org:3128";
+        let entries = [
+            json!({"id": url, "name": url, "group": "script", "inputs": 3}),
+            json!({"id": "b", "name": url, "group": url, "config": "x"}),
+            json!({"id": url, "name": "c", "group": "kubernetes-node", "config": {url: "x"}, "inputs": [{"name": url, "value": url}]}),
+            json!({"id": url, "name": "d", "group": "kubernetes-node", "config": format!("'{url}': x\n")}),
+        ];
+        let mut loaded = Loaded { settings: Settings::default(), warnings: Vec::new() };
+        loaded.settings.deploy.groups = Some(vec!["script".to_owned(), "kubernetes-node".to_owned()]);
+        let findings = deployments(&entries, &loaded, None);
+        assert!(findings.len() > 4, "{findings:?}");
+        for shown in [page(&findings, "x"), document_of(&findings, "x")] {
+            assert!(shown.contains("******@proxy") && !shown.contains("hush"), "{shown}");
+        }
     }
 
     /// SECURITY.md: an image whose groups allow kubernetes-node alone lets no parameter bring code, and none takes the agent's own safety away.

@@ -4,29 +4,17 @@ use serde_json::{Map, Value};
 
 use crate::budgets::json;
 use crate::http::{redacted, without_userinfo};
-use crate::kubernetes::{config_as_yaml, is_broken_url, is_secret_parameter, readable_config};
+use crate::kubernetes::{config_as_yaml, is_broken_url, readable_config};
+
+mod words;
+
+use words::{is_secret, masked_words};
 
 /// What stands in a secret's place.
 const MASK: &str = "******";
 
 /// The group, or the tool of a component's part, whose config is parameters.
 const NODE_GROUP: &str = "kubernetes-node";
-
-/// Members whose values are secret wherever they stand, in lower case.
-const SECRET: [&str; 9] = [
-    "secret_access_key",
-    "password",
-    "deploy_password",
-    "deploy_signal_id",
-    "token",
-    "user_token",
-    "wait_handle",
-    "curl_cli",
-    "secret",
-];
-
-/// How the names that templates give to their own secrets end.
-const SECRET_ENDS: [&str; 4] = ["password", "_passwd", "_secret", "_token"];
 
 /// The same document with secrets masked: by member name, and in `{name, value}` inputs by their name.
 pub(crate) fn masked(value: &Value) -> Value {
@@ -43,22 +31,46 @@ pub(crate) fn without_url_users(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(without_userinfo(&text).into_owned()),
         Value::Array(items) => items.into_iter().map(without_url_users).collect(),
-        Value::Object(members) => members.into_iter().map(|(key, value)| (key, without_url_users(value))).collect(),
+        Value::Object(members) => {
+            let shown = members.into_iter().map(|(key, value)| (without_userinfo(&key).into_owned(), without_url_users(value)));
+            Value::Object(with_own_names(shown))
+        }
         scalar => scalar,
     }
 }
 
+/// Members whose names were masked: two that look alike then are still two.
+fn with_own_names(members: impl Iterator<Item = (String, Value)>) -> Map<String, Value> {
+    let mut shown = Map::new();
+    let mut alike = 1;
+    for (name, value) in members {
+        let mut own = name.clone();
+        while shown.contains_key(&own) {
+            alike += 1;
+            own = format!("{name} ({alike})");
+        }
+        shown.insert(own, value);
+    }
+    shown
+}
+
+/// JSON as text, as a wait condition handle's attribute `signal` is, whatever the input is called that carries it; also a list, or
+/// text that was encoded twice.
+fn json_within(text: &str) -> Option<Value> {
+    let text = text.trim().trim_start_matches('\u{feff}').trim_start();
+    if text.starts_with(['{', '[', '"']) { json::small(text.as_bytes()) } else { None }
+}
+
 fn masked_text(text: &str) -> String {
-    // A wait condition handle's attribute `signal` is JSON as text, whatever the input is called that carries it.
-    let inner = if text.trim_start().starts_with('{') { json::small(text.as_bytes()) } else { None };
+    // A text within a text has twice its backslashes, so that their depth is the logarithm of the length.
+    let inner = json_within(text);
     match inner.map(|inner| (masked(&inner), inner)) {
         Some((shown, inner)) if shown != inner => shown.to_string(),
         // A pre-signed URL is a key by itself, whatever it is called.
         None if text.contains("Signature=") || text.contains("temp_url_sig=") => redacted(text),
         None if text.contains("PRIVATE KEY-----") => MASK.to_owned(),
-        // A curl line of Heat's or Magnum's with its token.
-        None if text.to_ascii_lowercase().contains("x-auth-token") => MASK.to_owned(),
-        Some(_) | None => without_userinfo(text).into_owned(),
+        None => without_userinfo(&masked_words(text)).into_owned(),
+        Some(_) => without_userinfo(text).into_owned(),
     }
 }
 
@@ -66,20 +78,19 @@ fn masked_members(members: &Map<String, Value>) -> Map<String, Value> {
     let named = members.get("name").and_then(Value::as_str).is_some_and(is_secret);
     // The group's own config is read as the agent reads it, in whatever form it is written.
     let of_node = ["group", "tool"].iter().any(|key| members.get(*key).is_some_and(|value| value == NODE_GROUP));
-    members
-        .iter()
-        .map(|(key, value)| {
-            if let ("config", Value::String(text), true) = (key.as_str(), value, of_node) {
-                return (key.clone(), Value::String(masked_config(text)));
-            }
-            let of_input = key == "value" || key == "default";
-            // A URL that is none: nobody can tell where in it a password ends.
-            let name = if of_input { members.get("name").and_then(Value::as_str).unwrap_or(key) } else { key };
-            let hide = is_secret(key) || (named && of_input) || value.as_str().is_some_and(|text| is_broken_url(name, text));
-            let shown = if hide && !value.is_null() && value != "" { Value::String(MASK.to_owned()) } else { masked(value) };
-            (key.clone(), shown)
-        })
-        .collect()
+    let shown = members.iter().map(|(key, value)| {
+        if let ("config", Value::String(text), true) = (key.as_str(), value, of_node) {
+            return (key.clone(), Value::String(masked_config(text)));
+        }
+        let of_input = key == "value" || key == "default";
+        // A URL that is none: nobody can tell where in it a password ends.
+        let name = if of_input { members.get("name").and_then(Value::as_str).unwrap_or(key) } else { key };
+        let hide = is_secret(key) || (named && of_input) || value.as_str().is_some_and(|text| is_broken_url(name, text));
+        let shown = if hide && !value.is_null() && value != "" { Value::String(MASK.to_owned()) } else { masked(value) };
+        // What is in the place of a name may be a text with a secret.
+        (masked_text(key), shown)
+    });
+    with_own_names(shown)
 }
 
 /// A config as text: as YAML, without its comments, which may hold anything. One that cannot be read is not shown at all.
@@ -90,11 +101,6 @@ fn masked_config(text: &str) -> String {
         Some(parameters) => config_as_yaml(masked_members(&parameters)),
         None => format!("<not parseable: {} bytes, masked; --show-secrets shows it>", text.len()),
     }
-}
-
-fn is_secret(name: &str) -> bool {
-    let lower = name.to_ascii_lowercase();
-    SECRET.contains(&lower.as_str()) || SECRET_ENDS.iter().any(|end| lower.ends_with(end)) || is_secret_parameter(name)
 }
 
 #[cfg(test)]
@@ -114,6 +120,47 @@ mod tests {
         }
         let good = json!({"name": "AUTH_URL", "value": "https://keystone.example.org:5000/v3"});
         assert_eq!(masked(&good), good);
+    }
+
+    #[test]
+    fn json_as_text_is_masked_in_whatever_form_it_is_a_text() {
+        let secret = json!({"auth_url": "http://k/v3", "password": "s3 s3"});
+        let (once, list) = (secret.to_string(), json!(["x", secret]).to_string());
+        for text in [
+            json!(once).to_string(),
+            json!(json!(once).to_string()).to_string(),
+            json!({"a": [list]}).to_string(),
+            list,
+            format!("\u{feff}{once}"),
+            format!("\u{a0}{once}"),
+            format!("{once} x"),
+            format!("x={once}"),
+            format!("{},}}", once.trim_end_matches('}')),
+            json!(once).to_string().trim_end_matches('"').to_owned(),
+            format!("{{\"a\": \"{}\", {}", "x".repeat(3 << 20), &once[1..]),
+            "password: s3\nauth_url: http://k/v3\n".to_owned(),
+        ] {
+            let shown = masked(&json!([{"name": "handle", "value": text}])).to_string();
+            assert!(!shown.contains("s3") && shown.contains("http://k/v3"), "{text:.200}: {shown:.400}");
+        }
+    }
+
+    #[test]
+    fn names_are_masked_as_texts_are_and_stay_as_many() {
+        let key = "-----BEGIN PRIVATE KEY-----\ns3";
+        let handle = json!({"password": "s3"}).to_string();
+        let names = json!({"https://u:s3@h": 1, "https://v:s3@h": 2, "http://h/x?Signature=s3": 3, key: 4, handle: 5, "X-Auth-Token": null});
+        let shown = masked(&names);
+        assert!(!shown.to_string().contains("s3") && shown.as_object().unwrap().len() == 6, "{shown}");
+        assert_eq!((&shown["https://******@h"], &shown["https://******@h (2)"]), (&json!(1), &json!(2)));
+        assert!(shown.get("X-Auth-Token").is_some(), "{shown}");
+        let shown = without_url_users(json!({"https://u:s3@h": "x", "https://v:s3@h": "y"}));
+        assert_eq!(shown, json!({"https://******@h": "x", "https://******@h (2)": "y"}));
+        let entry =
+            json!({"id": "https://u:s3@h", "name": "https://u:s3@h", "inputs": [{"name": "https://u:s3@h", "value": "x"}]});
+        assert!(!masked(&entry).to_string().contains("s3"));
+        let config = json!({"group": "kubernetes-node", "config": "'https://u:s3@h': x\nROLE: master\n"});
+        assert!(!masked(&config).to_string().contains("s3"));
     }
 
     #[test]

@@ -193,16 +193,39 @@ impl Tree {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(errno) => return Err(self.doing("reading", path).failed(errno)),
         };
-        let stat = fstat(&fd).at(|| self.doing("reading", path))?;
-        if SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) != SFlag::S_IFREG {
-            return Err(Error::permanent("not a regular file").context(self.doing("reading", path)));
-        }
+        let file = self.regular(fd, path)?;
         let mut bytes = Vec::new();
-        File::from(fd).take(limit.saturating_add(1)).read_to_end(&mut bytes).at(|| self.doing("reading", path))?;
+        file.take(limit.saturating_add(1)).read_to_end(&mut bytes).at(|| self.doing("reading", path))?;
         if bytes.len() as u64 > limit {
             return Err(Error::permanent(format!("larger than {limit} bytes")).context(self.doing("reading", path)));
         }
         Ok(Some(bytes))
+    }
+
+    /// Opens a file for reading in pieces; `None` if there is none. Its last component is not followed.
+    ///
+    /// # Errors
+    /// If it is not a regular file, or cannot be opened.
+    pub fn open_file(&self, path: &Path) -> Result<Option<File>> {
+        // Without O_NONBLOCK opening a pipe waits for who writes into it.
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let opened = self.try_parent(path).and_then(|(parent, name)| openat(&parent, name.as_os_str(), flags, Mode::empty()));
+        match opened {
+            Ok(fd) => self.regular(fd, path).map(Some),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+            Err(Errno::ELOOP) => Err(self.not_regular(path)),
+            Err(errno) => Err(self.doing("reading", path).failed(errno)),
+        }
+    }
+
+    fn regular(&self, fd: OwnedFd, path: &Path) -> Result<File> {
+        let stat = fstat(&fd).at(|| self.doing("reading", path))?;
+        let is_regular = SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFREG;
+        if is_regular { Ok(File::from(fd)) } else { Err(self.not_regular(path)) }
+    }
+
+    fn not_regular(&self, path: &Path) -> Error {
+        Error::permanent("not a regular file").context(self.doing("reading", path))
     }
 
     /// Reads a JSON file of ours; `None` if there is none.
@@ -778,6 +801,25 @@ mod tests {
         tree.write(Path::new("../../file2"), b"x", Attributes::mode(0o600)).unwrap();
         assert!(outside.path().read_dir().unwrap().next().is_none());
         assert!(dir.path().join("file").exists() && dir.path().join("file2").exists());
+    }
+
+    #[test]
+    fn a_file_that_is_opened_is_no_link_pipe_or_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir(path("directory")).unwrap();
+        nix::unistd::mkfifo(&path("pipe"), Mode::S_IRWXU).unwrap();
+        tree.write(Path::new("file"), b"words", Attributes::mode(0o600)).unwrap();
+        std::os::unix::fs::symlink("file", path("link")).unwrap();
+        for name in ["directory", "pipe", "link"] {
+            let error = tree.open_file(Path::new(name)).unwrap_err().to_string();
+            assert!(error.contains("not a regular file"), "{name}: {error}");
+        }
+        let mut text = String::new();
+        tree.open_file(Path::new("file")).unwrap().unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "words");
+        assert!(tree.open_file(Path::new("none")).unwrap().is_none() && tree.open_file(Path::new("file/x")).unwrap().is_none());
     }
 
     #[test]

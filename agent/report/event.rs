@@ -113,7 +113,9 @@ pub struct Event {
 impl Event {
     /// Masks user names and passwords of URLs, wherever the text came from.
     pub(super) fn mask(&mut self) {
-        let optional = [&mut self.step, &mut self.cause, &mut self.remedy].into_iter().filter_map(Option::as_mut);
+        // An id and a name are a template's, too.
+        let named = [&mut self.deployment_id, &mut self.deployment_name];
+        let optional = [&mut self.step, &mut self.cause, &mut self.remedy].into_iter().chain(named).filter_map(Option::as_mut);
         for text in optional.chain([&mut self.message]) {
             if let Cow::Owned(masked) = without_userinfo(text) {
                 *text = masked;
