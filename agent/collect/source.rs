@@ -137,7 +137,7 @@ impl Said {
 
     /// Whether it lists any deployment.
     pub(super) fn lists_any(&self) -> bool {
-        self.deployments.as_ref().is_some_and(|list| list.len() > 0)
+        self.deployments.as_ref().is_some_and(|list| !list.is_empty())
     }
 }
 
@@ -164,6 +164,7 @@ pub(super) enum Standing {
 }
 
 /// A source.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Source {
     pub(super) name: SourceName,
     /// Whether there is anything to ask.

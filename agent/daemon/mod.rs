@@ -138,7 +138,8 @@ mod tests {
             }
             drop(held);
         };
-        let (taken, ()) = clock.limit(Duration::from_secs(20), async { tokio::join!(take_lock(&state, &clock), released) }).await.unwrap();
+        let (taken, ()) =
+            clock.limit(Duration::from_secs(20), async { tokio::join!(take_lock(&state, &clock), released) }).await.unwrap();
         assert!(taken.unwrap().is_some());
         let _other = state.lock(Path::new("lock")).unwrap().unwrap();
         let since = clock.now();

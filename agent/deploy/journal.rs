@@ -347,8 +347,9 @@ impl Journal {
         if known {
             let is_ours = mark.starts_with(MARKS);
             record.state = State::Signalled;
-            record.note =
-                Some(if is_ours { "run here before, and its record was removed" } else { "run by the replaced tools" }.to_owned());
+            record.note = Some(
+                if is_ours { "run here before, and its record was removed" } else { "run by the replaced tools" }.to_owned(),
+            );
         }
         self.put(record)?;
         Ok(self.records.get(&deployment.id).filter(|_| !known))
@@ -574,7 +575,8 @@ impl Journal {
     /// The oldest of our empty files go, beyond those to keep. Whatever has content is the replaced tools'.
     fn prune_marks(&self) -> Result<()> {
         if let Some(legacy) = &self.legacy {
-            let is_mark = |name: &str| name.strip_suffix(".json").is_some_and(|id| !id.is_empty() && !self.records.contains_key(id));
+            let is_mark =
+                |name: &str| name.strip_suffix(".json").is_some_and(|id| !id.is_empty() && !self.records.contains_key(id));
             self.prune_marks_in(legacy, Path::new(""), is_mark)?;
         }
         self.prune_marks_in(&self.state, Path::new(MARKS), |_| true)
@@ -869,7 +871,9 @@ mod tests {
         let (place, report) = (Place::new(), Report::kept());
         let mut journal = place.journal(&report);
         for (id, name) in [("b1a6-1", "setup"), ("b1a6-2", "setup"), ("c0", "b1a6-1"), ("d0", "c")] {
-            journal.see(&Deployment::parse(&json!({"id": id, "name": name, "group": "script", "config": "x"})).unwrap().unwrap()).unwrap();
+            journal
+                .see(&Deployment::parse(&json!({"id": id, "name": name, "group": "script", "config": "x"})).unwrap().unwrap())
+                .unwrap();
         }
         assert_eq!(Journal::look(&journal.state).unwrap().len(), 4);
         let all = journal.all();

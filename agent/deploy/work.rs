@@ -202,7 +202,10 @@ mod tests {
                 let names: BTreeSet<_> = names(&entries, &Policy::default()).into_iter().collect();
                 assert_eq!(names, ["a copy", "a Script"].map(str::to_owned).into(), "{bad}");
                 let record = known(State::Signalled);
-                assert!(names_with(&entries, |_| Some(&record), &Policy::default()).is_empty(), "nothing is said of what has ended");
+                assert!(
+                    names_with(&entries, |_| Some(&record), &Policy::default()).is_empty(),
+                    "nothing is said of what has ended"
+                );
             }
             assert_eq!(names(&[bad], &Policy::default()), ["a malformed"]);
         }

@@ -808,7 +808,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path()).unwrap();
         let path = |name: &str| dir.path().join(name);
-        std::fs::create_dir(path("directory")).unwrap();
+        tree.create_dir(Path::new("directory"), Attributes::mode(0o755)).unwrap();
         nix::unistd::mkfifo(&path("pipe"), Mode::S_IRWXU).unwrap();
         tree.write(Path::new("file"), b"words", Attributes::mode(0o600)).unwrap();
         std::os::unix::fs::symlink("file", path("link")).unwrap();

@@ -461,7 +461,7 @@ impl Checks<'_> {
             let listed = checked.mistakes.into_iter().take(LISTED);
             self.mistakes.extend(listed.map(|(what, rule, remedy)| Mistake::general(name, what, rule, remedy)));
             if more > 0 {
-                self.wrong(name, &format!("holds {more} more words that are wrong"), "as above", "correct those above first");
+                self.wrong(name, format!("holds {more} more words that are wrong"), "as above", "correct those above first");
             }
             let warn = |what| {
                 Mistake::general(
