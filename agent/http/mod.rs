@@ -29,7 +29,7 @@ use crate::files::{READ_LIMIT, Tree};
 use failure::Peer;
 pub use response::Response;
 use url::Target;
-pub use url::{Parts, has_userinfo, redacted, split, without_userinfo};
+pub use url::{MASK, Parts, has_userinfo, redacted, split, without_userinfo};
 
 /// Largest body that is taken into memory unless the request says otherwise, in bytes.
 pub const BODY_LIMIT: usize = crate::budgets::DOCUMENT_BYTES;

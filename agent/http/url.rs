@@ -52,8 +52,8 @@ pub fn redacted(url: &str) -> String {
     format!("{}://{host}{port}{}{query}", parsed.scheme(), parsed.path())
 }
 
-/// What stands in the place of a user name and password.
-const MASK: &str = "******";
+/// What stands in the place of a secret.
+pub const MASK: &str = "******";
 
 /// A text for people: user name and password of every URL in it are masked, wherever it stands and whatever quotes it. Of what only
 /// resembles a URL more is masked than need be, never less.

@@ -1,8 +1,7 @@
 //! Secrets in texts that are no JSON: YAML, environment files, headers and command lines, found by the names that stand before them.
 
+use crate::http::MASK;
 use crate::kubernetes::is_secret_parameter;
-
-use super::MASK;
 
 /// Names whose values are secret wherever they stand, in lower case with `_` for `-`.
 const SECRET: [&str; 5] = ["authorization", "deploy_signal_id", "proxy_authorization", "wait_handle", "curl_cli"];

@@ -3,15 +3,12 @@
 use serde_json::{Map, Value};
 
 use crate::budgets::json;
-use crate::http::{redacted, without_userinfo};
+use crate::http::{MASK, redacted, without_userinfo};
 use crate::kubernetes::{config_as_yaml, is_broken_url, readable_config};
 
 mod words;
 
 use words::{is_secret, masked_words};
-
-/// What stands in a secret's place.
-const MASK: &str = "******";
 
 /// The group, or the tool of a component's part, whose config is parameters.
 const NODE_GROUP: &str = "kubernetes-node";
