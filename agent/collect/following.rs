@@ -81,7 +81,9 @@ impl Collector {
             document.is_some_and(|document| Said::by_document(Origin::Answer(source.name), document).is_silent())
         };
         let is_carried = |(source, by): &&(&Source, &SourceSet)| {
-            source.basis == self.basis && is_silent(source) && (source.took_over || !files.leads_to(source.name, by))
+            source.basis == self.basis
+                && is_silent(source)
+                && (source.took_over.as_ref() == Some(&self.basis) || !files.leads_to(source.name, by))
         };
         let carried: Vec<_> = ways.iter().filter(is_carried).map(|(source, by)| (source.name, *by)).collect();
         let answering: Vec<_> = ways.iter().map(|(source, _)| source.name).collect();
@@ -127,8 +129,8 @@ impl Collector {
                 source.remove_kept(&self.state, &self.report);
             }
         }
-        for source in self.sources.iter_mut().filter(|source| source.name == by) {
-            source.took_over |= gone_by_document;
+        if gone_by_document && let Some(source) = self.sources.iter_mut().find(|source| source.name == by) {
+            source.took_over = Some(basis);
         }
         any
     }

@@ -260,9 +260,7 @@ impl Learnt {
         let is_new = |source: &SourceName| !wanted_before.contains(source) && self.proven.get(source) != Some(&false);
         let added: Vec<_> = wanted.into_iter().filter(|source| !is_https(self, source) && is_new(source)).collect();
         let next = self.clone();
-        for source in &added {
-            self.sets.remove(source);
-        }
+        self.sets.retain(|source, _| !added.contains(source));
         for source in added {
             self.refuse(origin, source, &next);
         }

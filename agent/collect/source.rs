@@ -201,8 +201,8 @@ pub(super) struct Source {
     pub(super) former: Option<Former>,
     /// Whether it is to be asked at all.
     pub(super) standing: Standing,
-    /// Whether it took another one's place while the files said what they say now.
-    pub(super) took_over: bool,
+    /// Digest of what the files said when it took another one's place.
+    pub(super) took_over: Option<String>,
     pace: (Duration, Duration),
     pub(super) state: SourceState,
 }
@@ -231,7 +231,7 @@ impl Source {
             answered_by: None,
             former: None,
             standing: Standing::Retired,
-            took_over: false,
+            took_over: None,
             pace: (settings.min_polling_interval, settings.polling_interval),
             state: SourceState::default(),
         }
@@ -257,7 +257,7 @@ impl Source {
         self.memory = Memory::default();
         self.answered_by = None;
         self.former = None;
-        self.took_over = false;
+        self.took_over = None;
         self.state = SourceState { last_try: self.state.last_try, next_try: self.state.next_try, ..SourceState::default() };
     }
 
