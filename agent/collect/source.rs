@@ -164,7 +164,6 @@ pub(super) enum Standing {
 }
 
 /// A source.
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Source {
     pub(super) name: SourceName,
     /// Whether there is anything to ask.
