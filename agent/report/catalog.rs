@@ -295,9 +295,9 @@ messages! {
         "Its whole process group was killed; Heat receives FAILURE with the end of the output.",
         "Make it faster or raise [deploy] time_limit.";
     DeploymentKnown = "HNA-0411", Info, "8f42f5e77a3f41d485a585c7151ea520",
-        "A deployment was already run by the replaced tools",
-        "Their record under /var/lib/heat-config/deployed lists it; it is not run again.",
-        "Nothing needs to be done. Remove the record to run it again.";
+        "A deployment had already been run before it was recorded",
+        "The replaced tools ran it (their record is under /var/lib/heat-config/deployed), or this agent did and has since removed its record; it is not run again.",
+        "Nothing needs to be done. `heat-node-agent rerun ID` runs it again.";
     DeploymentRerun = "HNA-0412", Notice, "6354824346b845a69bb53726e3a6dea2",
         "A deployment is run again at the operator's request",
         "Its earlier result and output are discarded; it runs and signals once more. Heat accepts the result only while the resource is in progress.",
@@ -332,7 +332,7 @@ messages! {
         "Nothing needs to be done.";
     OutputsRemoved = "HNA-0483", Notice, "aa3a71d39b1c412d8fcc5e86e2c5c288",
         "Output of old deployments was removed",
-        "Deployment output may use a bounded part of the disk. The output of the oldest deployments already reported to Heat was removed; their records stay.",
+        "Deployment output may use a bounded part of the disk. The oldest output was removed; the records stay, and so do results that Heat has yet to receive.",
         "Nothing needs to be done. `heat-node-agent status --json` shows the budgets; the journal still has the scripts' output.";
     NodePlanned = "HNA-0501", Info, "a3dc45b57c254d8b85f5fee1c9352062",
         "A generation of the node was planned",
@@ -471,8 +471,8 @@ messages! {
         "Its [Install] section names a target that this machine does not have. The agent has started the unit now; after a reboot it stays down until it is repaired (DRIFT=repair).",
         "Correct the unit's [Install] section in the image: `WantedBy=multi-user.target`.";
     LeftoversRemoved = "HNA-0690", Notice, "6a85740bffff49d79378ca4d1d1e08cc",
-        "Old quarantined files were removed",
-        "Unreadable state files, earlier records of the replaced tools and their empty markers are kept in a bounded number. The newest are kept.",
+        "Old quarantined or leftover files were removed",
+        "Unreadable state files, earlier records of the replaced tools and empty markers are kept in a bounded number, the newest first. Temporary files of interrupted writes are removed at the start.",
         "Nothing needs to be done.";
     RenewalWaits = "HNA-0697", Notice, "7775ba7cf1f54d91b3224fcf9b573f6f",
         "A certificate renewal is waiting",

@@ -132,7 +132,7 @@ impl Agent {
     fn remove_cut_off(&self) -> Result<()> {
         let gone = self.journal.remove_cut_off()? + self.remove_cut_off_below(Path::new(""))?;
         if gone > 0 {
-            let line = format!("{gone} files that cut-off writes left were removed");
+            let line = format!("{gone} temporary files of interrupted writes were removed");
             self.report.emit(Event::new(Code::LeftoversRemoved, line).phase(Phase::Settings));
         }
         Ok(())
@@ -354,7 +354,7 @@ mod tests {
         assert!(!gone.iter().any(|path| place.has(path)), "{:?}", gone.map(|path| place.has(path)));
         assert!(kept.iter().all(|path| place.has(path)), "{:?}", kept.map(|path| place.has(path)));
         let said: Vec<String> = place.report.events().into_iter().map(|event| event.message).collect();
-        assert!(said.iter().any(|line| line.starts_with("5 files that cut-off writes left were removed")), "{said:?}");
+        assert!(said.iter().any(|line| line.starts_with("5 temporary files of interrupted writes were removed")), "{said:?}");
         place.agent.measure_disk();
         assert_eq!(place.report.events().len(), said.len(), "nothing is said where nothing was left");
     }
