@@ -119,6 +119,9 @@ pub struct Malformed {
     pub resource: Option<(String, String)>,
 }
 
+/// Inputs by whose presence the transport of the signal is chosen (heat-protocol.md 3.4), and its verb.
+const WAY_TO_HEAT: [&str; 4] = ["deploy_signal_id", "deploy_signal_verb", "deploy_queue_id", "deploy_auth_url"];
+
 impl Deployment {
     /// Checks an entry.
     ///
@@ -164,6 +167,12 @@ impl Deployment {
         }
         if deployment.group == "script" && !deployment.config.is_string() {
             mistakes.push("config: not a string, which the config of a script is".to_owned());
+        }
+        // Read as absent, it would say that Heat wants no signal.
+        for name in WAY_TO_HEAT {
+            if deployment.input(name).is_some_and(|value| !value.is_string()) {
+                mistakes.push(format!("inputs: {name} is not a string"));
+            }
         }
         let target = deployment.signal_target();
         if let SignalTarget::Unsupported { name } = &target
@@ -399,6 +408,21 @@ mod tests {
             entry["inputs"] = json!([{"name": "deploy_signal_id", "value": ""}, {"name": "deploy_auth_url", "value": null}]);
         });
         assert_eq!(Deployment::parse(&with_nulls).unwrap().unwrap().signal_target(), SignalTarget::None);
+    }
+
+    #[test]
+    fn a_way_to_heat_that_is_no_text_is_not_taken_for_none() {
+        for (name, value) in
+            WAY_TO_HEAT.into_iter().flat_map(|name| [(name, json!({"url": "u"})), (name, json!(1)), (name, json!([]))])
+        {
+            let entry = entry(|entry| {
+                let inputs = entry["inputs"].as_array_mut().unwrap();
+                inputs.retain(|input| input["name"] != *name);
+                inputs.push(json!({"name": name, "type": "Json", "value": value}));
+            });
+            let malformed = Deployment::parse(&entry).unwrap_err();
+            assert_eq!(malformed.mistakes, [format!("inputs: {name} is not a string")], "{value}");
+        }
     }
 
     #[test]
