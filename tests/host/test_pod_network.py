@@ -67,7 +67,7 @@ def test_docker_gets_flannels_subnet_at_each_boot(hosts):
     host.sh(f"""ip link add docker0 type bridge; ip addr add 172.17.0.1/16 dev docker0
         mkdir -p /run/flanneld; printf 'FLANNEL_SUBNET=172.30.1.1/24\\nFLANNEL_MTU=1472\\n' >/run/flanneld/subnet.env
         systemctl daemon-reload; systemctl enable -q flanneld {UNIT} docker.service; systemctl start flanneld docker""")
-    for words in ("/run/flanneld/subnet.env says 172.30.1.0/24, which is not within 10.100.0.0/16", "ip link del dev docker0\nit had 172.17.0.1/16"):
+    for words in ("/run/flanneld/subnet.env contains 172.30.1.0/24, which is not within 10.100.0.0/16", "ip link del dev docker0\nit had 172.17.0.1/16"):
         host.wait_for(lambda: words in said(host), what=words)
 
     def bridge() -> list[str]:
