@@ -401,6 +401,37 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
 }
 
 #[tokio::test]
+async fn who_waited_long_for_a_token_looks_at_the_metadata_once_more() {
+    for (seconds, tries) in [(1, 1), (3, 2)] {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+        let (outbox, until) = (outbox(dir.path(), &clock, &report), Arc::new(Notify::new()));
+        let heat = Fake::start(vec![ok("")]).await;
+        heat.play(vec![Act::Held(Arc::clone(&until), Box::new(token("one", &heat.base))), ok("")]);
+        let credentials = own(None, Some(&heat.base)).user.unwrap();
+        let destination = Destination::User { credentials, to: "/stacks/s/u/resources/r/signal".into() };
+        outbox.put(Entry { destination, ..entry("a", clock.now()) }).unwrap();
+        let slow = async {
+            while heat.requests().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            clock.advance(Duration::from_secs(seconds));
+            until.notify_one();
+        };
+        let ((mut gone, kept), ()) = tokio::join!(sent(heard(&outbox, &view(&["a"], "a", &clock))), slow);
+        kept.unwrap();
+        if tries == 2 {
+            let waiting = outbox.waiting();
+            assert_eq!((gone.len(), heat.requests().len(), waiting[0].tries), (0, 1, 1));
+            assert!(waiting[0].cause.as_ref().unwrap().contains("read again first"), "{:?}", waiting[0].cause);
+            clock.advance(PAUSES.1);
+            assert!(outbox.needs_answer().is_some());
+            gone = sent(heard(&outbox, &view(&["a"], "a", &clock))).await.0;
+        }
+        assert_eq!((gone[0].1.clone(), heat.requests().len()), (Fate::Delivered, 2), "one token, one signal");
+    }
+}
+
+#[tokio::test]
 async fn a_signal_that_has_left_is_waited_for_whatever_is_heard_meanwhile() {
     for meanwhile in [View::default(), View { listed: Some(Arc::default()), ..View::default() }] {
         let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
