@@ -61,7 +61,7 @@ pub fn todo<'a>(
     policy: &Policy,
 ) -> VecDeque<Todo> {
     let mut ids = HashSet::new();
-    let mut nodes = Vec::new();
+    let mut nodes = HashSet::new();
     let mut list = VecDeque::new();
     for (at, entry) in entries.enumerate() {
         let deployment = match Deployment::parse(&entry) {
@@ -91,7 +91,7 @@ pub fn todo<'a>(
         // DELETE, SUSPEND and RESUME of an old one may stand beside a new one; two that bring a node up may not. One that has
         // ended is what the other one takes over from: Heat makes a replacement before it removes what it replaces.
         if work == Work::Node && matches!(deployment.action(), "CREATE" | "UPDATE" | "") {
-            nodes.push(deployment.id.clone());
+            nodes.insert(deployment.id.clone());
         }
         let allowed = policy.groups.as_ref().is_none_or(|groups| groups.contains(&deployment.group));
         list.push_back(Todo { at, id: deployment.id, what: if allowed { What::Do(work) } else { What::Forbidden } });
