@@ -91,7 +91,7 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
             own: None,
         },
         running: &running,
-        owed: BTreeSet::new(),
+        pending: BTreeSet::new(),
         outcome: Converged::default(),
         at_work: String::new(),
         early: Vec::new(),
@@ -130,7 +130,7 @@ struct Run<'a, U, V, P, C> {
     starter: Starter<'a, U>,
     running: &'a Stopwatch,
     /// Units whose files changed and that were not restarted yet; noted on disk before a file is written.
-    owed: BTreeSet<String>,
+    pending: BTreeSet<String>,
     outcome: Converged,
     /// The step that is dealt with: a failure is its.
     at_work: String,
@@ -150,7 +150,7 @@ struct Ended {
 /// A step, and how far it is.
 #[derive(Debug)]
 enum Task {
-    /// It begins; whether the unit is owed a restart.
+    /// It begins; whether a restart of the unit is pending.
     Begin(bool),
     /// A gate whose process was replaced after it was green: from the start.
     Again,
@@ -226,7 +226,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
             }
         }
         let plan = plan::plan(self.desired, &observed);
-        self.owed.clone_from(&observed.pending);
+        self.pending.clone_from(&observed.pending);
         self.time("plan", &taken);
 
         self.touched = true;
@@ -240,9 +240,9 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
             let taken = self.context.clock.start();
             let name = format!("unit {}", unit.name);
             self.begin(&name);
-            let ran = self.starter.help(unit, self.owed.contains(&unit.name)).await?;
-            // One that is not there has nothing to apply, and is owed nothing.
-            self.paid(&unit.name)?;
+            let ran = self.starter.help(unit, self.pending.contains(&unit.name)).await?;
+            // One that is not there has nothing to apply, and no restart is pending.
+            self.note_restarted(&unit.name)?;
             if ran {
                 self.outcome.changed = true;
                 self.time(&name, &taken);
@@ -269,7 +269,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
             .collect();
         let files: Vec<&FileChange> = plan.files.iter().filter(|change| !is_late(&change.path)).collect();
         let changed: BTreeSet<&str> = files.iter().filter(|change| change.rewrites).map(|change| change.path.as_str()).collect();
-        self.owe(&changed)?;
+        self.note_restarts(&changed)?;
         let mut unowned = Unowned::default();
         for change in directories {
             if write::owner_is_known(&change.attributes) {
@@ -394,7 +394,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         let flannel_key = key_keeper(context, running);
         let perform = async |step: Step, task: Task| {
             let taken = context.clock.start();
-            let owed = matches!(task, Task::Begin(true));
+            let pending = matches!(task, Task::Begin(true));
             context.report.step(&graph::name(desired, step), ConditionState::Waiting, context.clock.now());
             let result = match step {
                 Step::Volume(index) => match desired.volumes.get(index) {
@@ -414,10 +414,10 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
                     prepared.unwrap_or_else(|| Err(late())).map(Did::Prepared)
                 }
                 Step::Unit(index) => match desired.units.get(index) {
-                    Some(unit) if unit.applies_files => starter.help(unit, owed).await.map(Did::from),
+                    Some(unit) if unit.applies_files => starter.help(unit, pending).await.map(Did::from),
                     Some(unit) => {
                         let own = own_deadline(desired, unit).map(|own| own.saturating_mul(context.patience));
-                        starter.within(own).keep_running(unit, owed).await.map(Did::from)
+                        starter.within(own).keep_running(unit, pending).await.map(Did::from)
                     }
                     None => Ok(Did::Nothing),
                 },
@@ -455,8 +455,8 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
                     Step::Directory(index) => self.late_directory(index, observed)?,
                     Step::File(index) => self.late_file(index, observed)?,
                     Step::Volume(_) | Step::Certificates | Step::FlannelKey | Step::Unit(_) | Step::Gate(_) | Step::Object(_) => {
-                        let owed = self.unit_of(step).is_some_and(|unit| self.owed.contains(&unit.name));
-                        running_steps.push(perform(step, Task::Begin(owed)));
+                        let pending = self.unit_of(step).is_some_and(|unit| self.pending.contains(&unit.name));
+                        running_steps.push(perform(step, Task::Begin(pending)));
                         continue;
                     }
                 }
@@ -490,7 +490,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
                 }
                 Did::Green(progress) => {
                     ended.millis = progress.taken().millis();
-                    greens.insert(ended.step, (progress.process(), progress.well().clone()));
+                    greens.insert(ended.step, (progress.process(), progress.good_since().clone()));
                 }
                 Did::Something => {
                     self.outcome.changed = true;
@@ -502,7 +502,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
                 Did::Prepared(prepared) => self.commit(&prepared)?,
             }
             if let Some(unit) = self.unit_of(ended.step).map(|unit| unit.name.clone()) {
-                self.paid(&unit)?;
+                self.note_restarted(&unit)?;
             }
             self.at(&name, ConditionState::Ok);
             self.end(&name);
@@ -511,9 +511,9 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         }
     }
 
-    /// Puts certificates in place; who reads a changed one is owed a restart before.
+    /// Puts certificates in place; who reads a changed one has a restart pending before.
     fn commit(&mut self, prepared: &Prepared) -> std::result::Result<(), Failure> {
-        self.owe(&prepared.changes.iter().map(String::as_str).collect())?;
+        self.note_restarts(&prepared.changes.iter().map(String::as_str).collect())?;
         self.context.certificates.commit(prepared)?;
         self.outcome.changed |= !prepared.sets.is_empty();
         Ok(())
@@ -550,7 +550,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         };
         let Some(change) = plan::file_change(file, observed) else { return Ok(()) };
         if change.rewrites {
-            self.owe(&[file.path.as_str()].into_iter().collect())?;
+            self.note_restarts(&[file.path.as_str()].into_iter().collect())?;
         }
         self.file(&change)
     }
@@ -586,23 +586,23 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         write(self.context.root).map_err(|error| Failure::from_error(Code::FileFailed, step, &error))
     }
 
-    /// Notes that everybody who reads these files is owed a restart, before they change.
-    fn owe(&mut self, paths: &BTreeSet<&str>) -> std::result::Result<(), Failure> {
+    /// Notes that everybody who reads these files has a restart pending, before they change.
+    fn note_restarts(&mut self, paths: &BTreeSet<&str>) -> std::result::Result<(), Failure> {
         let readers = self.desired.units.iter().filter(|unit| unit.restart_on.iter().any(|path| paths.contains(path.as_str())));
-        let before = self.owed.len();
-        self.owed.extend(readers.map(|unit| unit.name.clone()));
-        if self.owed.len() == before { Ok(()) } else { self.note() }
+        let before = self.pending.len();
+        self.pending.extend(readers.map(|unit| unit.name.clone()));
+        if self.pending.len() == before { Ok(()) } else { self.note() }
     }
 
-    fn paid(&mut self, unit: &str) -> std::result::Result<(), Failure> {
-        if self.owed.remove(unit) { self.note() } else { Ok(()) }
+    fn note_restarted(&mut self, unit: &str) -> std::result::Result<(), Failure> {
+        if self.pending.remove(unit) { self.note() } else { Ok(()) }
     }
 
     fn note(&self) -> std::result::Result<(), Failure> {
-        // What is owed to a unit that is no longer asked for is nobody's.
-        let owed = self.owed.iter().filter(|name| self.desired.units.iter().any(|unit| unit.name == **name));
-        let owed = owed.cloned().collect();
-        pending::write(self.context.root, &owed).map_err(|error| file_failure("recording pending restarts", &error))
+        // What is pending for a unit that is no longer desired is dropped.
+        let pending = self.pending.iter().filter(|name| self.desired.units.iter().any(|unit| unit.name == **name));
+        let pending = pending.cloned().collect();
+        pending::write(self.context.root, &pending).map_err(|error| file_failure("recording pending restarts", &error))
     }
 
     fn time(&mut self, step: &str, taken: &Stopwatch) {

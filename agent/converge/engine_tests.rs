@@ -47,8 +47,8 @@ struct Fake {
     hangs: bool,
     prepared: Mutex<VecDeque<std::result::Result<Prepared, Failure>>>,
     objects: Mutex<VecDeque<Result<bool>>>,
-    /// The note of restarts that are owed.
-    owed: Option<std::path::PathBuf>,
+    /// The note of pending restarts.
+    pending: Option<std::path::PathBuf>,
     /// Targets that no enabled unit finds.
     absent: Vec<String>,
     /// What units said last.
@@ -87,7 +87,7 @@ impl Fake {
             hangs: false,
             prepared: Mutex::default(),
             objects: Mutex::default(),
-            owed: None,
+            pending: None,
             absent: Vec::new(),
             words: Vec::new(),
             holders: Vec::new(),
@@ -203,10 +203,10 @@ impl Certificates for Fake {
     }
 
     fn commit(&self, prepared: &Prepared) -> std::result::Result<(), Failure> {
-        let owed = self.owed.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
-        let owed: BTreeSet<String> = crate::budgets::json::typed(&owed).unwrap_or_default();
+        let pending = self.pending.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+        let pending: BTreeSet<String> = crate::budgets::json::typed(&pending).unwrap_or_default();
         let sets: Vec<&str> = prepared.sets.iter().map(|(_, set)| set.as_str()).collect();
-        self.log(format!("commit {}, owed {owed:?}", sets.join(" ")));
+        self.log(format!("commit {}, pending {pending:?}", sets.join(" ")));
         Ok(())
     }
 }
@@ -487,7 +487,7 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
     assert!(!again.changed);
     assert_eq!(fake.take_log(), ["volume runtime"], "nothing is reloaded, enabled, started");
     assert_eq!(machine.codes()[told..], [Code::GateGreen, Code::GateGreen]);
-    assert_eq!(machine.read("/run/heat-node-agent/restarts-owed.json"), None);
+    assert_eq!(machine.read("/run/heat-node-agent/pending-restarts.json"), None);
 }
 
 /// What `timeline` draws: each step, what it came after (the last one released it), how it ended.
@@ -600,7 +600,7 @@ async fn a_restart_is_owed_until_it_is_done() {
     fake.take_log();
     machine.converge(&desired, &fake).await.unwrap();
     assert_eq!(fake.take_log(), ["volume runtime", "restart etcd.service", "done etcd.service"]);
-    assert_eq!(machine.read("/run/heat-node-agent/restarts-owed.json"), None);
+    assert_eq!(machine.read("/run/heat-node-agent/pending-restarts.json"), None);
 }
 
 #[tokio::test]
@@ -1418,7 +1418,7 @@ fn trusting_node() -> Desired {
 async fn who_reads_a_changed_certificate_is_noted_before_it_changes_and_restarted_after() {
     let machine = Machine::new(manual());
     let mut fake = Fake::new(&machine.clock, &[("docker.service", "active"), ("etcd.service", "active")]);
-    fake.owed = Some(machine.root.base().join("run/heat-node-agent/restarts-owed.json"));
+    fake.pending = Some(machine.root.base().join("run/heat-node-agent/pending-restarts.json"));
     let changed = Prepared {
         changes: BTreeSet::from(["/etc/etcd/certs/ca.crt".to_owned()]),
         sets: vec![("/etc/etcd/certs".to_owned(), "..set-1".to_owned())],
@@ -1429,7 +1429,7 @@ async fn who_reads_a_changed_certificate_is_noted_before_it_changes_and_restarte
     let converged = machine.converge(&trusting_node(), &fake).await.unwrap();
     assert!(converged.changed);
     let expected =
-        ["prepare", "commit ..set-1, owed {\"etcd.service\"}", "restart etcd.service", "done etcd.service", "ensure binding"];
+        ["prepare", "commit ..set-1, pending {\"etcd.service\"}", "restart etcd.service", "done etcd.service", "ensure binding"];
     assert_eq!(fake.take_log(), expected);
     assert_eq!(machine.codes().iter().filter(|code| **code == Code::ObjectWritten).count(), 1);
     assert!(
@@ -1438,7 +1438,7 @@ async fn who_reads_a_changed_certificate_is_noted_before_it_changes_and_restarte
     );
     // The second run changes nothing.
     assert!(!machine.converge(&trusting_node(), &fake).await.unwrap().changed);
-    assert_eq!(fake.take_log(), ["prepare", "commit , owed {}", "ensure binding"]);
+    assert_eq!(fake.take_log(), ["prepare", "commit , pending {}", "ensure binding"]);
 }
 
 #[tokio::test]

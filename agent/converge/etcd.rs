@@ -125,7 +125,7 @@ impl Etcd {
     }
 
     /// Whether the member that it asks is healthy.
-    pub(crate) async fn is_well(&self) -> bool {
+    pub(crate) async fn member_is_healthy(&self) -> bool {
         self.is_healthy(&self.endpoint).await
     }
 

@@ -84,9 +84,9 @@ pub(crate) struct Progress {
     good: u32,
     process: Process,
     /// Since the first of them.
-    well: Stopwatch,
+    good_since: Stopwatch,
     /// Since the first of the bad answers that came last, and how often systemd restarted the unit before and since.
-    ill: Option<Stopwatch>,
+    bad_since: Option<Stopwatch>,
     restarts: Option<(u32, u32)>,
     /// Whether the process was replaced while the gate was measured.
     replaced: bool,
@@ -100,8 +100,8 @@ impl Progress {
             attempt: 0,
             good: 0,
             process: None,
-            well: clock.start(),
-            ill: None,
+            good_since: clock.start(),
+            bad_since: None,
             restarts: None,
             replaced: again,
         }
@@ -118,8 +118,8 @@ impl Progress {
     }
 
     /// Since when this process answers well.
-    pub(crate) fn well(&self) -> &Stopwatch {
-        &self.well
+    pub(crate) fn good_since(&self) -> &Stopwatch {
+        &self.good_since
     }
 
     /// Takes in a good answer.
@@ -127,10 +127,10 @@ impl Progress {
         self.note(process.map(|(_, restarts)| restarts));
         if self.good == 0 || process != self.process {
             self.replaced |= self.process.is_some_and(|before| Some(before) != process);
-            (self.good, self.well) = (0, clock.start());
+            (self.good, self.good_since) = (0, clock.start());
         }
         self.good += 1;
-        (self.process, self.ill) = (process, None);
+        (self.process, self.bad_since) = (process, None);
     }
 
     /// Notes how often systemd restarted the unit.
@@ -143,14 +143,14 @@ impl Progress {
 
     /// Whether that is green.
     fn is_green(&self, gate: &Gate) -> bool {
-        self.good >= wanted(gate) && (!self.replaced || wanted(gate) == 1 || self.well.elapsed() >= STAYS_UP)
+        self.good >= wanted(gate) && (!self.replaced || wanted(gate) == 1 || self.good_since.elapsed() >= STAYS_UP)
     }
 
     /// What was measured last, since when, and how often the unit was restarted meanwhile.
     fn cause(&self, last: &str, unit: Option<&str>) -> String {
         let mut cause = last.to_owned();
-        if let Some(ill) = self.ill.as_ref().filter(|ill| ill.elapsed() >= Duration::from_secs(1)) {
-            cause.push_str(&format!(", for {} s", ill.elapsed().as_secs()));
+        if let Some(since) = self.bad_since.as_ref().filter(|since| since.elapsed() >= Duration::from_secs(1)) {
+            cause.push_str(&format!(", for {} s", since.elapsed().as_secs()));
         }
         if let (Some((first, now)), Some(unit)) = (self.restarts, unit)
             && now > first
@@ -240,7 +240,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
                 continue;
             };
             progress.good = 0;
-            progress.ill.get_or_insert_with(|| self.clock.start());
+            progress.bad_since.get_or_insert_with(|| self.clock.start());
             if let Some(unit) = unit
                 && let Ok(state) = self.units.unit(unit).await
             {
@@ -460,7 +460,11 @@ mod tests {
         assert_eq!(green(&progress), [true, true, false]);
         answer(&mut progress, &clock, 1, Some((10, 0)));
         assert_eq!(green(&progress), [true; 3]);
-        assert_eq!((progress.process(), progress.well().elapsed().as_secs()), (Some((10, 0)), 2), "since the first of them");
+        assert_eq!(
+            (progress.process(), progress.good_since().elapsed().as_secs()),
+            (Some((10, 0)), 2),
+            "since the first of them"
+        );
         assert_eq!(progress.taken().elapsed().as_secs(), 7);
         // A bad one between: from the start, but nobody was replaced.
         progress.good = 0;
@@ -468,7 +472,7 @@ mod tests {
             answer(&mut progress, &clock, 1, Some((10, 0)));
             assert_eq!(green(&progress), answers);
         }
-        assert_eq!((progress.well().elapsed().as_secs(), progress.replaced), (2, false));
+        assert_eq!((progress.good_since().elapsed().as_secs(), progress.replaced), (2, false));
     }
 
     #[test]
@@ -495,7 +499,7 @@ mod tests {
                 assert_eq!(progress.is_green(&gate(3)), second == 15, "{after:?} after {second} s");
             }
             // What asks for one answer alone is no service that could die.
-            progress.well = clock.start();
+            progress.good_since = clock.start();
             assert!(progress.is_green(&gate(1)) && !progress.is_green(&gate(2)));
         }
         // What has no process, and a unit that systemd forgot the restarts of, were not replaced.
@@ -521,7 +525,7 @@ mod tests {
         let mut progress = Progress::new(false, &clock);
         let unit = Some("x.service");
         assert_eq!(progress.cause("refused", unit), "refused");
-        progress.ill = Some(clock.start());
+        progress.bad_since = Some(clock.start());
         for (after, said) in [(999, "refused"), (1, "refused, for 1 s"), (65_900, "refused, for 66 s")] {
             clock.advance(Duration::from_millis(after));
             assert_eq!(progress.cause("refused", unit), said);

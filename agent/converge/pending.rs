@@ -1,4 +1,4 @@
-//! Restarts that are owed: a run that wrote a file and ended before it restarted who reads it (crash, upgrade, a
+//! Pending restarts: a run that wrote a file and ended before it restarted who reads it (crash, upgrade, a
 //! failure elsewhere) leaves a file that is right and a unit that runs with the old one. The next run would see no
 //! difference. So what is to be restarted is noted before the first file is written, and struck out when it is done.
 //!
@@ -12,21 +12,21 @@ use crate::files::{Attributes, Tree};
 
 /// Where the agent's status lies, too.
 const DIRECTORY: &str = "/run/heat-node-agent";
-const NOTE: &str = "/run/heat-node-agent/restarts-owed.json";
+const NOTE: &str = "/run/heat-node-agent/pending-restarts.json";
 
-/// The units that are owed a restart. An unreadable note owes nothing: it cannot be known whom.
+/// The units with a pending restart. An unreadable note counts as none: nobody can know whose.
 pub(crate) fn read(tree: &Tree) -> BTreeSet<String> {
     tree.read_json(Path::new(NOTE)).ok().flatten().unwrap_or_default()
 }
 
-/// Notes who is owed a restart; no note where nobody is.
-pub(crate) fn write(tree: &Tree, owed: &BTreeSet<String>) -> Result<()> {
+/// Notes the units with a pending restart; no note where there is none.
+pub(crate) fn write(tree: &Tree, pending: &BTreeSet<String>) -> Result<()> {
     let note = Path::new(NOTE);
-    if owed.is_empty() {
+    if pending.is_empty() {
         return tree.remove(note).map(|_| ());
     }
     tree.create_dir_all(Path::new(DIRECTORY), Attributes::mode(0o755))?;
-    tree.write_json(note, owed, Attributes::mode(0o600))
+    tree.write_json(note, pending, Attributes::mode(0o600))
 }
 
 #[cfg(test)]
@@ -39,10 +39,10 @@ mod tests {
         let tree = Tree::open(dir.path()).unwrap();
         assert!(read(&tree).is_empty());
         write(&tree, &BTreeSet::new()).unwrap();
-        assert!(tree.list(Path::new("/")).unwrap().is_empty(), "nothing is written where nothing is owed");
-        let owed = BTreeSet::from(["etcd.service".to_owned()]);
-        write(&tree, &owed).unwrap();
-        assert_eq!(read(&tree), owed);
+        assert!(tree.list(Path::new("/")).unwrap().is_empty(), "nothing is written where nothing is pending");
+        let pending = BTreeSet::from(["etcd.service".to_owned()]);
+        write(&tree, &pending).unwrap();
+        assert_eq!(read(&tree), pending);
         write(&tree, &BTreeSet::new()).unwrap();
         assert!(read(&tree).is_empty());
         tree.write(Path::new(NOTE), b"{torn", Attributes::mode(0o600)).unwrap();

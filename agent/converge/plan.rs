@@ -113,15 +113,15 @@ pub fn plan(desired: &Desired, observed: &Observed) -> Plan {
     };
     for unit in &desired.units {
         let Some(state) = observed.units.get(&unit.name) else { continue };
-        let owed = observed.pending.contains(&unit.name) || unit.restart_on.iter().any(|path| changed.contains(path.as_str()));
+        let pending = observed.pending.contains(&unit.name) || unit.restart_on.iter().any(|path| changed.contains(path.as_str()));
         if unit.enable && must_be_enabled(unit, state, &changed) {
             plan.enable.push(unit.name.clone());
         }
         if unit.applies_files {
-            if owed {
+            if pending {
                 plan.helpers.push(unit.name.clone());
             }
-        } else if owed && (state.is_active() || state.is_settling()) {
+        } else if pending && (state.is_active() || state.is_settling()) {
             plan.restart.push(unit.name.clone());
         } else if !state.is_active() {
             plan.start.push(unit.name.clone());
@@ -298,8 +298,8 @@ mod tests {
 
     #[test]
     fn units_are_touched_only_where_something_changed() {
-        // state of the unit, state of its file, does its file change, is a restart owed -> enable, start, restart
-        for (active, file, changes, owed, expected) in [
+        // state of the unit, state of its file, does its file change, is a restart pending -> enable, start, restart
+        for (active, file, changes, pending, expected) in [
             ("active", "enabled", false, false, (false, false, false)),
             ("active", "enabled", true, false, (false, false, true)),
             ("active", "enabled", false, true, (false, false, true)),
@@ -321,10 +321,10 @@ mod tests {
             let mut observed = Observed::default();
             observed.files.insert("/etc/x.conf".into(), seen(if changes { "old" } else { "new" }, 0o644));
             observed.units.insert("x.service".into(), state(active, file));
-            observed.pending.extend(owed.then(|| "x.service".to_owned()));
+            observed.pending.extend(pending.then(|| "x.service".to_owned()));
             let plan = plan(&desired, &observed);
             let got = (!plan.enable.is_empty(), !plan.start.is_empty(), !plan.restart.is_empty());
-            assert_eq!(got, expected, "{active} {file} {changes} {owed}");
+            assert_eq!(got, expected, "{active} {file} {changes} {pending}");
             assert_eq!(plan.reload, expected.0, "enabling is told only after a reload");
             assert_eq!(plan.is_empty(), expected == (false, false, false));
         }

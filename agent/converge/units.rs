@@ -107,8 +107,8 @@ impl<U: Units> Starter<'_, U> {
     }
 
     /// Has a helper unit apply its files, if they changed. That it fails is told and is no failure: a gate looks at the effect.
-    pub(crate) async fn help(&self, unit: &Unit, owed: bool) -> Result<bool, Failure> {
-        if !owed {
+    pub(crate) async fn help(&self, unit: &Unit, pending: bool) -> Result<bool, Failure> {
+        if !pending {
             return Ok(false);
         }
         let name = &unit.name;
@@ -135,14 +135,14 @@ impl<U: Units> Starter<'_, U> {
     }
 
     /// Makes sure that a unit is up and has read its files; true if something was done.
-    pub(crate) async fn keep_running(&self, unit: &Unit, owed: bool) -> Result<bool, Failure> {
+    pub(crate) async fn keep_running(&self, unit: &Unit, pending: bool) -> Result<bool, Failure> {
         let name = &unit.name;
         let taken = self.clock.start();
         let mut canceled = 0;
         loop {
             let before = self.look(name).await?;
             startable(&before)?;
-            let deed = match (before.is_active(), owed) {
+            let deed = match (before.is_active(), pending) {
                 (true, false) => Deed::Nothing,
                 (true, true) => Deed::Restart,
                 // It may be starting with the old files.

@@ -1,7 +1,7 @@
 //! The record of every deployment (design.md 4).
 //!
 //! One file a deployment, `deployments/KEY.json`, written whole and synced at each step. The replaced
-//! tools' record below `/var/lib/heat-config/deployed` is honoured when a deployment is first seen and
+//! tools' record below `/var/lib/heat-config/deployed` is respected when a deployment is first seen and
 //! kept up to date for them.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -229,7 +229,7 @@ fn three_refusals_over_a_quarter_of_an_hour_are_final_not_three_in_a_moment() {
 }
 
 #[test]
-fn pauses_grow_with_jitter_and_honour_what_was_asked_for() {
+fn pauses_grow_with_jitter_and_respect_retry_after() {
     let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
     let outbox = outbox(dir.path(), &clock, &report);
     let mut entry = entry("a", clock.now());

@@ -323,7 +323,7 @@ impl Agent {
     /// What a node's deployment asks for, if this machine can be so.
     fn plan_of(&self, deployment: &Deployment) -> std::result::Result<node::Plan, Vec<Mistake>> {
         let facts = self.node.facts();
-        node::understand(deployment, &facts, &self.node.leave)?.honourable(&facts)
+        node::understand(deployment, &facts, &self.node.leave)?.supported_by(&facts)
     }
 
     /// Records a new deployment, or what the metadata says of a known one. `false` if it was run before.

@@ -183,7 +183,7 @@ pub(crate) fn understand(deployment: &Deployment, facts: &Facts, leave: &Leave) 
 
 impl Plan {
     /// The same plan, if this machine can carry it out.
-    pub(super) fn honourable(self, facts: &Facts) -> std::result::Result<Self, Vec<Mistake>> {
+    pub(super) fn supported_by(self, facts: &Facts) -> std::result::Result<Self, Vec<Mistake>> {
         let mut mistakes = self.lacking(facts);
         if self.spec.preflight == Preflight::Refuse {
             mistakes.extend(kubernetes::preflight(&self.spec, facts));

@@ -108,7 +108,7 @@ pub async fn give_back(http: &Http, member: &EtcdMember, held: Held) -> Result<(
     let Held::Key(api, name) = held else { return Ok(()) };
     // A new connection, which shows the new certificate.
     let etcd = Etcd::new(http, &member.access, ETCD);
-    if etcd.is_well().await { etcd.remove(api, KEY, &name).await } else { Ok(()) }
+    if etcd.member_is_healthy().await { etcd.remove(api, KEY, &name).await } else { Ok(()) }
 }
 
 /// When the next turn of this member begins; nothing: now. Each turn is one member's, in the order of their ids, and a renewal that

@@ -32,7 +32,7 @@ pub(in crate::kubernetes) const NETWORK: &str = "/etc/sysconfig/flannel-network.
 /// Adds its part.
 pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
     if !cluster.has_flannel_unit() {
-        keep_off(cluster, facts, desired);
+        block(cluster, facts, desired);
         return;
     }
     // The checks have refused what lacks either.
@@ -86,11 +86,11 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: 
 
 /// Keeps flanneld off where the network of pods is another one, or where flannel is an add-on: beside it, it would lease a subnet
 /// for the node and set routes of its own. With NETWORK_DRIVER=none a unit that the agent never set up is the operator's.
-fn keep_off(cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
+fn block(cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
     if cluster.networks.driver == NetworkDriver::None && !facts.made.flannel {
         return;
     }
-    runtime_units::keep_off(UNIT, "The pod network is not a flannel unit's: nothing may start one.", desired);
+    runtime_units::block(UNIT, "The pod network is not a flannel unit's: nothing may start one.", desired);
 }
 
 /// A worker asks etcd where the parameters say, a master its own member.

@@ -29,7 +29,7 @@ pub(in crate::kubernetes) fn drop_ins(unit: &str) -> String {
 }
 
 /// Keeps a unit from starting, and ends it where it runs.
-pub(in crate::kubernetes) fn keep_off(unit: &str, why: &str, desired: &mut Desired) {
+pub(in crate::kubernetes) fn block(unit: &str, why: &str, desired: &mut Desired) {
     let folder = drop_ins(unit);
     let path = format!("{folder}/{DROP_IN}");
     let content = format!(

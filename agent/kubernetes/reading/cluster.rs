@@ -42,7 +42,7 @@ impl ClusterSpec {
         Some(spec)
     }
 
-    /// What the parameters say, whether it can be honoured or not.
+    /// What the parameters say, whether it is supported or not.
     fn read(parameters: &Parameters, role: Role, tag: String, minor: Minor) -> Option<Self> {
         let text = |name: &str| parameters.get(name).map(str::to_owned);
         let secret = |name: &str| parameters.get(name).map(Secret::new);

@@ -1,6 +1,6 @@
 //! What one node is to be: the parameters as types, checked against each other.
 //!
-//! A value that this version cannot honour is a mistake, never ignored: a node that came up other
+//! A value that this version does not support is a mistake, never ignored: a node that came up other
 //! than asked would be worse than none. Parameters of add-ons and later features are taken silently.
 
 use std::net::IpAddr;
@@ -35,7 +35,7 @@ impl NodeSpec {
         let role = role(parameters);
         let volumes = volumes(parameters, role, &mut mistakes);
         let address = address(parameters, role, &mut mistakes);
-        refuse_what_is_not_honoured(parameters, role, &mut mistakes);
+        refuse_unsupported(parameters, role, &mut mistakes);
         let cluster = ["CLUSTER_UUID", "BAY_UUID"].iter().find_map(|name| parameters.get(name)).or(parameters.stack());
         if cluster.is_none() && (volumes.runtime.is_some() || volumes.etcd.is_some()) {
             mistakes.push(Mistake::general(
@@ -195,7 +195,7 @@ fn address(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) -> 
     address
 }
 
-fn refuse_what_is_not_honoured(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) {
+fn refuse_unsupported(parameters: &Parameters, role: Role, mistakes: &mut Vec<Mistake>) {
     let bare = parameters.get("KUBE_TAG").is_none();
     if bare && role == Role::Master && !parameters.is_true("TLS_DISABLED") {
         mistakes.push(unsupported("TLS_DISABLED", "false on a master", "etcd is set up without TLS", "set TLS_DISABLED to True"));
@@ -211,14 +211,14 @@ fn refuse_what_is_not_honoured(parameters: &Parameters, role: Role, mistakes: &m
             "give ETCD_DISCOVERY_URL, or use one master",
         ));
     }
-    for (name, honoured, rule) in [
+    for (name, supported, rule) in [
         ("CONTAINER_RUNTIME", &["host-docker", "docker"][..], "without KUBE_TAG the runtime is the image's docker"),
         ("CERTIFICATES", &["none"], "without KUBE_TAG no certificates are needed"),
     ] {
         if let Some(value) = parameters.get(name).filter(|_| bare)
-            && !honoured.contains(&value)
+            && !supported.contains(&value)
         {
-            mistakes.push(unsupported(name, value, rule, &format!("set {name} to {}", honoured.join(" or "))));
+            mistakes.push(unsupported(name, value, rule, &format!("set {name} to {}", supported.join(" or "))));
         }
     }
 }
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_and_what_is_not_honoured_are_mistakes() {
+    fn contradictions_and_what_is_not_supported_are_mistakes() {
         for (changes, expected) in [
             (&[("KUBE_NODE_IP", "")][..], &["KUBE_NODE_IP: is missing"][..]),
             (&[("KUBE_NODE_IP", "127.0.0.1")], &["KUBE_NODE_IP: is 127.0.0.1, one of the loopback addresses"]),

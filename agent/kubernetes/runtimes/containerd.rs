@@ -20,7 +20,7 @@ const REGISTRIES: &str = "/etc/containerd/certs.d";
 /// Adds its part.
 pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
     let RuntimeKind::Containerd(major, minor) = cluster.runtime.kind else { return };
-    engine::keep_others_off(cluster, desired);
+    engine::block_others(cluster, desired);
     let settings = settings(spec, cluster, (major, minor));
     let engine = Engine {
         whose: ContainerEngine::Containerd,

@@ -22,7 +22,7 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
     if cluster.runtime.kind != RuntimeKind::CriO {
         return;
     }
-    engine::keep_others_off(cluster, desired);
+    engine::block_others(cluster, desired);
     for path in ["/etc/crio", "/etc/crio/crio.conf.d"] {
         add_directory(path, desired);
     }

@@ -28,7 +28,7 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, facts: &Facts, desired: &mut D
         if cluster.runtime.kind != RuntimeKind::Docker {
             return;
         }
-        engine::keep_others_off(cluster, desired);
+        engine::block_others(cluster, desired);
     }
     let driver = spec.storage.driver;
     let network = pod_network::of_docker(spec, facts);
@@ -37,7 +37,7 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, facts: &Facts, desired: &mut D
         add_directory(SYSCONFIG, desired);
         files.extend(sysconfig(driver));
         // It would write the storage options anew at each boot (magnum-node.md 7.4 no. 41).
-        runtime_units::keep_off("docker-storage-setup.service", "The agent has prepared docker's storage.", desired);
+        runtime_units::block("docker-storage-setup.service", "The agent has prepared docker's storage.", desired);
     }
     let engine = Engine {
         whose: ContainerEngine::Docker,

@@ -9,9 +9,7 @@ use crate::kubernetes::parts::daemon::{GREEN, deadline};
 use crate::kubernetes::parts::directories::add_directory;
 use crate::kubernetes::parts::docker;
 use crate::kubernetes::parts::paths::{GUARDED, SYSCTL_UNIT};
-use crate::kubernetes::parts::runtime_units::{
-    CONTAINERD, CRI_DOCKERD, CRI_O, DOCKER, DROP_IN, drop_ins, keep_off, unit_of_kind,
-};
+use crate::kubernetes::parts::runtime_units::{CONTAINERD, CRI_DOCKERD, CRI_O, DOCKER, DROP_IN, block, drop_ins, unit_of_kind};
 use crate::kubernetes::spec::cluster::ClusterSpec;
 use crate::kubernetes::spec::node::{NodeSpec, Proxy};
 use crate::kubernetes::spec::words::RuntimeKind;
@@ -184,7 +182,7 @@ pub(in crate::kubernetes) fn endpoint(cluster: &ClusterSpec) -> Option<&'static 
 
 /// Keeps the other runtimes off: two at once fight over the node (magnum-node.md 7.4 no. 44). docker needs containerd
 /// for itself.
-pub(in crate::kubernetes) fn keep_others_off(cluster: &ClusterSpec, desired: &mut Desired) {
+pub(in crate::kubernetes) fn block_others(cluster: &ClusterSpec, desired: &mut Desired) {
     let others: &[&str] = match cluster.runtime.kind {
         RuntimeKind::Docker => &[CRI_O],
         RuntimeKind::Containerd(..) => &[DOCKER, "docker.socket", CRI_DOCKERD, "cri-docker.socket", CRI_O],
@@ -192,7 +190,7 @@ pub(in crate::kubernetes) fn keep_others_off(cluster: &ClusterSpec, desired: &mu
     };
     let why = format!("The node's container runtime is {}: no other one may start.", unit_of_kind(cluster));
     for unit in others {
-        keep_off(unit, &why, desired);
+        block(unit, &why, desired);
     }
     // What belongs to docker, and may be kept off or bound to a volume by what other parameters asked for.
     let own: &[&str] = match cluster.runtime.kind {
@@ -201,12 +199,12 @@ pub(in crate::kubernetes) fn keep_others_off(cluster: &ClusterSpec, desired: &mu
         RuntimeKind::Containerd(..) | RuntimeKind::CriO => &[],
     };
     for unit in own {
-        let_be(unit, desired);
+        unblock(unit, desired);
     }
 }
 
 /// Leaves a unit as the image has it: this drop-in takes the place of one that other parameters of this node had.
-fn let_be(unit: &str, desired: &mut Desired) {
+fn unblock(unit: &str, desired: &mut Desired) {
     let folder = drop_ins(unit);
     add_directory(&folder, desired);
     desired
