@@ -54,8 +54,9 @@ impl Agent {
 
     /// Counts what a deployment left, and removes what the oldest ones did where that is too much.
     pub(super) fn job_ended(&mut self, id: &str) -> Result<()> {
-        let outside = script::bytes(&self.root)?;
-        self.measure(id, &outside)?;
+        let outputs = self.journal.get(id).map(|record| record.outputs.clone()).unwrap_or_default();
+        let outside = script::bytes_of(&self.root, id, outputs.iter().map(|(name, _)| name))?;
+        self.measure(id, &BTreeMap::from([(script::name(id), outside)]))?;
         self.bound_jobs()
     }
 

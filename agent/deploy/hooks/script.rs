@@ -67,6 +67,20 @@ pub fn bytes(root: &Tree) -> Result<BTreeMap<String, u64>> {
     Ok(sums)
 }
 
+/// The same of one deployment, without going through the directories: its script, and the outputs that it declares.
+///
+/// # Errors
+/// If something cannot be looked at.
+pub fn bytes_of<'a>(root: &Tree, id: &str, outputs: impl Iterator<Item = &'a String>) -> Result<u64> {
+    let name = name(id);
+    let files = outputs.map(|output| Path::new(REAL_OUTPUTS).join(format!("{name}.{output}")));
+    let own = [Path::new(WORKING).join(&name), Path::new(REAL_OUTPUTS).join(&name)];
+    own.into_iter().chain(files).try_fold(0_u64, |sum, path| {
+        let (bytes, _) = root.bytes_below(&path, &mut COUNTED.clone())?;
+        Ok(sum.saturating_add(bytes))
+    })
+}
+
 /// Removes what script deployments left, once their records are forgotten (R39): for all of them at once, because the directory of
 /// outputs is gone through.
 ///
