@@ -18,6 +18,7 @@ pub mod converge;
 pub mod daemon;
 pub mod deploy;
 pub mod desired;
+pub mod digest;
 pub mod error;
 pub mod files;
 pub mod freshness;

@@ -15,6 +15,7 @@ use super::der::{
 };
 use super::pem;
 use crate::desired::KeyType;
+use crate::digest;
 use crate::error::{Error, Result};
 
 /// How each kind of key signs requests and certificates.
@@ -107,7 +108,7 @@ impl PrivateKey {
     /// SHA-256 of the public key, in hexadecimal digits.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        super::fingerprint(&self.public)
+        digest::hex(&self.public)
     }
 
     /// Its kind; none for a curve other than P-256.

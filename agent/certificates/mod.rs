@@ -16,10 +16,3 @@ pub mod key;
 mod pem;
 pub mod request;
 pub mod x509;
-
-use ring::digest::{SHA256, digest};
-
-/// SHA-256 in hexadecimal digits.
-fn fingerprint(bytes: &[u8]) -> String {
-    digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}

@@ -11,6 +11,7 @@ use super::der::{
 };
 use super::pem;
 use crate::clock::Timestamp;
+use crate::digest;
 use crate::error::{Error, Result};
 
 /// keyUsage: may sign what it says, as TLS does (RFC 5280, 4.2.1.3).
@@ -105,7 +106,7 @@ impl X509 {
     /// SHA-256 of the whole certificate, in hexadecimal digits.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        super::fingerprint(&self.der)
+        digest::hex(&self.der)
     }
 }
 

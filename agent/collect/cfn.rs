@@ -5,11 +5,12 @@
 use futures_util::future::join_all;
 use serde_json::{Map, Value};
 
-use super::document::{self, digest_of};
+use super::document;
 use super::endpoint::{Answer, Memory, Tools, refusal};
 use super::learnt::DEPLOYMENT_KEY;
 use super::source_set::Section;
 use crate::budgets::json;
+use crate::digest;
 use crate::error::{Error, Result};
 use crate::http::{self, Request, Response};
 use crate::openstack::aws_signature::{Keys, describe_stack_resource_url};
@@ -72,8 +73,8 @@ impl Endpoint {
     pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<Answer> {
         let answers = join_all(self.paths.iter().map(|path| self.fetch_path(tools, path))).await;
         let bodies = answers.into_iter().collect::<Result<Vec<_>>>()?;
-        let digests: String = bodies.iter().map(|body| digest_of(body)).collect();
-        let raw = digest_of(format!("{digests}{}", self.paths.join("\0")).as_bytes());
+        let digests: String = bodies.iter().map(|body| digest::hex(body)).collect();
+        let raw = digest::hex(format!("{digests}{}", self.paths.join("\0")).as_bytes());
         if memory.raw.as_ref() == Some(&raw) {
             return Ok(None);
         }

@@ -1,67 +1,27 @@
 //! Documents as sources deliver them: bytes → one JSON object.
 
-use std::io::Write;
-
-use ring::digest::{Context, SHA256, digest};
 use serde_json::{Map, Value};
 
 use super::entries::Entries;
 use crate::budgets::{DOCUMENT_MEMORY, json};
+use crate::digest::Sha256;
 use crate::error::{Error, Result};
 
-/// SHA-256 in hexadecimal.
-pub(super) fn digest_of(bytes: &[u8]) -> String {
-    hexadecimal(&digest(&SHA256, bytes))
-}
-
-fn hexadecimal(digest: &ring::digest::Digest) -> String {
-    let mut text = String::with_capacity(64);
-    for byte in digest.as_ref() {
-        text.extend([byte >> 4, byte & 15].map(|nibble| char::from_digit(u32::from(nibble), 16).unwrap_or('0')));
+/// The digest of a document that is held in two parts: a list of deployments that is missing is not an empty one.
+pub(super) fn digest_of(document: &Map<String, Value>, deployments: Option<&Entries>) -> String {
+    let mut digest = Sha256::default();
+    // Nothing in it can fail.
+    let _ = serde_json::to_writer(&mut digest, document);
+    let Some(list) = deployments else {
+        digest.add(b"null");
+        return digest.hex();
+    };
+    digest.add(b"[");
+    for text in list.texts() {
+        digest.add(text.as_bytes());
+        digest.add(b",");
     }
-    text
-}
-
-/// The digest of a document whose text is nowhere as a whole.
-pub(super) struct Digest(Context);
-
-impl Default for Digest {
-    fn default() -> Self {
-        Self(Context::new(&SHA256))
-    }
-}
-
-impl Digest {
-    /// What a document says beside its deployments.
-    pub(super) fn add_value(&mut self, document: &Map<String, Value>) {
-        // Nothing in it can fail.
-        let _ = serde_json::to_writer(&mut *self, document);
-    }
-
-    /// A list of deployments; none is not an empty one.
-    pub(super) fn add_list(&mut self, list: Option<&Entries>) {
-        let Some(list) = list else { return self.0.update(b"null") };
-        self.0.update(b"[");
-        for text in list.texts() {
-            self.0.update(text.as_bytes());
-            self.0.update(b",");
-        }
-    }
-
-    pub(super) fn end(self) -> String {
-        hexadecimal(&self.0.finish())
-    }
-}
-
-impl Write for Digest {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+    digest.hex()
 }
 
 /// Parses a JSON object. Depth is limited by the parser (128), bytes by whoever read them, memory here.
@@ -211,10 +171,5 @@ mod tests {
         for bad in ["{\"a\": 1e999", "{\"a\": 1e999e}", "{\"a\": --1e999}", "{\"a\": 1e999 2}", "{\"a\": \"1e999}"] {
             assert!(object(bad.as_bytes()).unwrap_err().cause().starts_with("the JSON "), "{bad}");
         }
-    }
-
-    #[test]
-    fn the_digest_is_sha_256() {
-        assert_eq!(digest_of(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
     }
 }

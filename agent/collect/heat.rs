@@ -3,11 +3,12 @@
 
 use serde_json::{Map, Value};
 
-use super::document::{self, digest_of};
+use super::document;
 use super::endpoint::{Answer, Memory, Tools, refusal};
 use super::learnt::DEPLOYMENT_KEY;
 use super::source_set::Section;
 use crate::budgets::json;
+use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::http::{Request, Response, redacted};
 use crate::openstack::aws_signature::encode;
@@ -82,7 +83,7 @@ impl Endpoint {
         if response.status != 200 {
             return Err(self.refusal(&response));
         }
-        let raw = digest_of(&response.body);
+        let raw = digest::hex(&response.body);
         if memory.raw.as_ref() == Some(&raw) {
             return Ok(None);
         }

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::document::digest_of;
 use super::local::LocalFiles;
 use super::source::DEPLOYMENTS;
 use super::source_set::{Origin, Section, SourceSet, keys};
+use crate::digest;
 use crate::error::{Error, Result};
 use crate::report::{Code, Event, Phase};
 use crate::settings::os_collect_config::OsCollectConfig;
@@ -153,7 +153,7 @@ impl Said {
             }
         }
         let sections: Vec<_> = sections.values().map(Section::values).collect();
-        digest_of(format!("{collectors:?} {sections:?}").as_bytes())
+        digest::hex(format!("{collectors:?} {sections:?}").as_bytes())
     }
 
     fn section(&mut self, source: SourceName) -> &mut Section {
@@ -419,7 +419,7 @@ impl Learnt {
         match self.set(source) {
             Ok(None) => String::new(),
             Ok(Some(set)) => set.key(&format!("{:?} {:?}", self.ca(source), self.deployment_keys(source))),
-            Err(error) => digest_of(error.to_string().as_bytes()),
+            Err(error) => digest::hex(error.to_string().as_bytes()),
         }
     }
 

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::document::{self, digest_of};
+use super::document;
 use crate::budgets::{DOCUMENT_BYTES, LOCAL_BYTES, LOCAL_MEMORY};
+use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::files::{FileKind, READ_LIMIT, Tree};
 use crate::identity::Leftovers;
@@ -75,7 +76,7 @@ impl LocalFiles {
     /// The content of a file that leads to a server; nothing, while it is as the instance had it that the disk was
     /// copied from: it would lead to that one's metadata.
     fn own(&mut self, path: &Path, content: Option<Vec<u8>>) -> Option<Vec<u8>> {
-        let (path, digest) = (path.display().to_string(), digest_of(content.as_ref()?));
+        let (path, digest) = (path.display().to_string(), digest::hex(content.as_ref()?));
         if self.predecessors.get(&path) == Some(&digest) {
             self.left_over.push(path);
             return None;
@@ -99,7 +100,7 @@ impl LocalFiles {
                 Err(error) => all.extend_from_slice(error.cause().as_bytes()),
             }
         }
-        let raw = digest_of(&all);
+        let raw = digest::hex(&all);
         if self.boot_raw.as_ref() == Some(&raw) {
             return;
         }
@@ -137,7 +138,7 @@ impl LocalFiles {
     fn refresh_config(&mut self, root: &Tree, path: &Path) -> Vec<String> {
         let content = root.read(path, READ_LIMIT).map(Option::unwrap_or_default);
         let raw = match &content {
-            Ok(bytes) => digest_of(bytes),
+            Ok(bytes) => digest::hex(bytes),
             Err(error) => error.to_string(),
         };
         let mend = |error: &Error| {
@@ -212,13 +213,13 @@ impl LocalFiles {
             }
             all.extend_from_slice(path.as_os_str().as_encoded_bytes());
             all.push(0);
-            all.extend_from_slice(digest_of(&bytes).as_bytes());
+            all.extend_from_slice(digest::hex(&bytes).as_bytes());
             documents.push((path, bytes));
         }
         if documents.is_empty() {
             return Ok(None);
         }
-        let mut local = Boot { raw: digest_of(&all), ..Boot::default() };
+        let mut local = Boot { raw: digest::hex(&all), ..Boot::default() };
         if let Some(before) = before.filter(|before| before.raw == local.raw) {
             return Ok(Some(before));
         }

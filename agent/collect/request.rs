@@ -1,10 +1,11 @@
 //! The source `request`: an object that Heat puts into Swift at each change, behind a signed URL (POLL_TEMP_URL,
 //! heat-protocol.md 2.5).
 
-use super::document::{self, digest_of};
+use super::document;
 use super::endpoint::{Answer, Memory, Tools, refusal};
 use super::learnt::DEPLOYMENT_KEY;
 use super::source_set::Section;
+use crate::digest;
 use crate::error::{Error, Result};
 use crate::http::{Request, Response, redacted};
 
@@ -54,7 +55,7 @@ impl Endpoint {
             304 if conditional => return Ok(None),
             _ => return Err(refused(&response)),
         }
-        let raw = digest_of(&response.body);
+        let raw = digest::hex(&response.body);
         let same = memory.raw.as_ref() == Some(&raw);
         memory.raw = Some(raw);
         // One of the two: Swift answers 304 as soon as either holds, and dates go by whole seconds.

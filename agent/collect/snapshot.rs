@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::document::Digest;
+use super::document::digest_of;
 use super::entries::Entries;
 use super::ways::Ways;
 use crate::clock::{Moment, Timestamp};
@@ -125,10 +125,7 @@ impl Snapshot {
         }
         let mut snapshot = Self { metadata, sources, ..Self::default() };
         snapshot.hear(layers);
-        let mut digest = Digest::default();
-        digest.add_value(&snapshot.metadata);
-        digest.add_list(snapshot.deployments.as_deref());
-        snapshot.digest = digest.end();
+        snapshot.digest = digest_of(&snapshot.metadata, snapshot.deployments.as_deref());
         snapshot
     }
 

@@ -8,7 +8,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value};
 
 use super::cache::{self, Cached};
-use super::document::{Digest, digest_of, oddities};
+use super::document::{digest_of, oddities};
 use super::endpoint::Memory;
 use super::entries::Entries;
 use super::former::Former;
@@ -18,6 +18,7 @@ use super::snapshot::{Layer, SourceState};
 use super::source_set::SourceSet;
 use crate::budgets::{HELD_MEMORY, METADATA_MEMORY, json};
 use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
+use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::report::{Code, Event, Phase, Report};
@@ -122,10 +123,8 @@ impl Said {
             return Err(over(what, HELD_MEMORY).remedy("list fewer deployments for this server, or have it poll a single source"));
         }
         // Without the place of the deployments among the other keys, which the cache does not keep.
-        let mut digest = Digest::default();
-        digest.add_value(&document);
-        digest.add_list(deployments.as_ref());
-        Ok(Self { document, deployments, digest: digest.end(), weight, odd })
+        let digest = digest_of(&document, deployments.as_ref());
+        Ok(Self { document, deployments, digest, weight, odd })
     }
 }
 
@@ -286,7 +285,7 @@ impl Source {
     pub(super) fn read_file(path: &Path, memory: &mut Memory) -> Outcome {
         let mut read = || -> Result<Outcome> {
             let bytes = local::read_file(path)?;
-            let raw = Some(digest_of(&bytes));
+            let raw = Some(digest::hex(&bytes));
             if memory.raw == raw {
                 return Ok(Outcome::Same);
             }

@@ -8,9 +8,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::document::digest_of;
 use super::endpoint::Endpoint;
 use super::{cfn, heat, request};
+use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::http::split;
 use crate::openstack::aws_signature::Keys;
@@ -213,7 +213,7 @@ impl SourceSet {
 
     /// Tells it from others, together with what this machine's files add, without showing it.
     pub(super) fn key(&self, local: &str) -> String {
-        digest_of(format!("{:?} {local}", self.section.0).as_bytes())
+        digest::hex(format!("{:?} {local}", self.section.0).as_bytes())
     }
 
     /// Whom to ask. An authority that os-collect-config.conf names for the source is believed where the set has none.

@@ -14,10 +14,11 @@ use serde_json::Value;
 use super::result::Outcome;
 use crate::budgets::{LEGACY_MARKS, RECORDS_MEMORY, RESULT_IN_MEMORY};
 use crate::clock::{Clock, Moment, Timestamp};
+use crate::digest::key_of;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::metadata::{Deployment, Output, SignalTarget};
-use crate::programs::{RESULT, Ran, key_of};
+use crate::programs::{RESULT, Ran};
 use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "deployments";

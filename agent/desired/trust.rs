@@ -104,7 +104,7 @@ impl fmt::Debug for Material {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // Told apart, not told: a generation's digest is taken from this.
-            Self::Text(text) => write!(f, "Text({})", crate::programs::key_of(text)),
+            Self::Text(text) => write!(f, "Text({})", crate::digest::key_of(text)),
             Self::File(path) => write!(f, "File({path})"),
         }
     }

@@ -21,7 +21,7 @@ use super::spec::node::NodeSpec;
 use super::spec::words::CertificateSource;
 use super::spec::words::Role;
 use crate::desired::{Authority, Certificate, Desired, File, Material, Owner, Share, Signer};
-use crate::programs::key_of;
+use crate::digest::key_of;
 
 /// Keys of a node that are no wishes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

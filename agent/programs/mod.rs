@@ -424,13 +424,6 @@ enum Watched {
     Adopted,
 }
 
-/// A name for the files and the unit of a thing with an id from outside: 32 hexadecimal digits of its SHA-256.
-#[must_use]
-pub fn key_of(id: &str) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, id.as_bytes());
-    digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -474,10 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_safe_names_whatever_the_id() {
-        let key = key_of("../../etc/passwd\n");
-        assert!(key.len() == 32 && key.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        assert_ne!(key, key_of("other"));
+    fn a_job_is_named_by_its_key() {
         assert_eq!(Programs::unit("deployment-ab"), "heat-deployment-ab.service");
     }
 }

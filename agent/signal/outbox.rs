@@ -18,11 +18,11 @@ use super::destination::Destination;
 use super::send::{Own, Sender, Way};
 use crate::budgets::{OUTBOX_DISK, SIGNALS_IN_FLIGHT};
 use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
+use crate::digest::key_of;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::freshness::Freshness;
 use crate::http::Gate;
-use crate::programs::key_of;
 use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "outbox";

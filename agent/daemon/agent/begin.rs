@@ -371,7 +371,7 @@ impl Agent {
         if self.said.len() >= SAID_LIMIT {
             self.said.clear();
         }
-        if !self.said.insert(crate::programs::key_of(&entry.to_string())) {
+        if !self.said.insert(crate::digest::key_of(&entry.to_string())) {
             return;
         }
         let line = match &malformed.id {

@@ -52,7 +52,7 @@ impl Agent {
         match self.journal.prune(|record| listed.contains(&record.id) || !freshness.covers(record.since)) {
             Ok(gone) => {
                 for id in &gone {
-                    let job = format!("deployment-{}", crate::programs::key_of(id));
+                    let job = format!("deployment-{}", crate::digest::key_of(id));
                     if let Err(error) = self.programs.forget(&job).and_then(|()| self.forget_signals(id)) {
                         self.trouble("forgetting an old job", &error);
                     }

@@ -13,9 +13,9 @@ use crate::clock::Timestamp;
 use crate::converge::plan::AttributeChange;
 use crate::converge::{Observed, Plan};
 use crate::desired::{Desired, Probe};
+use crate::digest::key_of;
 use crate::error::Result;
 use crate::files::{Attributes, FileKind, READ_LIMIT, Tree};
-use crate::programs::key_of;
 use crate::report::{Code, Report};
 
 const FILE: &str = "drift.json";

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use crate::digest::key_of;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::metadata::Deployment;
-use crate::programs::{Job, JobFile, key_of};
+use crate::programs::{Job, JobFile};
 
 /// Where scripts are written and run; scripts written for heat-agents know it.
 pub const WORKING: &str = "/var/lib/heat-config/heat-config-script";

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 
 use crate::converge::Owners;
 use crate::desired::Owner;
+use crate::digest::key_of;
 use crate::error::{Context as _, Error, Result};
 use crate::files::{Attributes, FileKind, READ_LIMIT, Tree};
-use crate::programs::key_of;
 
 const DATA: &str = "..data";
 const NEXT: &str = "..next";
