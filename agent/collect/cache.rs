@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use super::entries::Entries;
-use super::source::DEPLOYMENTS;
+use super::section::DEPLOYMENTS;
 use super::source_set::Stored;
 use crate::budgets::json;
 use crate::clock::Timestamp;

@@ -6,9 +6,8 @@ use futures_util::future::join_all;
 use serde_json::{Map, Value};
 
 use super::document;
-use super::endpoint::{Answer, Memory, Tools, refusal};
-use super::learnt::DEPLOYMENT_KEY;
-use super::source_set::Section;
+use super::poll::{Answer, Memory, Tools, refusal};
+use super::section::{DEPLOYMENT_KEY, Section};
 use crate::budgets::json;
 use crate::digest;
 use crate::error::{Error, Result};

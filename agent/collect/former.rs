@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::endpoint::Memory;
+use super::poll::Memory;
 use super::schedule::{After, Schedule};
 use super::source::{random, whole_millis};
 use super::source_set::SourceSet;

@@ -9,16 +9,14 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::local::LocalFiles;
-use super::source::DEPLOYMENTS;
-use super::source_set::{Origin, Section, SourceSet, keys};
+use super::section::{DEPLOYMENT_KEY, DEPLOYMENTS, Section};
+use super::source_set::{Origin, SourceSet, keys};
 use crate::digest;
 use crate::error::{Error, Result};
 use crate::report::{Code, Event, Phase};
 use crate::settings::os_collect_config::OsCollectConfig;
 use crate::settings::source_name::SourceName;
 
-/// Where it is not set for the source, the one for all sources holds.
-pub(super) const DEPLOYMENT_KEY: &str = "deployment_key";
 /// The authority that an endpoint's certificate is from.
 const CA: &str = "ca_certificate";
 

@@ -15,8 +15,10 @@ mod former;
 mod heat;
 mod learnt;
 mod local;
+mod poll;
 mod request;
 mod schedule;
+mod section;
 mod snapshot;
 mod source;
 mod source_set;
@@ -41,11 +43,13 @@ use crate::openstack::keystone::Keystone;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
-use endpoint::{Endpoint, Memory, Tools};
+use endpoint::Endpoint;
 pub use entries::Entries;
 use learnt::{Learnt, Refusal};
 use local::LocalFiles;
 pub use local::{read_document, read_file};
+use poll::{Memory, Tools};
+use section::DEPLOYMENTS;
 pub use snapshot::{Authority, Snapshot, SourceState};
 use source::{Outcome, Polled, Source};
 pub use ways::Ways;
@@ -410,7 +414,7 @@ impl Collector {
             let paths: Vec<_> = self.settings.sources.cfn_init_data.iter().map(|path| path.display().to_string()).collect();
             (paths.join(" "), Source::take_boot(self.files.boot.as_ref(), &mut memory))
         };
-        let (key, basis, deployment_keys) = (String::new(), String::new(), vec![source::DEPLOYMENTS.to_owned()]);
+        let (key, basis, deployment_keys) = (String::new(), String::new(), vec![DEPLOYMENTS.to_owned()]);
         let (set, former) = (None, false);
         self.settle(Polled { source: name, started, began, place, key, set, former, basis, memory, deployment_keys, outcome })
     }

@@ -2,9 +2,8 @@
 //! heat-protocol.md 2.5).
 
 use super::document;
-use super::endpoint::{Answer, Memory, Tools, refusal};
-use super::learnt::DEPLOYMENT_KEY;
-use super::source_set::Section;
+use super::poll::{Answer, Memory, Tools, refusal};
+use super::section::{DEPLOYMENT_KEY, Section};
 use crate::digest;
 use crate::error::{Error, Result};
 use crate::http::{Request, Response, redacted};

@@ -9,11 +9,12 @@ use serde_json::{Map, Value};
 
 use super::cache::{self, Cached};
 use super::document::{digest_of, oddities};
-use super::endpoint::Memory;
 use super::entries::Entries;
 use super::former::Former;
 use super::local::{self, Boot};
+use super::poll::Memory;
 use super::schedule::{After, Schedule, slot_of};
+use super::section::DEPLOYMENTS;
 use super::snapshot::{Layer, SourceState};
 use super::source_set::SourceSet;
 use crate::budgets::{HELD_MEMORY, METADATA_MEMORY, json};
@@ -24,9 +25,6 @@ use crate::files::Tree;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
-
-/// The key of the list of deployments, unless the settings name others.
-pub(super) const DEPLOYMENTS: &str = "deployments";
 
 /// What one poll brought.
 pub(super) struct Polled {

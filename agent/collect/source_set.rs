@@ -9,6 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::endpoint::Endpoint;
+use super::section::Section;
 use super::{cfn, heat, request};
 use crate::digest;
 use crate::error::{Context, Error, Result};
@@ -50,10 +51,6 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The settings that one document has for one source; any of them may be missing. None is empty.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub(super) struct Section(BTreeMap<&'static str, Vec<String>>);
-
 /// The settings that a source has.
 pub(super) fn keys(source: SourceName) -> &'static [&'static str] {
     match source {
@@ -71,63 +68,6 @@ fn needed(source: SourceName) -> &'static [&'static str] {
         SourceName::Heat => &heat::NEEDED,
         SourceName::Request => &request::NEEDED,
         _ => &[],
-    }
-}
-
-impl Section {
-    pub(super) fn get(&self, key: &str) -> Option<&str> {
-        self.all(key).last().map(String::as_str)
-    }
-
-    pub(super) fn all(&self, key: &str) -> &[String] {
-        self.0.get(key).map(Vec::as_slice).unwrap_or_default()
-    }
-
-    /// The values of the settings that a source cannot do without.
-    ///
-    /// # Errors
-    /// Permanent, naming those that are missing.
-    pub(super) fn complete<const N: usize>(&self, source: SourceName, needed: [&'static str; N]) -> Result<[&str; N]> {
-        self.check(source, &needed)?;
-        Ok(needed.map(|key| self.get(key).unwrap_or_default()))
-    }
-
-    fn check(&self, source: SourceName, needed: &[&str]) -> Result<()> {
-        let missing: Vec<_> = needed.iter().copied().filter(|key| self.get(key).is_none()).collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let name = source.as_str();
-        Err(Error::permanent(format!("the settings of {name} lack {}", missing.join(", ")))
-            .rule(format!("{}; all from one document", needed.join(", ")))
-            .remedy(format!("complete [{name}] in os-collect-config.conf, or the os-collect-config metadata of the server")))
-    }
-
-    /// What says nothing leaves what is there: null, empty and absent are the same (heat-protocol.md R5).
-    pub(super) fn take(&mut self, key: &'static str, values: Vec<String>) {
-        let values: Vec<_> = values.into_iter().filter(|value| !value.is_empty()).collect();
-        if !values.is_empty() {
-            self.0.insert(key, values);
-        }
-    }
-
-    /// Takes over what another section says, key by key: only for settings that lead nowhere, and to tell files apart.
-    pub(super) fn overlay(&mut self, stronger: &Self) {
-        self.0.extend(stronger.0.iter().map(|(key, values)| (*key, values.clone())));
-    }
-
-    /// Takes a setting out.
-    pub(super) fn remove(&mut self, key: &str) -> Vec<String> {
-        self.0.remove(key).unwrap_or_default()
-    }
-
-    /// For digests, never shown.
-    pub(super) fn values(&self) -> &BTreeMap<&'static str, Vec<String>> {
-        &self.0
-    }
-
-    fn size(&self) -> usize {
-        self.0.values().flatten().map(String::len).sum()
     }
 }
 
@@ -193,7 +133,7 @@ impl SourceSet {
     }
 
     pub(super) fn stored(&self) -> Stored {
-        Stored(self.section.0.iter().map(|(key, values)| ((*key).to_owned(), values.clone())).collect())
+        Stored(self.section.values().iter().map(|(key, values)| ((*key).to_owned(), values.clone())).collect())
     }
 
     /// Whether both ask the same place with the same credentials, whichever document they are from.
@@ -213,7 +153,7 @@ impl SourceSet {
 
     /// Tells it from others, together with what this machine's files add, without showing it.
     pub(super) fn key(&self, local: &str) -> String {
-        digest::hex(format!("{:?} {local}", self.section.0).as_bytes())
+        digest::hex(format!("{:?} {local}", self.section.values()).as_bytes())
     }
 
     /// Whom to ask. An authority that os-collect-config.conf names for the source is believed where the set has none.

@@ -1,0 +1,40 @@
+//! What one poll of a source over the network is given, and what it brings.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Kind, Result};
+use crate::http::{Http, Response};
+use crate::openstack::keystone::Keystone;
+
+/// With what to ask.
+pub(super) struct Tools {
+    pub(super) http: Http,
+    pub(super) keystone: Keystone,
+    /// For one poll.
+    pub(super) deadline: Duration,
+}
+
+/// What the answer before left for the next poll of the same endpoint. It dies with the process: what a cache file holds
+/// need not be what the server said last.
+#[derive(Clone, Default)]
+pub(super) struct Memory {
+    /// Digest of the bytes.
+    pub(super) raw: Option<String>,
+    /// A header that asks for the document only if it is another one.
+    pub(super) condition: Option<(&'static str, String)>,
+    /// `name/uuid` of a stack of which only one of the two is configured.
+    pub(super) stack: Option<String>,
+}
+
+/// An answer, to be read: `None` where it is byte for byte what it was.
+pub(super) type Answer = Option<Box<dyn FnOnce() -> Result<Map<String, Value>> + Send>>;
+
+/// An answer that tells of a failure.
+pub(super) fn refusal(response: &Response, who: &str, said: &str, remedy: impl std::fmt::Display) -> Error {
+    let status = response.status;
+    let kind = if (400..500).contains(&status) && status != 408 && status != 429 { Kind::Permanent } else { Kind::Transient };
+    let said = if said.is_empty() { "no details" } else { said };
+    Error::new(kind, format!("{who} answered {status} {said}")).remedy(remedy).retry_after(response.retry_after())
+}
