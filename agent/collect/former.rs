@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use super::poll::Memory;
-use super::schedule::{After, Schedule};
-use super::source::{random, whole_millis};
+use super::schedule::After;
 use super::source_set::SourceSet;
-use crate::clock::{Clock, Moment, Stopwatch};
+use super::timer::Timer;
+use crate::clock::{Clock, Moment};
 
 /// How many times slower it is asked than a source in force.
 const SLOWER: u32 = 4;
@@ -27,16 +27,13 @@ pub(super) struct Former {
     pub(super) answers: bool,
     /// Failed tries since the last good one.
     pub(super) failures: u32,
-    schedule: Schedule,
-    since: Stopwatch,
-    pause: Duration,
+    timer: Timer,
 }
 
 impl Former {
     /// `fresh`: it answered just now; else it is asked at once.
     pub(super) fn new(set: SourceSet, basis: String, pace: (Duration, Duration), fresh: bool, clock: &Clock) -> Self {
-        let mut schedule = Schedule::new(pace.0 * SLOWER, pace.1 * SLOWER, random());
-        let pause = if fresh { schedule.hurry(random()) } else { Duration::ZERO };
+        let first = (!fresh).then_some(Duration::ZERO);
         Self {
             set,
             basis,
@@ -45,14 +42,12 @@ impl Former {
             asked: Moment::EARLIER,
             answers: true,
             failures: 0,
-            schedule,
-            since: clock.start(),
-            pause: whole_millis(pause),
+            timer: Timer::new(pace.0 * SLOWER, pace.1 * SLOWER, first, clock),
         }
     }
 
     pub(super) fn set_pace(&mut self, min: Duration, max: Duration) {
-        self.schedule.set_pace(min * SLOWER, max * SLOWER);
+        self.timer.set_pace(min * SLOWER, max * SLOWER);
     }
 
     /// Sets when it is asked next.
@@ -60,21 +55,19 @@ impl Former {
         self.flying = false;
         self.answers = !matches!(after, After::Failed(_));
         self.failures = if self.answers { 0 } else { self.failures.saturating_add(1) };
-        self.pause = whole_millis(self.schedule.next(after, random(), clock.now()));
-        self.since = clock.start();
+        self.timer.next(after, clock);
     }
 
     /// Time to the next request; `None` while one is under way.
     pub(super) fn due_in(&self) -> Option<Duration> {
-        (!self.flying).then(|| self.pause.saturating_sub(self.since.elapsed()))
+        (!self.flying).then(|| self.timer.left())
     }
 
     /// Somebody waits for a fresh answer.
     pub(super) fn hurry(&mut self, clock: &Clock) {
-        let pause = self.schedule.hurry(random());
+        let pause = self.timer.hurry();
         if self.due_in().is_some_and(|due| due > pause) {
-            self.since = clock.start();
-            self.pause = whole_millis(pause);
+            self.timer.set(pause, clock);
         }
     }
 }

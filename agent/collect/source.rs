@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value};
 
 use super::cache::{self, Cached};
@@ -13,12 +12,13 @@ use super::entries::Entries;
 use super::former::Former;
 use super::local::{self, Boot};
 use super::poll::Memory;
-use super::schedule::{After, Schedule, slot_of};
+use super::schedule::{After, slot_of};
 use super::section::DEPLOYMENTS;
 use super::snapshot::{Layer, SourceState};
 use super::source_set::SourceSet;
+use super::timer::Timer;
 use crate::budgets::{HELD_MEMORY, METADATA_MEMORY, json};
-use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
+use crate::clock::{Clock, Moment, Timestamp};
 use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
@@ -167,9 +167,7 @@ pub(super) struct Source {
     pub(super) configured: bool,
     /// Whether a request is under way.
     pub(super) flying: bool,
-    schedule: Schedule,
-    since: Stopwatch,
-    pause: Duration,
+    timer: Timer,
     /// What the last answer left for the next poll.
     pub(super) memory: Memory,
     /// Without `deployments`.
@@ -209,9 +207,7 @@ impl Source {
             name,
             configured: false,
             flying: false,
-            schedule: Schedule::new(settings.min_polling_interval, settings.polling_interval, random()),
-            since: clock.start(),
-            pause: whole_millis(first),
+            timer: Timer::new(settings.min_polling_interval, settings.polling_interval, Some(first), clock),
             memory: Memory::default(),
             document: None,
             deployments: None,
@@ -423,8 +419,8 @@ impl Source {
                 after
             }
         };
-        let pause = self.schedule.next(after, random(), clock.now());
-        self.set_pause(pause, clock);
+        let pause = self.timer.next(after, clock);
+        self.state.next_try = Some(clock.now().after(pause));
         for event in &mut settled.events {
             if event.code == Code::SourceFailed {
                 event.next_try = Some(pause);
@@ -510,8 +506,7 @@ impl Source {
 
     /// Time to the next poll; `None` while one is under way.
     pub(super) fn due_in(&self) -> Option<Duration> {
-        let pause = if self.is_wanted() { Duration::ZERO } else { self.pause };
-        (!self.flying).then(|| pause.saturating_sub(self.since.elapsed()))
+        (!self.flying).then(|| if self.is_wanted() { Duration::ZERO } else { self.timer.left() })
     }
 
     /// A request is under way.
@@ -554,7 +549,7 @@ impl Source {
 
     /// Begins the fast window; a poll that is due earlier stays so.
     pub(super) fn hurry(&mut self, clock: &Clock) {
-        let pause = self.schedule.hurry(random());
+        let pause = self.timer.hurry();
         self.at_most(pause, clock);
         if let Some(former) = &mut self.former {
             former.hurry(clock);
@@ -570,36 +565,20 @@ impl Source {
 
     /// Polls in the slot of this node; the first poll comes after `first`.
     pub(super) fn belong_to(&mut self, instance: &str, first: Duration, clock: &Clock) {
-        self.schedule.set_slot(slot_of(&format!("{instance}/{}", self.name.as_str())));
+        self.timer.set_slot(slot_of(&format!("{instance}/{}", self.name.as_str())));
         self.set_pause(first, clock);
     }
 
     pub(super) fn set_pace(&mut self, min: Duration, max: Duration) {
         self.pace = (min, max);
-        self.schedule.set_pace(min, max);
+        self.timer.set_pace(min, max);
         if let Some(former) = &mut self.former {
             former.set_pace(min, max);
         }
     }
 
     fn set_pause(&mut self, pause: Duration, clock: &Clock) {
-        self.since = clock.start();
-        self.pause = whole_millis(pause);
+        self.timer.set(pause, clock);
         self.state.next_try = Some(clock.now().after(pause));
-    }
-}
-
-/// As the clock counts: of what is left over it could never be said that it has passed.
-pub(super) fn whole_millis(pause: Duration) -> Duration {
-    Duration::from_millis(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX))
-}
-
-/// A random number in `0.0..1.0`.
-pub(super) fn random() -> f64 {
-    let mut bytes = [0; 4];
-    // Without randomness every node takes the middle: slower to spread, never wrong.
-    match SystemRandom::new().fill(&mut bytes) {
-        Ok(()) => f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0),
-        Err(_) => 0.5,
     }
 }

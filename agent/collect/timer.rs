@@ -1,0 +1,70 @@
+//! When one way to a source is asked next: its schedule, by the clock.
+
+use std::time::Duration;
+
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::schedule::{After, Schedule};
+use crate::clock::{Clock, Stopwatch};
+
+/// Counts the pause between two requests.
+pub(super) struct Timer {
+    schedule: Schedule,
+    since: Stopwatch,
+    pause: Duration,
+}
+
+impl Timer {
+    /// The first request is due after `first`; where it has none, right after a change.
+    pub(super) fn new(min: Duration, max: Duration, first: Option<Duration>, clock: &Clock) -> Self {
+        let mut schedule = Schedule::new(min, max, random());
+        let first = first.unwrap_or_else(|| schedule.hurry(random()));
+        let mut timer = Self { schedule, since: clock.start(), pause: Duration::ZERO };
+        timer.set(first, clock);
+        timer
+    }
+
+    /// What is left of the pause.
+    pub(super) fn left(&self) -> Duration {
+        self.pause.saturating_sub(self.since.elapsed())
+    }
+
+    /// Begins a pause of this length.
+    pub(super) fn set(&mut self, pause: Duration, clock: &Clock) {
+        self.since = clock.start();
+        // As the clock counts: of what is left over it could never be said that it has passed.
+        self.pause = Duration::from_millis(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
+    }
+
+    /// Begins the pause that follows a poll, and gives it.
+    pub(super) fn next(&mut self, after: After, clock: &Clock) -> Duration {
+        let pause = self.schedule.next(after, random(), clock.now());
+        self.set(pause, clock);
+        pause
+    }
+
+    /// Begins the fast window, and gives the pause with which it begins; the one under way stays as it is.
+    pub(super) fn hurry(&mut self) -> Duration {
+        self.schedule.hurry(random())
+    }
+
+    /// Another pace, from the next pause on.
+    pub(super) fn set_pace(&mut self, min: Duration, max: Duration) {
+        self.schedule.set_pace(min, max);
+    }
+
+    /// Gives it a slot for good.
+    pub(super) fn set_slot(&mut self, slot: f64) {
+        self.schedule.set_slot(slot);
+    }
+}
+
+/// A random number in `0.0..1.0`.
+pub(super) fn random() -> f64 {
+    let mut bytes = [0; 4];
+    // Without randomness every node takes the middle: slower to spread, never wrong.
+    match SystemRandom::new().fill(&mut bytes) {
+        Ok(()) => f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0),
+        Err(_) => 0.5,
+    }
+}
