@@ -33,6 +33,7 @@ pub mod openstack;
 mod output;
 pub mod process;
 pub mod programs;
+pub mod progress;
 pub mod reach;
 pub mod report;
 pub mod settings;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
 use super::flannel::{KeyKeeper, PodNetwork};
-use super::gates::{Measure, Process, Progress};
-use super::graph::{self, CERTIFICATES, FILES, Graph, Step};
+use super::gates::{Measure, Passing, Process};
+use super::graph::{self, Graph, Step};
 use super::observed::{self, Observed, look, observe_files};
 use super::plan::{self, AttributeChange, DirectoryChange, FileChange, Plan, needs_of_file};
 use super::units::Starter;
@@ -21,14 +21,14 @@ use super::{
     write,
 };
 use crate::clock::{Clock, Stopwatch};
-use crate::desired::{Desired, Gate, Need, Probe, Unit, Volume};
+use crate::desired::{Desired, Directory, File, Gate, Need, Probe, Unit, Volume};
 use crate::error::{Error, Kind, Result};
 use crate::files::Tree;
 use crate::machine::listeners::{Holder, refused_ports};
 use crate::network::flannel::Version;
-use crate::report::condition_state::ConditionState;
+use crate::progress::{Progress, StepId};
 use crate::report::text::{escaped, shortened};
-use crate::report::{Code, Event, Phase, Report};
+use crate::report::{Code, Event, Phase};
 
 /// How long after the deadline a volume, or who signs certificates, may still say itself what it waited for.
 const GRACE: Duration = Duration::from_secs(5);
@@ -52,8 +52,8 @@ pub struct Context<'a, U, V, P, C> {
     pub certificates: &'a C,
     /// The clock.
     pub clock: &'a Clock,
-    /// Who is told.
-    pub report: &'a Report,
+    /// Where the run is kept, and who is told of it.
+    pub progress: &'a Progress,
     /// How long the whole run may take.
     pub deadline: Duration,
     /// How many times its own deadline a gate may be measured.
@@ -84,26 +84,22 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
         starter: Starter {
             units: context.systemd,
             clock: context.clock,
-            report: context.report,
+            progress: context.progress,
             generation: context.generation,
             running: &running,
             deadline: context.deadline,
             own: None,
         },
-        running: &running,
         pending: BTreeSet::new(),
         outcome: Converged::default(),
-        at_work: String::new(),
-        early: Vec::new(),
+        at_work: StepId::Checks,
         touched: false,
     };
-    context.report.begin_laps();
     let result = run.all().await;
     match result {
         Ok(()) => Ok(run.outcome),
         Err(mut failure) => {
             failure.touched = run.touched;
-            context.report.lap_ends(&run.at_work, running.millis(), ConditionState::Failed);
             if let Some(unit) = failure.unit.as_ref().filter(|_| !failure.unstartable) {
                 let said = context.clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default();
                 failure.cause.push_str(&quoted_words(unit, &said));
@@ -114,10 +110,10 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
                         format!("{} frees the port; or move its user to another port. {}", holder.remedy(), failure.remedy);
                 }
             }
-            context.report.step_failed(&failure.step, context.clock.now(), &failure.cause, &failure.remedy);
+            context.progress.fail(&run.at_work, &failure.step, &failure.cause, &failure.remedy);
             // Volumes tell of their own failures.
-            if !failure.step.starts_with("volume ") {
-                context.report.emit(failure.event().generation(context.generation));
+            if !matches!(failure.step, StepId::Volume(_)) {
+                context.progress.report().emit(failure.event().generation(context.generation));
             }
             Err(failure)
         }
@@ -128,23 +124,19 @@ struct Run<'a, U, V, P, C> {
     desired: &'a Desired,
     context: &'a Context<'a, U, V, P, C>,
     starter: Starter<'a, U>,
-    running: &'a Stopwatch,
     /// Units whose files changed and that were not restarted yet; noted on disk before a file is written.
     pending: BTreeSet<String>,
     outcome: Converged,
     /// The step that is dealt with: a failure is its.
-    at_work: String,
-    /// The last of the steps that come before the graph, which are done one after the other.
-    early: Vec<String>,
+    at_work: StepId,
     /// Whether anything of the machine may have changed.
     touched: bool,
 }
 
 /// How a step ended.
-struct Ended {
-    step: Step,
+struct Ended<'a> {
+    step: Step<'a>,
     result: std::result::Result<Did, Failure>,
-    millis: u64,
 }
 
 /// A step, and how far it is.
@@ -155,7 +147,7 @@ enum Task {
     /// A gate whose process was replaced after it was green: from the start.
     Again,
     /// A gate that answered: until it is green.
-    Goes(Progress),
+    Goes(Passing),
 }
 
 /// What a step did.
@@ -165,9 +157,9 @@ enum Did {
     /// Certificates are ready, and not in place yet.
     Prepared(Prepared),
     /// A gate answered well for the first time: who needs it goes on.
-    Answers(Progress),
+    Answers(Passing),
     /// A gate is green.
-    Green(Progress),
+    Green(Passing),
 }
 
 impl From<bool> for Did {
@@ -176,7 +168,7 @@ impl From<bool> for Did {
     }
 }
 
-impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Run<'_, U, V, P, C> {
+impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Run<'a, U, V, P, C> {
     async fn all(&mut self) -> std::result::Result<(), Failure> {
         let first_helpers = first_helpers(self.desired);
         let done: BTreeSet<String> = first_helpers.iter().map(|unit| unit.name.clone()).collect();
@@ -185,7 +177,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
             Failure::new(Code::NodeFailed, "order of steps", cause).remedy("This is a bug of heat-node-agent: please report it.")
         })?;
 
-        self.begin("checks");
+        self.begin(StepId::Checks);
         while let Err(error) = self.context.volumes.check_stores(self.desired).await {
             if error.kind() != Kind::Transient {
                 return Err(store::unfit(&error));
@@ -193,26 +185,22 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
             self.starter.patience("checking the stores", None, error).await?;
         }
         // A disk may be waited for in these.
-        self.context.report.expect_steps(graph::names(self.desired));
+        self.context.progress.expect(graph::shown(self.desired));
         let left = self.starter.left();
         match self.context.clock.limit(left + GRACE, self.context.volumes.check_places(self.desired, left)).await {
             Some(checked) => checked?,
-            None => return Err(Failure::new(Code::VolumeFailed, "checks", "the volumes could not be inspected in time")),
+            None => return Err(Failure::new(Code::VolumeFailed, StepId::Checks, "the volumes could not be inspected in time")),
         }
 
         // Another range cannot be taken back once files name it and who reads them was restarted.
         if let Some(store) = self.desired.flannel.as_ref().filter(|store| store.writes) {
             let refused = self.context.prober.refuse(store, self.context.flanneld).await;
-            refused.map_err(|error| Failure::from_error(Code::FlannelKeyFailed, graph::FLANNEL_KEY, &error))?;
+            refused.map_err(|error| Failure::from_error(Code::FlannelKeyFailed, StepId::FlannelKey, &error))?;
         }
+        self.end();
 
-        self.end("checks");
-
-        self.context.report.expect_steps(graph::names(self.desired));
-        self.context.report.steps_wait(&graph.waits(self.desired));
-        self.at(FILES, ConditionState::Waiting);
-
-        let taken = self.context.clock.start();
+        self.context.progress.expect(graph::shown(self.desired));
+        self.context.progress.wait_for(graph.waits());
         self.begin("plan");
         let mut observed =
             observe_files(self.desired, self.context.root).map_err(|error| file_failure("reading files", &error))?;
@@ -227,28 +215,21 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         }
         let plan = plan::plan(self.desired, &observed);
         self.pending.clone_from(&observed.pending);
-        self.time("plan", &taken);
+        self.end();
 
         self.touched = true;
         let unowned = self.write_early(&plan)?;
         self.enable_and_reload(&plan).await?;
-        self.at(FILES, ConditionState::Ok);
         self.begin("reading the units' states");
         self.find_units(&plan, &observed).await?;
-        self.end("reading the units' states");
+        self.end();
         for unit in first_helpers {
-            let taken = self.context.clock.start();
-            let name = format!("unit {}", unit.name);
-            self.begin(&name);
+            self.begin(StepId::Unit(unit.name.clone()));
             let ran = self.starter.help(unit, self.pending.contains(&unit.name)).await?;
             // One that is not there has nothing to apply, and no restart is pending.
             self.note_restarted(&unit.name)?;
-            if ran {
-                self.outcome.changed = true;
-                self.time(&name, &taken);
-            }
-            self.end(&name);
-            self.at(&name, ConditionState::Ok);
+            self.outcome.changed |= ran;
+            self.end();
         }
         self.write_unowned(&unowned, &mut observed)?;
         self.walk(graph, &mut observed).await
@@ -256,8 +237,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
 
     /// Directories and files that wait for nothing; those whose owner does not exist yet are given back.
     fn write_early(&mut self, plan: &Plan) -> std::result::Result<Unowned, Failure> {
-        let taken = self.context.clock.start();
-        self.begin(FILES);
+        self.begin(StepId::Files);
         let is_late = |path: &str| !needs_of_file(self.desired, path).is_empty();
         let of_desired = |path: &str| self.desired.directories.iter().find(|directory| directory.path == path);
         let directories: Vec<&DirectoryChange> = plan
@@ -285,7 +265,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
                 unowned.files.insert(change.path.clone());
             }
         }
-        self.time("files", &taken);
+        self.end();
         Ok(unowned)
     }
 
@@ -296,22 +276,17 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         }
         self.begin("files with new owners");
         observed.owners = Owners::read(self.context.root).map_err(|error| file_failure("reading users and groups", &error))?;
-        for (index, directory) in self.desired.directories.iter().enumerate() {
-            if unowned.directories.contains(&directory.path) {
-                self.late_directory(index, observed)?;
-            }
+        for directory in self.desired.directories.iter().filter(|directory| unowned.directories.contains(&directory.path)) {
+            self.late_directory(directory, observed)?;
         }
-        for (index, file) in self.desired.files.iter().enumerate() {
-            if unowned.files.contains(&file.path) {
-                self.late_file(index, observed)?;
-            }
+        for file in self.desired.files.iter().filter(|file| unowned.files.contains(&file.path)) {
+            self.late_file(file, observed)?;
         }
-        self.end("files with new owners");
+        self.end();
         Ok(())
     }
 
     async fn enable_and_reload(&mut self, plan: &Plan) -> std::result::Result<(), Failure> {
-        let taken = self.context.clock.start();
         if !plan.enable.is_empty() {
             self.begin("enable");
         }
@@ -322,7 +297,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
             }
         }
         if !plan.enable.is_empty() {
-            self.time("enable", &taken);
+            self.end();
         }
         let unbound = self.unbind()?;
         // After enabling, so that one reload is enough: systemd reads files and links anew.
@@ -337,7 +312,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
                 Phase::Units,
                 Event::new(Code::UnitsReloaded, "systemd reloaded its unit files").step("reload").duration(taken.elapsed()),
             );
-            self.time("reload", &taken);
+            self.end();
         }
         Ok(())
     }
@@ -375,140 +350,113 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         Ok(())
     }
 
-    /// Volumes, what lies on them, units, gates.
-    #[expect(clippy::too_many_lines, reason = "one arm for each kind of step, and one for each end")]
-    async fn walk(&mut self, mut graph: Graph, observed: &mut Observed) -> std::result::Result<(), Failure> {
-        let (desired, context, starter, running) = (self.desired, self.context, self.starter, self.running);
-        let gates = Measure {
-            root: context.root,
-            units: context.systemd,
-            prober: context.prober,
-            clock: context.clock,
-            report: context.report,
-            generation: context.generation,
-            running,
-            deadline: context.deadline,
-            patience: context.patience,
-            flanneld: context.flanneld,
-        };
-        let flannel_key = key_keeper(context, running);
-        let perform = async |step: Step, task: Task| {
-            let taken = context.clock.start();
-            let pending = matches!(task, Task::Begin(true));
-            context.report.step(&graph::name(desired, step), ConditionState::Waiting, context.clock.now());
-            let result = match step {
-                Step::Volume(index) => match desired.volumes.get(index) {
-                    Some(volume) => {
-                        let left = starter.left();
-                        match context.clock.limit(left + GRACE, context.volumes.bring_up(volume, left)).await {
-                            Some(result) => result.map(Did::from),
-                            None => Err(late_volume(volume, context.report, context.generation)),
-                        }
-                    }
-                    None => Ok(Did::Nothing),
-                },
-                Step::Certificates => {
-                    let left = starter.left();
-                    let prepared = context.clock.limit(left + GRACE, context.certificates.prepare(desired, left)).await;
-                    let late = || Failure::new(Code::CertificatesFailed, CERTIFICATES, "they did not exist at the deadline");
-                    prepared.unwrap_or_else(|| Err(late())).map(Did::Prepared)
-                }
-                Step::Unit(index) => match desired.units.get(index) {
-                    Some(unit) if unit.applies_files => starter.help(unit, pending).await.map(Did::from),
-                    Some(unit) => {
-                        let own = own_deadline(desired, unit).map(|own| own.saturating_mul(context.patience));
-                        starter.within(own).keep_running(unit, pending).await.map(Did::from)
-                    }
-                    None => Ok(Did::Nothing),
-                },
-                Step::Gate(index) => match (desired.gates.get(index), task) {
-                    (Some(gate), Task::Goes(mut progress)) => {
-                        gates.until_green(gate, &mut progress).await.map(|()| Did::Green(progress))
-                    }
-                    (Some(gate), task) => gates.until_answer(gate, matches!(task, Task::Again)).await.map(Did::Answers),
-                    (None, _) => Ok(Did::Nothing),
-                },
-                Step::Object(index) => match desired.objects.get(index) {
-                    Some(object) => {
-                        let failed = |error| Failure::from_error(Code::ObjectFailed, graph::name(desired, step), &error);
-                        context.prober.ensure(object, starter.left()).await.map(Did::from).map_err(failed)
-                    }
-                    None => Ok(Did::Nothing),
-                },
-                Step::FlannelKey => match &desired.flannel {
-                    Some(store) => flannel_key.until_there(store).await.map(Did::from),
-                    None => Ok(Did::Nothing),
-                },
-                // These never wait, so that they are done where they become ready.
-                Step::Directory(_) | Step::File(_) => Ok(Did::Nothing),
-            };
-            Ended { step, result, millis: taken.millis() }
-        };
-        let mut running_steps = FuturesUnordered::new();
-        let mut fresh: BTreeSet<String> = BTreeSet::new();
-        let mut greens: BTreeMap<Step, (Process, Stopwatch)> = BTreeMap::new();
+    /// Volumes, what lies on them, certificates, units, gates, objects of the API; then the proof.
+    async fn walk(&mut self, mut graph: Graph<'a>, observed: &mut Observed) -> std::result::Result<(), Failure> {
+        let context = self.context;
+        let workers = Workers::new(self.desired, context, self.starter);
+        let mut running = FuturesUnordered::new();
+        let mut fresh: BTreeSet<&str> = BTreeSet::new();
+        let mut greens: BTreeMap<&str, Green<'_>> = BTreeMap::new();
         loop {
             let mut at_once = false;
             for step in graph.take_ready() {
-                let name = self.begin_in(&graph, step);
+                self.at_work = step.id();
+                context.progress.begin(&self.at_work, graph.after(&self.at_work));
                 match step {
-                    Step::Directory(index) => self.late_directory(index, observed)?,
-                    Step::File(index) => self.late_file(index, observed)?,
-                    Step::Volume(_) | Step::Certificates | Step::FlannelKey | Step::Unit(_) | Step::Gate(_) | Step::Object(_) => {
-                        let pending = self.unit_of(step).is_some_and(|unit| self.pending.contains(&unit.name));
-                        running_steps.push(perform(step, Task::Begin(pending)));
+                    // These never wait, so that they are done where they become ready.
+                    Step::Directory(directory) => self.late_directory(directory, observed)?,
+                    Step::File(file) => self.late_file(file, observed)?,
+                    Step::Unit(unit) => {
+                        running.push(workers.perform(step, Task::Begin(self.pending.contains(&unit.name))));
+                        continue;
+                    }
+                    Step::Volume(_) | Step::Certificates | Step::FlannelKey(_) | Step::Gate(_) | Step::Object(_) => {
+                        running.push(workers.perform(step, Task::Begin(false)));
                         continue;
                     }
                 }
-                self.end(&name);
-                graph.finish(step);
+                self.end();
+                graph.finish(&self.at_work);
                 at_once = true;
             }
             if at_once {
                 continue;
             }
-            context.report.steps_wait(&graph.waits(desired));
-            let Some(mut ended) = running_steps.next().await else {
-                let replaced = replaced(&gates, context.settles, desired, &greens, &fresh).await;
+            context.progress.wait_for(graph.waits());
+            let Some(Ended { step, result }) = running.next().await else {
+                let replaced = self.prove(&workers.gates, &greens, &fresh).await;
                 if replaced.is_empty() {
                     return Ok(());
                 }
-                for step in replaced {
-                    let name = graph::name(desired, step);
-                    self.lap(&name, vec![name.clone()]);
-                    running_steps.push(perform(step, Task::Again));
+                for gate in replaced {
+                    let id = StepId::Gate(gate.name.clone());
+                    context.progress.begin(&id, vec![StepId::Proof]);
+                    running.push(workers.perform(Step::Gate(gate), Task::Again));
                 }
                 continue;
             };
-            let name = self.at_work_on(ended.step);
-            match ended.result? {
-                Did::Nothing => {}
-                Did::Answers(progress) => {
-                    graph.finish(ended.step);
-                    running_steps.push(perform(ended.step, Task::Goes(progress)));
+            self.at_work = step.id();
+            match (result?, step) {
+                (Did::Answers(passing), Step::Gate(_)) => {
+                    graph.finish(&self.at_work);
+                    running.push(workers.perform(step, Task::Goes(passing)));
                     continue;
                 }
-                Did::Green(progress) => {
-                    ended.millis = progress.taken().millis();
-                    greens.insert(ended.step, (progress.process(), progress.good_since().clone()));
+                (Did::Green(passing), Step::Gate(gate)) => {
+                    greens.insert(&gate.name, Green { gate, process: passing.process(), since: passing.good_since().clone() });
                 }
-                Did::Something => {
+                (Did::Prepared(prepared), _) => self.commit(&prepared)?,
+                (Did::Something, _) => {
                     self.outcome.changed = true;
-                    fresh.extend(self.unit_of(ended.step).filter(|unit| !unit.applies_files).map(|unit| unit.name.clone()));
-                    if let Step::Object(_) = ended.step {
-                        self.tell(Phase::Gates, Event::new(Code::ObjectWritten, format!("wrote {name}")));
+                    match step {
+                        Step::Unit(unit) if !unit.applies_files => drop(fresh.insert(&unit.name)),
+                        Step::Object(_) => {
+                            self.tell(Phase::Gates, Event::new(Code::ObjectWritten, format!("wrote {}", self.at_work)));
+                        }
+                        _ => {}
                     }
                 }
-                Did::Prepared(prepared) => self.commit(&prepared)?,
+                (Did::Nothing | Did::Answers(_) | Did::Green(_), _) => {}
             }
-            if let Some(unit) = self.unit_of(ended.step).map(|unit| unit.name.clone()) {
-                self.note_restarted(&unit)?;
+            if let Step::Unit(unit) = step {
+                self.note_restarted(&unit.name)?;
             }
-            self.at(&name, ConditionState::Ok);
-            self.end(&name);
-            self.outcome.timings.push((name, ended.millis));
-            graph.finish(ended.step);
+            self.end();
+            graph.finish(&self.at_work);
         }
+    }
+
+    /// Gates whose unit has another process than the one that was green: it died in the meantime. What this run started is given
+    /// the time to show it.
+    async fn prove(
+        &mut self,
+        gates: &Measure<'_, U, P>,
+        greens: &BTreeMap<&str, Green<'a>>,
+        fresh: &BTreeSet<&str>,
+    ) -> Vec<&'a Gate> {
+        if greens.is_empty() {
+            return Vec::new();
+        }
+        let newest = greens.values().max_by_key(|green| std::cmp::Reverse(green.since.elapsed()));
+        let after = newest.map(|green| StepId::Gate(green.gate.name.clone()));
+        self.at_work = StepId::Proof;
+        self.context.progress.begin(&self.at_work, after.into_iter().collect());
+        let is_new = |green: &&Green<'_>| green.gate.unit.as_deref().is_some_and(|unit| fresh.contains(unit));
+        let young = greens.values().filter(is_new).map(|green| green.since.elapsed()).min();
+        let left = gates.deadline.saturating_sub(gates.running.elapsed());
+        let rest = young.map_or(Duration::ZERO, |young| self.context.settles.saturating_sub(young)).min(left);
+        if !rest.is_zero() {
+            self.context.clock.wait(rest).await;
+        }
+        let mut replaced = Vec::new();
+        for Green { gate, process, .. } in greens.values() {
+            // A bus that is away for a moment says nothing of a unit.
+            if gates.process_now(gate).await.is_ok_and(|now| now != *process) {
+                replaced.push(*gate);
+            }
+        }
+        self.end();
+        replaced
     }
 
     /// Puts certificates in place; who reads a changed one has a restart pending before.
@@ -519,16 +467,8 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         Ok(())
     }
 
-    fn unit_of(&self, step: Step) -> Option<&Unit> {
-        match step {
-            Step::Unit(index) => self.desired.units.get(index),
-            _ => None,
-        }
-    }
-
     /// A directory on something that was not there when the plan was made: it is looked at now.
-    fn late_directory(&mut self, index: usize, observed: &mut Observed) -> std::result::Result<(), Failure> {
-        let Some(directory) = self.desired.directories.get(index) else { return Ok(()) };
+    fn late_directory(&mut self, directory: &Directory, observed: &mut Observed) -> std::result::Result<(), Failure> {
         let seen =
             look(self.context.root, &directory.path, false).map_err(|error| file_failure("inspecting a directory", &error))?;
         match seen {
@@ -541,8 +481,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         }
     }
 
-    fn late_file(&mut self, index: usize, observed: &mut Observed) -> std::result::Result<(), Failure> {
-        let Some(file) = self.desired.files.get(index) else { return Ok(()) };
+    fn late_file(&mut self, file: &File, observed: &mut Observed) -> std::result::Result<(), Failure> {
         let seen = look(self.context.root, &file.path, true).map_err(|error| file_failure("inspecting a file", &error))?;
         match seen {
             Some(seen) => observed.files.insert(file.path.clone(), seen),
@@ -575,7 +514,7 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         attributes: &AttributeChange,
         write: impl FnOnce(&Tree) -> Result<()>,
     ) -> std::result::Result<(), Failure> {
-        let step = format!("file {path}");
+        let step = StepId::File(path.to_owned());
         if !write::owner_is_known(attributes) {
             let owner = &attributes.owner;
             let cause = format!("{path} must belong to {}:{}, which does not exist on this machine", owner.user, owner.group);
@@ -605,92 +544,99 @@ impl<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Ru
         pending::write(self.context.root, &pending).map_err(|error| file_failure("recording pending restarts", &error))
     }
 
-    fn time(&mut self, step: &str, taken: &Stopwatch) {
-        self.outcome.timings.push((step.to_owned(), taken.millis()));
-        self.end(step);
-    }
-
     /// Begins a step that comes before the graph: after the one before it.
-    fn begin(&mut self, step: &str) {
-        let after = std::mem::replace(&mut self.early, vec![step.to_owned()]);
-        self.lap(step, after);
+    fn begin(&mut self, step: impl Into<StepId>) {
+        self.at_work = self.context.progress.begin_next(step);
     }
 
-    /// Begins a step of the graph. What needs nothing of it comes after what comes before all of it.
-    fn begin_in(&mut self, graph: &Graph, step: Step) -> String {
-        let name = graph::name(self.desired, step);
-        let after: Vec<String> = graph.after(step).map(|need| graph::name(self.desired, need)).collect();
-        self.lap(&name, if after.is_empty() { self.early.clone() } else { after });
-        name
-    }
-
-    fn at_work_on(&mut self, step: Step) -> String {
-        let name = graph::name(self.desired, step);
-        self.at_work.clone_from(&name);
-        name
-    }
-
-    fn lap(&mut self, step: &str, after: Vec<String>) {
-        step.clone_into(&mut self.at_work);
-        self.context.report.lap_begins(step, self.running.millis(), after);
-    }
-
-    fn end(&self, step: &str) {
-        self.context.report.lap_ends(step, self.running.millis(), ConditionState::Ok);
-    }
-
-    fn at(&self, step: &str, state: ConditionState) {
-        self.context.report.step(step, state, self.context.clock.now());
+    fn end(&self) {
+        self.context.progress.end(&self.at_work);
     }
 
     fn tell(&self, phase: Phase, event: Event) {
-        self.context.report.emit(event.phase(phase).generation(self.context.generation));
+        self.context.progress.report().emit(event.phase(phase).generation(self.context.generation));
     }
 }
 
-/// Who writes, or waits for, the description of flannel's network.
-fn key_keeper<'a, U, V, P, C>(context: &Context<'a, U, V, P, C>, running: &'a Stopwatch) -> KeyKeeper<'a, P> {
-    KeyKeeper {
-        network: context.prober,
-        flanneld: context.flanneld,
-        clock: context.clock,
-        report: context.report,
-        generation: context.generation,
-        running,
-        deadline: context.deadline,
-    }
+/// A gate that is green, by which process, and since when that one answers.
+struct Green<'a> {
+    gate: &'a Gate,
+    process: Process,
+    since: Stopwatch,
 }
 
-/// Gates whose unit has another process than the one that was green: it died in the meantime. What this run started is given
-/// the time to show it.
-async fn replaced<U: Units, P: Prober + PodNetwork>(
-    gates: &Measure<'_, U, P>,
-    settles: Duration,
-    desired: &Desired,
-    greens: &BTreeMap<Step, (Process, Stopwatch)>,
-    fresh: &BTreeSet<String>,
-) -> Vec<Step> {
-    let of = |step: &Step| match step {
-        Step::Gate(index) => desired.gates.get(*index),
-        _ => None,
-    };
-    let is_new = |gate: &Gate| gate.unit.as_ref().is_some_and(|unit| fresh.contains(unit));
-    let young = greens.iter().filter(|(step, _)| of(step).is_some_and(is_new)).map(|(_, (_, well))| well.elapsed()).min();
-    let left = gates.deadline.saturating_sub(gates.running.elapsed());
-    let rest = young.map_or(Duration::ZERO, |young| settles.saturating_sub(young)).min(left);
-    if !rest.is_zero() {
-        gates.clock.wait(rest).await;
+/// Who carries out the steps that may wait, each by itself.
+struct Workers<'a, U, V, P, C> {
+    desired: &'a Desired,
+    context: &'a Context<'a, U, V, P, C>,
+    starter: Starter<'a, U>,
+    gates: Measure<'a, U, P>,
+    flannel_key: KeyKeeper<'a, P>,
+}
+
+impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates> Workers<'a, U, V, P, C> {
+    fn new(desired: &'a Desired, context: &'a Context<'a, U, V, P, C>, starter: Starter<'a, U>) -> Self {
+        let gates = Measure {
+            root: context.root,
+            units: context.systemd,
+            prober: context.prober,
+            clock: context.clock,
+            progress: context.progress,
+            generation: context.generation,
+            running: starter.running,
+            deadline: context.deadline,
+            patience: context.patience,
+            flanneld: context.flanneld,
+        };
+        let flannel_key = KeyKeeper {
+            network: context.prober,
+            flanneld: context.flanneld,
+            clock: context.clock,
+            progress: context.progress,
+            generation: context.generation,
+            running: starter.running,
+            deadline: context.deadline,
+        };
+        Self { desired, context, starter, gates, flannel_key }
     }
-    let mut replaced = Vec::new();
-    for (step, (process, _)) in greens {
-        // A bus that is away for a moment says nothing of a unit.
-        if let Some(gate) = of(step)
-            && gates.process_now(gate).await.is_ok_and(|now| now != *process)
-        {
-            replaced.push(*step);
+
+    async fn perform(&self, step: Step<'a>, task: Task) -> Ended<'a> {
+        Ended { step, result: self.carry_out(step, task).await }
+    }
+
+    async fn carry_out(&self, step: Step<'a>, task: Task) -> std::result::Result<Did, Failure> {
+        let (context, starter) = (self.context, self.starter);
+        let left = starter.left();
+        match step {
+            Step::Volume(volume) => match context.clock.limit(left + GRACE, context.volumes.bring_up(volume, left)).await {
+                Some(result) => result.map(Did::from),
+                None => Err(late_volume(volume, context.progress, context.generation)),
+            },
+            Step::Certificates => {
+                let prepared = context.clock.limit(left + GRACE, context.certificates.prepare(self.desired, left)).await;
+                let late = || Failure::new(Code::CertificatesFailed, step.id(), "they did not exist at the deadline");
+                prepared.unwrap_or_else(|| Err(late())).map(Did::Prepared)
+            }
+            Step::Unit(unit) => {
+                let pending = matches!(task, Task::Begin(true));
+                if unit.applies_files {
+                    return starter.help(unit, pending).await.map(Did::from);
+                }
+                let own = own_deadline(self.desired, unit).map(|own| own.saturating_mul(context.patience));
+                starter.within(own).keep_running(unit, pending).await.map(Did::from)
+            }
+            Step::Gate(gate) => match task {
+                Task::Goes(mut passing) => self.gates.until_green(gate, &mut passing).await.map(|()| Did::Green(passing)),
+                task => self.gates.until_answer(gate, matches!(task, Task::Again)).await.map(Did::Answers),
+            },
+            Step::Object(object) => {
+                let failed = |error| Failure::from_error(Code::ObjectFailed, step.id(), &error);
+                context.prober.ensure(object, left).await.map(Did::from).map_err(failed)
+            }
+            Step::FlannelKey(store) => self.flannel_key.until_there(store).await.map(Did::from),
+            Step::Directory(_) | Step::File(_) => Ok(Did::Nothing),
         }
     }
-    replaced
 }
 
 /// How long a unit may take to come up: as long as its gate may then take to be green. One that fails again and again never gets
@@ -750,10 +696,11 @@ fn own_port(probe: &Probe) -> Option<u16> {
 }
 
 /// A volume on which something hangs (a disk that does not answer, a program that does not end).
-fn late_volume(volume: &Volume, report: &Report, generation: u64) -> Failure {
-    let failure = Failure::new(Code::VolumeFailed, format!("volume {}: deadline", volume.role), "not finished at the deadline");
+fn late_volume(volume: &Volume, progress: &Progress, generation: u64) -> Failure {
+    let failure =
+        Failure::new(Code::VolumeFailed, "deadline", "not finished at the deadline").part_of(StepId::Volume(volume.role));
     // It was dropped in the middle and cannot tell of itself.
-    report.emit(failure.event().phase(Phase::Volume).generation(generation));
+    progress.report().emit(failure.event().generation(generation));
     failure
 }
 
@@ -773,6 +720,6 @@ fn first_helpers(desired: &Desired) -> Vec<&Unit> {
     desired.units.iter().filter(only_helpers).collect()
 }
 
-fn file_failure(step: &str, error: &Error) -> Failure {
+fn file_failure(step: &'static str, error: &Error) -> Failure {
     Failure::from_error(Code::FileFailed, step, error)
 }

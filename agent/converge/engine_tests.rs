@@ -21,8 +21,10 @@ use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::machine::listeners::Holder;
 use crate::network::flannel::Version;
+use crate::progress::{Progress, StepId};
 use crate::reach::Answer;
 use crate::report::condition_state::ConditionState;
+use crate::report::timeline::critical_path;
 use crate::report::{Code, Report};
 use crate::systemd::{Enabled, JobOutcome, UnitState};
 
@@ -281,6 +283,7 @@ struct Machine {
     root: Tree,
     clock: Clock,
     report: Report,
+    progress: Progress,
     deadline: Duration,
     patience: u32,
 }
@@ -290,7 +293,9 @@ impl Machine {
         let dir = tempfile::tempdir().unwrap();
         let root = Tree::open(dir.path()).unwrap();
         root.create_dir(Path::new("/etc"), Attributes::mode(0o755)).unwrap();
-        let machine = Self { _dir: dir, root, clock, report: Report::kept(), deadline: Duration::from_secs(30), patience: 1 };
+        let report = Report::kept();
+        let progress = Progress::new(report.clone(), clock.clone());
+        let machine = Self { _dir: dir, root, clock, report, progress, deadline: Duration::from_secs(30), patience: 1 };
         machine.users("");
         machine
     }
@@ -312,6 +317,7 @@ impl Machine {
     }
 
     async fn converge(&self, desired: &Desired, fake: &Fake) -> Outcome {
+        self.progress.begin_run();
         let context = Context {
             root: &self.root,
             systemd: fake,
@@ -319,7 +325,7 @@ impl Machine {
             prober: fake,
             certificates: fake,
             clock: &self.clock,
-            report: &self.report,
+            progress: &self.progress,
             deadline: self.deadline,
             settles: Duration::from_secs(6),
             patience: self.patience,
@@ -331,7 +337,7 @@ impl Machine {
 
     /// What explain would show.
     fn steps(&self) -> Vec<String> {
-        self.report.steps().iter().map(|step| format!("{} {:?}", step.name, step.state)).collect()
+        self.progress.steps().iter().map(|step| format!("{} {:?}", step.name, step.state)).collect()
     }
 
     fn codes(&self) -> Vec<Code> {
@@ -467,7 +473,7 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
     assert!(at("start etcd.service") > 3);
     assert!(machine.codes().iter().filter(|code| **code == Code::GateGreen).count() == 2);
     assert_eq!(machine.read("/var/lib/docker/on-volume").as_deref(), Some("x"));
-    assert!(converged.timings.iter().any(|(step, _)| step == "gate docker"), "{:?}", converged.timings);
+    assert!(laps(&machine).iter().any(|lap| lap.0 == "gate docker"), "{:?}", laps(&machine));
     let steps = [
         "files",
         "volume runtime",
@@ -476,6 +482,7 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
         "unit etcd.service",
         "gate etcd",
         "gate docker",
+        "final proof",
     ];
     assert_eq!(machine.steps(), steps.map(|step| format!("{step} Ok")));
 
@@ -492,7 +499,7 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
 
 /// What `timeline` draws: each step, what it came after (the last one released it), how it ended.
 fn laps(machine: &Machine) -> Vec<(String, String, ConditionState)> {
-    machine.report.laps().into_iter().map(|lap| (lap.step, lap.after.join(", "), lap.state)).collect()
+    machine.progress.laps().into_iter().map(|lap| (lap.step, lap.after.join(", "), lap.state)).collect()
 }
 
 #[tokio::test]
@@ -525,11 +532,16 @@ async fn a_lap_names_what_it_waited_for_and_begins_when_that_has_ended() {
     assert_eq!(after("directory /var/lib/docker/sub"), "volume runtime");
     assert_eq!(after("unit docker.service"), "volume runtime, directory /var/lib/docker/sub");
     assert_eq!(after("gate docker"), "unit docker.service");
-    let all = machine.report.laps();
+    let all = machine.progress.laps();
     let lap = |step: &str| all.iter().find(|lap| lap.step == step).unwrap();
     assert!(lap("unit late").ended_ms() > lap("unit docker.service").ended_ms());
     assert_eq!(after("unit api"), "unit docker.service, unit late", "in the order of their ends");
     assert_eq!(lap("unit api").began_ms, lap("unit late").ended_ms());
+    // What was started has to go on answering, and the critical path says so.
+    let (proof, total) = (lap("final proof"), all.iter().map(crate::report::lap::Lap::ended_ms).max().unwrap());
+    assert!(proof.took_ms >= 3000 && proof.after.len() == 1 && proof.after[0].starts_with("gate "), "{proof:?}");
+    let path: Vec<&str> = critical_path(&all).into_iter().map(|at| all[at].step.as_str()).collect();
+    assert_eq!((path.last(), proof.ended_ms()), (Some(&"final proof"), total), "{path:?}");
     for lap in &all {
         let needs = lap.after.iter().map(|need| all.iter().find(|other| other.step == *need).unwrap().ended_ms());
         assert!(needs.max().unwrap_or_default() <= lap.began_ms, "{lap:?}");
@@ -557,7 +569,7 @@ async fn a_failed_run_keeps_its_laps_with_the_step_that_failed_and_those_that_we
     let of = |step: &str, state| (step.to_owned(), "unit systemd-sysctl.service".to_owned(), state);
     assert_eq!(last, [of("volume runtime", ConditionState::Waiting), of("unit etcd.service", ConditionState::Failed)]);
     // What did not begin says what for.
-    let waits = |name: &str| machine.report.steps().into_iter().find(|step| step.name == name).unwrap().waits_for;
+    let waits = |name: &str| machine.progress.steps().into_iter().find(|step| step.name == name).unwrap().waits_for;
     assert_eq!(waits("gate etcd"), ["unit etcd.service"]);
     assert_eq!(waits("unit docker.service"), ["volume runtime", "directory /var/lib/docker/sub"]);
 
@@ -593,7 +605,7 @@ async fn a_restart_is_owed_until_it_is_done() {
     );
     machine.converge(&desired, &fake).await.unwrap();
     machine.write("/etc/etcd.conf", "a=2\n");
-    fake.volume.lock().unwrap().push_back(Err(Failure::new(Code::VolumeMissing, "volume runtime", "no disk")));
+    fake.volume.lock().unwrap().push_back(Err(Failure::new(Code::VolumeMissing, StepId::Volume(VolumeRole::Runtime), "no disk")));
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
     assert_eq!(failure.code, Code::VolumeMissing);
     assert_eq!(machine.read("/etc/etcd.conf").as_deref(), Some("a=1\n"), "the file is right, the unit is not");
@@ -659,10 +671,10 @@ async fn a_unit_that_fails_ends_the_run_at_once_and_says_why() {
         fake.set(before);
         fake.answers.lock().unwrap().extend((0..999).map(|_| Err(Error::transient("refused"))));
         let failure = machine.converge(&desired, &fake).await.unwrap_err();
-        assert_eq!((failure.code, failure.step.as_str()), (Code::UnitFailed, "unit x.service"));
+        assert_eq!((failure.code, failure.doing().as_str()), (Code::UnitFailed, "unit x.service"));
         // The gate may have begun beside it or not.
         assert_eq!(machine.steps()[..2], ["files Ok", "unit x.service Failed"]);
-        let step = machine.report.steps().swap_remove(1);
+        let step = machine.progress.steps().swap_remove(1);
         assert_eq!((step.cause, step.remedy), (Some(failure.cause.clone()), Some(failure.remedy.clone())));
         assert!(failure.cause.contains(cause), "{}", failure.cause);
         assert!(failure.remedy.contains(remedy), "{}", failure.remedy);
@@ -738,7 +750,8 @@ async fn a_gate_has_a_deadline_of_its_own_from_when_it_is_measured() {
         let told = Mutex::new(None::<String>);
         let watch = async {
             loop {
-                let until = machine.report.steps().into_iter().find(|step| step.name == "gate g").and_then(|step| step.given_up);
+                let until =
+                    machine.progress.steps().into_iter().find(|step| step.name == "gate g").and_then(|step| step.given_up);
                 let first = told.lock().unwrap().take().or(until);
                 *told.lock().unwrap() = first;
                 tokio::task::yield_now().await;
@@ -795,7 +808,7 @@ async fn a_unit_has_as_long_to_come_up_as_its_gate() {
         let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]).act("x.service", &[act]);
         let begin = machine.clock.now();
         let failure = machine.converge(&desired, &fake).await.unwrap_err();
-        assert_eq!((failure.step.as_str(), failure.cause.as_str()), ("unit x.service", words.as_str()));
+        assert_eq!((failure.doing().as_str(), failure.cause.as_str()), ("unit x.service", words.as_str()));
         assert!(failure.remedy.contains("journalctl -u x.service"), "{}", failure.remedy);
         // The test's clock stands still while a job hangs.
         let after = if words.starts_with(hangs) { 0 } else { after };
@@ -850,7 +863,7 @@ async fn good_answers_between_bad_ones_are_not_added_up() {
     fake.answers.lock().unwrap().extend([good(), good(), ill(), good(), good(), ill(), good()]);
     bad(&fake);
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
-    assert_eq!((failure.code, failure.step.as_str()), (Code::GateRed, "gate g"));
+    assert_eq!((failure.code, failure.doing().as_str()), (Code::GateRed, "gate g"));
     assert!(!machine.codes().contains(&Code::GateGreen));
 }
 
@@ -1117,7 +1130,7 @@ async fn the_first_good_answer_releases_who_waits_and_green_is_asked_for_at_the_
     let waited = released.lock().unwrap().unwrap().since(begin);
     assert!(waited <= Duration::from_secs(1), "{waited:?}");
     assert!(machine.clock.now().since(begin) >= Duration::from_secs(2), "three answers, a second apart");
-    assert_eq!(machine.steps().last().map(String::as_str), Some("gate g Ok"));
+    assert_eq!(machine.steps().last_chunk(), Some(&["gate g Ok", "final proof Ok"].map(str::to_owned)));
 
     // A gate that answered once and then is bad: the node fails at the deadline, although everything behind the gate was done.
     fake.set(state("b.service", "inactive"));
@@ -1126,7 +1139,7 @@ async fn the_first_good_answer_releases_who_waits_and_green_is_asked_for_at_the_
     fake.take_log();
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
     assert!(fake.take_log().contains(&"done b.service".to_owned()));
-    assert_eq!((failure.code, failure.step.as_str()), (Code::GateRed, "gate g"));
+    assert_eq!((failure.code, failure.doing().as_str()), (Code::GateRed, "gate g"));
     assert!(failure.cause.starts_with("health is false, not true, for "), "{}", failure.cause);
 }
 
@@ -1152,7 +1165,8 @@ async fn what_a_unit_said_last_stands_behind_the_cause() {
         assert_eq!(failure.cause, format!("{cause}{told}"));
         // In the message, and in explain.
         assert!(machine.report.events().last().unwrap().message.ends_with(&failure.cause));
-        assert_eq!(machine.report.steps().last().unwrap().cause.as_deref(), Some(failure.cause.as_str()));
+        let failed = machine.progress.steps().into_iter().find(|step| step.state == ConditionState::Failed);
+        assert_eq!(failed.unwrap().cause.as_deref(), Some(failure.cause.as_str()));
     }
     // What a unit said that cannot be started now is old, and one that is not there says nothing.
     fake.take_log();
@@ -1268,7 +1282,7 @@ async fn a_volume_that_hangs_is_told_at_the_deadline() {
     let desired = Desired { volumes: vec![volume(VolumeRole::Etcd, "/var/lib/etcd")], ..Desired::default() };
     let fake = Fake { hangs: true, ..Fake::new(&machine.clock, &[]) };
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
-    assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeFailed, "volume etcd: deadline"));
+    assert_eq!((failure.code, failure.doing().as_str()), (Code::VolumeFailed, "volume etcd: deadline"));
     assert_eq!(machine.codes(), [Code::VolumeFailed], "told once");
 }
 
@@ -1372,7 +1386,7 @@ async fn a_directory_in_place_of_a_file_fails_with_its_path() {
     machine.root.create_dir_all(Path::new("/etc/x.conf"), Attributes::mode(0o755)).unwrap();
     let desired = Desired { files: vec![File::public("/etc/x.conf", "x")], ..Desired::default() };
     let failure = machine.converge(&desired, &Fake::new(&machine.clock, &[])).await.unwrap_err();
-    assert_eq!((failure.code, failure.step.as_str()), (Code::FileFailed, "file /etc/x.conf"));
+    assert_eq!((failure.code, failure.doing().as_str()), (Code::FileFailed, "file /etc/x.conf"));
     assert!(failure.cause.contains("it exists but is not a regular file"), "{}", failure.cause);
 }
 
@@ -1433,8 +1447,7 @@ async fn who_reads_a_changed_certificate_is_noted_before_it_changes_and_restarte
     assert_eq!(fake.take_log(), expected);
     assert_eq!(machine.codes().iter().filter(|code| **code == Code::ObjectWritten).count(), 1);
     assert!(
-        converged.timings.iter().any(|(step, _)| step == "certificates")
-            && converged.timings.iter().any(|(step, _)| step == "object binding")
+        laps(&machine).iter().any(|lap| lap.0 == "certificates") && laps(&machine).iter().any(|lap| lap.0 == "object binding")
     );
     // The second run changes nothing.
     assert!(!machine.converge(&trusting_node(), &fake).await.unwrap().changed);
@@ -1453,7 +1466,7 @@ async fn without_its_certificates_nothing_that_reads_them_starts_and_the_first_c
     // An object that the API refuses fails the node, too.
     fake.objects.lock().unwrap().push_back(Err(Error::permanent("403")));
     let failure = machine.converge(&trusting_node(), &fake).await.unwrap_err();
-    assert_eq!((failure.code, failure.step.as_str()), (Code::ObjectFailed, "object binding"));
+    assert_eq!((failure.code, failure.doing().as_str()), (Code::ObjectFailed, "object binding"));
 }
 
 /// A unit that reads flannel's description, behind the key.
@@ -1483,7 +1496,7 @@ async fn a_network_that_is_refused_changes_nothing_before() {
     let machine = Machine::new(manual());
     let fake = Fake::new(&machine.clock, &[("flanneld.service", "inactive")]);
     let failure = machine.converge(&of_flannel("refused"), &fake).await.unwrap_err();
-    assert_eq!((failure.code, failure.step.as_str(), failure.touched), (Code::FlannelKeyFailed, "flannel key", false));
+    assert_eq!((failure.code, failure.doing().as_str(), failure.touched), (Code::FlannelKeyFailed, "flannel key", false));
     assert_eq!(machine.read("/etc/network.json"), None);
     assert_eq!(fake.take_log(), Vec::<String>::new());
 }

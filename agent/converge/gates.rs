@@ -22,8 +22,9 @@ use crate::desired::{Gate, Peers, PodRoutes, Probe};
 use crate::files::Tree;
 use crate::network::flannel::Version;
 use crate::network::routes::Wrong;
+use crate::progress::{Progress, StepId};
 use crate::report::text::{escaped, shortened};
-use crate::report::{Code, Event, Phase, Report};
+use crate::report::{Code, Event, Phase};
 
 /// The first pause after a bad answer; doubles up to [`LONGEST_PAUSE`], and starts again at each event.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -44,7 +45,7 @@ pub(crate) struct Measure<'a, U, P> {
     pub(crate) units: &'a U,
     pub(crate) prober: &'a P,
     pub(crate) clock: &'a Clock,
-    pub(crate) report: &'a Report,
+    pub(crate) progress: &'a Progress,
     pub(crate) generation: u64,
     /// Since when the whole run goes on, and how long it may.
     pub(crate) running: &'a Stopwatch,
@@ -76,7 +77,7 @@ pub(crate) type Process = Option<(u32, u32)>;
 
 /// How far a gate is.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct Passing {
     /// Since it is measured.
     taken: Stopwatch,
     attempt: u32,
@@ -92,7 +93,7 @@ pub(crate) struct Progress {
     replaced: bool,
 }
 
-impl Progress {
+impl Passing {
     /// It begins. `again`: its process was another one before, in this run.
     fn new(again: bool, clock: &Clock) -> Self {
         Self {
@@ -105,11 +106,6 @@ impl Progress {
             restarts: None,
             replaced: again,
         }
-    }
-
-    /// How long it has been measured.
-    pub(crate) fn taken(&self) -> &Stopwatch {
-        &self.taken
     }
 
     /// The process that answered.
@@ -170,29 +166,29 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     ///
     /// # Errors
     /// At its own deadline or the run's, with the last answer; before, if the gate's unit failed and systemd leaves it at that.
-    pub(crate) async fn until_answer(&self, gate: &Gate, again: bool) -> Result<Progress, Failure> {
-        let mut progress = Progress::new(again, self.clock);
+    pub(crate) async fn until_answer(&self, gate: &Gate, again: bool) -> Result<Passing, Failure> {
+        let mut passing = Passing::new(again, self.clock);
         if let Probe::Store(store) = &gate.probe {
             // Nothing of it passes by waiting.
             store::check(self.root, store, None).map_err(|error| store::unfit(&error))?;
-            progress.good = wanted(gate);
+            passing.good = wanted(gate);
         } else {
-            self.until(gate, &mut progress, |progress| progress.good > 0).await?;
+            self.until(gate, &mut passing, |passing| passing.good > 0).await?;
         }
-        Ok(progress)
+        Ok(passing)
     }
 
     /// Waits until a gate that answered is green.
     ///
     /// # Errors
     /// As [`Measure::until_answer`]; also where it answers, but never often enough in a row.
-    pub(crate) async fn until_green(&self, gate: &Gate, progress: &mut Progress) -> Result<(), Failure> {
-        if !progress.is_green(gate) {
+    pub(crate) async fn until_green(&self, gate: &Gate, passing: &mut Passing) -> Result<(), Failure> {
+        if !passing.is_green(gate) {
             self.clock.wait(GOOD_PAUSE).await;
-            self.until(gate, progress, |progress| progress.is_green(gate)).await?;
+            self.until(gate, passing, |passing| passing.is_green(gate)).await?;
         }
         let event = Event::new(Code::GateGreen, format!("gate {} passed", gate.name));
-        self.tell(gate, event.duration(progress.taken.elapsed()));
+        self.tell(gate, event.duration(passing.taken.elapsed()));
         Ok(())
     }
 
@@ -204,25 +200,25 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     }
 
     /// What is left for a gate, and its own deadline where that comes before the run's.
-    fn left(&self, gate: &Gate, progress: &Progress) -> (Duration, Option<Duration>) {
+    fn left(&self, gate: &Gate, passing: &Passing) -> (Duration, Option<Duration>) {
         let of_run = self.deadline.saturating_sub(self.running.elapsed());
         let own = gate.deadline.map(|own| own.saturating_mul(self.patience));
-        let left = own.map_or(of_run, |own| own.saturating_sub(progress.taken.elapsed()));
+        let left = own.map_or(of_run, |own| own.saturating_sub(passing.taken.elapsed()));
         if left < of_run { (left, own) } else { (of_run, None) }
     }
 
-    async fn until(&self, gate: &Gate, progress: &mut Progress, enough: impl Fn(&Progress) -> bool) -> Result<(), Failure> {
+    async fn until(&self, gate: &Gate, passing: &mut Passing, enough: impl Fn(&Passing) -> bool) -> Result<(), Failure> {
         let unit = gate.unit.as_deref();
         let mut changes: Option<BoxStream<'static, String>> = None;
         let mut pause = FIRST_PAUSE;
-        let (left, _) = self.left(gate, progress);
-        self.report.step_until(&format!("gate {}", gate.name), self.clock.now().after(left));
+        let (left, _) = self.left(gate, passing);
+        self.progress.give_up_after(&StepId::Gate(gate.name.clone()), left);
         loop {
-            progress.attempt += 1;
+            passing.attempt += 1;
             let cause = match self.clock.limit(ANSWER_LIMIT, self.measure(gate)).await {
                 Some(Ok(process)) => {
-                    progress.take(process, self.clock);
-                    if enough(progress) {
+                    passing.take(process, self.clock);
+                    if enough(passing) {
                         return Ok(());
                     }
                     None
@@ -230,37 +226,37 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
                 Some(Err(red)) => Some(red),
                 None => Some(format!("no answer within {} s", ANSWER_LIMIT.as_secs()).into()),
             };
-            let (left, own) = self.left(gate, progress);
+            let (left, own) = self.left(gate, passing);
             let Some(Red { cause, code, at_once }) = cause else {
                 if left.is_zero() {
                     let last = "it passed, but not for long enough without a restart";
-                    return Err(red(gate, late(&progress.cause(last, unit), own), None));
+                    return Err(red(gate, late(&passing.cause(last, unit), own), None));
                 }
                 self.clock.wait(GOOD_PAUSE.min(left)).await;
                 continue;
             };
-            progress.good = 0;
-            progress.bad_since.get_or_insert_with(|| self.clock.start());
+            passing.good = 0;
+            passing.bad_since.get_or_insert_with(|| self.clock.start());
             if let Some(unit) = unit
                 && let Ok(state) = self.units.unit(unit).await
             {
-                progress.note(Some(state.n_restarts));
+                passing.note(Some(state.n_restarts));
                 // Waiting longer is of no use: systemd does not start it again, or cannot.
                 if state.is_failed() || state.cannot_be_run() {
-                    let cause = format!("{unit} is {}; gate {}: {}", state.describe(), gate.name, progress.cause(&cause, None));
-                    return Err(Failure::new(Code::UnitFailed, format!("gate {}", gate.name), cause).unit(unit));
+                    let cause = format!("{unit} is {}; gate {}: {}", state.describe(), gate.name, passing.cause(&cause, None));
+                    return Err(Failure::new(Code::UnitFailed, StepId::Gate(gate.name.clone()), cause).unit(unit));
                 }
             }
             if at_once {
-                return Err(red(gate, progress.cause(&cause, unit), code));
+                return Err(red(gate, passing.cause(&cause, unit), code));
             }
             if left.is_zero() {
-                return Err(red(gate, late(&progress.cause(&cause, unit), own), code));
+                return Err(red(gate, late(&passing.cause(&cause, unit), own), code));
             }
             self.tell(
                 gate,
                 Event::new(Code::GateWaiting, format!("gate {} has not passed yet: {cause}", gate.name))
-                    .attempt(progress.attempt)
+                    .attempt(passing.attempt)
                     .next_try(pause)
                     .cause(cause),
             );
@@ -284,10 +280,11 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
 
     fn tell(&self, gate: &Gate, event: Event) {
         let event = event.phase(Phase::Gates).generation(self.generation).gate(&gate.name);
-        self.report.emit(match &gate.unit {
+        let event = match &gate.unit {
             Some(unit) => event.unit(unit),
             None => event,
-        });
+        };
+        self.progress.tell(&StepId::Gate(gate.name.clone()), event);
     }
 
     /// One measurement, good: main process and number of restarts of the gate's unit, because good answers count together
@@ -321,7 +318,9 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
             if strangers == sight.others.len() {
                 return Err(Red { cause: wrong.to_string(), code: Some(code(wrong)), at_once: true });
             }
-            self.report.emit(Event::new(code(wrong), wrong.to_string()).phase(Phase::Gates).generation(self.generation));
+            self.progress
+                .report()
+                .emit(Event::new(code(wrong), wrong.to_string()).phase(Phase::Gates).generation(self.generation));
         }
         let wrong = sight.wrong.iter().find(|wrong| !off_segment(wrong) && !matches!(wrong, Wrong::LeftOver(_)));
         if let Some(wrong) = wrong {
@@ -335,7 +334,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
             }
             Verdict::Silent(peers) => {
                 let line = format!("pod traffic does not reach {}", packets::named(&peers));
-                self.report.emit(Event::new(Code::PeerSilent, line).phase(Phase::Gates).generation(self.generation));
+                self.progress.report().emit(Event::new(Code::PeerSilent, line).phase(Phase::Gates).generation(self.generation));
                 Ok(())
             }
         }
@@ -384,7 +383,7 @@ fn late(cause: &str, own: Option<Duration>) -> String {
 /// Time is up. What has a message of its own has its remedy, too.
 fn red(gate: &Gate, cause: String, code: Option<Code>) -> Failure {
     let remedy = code.map_or(gate.remedy.as_str(), |code| code.entry().remedy);
-    let failure = Failure::new(code.unwrap_or(Code::GateRed), format!("gate {}", gate.name), cause).remedy(remedy);
+    let failure = Failure::new(code.unwrap_or(Code::GateRed), StepId::Gate(gate.name.clone()), cause).remedy(remedy);
     match &gate.unit {
         Some(unit) => failure.unit(unit),
         None => failure,
@@ -442,37 +441,33 @@ mod tests {
     }
 
     /// A good answer of this process, after so many seconds.
-    fn answer(progress: &mut Progress, clock: &Clock, after: u64, process: Process) {
+    fn answer(passing: &mut Passing, clock: &Clock, after: u64, process: Process) {
         clock.advance(Duration::from_secs(after));
-        progress.take(process, clock);
+        passing.take(process, clock);
     }
 
     #[test]
     fn good_answers_count_in_a_row_and_of_one_process() {
         let clock = Clock::manual(Timestamp(1_000_000));
-        let green = |progress: &Progress| [1, 2, 3].map(|wanted| progress.is_green(&gate(wanted)));
-        let mut progress = Progress::new(false, &clock);
-        assert_eq!(green(&progress), [false; 3]);
-        assert!(!progress.is_green(&gate(0)), "one at least");
-        answer(&mut progress, &clock, 5, Some((10, 0)));
-        assert_eq!(green(&progress), [true, false, false]);
-        answer(&mut progress, &clock, 1, Some((10, 0)));
-        assert_eq!(green(&progress), [true, true, false]);
-        answer(&mut progress, &clock, 1, Some((10, 0)));
-        assert_eq!(green(&progress), [true; 3]);
-        assert_eq!(
-            (progress.process(), progress.good_since().elapsed().as_secs()),
-            (Some((10, 0)), 2),
-            "since the first of them"
-        );
-        assert_eq!(progress.taken().elapsed().as_secs(), 7);
+        let green = |passing: &Passing| [1, 2, 3].map(|wanted| passing.is_green(&gate(wanted)));
+        let mut passing = Passing::new(false, &clock);
+        assert_eq!(green(&passing), [false; 3]);
+        assert!(!passing.is_green(&gate(0)), "one at least");
+        answer(&mut passing, &clock, 5, Some((10, 0)));
+        assert_eq!(green(&passing), [true, false, false]);
+        answer(&mut passing, &clock, 1, Some((10, 0)));
+        assert_eq!(green(&passing), [true, true, false]);
+        answer(&mut passing, &clock, 1, Some((10, 0)));
+        assert_eq!(green(&passing), [true; 3]);
+        assert_eq!((passing.process(), passing.good_since().elapsed().as_secs()), (Some((10, 0)), 2), "since the first of them");
+        assert_eq!(passing.taken.elapsed().as_secs(), 7);
         // A bad one between: from the start, but nobody was replaced.
-        progress.good = 0;
+        passing.good = 0;
         for answers in [[true, false, false], [true, true, false], [true; 3]] {
-            answer(&mut progress, &clock, 1, Some((10, 0)));
-            assert_eq!(green(&progress), answers);
+            answer(&mut passing, &clock, 1, Some((10, 0)));
+            assert_eq!(green(&passing), answers);
         }
-        assert_eq!((progress.good_since().elapsed().as_secs(), progress.replaced), (2, false));
+        assert_eq!((passing.good_since().elapsed().as_secs(), passing.replaced), (2, false));
     }
 
     #[test]
@@ -485,64 +480,64 @@ mod tests {
             (None, Some((11, 1))),
         ] {
             let clock = Clock::manual(Timestamp(1_000_000));
-            let mut progress = Progress::new(before.is_none(), &clock);
+            let mut passing = Passing::new(before.is_none(), &clock);
             if before.is_some() {
                 for _ in 0..3 {
-                    answer(&mut progress, &clock, 1, before);
+                    answer(&mut passing, &clock, 1, before);
                 }
-                assert!(progress.is_green(&gate(3)), "the first process of all");
+                assert!(passing.is_green(&gate(3)), "the first process of all");
             }
-            answer(&mut progress, &clock, 1, after);
-            assert_eq!(progress.good, 1, "{after:?}");
+            answer(&mut passing, &clock, 1, after);
+            assert_eq!(passing.good, 1, "{after:?}");
             for second in 1..=15 {
-                answer(&mut progress, &clock, 1, after);
-                assert_eq!(progress.is_green(&gate(3)), second == 15, "{after:?} after {second} s");
+                answer(&mut passing, &clock, 1, after);
+                assert_eq!(passing.is_green(&gate(3)), second == 15, "{after:?} after {second} s");
             }
             // What asks for one answer alone is no service that could die.
-            progress.good_since = clock.start();
-            assert!(progress.is_green(&gate(1)) && !progress.is_green(&gate(2)));
+            passing.good_since = clock.start();
+            assert!(passing.is_green(&gate(1)) && !passing.is_green(&gate(2)));
         }
         // What has no process, and a unit that systemd forgot the restarts of, were not replaced.
         let clock = Clock::manual(Timestamp(1_000_000));
-        let mut progress = Progress::new(false, &clock);
+        let mut passing = Passing::new(false, &clock);
         for process in [None, None, Some((10, 4)), Some((10, 4))] {
-            answer(&mut progress, &clock, 0, process);
+            answer(&mut passing, &clock, 0, process);
         }
-        assert!(!progress.replaced);
+        assert!(!passing.replaced);
         for restarts in [None, Some(0), Some(4), None] {
-            progress.note(restarts);
-            assert!(!progress.replaced, "{restarts:?}");
+            passing.note(restarts);
+            assert!(!passing.replaced, "{restarts:?}");
         }
         // It counts from the first time that it was looked at.
-        progress.note(Some(5));
-        assert!(progress.replaced);
-        assert_eq!(progress.restarts, Some((4, 5)));
+        passing.note(Some(5));
+        assert!(passing.replaced);
+        assert_eq!(passing.restarts, Some((4, 5)));
     }
 
     #[test]
     fn a_cause_says_since_when_and_how_many_restarts_there_were() {
         let clock = Clock::manual(Timestamp(1_000_000));
-        let mut progress = Progress::new(false, &clock);
+        let mut passing = Passing::new(false, &clock);
         let unit = Some("x.service");
-        assert_eq!(progress.cause("refused", unit), "refused");
-        progress.bad_since = Some(clock.start());
+        assert_eq!(passing.cause("refused", unit), "refused");
+        passing.bad_since = Some(clock.start());
         for (after, said) in [(999, "refused"), (1, "refused, for 1 s"), (65_900, "refused, for 66 s")] {
             clock.advance(Duration::from_millis(after));
-            assert_eq!(progress.cause("refused", unit), said);
+            assert_eq!(passing.cause("refused", unit), said);
         }
         for (restarts, said) in [
             (2, "refused, for 66 s"),
             (5, "refused, for 66 s; meanwhile systemd restarted x.service 3 times"),
             (1, "refused, for 66 s"),
         ] {
-            progress.note(Some(restarts));
-            assert_eq!(progress.cause("refused", unit), said);
+            passing.note(Some(restarts));
+            assert_eq!(passing.cause("refused", unit), said);
         }
-        progress.note(Some(5));
-        assert_eq!(progress.cause("refused", None), "refused, for 66 s");
+        passing.note(Some(5));
+        assert_eq!(passing.cause("refused", None), "refused, for 66 s");
         // A good answer ends it.
-        progress.take(None, &clock);
-        assert_eq!(progress.cause("dead", None), "dead");
+        passing.take(None, &clock);
+        assert_eq!(passing.cause("dead", None), "dead");
     }
 
     #[test]

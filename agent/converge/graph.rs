@@ -1,144 +1,135 @@
 //! What waits for what: the steps of a `Desired` after its files, each startable when all its needs are done. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::plan::needs_of_file;
-use crate::desired::{Desired, Gate, Need};
+use crate::desired::{Desired, Directory, File, FlannelStore, Gate, Need, Object, Unit, Volume};
+use crate::progress::StepId;
 
-/// One step; the number is the place in the list of the `Desired`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Step {
-    Volume(usize),
-    Directory(usize),
-    File(usize),
+/// One step: what of the `Desired` it makes true.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step<'a> {
+    Volume(&'a Volume),
+    Directory(&'a Directory),
+    File(&'a File),
     /// All of them, in one step: they belong together.
     Certificates,
-    Unit(usize),
-    Gate(usize),
-    Object(usize),
+    Unit(&'a Unit),
+    Gate(&'a Gate),
+    Object(&'a Object),
     /// The description of flannel's network in etcd.
-    FlannelKey,
+    FlannelKey(&'a FlannelStore),
+}
+
+impl Step<'_> {
+    pub(crate) fn id(self) -> StepId {
+        match self {
+            Self::Volume(volume) => StepId::Volume(volume.role),
+            Self::Directory(directory) => StepId::Directory(directory.path.clone()),
+            Self::File(file) => StepId::File(file.path.clone()),
+            Self::Certificates => StepId::Certificates,
+            Self::Unit(unit) => StepId::Unit(unit.name.clone()),
+            Self::Gate(gate) => StepId::Gate(gate.name.clone()),
+            Self::Object(object) => StepId::Object(object.name.clone()),
+            Self::FlannelKey(_) => StepId::FlannelKey,
+        }
+    }
+}
+
+/// A step that has not begun, and what it still waits for.
+#[derive(Clone, Debug)]
+struct Waiting<'a> {
+    id: StepId,
+    step: Step<'a>,
+    needs: BTreeSet<StepId>,
 }
 
 /// The steps that are left and what is done.
 #[derive(Debug)]
-pub(crate) struct Graph {
-    waiting: BTreeMap<Step, BTreeSet<Step>>,
+pub(crate) struct Graph<'a> {
+    /// In the order in which those begin that are ready at the same time.
+    waiting: Vec<Waiting<'a>>,
     /// Who waited for what that is done, in the order of the ends.
-    waited: Vec<(Step, Step)>,
+    waited: Vec<(StepId, StepId)>,
 }
 
-impl Graph {
+impl<'a> Graph<'a> {
     /// All steps; directories and files only where they lie on something that has to come first. `done` are units
     /// that were dealt with before.
     ///
     /// # Errors
-    /// In words, if a need names nothing, or steps wait for each other.
-    pub(crate) fn new(desired: &Desired, done: &BTreeSet<String>) -> Result<Self, String> {
-        let mut waiting: BTreeMap<Step, BTreeSet<Need>> = BTreeMap::new();
-        for (index, _) in desired.volumes.iter().enumerate() {
-            waiting.insert(Step::Volume(index), BTreeSet::new());
-        }
-        for (index, directory) in desired.directories.iter().enumerate() {
-            if !directory.needs.is_empty() {
-                waiting.insert(Step::Directory(index), directory.needs.clone());
-            }
-        }
-        let mut late_files = BTreeMap::new();
-        for (index, file) in desired.files.iter().enumerate() {
-            let needs = needs_of_file(desired, &file.path);
-            if !needs.is_empty() {
-                late_files.insert(file.path.as_str(), Step::File(index));
-                waiting.insert(Step::File(index), needs);
-            }
-        }
+    /// In words, if a need names nothing, two steps have one name, or steps wait for each other.
+    pub(crate) fn new(desired: &'a Desired, done: &BTreeSet<String>) -> Result<Self, String> {
+        let steps = steps(desired, done);
+        let ids: BTreeSet<StepId> = steps.iter().map(|(step, _)| step.id()).collect();
+        let late_files: BTreeSet<&str> = steps
+            .iter()
+            .filter_map(|(step, _)| if let Step::File(file) = step { Some(file.path.as_str()) } else { None })
+            .collect();
         let places = desired.trusted_paths();
-        if !places.is_empty() {
-            waiting.insert(Step::Certificates, BTreeSet::new());
-        }
-        for (index, unit) in desired.units.iter().enumerate() {
-            if !done.contains(&unit.name) {
-                waiting.insert(Step::Unit(index), unit.needs.clone());
+        let mut waiting: Vec<Waiting<'_>> = Vec::with_capacity(steps.len());
+        for (step, wanted) in steps {
+            let id = step.id();
+            if waiting.iter().any(|other| other.id == id) {
+                return Err(format!("two steps are {id}"));
             }
-        }
-        for (index, gate) in desired.gates.iter().enumerate() {
-            waiting.insert(Step::Gate(index), gate.needs.clone());
-        }
-        for (index, object) in desired.objects.iter().enumerate() {
-            waiting.insert(Step::Object(index), object.needs.clone());
-        }
-        if let Some(flannel) = &desired.flannel {
-            // A member on this node comes first; where it is another's, its address is all there is to wait for.
-            let of_etcd = |gate: &&Gate| flannel.writes && gate.name == ETCD;
-            let needs = desired.gates.iter().filter(of_etcd).map(|gate| Need::Gate(gate.name.clone())).collect();
-            waiting.insert(Step::FlannelKey, needs);
-        }
-        let mut steps: BTreeMap<Step, BTreeSet<Step>> = BTreeMap::new();
-        for (step, needs) in &waiting {
-            let mut befores = BTreeSet::new();
-            for need in needs {
-                let before = find(desired, need)
-                    .ok_or_else(|| format!("{} needs {need:?}, which no step provides", name(desired, *step)))?;
+            let mut needs = BTreeSet::new();
+            for need in &wanted {
+                let before = find(desired, need).ok_or_else(|| format!("{id} needs {need:?}, which no step provides"))?;
                 // A directory without needs and a unit that was dealt with are no steps of the graph: they are done.
-                if waiting.contains_key(&before) {
-                    befores.insert(before);
-                }
+                needs.extend(ids.get(&before).cloned());
             }
-            if *step == Step::FlannelKey
-                && desired.flannel.as_ref().is_some_and(|store| store.etcd.identity.is_some())
-                && waiting.contains_key(&Step::Certificates)
-            {
+            match step {
                 // etcd is shown one of them.
-                befores.insert(Step::Certificates);
+                Step::FlannelKey(store) if store.etcd.identity.is_some() => {
+                    needs.extend(ids.get(&StepId::Certificates).cloned());
+                }
+                Step::Unit(unit) => {
+                    let late = unit.restart_on.iter().filter(|path| late_files.contains(path.as_str()));
+                    needs.extend(late.map(|path| StepId::File(path.clone())));
+                    // Who reads a certificate is started with it.
+                    let reads = unit.restart_on.iter().any(|path| places.contains(path.as_str()));
+                    needs.extend(reads.then_some(StepId::Certificates));
+                }
+                _ => {}
             }
-            if let Step::Unit(index) = step
-                && let Some(unit) = desired.units.get(*index)
-            {
-                befores.extend(unit.restart_on.iter().filter_map(|path| late_files.get(path.as_str())));
-                // Who reads a certificate is started with it.
-                befores.extend(unit.restart_on.iter().any(|path| places.contains(path.as_str())).then_some(Step::Certificates));
-            }
-            steps.insert(*step, befores);
+            waiting.push(Waiting { id, step, needs });
         }
-        let graph = Self { waiting: steps, waited: Vec::new() };
-        graph.check(desired)?;
+        let graph = Self { waiting, waited: Vec::new() };
+        graph.check()?;
         Ok(graph)
     }
 
     /// Takes out the steps that can start now.
-    pub(crate) fn take_ready(&mut self) -> Vec<Step> {
-        let ready: Vec<Step> = self.waiting.iter().filter(|(_, befores)| befores.is_empty()).map(|(step, _)| *step).collect();
-        for step in &ready {
-            self.waiting.remove(step);
-        }
-        ready
+    pub(crate) fn take_ready(&mut self) -> Vec<Step<'a>> {
+        self.waiting.extract_if(.., |one| one.needs.is_empty()).map(|one| one.step).collect()
     }
 
     /// Says that a step is done.
-    pub(crate) fn finish(&mut self, step: Step) {
-        for (waiter, befores) in &mut self.waiting {
-            if befores.remove(&step) {
-                self.waited.push((*waiter, step));
+    pub(crate) fn finish(&mut self, step: &StepId) {
+        for waiter in &mut self.waiting {
+            if waiter.needs.remove(step) {
+                self.waited.push((waiter.id.clone(), step.clone()));
             }
         }
     }
 
     /// What a step that can start waited for, in the order of the ends.
-    pub(crate) fn after(&self, step: Step) -> impl Iterator<Item = Step> {
-        self.waited.iter().filter(move |(waiter, _)| *waiter == step).map(|(_, need)| *need)
+    pub(crate) fn after(&self, step: &StepId) -> Vec<StepId> {
+        self.waited.iter().filter(|(waiter, _)| waiter == step).map(|(_, need)| need.clone()).collect()
     }
 
-    /// What each step that is left waits for now, for people.
-    pub(crate) fn waits(&self, desired: &Desired) -> Vec<(String, Vec<String>)> {
-        let names = |befores: &BTreeSet<Step>| -> Vec<String> {
+    /// What each step that is left waits for now.
+    pub(crate) fn waits(&self) -> Vec<(StepId, Vec<StepId>)> {
+        let needs = |one: &Waiting<'_>| {
             // Before the walk through the graph begins: what comes before all of it.
-            let first = befores.is_empty().then(|| FILES.to_owned());
-            befores.iter().map(|before| name(desired, *before)).chain(first).collect()
+            let first = one.needs.is_empty().then_some(StepId::Files);
+            one.needs.iter().cloned().chain(first).collect()
         };
-        self.waiting.iter().map(|(step, befores)| (name(desired, *step), names(befores))).collect()
+        self.waiting.iter().map(|one| (one.id.clone(), needs(one))).collect()
     }
 
-    fn check(&self, desired: &Desired) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         let mut dry = Self { waiting: self.waiting.clone(), waited: Vec::new() };
         loop {
             let ready = dry.take_ready();
@@ -146,70 +137,72 @@ impl Graph {
                 break;
             }
             for step in ready {
-                dry.finish(step);
+                dry.finish(&step.id());
             }
         }
         if dry.waiting.is_empty() {
             return Ok(());
         }
-        let names: Vec<String> = dry.waiting.keys().map(|step| name(desired, *step)).collect();
+        let names: Vec<String> = dry.waiting.iter().map(|one| one.id.to_string()).collect();
         Err(format!("these steps wait for each other: {}", names.join(", ")))
     }
 }
 
-/// The step that directories, files, enablement and the daemon-reload are together, for people.
-pub(crate) const FILES: &str = "files";
-
-/// The step in which keys and certificates are made and put in place, for people.
-pub(crate) const CERTIFICATES: &str = "certificates";
-
-/// The step in which etcd gets, or must have, the description of flannel's network, for people.
-pub(crate) const FLANNEL_KEY: &str = "flannel key";
+/// Every step with its needs as the `Desired` has them.
+fn steps<'a>(desired: &'a Desired, done: &BTreeSet<String>) -> Vec<(Step<'a>, BTreeSet<Need>)> {
+    let nothing = BTreeSet::new;
+    let mut steps: Vec<(Step<'_>, BTreeSet<Need>)> = Vec::new();
+    steps.extend(desired.volumes.iter().map(|volume| (Step::Volume(volume), nothing())));
+    let late = desired.directories.iter().filter(|directory| !directory.needs.is_empty());
+    steps.extend(late.map(|directory| (Step::Directory(directory), directory.needs.clone())));
+    let files = desired.files.iter().map(|file| (Step::File(file), needs_of_file(desired, &file.path)));
+    steps.extend(files.filter(|(_, needs)| !needs.is_empty()));
+    if !desired.trusted_paths().is_empty() {
+        steps.push((Step::Certificates, nothing()));
+    }
+    let units = desired.units.iter().filter(|unit| !done.contains(&unit.name));
+    steps.extend(units.map(|unit| (Step::Unit(unit), unit.needs.clone())));
+    steps.extend(desired.gates.iter().map(|gate| (Step::Gate(gate), gate.needs.clone())));
+    steps.extend(desired.objects.iter().map(|object| (Step::Object(object), object.needs.clone())));
+    if let Some(flannel) = &desired.flannel {
+        // A member on this node comes first; where it is another's, its address is all there is to wait for.
+        let of_etcd = |gate: &&Gate| flannel.writes && gate.name == ETCD;
+        let needs = desired.gates.iter().filter(of_etcd).map(|gate| Need::Gate(gate.name.clone())).collect();
+        steps.push((Step::FlannelKey(flannel), needs));
+    }
+    steps
+}
 
 /// The gate of a member of etcd on this node.
 const ETCD: &str = "etcd";
 
-/// Every step that is shown, in the order of the `Desired`.
-pub(crate) fn names(desired: &Desired) -> Vec<String> {
-    let volumes = (0..desired.volumes.len()).map(Step::Volume);
-    let units = (0..desired.units.len()).map(Step::Unit);
-    let gates = (0..desired.gates.len()).map(Step::Gate);
-    let objects = (0..desired.objects.len()).map(Step::Object);
+/// Every step that is shown, in the order in which people read them.
+pub(crate) fn shown(desired: &Desired) -> Vec<StepId> {
+    let volumes = desired.volumes.iter().map(Step::Volume);
     let certificates = (!desired.trusted_paths().is_empty()).then_some(Step::Certificates);
-    let flannel = desired.flannel.as_ref().map(|_| Step::FlannelKey);
-    let named =
-        volumes.chain(certificates).chain(flannel).chain(units).chain(gates).chain(objects).map(|step| name(desired, step));
-    std::iter::once(FILES.to_owned()).chain(named).collect()
+    let flannel = desired.flannel.as_ref().map(Step::FlannelKey);
+    let units = desired.units.iter().map(Step::Unit);
+    let gates = desired.gates.iter().map(Step::Gate);
+    let objects = desired.objects.iter().map(Step::Object);
+    let steps = volumes.chain(certificates).chain(flannel).chain(units).chain(gates).chain(objects);
+    let proof = (!desired.gates.is_empty()).then_some(StepId::Proof);
+    std::iter::once(StepId::Files).chain(steps.map(Step::id)).chain(proof).collect()
 }
 
-/// `unit etcd.service`: the step in journal, timings and failures.
-pub(crate) fn name(desired: &Desired, step: Step) -> String {
-    match step {
-        Step::Volume(index) => named("volume", desired.volumes.get(index).map(|volume| volume.role.as_str())),
-        Step::Directory(index) => named("directory", desired.directories.get(index).map(|directory| directory.path.as_str())),
-        Step::File(index) => named("file", desired.files.get(index).map(|file| file.path.as_str())),
-        Step::Certificates => CERTIFICATES.to_owned(),
-        Step::FlannelKey => FLANNEL_KEY.to_owned(),
-        Step::Object(index) => named("object", desired.objects.get(index).map(|object| object.name.as_str())),
-        Step::Unit(index) => named("unit", desired.units.get(index).map(|unit| unit.name.as_str())),
-        Step::Gate(index) => named("gate", desired.gates.get(index).map(|gate| gate.name.as_str())),
-    }
-}
-
-fn named(kind: &str, name: Option<&str>) -> String {
-    format!("{kind} {}", name.unwrap_or("?"))
-}
-
-fn find(desired: &Desired, need: &Need) -> Option<Step> {
-    match need {
-        Need::Volume(role) => desired.volumes.iter().position(|volume| volume.role == *role).map(Step::Volume),
-        Need::Directory(path) => desired.directories.iter().position(|directory| directory.path == *path).map(Step::Directory),
-        Need::Unit(name) => desired.units.iter().position(|unit| unit.name == *name).map(Step::Unit),
-        Need::Gate(name) => desired.gates.iter().position(|gate| gate.name == *name).map(Step::Gate),
-        Need::Object(name) => desired.objects.iter().position(|object| object.name == *name).map(Step::Object),
-        Need::FlannelKey => desired.flannel.as_ref().map(|_| Step::FlannelKey),
-        Need::Certificates => (!desired.trusted_paths().is_empty()).then_some(Step::Certificates),
-    }
+/// The step that provides what is needed, where the `Desired` has it.
+fn find(desired: &Desired, need: &Need) -> Option<StepId> {
+    let (is_there, id) = match need {
+        Need::Volume(role) => (desired.volumes.iter().any(|volume| volume.role == *role), StepId::Volume(*role)),
+        Need::Directory(path) => {
+            (desired.directories.iter().any(|directory| directory.path == *path), StepId::Directory(path.clone()))
+        }
+        Need::Unit(name) => (desired.units.iter().any(|unit| unit.name == *name), StepId::Unit(name.clone())),
+        Need::Gate(name) => (desired.gates.iter().any(|gate| gate.name == *name), StepId::Gate(name.clone())),
+        Need::Object(name) => (desired.objects.iter().any(|object| object.name == *name), StepId::Object(name.clone())),
+        Need::FlannelKey => (desired.flannel.is_some(), StepId::FlannelKey),
+        Need::Certificates => (!desired.trusted_paths().is_empty(), StepId::Certificates),
+    };
+    is_there.then_some(id)
 }
 
 #[cfg(test)]
@@ -253,9 +246,9 @@ mod tests {
             if ready.is_empty() {
                 return Ok(waves);
             }
-            waves.push(ready.iter().map(|step| name(desired, *step)).collect());
+            waves.push(ready.iter().map(|step| step.id().to_string()).collect());
             for step in ready {
-                graph.finish(step);
+                graph.finish(&step.id());
             }
         }
     }
@@ -310,7 +303,8 @@ mod tests {
         };
         let waves = [vec!["certificates", "unit other"], vec!["unit api"], vec!["object o"], vec!["unit after"]];
         assert_eq!(order(&desired, &[]).unwrap(), waves);
-        assert_eq!(names(&desired), ["files", "certificates", "unit api", "unit other", "unit after", "object o"]);
+        let shown: Vec<String> = shown(&desired).iter().map(StepId::to_string).collect();
+        assert_eq!(shown, ["files", "certificates", "unit api", "unit other", "unit after", "object o"]);
     }
 
     /// What asks for a name in a certificate is written once the certificate bears it, and read by who is started then.

@@ -44,6 +44,7 @@ use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::certificates;
 use crate::machine::listeners::Holder;
+use crate::progress::StepId;
 use crate::report::{Code, Event, Phase};
 use crate::systemd::{Enabled, JobOutcome, Systemd, UnitState};
 
@@ -54,12 +55,10 @@ pub fn is_owed_a_restart(root: &Tree, unit: &str) -> bool {
 }
 
 /// The node is as it should be, and measured as good.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Converged {
     /// Whether anything was written, mounted, started or restarted.
     pub changed: bool,
-    /// How long each step took, in milliseconds, in the order of their ends.
-    pub timings: Vec<(String, u64)>,
 }
 
 /// Why the node could not be brought up: the first thing that is fatal.
@@ -67,8 +66,10 @@ pub struct Converged {
 pub struct Failure {
     /// Which message of the catalog it is.
     pub code: Code,
-    /// What was being done: `unit etcd.service`, `volume runtime`, `gate docker`.
-    pub step: String,
+    /// What was being done.
+    pub step: StepId,
+    /// Which part of that, where it has parts: `mkfs`.
+    pub part: Option<&'static str>,
     /// The unit that it is about, one of our own.
     pub unit: Option<String>,
     /// systemd cannot start that unit at all: what it said last is of an earlier life.
@@ -86,14 +87,23 @@ pub struct Failure {
 impl Failure {
     /// A failure with the remedy that the catalog has for its code.
     #[must_use]
-    pub fn new(code: Code, step: impl Into<String>, cause: impl Into<String>) -> Self {
-        let remedy = code.entry().remedy.to_owned();
-        Self { code, step: step.into(), unit: None, unstartable: false, cause: cause.into(), rule: None, remedy, touched: true }
+    pub fn new(code: Code, step: impl Into<StepId>, cause: impl Into<String>) -> Self {
+        Self {
+            code,
+            step: step.into(),
+            part: None,
+            unit: None,
+            unstartable: false,
+            cause: cause.into(),
+            rule: None,
+            remedy: code.entry().remedy.to_owned(),
+            touched: true,
+        }
     }
 
     /// A failure whose cause, rule and remedy are an error's.
     #[must_use]
-    pub fn from_error(code: Code, step: impl Into<String>, error: &Error) -> Self {
+    pub fn from_error(code: Code, step: impl Into<StepId>, error: &Error) -> Self {
         let mut failure = Self::new(code, step, error.to_string());
         failure.rule = error.broken_rule().map(str::to_owned);
         if let Some(remedy) = error.suggested_remedy() {
@@ -137,6 +147,25 @@ impl Failure {
         self
     }
 
+    /// Says of which step the work was a part that failed.
+    #[must_use]
+    pub fn part_of(mut self, step: StepId) -> Self {
+        if let StepId::Work(part) = self.step {
+            self.part = Some(part);
+        }
+        self.step = step;
+        self
+    }
+
+    /// What was being done, for people: `volume runtime: mkfs`.
+    #[must_use]
+    pub fn doing(&self) -> String {
+        match self.part {
+            Some(part) => format!("{}: {part}", self.step),
+            None => self.step.to_string(),
+        }
+    }
+
     /// The event that tells of it.
     #[must_use]
     pub fn event(&self) -> Event {
@@ -144,9 +173,12 @@ impl Failure {
             Some(rule) => format!("{} (rule: {rule})", self.cause),
             None => self.cause.clone(),
         };
-        let event = Event::new(self.code, format!("{}: {}", self.step, self.cause)).phase(self.phase()).step(&self.step);
+        let doing = self.doing();
+        let event = Event::new(self.code, format!("{doing}: {}", self.cause)).phase(self.phase()).step(doing);
         let mut event = event.cause(cause).remedy(&self.remedy);
-        event.gate = self.step.strip_prefix("gate ").map(str::to_owned);
+        if let StepId::Gate(gate) = &self.step {
+            event = event.gate(gate);
+        }
         match &self.unit {
             Some(unit) => event.unit(unit),
             None => event,
@@ -156,12 +188,7 @@ impl Failure {
     /// Where in the node's life it happened.
     #[must_use]
     pub fn phase(&self) -> Phase {
-        match self.code.entry().code.get(4..6) {
-            Some("03") => Phase::Volume,
-            Some("07") => Phase::Gates,
-            _ if self.code == Code::CertificatesFailed => Phase::Certificates,
-            _ => Phase::Units,
-        }
+        self.step.phase()
     }
 }
 
@@ -292,6 +319,7 @@ impl Units for Systemd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::desired::VolumeRole;
 
     #[test]
     fn a_failure_tells_everything_that_an_operator_needs() {
@@ -299,7 +327,7 @@ mod tests {
             .rule("a signature is never overwritten")
             .remedy("wipefs -a /dev/vdb")
             .context("checking");
-        let failure = Failure::from_error(Code::VolumeRefused, "volume runtime", &error);
+        let failure = Failure::from_error(Code::VolumeRefused, StepId::Volume(VolumeRole::Runtime), &error);
         let event = failure.event();
         assert_eq!(event.message, "volume runtime: checking: an ext4 file system is on it");
         assert_eq!(
@@ -307,11 +335,11 @@ mod tests {
             Some("checking: an ext4 file system is on it (rule: a signature is never overwritten)")
         );
         assert_eq!(event.remedy.as_deref(), Some("wipefs -a /dev/vdb"));
-        let plain = Failure::new(Code::UnitMissing, "unit x.service", "no such unit").unit("x.service");
+        let plain = Failure::new(Code::UnitMissing, StepId::Unit("x.service".into()), "no such unit").unit("x.service");
         assert!(plain.event().own_unit && plain.remedy.starts_with("Install the component"));
         // Its line is on the console by its phase, and names the gate.
         assert_eq!((plain.event().phase, plain.event().gate), (Some(Phase::Units), None));
-        let red = Failure::new(Code::GateRed, "gate etcd", "no answer").event();
+        let red = Failure::new(Code::GateRed, StepId::Gate("etcd".into()), "no answer").event();
         assert_eq!((red.phase, red.gate.as_deref()), (Some(Phase::Gates), Some("etcd")));
         assert_eq!((event.phase, event.gate), (Some(Phase::Volume), None));
     }

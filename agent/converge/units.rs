@@ -8,7 +8,8 @@ use super::{Failure, Units};
 use crate::clock::{Clock, Stopwatch};
 use crate::desired::Unit;
 use crate::error::{Error, Kind};
-use crate::report::{Code, Event, Phase, Report};
+use crate::progress::{Progress, StepId};
+use crate::report::{Code, Event, Phase};
 use crate::systemd::{Enabled, JobOutcome, UnitState};
 
 /// The net under lost signals, and the pause after a bus that does not answer.
@@ -21,7 +22,7 @@ const CANCELED_TRIES: u32 = 3;
 pub(crate) struct Starter<'a, U> {
     pub(crate) units: &'a U,
     pub(crate) clock: &'a Clock,
-    pub(crate) report: &'a Report,
+    pub(crate) progress: &'a Progress,
     pub(crate) generation: u64,
     /// Since when the whole run goes on, and how long it may.
     pub(crate) running: &'a Stopwatch,
@@ -100,7 +101,7 @@ impl<U: Units> Starter<'_, U> {
                     if self.look(name).await?.is_missing() {
                         return Err(missing(name));
                     }
-                    return Err(Failure::from_error(Code::UnitFailed, format!("unit {name}"), &error).unit(name));
+                    return Err(Failure::from_error(Code::UnitFailed, StepId::Unit(name.to_owned()), &error).unit(name));
                 }
             }
         }
@@ -152,7 +153,7 @@ impl<U: Units> Starter<'_, U> {
             if deed == Deed::Nothing {
                 return Ok(false);
             }
-            self.report.step_until(&format!("unit {name}"), self.clock.now().after(self.left()));
+            self.progress.give_up_after(&StepId::Unit(name.clone()), self.left());
             let Some(outcome) = self.do_it(&before, deed).await? else { continue };
             let after = self.settled(name).await?;
             if after.is_active() {
@@ -215,13 +216,13 @@ impl<U: Units> Starter<'_, U> {
     }
 
     /// Waits a moment for a bus that is away, while there is time; any other error is a failure.
-    pub(crate) async fn patience(&self, step: &str, unit: Option<&str>, error: Error) -> Result<(), Failure> {
+    pub(crate) async fn patience(&self, doing: &'static str, unit: Option<&str>, error: Error) -> Result<(), Failure> {
         let left = self.left();
         if error.kind() == Kind::Transient && !left.is_zero() {
             self.clock.wait(POLL.min(left)).await;
             return Ok(());
         }
-        let failure = Failure::from_error(Code::UnitFailed, step, &error);
+        let failure = Failure::from_error(Code::UnitFailed, doing, &error);
         Err(match unit {
             Some(unit) => failure.unit(unit),
             None => failure,
@@ -229,7 +230,8 @@ impl<U: Units> Starter<'_, U> {
     }
 
     fn tell(&self, name: &str, event: Event) {
-        self.report.emit(event.phase(Phase::Units).generation(self.generation).unit(name));
+        let event = event.phase(Phase::Units).generation(self.generation).unit(name);
+        self.progress.tell(&StepId::Unit(name.to_owned()), event);
     }
 }
 
@@ -265,7 +267,8 @@ pub(crate) async fn news_of(
 
 /// The unit is not on this machine.
 pub(crate) fn missing(name: &str) -> Failure {
-    Failure::new(Code::UnitMissing, format!("unit {name}"), format!("{name} does not exist on this machine")).unstartable(name)
+    Failure::new(Code::UnitMissing, StepId::Unit(name.to_owned()), format!("{name} does not exist on this machine"))
+        .unstartable(name)
 }
 
 /// Whether systemd could start it at all.
@@ -273,12 +276,12 @@ fn startable(state: &UnitState) -> Result<(), Failure> {
     let name = &state.name;
     match state.load_state.as_str() {
         "not-found" => Err(missing(name)),
-        "masked" => Err(Failure::new(Code::UnitFailed, format!("unit {name}"), format!("{name} is masked"))
+        "masked" => Err(Failure::new(Code::UnitFailed, StepId::Unit(name.clone()), format!("{name} is masked"))
             .unstartable(name)
             .remedy(format!("systemctl unmask {name}"))),
         "bad-setting" | "error" => Err(Failure::new(
             Code::UnitFailed,
-            format!("unit {name}"),
+            StepId::Unit(name.clone()),
             format!("systemd cannot use {}: {}", state.fragment_path, state.load_state),
         )
         .unstartable(name)
@@ -304,7 +307,7 @@ fn not_up(state: &UnitState, outcome: &JobOutcome) -> Failure {
 
 /// A unit that did not come up.
 fn failed(name: &str, cause: String) -> Failure {
-    Failure::new(Code::UnitFailed, format!("unit {name}"), cause)
+    Failure::new(Code::UnitFailed, StepId::Unit(name.to_owned()), cause)
         .unit(name)
         .remedy(format!("Check `systemctl status {name}` and `journalctl -u {name}`."))
 }

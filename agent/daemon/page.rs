@@ -17,6 +17,7 @@ use crate::files::{Attributes, Tree};
 use crate::keepers::certificates::{Item, Look, Turn, Verdict, next};
 use crate::keepers::volumes::Sight;
 use crate::report::condition_state::ConditionState;
+use crate::report::lap::timings;
 use crate::report::status::{
     AgentStatus, BudgetStatus, CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, METADATA, MetadataStatus,
     NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status, ThinPoolStatus,
@@ -45,9 +46,9 @@ pub(super) fn of(agent: &Agent) -> Status {
         deployments: deployments(&agent.journal.all(), snapshot, outlook.as_deref()),
         node: agent.generations.current().map(|current| NodeStatus {
             drifted: agent.drifted,
-            steps: agent.report.steps(),
+            steps: agent.progress.steps(),
             // Until it ends they are on no disk.
-            laps: if current.state == GenerationState::Applying { agent.report.laps() } else { current.laps.clone() },
+            laps: if current.state == GenerationState::Applying { agent.progress.laps() } else { current.laps.clone() },
             certificates: agent.certificates.clone(),
             pod_network: agent.pod_network.clone(),
             thin_pool: agent.thin_pool.clone(),
@@ -167,7 +168,7 @@ fn node(current: &Generation) -> NodeStatus {
         state: state.to_owned(),
         deployment: Some(current.deployment.clone()),
         reason: current.reason.clone(),
-        timings: current.timings.clone(),
+        timings: if current.state == GenerationState::Applied { timings(&current.laps) } else { Vec::new() },
         laps: current.laps.clone(),
         drifted: false,
         steps: Vec::new(),
@@ -250,21 +251,6 @@ pub(super) fn trouble(before: Option<Condition>, doing: &str, error: &Error, now
         cause: Some(format!("{doing}: {error}")),
         remedy: Some(error.suggested_remedy().unwrap_or(Code::of_trouble(error).entry().remedy).to_owned()),
         ..Condition::default()
-    }
-}
-
-/// Where a node that is being brought up is: at the first of its steps that is worked on; in between, and while what runs has to
-/// prove that it goes on running, still at the last one that is done.
-pub(super) fn phase_of(steps: &[Condition]) -> Phase {
-    let in_state = |state| move |step: &&Condition| step.state == state;
-    let step = steps.iter().find(in_state(ConditionState::Waiting)).or_else(|| steps.iter().rfind(in_state(ConditionState::Ok)));
-    match step.and_then(|step| step.name.split(' ').next()) {
-        Some("files") => Phase::Files,
-        Some("volume") => Phase::Volume,
-        Some("certificates") => Phase::Certificates,
-        Some("gate") => Phase::Gates,
-        Some(_) => Phase::Units,
-        None => Phase::Plan,
     }
 }
 
@@ -419,23 +405,6 @@ mod tests {
         assert!(!text.contains("hu") && text.contains("http://******@h/v1/"), "{text}");
         let shown: Status = budgets::json::typed(&text).unwrap();
         assert_eq!(shown, Status { summary: shown.summary.clone(), conditions: shown.conditions.clone(), ..page });
-    }
-
-    #[test]
-    fn the_phase_is_that_of_what_is_waited_for() {
-        let step = |name: &str, state| Condition { name: name.to_owned(), state, ..Condition::default() };
-        let (done, waits) = (ConditionState::Ok, ConditionState::Waiting);
-        for (steps, phase) in [
-            (vec![], Phase::Plan),
-            (vec![step("files", done), step("volume etcd", waits), step("gate etcd", waits)], Phase::Volume),
-            (vec![step("files", done), step("certificates", waits), step("unit etcd.service", waits)], Phase::Certificates),
-            (vec![step("files", done), step("unit etcd.service", waits)], Phase::Units),
-            (vec![step("unit etcd.service", done), step("gate etcd", waits)], Phase::Gates),
-            (vec![step("unit etcd.service", done), step("gate etcd", done)], Phase::Gates),
-            (vec![step("files", ConditionState::Pending), step("gate etcd", ConditionState::Pending)], Phase::Plan),
-        ] {
-            assert_eq!(phase_of(&steps), phase, "{steps:?}");
-        }
     }
 
     #[test]

@@ -47,10 +47,7 @@ pub struct Generation {
     /// Step, cause and remedy of a rejected one.
     #[serde(default)]
     pub reason: Option<String>,
-    /// Steps and their milliseconds.
-    #[serde(default)]
-    pub timings: Vec<(String, u64)>,
-    /// The same steps against time; of a rejected one up to its failure. Records of earlier versions have none.
+    /// Its steps against time; of a rejected one up to its failure. Records of earlier versions have none.
     #[serde(default)]
     pub laps: Vec<Lap>,
     /// Whether anything of it may have reached the node. Of an earlier version's records nobody knows.
@@ -174,7 +171,6 @@ impl Generations {
             state: GenerationState::Applying,
             entry,
             reason: None,
-            timings: Vec::new(),
             laps: Vec::new(),
             touched: true,
             torn,
@@ -196,16 +192,10 @@ impl Generations {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn end(
-        &mut self,
-        state: GenerationState,
-        reason: Option<String>,
-        timings: Vec<(String, u64)>,
-        laps: Vec<Lap>,
-    ) -> Result<()> {
+    pub fn end(&mut self, state: GenerationState, reason: Option<String>, laps: Vec<Lap>) -> Result<()> {
         let Some(current) = &self.current else { return Ok(()) };
         let before = current.before.clone().filter(|_| state != GenerationState::Applied);
-        self.put(Generation { state, reason, timings, laps, before, ..current.clone() })
+        self.put(Generation { state, reason, laps, before, ..current.clone() })
     }
 
     fn put(&mut self, generation: Generation) -> Result<()> {
@@ -234,7 +224,7 @@ mod tests {
         let report = Report::kept();
         let read = Generations::open(Arc::new(tree), &report).unwrap();
         let current = read.current().unwrap();
-        assert_eq!((current.number, current.timings.len(), current.laps.len()), (4, 2, 0));
+        assert_eq!((current.number, current.laps.len()), (4, 0));
         assert!(current.touched && current.before.is_none(), "nobody knows what it left");
         assert!(report.events().is_empty(), "it was not put aside");
     }
@@ -252,7 +242,7 @@ mod tests {
             if !touched {
                 generations.untouched().unwrap();
             }
-            generations.end(GenerationState::Rejected, Some("why".into()), vec![], vec![]).unwrap();
+            generations.end(GenerationState::Rejected, Some("why".into()), vec![]).unwrap();
         };
         let by = |generations: &Generations| {
             let reference = generations.current().unwrap().reference().unwrap();
@@ -264,7 +254,7 @@ mod tests {
         fail(&mut generations, false);
         assert_eq!(by(&generations), (1, Extent::Nothing));
         begin(&mut generations, 2);
-        generations.end(GenerationState::Applied, None, vec![], vec![]).unwrap();
+        generations.end(GenerationState::Applied, None, vec![]).unwrap();
         assert_eq!(by(&generations), (2, Extent::Whole));
         // Refused before anything changed, twice: the node is what it was.
         for number in [3, 4] {
@@ -280,7 +270,7 @@ mod tests {
         fail(&mut generations, false);
         assert_eq!(by(&generations), (6, Extent::Part));
         begin(&mut generations, 7);
-        generations.end(GenerationState::Applied, None, vec![], vec![]).unwrap();
+        generations.end(GenerationState::Applied, None, vec![]).unwrap();
         assert_eq!((by(&generations), &generations.current().unwrap().before), ((7, Extent::Whole), &None));
         // The same parameters once more are the same generation.
         assert_eq!(generations.begin("7", "again", json!(7)).unwrap(), 7);
@@ -297,7 +287,7 @@ mod tests {
         let mut generations = open();
         assert_eq!(generations.begin("one", "b", json!({})).unwrap(), 1);
         let lap = Lap { step: "plan".into(), took_ms: 5, ..Lap::default() };
-        generations.end(GenerationState::Rejected, Some("why".into()), vec![], vec![lap.clone()]).unwrap();
+        generations.end(GenerationState::Rejected, Some("why".into()), vec![lap.clone()]).unwrap();
         assert_eq!(open().current().unwrap().state, GenerationState::Rejected);
         assert_eq!(open().current().unwrap().laps, [lap], "a run that failed is kept up to its failure");
         assert_eq!(open().begin("one", "b", json!({})).unwrap(), 1);

@@ -112,7 +112,7 @@ pub struct Event {
 
 impl Event {
     /// Masks user names and passwords of URLs, wherever the text came from.
-    pub(super) fn mask(&mut self) {
+    pub(crate) fn mask(&mut self) {
         // An id and a name are a template's, too.
         let named = [&mut self.deployment_id, &mut self.deployment_name];
         let optional = [&mut self.step, &mut self.cause, &mut self.remedy].into_iter().chain(named).filter_map(Option::as_mut);

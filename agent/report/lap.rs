@@ -19,3 +19,19 @@ pub struct Lap {
     /// `ok`: it is done; `failed`: with it the run ended; `waiting`: it goes on, or did when another failed.
     pub state: ConditionState,
 }
+
+/// How long each step of a run took and the whole run, in milliseconds, for Heat and for `status`.
+#[must_use]
+pub fn timings(laps: &[Lap]) -> Vec<(String, u64)> {
+    let mut timings: Vec<(String, u64)> = Vec::new();
+    for lap in laps {
+        // A gate whose process was replaced was measured more than once.
+        match timings.iter_mut().find(|(step, _)| *step == lap.step) {
+            Some((_, took)) => *took += lap.took_ms,
+            None => timings.push((lap.step.clone(), lap.took_ms)),
+        }
+    }
+    let total = laps.iter().map(Lap::ended_ms).max();
+    timings.extend(total.map(|total| ("total".to_owned(), total)));
+    timings
+}

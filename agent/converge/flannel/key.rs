@@ -13,13 +13,13 @@ use crate::budgets::json;
 use crate::clock::{Clock, Stopwatch};
 use crate::converge::Failure;
 use crate::converge::etcd::{Entry, Etcd};
-use crate::converge::graph::FLANNEL_KEY;
 use crate::desired::FlannelStore;
 use crate::error::{Error, Kind, Result};
 use crate::network::flannel::{Api, Version, api, check};
 use crate::network::routes;
+use crate::progress::{Progress, StepId};
 use crate::report::text::{escaped, shortened};
-use crate::report::{Code, Event, Phase, Report};
+use crate::report::{Code, Event};
 
 /// The first pause before the next look; doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -34,7 +34,7 @@ pub(crate) struct KeyKeeper<'a, P> {
     pub(crate) network: &'a P,
     pub(crate) flanneld: Option<Version>,
     pub(crate) clock: &'a Clock,
-    pub(crate) report: &'a Report,
+    pub(crate) progress: &'a Progress,
     pub(crate) generation: u64,
     pub(crate) running: &'a Stopwatch,
     pub(crate) deadline: Duration,
@@ -62,7 +62,7 @@ impl<P: PodNetwork> KeyKeeper<'_, P> {
             };
             let left = self.deadline.saturating_sub(self.running.elapsed());
             if error.kind() != Kind::Transient || left.is_zero() {
-                return Err(Failure::from_error(Code::FlannelKeyFailed, FLANNEL_KEY, &error));
+                return Err(Failure::from_error(Code::FlannelKeyFailed, StepId::FlannelKey, &error));
             }
             let line = format!("flannel's network configuration is not in etcd yet: {error}");
             self.tell(Event::new(Code::FlannelKeyWaiting, line).attempt(attempt).next_try(pause).error(&error));
@@ -72,7 +72,8 @@ impl<P: PodNetwork> KeyKeeper<'_, P> {
     }
 
     fn tell(&self, event: Event) {
-        self.report.emit(event.phase(Phase::Units).step(FLANNEL_KEY).generation(self.generation));
+        let step = StepId::FlannelKey;
+        self.progress.tell(&step, event.phase(step.phase()).step(step.to_string()).generation(self.generation));
     }
 }
 

@@ -44,6 +44,7 @@ use crate::keepers::certificates;
 use crate::keepers::volumes::Fills;
 use crate::process::exit;
 use crate::programs::{Programs, Ran};
+use crate::progress::Progress;
 use crate::report::explain::{headline, tree};
 use crate::report::notify::Notify;
 use crate::report::status::{CertificatesStatus, Condition, PodNetworkStatus, ThinPoolStatus};
@@ -82,6 +83,8 @@ pub(super) struct Agent {
     pub(super) settings: Rc<Settings>,
     pub(super) clock: Clock,
     pub(super) report: Report,
+    /// How far bringing the node up is.
+    pub(super) progress: Progress,
     pub(super) started: Timestamp,
     /// Whose machine and state this is.
     pub(super) instance: crate::identity::Record,
@@ -171,6 +174,7 @@ impl Agent {
         let since_look = clock.start();
         let sender = Sender::new((*http).clone(), collector.keystone().clone(), clock.clone());
         let outbox = Rc::new(Outbox::open(Arc::clone(&state), sender, clock.clone(), report.clone())?);
+        let progress = Progress::new(report.clone(), clock.clone());
         let programs = Rc::new(Programs::new(Arc::clone(&state), systemd.clone(), clock.clone())?);
         let node = Rc::new(Node {
             root: Arc::clone(&root),
@@ -182,6 +186,7 @@ impl Agent {
             secrets: RefCell::default(),
             clock: clock.clone(),
             report: report.clone(),
+            progress: progress.clone(),
             patience: settings.patience,
             leave: leave_of(&settings),
             machine: OnceCell::new(),
@@ -209,6 +214,7 @@ impl Agent {
             instance,
             clock: clock.clone(),
             report,
+            progress,
             root,
             run_dir,
             journal,
@@ -396,7 +402,7 @@ impl Agent {
             Some(sent) = self.sending.next() => self.sent(sent),
             () = self.orders.changed() => {}
             // The page is made anew at the end of the turn.
-            () = self.report.steps_changed() => {}
+            () = self.progress.changed() => {}
             () = self.clock.wait(pause) => {}
         }
         self.notify.alive();
@@ -475,7 +481,7 @@ impl Agent {
 
     fn current_phase(&self) -> Phase {
         if self.bring_up.is_some() {
-            page::phase_of(&self.report.steps())
+            self.progress.phase()
         } else if self.hook.is_some() {
             Phase::Deploy
         } else if !self.outbox.is_empty() {

@@ -125,7 +125,7 @@ impl Agent {
         let is_left = |current: &Generation| current.deployment == deployment && current.state == GenerationState::Applying;
         let is_left = self.generations.current().is_some_and(is_left);
         if is_left {
-            self.generations.end(GenerationState::Rejected, Some(why.to_owned()), Vec::new(), self.report.laps())?;
+            self.generations.end(GenerationState::Rejected, Some(why.to_owned()), self.progress.laps())?;
         }
         Ok(is_left)
     }
@@ -206,7 +206,7 @@ impl Agent {
         if !done.touched {
             self.generations.untouched()?;
         }
-        self.generations.end(state, reason, done.timings, done.laps)?;
+        self.generations.end(state, reason, done.laps)?;
         // The wait condition's signal is stored before the deployment counts as finished: a crash between the two
         // brings the node up once more, which changes nothing, and stores the same key again.
         if let Some(wait) = done.wait {

@@ -136,7 +136,7 @@ async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
         agent.see(&node, None).unwrap();
         agent.journal.start("n", &json!({})).unwrap();
         agent.generations.begin("digest", "n", json!({})).unwrap();
-        agent.generations.end(GenerationState::Rejected, Some("HNA-0502 why".to_owned()), Vec::new(), Vec::new()).unwrap();
+        agent.generations.end(GenerationState::Rejected, Some("HNA-0502 why".to_owned()), Vec::new()).unwrap();
     };
     failed(&mut open_in(dir.path(), GIVEN, &document).await.0);
     // The next run of the agent.

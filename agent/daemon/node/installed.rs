@@ -38,6 +38,7 @@ impl Node {
         systemd: &Systemd,
         generation: u64,
     ) -> std::result::Result<(), Failure> {
+        let step = self.progress.begin_next("installed programs");
         let machine = Machine { root: &self.root, systemd, spec, desired };
         let ask = |name, path| -> LocalBoxFuture<'_, Result<String>> { Box::pin(self.ask(name, path, systemd)) };
         let verdicts = machine.judge(&ask, self.flanneld.get()).await;
@@ -48,11 +49,11 @@ impl Node {
             self.report.emit(event.unit(program.unit).cause(cause).remedy(verdict.remedy));
         }
         if verdicts.refused.is_empty() {
+            self.progress.end(&step);
             return Ok(());
         }
-        let failure =
-            Failure::new(Code::ProgramRefuses, "installed programs", verdicts.refused).rule(RULE).remedy(verdicts.remedy);
-        self.report.step_failed(&failure.step, self.clock.now(), &failure.cause, &failure.remedy);
+        let failure = Failure::new(Code::ProgramRefuses, step.clone(), verdicts.refused).rule(RULE).remedy(verdicts.remedy);
+        self.progress.fail(&step, &failure.step, &failure.cause, &failure.remedy);
         self.report.emit(failure.event().generation(generation));
         Err(failure)
     }

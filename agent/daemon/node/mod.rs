@@ -41,7 +41,8 @@ use crate::metadata::{Deployment, SignalTarget};
 use crate::network::flannel::Version;
 use crate::openstack::keystone::Keystone;
 use crate::programs::Programs;
-use crate::report::lap::Lap;
+use crate::progress::{Progress, StepId};
+use crate::report::lap::{Lap, timings};
 use crate::report::status::{CertificatesStatus, ThinPoolStatus};
 use crate::report::text::shortened;
 use crate::report::{Code, Event, Phase, Report};
@@ -81,6 +82,8 @@ pub(super) struct Node {
     pub(super) secrets: RefCell<Option<Vec<String>>>,
     pub(super) clock: Clock,
     pub(super) report: Report,
+    /// How far bringing the node up is.
+    pub(super) progress: Progress,
     /// How many times their own deadline its gates may be measured.
     pub(super) patience: u32,
     /// What the image lets parameters decide.
@@ -127,7 +130,6 @@ pub(super) struct Wait {
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) outcome: Outcome,
-    pub(super) timings: Vec<(String, u64)>,
     pub(super) laps: Vec<Lap>,
     pub(super) wait: Option<Wait>,
     /// Whether anything of the machine may have been changed.
@@ -273,7 +275,6 @@ impl Node {
 
     /// Brings the node up as planned. `since`: how long Heat has been waiting.
     pub(super) async fn bring_up(&self, deployment: Deployment, plan: Plan, generation: u64, since: Duration) -> Done {
-        let watch = self.clock.start();
         let name = plan.spec.node_name(&self.hostname());
         let address = plan.spec.address.map(|address| address.to_string()).unwrap_or_default();
         let deadline = time_left(plan.spec.timeout, plan.spec.deadline, since);
@@ -290,13 +291,14 @@ impl Node {
             self.take_as_it_is(&plan.desired);
         }
         let touched = result.as_ref().map_or_else(|failure| failure.touched, |_| true);
+        let laps = self.progress.laps();
         let (outcome, timings, status, reason) = match result {
             Ok(converged) => {
                 let code = if converged.changed { Code::NodeConverged } else { Code::NodeUnchanged };
                 let line = format!("node {name} is ready (generation {generation})");
-                self.report.emit(event(code, line, generation, &deployment).phase(Phase::Steady).duration(watch.elapsed()));
-                let mut timings = converged.timings;
-                timings.push(("total".to_owned(), watch.millis()));
+                self.report
+                    .emit(event(code, line, generation, &deployment).phase(Phase::Steady).duration(self.progress.elapsed()));
+                let timings = timings(&laps);
                 let outputs = outputs(&name, &address, plan.spec.kube_version.as_deref(), generation, &timings);
                 (Outcome { outputs, ..Outcome::default() }, timings, Status::Success, format!("node {name} is healthy"))
             }
@@ -306,7 +308,7 @@ impl Node {
                 self.report.emit(
                     event(Code::NodeFailed, format!("node {name} could not be brought up"), generation, &deployment)
                         .phase(failure.phase())
-                        .step(&failure.step)
+                        .step(failure.doing())
                         .error(&error),
                 );
                 let reason = sentence(failure.code, &error);
@@ -316,7 +318,7 @@ impl Node {
         let id = wait_id(&deployment, &self.hostname());
         let data = wait_data(&name, &address, generation, &timings);
         let wait = plan.wait.map(|handle| Wait { handle, signal: WaitSignal { status, id, reason, data } });
-        Done { outcome, timings, laps: self.report.laps(), wait, touched }
+        Done { outcome, laps, wait, touched }
     }
 
     /// Looks after a node, whatever came of its last deployment: compares it with its parameters and looks at its certificates. What
@@ -455,7 +457,7 @@ impl Node {
         if texts.is_empty() {
             if had_failed && !held {
                 // Somebody else put it right: no step of the try that failed is waited for any more.
-                self.report.expect_steps(Vec::new());
+                self.progress.expect(Vec::new());
             }
             return Ok(held && had_failed);
         }
@@ -561,7 +563,7 @@ impl Node {
         Course { deadline, settles, generation, is_update }: Course,
     ) -> converge::Outcome {
         // Those of an earlier run are not this one's, which may end before it begins.
-        self.report.begin_laps();
+        self.progress.begin_run();
         let Some(systemd) = &self.systemd else {
             return Err(Failure::new(Code::NoSystemd, "systemd", "no systemd answers on the system bus")
                 .rule("a node is configured through systemd over D-Bus")
@@ -578,7 +580,7 @@ impl Node {
             state: Arc::clone(&self.state),
             clock: self.clock.clone(),
             built: BUILT,
-            report: self.report.clone(),
+            progress: self.progress.clone(),
             generation,
             is_update,
         };
@@ -590,7 +592,7 @@ impl Node {
             prober: &*self.http,
             certificates: &certificates,
             clock: &self.clock,
-            report: &self.report,
+            progress: &self.progress,
             deadline,
             patience: self.patience,
             settles,
@@ -623,7 +625,7 @@ impl Node {
             root: Arc::clone(&self.root),
             state: Arc::clone(&self.state),
             clock: self.clock.clone(),
-            report: self.report.clone(),
+            progress: self.progress.clone(),
             growths: Rc::clone(&self.growths),
         }
     }
@@ -639,9 +641,10 @@ fn event(code: Code, message: String, generation: u64, deployment: &Deployment) 
 }
 
 fn error_of(failure: &Failure) -> Error {
+    let doing = failure.doing();
     let what = match &failure.unit {
-        Some(unit) if !failure.step.contains(unit.as_str()) => format!("{} ({unit})", failure.step),
-        _ => failure.step.clone(),
+        Some(unit) if !matches!(&failure.step, StepId::Unit(name) if name == unit) => format!("{doing} ({unit})"),
+        _ => doing,
     };
     let error = Error::permanent(&failure.cause).context(what).remedy(&failure.remedy);
     match &failure.rule {

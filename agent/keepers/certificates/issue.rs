@@ -191,7 +191,7 @@ impl<H: Hands> CertificateKeeper<H> {
             stage(&self.root, &wish.key, key.to_pem().as_bytes(), resolve(owners, &wish.owner, &wish.key)?, true)?;
             if is_new {
                 let event = Event::new(Code::KeyMade, format!("generated the key of certificate {}: {}", wish.name, wish.key));
-                self.report.emit(event.phase(Phase::Certificates).generation(self.generation));
+                self.progress.report().emit(event.phase(Phase::Certificates).generation(self.generation));
             }
             all.push((wish, key));
         }

@@ -34,13 +34,13 @@ use self::sets::{Wanted, put_in_place};
 use super::volumes::Ran;
 use crate::certificates::x509::X509;
 use crate::clock::{Clock, Timestamp};
-use crate::converge::graph::CERTIFICATES;
 use crate::converge::{Certificates, Failure, Owners, Prepared};
 use crate::desired::{Certificate, Desired, Issuer, MagnumAccess, Rotation, Signer, Trust};
 use crate::error::{Context as _, Error, Kind, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::openstack::magnum::Magnum;
-use crate::report::{Code, Event, Phase, Report};
+use crate::progress::{Progress, StepId};
+use crate::report::{Code, Event};
 
 /// Life of what this node signs by itself: as long as Magnum's by default ([certificates] and [x509] of magnum.conf).
 const SIGNED_LIFE: Duration = Duration::from_hours(5 * 365 * 24);
@@ -92,8 +92,8 @@ pub struct CertificateKeeper<H> {
     pub clock: Clock,
     /// The clock is wrong before this: when the agent was built.
     pub built: Timestamp,
-    /// Who is told.
-    pub report: Report,
+    /// Where the run is kept, and who is told of it.
+    pub progress: Progress,
     /// The generation that is put in place.
     pub generation: u64,
     /// Whether a stack update asks for it. The issuer's authorities are asked for then although no parameter changed: a change
@@ -122,7 +122,7 @@ impl From<Error> for Stopped {
 }
 
 fn failed(error: &Error) -> Failure {
-    Failure::from_error(Code::CertificatesFailed, CERTIFICATES, error)
+    Failure::from_error(Code::CertificatesFailed, StepId::Certificates, error)
 }
 
 impl<H: Hands> Certificates for CertificateKeeper<H> {
@@ -199,7 +199,7 @@ impl<H: Hands> CertificateKeeper<H> {
     /// One try, from what lies on the disk: what an earlier one did is found there.
     async fn attempt(&self, desired: &Desired, trust: &Trust, left: Duration) -> std::result::Result<Prepared, Stopped> {
         let started = self.clock.start();
-        let mut record = Record::open(&self.state, &self.report)?;
+        let mut record = Record::open(&self.state, self.progress.report())?;
         let mut places = Places::all(&self.root, desired)?;
         if record.foreign {
             places.disown();
@@ -362,7 +362,7 @@ impl<H: Hands> CertificateKeeper<H> {
     /// What is remembered now. A change of authority on top of another one is noted before anything of it is in place: cut off,
     /// it would pass for the next step of the old one. Orders were meant for that.
     fn note_change(&self, record: Option<&Record>) -> Result<Record> {
-        let mut before = Record::open(&self.state, &self.report)?;
+        let mut before = Record::open(&self.state, self.progress.report())?;
         let first = |turn: &Turn| turn.step == Rotation::TrustBoth && before.rotation.is_some_and(|old| old != *turn);
         if let Some(turn) = record.and_then(|record| record.rotation).filter(first) {
             before.ordered = None;
@@ -389,12 +389,13 @@ impl<H: Hands> CertificateKeeper<H> {
                 self.tell(Event::new(Code::RotationWaiting, format!("waiting for the next step: {}", next.as_str())));
             }
         }
-        look::tell_near_ends(&record.told, &before.told, &self.report, self.generation);
+        look::tell_near_ends(&record.told, &before.told, self.progress.report(), self.generation);
         if record == *before { Ok(()) } else { record.write(&self.state) }
     }
 
     fn tell(&self, event: Event) {
-        self.report.emit(event.phase(Phase::Certificates).step(CERTIFICATES).generation(self.generation));
+        let step = StepId::Certificates;
+        self.progress.tell(&step, event.phase(step.phase()).step(step.to_string()).generation(self.generation));
     }
 }
 

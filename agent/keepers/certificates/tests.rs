@@ -15,6 +15,7 @@ use crate::certificates::key::PrivateKey;
 use crate::desired::{Authority, KeyType, MagnumUser, Material, Owner, Pair as GivenPair, Share};
 use crate::files::{Attributes, FileKind};
 use crate::identity::{Identity, Origin, Record as Whose};
+use crate::report::Report;
 
 const KUBERNETES: &str = "/etc/kubernetes/certs";
 const ETCD: &str = "/etc/etcd/certs";
@@ -262,7 +263,7 @@ impl Node {
             root: Arc::new(root),
             clock: self.clock.clone(),
             built: Timestamp(0),
-            report: self.report.clone(),
+            progress: Progress::new(self.report.clone(), self.clock.clone()),
             generation,
             is_update: false,
         }
@@ -508,7 +509,7 @@ async fn what_is_signed_wrongly_has_one_cause_and_replaces_nothing() {
         node.outside.wrong.borrow_mut().push_back(wrong);
         let failure = node.run(&moved, 2).await.unwrap_err();
         assert!(failure.cause.contains(cause), "{wrong:?}: {failure:?}");
-        assert_eq!((failure.code, failure.step.as_str()), (Code::CertificatesFailed, "certificates"));
+        assert_eq!((failure.code, failure.doing().as_str()), (Code::CertificatesFailed, "certificates"));
         assert!(!failure.cause.contains("PRIVATE KEY") && !failure.remedy.is_empty());
         assert_eq!(node.everything(), before, "{wrong:?}");
         // The fault goes: the same key, the new address.

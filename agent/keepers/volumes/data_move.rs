@@ -87,7 +87,7 @@ impl<H: Hands> VolumeKeeper<H> {
         unmounted?;
         let kept = self.set_aside(volume)?;
         let message = format!("the {} store was moved to volume {}; the old copy is {kept}", volume.role, volume.disk);
-        self.report.emit(event(Code::StoreMoved, volume, message).step("move").duration(started.elapsed()));
+        self.progress.report().emit(event(Code::StoreMoved, volume, message).step("move").duration(started.elapsed()));
         Ok(())
     }
 
@@ -129,7 +129,7 @@ impl<H: Hands> VolumeKeeper<H> {
         let of_move = |error: &Error| passing("move", error);
         let message =
             format!("moving {} to volume {}; {} is stopped meanwhile", old.display(), volume.disk, volume.users.join(", "));
-        self.report.emit(event(Code::StoreMoving, volume, message).step("move"));
+        self.progress.report().emit(event(Code::StoreMoving, volume, message).step("move"));
         for unit in &volume.users {
             self.hands.stop(unit).await.map_err(|error| of_move(&error))?;
             if self.hands.may_run(unit).await.map_err(|error| of_move(&error))? {

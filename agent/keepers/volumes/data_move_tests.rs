@@ -228,10 +228,10 @@ async fn a_copy_at_the_deadline_is_told_with_who_is_stopped_for_it_and_taken_up(
     keeper.hands.endless = true;
     let call = keeper.clock.limit(MINUTE + Duration::from_secs(5), Box::pin(keeper.bring_up(&volume(), MINUTE))).await;
     let failure = call.unwrap().unwrap_err();
-    assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeFailed, "volume etcd: deadline"));
+    assert_eq!((failure.code, failure.doing().as_str()), (Code::VolumeFailed, "volume etcd: deadline"));
     assert!(failure.cause.starts_with("not finished at the deadline; "), "{failure:?}");
     tells_who_is_stopped(&failure, true);
-    let told = keeper.report.events().last().unwrap().clone();
+    let told = keeper.progress.report().events().last().unwrap().clone();
     assert!(told.message.contains("etcd.service stays stopped") && told.remedy.is_some_and(|it| it.contains("rerun")));
     keeper.hands.endless = false;
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));

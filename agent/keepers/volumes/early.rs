@@ -4,12 +4,12 @@
 use std::path::Path;
 
 use super::mounting::UNIT_LIMIT;
-use super::{Course, Hands, Outcome, VolumeKeeper, failed, is_mounted, missing, of_volume, passing, pool, refused};
+use super::{Course, Hands, Outcome, VolumeKeeper, failed, is_mounted, missing, passing, pool, refused};
 use crate::converge::Failure;
 use crate::converge::health::carriers;
 use crate::desired::{Content, Desired, DiskName, Volume, VolumeRole};
 use crate::error::Result;
-use crate::report::condition_state::ConditionState;
+use crate::progress::StepId;
 use crate::report::{Event, Phase};
 use crate::storage::interlock::{Decision, decide};
 use crate::storage::marker::{Record, State};
@@ -64,9 +64,9 @@ impl<H: Hands> VolumeKeeper<H> {
             remedy: format!("name the volume in the parameters again; or {by_hand}"),
         });
         let words = format!("volume {} ({role}): {}", record.volume, failure.cause);
-        let event = Event::new(failure.code, words).phase(Phase::Volume).step(failure.step.clone());
-        self.report.emit(event.cause(failure.cause.clone()).remedy(failure.remedy.clone()));
-        Err(of_volume(role, failure))
+        let event = Event::new(failure.code, words).phase(Phase::Volume).step(failure.doing());
+        self.progress.report().emit(event.cause(failure.cause.clone()).remedy(failure.remedy.clone()));
+        Err(failure.part_of(StepId::Volume(role)))
     }
 
     /// Waits for the disk, where somebody runs who would not start again without it; refuses what could only be refused after
@@ -87,7 +87,7 @@ impl<H: Hands> VolumeKeeper<H> {
                 }
                 Some(Decision::Wait(reason)) => {
                     if !course.waiting {
-                        self.report.step(&format!("volume {}", volume.role), ConditionState::Waiting, self.clock.now());
+                        self.progress.begin_early(&StepId::Volume(volume.role));
                     }
                     self.tell_waiting(volume, course, reason);
                     self.next_look(&news, course).await;

@@ -131,7 +131,9 @@ impl<H: Hands> VolumeKeeper<H> {
             Ok(survey) => {
                 let outcome = if survey.found.is_none() { "all zeros" } else { "not blank" };
                 let message = format!("{node} was scanned for volume {}: {}, {outcome}", volume.disk, survey.told());
-                self.report.emit(event(Code::VolumeSurveyed, volume, message).step("look").duration(started.elapsed()));
+                self.progress
+                    .report()
+                    .emit(event(Code::VolumeSurveyed, volume, message).step("look").duration(started.elapsed()));
                 evidence.survey = Some(survey);
             }
             Err(error) => evidence.disk.unreadable = Some(error.to_string()),

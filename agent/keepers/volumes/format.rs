@@ -42,7 +42,7 @@ impl<H: Hands> VolumeKeeper<H> {
         if holds_data && !force {
             message.push_str(&format!(", discarding what is on it: {} allows it, this once", volume.format_parameter));
         }
-        self.report.emit(event(Code::VolumeFormatting, volume, message).step("mkfs"));
+        self.progress.report().emit(event(Code::VolumeFormatting, volume, message).step("mkfs"));
         let argv = making::argv(volume, &fs_uuid, &device, force);
         let program = argv.first().cloned().unwrap_or_default();
         let ran = self.hands.run(&mkfs_key(volume), argv).await.map_err(|error| passing("mkfs", &error))?;
@@ -68,7 +68,7 @@ impl<H: Hands> VolumeKeeper<H> {
         };
         self.write_record(volume, kind, &fs_uuid, size, State::Formatted, None)?;
         let message = format!("{device} was formatted for volume {}", volume.disk);
-        self.report.emit(event(Code::VolumeFormatted, volume, message).step("mkfs").duration(started.elapsed()));
+        self.progress.report().emit(event(Code::VolumeFormatted, volume, message).step("mkfs").duration(started.elapsed()));
         Ok(Found { disk, fs_type: kind.to_owned(), fs_uuid, size })
     }
 

@@ -124,14 +124,14 @@ impl<H: Hands> VolumeKeeper<H> {
     fn tell_not_grown(&self, volume: &Volume, failure: &Failure) {
         let message = format!("volume {} cannot be grown to its disk's size: {}", volume.disk, failure.cause);
         let event = event(Code::VolumeNotGrown, volume, message).step("grow");
-        self.report.emit(event.cause(failure.cause.clone()).remedy(failure.remedy.clone()));
+        self.progress.report().emit(event.cause(failure.cause.clone()).remedy(failure.remedy.clone()));
     }
 
     async fn try_grow(&self, volume: &Volume, record: Record, disk: &Disk, size: u64) -> Outcome<()> {
         let started = self.clock.start();
         let told = |code, words: String| event(code, volume, format!("volume {}: {words}", volume.disk)).step("grow");
         let smaller = format!("its disk has {} MiB, its {} only {}: growing it", size >> 20, record.fs_type, record.size >> 20);
-        self.report.emit(told(Code::VolumeGrowing, smaller));
+        self.progress.report().emit(told(Code::VolumeGrowing, smaller));
         let device = disk.node.display().to_string();
         if volume.content == Content::ThinPool {
             self.grow_pool(volume, &device).await?;
@@ -147,7 +147,9 @@ impl<H: Hands> VolumeKeeper<H> {
             }
         }
         self.write_record(volume, &record.fs_type, &record.fs_uuid, size, State::InPlace, record.what)?;
-        self.report.emit(told(Code::VolumeGrown, format!("its file system has {} MiB", size >> 20)).duration(started.elapsed()));
+        self.progress
+            .report()
+            .emit(told(Code::VolumeGrown, format!("its file system has {} MiB", size >> 20)).duration(started.elapsed()));
         Ok(())
     }
 

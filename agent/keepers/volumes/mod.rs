@@ -31,10 +31,11 @@ use self::mounting::UNIT_LIMIT;
 use crate::clock::{Clock, Stopwatch};
 use crate::converge::health::carriers;
 use crate::converge::{Failure, Volumes, store};
-use crate::desired::{Content, Desired, DiskName, Owner, Volume, VolumeRole};
+use crate::desired::{Content, Desired, DiskName, Owner, Volume};
 use crate::error::{Error, Kind, Result};
 use crate::files::Tree;
-use crate::report::{Code, Event, Phase, Report};
+use crate::progress::{Progress, StepId};
+use crate::report::{Code, Event, Phase};
 use crate::storage::interlock::{Decision, Evidence};
 use crate::storage::marker::{Record, State};
 use crate::storage::mount_unit;
@@ -72,7 +73,7 @@ impl From<Failure> for Stopped {
 }
 
 /// The failure of a look or of a question to systemd: one that may pass is tried again.
-fn passing(step: &str, error: &Error) -> Stopped {
+fn passing(step: &'static str, error: &Error) -> Stopped {
     Stopped { failure: failed(step, error), passing: error.kind() == Kind::Transient }
 }
 
@@ -143,8 +144,8 @@ pub struct VolumeKeeper<H> {
     pub state: Arc<Tree>,
     /// The clock.
     pub clock: Clock,
-    /// Who is told.
-    pub report: Report,
+    /// Where the run is kept, and who is told of it.
+    pub progress: Progress,
     /// Growths that failed.
     pub growths: Rc<Growths>,
 }
@@ -249,11 +250,11 @@ impl<H: Hands> VolumeKeeper<H> {
         if let Err(failure) = &mut outcome {
             self.add_who_is_stopped(volume, failure).await;
             let message = format!("volume {} ({}): {}", volume.disk, volume.role, failure.cause);
-            let mut event = event(failure.code, volume, message).step(failure.step.clone()).cause(failure.cause.clone());
+            let mut event = event(failure.code, volume, message).step(failure.doing()).cause(failure.cause.clone());
             event = event.remedy(failure.remedy.clone());
-            self.report.emit(event);
+            self.progress.report().emit(event);
         }
-        outcome.map_err(|failure| of_volume(volume.role, failure))
+        outcome.map_err(|failure| failure.part_of(StepId::Volume(volume.role)))
     }
 
     async fn try_bring_up(&self, volume: &Volume, course: &mut Course) -> Outcome<bool> {
@@ -281,7 +282,7 @@ impl<H: Hands> VolumeKeeper<H> {
             if let Some(disk) = disk.as_ref().filter(|_| !course.found) {
                 course.found = true;
                 let message = format!("volume {} is {}", volume.disk, disk.node.display());
-                self.report.emit(event(Code::VolumeFound, volume, message).duration(course.started.elapsed()));
+                self.tell(volume, event(Code::VolumeFound, volume, message).duration(course.started.elapsed()));
             }
             let decision = self.judge(volume, disk.as_ref(), &mut evidence).await?;
             if let Decision::Refuse { found, .. } = &decision {
@@ -302,7 +303,7 @@ impl<H: Hands> VolumeKeeper<H> {
                     let one = evidence.disk.signatures.first();
                     let fs_uuid = one.and_then(|one| one.uuid.clone()).unwrap_or_default();
                     let size = one.and_then(|one| one.size).unwrap_or_default();
-                    self.report.emit(event(Code::VolumeReused, volume, format!("volume {} is used as it is", volume.disk)));
+                    self.tell(volume, event(Code::VolumeReused, volume, format!("volume {} is used as it is", volume.disk)));
                     break Found { disk, fs_type: one.map_or(volume.content.kind(), |one| one.kind).to_owned(), fs_uuid, size };
                 }
                 (refusal @ Decision::Refuse { .. }, _) => return Err(refused(refusal).into()),
@@ -332,7 +333,7 @@ impl<H: Hands> VolumeKeeper<H> {
         let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, found.size, State::InPlace, Some(what))?;
         let message = format!("volume {} is mounted at {}", volume.disk, volume.mount_point);
         let unit = mount_unit::name(&volume.mount_point);
-        self.report.emit(event(Code::VolumeMounted, volume, message).unit(unit).duration(course.started.elapsed()));
+        self.tell(volume, event(Code::VolumeMounted, volume, message).unit(unit).duration(course.started.elapsed()));
         Ok(record)
     }
 
@@ -351,7 +352,7 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     /// Waits for a program that an earlier agent started, and that goes on.
-    async fn wait_for_job(&self, key: &str, what: &str, step: &str, course: &Course) -> Outcome<()> {
+    async fn wait_for_job(&self, key: &str, what: &str, step: &'static str, course: &Course) -> Outcome<()> {
         let unfinished = || Error::permanent(format!("{what} that was started earlier is still running at the deadline"));
         match self.clock.limit(course.left(), self.hands.wait_stopped(key)).await {
             Some(waited) => waited.map_err(|error| passing(step, &error)),
@@ -362,8 +363,13 @@ impl<H: Hands> VolumeKeeper<H> {
     fn tell_waiting(&self, volume: &Volume, course: &mut Course, reason: String) {
         if !course.waiting {
             course.waiting = true;
-            self.report.emit(event(Code::VolumeWaiting, volume, reason));
+            self.tell(volume, event(Code::VolumeWaiting, volume, reason));
         }
+    }
+
+    /// Says something about the step of a volume, not about a part of it.
+    fn tell(&self, volume: &Volume, event: Event) {
+        self.progress.tell(&StepId::Volume(volume.role), event);
     }
 
     /// Recorded as ours, mounted from the right disk, its unit as it should be.
@@ -390,31 +396,19 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 }
 
-/// The engine tells of every failure but those of volumes, which it knows by this beginning.
-fn of_volume(role: VolumeRole, failure: Failure) -> Failure {
-    Failure { step: format!("volume {role}: {}", failure.step), ..failure }
-}
-
 fn event(code: Code, volume: &Volume, message: String) -> Event {
     Event::new(code, message).phase(Phase::Volume).step(volume.role.as_str())
 }
 
 fn missing(volume: &Volume, reason: &str, deadline: Duration) -> Failure {
-    Failure {
-        code: Code::VolumeMissing,
-        step: "find".to_owned(),
-        unit: None,
-        unstartable: false,
-        touched: true,
-        cause: format!("within {} s: {reason}", deadline.as_secs()),
-        rule: Some(format!("the {} store is on volume {}", volume.role, volume.disk)),
-        remedy: match &volume.disk {
+    Failure::new(Code::VolumeMissing, "find", format!("within {} s: {reason}", deadline.as_secs()))
+        .rule(format!("the {} store is on volume {}", volume.role, volume.disk))
+        .remedy(match &volume.disk {
             DiskName::Cinder(id) => format!("attach volume {id} to this server: `openstack server add volume`"),
             DiskName::Link(_) | DiskName::Label(_) => {
                 "`ls -l /dev/disk/by-id /dev/disk/by-label`: correct DOCKER_DISK".to_owned()
             }
-        },
-    }
+        })
 }
 
 /// Whether what speaks against a disk, and has done so for this long, may be gone at the next look.
@@ -436,7 +430,7 @@ fn refused(decision: Decision) -> Failure {
     Failure { rule, remedy, ..Failure::new(Code::VolumeRefused, "check", found) }
 }
 
-fn failed(step: &str, error: &Error) -> Failure {
+fn failed(step: &'static str, error: &Error) -> Failure {
     Failure::from_error(Code::VolumeFailed, step, error)
 }
 

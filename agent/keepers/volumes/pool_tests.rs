@@ -215,7 +215,7 @@ async fn how_full_the_pool_is_is_asked_now_and_then_and_told_when_it_nears_its_e
         let disks = keeper.probe.read_disks().unwrap();
         keeper.look_at_pool(&volume(), &disks, &fills).await
     };
-    let told = || keeper.report.events().iter().filter(|event| event.code == Code::PoolNearlyFull).count();
+    let told = || keeper.progress.report().events().iter().filter(|event| event.code == Code::PoolNearlyFull).count();
     assert!(look().await.is_none(), "there is none yet");
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     log(&keeper);

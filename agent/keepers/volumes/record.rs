@@ -13,7 +13,7 @@ use crate::storage::marker::{Record, SCHEMA, State};
 impl<H: Hands> VolumeKeeper<H> {
     /// What is recorded of a role, whatever volume has it. A damaged record says nothing: without it less is allowed, never more.
     pub(super) fn record_of(&self, role: VolumeRole) -> Result<Option<Record>> {
-        let record: Option<Record> = self.state.read_state(&path_of(role), &self.report, Code::StatePutAside)?;
+        let record: Option<Record> = self.state.read_state(&path_of(role), self.progress.report(), Code::StatePutAside)?;
         Ok(record.filter(|record| record.schema == SCHEMA && record.role == role))
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::VolumeKeeper;
 use crate::clock::{Clock, Timestamp};
 use crate::files::{Attributes, Tree};
+use crate::progress::Progress;
 use crate::report::Report;
 use crate::storage::probe::Probe;
 use crate::storage::probe::tests::put;
@@ -20,13 +21,14 @@ pub(super) fn keeper<H>(root: &Path, hands: H) -> VolumeKeeper<H> {
     let tree = Tree::open(root).unwrap();
     tree.create_dir_all(Path::new("etc/systemd/system"), Attributes::mode(0o755)).unwrap();
     tree.create_dir_all(Path::new("state"), Attributes::mode(0o700)).unwrap();
+    let clock = Clock::manual(Timestamp(1_772_366_399_000));
     VolumeKeeper {
         hands,
         probe: Probe::at(root),
         state: Arc::new(tree.subtree(Path::new("state")).unwrap()),
         root: Arc::new(tree),
-        clock: Clock::manual(Timestamp(1_772_366_399_000)),
-        report: Report::kept(),
+        progress: Progress::new(Report::kept(), clock.clone()),
+        clock,
         growths: Rc::default(),
     }
 }

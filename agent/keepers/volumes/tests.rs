@@ -168,7 +168,7 @@ fn recorded(keeper: &VolumeKeeper<Machine>, state: State) {
 }
 
 fn codes(keeper: &VolumeKeeper<Machine>) -> Vec<Code> {
-    keeper.report.events().iter().map(|event| event.code).collect()
+    keeper.progress.report().events().iter().map(|event| event.code).collect()
 }
 
 fn log(keeper: &VolumeKeeper<Machine>) -> Vec<String> {
@@ -198,7 +198,7 @@ async fn a_blank_volume_is_recorded_formatted_mounted_marked_and_then_left_alone
     let told = codes(&keeper);
     assert_eq!(told[..2], [Code::VolumeFound, Code::VolumeSurveyed]);
     assert_eq!(told[2..], [Code::VolumeFormatting, Code::VolumeFormatted, Code::VolumeMounted]);
-    let read = keeper.report.events().iter().find(|event| event.code == Code::VolumeSurveyed).unwrap().message.clone();
+    let read = keeper.progress.report().events().iter().find(|event| event.code == Code::VolumeSurveyed).unwrap().message.clone();
     assert!(read.ends_with("places were read, 5 of 4 MiB, all zeros"), "{read}");
     let marker: Marker = keeper.root.read_json(Path::new("var/lib/etcd/.heat-node-agent")).unwrap().unwrap();
     let record = keeper.record(&volume()).unwrap().unwrap();
@@ -247,7 +247,7 @@ async fn a_disk_that_mkfs_refuses_is_never_forced() {
     keeper.hands.mkfs = "vdb appears to contain something";
     for _ in 0..2 {
         let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
-        assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeRefused, "volume etcd: mkfs"));
+        assert_eq!((failure.code, failure.doing().as_str()), (Code::VolumeRefused, "volume etcd: mkfs"));
         assert!(failure.cause.ends_with("ended with status 1: vdb appears to contain something"), "{failure:?}");
         assert!(failure.remedy.contains("wipefs") && failure.remedy.contains("blkdiscard"), "{failure:?}");
         assert_eq!(keeper.record(&volume()), Ok(None), "nothing of ours is on the disk");
@@ -261,7 +261,7 @@ async fn a_mkfs_that_was_ended_has_refused_nothing_and_is_run_again() {
     let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
     keeper.hands.mkfs = "is ended";
     let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
-    assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeFailed, "volume etcd: mkfs"));
+    assert_eq!((failure.code, failure.doing().as_str()), (Code::VolumeFailed, "volume etcd: mkfs"));
     assert!(failure.cause.ends_with(" was killed by signal 9: it printed nothing"), "{failure:?}");
     assert!(failure.rule.is_none() && !failure.remedy.contains("blkdiscard"), "{failure:?}");
     keeper.hands.mkfs = "good";
@@ -423,7 +423,7 @@ async fn a_growth_that_fails_is_told_fails_nothing_else_and_is_tried_ever_more_s
     for _ in 0..2 * 60 * 24 {
         keeper.clock.advance(Duration::from_secs(30));
         let failure = grow(&keeper).await.unwrap_err();
-        assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeFailed, "grow"));
+        assert_eq!((failure.code, failure.doing().as_str()), (Code::VolumeFailed, "grow"));
         assert_eq!(failure.cause, "xfs_growfs -d /var/lib/etcd ended with status 1: no room");
     }
     let tries = log(&keeper).len();
@@ -447,8 +447,13 @@ async fn noise_is_formatted_once_and_the_allowance_is_used_up_then() {
     let keeper = keeper(dir.path(), &noise);
     let allowed = Volume { format: crate::desired::FormatPolicy::IfNoSignature, ..volume() };
     assert_eq!(keeper.bring_up(&allowed, MINUTE).await, Ok(true));
-    let told =
-        keeper.report.events().iter().find(|event| event.code == Code::VolumeFormatting).map(|event| event.message.clone());
+    let told = keeper
+        .progress
+        .report()
+        .events()
+        .iter()
+        .find(|event| event.code == Code::VolumeFormatting)
+        .map(|event| event.message.clone());
     assert!(told.is_some_and(|told| told.ends_with("discarding what is on it: ETCD_VOLUME_FORMAT allows it, this once")));
     keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
     keeper.root.remove(Path::new("var/lib/etcd/.heat-node-agent")).unwrap();
@@ -580,7 +585,7 @@ async fn a_mount_that_fails_names_its_unit() {
     let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
     keeper.hands.refuses_mounts = true;
     let failure = keeper.bring_up(&volume(), MINUTE).await.unwrap_err();
-    assert_eq!((failure.step.as_str(), failure.unit.as_deref()), ("volume etcd: mount", Some("var-lib-etcd.mount")));
+    assert_eq!((failure.doing().as_str(), failure.unit.as_deref()), ("volume etcd: mount", Some("var-lib-etcd.mount")));
     // The next try goes on behind the mkfs.
     keeper.hands.refuses_mounts = false;
     log(&keeper);
@@ -625,7 +630,7 @@ async fn who_runs_without_a_volume_is_asked_for_none_before_its_disk_is_there() 
     };
     let (checked, told) = early(&late, Some(WITHOUT)).await;
     let failure = checked.unwrap_err();
-    assert_eq!((failure.code, failure.step.as_str()), (Code::VolumeMissing, "volume etcd: find"));
+    assert_eq!((failure.code, failure.doing().as_str()), (Code::VolumeMissing, "volume etcd: find"));
     assert_eq!(told, [Code::VolumeMissing]);
     // The disk is there; a first boot, whose engine is as the image has it; a unit that asks for the volume already.
     for (volume, drop_in, told) in [
@@ -668,7 +673,7 @@ async fn no_store_is_taken_off_its_volume_by_parameters_that_leave_it_out() {
     let other = Volume { disk: DiskName::Cinder("ffff4d0e-93a2-4b86-8d55-2f60c6b1a9e4".into()), ..volume() };
     for volumes in [&[][..], &[other]] {
         let refusal = keeper.check_places(&desired(volumes), MINUTE).await.unwrap_err();
-        assert_eq!((refusal.code, refusal.step.as_str()), (Code::VolumeRefused, "volume etcd: check"));
+        assert_eq!((refusal.code, refusal.doing().as_str()), (Code::VolumeRefused, "volume etcd: check"));
         assert!(
             refusal.cause.contains("7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4, which the parameters no longer name"),
             "{refusal:?}"

@@ -1,0 +1,81 @@
+//! The steps of bringing a node up, by name.
+
+use std::fmt;
+
+use crate::desired::VolumeRole;
+use crate::report::Phase;
+
+/// One step of a run. Its text is what people read: `unit etcd.service`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StepId {
+    /// What must hold before anything of the machine is touched.
+    Checks,
+    /// Directories, files, enablement and the daemon-reload, as far as they wait for nothing.
+    Files,
+    /// A volume is found, perhaps formatted, and mounted.
+    Volume(VolumeRole),
+    /// A directory that waits for something.
+    Directory(String),
+    /// A file; in a failure also one that waits for nothing.
+    File(String),
+    /// Keys and certificates are made and put in place, all in one step: they belong together.
+    Certificates,
+    /// etcd gets, or must have, the configuration of flannel's network.
+    FlannelKey,
+    /// A unit is started or restarted.
+    Unit(String),
+    /// A measurement that must be good.
+    Gate(String),
+    /// An object of the cluster's API.
+    Object(String),
+    /// What was started goes on answering, by the process that was measured.
+    Proof,
+    /// Work that is none of the above, in words.
+    Work(&'static str),
+}
+
+impl StepId {
+    /// Where in the node's life it is.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        match self {
+            Self::Checks | Self::Volume(_) => Phase::Volume,
+            Self::Files => Phase::Files,
+            Self::Certificates => Phase::Certificates,
+            Self::Gate(_) | Self::Proof => Phase::Gates,
+            Self::Directory(_) | Self::File(_) | Self::FlannelKey | Self::Unit(_) | Self::Object(_) | Self::Work(_) => {
+                Phase::Units
+            }
+        }
+    }
+
+    /// Whether it is a part of writing the node's files.
+    pub(super) fn is_of_files(&self) -> bool {
+        matches!(self, Self::File(_) | Self::Directory(_))
+    }
+}
+
+impl From<&'static str> for StepId {
+    fn from(work: &'static str) -> Self {
+        Self::Work(work)
+    }
+}
+
+impl fmt::Display for StepId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Checks => f.write_str("checks"),
+            Self::Files => f.write_str("files"),
+            Self::Volume(role) => write!(f, "volume {role}"),
+            Self::Directory(path) => write!(f, "directory {path}"),
+            Self::File(path) => write!(f, "file {path}"),
+            Self::Certificates => f.write_str("certificates"),
+            Self::FlannelKey => f.write_str("flannel key"),
+            Self::Unit(name) => write!(f, "unit {name}"),
+            Self::Gate(name) => write!(f, "gate {name}"),
+            Self::Object(name) => write!(f, "object {name}"),
+            Self::Proof => f.write_str("final proof"),
+            Self::Work(work) => f.write_str(work),
+        }
+    }
+}
