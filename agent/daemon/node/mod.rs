@@ -5,6 +5,7 @@ pub(super) mod drift;
 pub(super) mod hands;
 pub(super) mod installed;
 pub(super) mod part;
+mod plan;
 pub(super) mod pods;
 pub(super) mod renewal;
 pub(super) mod unrest;
@@ -21,6 +22,8 @@ use self::deadline::time_left;
 use self::drift::{Cause, Sorted};
 use self::hands::{Hands, Issuers};
 use self::installed::Answers;
+pub(in crate::daemon) use self::plan::bad_parameters;
+pub(crate) use self::plan::{Plan, understand};
 use super::page;
 use super::pause::{Pause, Reason};
 
@@ -30,13 +33,12 @@ use crate::converge::health::{Ailment, ailments};
 use crate::converge::{self, Context, Failure};
 use crate::deploy::{Extent, Outcome, Reference};
 use crate::desired::{Content, Desired, Volume};
-use crate::digest::key_of;
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use crate::http::Http;
 use crate::keepers::certificates::{self, CertificateKeeper, Due};
 use crate::keepers::volumes::{Fills, Growths, VolumeKeeper, misplaced};
-use crate::kubernetes::{self, Facts, Leave, Mistake, NodeSpec, Preflight};
+use crate::kubernetes::{self, Facts, Leave, NodeSpec};
 use crate::metadata::{Deployment, SignalTarget};
 use crate::network::flannel::Version;
 use crate::openstack::keystone::Keystone;
@@ -52,9 +54,6 @@ use crate::systemd::Systemd;
 
 /// A reason stays readable in Heat's resource list and below the size of its column.
 const REASON_LIMIT: usize = 2000;
-
-/// Bytes of the mistakes that one journal entry names. Those of any honest deployment fit; `verify` lists all.
-const CAUSE_LIMIT: usize = 16 * 1024;
 
 /// How long what was started must answer well before Heat hears of it: a service that dies of its surroundings does so within
 /// seconds, and what Heat was told cannot be taken back.
@@ -110,15 +109,6 @@ pub(super) struct Node {
     pub(super) pod_memory: RefCell<pods::Memory>,
 }
 
-/// A deployment whose parameters are right.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(super) spec: NodeSpec,
-    pub(super) desired: Desired,
-    pub(super) digest: String,
-    pub(super) wait: Option<Handle>,
-}
-
 /// A wait condition and what it is to be told.
 #[derive(Debug)]
 pub(super) struct Wait {
@@ -160,70 +150,6 @@ pub(super) struct Sight<'a> {
     pub(super) certificates: Option<Rc<certificates::Look>>,
     pub(super) mounted: Vec<&'a Volume>,
     pub(super) disks: Vec<Disk>,
-}
-
-/// Checks parameters and wait handle.
-pub(crate) fn understand(deployment: &Deployment, facts: &Facts, leave: &Leave) -> std::result::Result<Plan, Vec<Mistake>> {
-    let handle = kubernetes::readable_parameters(deployment).wait_handle().map(|value| Handle::parse(&value)).transpose();
-    let (spec, handle) = match (kubernetes::node_of(deployment, leave), handle) {
-        (Ok(spec), Ok(handle)) => (spec, handle),
-        (spec, handle) => {
-            let mut mistakes = spec.err().unwrap_or_default();
-            // A handle that is no value at all is named already.
-            if let Some(error) = handle.err().filter(|_| mistakes.iter().all(|mistake| mistake.parameter != "WAIT_HANDLE")) {
-                let rule = error.broken_rule().unwrap_or_default().to_owned();
-                let remedy = error.suggested_remedy().unwrap_or_default().to_owned();
-                mistakes.push(Mistake::general("WAIT_HANDLE or WAIT_CURL", error.to_string(), rule, remedy));
-            }
-            return Err(mistakes);
-        }
-    };
-    let desired = kubernetes::render(&spec, facts);
-    // What the node looks like is the generation; where its signals go is not part of it.
-    let digest = key_of(&format!("{:?}", (&desired, &spec.kube_version)));
-    Ok(Plan { spec, desired, digest, wait: handle })
-}
-
-impl Plan {
-    /// The same plan, if this machine can carry it out.
-    pub(super) fn supported_by(self, facts: &Facts) -> std::result::Result<Self, Vec<Mistake>> {
-        let mut mistakes = self.lacking(facts);
-        if self.spec.preflight == Preflight::Refuse {
-            mistakes.extend(kubernetes::preflight(&self.spec, facts));
-        }
-        if mistakes.is_empty() { Ok(self) } else { Err(mistakes) }
-    }
-
-    /// What is asked for and the running kernel lacks.
-    pub(crate) fn lacking(&self, facts: &Facts) -> Vec<Mistake> {
-        kubernetes::lacking(&self.spec, facts)
-    }
-
-    /// Whether a machine that is too small keeps the node from being begun.
-    pub(crate) fn refuses_small_machines(&self) -> bool {
-        self.spec.preflight == Preflight::Refuse
-    }
-
-    /// What the reader should know, although the node is brought up.
-    pub(crate) fn warnings(&self, facts: &Facts) -> Vec<Mistake> {
-        let small = if self.spec.preflight == Preflight::Off { Vec::new() } else { kubernetes::preflight(&self.spec, facts) };
-        self.spec.warnings.iter().cloned().chain(small).collect()
-    }
-}
-
-/// Every mistake in one error, as far as they fit into a journal entry.
-pub(super) fn bad_parameters(mistakes: &[Mistake]) -> Error {
-    let mut all = String::new();
-    for (at, mistake) in mistakes.iter().enumerate() {
-        let (text, between) = (mistake.to_string(), if at == 0 { "" } else { " | " });
-        if at > 0 && all.len() + text.len() > CAUSE_LIMIT {
-            all.push_str(&format!(" | and {} more: heat-node-agent verify lists them", mistakes.len() - at));
-            break;
-        }
-        all.push_str(between);
-        all.push_str(&text);
-    }
-    Error::permanent(all).remedy("correct the parameters in the template and update the stack")
 }
 
 /// `HNA-0502 what: why; rule: …; remedy: …`: one sentence for Heat.
@@ -678,7 +604,6 @@ fn wait_data(name: &str, address: &str, generation: u64, timings: &[(String, u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signal::Destination;
 
     #[test]
     fn the_id_of_a_wait_condition_is_the_servers_own_and_no_number() {
@@ -697,39 +622,5 @@ mod tests {
             let deployment = Deployment::parse(&entry).unwrap().unwrap();
             assert_eq!(wait_id(&deployment, "Localhost.localdomain"), id, "{inputs:?}");
         }
-    }
-
-    #[test]
-    fn mistakes_fill_one_journal_entry_and_no_more() {
-        let mistake = |number: usize| Mistake::general(&format!("NAME_{number}"), "is wrong", "a rule", "a remedy");
-        let few: Vec<_> = (0..2).map(mistake).collect();
-        let told = bad_parameters(&few).to_string();
-        assert_eq!(told, "NAME_0: is wrong; rule: a rule; remedy: a remedy | NAME_1: is wrong; rule: a rule; remedy: a remedy");
-        let many: Vec<_> = (0..90_000).map(mistake).collect();
-        let told = bad_parameters(&many).to_string();
-        assert!(told.len() < 17_000, "{}", told.len());
-        let listed = told.matches("NAME_").count();
-        assert!(told.ends_with(&format!(" | and {} more: heat-node-agent verify lists them", 90_000 - listed)), "{listed}");
-    }
-
-    #[test]
-    fn magnums_curl_line_is_a_wait_handle_too_and_a_bad_one_is_named() {
-        let understood_as = |name: &str, value: &str| {
-            let inputs = json!([{"name": name, "value": value}]);
-            let config =
-                json!({"ROLE": "minion", "KUBE_MASTER_IP": "192.0.2.1", "KUBE_NODE_IP": "192.0.2.2", "TLS_DISABLED": true});
-            let entry = json!({"id": "i", "group": "kubernetes-node", "config": config, "inputs": inputs});
-            understand(&Deployment::parse(&entry).unwrap().unwrap(), &Facts::default(), &Leave::everything())
-        };
-        let understood = |curl| understood_as("WAIT_CURL", curl);
-        let line = "curl -i -X POST -H 'X-Auth-Token: 5f0e' -H 'Accept: application/json' https://h:8004/v1/p/stacks/s/u/resources/r/signal";
-        let endpoint = "https://h:8004/v1/p/stacks/s/u/resources/r/signal".to_owned();
-        let token = Destination::Token { endpoint, token: "5f0e".into(), insecure: false };
-        assert_eq!(understood(line).unwrap().wait, Some(Handle::Heat(token)));
-        assert_eq!(understood("").unwrap().wait, None, "Magnum leaves it empty where Heat maps nothing to it");
-        let mistakes = understood("curl -X POST").unwrap_err();
-        assert!(mistakes[0].to_string().starts_with("WAIT_HANDLE or WAIT_CURL: "), "{}", mistakes[0]);
-        let mistakes = understood_as("WAIT_HANDLE", "null").unwrap_err();
-        assert!(mistakes[0].to_string().contains("a TOKEN_SIGNAL handle has no signal attribute"), "{}", mistakes[0]);
     }
 }
