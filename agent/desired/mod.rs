@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use network::{EtcdAccess, EtcdMember, FlannelStore, Peer, Peers, PodRoutes};
 pub use owner::Owner;
 pub use trust::{
@@ -19,7 +21,7 @@ pub use trust::{
 };
 
 /// Everything that one generation of a node's parameters asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Desired {
     /// Directories, parents before children.
     pub directories: Vec<Directory>,
@@ -63,7 +65,7 @@ impl Desired {
 }
 
 /// A directory with exact mode and owner.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Directory {
     /// Absolute path.
     pub path: String,
@@ -76,7 +78,7 @@ pub struct Directory {
 }
 
 /// A file with exact content, mode and owner.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct File {
     /// Absolute path.
     pub path: String,
@@ -99,7 +101,7 @@ impl File {
 }
 
 /// Which store a volume is for; also the word that markers and labels carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VolumeRole {
     /// The container runtime's store (DOCKER_VOLUME, Heat's /dev/vdb).
@@ -126,7 +128,7 @@ impl fmt::Display for VolumeRole {
 }
 
 /// When a volume may be formatted (design.md 6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum FormatPolicy {
     /// No signature of any kind, and zeros wherever a survey reads (`storage/survey.rs`).
     #[default]
@@ -138,7 +140,7 @@ pub enum FormatPolicy {
 }
 
 /// How the disk of a store is known: by a name that stays, never by a kernel name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum DiskName {
     /// Cinder volume id, which its serial begins with.
     Cinder(String),
@@ -172,7 +174,7 @@ impl fmt::Display for DiskName {
 }
 
 /// What a volume is made into.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Content {
     /// An xfs file system; one of the ext family that was adopted serves as well.
     #[default]
@@ -196,7 +198,7 @@ impl Content {
 }
 
 /// Whose store it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum ContainerEngine {
     /// docker.
     Docker,
@@ -207,7 +209,7 @@ pub enum ContainerEngine {
 }
 
 /// How an engine keeps images and containers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum StorageDriver {
     /// overlayfs with all layers at once.
     #[default]
@@ -244,7 +246,7 @@ impl StorageDriver {
 }
 
 /// Where an engine keeps images and containers, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Store {
     /// Whose.
     pub engine: ContainerEngine,
@@ -257,7 +259,7 @@ pub struct Store {
 }
 
 /// A Cinder volume that the node wants in its place.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Volume {
     /// What it is for.
     pub role: VolumeRole,
@@ -286,7 +288,7 @@ pub struct Volume {
 }
 
 /// A systemd unit to enable and keep running. Never a name from metadata.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unit {
     /// `etcd.service`.
     pub name: String,
@@ -302,7 +304,7 @@ pub struct Unit {
 }
 
 /// Something that one step waits for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Need {
     /// The volume is mounted and ours.
     Volume(VolumeRole),
@@ -321,7 +323,7 @@ pub enum Need {
 }
 
 /// An object that the API of the node's cluster must hold: made where it is absent, put right where it differs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Object {
     /// Short name, for messages: `clusterrolebinding heat-node-agent:bootstrap`.
     pub name: String,
@@ -340,7 +342,7 @@ pub struct Object {
 }
 
 /// A measurement that must be good.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gate {
     /// Short name: `etcd`, `docker`, `sysctl`.
     pub name: String,
@@ -361,7 +363,7 @@ pub struct Gate {
 }
 
 /// How a gate is measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Probe {
     /// GET answers 2xx with a JSON object whose `key` is `value` (as text).
     HttpJson {

@@ -3,11 +3,12 @@
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
 
 use super::ClientIdentity;
 
 /// Where and how etcd is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EtcdAccess {
     /// Base URL: `https://192.0.2.11:2379`.
     pub endpoint: String,
@@ -16,7 +17,7 @@ pub struct EtcdAccess {
 }
 
 /// This node's own member of etcd.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EtcdMember {
     /// As a client asks it.
     pub access: EtcdAccess,
@@ -25,7 +26,7 @@ pub struct EtcdMember {
 }
 
 /// flannel with its network's description and its leases in etcd (seed-systems.md 8a).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlannelStore {
     /// Its etcd.
     pub etcd: EtcdAccess,
@@ -38,7 +39,7 @@ pub struct FlannelStore {
 }
 
 /// A node of the network and the pods behind it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Peer {
     /// Where its pods are.
     pub subnet: Ipv4Net,
@@ -47,7 +48,7 @@ pub struct Peer {
 }
 
 /// Who the other nodes are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Peers {
     /// Those with a lease of flannel.
     Leases(FlannelStore),
@@ -56,7 +57,7 @@ pub enum Peers {
 }
 
 /// Routes to the pods of every other node, through that node's address: flannel's host-gw, or the parameters'.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodRoutes {
     /// Every pod of the cluster.
     pub network: Ipv4Net,

@@ -1,7 +1,9 @@
 //! Whose a file is.
 
+use serde::Serialize;
+
 /// Owner of a file by name; resolved against the target's own passwd and group files.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Owner {
     /// User name.
     pub user: String,

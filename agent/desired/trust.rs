@@ -4,10 +4,12 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::owner::Owner;
 
 /// Who signs (magnum-node.md 4.1: three authorities from 13.0 on, all with the same subject, so that they never mix).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Signer {
     /// The cluster's main authority: API server, kubelets, clients.
     Kubernetes,
@@ -36,7 +38,7 @@ impl fmt::Display for Signer {
 }
 
 /// The certificate of an authority at one place.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Authority {
     /// Which one.
     pub signer: Signer,
@@ -56,7 +58,7 @@ pub struct Authority {
 }
 
 /// A certificate with its key, as it should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Certificate {
     /// Short name: `server`, `kubelet`.
     pub name: String,
@@ -83,7 +85,7 @@ pub struct Certificate {
 }
 
 /// A certificate and its key as the parameters give them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pair {
     /// The certificate, perhaps with those between it and the authority behind it.
     pub certificate: Material,
@@ -92,7 +94,7 @@ pub struct Pair {
 }
 
 /// Text that a parameter gives, or a file of the node that it names.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize)]
 pub enum Material {
     /// The text itself; it may be a secret.
     Text(String),
@@ -103,15 +105,14 @@ pub enum Material {
 impl fmt::Debug for Material {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Told apart, not told: a generation's digest is taken from this.
-            Self::Text(text) => write!(f, "Text({})", crate::digest::key_of(text)),
+            Self::Text(_) => f.write_str("Text"),
             Self::File(path) => write!(f, "File({path})"),
         }
     }
 }
 
 /// How wishes for certificates are fulfilled.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Trust {
     /// Who signs what the parameters do not give.
     pub issuer: Issuer,
@@ -129,7 +130,7 @@ pub struct Trust {
 }
 
 /// A node's place among those that renew the same certificates: nodes with different places do not renew at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Share {
     /// From 0.
     pub at: u32,
@@ -145,7 +146,7 @@ impl Share {
 }
 
 /// Who signs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Issuer {
     /// Magnum's certificate API (magnum-node.md 4.1).
     Magnum(MagnumAccess),
@@ -154,7 +155,7 @@ pub enum Issuer {
 }
 
 /// Magnum and as whom it is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MagnumAccess {
     /// `https://magnum:9511/v1`.
     pub url: String,
@@ -170,8 +171,8 @@ pub struct MagnumAccess {
     pub insecure: bool,
 }
 
-/// Who asks Magnum (magnum-node.md 4.2).
-#[derive(Clone, PartialEq, Eq)]
+/// Who asks Magnum (magnum-node.md 4.2). Passwords, trusts and tokens are not serialized: a node with new ones is no other node.
+#[derive(Clone, PartialEq, Eq, Serialize)]
 pub enum MagnumUser {
     /// The cluster's trustee, from 3.x on.
     Trustee {
@@ -180,12 +181,14 @@ pub enum MagnumUser {
         /// User id.
         user_id: String,
         /// Password.
+        #[serde(skip)]
         password: String,
         /// Trust that the token is scoped to (17.x and later); without one it has no scope.
+        #[serde(skip)]
         trust_id: Option<String>,
     },
     /// The creator's own token (2.x).
-    Token(String),
+    Token(#[serde(skip)] String),
 }
 
 impl fmt::Debug for MagnumUser {
@@ -200,7 +203,7 @@ impl fmt::Debug for MagnumUser {
 }
 
 /// Kind of a key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum KeyType {
     /// ECDSA on P-256, made by the agent itself.
     #[default]
@@ -210,7 +213,7 @@ pub enum KeyType {
 }
 
 /// How far a change of authority may go (magnum-node.md 2.8): each step needs that all nodes have done the one before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rotation {
     /// The new authority is trusted beside the old one.
@@ -241,7 +244,7 @@ impl Rotation {
 }
 
 /// Files by which a client shows who it is, and knows whom it speaks to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClientIdentity {
     /// Path of the certificate.
     pub certificate: String,

@@ -1,5 +1,7 @@
 //! What a deployment asks for, understood: its parameters as a node, and who waits for it.
 
+use serde_json::json;
+
 use crate::desired::Desired;
 use crate::digest::key_of;
 use crate::error::Error;
@@ -36,9 +38,14 @@ pub(crate) fn understand(deployment: &Deployment, facts: &Facts, leave: &Leave) 
         }
     };
     let desired = kubernetes::render(&spec, facts);
-    // What the node looks like is the generation; where its signals go is not part of it.
-    let digest = key_of(&format!("{:?}", (&desired, &spec.kube_version)));
+    let digest = digest(&desired, spec.kube_version.as_deref());
     Ok(Plan { spec, desired, digest, wait: handle })
+}
+
+/// What a generation is known by: what the node looks like; where its signals go is not part of it. A version of the agent that
+/// renders a node otherwise gives another one ([`crate::deploy::Generations::begin`] says what it does then).
+fn digest(desired: &Desired, kube_version: Option<&str>) -> String {
+    key_of(&json!([desired, kube_version]).to_string())
 }
 
 impl Plan {
@@ -85,10 +92,149 @@ pub(in crate::daemon) fn bad_parameters(mistakes: &[Mistake]) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use std::collections::BTreeSet;
 
     use super::*;
+    use crate::desired::{
+        Authority, Certificate, Directory, EtcdAccess, EtcdMember, File, FlannelStore, Gate, Issuer, KeyType, MagnumAccess,
+        MagnumUser, Material, Need, Object, Owner, Probe, Rotation, Share, Signer, Trust, Unit,
+    };
     use crate::signal::Destination;
+
+    fn authority(given: &str) -> Authority {
+        Authority {
+            signer: Signer::Etcd,
+            path: "/ca.crt".into(),
+            owner: Owner::root(),
+            given: Some(Material::Text(given.into())),
+            signing_key: None,
+            key_path: None,
+            signing_path: None,
+        }
+    }
+
+    fn trust(password: &str) -> Trust {
+        let user = MagnumUser::Trustee {
+            auth_url: "https://keystone".into(),
+            user_id: "u".into(),
+            password: password.into(),
+            trust_id: None,
+        };
+        let (url, cluster) = ("https://magnum".to_owned(), "c".to_owned());
+        let access = MagnumAccess { url, cluster, bay: false, user, authority: None, insecure: false };
+        Trust {
+            issuer: Issuer::Magnum(access),
+            keys: KeyType::Rsa(4096),
+            keys_asked: true,
+            renew: true,
+            rotation: Rotation::Switch,
+            share: Share::ALONE,
+        }
+    }
+
+    fn small() -> Desired {
+        Desired { files: vec![File::public("/etc/x", "a\n")], ..Desired::default() }
+    }
+
+    /// A node in place keeps its generation's number as long as this digest stays; where it changes on purpose, a new
+    /// deployment that asks for the same makes a new generation once.
+    #[test]
+    fn the_digest_of_a_generation_stays_the_same_over_versions() {
+        assert_eq!(digest(&Desired::default(), None), "3c81df6a4af7473f5dedb357509bfd2c");
+        assert_eq!(digest(&small(), Some("v1.23.3")), "301c9e3172fb4ced6e5062e8971d5bd9");
+        let trusting = Desired { authorities: vec![authority("a")], trust: Some(trust("hush")), ..small() };
+        assert_eq!(digest(&trusting, None), "543b3f94530532e587e0a4a4d6394bd6");
+    }
+
+    #[test]
+    fn each_part_of_a_node_counts_for_its_digest_and_no_password_does() {
+        let etcd = || EtcdAccess { endpoint: "http://192.0.2.1:2379".into(), identity: None };
+        let identity = || crate::desired::ClientIdentity { certificate: "/c".into(), key: "/k".into(), authority: "/a".into() };
+        let (path, owner) = (|| "/x".to_owned(), Owner::root);
+        let with = |change: fn(&mut File)| {
+            let mut desired = small();
+            desired.files.iter_mut().for_each(change);
+            desired
+        };
+        let nodes = [
+            Desired::default(),
+            small(),
+            with(|file| file.path.push('y')),
+            with(|file| file.mode = 0o600),
+            with(|file| file.owner = Owner::named("etcd")),
+            with(|file| file.content.push('b')),
+            with(|file| file.secret = true),
+            Desired {
+                directories: vec![Directory { path: path(), mode: 0o755, owner: owner(), needs: BTreeSet::new() }],
+                ..small()
+            },
+            Desired {
+                units: vec![Unit {
+                    name: "x.service".into(),
+                    enable: true,
+                    restart_on: BTreeSet::new(),
+                    needs: BTreeSet::from([Need::FlannelKey]),
+                    applies_files: false,
+                }],
+                ..small()
+            },
+            Desired {
+                gates: vec![Gate {
+                    name: "x".into(),
+                    unit: None,
+                    probe: Probe::Socket(path()),
+                    consecutive: 3,
+                    deadline: None,
+                    needs: BTreeSet::new(),
+                    remedy: String::new(),
+                }],
+                ..small()
+            },
+            // Of the same length: what a text that may be secret says counts as well.
+            Desired { authorities: vec![authority("a")], ..small() },
+            Desired { authorities: vec![authority("b")], ..small() },
+            Desired {
+                certificates: vec![Certificate {
+                    name: "server".into(),
+                    signer: Signer::Kubernetes,
+                    common_name: "x".into(),
+                    organisations: Vec::new(),
+                    names: Vec::new(),
+                    addresses: Vec::new(),
+                    serves: true,
+                    path: path(),
+                    key: path(),
+                    owner: owner(),
+                    given: None,
+                }],
+                ..small()
+            },
+            Desired { trust: Some(trust("hush")), ..small() },
+            Desired {
+                objects: vec![Object {
+                    name: "x".into(),
+                    server: "https://127.0.0.1:6443".into(),
+                    collection: "/api".into(),
+                    object: "x".into(),
+                    body: Material::Text("{}".into()),
+                    identity: identity(),
+                    needs: BTreeSet::new(),
+                }],
+                ..small()
+            },
+            Desired {
+                flannel: Some(FlannelStore { etcd: etcd(), prefix: path(), description: "{}".into(), writes: true }),
+                ..small()
+            },
+            Desired { etcd: Some(EtcdMember { access: etcd(), peer: "http://192.0.2.1:2380".into() }), ..small() },
+        ];
+        let digests: BTreeSet<String> = nodes.iter().map(|desired| digest(desired, None)).collect();
+        assert_eq!(digests.len(), nodes.len());
+        assert!(!digests.contains(&digest(&small(), Some("v1.23.3"))));
+        let asked_by = |password| digest(&Desired { trust: Some(trust(password)), ..small() }, None);
+        assert_eq!(asked_by("hush"), asked_by("another"), "who asks Magnum changes nothing on the node");
+        assert_eq!(format!("{:?}", authority("a")), format!("{:?}", authority("b")), "and nothing of a text is shown");
+    }
 
     #[test]
     fn mistakes_fill_one_journal_entry_and_no_more() {
