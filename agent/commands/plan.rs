@@ -9,12 +9,11 @@ use futures_util::future::ready;
 use super::{document, note, print};
 use crate::clock::Clock;
 use crate::converge::{self, offline};
-use crate::daemon::leave::leave_of;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::certificates;
-use crate::kubernetes::{self, Facts, NodeSpec, Preflight};
+use crate::kubernetes::{self, Facts, Leave, NodeSpec, Preflight};
 use crate::machine::facts;
 use crate::machine::installed::{self, Machine, RULE, Verdicts};
 use crate::process::{Options, exit, runtime};
@@ -69,7 +68,7 @@ fn ask(path: &str) -> Result<String> {
 /// What the node's deployment asks for.
 pub(crate) fn desired(options: &Options, settings: &Settings, facts: &Facts) -> Result<(NodeSpec, Desired)> {
     let deployment = document::node(&document::read(options, settings)?)?;
-    let spec = kubernetes::node_of(&deployment, &leave_of(settings)).map_err(|mistakes| {
+    let spec = kubernetes::node_of(&deployment, &Leave::of(settings)).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
         Error::permanent(all.join("\n  ")).context(format!("checking the parameters of deployment {}", deployment.name))
     })?;

@@ -12,7 +12,6 @@ use super::{document, print};
 use crate::budgets::json::{self, Unfit};
 use crate::clock::Clock;
 use crate::collect::{Ways, read_document};
-use crate::daemon::own::own;
 use crate::daemon::wait_id;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::Tree;
@@ -23,7 +22,7 @@ use crate::openstack::keystone::Keystone;
 use crate::process::{Options, exit, runtime};
 use crate::report::Report;
 use crate::settings::Settings;
-use crate::signal::{Handle, Own, Sender, Status, Verdict, WaitSignal, Way, judge};
+use crate::signal::{Handle, Sender, Status, Verdict, WaitSignal, Way, judge};
 
 /// How often a place that does not answer is tried, with growing pauses: half a minute in all.
 const TRIES: u32 = 6;
@@ -59,12 +58,11 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
         Some(file) => read_document(file),
         None => collector.as_ref().map_err(Clone::clone).and_then(document::merged),
     };
-    let ways = match (&options.metadata, &collector) {
+    let own = match (&options.metadata, &collector) {
         (Some(_), _) => collected.as_ref().map(Ways::of_document).unwrap_or_default(),
         (None, Ok(collector)) => collector.snapshot().ways.clone(),
         (None, Err(_)) => Ways::default(),
     };
-    let own = own(&ways);
     let (handle, id) = match &wanted.url {
         Some(url) => {
             // The signals of several nodes to one condition must not overwrite each other.
@@ -99,7 +97,7 @@ fn data(text: &str) -> Result<Value> {
 }
 
 /// Tries until Heat takes or refuses it, half a minute at most.
-async fn deliver(sender: &Sender, clock: &Clock, handle: &Handle, signal: &WaitSignal, own: &Own) -> Result<Way> {
+async fn deliver(sender: &Sender, clock: &Clock, handle: &Handle, signal: &WaitSignal, own: &Ways) -> Result<Way> {
     let body = handle.body(signal);
     let mut pause = Duration::from_secs(1);
     for attempt in 1.. {
@@ -161,7 +159,7 @@ mod tests {
         let endpoint = format!("{}/v1/p/stacks/s/u/resources/h/signal", fake.base);
         let handle = Handle::parse(&json!({"endpoint": endpoint, "token": "hush"})).unwrap();
         let signal = WaitSignal { status: Status::Success, id: "n".into(), reason: "r".into(), data: Value::Null };
-        let way = deliver(&sender, &clock, &handle, &signal, &Own::default()).await;
+        let way = deliver(&sender, &clock, &handle, &signal, &Ways::default()).await;
         (way, fake.requests())
     }
 

@@ -8,13 +8,12 @@ use serde_json::{Map, Value, json};
 use super::finding::Finding;
 use super::{document, image, print};
 use crate::daemon;
-use crate::daemon::leave::leave_of;
 use crate::daemon::masking::without_url_users;
 use crate::deploy::hooks;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::without_userinfo;
-use crate::kubernetes::Mistake;
+use crate::kubernetes::{Leave, Mistake};
 use crate::machine::facts;
 use crate::metadata::Deployment;
 use crate::process::{Options, exit};
@@ -218,7 +217,7 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<F
                 nodes += u32::from(matches!(deployment.action(), "CREATE" | "UPDATE" | ""));
                 // What a machine lacks is this machine's to say, not a document's.
                 let facts = root.map(facts::of_machine).unwrap_or_default();
-                match daemon::understand(&deployment, &facts, &leave_of(&loaded.settings)) {
+                match daemon::understand(&deployment, &facts, &Leave::of(&loaded.settings)) {
                     Ok(plan) => {
                         // With PREFLIGHT=refuse a machine that is too small is a mistake: the daemon begins nothing.
                         let refuses = plan.refuses_small_machines();

@@ -5,10 +5,8 @@
 
 mod agent;
 mod instance;
-pub(crate) mod leave;
 pub(super) mod masking;
 mod node;
-pub(super) mod own;
 pub(crate) mod page;
 mod pause;
 pub(super) mod requests;

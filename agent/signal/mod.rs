@@ -16,4 +16,4 @@ pub use answer::{Answer, Verdict, judge};
 pub use destination::Destination;
 pub use handle::{Handle, Status, WaitSignal};
 pub use outbox::{About, Entry, Fate, Outbox, Sending, Sent, View};
-pub use send::{Own, Sender, Way};
+pub use send::{Sender, Way};

@@ -15,9 +15,10 @@ use tokio::sync::Semaphore;
 
 use super::answer::{Answer, REFUSAL_SPAN, REFUSALS, Verdict, judge};
 use super::destination::Destination;
-use super::send::{Own, Sender, Way};
+use super::send::{Sender, Way};
 use crate::budgets::{OUTBOX_DISK, SIGNALS_IN_FLIGHT};
 use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
+use crate::collect::Ways;
 use crate::digest::key_of;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
@@ -144,7 +145,7 @@ pub struct View {
     /// Whether whoever answered had Keystone check the request: Keystone was well then.
     pub asked_keystone: bool,
     /// What the server itself may speak to Heat with.
-    pub own: Own,
+    pub own: Ways,
 }
 
 impl View {

@@ -37,7 +37,7 @@ fn view(ids: &[&str], newest: &str, clock: &Clock) -> View {
         newest: Arc::new([(("s/1".to_owned(), "r".to_owned()), newest.to_owned())].into()),
         freshness: Freshness::Answered(clock.moment()),
         asked_keystone: true,
-        own: Own::default(),
+        own: Ways::default(),
     }
 }
 
@@ -285,7 +285,7 @@ async fn an_expired_url_goes_another_way_once_and_by_the_rules_of_the_outbox() {
     let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
     let (outbox, heat) = (outbox(dir.path(), &clock, &report), Fake::start(vec![status("403 Forbidden", "")]).await);
     let keys = Keys { access: "AK1".into(), secret: "hush".into() };
-    let own = Own { cfn: Some((format!("{}/v1/", heat.base), keys)), ..Own::default() };
+    let own = Ways { cfn: Some((format!("{}/v1/", heat.base), keys)), ..Ways::default() };
     let view = |ids: &[&str], newest| View { own: own.clone(), ..view(ids, newest, &clock) };
     let mut entry = entry("a", clock.now());
     let arn = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/r";
@@ -320,7 +320,7 @@ async fn an_expired_url_goes_another_way_once_and_by_the_rules_of_the_outbox() {
 }
 
 /// What a server may speak to Heat with: a key pair and a user.
-fn own(keys_at: Option<&str>, user_at: Option<&str>) -> Own {
+fn own(keys_at: Option<&str>, user_at: Option<&str>) -> Ways {
     let keys = Keys { access: "AK1".into(), secret: "hush".into() };
     let user = |base: &str| Credentials {
         auth_url: format!("{base}/v3"),
@@ -329,7 +329,7 @@ fn own(keys_at: Option<&str>, user_at: Option<&str>) -> Own {
         scope: Scope::Project("p".into()),
         region: None,
     };
-    Own { cfn: keys_at.map(|base| (format!("{base}/v1/"), keys)), user: user_at.map(user), ..Own::default() }
+    Ways { cfn: keys_at.map(|base| (format!("{base}/v1/"), keys)), user: user_at.map(user), ..Ways::default() }
 }
 
 /// One try is several requests, and Heat may move on between them: what is heard meanwhile counts for the next one.
@@ -349,12 +349,12 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
         let by_user = Destination::User { credentials: user.user.clone().unwrap(), to: resource.into() };
         let refused = |line| status(line, "");
         let (own, destination, script) = match case {
-            0 => (Own::default(), by_user, vec![held(&until, token("one", &heat.base)), ok("")]),
+            0 => (Ways::default(), by_user, vec![held(&until, token("one", &heat.base)), ok("")]),
             1 => (own(Some(&heat.base), None), url, vec![held(&until, refused("403 Forbidden")), ok("")]),
             2 => (user, url, vec![refused("403 Forbidden"), held(&until, token("one", &heat.base)), ok("")]),
             _ => {
                 let old = token("old", &heat.base);
-                (Own::default(), by_user, vec![old, held(&until, refused("401 Unauthorized")), token("new", &heat.base), ok("")])
+                (Ways::default(), by_user, vec![old, held(&until, refused("401 Unauthorized")), token("new", &heat.base), ok("")])
             }
         };
         heat.play(script.clone());

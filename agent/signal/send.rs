@@ -11,10 +11,10 @@ use super::cfn_url::{URL_LIFE, afresh, made, native_path};
 use super::destination::Destination;
 use crate::budgets::json;
 use crate::clock::{Clock, patience};
+use crate::collect::Ways;
 use crate::error::Error;
 use crate::http::{Gate, Http, Request, split};
-use crate::openstack::aws_signature::Keys;
-use crate::openstack::keystone::{Credentials, Keystone};
+use crate::openstack::keystone::Keystone;
 use crate::report::Code;
 use crate::report::text::{duration, escaped, shortened};
 
@@ -33,17 +33,6 @@ const KEYSTONES_LIMIT: &str =
 /// A bare URL does not tell its handle's type. Heat 27 does not answer to keys of the other type for a minute, then 500.
 const PERHAPS_ANOTHER_TYPE: &str = "check that heat-api-cfn and heat-engine answer; for an OS::Heat::WaitConditionHandle, pass {get_attr: \
      [handle, signal]}, not a bare URL, which is treated as an AWS handle's";
-
-/// What the server itself may speak to Heat with, as its sources know it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Own {
-    /// Base URL of heat-api-cfn and the server's key pair.
-    pub cfn: Option<(String, Keys)>,
-    /// The server's stack user.
-    pub user: Option<Credentials>,
-    /// Certificate authorities that are named for its endpoints (os-collect-config's `ca_certificate`).
-    pub ca: Option<PathBuf>,
-}
 
 /// How a signal is addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,28 +57,26 @@ impl Way {
     }
 }
 
-impl Own {
-    /// Other ways to the same resource. Heat checks that the server is of the stack, not whose handle it is.
-    ///
-    /// The URL decides only which resource is meant: a signature is made only for the host of the server's own settings,
-    /// a token is sent only to the endpoint in Keystone's catalog.
-    fn ways(&self, destination: &Destination) -> Vec<(Way, Destination)> {
-        let mut ways = Vec::new();
-        if let (Some((base, keys)), Destination::Url { url: given, verb, insecure }) = (&self.cfn, destination)
-            && let Some(url) = afresh(given, verb, base, keys)
-        {
-            // What a curl line says of its own host's certificate says nothing of another host's.
-            let insecure = *insecure && split(&url).map(|parts| parts.authority) == split(given).map(|parts| parts.authority);
-            ways.push((Way::SignedAfresh, Destination::Url { url, verb: verb.clone(), insecure }));
-        }
-        if let (Some(credentials), Destination::Url { url, .. } | Destination::Token { endpoint: url, .. }) =
-            (&self.user, destination)
-            && let Some(to) = native_path(url)
-        {
-            ways.push((Way::OwnToken, Destination::User { credentials: credentials.clone(), to }));
-        }
-        ways
+/// Other ways to the same resource, by the server's own credentials. Heat checks that the server is of the stack, not whose handle
+/// it is.
+///
+/// The URL decides only which resource is meant: a signature is made only for the host of the server's own settings,
+/// a token is sent only to the endpoint in Keystone's catalog.
+fn other_ways(own: &Ways, destination: &Destination) -> Vec<(Way, Destination)> {
+    let mut ways = Vec::new();
+    if let (Some((base, keys)), Destination::Url { url: given, verb, insecure }) = (&own.cfn, destination)
+        && let Some(url) = afresh(given, verb, base, keys)
+    {
+        // What a curl line says of its own host's certificate says nothing of another host's.
+        let insecure = *insecure && split(&url).map(|parts| parts.authority) == split(given).map(|parts| parts.authority);
+        ways.push((Way::SignedAfresh, Destination::Url { url, verb: verb.clone(), insecure }));
     }
+    if let (Some(credentials), Destination::Url { url, .. } | Destination::Token { endpoint: url, .. }) = (&own.user, destination)
+        && let Some(to) = native_path(url)
+    {
+        ways.push((Way::OwnToken, Destination::User { credentials: credentials.clone(), to }));
+    }
+    ways
 }
 
 /// What sends: the HTTP client and the tokens.
@@ -111,7 +98,7 @@ impl Sender {
 
     /// The client that knows the authorities of the server's endpoints: what polls trust, signals trust too
     /// (heat-protocol.md R26).
-    fn http(&self, own: &Own) -> Http {
+    fn http(&self, own: &Ways) -> Http {
         let Some(ca) = &own.ca else { return self.http.clone() };
         let mut kept = self.endpoint.lock().unwrap_or_else(PoisonError::into_inner);
         match &*kept {
@@ -128,9 +115,9 @@ impl Sender {
     /// nothing, but clock and limit may be others than is thought.
     ///
     /// `gate` is asked before each of the requests that carry the body.
-    pub async fn send(&self, destination: &Destination, body: &Value, own: &Own, gate: Option<Gate>) -> (Answer, Way) {
+    pub async fn send(&self, destination: &Destination, body: &Value, own: &Ways, gate: Option<Gate>) -> (Answer, Way) {
         let started = self.clock.start();
-        let mut ways = own.ways(destination);
+        let mut ways = other_ways(own, destination);
         let at = if self.is_old(destination) { ways.len() } else { 0 };
         ways.insert(at, (Way::AsGiven, destination.clone()));
         let (mut best, mut told, http) = (None::<Answer>, Vec::new(), self.http(own));

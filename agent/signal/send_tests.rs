@@ -10,6 +10,8 @@ use crate::clock::Timestamp;
 use crate::files::{Attributes, Tree};
 use crate::http::Tls;
 use crate::http::fake::{Act, Authority, Fake, ok, status, token};
+use crate::openstack::aws_signature::Keys;
+use crate::openstack::keystone::{Credentials, Scope};
 
 const HANDLE: &str = "arn%3Aopenstack%3Aheat%3A%3Ap%3Astacks/s/u/resources/r";
 
@@ -24,17 +26,11 @@ fn unauthorized() -> Act {
 
 fn user(base: &str) -> Credentials {
     let (auth_url, user_id) = (format!("{base}/v3"), "u1".to_owned());
-    Credentials {
-        auth_url,
-        user_id,
-        password: "hush".to_owned(),
-        scope: crate::openstack::keystone::Scope::Project("p".to_owned()),
-        region: None,
-    }
+    Credentials { auth_url, user_id, password: "hush".to_owned(), scope: Scope::Project("p".to_owned()), region: None }
 }
 
-fn keys(base: &str) -> Own {
-    Own { cfn: Some((format!("{base}/v1/"), Keys { access: "AK1".to_owned(), secret: "hush".to_owned() })), ..Own::default() }
+fn keys(base: &str) -> Ways {
+    Ways { cfn: Some((format!("{base}/v1/"), Keys { access: "AK1".to_owned(), secret: "hush".to_owned() })), ..Ways::default() }
 }
 
 /// A URL of 2026-03-01T11:59:58Z.
@@ -72,7 +68,7 @@ async fn heat_signal_asks_for_one_token_and_uses_it_for_every_deployment_of_its_
     for resource in 0..10 {
         let to = format!("/stacks/my%20stack/0a1b/resources/r{resource}/signal");
         let destination = Destination::User { credentials: user(&fake.base), to };
-        let (answer, way) = sender.send(&destination, &body(), &Own::default(), None).await;
+        let (answer, way) = sender.send(&destination, &body(), &Ways::default(), None).await;
         assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::AsGiven), "{answer:?}");
     }
     let seen = seen(&fake);
@@ -94,14 +90,14 @@ async fn a_dead_token_costs_one_new_one_and_then_heat_is_believed() {
     let sender = sender("2026-11-21T09:03:26Z");
     let destination = Destination::User { credentials: user(&fake.base), to: native };
     for verdict in [Verdict::Delivered, Verdict::Delivered] {
-        assert_eq!(judge(&sender.send(&destination, &body(), &Own::default(), None).await.0), verdict);
+        assert_eq!(judge(&sender.send(&destination, &body(), &Ways::default(), None).await.0), verdict);
     }
     let path = "POST /v1/p/stacks/s/u/resources/h/signal";
     let expected =
         ["POST /v3/auth/tokens", &format!("{path} one"), &format!("{path} one"), "POST /v3/auth/tokens", &format!("{path} two")];
     assert_eq!(seen(&fake), expected);
     // From here on Heat and Keystone answer 401 to everything: the user is disabled.
-    let (answer, _) = sender.send(&destination, &body(), &Own::default(), None).await;
+    let (answer, _) = sender.send(&destination, &body(), &Ways::default(), None).await;
     assert_eq!(judge(&answer), Verdict::Refused, "{answer:?}");
     assert!(answer.cause.contains("Keystone answered 401") && answer.remedy.is_some(), "{answer:?}");
     assert_eq!(fake.requests().len(), 7, "one try with the old token, one for a new one");
@@ -112,10 +108,10 @@ async fn keystone_that_is_down_or_busy_is_waited_for() {
     let fake = Fake::start(vec![Act::Answer("503 Busy", vec!["Retry-After: 9".to_owned()], Vec::new())]).await;
     let sender = sender("2026-11-21T09:03:26Z");
     let to = |base: &str| Destination::User { credentials: user(base), to: "/stacks/s/u/resources/r/signal".to_owned() };
-    let (answer, _) = sender.send(&to(&fake.base), &body(), &Own::default(), None).await;
+    let (answer, _) = sender.send(&to(&fake.base), &body(), &Ways::default(), None).await;
     assert_eq!(judge(&answer), Verdict::Retry(Some(Duration::from_secs(9))));
     // Port 9 (discard): nothing listens there.
-    let (answer, _) = sender.send(&to("http://127.0.0.1:9"), &body(), &Own::default(), None).await;
+    let (answer, _) = sender.send(&to("http://127.0.0.1:9"), &body(), &Ways::default(), None).await;
     assert_eq!(judge(&answer), Verdict::Retry(None));
     assert!(answer.cause.contains("from Keystone") && !format!("{answer:?}").contains("hush"), "{answer:?}");
 }
@@ -147,14 +143,14 @@ async fn a_url_that_is_too_old_is_not_tried_first_but_tried() {
     assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::AsGiven));
     // Without keys of its own it is just sent.
     let fake = Fake::start(vec![ok("")]).await;
-    assert_eq!(sender(now).send(&url(&fake.base), &body(), &Own::default(), None).await.1, Way::AsGiven);
+    assert_eq!(sender(now).send(&url(&fake.base), &body(), &Ways::default(), None).await.1, Way::AsGiven);
 }
 
 #[tokio::test]
 async fn a_server_that_polls_heat_itself_sends_by_its_own_user() {
     let fake = Fake::start(vec![ok("")]).await;
     fake.play(vec![forbidden(), token("one", &fake.base), ok("null")]);
-    let own = Own { user: Some(user(&fake.base)), ..Own::default() };
+    let own = Ways { user: Some(user(&fake.base)), ..Ways::default() };
     let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &own, None).await;
     assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::OwnToken));
     assert_eq!(
@@ -165,7 +161,7 @@ async fn a_server_that_polls_heat_itself_sends_by_its_own_user() {
     fake.play(vec![unauthorized(), ok("null")]);
     let endpoint = "http://heat.invalid:8004/v1/x/stacks/s/u/resources/h/signal".replace("http://heat.invalid:8004", &fake.base);
     let handle = Destination::Token { endpoint, token: "old".to_owned(), insecure: false };
-    assert_eq!(sender("2026-03-01T12:02:00Z").send(&handle, &body(), &Own::default(), None).await.1, Way::AsGiven);
+    assert_eq!(sender("2026-03-01T12:02:00Z").send(&handle, &body(), &Ways::default(), None).await.1, Way::AsGiven);
     fake.play(vec![unauthorized(), token("two", &fake.base), ok("null")]);
     let (answer, way) = sender("2026-03-01T12:02:00Z").send(&handle, &body(), &own, None).await;
     assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::OwnToken), "{answer:?}");
@@ -204,7 +200,7 @@ async fn keys_that_are_gone_close_no_other_way() {
     assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::AsGiven), "{answer:?}");
     let fake = Fake::start(vec![ok("")]).await;
     fake.play(vec![forbidden(), broken(), token("one", &fake.base), ok("null")]);
-    let own = Own { user: Some(user(&fake.base)), ..keys(&fake.base) };
+    let own = Ways { user: Some(user(&fake.base)), ..keys(&fake.base) };
     let (answer, way) = sender("2026-03-01T12:02:00Z").send(&url(&fake.base), &body(), &own, None).await;
     assert_eq!((judge(&answer), way), (Verdict::Delivered, Way::OwnToken), "{answer:?}");
     // The 500 may as well be Heat's trouble: what is refused beside it is not final.
@@ -220,8 +216,8 @@ async fn a_way_that_does_not_reach_heat_closes_no_other_one() {
     let keystone = Fake::start(vec![status("503 Busy", "")]).await;
     for own in [
         keys(nowhere),
-        Own { user: Some(user(nowhere)), ..Own::default() },
-        Own { user: Some(user(&keystone.base)), ..keys(nowhere) },
+        Ways { user: Some(user(nowhere)), ..Ways::default() },
+        Ways { user: Some(user(&keystone.base)), ..keys(nowhere) },
     ] {
         let fake = Fake::start(vec![ok("")]).await;
         let (answer, way) = sender("2026-03-01T12:20:00Z").send(&url(&fake.base), &body(), &own, None).await;
@@ -245,7 +241,7 @@ fn a_curl_line_speaks_of_the_certificate_of_its_own_host_alone() {
         Destination::Url { url, verb: "PUT".to_owned(), insecure: true }
     };
     for (base, expected) in [("https://heat.example:8000", true), ("https://elsewhere.example:8000", false)] {
-        let ways = keys("https://heat.example:8000").ways(&line(base));
+        let ways = other_ways(&keys("https://heat.example:8000"), &line(base));
         assert!(matches!(ways[..], [(Way::SignedAfresh, Destination::Url { insecure, .. })] if insecure == expected), "{ways:?}");
     }
 }
@@ -255,7 +251,7 @@ async fn a_curl_line_turns_no_verification_off_by_itself() {
     // Port 9 (discard): nothing listens there. Had it been sent unverified, the settings would have forbidden it.
     let endpoint = "https://127.0.0.1:9/v1/p/stacks/s/u/resources/h/signal".to_owned();
     let destination = Destination::Token { endpoint, token: "hush".to_owned(), insecure: true };
-    let (answer, _) = sender("2026-03-01T12:02:00Z").send(&destination, &body(), &Own::default(), None).await;
+    let (answer, _) = sender("2026-03-01T12:02:00Z").send(&destination, &body(), &Ways::default(), None).await;
     assert!(answer.cause.contains("connection refused"), "{answer:?}");
 }
 
@@ -273,7 +269,7 @@ async fn a_temporary_url_is_put_and_nothing_else_gets_the_servers_keys() {
     let fake = Fake::start(vec![unauthorized()]).await;
     let swift = format!("{}/v1/AUTH_1/stacks/o?temp_url_sig=hush&temp_url_expires=1", fake.base);
     let destination = Destination::Url { url: swift, verb: "PUT".to_owned(), insecure: false };
-    let own = Own { user: Some(user(&fake.base)), ..keys(&fake.base) };
+    let own = Ways { user: Some(user(&fake.base)), ..keys(&fake.base) };
     let (answer, _) = sender("2026-03-01T12:02:00Z").send(&destination, &body(), &own, None).await;
     assert_eq!((judge(&answer), fake.requests().len()), (Verdict::Refused, 1));
     assert!(answer.cause.contains("temporary URL has expired"), "{answer:?}");
@@ -294,7 +290,7 @@ async fn no_answer_to_an_aws_body_may_mean_another_type_of_handle() {
         (Act::Close, &native, false),
     ] {
         let fake = Fake::start(vec![act]).await;
-        let (answer, _) = sender("2026-03-01T12:02:00Z").send(&wait(&fake.base), body, &Own::default(), None).await;
+        let (answer, _) = sender("2026-03-01T12:02:00Z").send(&wait(&fake.base), body, &Ways::default(), None).await;
         assert_eq!(judge(&answer), Verdict::Retry(None));
         assert_eq!(answer.remedy.is_some_and(|remedy| remedy.contains("get_attr: [handle, signal]")), hinted, "{}", answer.cause);
     }
@@ -318,9 +314,9 @@ async fn the_authority_of_the_servers_endpoints_is_trusted_for_signals_too() {
     tree.write(Path::new("ca.pem"), authority.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
     let clock = Clock::manual(Timestamp::parse_rfc3339("2026-03-01T12:00:00Z").unwrap());
     let sender = Sender::new(Http::new(Tls::default(), tree, clock.clone()), Keystone::new(clock.clone()), clock);
-    let (refused, _) = sender.send(&url(&fake.base), &json!({}), &Own::default(), None).await;
+    let (refused, _) = sender.send(&url(&fake.base), &json!({}), &Ways::default(), None).await;
     assert!(refused.cause.contains("signed by a CA"), "{}", refused.cause);
-    let own = Own { ca: Some("/ca.pem".into()), ..Own::default() };
+    let own = Ways { ca: Some("/ca.pem".into()), ..Ways::default() };
     for _ in 0..2 {
         assert_eq!(sender.send(&url(&fake.base), &json!({}), &own, None).await.0.code, Some(200));
     }

@@ -35,13 +35,13 @@ use super::pause::Pause;
 use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::collect::Collector;
 use crate::commands::print_error;
-use crate::daemon::leave::leave_of;
 use crate::deploy::{Extent, Generation, Generations, Journal, Record, Reference};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
 use crate::keepers::certificates;
 use crate::keepers::volumes::Fills;
+use crate::kubernetes::Leave;
 use crate::process::exit;
 use crate::programs::{Programs, Ran};
 use crate::progress::Progress;
@@ -188,7 +188,7 @@ impl Agent {
             report: report.clone(),
             progress: progress.clone(),
             patience: settings.patience,
-            leave: leave_of(&settings),
+            leave: Leave::of(&settings),
             machine: OnceCell::new(),
             looked: Cell::new(false),
             certificates: certificates::Watcher::default(),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::collect::{Authority, Snapshot};
-use crate::daemon::own::own;
 use crate::deploy::Record;
 use crate::settings::source_name::SourceName;
 use crate::signal::View;
@@ -52,7 +51,7 @@ pub(super) fn gone(snapshot: &Snapshot, record: &Record) -> Option<String> {
 
 /// What the outbox needs of a snapshot.
 pub(super) fn view(snapshot: &Snapshot) -> View {
-    let (freshness, own) = (snapshot.freshness(), own(&snapshot.ways));
+    let (freshness, own) = (snapshot.freshness(), snapshot.ways.clone());
     let asked_keystone = snapshot.authority.as_ref().is_some_and(|authority| asks_keystone(authority.source));
     if !lists_all(snapshot) {
         return View { freshness, asked_keystone, own, ..View::default() };

@@ -9,6 +9,7 @@ use crate::kubernetes::parameters::read::Parameters;
 use crate::kubernetes::spec::cluster::Options;
 use crate::kubernetes::spec::words::role;
 use crate::kubernetes::versions::{Component, Minor, given, items, port, truth};
+use crate::settings::Settings;
 
 /// The group of deployments that is parameters and no code.
 const NODE_GROUP: &str = "kubernetes-node";
@@ -27,9 +28,9 @@ pub struct Leave {
 impl Leave {
     /// As the settings say: `[deploy] groups` and `[node] allow_options`.
     #[must_use]
-    pub fn of(groups: Option<&[String]>, options: &[String]) -> Self {
-        let code = groups.is_none_or(|groups| groups.iter().any(|group| group != NODE_GROUP));
-        Self { options: Some(options.to_vec()), code }
+    pub fn of(settings: &Settings) -> Self {
+        let code = settings.deploy.groups.as_ref().is_none_or(|groups| groups.iter().any(|group| group != NODE_GROUP));
+        Self { options: Some(settings.allow_options.clone()), code }
     }
 
     /// For a look at what was accepted before: a node in place is compared with its parameters, whatever a newer image allows.
@@ -312,7 +313,7 @@ mod tests {
     }
 
     fn none() -> Leave {
-        Leave::of(None, &[])
+        Leave::of(&Settings::default())
     }
 
     #[test]
@@ -384,8 +385,9 @@ mod tests {
                 assert!(line.starts_with(&format!("{name}: contains --")) && line.contains(option), "{line}");
                 assert!(line.contains(&format!("allow_options = [\"{option}\"]")), "{line}");
             }
-            let allowed: Vec<String> = expected.iter().map(|&option| option.to_owned()).collect();
-            assert_eq!(found(&changes, &Leave::of(None, &allowed)), Vec::<String>::new());
+            let allow_options = expected.iter().map(|&option| option.to_owned()).collect();
+            let allowing = Settings { allow_options, ..Settings::default() };
+            assert_eq!(found(&changes, &Leave::of(&allowing)), Vec::<String>::new());
             assert_eq!(found(&changes, &Leave::everything()), Vec::<String>::new());
         }
         let worker = [("ROLE", "minion"), ("KUBEAPI_OPTIONS", "--token-auth-file=/x"), ("KUBELET_OPTIONS", "--config=/x")];
@@ -627,7 +629,9 @@ mod tests {
             (Some(groups(&[])), &[], true),
             (Some(groups(&["kubernetes-node"])), &leave, false),
         ] {
-            let said = found(&changes, &Leave::of(groups.as_deref(), options));
+            let mut settings = Settings { allow_options: options.to_vec(), ..Settings::default() };
+            settings.deploy.groups.clone_from(&groups);
+            let said = found(&changes, &Leave::of(&settings));
             assert_eq!(!said.is_empty(), refused, "{groups:?} {options:?}: {said:?}");
         }
     }
