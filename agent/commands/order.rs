@@ -105,10 +105,8 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
         outbox: &outbox,
         programs: &programs,
         report: &report,
-        listed: &|id| snapshot.deployments.is_some().then(|| snapshot.lists(id)),
-        daemon: false,
-        node_busy: false,
-        node_in_place: true,
+        listed: snapshot.deployments.as_deref(),
+        daemon: None,
     };
     let mut done = Vec::new();
     let served = desk.serve(&mut done);

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::budgets::json;
 use crate::clock::Timestamp;
+use crate::collect::Entries;
 use crate::deploy::{Ending, Journal, Record, State, choose, hooks};
 use crate::desired::Rotation;
 use crate::error::{Error, Kind, Result};
@@ -125,14 +126,19 @@ pub(crate) struct Desk<'a> {
     pub(crate) outbox: &'a Outbox,
     pub(crate) programs: &'a Programs,
     pub(crate) report: &'a Report,
-    /// Whether the metadata lists a deployment; `None`: there is no list.
-    pub(crate) listed: &'a dyn Fn(&str) -> Option<bool>,
-    /// Whether the daemon itself is at work.
-    pub(crate) daemon: bool,
-    /// Whether the node is being worked on: what is remembered of its certificates is then in other hands.
-    pub(crate) node_busy: bool,
-    /// Whether nothing of it waits for another deployment: the last one went well, or is on its way.
-    pub(crate) node_in_place: bool,
+    /// What the metadata lists; `None`: there is no list.
+    pub(crate) listed: Option<&'a Entries>,
+    /// `None`: the daemon is down, and a command carries its order out itself.
+    pub(crate) daemon: Option<NodeState>,
+}
+
+/// What the daemon is doing with the node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeState {
+    /// It is being worked on: what is remembered of its certificates is then in other hands.
+    pub(crate) is_busy: bool,
+    /// Nothing of it waits for another deployment: the last one succeeded, or is being applied.
+    pub(crate) is_in_place: bool,
 }
 
 impl Desk<'_> {
@@ -149,7 +155,7 @@ impl Desk<'_> {
         let hidden = |path: &&PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         for path in paths.iter().filter(|path| !hidden(path) && !done(path)).take(AT_ONCE) {
             match self.read(path) {
-                Ok(Some(request)) if request.order == Order::Rotate && self.node_busy => {}
+                Ok(Some(request)) if request.order == Order::Rotate && self.daemon.is_some_and(|node| node.is_busy) => {}
                 Ok(Some(request)) => served.push(self.answer(path, request)?),
                 Ok(None) => {}
                 Err(error) if error.kind() == Kind::Permanent => {
@@ -232,12 +238,12 @@ impl Desk<'_> {
             Rotation::Switch => "its certificates are signed by the new CA; both are trusted",
             Rotation::DropOld => "the old CA is no longer trusted",
         };
-        let when = if self.daemon && !self.node_in_place {
-            "it will be taken with the node's next deployment, because the last one failed (`heat-node-agent explain`; `heat-node-agent rerun ID`)"
-        } else if self.daemon {
-            "it is being taken now; `heat-node-agent certificates` shows when it is done"
-        } else {
-            "the daemon is down: it will be taken when the daemon starts (systemctl start heat-node-agent)"
+        let when = match self.daemon {
+            Some(node) if !node.is_in_place => {
+                "it will be taken with the node's next deployment, because the last one failed (`heat-node-agent explain`; `heat-node-agent rerun ID`)"
+            }
+            Some(_) => "it is being taken now; `heat-node-agent certificates` shows when it is done",
+            None => "the daemon is down: it will be taken when the daemon starts (systemctl start heat-node-agent)",
         };
         Ok(vec![format!("requested on this node: {} ({what})", step.as_str()), when.to_owned()])
     }
@@ -277,7 +283,7 @@ impl Desk<'_> {
                 return Err(Error::refused(format!("deployment {name} ({id}) has not run yet: it waits for its turn"))
                     .remedy("`heat-node-agent explain` shows what it is waiting for"));
             }
-            if (self.listed)(id) == Some(false) {
+            if self.is_unlisted(id) {
                 return Err(Error::refused(format!("deployment {name} ({id}) is no longer in the metadata"))
                     .rule("only a deployment in the metadata can be run")
                     .remedy("update the stack to have Heat deploy it again"));
@@ -322,7 +328,7 @@ impl Desk<'_> {
             format!("deployment {name} ({id}, {group}) is stopped: every process of its unit is killed"),
             "Heat receives FAILURE, \"stopped by the operator\", if it is still waiting".to_owned(),
         ];
-        if !self.daemon {
+        if self.daemon.is_none() {
             lines.push(
                 "the daemon is down: this is reported to Heat when the daemon starts (systemctl start heat-node-agent)"
                     .to_owned(),
@@ -340,11 +346,16 @@ impl Desk<'_> {
         self.journal.forget(id)?;
         let message = format!("deployment {name} was forgotten at the operator's request");
         self.report.emit(Event::new(Code::DeploymentForgotten, message).deployment(id, name));
-        let listed = match (self.listed)(id) {
-            Some(false) => "the metadata does not list it: it is gone permanently".to_owned(),
-            _ => format!("if the metadata lists it, it runs as a new one; {}", self.when()),
+        let listed = if self.is_unlisted(id) {
+            "the metadata does not list it: it is gone permanently".to_owned()
+        } else {
+            format!("if the metadata lists it, it runs as a new one; {}", self.when())
         };
         Ok(vec![format!("deployment {name} ({id}) is forgotten"), listed])
+    }
+
+    fn is_unlisted(&self, id: &str) -> bool {
+        self.listed.is_some_and(|list| !list.lists(id))
     }
 
     fn refuse_running(&self, record: &Record) -> Result<()> {
@@ -358,7 +369,7 @@ impl Desk<'_> {
     }
 
     fn when(&self) -> String {
-        if self.daemon {
+        if self.daemon.is_some() {
             "it starts when those before it have ended; `heat-node-agent status --wait` waits for it".to_owned()
         } else {
             "the daemon is down: it starts when the daemon does (systemctl start heat-node-agent)".to_owned()
@@ -441,6 +452,8 @@ mod tests {
 
         fn try_serve(&self, listed: Option<bool>) -> Result<Vec<String>> {
             let mut opened = self.open();
+            let ids = opened.journal.all().into_iter().map(|record| json!({"id": record.id})).filter(|_| listed == Some(true));
+            let listed = listed.map(|_| Entries::new(ids.collect()).unwrap());
             let mut desk = Desk {
                 state: &opened.state,
                 root: &opened.root,
@@ -448,10 +461,8 @@ mod tests {
                 outbox: &opened.outbox,
                 programs: &opened.programs,
                 report: &self.report,
-                listed: &|_| listed,
-                daemon: true,
-                node_busy: self.busy.get(),
-                node_in_place: true,
+                listed: listed.as_ref(),
+                daemon: Some(NodeState { is_busy: self.busy.get(), is_in_place: true }),
             };
             let mut served = Vec::new();
             desk.serve(&mut served)?;

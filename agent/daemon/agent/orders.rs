@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Agent;
-use crate::daemon::requests::{DIRECTORY, Desk, make_directory, tell};
+use crate::daemon::requests::{DIRECTORY, Desk, NodeState, make_directory, tell};
 use crate::deploy::GenerationState;
 use crate::error::Result;
 use crate::files::Tree;
@@ -30,8 +30,8 @@ impl Agent {
         if !self.sending.is_empty() || !self.unrecorded.is_empty() {
             return;
         }
-        let (snapshot, node_busy) = (self.collector.snapshot(), self.node_is_busy());
-        let node_in_place = self.generations.current().is_none_or(|current| current.state != GenerationState::Rejected);
+        let is_in_place = self.generations.current().is_none_or(|current| current.state != GenerationState::Rejected);
+        let node = NodeState { is_busy: self.node_is_busy(), is_in_place };
         let mut desk = Desk {
             state: &self.state,
             root: &self.root,
@@ -39,10 +39,8 @@ impl Agent {
             outbox: &self.outbox,
             programs: &self.programs,
             report: &self.report,
-            listed: &|id| snapshot.deployments.is_some().then(|| snapshot.lists(id)),
-            daemon: true,
-            node_busy,
-            node_in_place,
+            listed: self.collector.snapshot().deployments.as_deref(),
+            daemon: Some(node),
         };
         let mut served = Vec::new();
         let ended = desk.serve(&mut served);
