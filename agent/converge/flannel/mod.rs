@@ -3,6 +3,7 @@
 //!
 //! Never: a route, which flanneld or a unit of ours sets; a lease, which is flanneld's.
 
+mod keeper;
 mod key;
 pub mod look;
 pub mod packets;
@@ -18,7 +19,7 @@ use crate::http::Http;
 use crate::network::flannel::{Api, Version, api};
 use crate::network::routes;
 use crate::reach;
-pub(super) use key::KeyKeeper;
+pub(super) use keeper::KeyKeeper;
 use packets::{Heard, Question};
 
 /// As causes call it.
@@ -77,7 +78,7 @@ impl Leases {
     #[must_use]
     pub fn open(http: &Http, store: &FlannelStore, flanneld: Option<Version>) -> Self {
         let api = std::cell::Cell::new(flanneld.map(api));
-        Self { etcd: Etcd::new(http, &store.etcd, ETCD), directory: directory(store), api }
+        Self { etcd: Etcd::new(http, &store.etcd, ETCD), directory: key::directory(store), api }
     }
 
     /// Everybody with a lease of host-gw, this node too.
@@ -104,8 +105,4 @@ impl Leases {
         let found = self.etcd.list(api, &self.directory).await?;
         Ok(found.iter().filter_map(|entry| routes::lease(&entry.key, &entry.value)).collect())
     }
-}
-
-fn directory(store: &FlannelStore) -> String {
-    format!("{}/subnets", store.prefix.trim_end_matches('/'))
 }

@@ -1,0 +1,64 @@
+//! Waits until flannel's network is described in etcd.
+
+use std::time::Duration;
+
+use super::{PodNetwork, key};
+use crate::clock::{Clock, Stopwatch};
+use crate::converge::Failure;
+use crate::desired::FlannelStore;
+use crate::error::Kind;
+use crate::network::flannel::Version;
+use crate::progress::{Progress, StepId};
+use crate::report::{Code, Event};
+
+/// The first pause before the next look; doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// What the step works with.
+pub(crate) struct KeyKeeper<'a, P> {
+    pub(crate) network: &'a P,
+    pub(crate) flanneld: Option<Version>,
+    pub(crate) clock: &'a Clock,
+    pub(crate) progress: &'a Progress,
+    pub(crate) generation: u64,
+    pub(crate) running: &'a Stopwatch,
+    pub(crate) deadline: Duration,
+}
+
+impl<P: PodNetwork> KeyKeeper<'_, P> {
+    /// Waits until etcd has the description; true if this node wrote it.
+    ///
+    /// # Errors
+    /// At once where waiting is of no use, else at the deadline with the last cause.
+    pub(crate) async fn until_there(&self, store: &FlannelStore) -> Result<bool, Failure> {
+        let mut pause = FIRST_PAUSE;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let error = match self.network.describe(store, self.flanneld).await {
+                Ok(written) => {
+                    if written {
+                        let line = format!("wrote flannel's network configuration to {}", key::path(store));
+                        self.tell(Event::new(Code::FlannelKeyWritten, line));
+                    }
+                    return Ok(written);
+                }
+                Err(error) => error,
+            };
+            let left = self.deadline.saturating_sub(self.running.elapsed());
+            if error.kind() != Kind::Transient || left.is_zero() {
+                return Err(Failure::from_error(Code::FlannelKeyFailed, StepId::FlannelKey, &error));
+            }
+            let line = format!("flannel's network configuration is not in etcd yet: {error}");
+            self.tell(Event::new(Code::FlannelKeyWaiting, line).attempt(attempt).next_try(pause).error(&error));
+            self.clock.wait(pause.min(left)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        let step = StepId::FlannelKey;
+        self.progress.tell(&step, event.phase(step.phase()).step(step.to_string()).generation(self.generation));
+    }
+}
