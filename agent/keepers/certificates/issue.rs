@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 
+use super::keeper::{CertificateKeeper, Hands, Issuing, REQUEST_LIMIT, Stopped};
 use super::places::{Pair, given};
 use super::record::Record;
 use super::sets::{KEY_MODE, resolve, stage};
-use super::{CertificateKeeper, Hands, Issuing, REQUEST_LIMIT, SIGNED_LIFE, Stopped};
+
 use crate::certificates::authority::SigningAuthority;
 use crate::certificates::judge::check;
 use crate::certificates::key::PrivateKey;
@@ -25,6 +26,9 @@ use crate::report::{Code, Event, Phase};
 
 /// Where an image has openssl.
 const OPENSSL: [&str; 4] = ["/usr/bin/openssl", "/usr/local/bin/openssl", "/usr/sbin/openssl", "/bin/openssl"];
+
+/// Life of what this node signs by itself: as long as Magnum's by default ([certificates] and [x509] of magnum.conf).
+const SIGNED_LIFE: Duration = Duration::from_hours(5 * 365 * 24);
 
 /// Who signs.
 pub(super) enum Signers<'a, M> {

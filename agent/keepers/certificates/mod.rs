@@ -6,6 +6,7 @@
 
 mod decide;
 mod issue;
+mod keeper;
 mod look;
 mod places;
 pub mod quorum;
@@ -18,10 +19,10 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 pub use decide::Verdict;
+pub use keeper::{CertificateKeeper, Hands, Issuing};
 pub use look::{Drift, Item, Look, Watcher, look};
 pub use places::Pair;
 pub use record::{KnownKey, Record, Turn, next, order_next_step};
@@ -29,97 +30,23 @@ pub use renewal::{Due, due};
 
 use self::decide::{Decision, Deed, Known};
 use self::issue::{Task, examine};
+use self::keeper::{REQUEST_LIMIT, Stopped};
 use self::places::{Places, given};
 use self::sets::{Wanted, put_in_place};
-use super::volumes::Ran;
 use crate::certificates::x509::X509;
-use crate::clock::{Clock, Timestamp};
 use crate::converge::{Certificates, Failure, Owners, Prepared};
-use crate::desired::{Certificate, Desired, Issuer, MagnumAccess, Rotation, Signer, Trust};
-use crate::error::{Context as _, Error, Kind, Result};
-use crate::files::{READ_LIMIT, Tree};
-use crate::openstack::magnum::Magnum;
-use crate::progress::{Progress, StepId};
+use crate::desired::{Certificate, Desired, Issuer, Rotation, Signer, Trust};
+use crate::error::{Context as _, Error, Result};
+use crate::files::READ_LIMIT;
+use crate::progress::StepId;
 use crate::report::{Code, Event};
 
-/// Life of what this node signs by itself: as long as Magnum's by default ([certificates] and [x509] of magnum.conf).
-const SIGNED_LIFE: Duration = Duration::from_hours(5 * 365 * 24);
-/// How long one request may take: Magnum's own calls between its services end after a minute.
-const REQUEST_LIMIT: Duration = Duration::from_mins(1);
 /// How long a clock that is wrong is waited for at most.
 const CLOCK_LIMIT: Duration = Duration::from_mins(10);
 /// How often such a clock is looked at.
 const CLOCK_POLL: Duration = Duration::from_secs(1);
 /// Between two tries, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-
-/// Who signs at another place: Magnum.
-pub trait Issuing {
-    /// The certificate of an authority as PEM.
-    fn fetch_authority(&self, signer: Signer, deadline: Duration) -> impl Future<Output = Result<String>>;
-    /// Has a request signed; the certificate as PEM.
-    fn sign(&self, signer: Signer, request: &str, deadline: Duration) -> impl Future<Output = Result<String>>;
-}
-
-impl Issuing for Magnum<'_> {
-    async fn fetch_authority(&self, signer: Signer, deadline: Duration) -> Result<String> {
-        Magnum::fetch_authority(self, signer, deadline).await
-    }
-
-    async fn sign(&self, signer: Signer, request: &str, deadline: Duration) -> Result<String> {
-        Magnum::sign(self, signer, request, deadline).await
-    }
-}
-
-/// What the keeper asks of other rooms: who signs, and programs.
-pub trait Hands {
-    /// Magnum, for all requests of one try.
-    fn magnum<'a>(&'a self, access: &'a MagnumAccess) -> impl Issuing + 'a;
-    /// Runs an external program as a transient unit, which goes on under its key when the agent ends.
-    fn run(&self, key: &str, argv: Vec<String>) -> impl Future<Output = Result<Ran>>;
-}
-
-/// Keeps certificates in their places.
-#[derive(Debug)]
-pub struct CertificateKeeper<H> {
-    /// The other rooms.
-    pub hands: H,
-    /// The machine's root directory.
-    pub root: Arc<Tree>,
-    /// The agent's state directory.
-    pub state: Arc<Tree>,
-    /// The clock.
-    pub clock: Clock,
-    /// The clock is wrong before this: when the agent was built.
-    pub built: Timestamp,
-    /// Where the run is kept, and who is told of it.
-    pub progress: Progress,
-    /// The generation that is put in place.
-    pub generation: u64,
-    /// Whether a stack update asks for it. The issuer's authorities are asked for then although no parameter changed: a change
-    /// of authority at Magnum changes none of a worker's.
-    pub is_update: bool,
-}
-
-/// Why a try ended.
-struct Stopped {
-    error: Error,
-    /// Whether it may pass by itself: somebody outside does not answer.
-    passing: bool,
-}
-
-impl Stopped {
-    fn outside(error: Error) -> Self {
-        Self { passing: error.kind() == Kind::Transient, error }
-    }
-}
-
-/// What goes wrong on this machine stays wrong.
-impl From<Error> for Stopped {
-    fn from(error: Error) -> Self {
-        Self { error, passing: false }
-    }
-}
 
 fn failed(error: &Error) -> Failure {
     Failure::from_error(Code::CertificatesFailed, StepId::Certificates, error)

@@ -12,9 +12,12 @@ use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams
 use super::*;
 use crate::certificates::authority::SigningAuthority;
 use crate::certificates::key::PrivateKey;
-use crate::desired::{Authority, KeyType, MagnumUser, Material, Owner, Pair as GivenPair, Share};
-use crate::files::{Attributes, FileKind};
+use crate::clock::{Clock, Timestamp};
+use crate::desired::{Authority, KeyType, MagnumAccess, MagnumUser, Material, Owner, Pair as GivenPair, Share};
+use crate::files::{Attributes, FileKind, Tree};
 use crate::identity::{Identity, Origin, Record as Whose};
+use crate::keepers::volumes::Ran;
+use crate::progress::Progress;
 use crate::report::Report;
 
 const KUBERNETES: &str = "/etc/kubernetes/certs";
