@@ -134,9 +134,9 @@ struct Run<'a, U, V, P, C> {
 }
 
 /// How a step ended.
-struct Ended<'a> {
+struct Ended<'a, R> {
     step: Step<'a>,
-    result: std::result::Result<Did, Failure>,
+    result: std::result::Result<Did<R>, Failure>,
 }
 
 /// A step, and how far it is.
@@ -151,18 +151,18 @@ enum Task {
 }
 
 /// What a step did.
-enum Did {
+enum Did<R> {
     Nothing,
     Something,
     /// Certificates are ready, and not in place yet.
-    Prepared(Prepared),
+    Prepared(Prepared<R>),
     /// A gate answered well for the first time: who needs it goes on.
     Answers(Passing),
     /// A gate is green.
     Green(Passing),
 }
 
-impl From<bool> for Did {
+impl<R> From<bool> for Did<R> {
     fn from(changed: bool) -> Self {
         if changed { Self::Something } else { Self::Nothing }
     }
@@ -460,7 +460,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     }
 
     /// Puts certificates in place; who reads a changed one has a restart pending before.
-    fn commit(&mut self, prepared: &Prepared) -> std::result::Result<(), Failure> {
+    fn commit(&mut self, prepared: &Prepared<C::Record>) -> std::result::Result<(), Failure> {
         self.note_restarts(&prepared.changes.iter().map(String::as_str).collect())?;
         self.context.certificates.commit(prepared)?;
         self.outcome.changed |= !prepared.sets.is_empty();
@@ -600,11 +600,11 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         Self { desired, context, starter, gates, flannel_key }
     }
 
-    async fn perform(&self, step: Step<'a>, task: Task) -> Ended<'a> {
+    async fn perform(&self, step: Step<'a>, task: Task) -> Ended<'a, C::Record> {
         Ended { step, result: self.carry_out(step, task).await }
     }
 
-    async fn carry_out(&self, step: Step<'a>, task: Task) -> std::result::Result<Did, Failure> {
+    async fn carry_out(&self, step: Step<'a>, task: Task) -> std::result::Result<Did<C::Record>, Failure> {
         let (context, starter) = (self.context, self.starter);
         let left = starter.left();
         match step {

@@ -47,7 +47,7 @@ struct Fake {
     away: Mutex<u32>,
     /// Volumes never get done, and services do not answer.
     hangs: bool,
-    prepared: Mutex<VecDeque<std::result::Result<Prepared, Failure>>>,
+    prepared: Mutex<VecDeque<std::result::Result<Prepared<()>, Failure>>>,
     objects: Mutex<VecDeque<Result<bool>>>,
     /// The note of pending restarts.
     pending: Option<std::path::PathBuf>,
@@ -198,13 +198,15 @@ impl Volumes for Fake {
 }
 
 impl Certificates for Fake {
-    async fn prepare(&self, _desired: &Desired, _deadline: Duration) -> std::result::Result<Prepared, Failure> {
+    type Record = ();
+
+    async fn prepare(&self, _desired: &Desired, _deadline: Duration) -> std::result::Result<Prepared<()>, Failure> {
         self.log("prepare".into());
         let next = self.prepared.lock().unwrap().pop_front();
         next.unwrap_or_else(|| Ok(Prepared::default()))
     }
 
-    fn commit(&self, prepared: &Prepared) -> std::result::Result<(), Failure> {
+    fn commit(&self, prepared: &Prepared<()>) -> std::result::Result<(), Failure> {
         let pending = self.pending.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
         let pending: BTreeSet<String> = crate::budgets::json::typed(&pending).unwrap_or_default();
         let sets: Vec<&str> = prepared.sets.iter().map(|(_, set)| set.as_str()).collect();

@@ -42,7 +42,6 @@ pub use plan::{Plan, plan};
 use crate::desired::{ClientIdentity, Desired, Object, Volume};
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::keepers::certificates;
 use crate::machine::listeners::Holder;
 use crate::progress::StepId;
 use crate::report::{Code, Event, Phase};
@@ -209,29 +208,36 @@ pub trait Volumes {
 
 /// Looks at, makes and puts in place a node's certificates.
 pub trait Certificates {
+    /// What is remembered once they are in place.
+    type Record;
+
     /// Makes ready, beside what is in place, whatever has to change: keys, certificates, authorities, all checked to belong
     /// together. Nothing that is in use changes. It asks nobody where everything is right.
     ///
     /// # Errors
     /// In words, with the first cause; everything stays as it was.
-    fn prepare(&self, desired: &Desired, deadline: Duration) -> impl Future<Output = std::result::Result<Prepared, Failure>>;
+    fn prepare(
+        &self,
+        desired: &Desired,
+        deadline: Duration,
+    ) -> impl Future<Output = std::result::Result<Prepared<Self::Record>, Failure>>;
 
     /// Puts in place what was made ready: the files of one directory by one rename.
     ///
     /// # Errors
     /// If something cannot be written; the next run finishes it.
-    fn commit(&self, prepared: &Prepared) -> std::result::Result<(), Failure>;
+    fn commit(&self, prepared: &Prepared<Self::Record>) -> std::result::Result<(), Failure>;
 }
 
 /// Certificates that are ready to be put in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Prepared {
+pub struct Prepared<R> {
     /// Absolute paths of the files whose content changes: those who read them are restarted.
     pub changes: BTreeSet<String>,
     /// Directories that get a new set: the directory, and the name of the set in it.
     pub sets: Vec<(String, String)>,
     /// What is remembered once they are in place.
-    pub record: Option<certificates::Record>,
+    pub record: Option<R>,
 }
 
 /// Makes objects of the cluster's API what they should be.

@@ -53,7 +53,9 @@ fn failed(error: &Error) -> Failure {
 }
 
 impl<H: Hands> Certificates for CertificateKeeper<H> {
-    async fn prepare(&self, desired: &Desired, deadline: Duration) -> std::result::Result<Prepared, Failure> {
+    type Record = Record;
+
+    async fn prepare(&self, desired: &Desired, deadline: Duration) -> std::result::Result<Prepared<Record>, Failure> {
         if desired.trusted_paths().is_empty() {
             return Ok(Prepared::default());
         }
@@ -82,7 +84,7 @@ impl<H: Hands> Certificates for CertificateKeeper<H> {
         }
     }
 
-    fn commit(&self, prepared: &Prepared) -> std::result::Result<(), Failure> {
+    fn commit(&self, prepared: &Prepared<Record>) -> std::result::Result<(), Failure> {
         let before = self.note_change(prepared.record.as_ref()).map_err(|error| failed(&error))?;
         for (directory, set) in &prepared.sets {
             put_in_place(&self.root, directory, set).map_err(|error| failed(&error))?;
@@ -124,7 +126,7 @@ impl<H: Hands> CertificateKeeper<H> {
     }
 
     /// One try, from what lies on the disk: what an earlier one did is found there.
-    async fn attempt(&self, desired: &Desired, trust: &Trust, left: Duration) -> std::result::Result<Prepared, Stopped> {
+    async fn attempt(&self, desired: &Desired, trust: &Trust, left: Duration) -> std::result::Result<Prepared<Record>, Stopped> {
         let started = self.clock.start();
         let mut record = Record::open(&self.state, self.progress.report())?;
         let mut places = Places::all(&self.root, desired)?;
@@ -221,7 +223,7 @@ impl<H: Hands> CertificateKeeper<H> {
         decision: &Decision,
         pairs: &[(&Certificate, Pair)],
         record: Record,
-    ) -> Result<Prepared> {
+    ) -> Result<Prepared<Record>> {
         let mut files = Vec::new();
         for authority in &desired.authorities {
             let (path, owner) = (&authority.path, &authority.owner);

@@ -277,13 +277,13 @@ impl Node {
         desired: &Desired,
         generation: u64,
         changes: Option<u32>,
-    ) -> std::result::Result<Prepared, Failure> {
+    ) -> std::result::Result<Prepared<Record>, Failure> {
         let keeper = self.keeper(generation, changes);
         let prepared = keeper.prepare(desired, LIMIT).await?;
         keeper.commit(&prepared).map(|()| prepared)
     }
 
-    async fn run(&self, desired: &Desired, generation: u64) -> std::result::Result<Prepared, Failure> {
+    async fn run(&self, desired: &Desired, generation: u64) -> std::result::Result<Prepared<Record>, Failure> {
         self.run_breaking(desired, generation, None).await
     }
 
