@@ -9,10 +9,13 @@ use rustls::SignatureScheme;
 use rustls::pki_types::pem::{PemObject, SectionKind};
 use rustls::pki_types::{AlgorithmIdentifier, PrivateKeyDer, alg_id};
 use rustls::sign::Signer;
+use x509_parser::der_parser::ber::BerObject;
+use x509_parser::der_parser::der::parse_der;
+use x509_parser::prelude::FromDer as _;
+use x509_parser::public_key::PublicKey;
+use x509_parser::x509::SubjectPublicKeyInfo;
 
-use super::der::{
-    BIT_STRING, INTEGER, OBJECT_IDENTIFIER, OCTET_STRING, Reader, SEQUENCE, bit_string, context, element, oid, whole_bytes,
-};
+use super::der::{INTEGER, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE, bit_string, context, element, oid};
 use super::pem;
 use crate::desired::KeyType;
 use crate::digest;
@@ -114,17 +117,16 @@ impl PrivateKey {
     /// Its kind; none for a curve other than P-256.
     #[must_use]
     pub fn key_type(&self) -> Option<KeyType> {
-        let mut info = Reader::new(&self.public).enter(SEQUENCE)?;
-        let algorithm = info.take(SEQUENCE)?;
-        if algorithm == alg_id::ECDSA_P256.as_ref() {
-            return Some(KeyType::EcdsaP256);
+        match self.signer.scheme() {
+            SignatureScheme::ECDSA_NISTP256_SHA256 => Some(KeyType::EcdsaP256),
+            SignatureScheme::RSA_PKCS1_SHA256 => {
+                let (_, info) = SubjectPublicKeyInfo::from_der(&self.public).ok()?;
+                let Ok(PublicKey::RSA(key)) = info.parsed() else { return None };
+                let digits = key.modulus.iter().skip_while(|digit| **digit == 0).count();
+                u16::try_from(digits * 8).ok().map(KeyType::Rsa)
+            }
+            _ => None,
         }
-        if algorithm != alg_id::RSA_ENCRYPTION.as_ref() {
-            return None;
-        }
-        let modulus = Reader::new(whole_bytes(info.take(BIT_STRING)?)?).enter(SEQUENCE)?.take(INTEGER)?;
-        let digits = modulus.iter().skip_while(|digit| **digit == 0).count();
-        u16::try_from(digits * 8).ok().map(KeyType::Rsa)
     }
 
     /// Whether it is an RSA key: one that may also be used to encipher keys.
@@ -172,13 +174,9 @@ fn supported(key: &PrivateKeyDer<'_>) -> Option<(Vec<u8>, Arc<dyn Signer>, Algor
 
 /// The ECPrivateKey (RFC 5915) in a PKCS#8 text, with the curve in it, which PKCS#8 tells outside.
 fn sec1_of(pkcs8: &[u8]) -> Option<Vec<u8>> {
-    let mut outer = Reader::new(pkcs8).enter(SEQUENCE)?;
-    outer.take(INTEGER)?;
-    outer.take(SEQUENCE)?;
-    let mut key = Reader::new(outer.take(OCTET_STRING)?).enter(SEQUENCE)?;
-    key.take(INTEGER)?;
-    let private = key.take(OCTET_STRING)?;
-    let public = key.take(context(1))?;
+    let (_, info) = parse_der(pkcs8).ok()?;
+    let (_, key) = parse_der(part(&info, 2)?).ok()?;
+    let (private, public) = (part(&key, 1)?, part(&key, 2)?);
     let curve = element(OBJECT_IDENTIFIER, &[oid::PRIME256V1]);
     Some(element(
         SEQUENCE,
@@ -189,6 +187,11 @@ fn sec1_of(pkcs8: &[u8]) -> Option<Vec<u8>> {
             &element(context(1), &[public]),
         ],
     ))
+}
+
+/// The content of one part of a sequence, which is no sequence itself.
+fn part<'a>(sequence: &BerObject<'a>, place: usize) -> Option<&'a [u8]> {
+    sequence.as_sequence().ok()?.get(place)?.as_slice().ok()
 }
 
 #[cfg(test)]
@@ -206,12 +209,13 @@ mod tests {
         let key = PrivateKey::generate().unwrap();
         assert!(key.to_pem().starts_with("-----BEGIN EC PRIVATE KEY-----\n"));
         let (_, der) = pem::read(key.to_pem()).unwrap().remove(0);
-        let mut parts = Reader::new(&der).enter(SEQUENCE).unwrap();
-        assert_eq!(parts.take(INTEGER), Some(&[1][..]));
-        assert_eq!(parts.take(OCTET_STRING).map(<[u8]>::len), Some(32));
-        assert_eq!(parts.enter(context(0)).and_then(|mut curve| curve.take(OBJECT_IDENTIFIER)), Some(oid::PRIME256V1));
-        let public = parts.enter(context(1)).and_then(|mut public| public.take(BIT_STRING)).and_then(whole_bytes).unwrap();
-        assert!(key.public_key().ends_with(public) && public.len() == 65 && parts.is_empty());
+        let (rest, parts) = parse_der(&der).unwrap();
+        assert_eq!((part(&parts, 0), part(&parts, 1).map(<[u8]>::len)), (Some(&[1][..]), Some(32)));
+        assert_eq!(part(&parts, 2), Some(&*element(OBJECT_IDENTIFIER, &[oid::PRIME256V1])));
+        let (_, public) = parse_der(part(&parts, 3).unwrap()).unwrap();
+        let public = public.as_slice().unwrap();
+        assert!(key.public_key().ends_with(public) && public.len() == 65 && rest.is_empty());
+        assert_eq!(parts.as_sequence().unwrap().len(), 4);
         assert_ne!(key, PrivateKey::generate().unwrap());
     }
 

@@ -4,8 +4,8 @@
 //! verdicts in words. Nothing in here touches a file, the network or the wall clock; keys come from the system's random
 //! numbers. A private key is never shown, not by `Debug` either.
 //!
-//! Signatures are made and verified by ring and webpki. What is around them is written and read in `der`, because the
-//! libraries for it cannot do what is asked of them here, or cost too much: see Cargo.toml, at rustls-webpki.
+//! Signatures are made and verified by ring and webpki, certificates are read by x509-parser. Requests and certificates are written in
+//! `der`, because rcgen cannot write what is asked for here (see Cargo.toml, at rustls-webpki).
 
 pub mod authority;
 mod der;

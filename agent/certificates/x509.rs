@@ -4,11 +4,14 @@ use std::fmt;
 use std::net::IpAddr;
 
 use rustls::pki_types::pem::SectionKind;
+use x509_parser::asn1_rs::{Any, FromDer, GeneralizedTime, Tag, UtcTime};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::nom::Offset as _;
+use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_EXT_SUBJECT_KEY_IDENTIFIER, OID_X509_ORGANIZATION_NAME};
+use x509_parser::parse_x509_certificate;
+use x509_parser::x509::X509Name;
 
-use super::der::{
-    BIT_STRING, BMP_STRING, BOOLEAN, Element, GENERALIZED_TIME, INTEGER, OBJECT_IDENTIFIER, OCTET_STRING, Reader, SEQUENCE, SET,
-    UTC_TIME, context, context_primitive, oid,
-};
 use super::pem;
 use crate::clock::Timestamp;
 use crate::digest;
@@ -92,8 +95,9 @@ impl X509 {
     /// # Errors
     /// If it is none.
     pub(super) fn from_der(der: Vec<u8>) -> Result<Self> {
-        read(&der)
-            .map(|certificate| Self { der, ..certificate })
+        let parsed = parse_x509_certificate(&der).ok().filter(|(rest, _)| rest.is_empty());
+        let read = parsed.and_then(|(_, certificate)| read(&certificate));
+        read.map(|certificate| Self { der, ..certificate })
             .ok_or_else(|| Error::permanent("it is damaged: it is not a valid X.509 certificate").rule("RFC 5280, 4.1"))
     }
 
@@ -110,76 +114,37 @@ impl X509 {
     }
 }
 
-/// Everything but the certificate itself.
-fn read(der: &[u8]) -> Option<X509> {
-    let mut outer = Reader::new(der);
-    let mut certificate = outer.enter(SEQUENCE)?;
-    let mut signed = certificate.enter(SEQUENCE)?;
-    certificate.take(SEQUENCE)?;
-    certificate.take(BIT_STRING)?;
-    if !outer.is_empty() || !certificate.is_empty() {
-        return None;
-    }
-    // The version; the first has none.
-    signed.take(context(0));
-    signed.take(INTEGER)?;
-    signed.take(SEQUENCE)?;
-    let issuer = signed.next()?;
-    let mut validity = signed.enter(SEQUENCE)?;
-    let subject = signed.next()?;
-    let public_key = signed.next()?;
+/// Everything but the certificate itself. An extension that stands twice makes it invalid (RFC 5280, 4.2).
+fn read(certificate: &X509Certificate<'_>) -> Option<X509> {
+    let (not_before, not_after) = validity(certificate)?;
+    let key_identifier = certificate.tbs_certificate.get_extension_unique(&OID_X509_EXT_SUBJECT_KEY_IDENTIFIER).ok()?;
     let mut read = X509 {
         der: Vec::new(),
-        subject: name(subject)?,
-        issuer: name(issuer)?,
+        subject: name(certificate.subject()),
+        issuer: name(certificate.issuer()),
         names: Vec::new(),
         addresses: Vec::new(),
-        not_before: time(validity.next()?)?,
-        not_after: time(validity.next()?)?,
-        is_authority: false,
-        public_key: public_key.whole.to_vec(),
-        subject_der: subject.whole.to_vec(),
-        issuer_der: issuer.whole.to_vec(),
-        key_identifier: None,
-        key_usage: None,
+        not_before,
+        not_after,
+        is_authority: certificate.basic_constraints().ok()?.is_some_and(|constraints| constraints.value.ca),
+        public_key: certificate.public_key().raw.to_vec(),
+        subject_der: certificate.subject().as_raw().to_vec(),
+        issuer_der: certificate.issuer().as_raw().to_vec(),
+        key_identifier: key_identifier.and_then(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(identifier) => Some(identifier.0.to_vec()),
+            _ => None,
+        }),
+        // The crate numbers the bits from the lowest one on, and X.509 from the highest.
+        key_usage: certificate.key_usage().ok()?.map(|usage| usage.value.flags.to_le_bytes()[0].reverse_bits()),
     };
-    // Unique ids of X.509 version 2 may stand before them.
-    while !signed.is_empty() {
-        let field = signed.next()?;
-        if field.tag == context(3) {
-            for extension in Reader::new(field.content).enter(SEQUENCE)?.all()? {
-                read.extend(Reader::new(extension.content))?;
-            }
+    for name in certificate.subject_alternative_name().ok()?.iter().flat_map(|names| &names.value.general_names) {
+        match name {
+            GeneralName::DNSName(name) => read.names.push((*name).to_owned()),
+            GeneralName::IPAddress(bytes) => read.addresses.push(address(bytes)?),
+            _ => {}
         }
     }
     Some(read)
-}
-
-impl X509 {
-    /// Takes over what an extension says (RFC 5280, 4.2.1).
-    fn extend(&mut self, mut extension: Reader<'_>) -> Option<()> {
-        let id = extension.take(OBJECT_IDENTIFIER)?;
-        extension.take(BOOLEAN);
-        let mut value = Reader::new(extension.take(OCTET_STRING)?);
-        match id {
-            oid::BASIC_CONSTRAINTS => {
-                self.is_authority = value.enter(SEQUENCE)?.take(BOOLEAN).is_some_and(|flag| flag != [0]);
-            }
-            oid::KEY_USAGE => self.key_usage = Some(value.take(BIT_STRING)?.get(1).copied().unwrap_or(0)),
-            oid::SUBJECT_KEY_IDENTIFIER => self.key_identifier = Some(value.take(OCTET_STRING)?.to_vec()),
-            oid::SUBJECT_ALT_NAME => {
-                for name in value.enter(SEQUENCE)?.all()? {
-                    if name.tag == context_primitive(2) {
-                        self.names.push(String::from_utf8_lossy(name.content).into_owned());
-                    } else if name.tag == context_primitive(7) {
-                        self.addresses.push(address(name.content)?);
-                    }
-                }
-            }
-            _ => {}
-        }
-        Some(())
-    }
 }
 
 fn address(bytes: &[u8]) -> Option<IpAddr> {
@@ -189,59 +154,38 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)
 }
 
-fn name(name: Element<'_>) -> Option<Name> {
-    let mut read = Name::default();
-    for set in Reader::new(name.content).all()? {
-        if name.tag != SEQUENCE || set.tag != SET {
-            return None;
-        }
-        for attribute in Reader::new(set.content).all()? {
-            let mut attribute = Reader::new(attribute.content);
-            let id = attribute.take(OBJECT_IDENTIFIER)?;
-            let value = attribute.next()?;
-            match id {
-                // Of several the last, as Go has it, by which Kubernetes knows its users.
-                oid::COMMON_NAME => read.common_name = Some(text(value)),
-                oid::ORGANISATION => read.organisations.push(text(value)),
-                _ => {}
-            }
-        }
-    }
-    Some(read)
+fn name(name: &X509Name<'_>) -> Name {
+    let texts = |id| name.iter_by_oid(id).map(|attribute| text(attribute.attr_value()));
+    // Of several CN the last, as Go has it, by which Kubernetes knows its users.
+    Name { common_name: texts(&OID_X509_COMMON_NAME).last(), organisations: texts(&OID_X509_ORGANIZATION_NAME).collect() }
 }
 
 /// What cannot be read as text still differs from all that is wished.
-fn text(value: Element<'_>) -> String {
-    if value.tag == BMP_STRING {
-        let units = value.content.chunks_exact(2).map(|pair| pair.iter().fold(0, |unit, byte| unit << 8 | u16::from(*byte)));
+fn text(value: &Any<'_>) -> String {
+    if value.tag() == Tag::BmpString {
+        let units = value.data.chunks_exact(2).map(|pair| pair.iter().fold(0, |unit, byte| unit << 8 | u16::from(*byte)));
         return char::decode_utf16(units).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER)).collect();
     }
-    String::from_utf8_lossy(value.content).into_owned()
+    String::from_utf8_lossy(value.data).into_owned()
 }
 
-/// `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ` (RFC 5280, 4.1.2.5). What was before 1970 is told as 1970.
-fn time(value: Element<'_>) -> Option<Timestamp> {
-    let digits = str::from_utf8(value.content).ok()?.strip_suffix('Z')?;
-    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let century = match value.tag {
-        UTC_TIME if digits < "5" => "20",
-        UTC_TIME => "19",
-        GENERALIZED_TIME => "",
+/// Begin and end. They are taken from the bytes behind the issuer, because the crate reads every form of time that ASN.1 has.
+fn validity(certificate: &X509Certificate<'_>) -> Option<(Timestamp, Timestamp)> {
+    let (der, issuer) = (certificate.as_raw(), certificate.issuer().as_raw());
+    let (_, validity) = Any::from_der(der.get(der.offset(issuer) + issuer.len()..)?).ok()?;
+    let (rest, begin) = Any::from_der(validity.data).ok()?;
+    let (_, end) = Any::from_der(rest).ok()?;
+    Some((time(&begin)?, time(&end)?))
+}
+
+/// `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ` and nothing else (RFC 5280, 4.1.2.5). What was before 1970 is told as 1970.
+fn time(value: &Any<'_>) -> Option<Timestamp> {
+    let at = match (value.tag(), value.data.len()) {
+        (Tag::UtcTime, 13) => UtcTime::try_from(value).ok()?.utc_adjusted_datetime(),
+        (Tag::GeneralizedTime, 15) => GeneralizedTime::try_from(value).ok()?.utc_datetime(),
         _ => return None,
     };
-    let mut text = format!("{century}{digits}Z");
-    if text.len() != 15 {
-        return None;
-    }
-    if *text < *"1970" {
-        return Some(Timestamp::default());
-    }
-    for (place, separator) in [(4, '-'), (7, '-'), (10, 'T'), (13, ':'), (16, ':')] {
-        text.insert(place, separator);
-    }
-    Timestamp::parse_rfc3339(&text)
+    Some(Timestamp(u64::try_from(at.ok()?.unix_timestamp()).unwrap_or(0) * 1000))
 }
 
 #[cfg(test)]
@@ -254,6 +198,7 @@ mod tests {
 
     use super::*;
     use crate::certificates::authority::SigningAuthority;
+    use crate::certificates::der::{GENERALIZED_TIME, SEQUENCE, UTC_TIME, element};
     use crate::certificates::fixtures::{DAY, NOW, YEAR, wish};
     use crate::certificates::key::PrivateKey;
 
@@ -286,7 +231,7 @@ mod tests {
         params.not_before = rcgen::date_time_ymd(1969, 1, 1);
         let der = params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec();
         let ours = X509::from_der(der.clone()).unwrap();
-        let (_, theirs) = x509_parser::parse_x509_certificate(&der).unwrap();
+        let (_, theirs) = parse_x509_certificate(&der).unwrap();
         let texts = |names: Vec<&x509_parser::x509::AttributeTypeAndValue<'_>>| -> BTreeSet<String> {
             names.iter().map(|name| name.as_str().unwrap().to_owned()).collect()
         };
@@ -335,8 +280,9 @@ mod tests {
             (UTC_TIME, "261301120000Z", None),
             (SEQUENCE, "260301120000Z", None),
         ] {
-            let value = Element { tag, content: text.as_bytes(), whole: &[] };
-            assert_eq!(time(value).map(Timestamp::rfc3339).as_deref(), read, "{text}");
+            let der = element(tag, &[text.as_bytes()]);
+            let found = time(&Any::from_der(&der).unwrap().1).map(Timestamp::rfc3339);
+            assert_eq!(found.as_deref(), read, "{text}");
         }
     }
 
