@@ -53,7 +53,7 @@ impl SigningAuthority {
         Self::self_signed(common_name, PrivateKey::generate()?, now, life)
     }
 
-    fn self_signed(common_name: &str, key: PrivateKey, now: Timestamp, life: Duration) -> Result<Self> {
+    pub(super) fn self_signed(common_name: &str, key: PrivateKey, now: Timestamp, life: Duration) -> Result<Self> {
         let subject = subject(common_name, &[])?;
         let not_before = before(now);
         let constraints = element(SEQUENCE, &[&element(BOOLEAN, &[&[0xff]])]);

@@ -13,6 +13,8 @@ mod der;
 pub(crate) mod fixtures;
 pub mod judge;
 pub mod key;
+#[cfg(test)]
+mod openssl_tests;
 mod pem;
 pub mod request;
 pub mod x509;

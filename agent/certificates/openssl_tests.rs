@@ -1,0 +1,110 @@
+//! What is written in DER by our own code, as openssl reads it.
+
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use proptest::{collection, sample};
+
+use super::authority::SigningAuthority;
+use super::fixtures::{DAY, NOW, YEAR, rsa_key, wish};
+use super::key::PrivateKey;
+use super::request::request;
+use super::x509::X509;
+use crate::desired::Certificate;
+
+/// One of each kind that signs.
+static KEYS: LazyLock<[PrivateKey; 3]> = LazyLock::new(|| {
+    let p384 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap().serialize_pem();
+    [PrivateKey::generate().unwrap(), PrivateKey::from_pem(&p384).unwrap(), rsa_key()]
+});
+
+/// Its output for this input; both streams, because it says there what it verified.
+fn openssl(arguments: &[&str], input: &str) -> String {
+    #[expect(clippy::disallowed_methods, reason = "a test asks another implementation")]
+    let mut child = Command::new("openssl")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8(said).unwrap();
+    assert!(output.status.success(), "{arguments:?}: {said}{input}");
+    said
+}
+
+/// The name's lines in openssl's words.
+fn subject(wish: &Certificate) -> String {
+    let organisations = wish.organisations.iter().map(|organisation| format!("    O={organisation}\n"));
+    organisations.chain([format!("    CN={}\n", wish.common_name)]).collect()
+}
+
+/// Names and addresses in openssl's words.
+fn names(wish: &Certificate) -> String {
+    let names = wish.names.iter().map(|name| format!("DNS:{name}"));
+    let addresses = wish.addresses.iter().map(|address| match address {
+        IpAddr::V4(address) => format!("IP Address:{address}"),
+        IpAddr::V6(address) => {
+            let groups: Vec<_> = address.segments().iter().map(|group| format!("{group:X}")).collect();
+            format!("IP Address:{}", groups.join(":"))
+        }
+    });
+    names.chain(addresses).collect::<Vec<_>>().join(", ")
+}
+
+prop_compose! {
+    /// Lengths on either side of 128 and 256 bytes, where DER's own lengths change.
+    fn any_wish()(
+        common_name in "\\PC{1,60}",
+        organisations in collection::vec("\\PC{1,60}", 0..4),
+        names in collection::vec("(\\*\\.)?[a-z][a-z0-9]{0,20}(-[a-z0-9]{1,20})?(\\.[a-z]{2,10}){0,3}", 0..12),
+        addresses in collection::vec(any::<IpAddr>(), 0..12),
+        serves: bool,
+    ) -> Certificate {
+        Certificate { common_name, organisations, names, addresses, serves, ..wish() }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn requests_and_certificates_are_what_openssl_reads(
+        wish in any_wish(),
+        signer in sample::select(&[0, 1, 2][..]),
+        key in sample::select(&[0, 1, 2][..]),
+        days in 1_u32..30_000,
+    ) {
+        const SHOWN: [&str; 4] = ["-noout", "-subject", "-nameopt", "utf8,sname,sep_multiline"];
+        let key = &KEYS[key];
+        let asked = openssl(&[&["req", "-verify"], &SHOWN[..]].concat(), &request(&wish, key).unwrap());
+        prop_assert!(asked.contains("verify OK") && asked.contains(&format!("subject=\n{}", subject(&wish))), "{}", asked);
+
+        let authority = SigningAuthority::self_signed("Ünïted", KEYS[signer].clone(), NOW, 90 * YEAR).unwrap();
+        let leaf = authority.sign(&wish, key, NOW, DAY * days).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("ca.crt");
+        std::fs::write(&file, authority.certificate.to_pem()).unwrap();
+        let at = (NOW.0 / 1000).to_string();
+        let verified = openssl(&["verify", "-x509_strict", "-attime", &at, "-CAfile", file.to_str().unwrap()], &leaf);
+        prop_assert_eq!(verified, "stdin: OK\n");
+
+        let read = X509::all_from_pem(&leaf).unwrap().remove(0);
+        let end = read.not_after.rfc3339().replace('T', " ");
+        prop_assert_eq!(&end, &NOW.after(DAY * days).rfc3339().replace('T', " "));
+        let extensions = ["-ext", "subjectAltName,extendedKeyUsage", "-enddate", "-dateopt", "iso_8601"];
+        let shown = openssl(&[&["x509"], &SHOWN[..], &extensions].concat(), &leaf);
+        prop_assert!(shown.contains(&format!("subject=\n{}", subject(&wish))), "{}", shown);
+        prop_assert!(shown.contains(&format!("notAfter={end}\n")), "{}", shown);
+        prop_assert_eq!(shown.contains("TLS Web Server Authentication"), wish.serves);
+        prop_assert!(shown.contains(&format!("    {}\n", names(&wish))) || names(&wish).is_empty(), "{}", shown);
+        prop_assert_eq!((read.names, read.addresses), (wish.names, wish.addresses));
+        prop_assert_eq!((read.subject.common_name, read.subject.organisations), (Some(wish.common_name), wish.organisations));
+    }
+}
