@@ -24,7 +24,6 @@ pub mod plan;
 mod prober;
 mod render;
 pub mod store;
-mod unified;
 mod units;
 mod write;
 
