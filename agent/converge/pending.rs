@@ -19,6 +19,12 @@ pub(crate) fn read(tree: &Tree) -> BTreeSet<String> {
     tree.read_json(Path::new(NOTE)).ok().flatten().unwrap_or_default()
 }
 
+/// Whether a file that this unit reads was written and the unit was not restarted since.
+#[must_use]
+pub fn is_pending(root: &Tree, unit: &str) -> bool {
+    read(root).contains(unit)
+}
+
 /// Notes the units with a pending restart; no note where there is none.
 pub(crate) fn write(tree: &Tree, pending: &BTreeSet<String>) -> Result<()> {
     let note = Path::new(NOTE);
@@ -34,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_owed_survives_until_it_is_paid() {
+    fn a_pending_restart_survives_until_it_is_done() {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path()).unwrap();
         assert!(read(&tree).is_empty());

@@ -90,12 +90,6 @@ impl Plan {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
-
-    /// For people: a unified diff of each file, then what happens to units and volumes. Secrets are masked.
-    #[must_use]
-    pub fn render(&self) -> String {
-        super::render::render(self)
-    }
 }
 
 /// Compares. Volumes count as done where something is mounted in their place; whose it is, is looked at when they

@@ -9,33 +9,39 @@ use crate::report::text::escaped;
 /// Larger files are told of by size only: nobody reads such a diff, and comparing takes long.
 const DIFF_LIMIT: usize = 256 * 1024;
 
-pub(crate) fn render(plan: &Plan) -> String {
-    if plan.is_empty() {
-        return "Nothing to do.\n".to_owned();
-    }
-    let mut out = String::new();
-    for change in &plan.directories {
-        let verb = if change.new { "create directory" } else { "change directory" };
-        line(&mut out, format_args!("{verb} {}: {}", change.path, attributes(&change.attributes)));
-    }
-    for change in &plan.files {
-        file(&mut out, change);
-    }
-    if plan.reload {
-        out.push_str("reload systemd's unit files\n");
-    }
-    for (verb, units) in [("enable", &plan.enable), ("run", &plan.helpers), ("start", &plan.start), ("restart", &plan.restart)] {
-        for unit in units {
-            line(&mut out, format_args!("{verb} {unit}"));
+impl Plan {
+    /// For people: a unified diff of each file, then what happens to units and volumes. Secrets are masked.
+    #[must_use]
+    pub fn render(&self) -> String {
+        if self.is_empty() {
+            return "Nothing to do.\n".to_owned();
         }
+        let mut out = String::new();
+        for change in &self.directories {
+            let verb = if change.new { "create directory" } else { "change directory" };
+            line(&mut out, format_args!("{verb} {}: {}", change.path, attributes(&change.attributes)));
+        }
+        for change in &self.files {
+            file(&mut out, change);
+        }
+        if self.reload {
+            out.push_str("reload systemd's unit files\n");
+        }
+        for (verb, units) in
+            [("enable", &self.enable), ("run", &self.helpers), ("start", &self.start), ("restart", &self.restart)]
+        {
+            for unit in units {
+                line(&mut out, format_args!("{verb} {unit}"));
+            }
+        }
+        for volume in &self.volumes {
+            line(&mut out, format_args!("bring up {volume}"));
+        }
+        for certificate in &self.certificates {
+            line(&mut out, format_args!("create or update {}", escaped(certificate)));
+        }
+        out
     }
-    for volume in &plan.volumes {
-        line(&mut out, format_args!("bring up {volume}"));
-    }
-    for certificate in &plan.certificates {
-        line(&mut out, format_args!("create or update {}", escaped(certificate)));
-    }
-    out
 }
 
 fn file(out: &mut String, change: &FileChange) {

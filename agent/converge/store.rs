@@ -7,74 +7,11 @@ use nix::sys::statfs::{BTRFS_SUPER_MAGIC, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::Failure;
-use crate::desired::{ContainerEngine, Content, Desired, Probe as Measurement, StorageDriver, Store, VolumeRole};
+use crate::desired::{ContainerEngine, Store};
 use crate::error::{Context, Error, Result};
-use crate::files::{READ_LIMIT, Tree};
-use crate::keepers::volumes::Hands;
+use crate::files::Tree;
 use crate::report::Code;
-use crate::storage::driver::{Seen, check_store, lists, module, no_module};
-use crate::storage::probe::Probe;
-
-/// Everything that can be known before the first file is written: modules, versions, and the store where it can be seen.
-///
-/// # Errors
-/// The refusal, or the bus that is away (transient).
-pub async fn check_early<H: Hands>(desired: &Desired, hands: &H, root: &Tree, probe: &Probe) -> Result<()> {
-    for gate in &desired.gates {
-        let Measurement::Store(store) = &gate.probe else { continue };
-        check_machine(store, hands, root).await?;
-        let volume = desired.volumes.iter().find(|volume| volume.role == VolumeRole::Runtime);
-        let mounts = probe.read_mounts()?;
-        let is_visible = volume.is_none_or(|volume| {
-            volume.content == Content::ThinPool || mounts.iter().any(|mount| mount.point == volume.mount_point)
-        });
-        if is_visible {
-            check(root, store, last_driver(root, store).as_deref())?;
-        }
-    }
-    Ok(())
-}
-
-async fn check_machine<H: Hands>(store: &Store, hands: &H, root: &Tree) -> Result<()> {
-    let (module, brings) = module(store.driver);
-    let filesystems = read(root, "/proc/filesystems")?;
-    let loaded = format!("/sys/module/{}", module.replace('-', "_"));
-    if !brings.is_some_and(|name| lists(&filesystems, name)) && root.facts(Path::new(&loaded))?.is_none() {
-        let ran = hands.run("program-modprobe", words(&["modprobe", module])).await?;
-        if ran.status != 0 {
-            return Err(no_module(store.driver, ran.stderr.trim()));
-        }
-    }
-    if store.driver == StorageDriver::Devicemapper {
-        let without = |error: Error| error.remedy("install LVM (lvm2, thin-provisioning-tools) in the image");
-        hands.run("program-lvm-version", words(&["lvm", "version"])).await.map_err(without)?;
-    }
-    Ok(())
-}
-
-fn words(argv: &[&str]) -> Vec<String> {
-    argv.iter().map(|word| (*word).to_owned()).collect()
-}
-
-fn read(root: &Tree, path: &str) -> Result<String> {
-    let bytes = root.read(Path::new(path), READ_LIMIT)?.unwrap_or_default();
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// The driver that the engine was last told of.
-fn last_driver(root: &Tree, store: &Store) -> Option<String> {
-    let after = |text: String, key: &str| {
-        let (_, rest) = text.split_once(key)?;
-        let word = rest.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
-        Some(word.split(|c: char| !c.is_ascii_alphanumeric()).next()?.to_owned())
-    };
-    let (files, key): (&[&str], &str) = match store.engine {
-        ContainerEngine::Docker => (&["/etc/docker/daemon.json", "/etc/sysconfig/docker-storage"], "storage-driver"),
-        ContainerEngine::Containerd => (&["/etc/containerd/config.toml"], "snapshotter"),
-        ContainerEngine::CriO => (&[], ""),
-    };
-    files.iter().find_map(|path| after(read(root, path).ok()?, key))
-}
+use crate::storage::driver::{Seen, check_store};
 
 /// The failure that a refusal is.
 pub(crate) fn unfit(error: &Error) -> Failure {

@@ -9,7 +9,7 @@ use crate::clock::{Stopwatch, Timestamp};
 use crate::converge::flannel::look::{Sight, code, look};
 use crate::converge::flannel::packets::{self, Verdict};
 use crate::converge::flannel::{Leases, PodNetwork as _};
-use crate::converge::is_owed_a_restart;
+use crate::converge::has_pending_restart;
 use crate::deploy::{Extent, Reference};
 use crate::desired::{Peers, PodRoutes, Probe};
 use crate::error::Error;
@@ -116,7 +116,7 @@ impl Watched {
             _ => None,
         })?;
         // After a failed update a restart may be what would carry it out.
-        watched.repair &= reference.extent == Extent::Whole || !is_owed_a_restart(&node.root, watched.unit());
+        watched.repair &= reference.extent == Extent::Whole || !has_pending_restart(&node.root, watched.unit());
         Some(watched)
     }
 

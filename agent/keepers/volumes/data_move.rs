@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 
-use super::{Course, Found, Hands, Outcome, Ran, Stopped, VolumeKeeper, event, failed, passing, refused};
+use super::attempt::{Course, Found, Outcome, Stopped, event, failed, passing, refused};
+use super::keeper::{Hands, Ran, VolumeKeeper};
 use crate::clock::Timestamp;
 use crate::converge::Failure;
 use crate::desired::{Volume, VolumeRole};

@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
-use super::mounting::UNIT_LIMIT;
-use super::{Course, Hands, Outcome, VolumeKeeper, failed, is_mounted, missing, passing, pool, refused};
+use super::attempt::{Course, Outcome, UNIT_LIMIT, failed, missing, passing, refused};
+use super::keeper::{Hands, VolumeKeeper};
+use super::place::{is_mounted, is_pool_active};
 use crate::converge::Failure;
 use crate::converge::health::carriers;
 use crate::desired::{Content, Desired, DiskName, Volume, VolumeRole};
@@ -43,7 +44,7 @@ impl<H: Hands> VolumeKeeper<H> {
                 let recorded = kinds.iter().flat_map(|id| carriers(&disks, id));
                 for disk in recorded.filter(|disk| named.iter().all(|one| one.number != disk.number)) {
                     let is_store = |mount: &Mount| mount.number == disk.number && STORES.contains(&(role, mount.point.as_str()));
-                    let is_pool = role == VolumeRole::Runtime && pool::is_active(&self.probe, disk);
+                    let is_pool = role == VolumeRole::Runtime && is_pool_active(&self.probe, disk);
                     if is_pool || mounts.iter().any(is_store) {
                         return Ok(Some((role, record, is_pool)));
                     }
@@ -127,7 +128,7 @@ impl<H: Hands> VolumeKeeper<H> {
         }
         let is_store = |mount: &&Mount| mount.number == disk.number && STORES.iter().any(|(_, place)| *place == mount.point);
         let place = mounts.iter().find(is_store).map(|mount| mount.point.as_str());
-        let is_pool = volume.content != Content::ThinPool && pool::is_active(&self.probe, disk);
+        let is_pool = volume.content != Content::ThinPool && is_pool_active(&self.probe, disk);
         Ok(place.or(is_pool.then_some("docker's thin pool")).map(|place| Decision::Refuse {
             found: format!(
                 "it is in use as {place}, but the parameters require {} at {}",

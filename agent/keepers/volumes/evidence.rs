@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Hands, Outcome, VolumeKeeper, event, find, passing};
+use super::attempt::{Outcome, event, passing};
+use super::keeper::{Hands, VolumeKeeper};
+use super::place::find;
 use crate::budgets::json;
 use crate::desired::{Content, DiskName, Volume};
 use crate::error::{Error, Kind, Result};

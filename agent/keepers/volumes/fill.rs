@@ -3,7 +3,10 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use super::{Hands, VolumeKeeper, event, pool};
+use super::attempt::event;
+use super::keeper::{Hands, VolumeKeeper};
+use super::place::is_pool_active;
+use super::pool::complaint;
 use crate::clock::{Stopwatch, Timestamp};
 use crate::converge::health::carriers;
 use crate::desired::{Content, Volume};
@@ -38,7 +41,7 @@ impl<H: Hands> VolumeKeeper<H> {
     /// How full the pool on a volume is, by a question that is a few minutes old at most; none where there is no pool in use.
     pub async fn look_at_pool(&self, volume: &Volume, disks: &[Disk], fills: &Fills) -> Option<Sight> {
         let in_use = match carriers(disks, &volume.disk)[..] {
-            [disk] if volume.content == Content::ThinPool => pool::is_active(&self.probe, disk),
+            [disk] if volume.content == Content::ThinPool => is_pool_active(&self.probe, disk),
             _ => false,
         };
         if !in_use {
@@ -76,7 +79,7 @@ impl<H: Hands> VolumeKeeper<H> {
     async fn ask_fill(&self) -> Result<Fill> {
         let ran = self.hands.run("program-lvm-fill", thin_pool::ask_fill()).await?;
         if ran.status != 0 {
-            return Err(Error::transient(pool::complaint(&ran)));
+            return Err(Error::transient(complaint(&ran)));
         }
         thin_pool::fill(&ran.stdout).ok_or_else(|| Error::transient(format!("it answered {:?}", ran.stdout.trim())))
     }

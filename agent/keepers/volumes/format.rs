@@ -2,8 +2,9 @@
 
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::attempt::{Found, Outcome, Stopped, event, failed, passing};
+use super::keeper::{Hands, VolumeKeeper};
 use super::record::record_path;
-use super::{Found, Hands, Outcome, Stopped, VolumeKeeper, event, failed, passing};
 use crate::converge::Failure;
 use crate::desired::Volume;
 use crate::error::{Error, Result};

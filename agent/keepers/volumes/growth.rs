@@ -4,14 +4,12 @@
 //! begins; it can be done twice, so a crash in it costs nothing: the record is written behind it. A growth that fails leaves
 //! a volume that works with its old size. So it fails nothing else, and is tried again ever more seldom.
 
-use std::cell::RefCell;
-use std::time::Duration;
-
-use super::{Hands, Outcome, VolumeKeeper, event, failed, is_mounted, passing, pool};
-use crate::clock::{Clock, Stopwatch};
+use super::attempt::{Outcome, event, failed, passing};
+use super::keeper::{Hands, VolumeKeeper};
+use super::place::{is_mounted, is_pool_active};
 use crate::converge::Failure;
 use crate::converge::health::carriers;
-use crate::desired::{Content, Volume, VolumeRole};
+use crate::desired::{Content, Volume};
 use crate::error::{Error, Result};
 use crate::report::Code;
 use crate::storage::making;
@@ -21,55 +19,6 @@ use crate::storage::probe::{Disk, size};
 /// What a file system may leave free at the end of its disk, in bytes: XFS makes no allocation group smaller than this
 /// (`mkfs.xfs(8)`, agsize).
 const SLACK: u64 = 16 << 20;
-
-/// How long a growth that failed is let alone, at first and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
-
-/// Growths that failed, each with the pause until its next try. It outlives the keepers, each of which looks once.
-#[derive(Debug, Default)]
-pub struct Growths(RefCell<Vec<Tried>>);
-
-#[derive(Debug)]
-struct Tried {
-    role: VolumeRole,
-    /// Of the disk, in bytes. Who extends it further is not held back.
-    size: u64,
-    since: Stopwatch,
-    pause: Duration,
-    failure: Failure,
-}
-
-impl Growths {
-    /// Nothing is held back any more: somebody asks for all of it anew.
-    pub fn forget(&self) {
-        self.0.borrow_mut().clear();
-    }
-
-    /// Why the last try failed, while the next one has to wait.
-    fn held(&self, role: VolumeRole, size: u64) -> Option<Failure> {
-        let tried = self.0.borrow();
-        let last = tried.iter().find(|tried| tried.role == role && tried.size == size)?;
-        (last.since.elapsed() < last.pause).then(|| last.failure.clone())
-    }
-
-    /// A try failed, or begins: until it ends it counts as failed, because it may be cut off.
-    fn failed(&self, role: VolumeRole, size: u64, pause: Duration, failure: Failure, clock: &Clock) {
-        let mut tried = self.0.borrow_mut();
-        tried.retain(|tried| tried.role != role);
-        tried.push(Tried { role, size, since: clock.start(), pause, failure });
-    }
-
-    /// The pause behind a try that begins.
-    fn next_pause(&self, role: VolumeRole, size: u64) -> Duration {
-        let tried = self.0.borrow();
-        let last = tried.iter().find(|tried| tried.role == role && tried.size == size);
-        last.map_or(PAUSES.0, |last| (last.pause * 2).min(PAUSES.1))
-    }
-
-    fn done(&self, role: VolumeRole) {
-        self.0.borrow_mut().retain(|tried| tried.role != role);
-    }
-}
 
 impl<H: Hands> VolumeKeeper<H> {
     /// Grows what lies on a volume, one of the disks, that was extended while it is in use; true if that was necessary. A look
@@ -162,7 +111,7 @@ impl<H: Hands> VolumeKeeper<H> {
         let larger = |disk: &Disk| size(disk).filter(|size| size.saturating_sub(record.size) >= SLACK);
         let Some(size) = larger(disk) else { return Ok(None) };
         let in_place = match volume.content {
-            Content::ThinPool => pool::is_active(&self.probe, disk),
+            Content::ThinPool => is_pool_active(&self.probe, disk),
             Content::Xfs | Content::Btrfs => is_mounted(&self.probe.read_mounts()?, volume, disk),
         };
         Ok(in_place.then(|| (disk.clone(), size)))

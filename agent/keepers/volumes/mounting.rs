@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use super::{Course, Found, Hands, Outcome, Stopped, VolumeKeeper, failed, is_mounted, passing, refused};
+use super::attempt::{Course, Found, Outcome, Stopped, UNIT_LIMIT, failed, passing, refused};
+use super::keeper::{Hands, VolumeKeeper};
+use super::place::is_mounted;
 use crate::converge::Failure;
 use crate::desired::Volume;
 use crate::error::{Error, Result};
@@ -11,9 +13,6 @@ use crate::storage::interlock::{MarkerEvidence, over_store};
 use crate::storage::marker::{FILE, Marker, SCHEMA};
 use crate::storage::mount_unit;
 use crate::watch::DeviceNews;
-
-/// Largest unit file that is read, in bytes.
-pub(super) const UNIT_LIMIT: u64 = 64 * 1024;
 
 impl<H: Hands> VolumeKeeper<H> {
     /// Mounts; what the unit mounts is given back for the record.

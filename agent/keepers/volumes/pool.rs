@@ -5,7 +5,9 @@
 
 use std::path::Path;
 
-use super::{Course, Found, Hands, Outcome, Ran, VolumeKeeper, event, failed, passing, refused};
+use super::attempt::{Course, Found, Outcome, UNIT_LIMIT, event, failed, passing, refused};
+use super::keeper::{Hands, Ran, VolumeKeeper};
+use super::place::{is_mounted_from_its_disk, is_pool_active};
 use crate::converge::Failure;
 use crate::desired::{Content, Volume};
 use crate::error::{Error, Result};
@@ -13,26 +15,19 @@ use crate::files::Attributes;
 use crate::report::Code;
 use crate::storage::interlock::{Decision, Evidence, MarkerEvidence, erase};
 use crate::storage::marker::{Record, State};
-use crate::storage::probe::{Disk, Probe, size};
-use crate::storage::thin_pool::{self, DATA, GROUP, Member, Next, POOL, UNIT, next};
+use crate::storage::probe::{Disk, size};
+use crate::storage::thin_pool::{self, GROUP, Member, Next, POOL, UNIT, next};
 
 /// Where the unit's file lies.
 const UNIT_FILE: &str = "/etc/systemd/system/docker-thin-pool.service";
-/// Largest unit file that is read, in bytes.
-const UNIT_LIMIT: u64 = 64 * 1024;
 /// More steps than these are a circle.
 const STEPS: usize = 8;
-
-/// Whether the pool's data lies on this disk, as the kernel sees it.
-pub(super) fn is_active(probe: &Probe, disk: &Disk) -> bool {
-    probe.holders(disk).iter().any(|holder| holder == DATA)
-}
 
 impl<H: Hands> VolumeKeeper<H> {
     pub(super) fn is_pool_in_place(&self, volume: &Volume, what: &str) -> Result<bool> {
         let text = thin_pool::unit_text(volume, what);
         let there = self.root.read(Path::new(UNIT_FILE), UNIT_LIMIT)?;
-        Ok(there.as_deref() == Some(text.as_bytes()) && super::is_mounted_from_its_disk(&self.probe, volume)?)
+        Ok(there.as_deref() == Some(text.as_bytes()) && is_mounted_from_its_disk(&self.probe, volume)?)
     }
 
     /// LVM's own call of an agent that was ended goes on; it is waited for, as a mkfs is.
@@ -68,7 +63,7 @@ impl<H: Hands> VolumeKeeper<H> {
         }
         self.hands.reload().await.map_err(|error| passing("pool", &error))?;
         self.hands.start(UNIT).await.map_err(|error| passing("pool", &error))?;
-        if !is_active(&self.probe, &found.disk) {
+        if !is_pool_active(&self.probe, &found.disk) {
             let error = Error::refused(format!("{POOL} is not on {}: it is on another disk", found.disk.node.display()))
                 .remedy(format!("find it with `lvs -o +devices {GROUP}` and detach the copy of the volume"));
             return Err(failed("pool", &error).into());

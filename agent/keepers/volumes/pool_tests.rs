@@ -1,14 +1,25 @@
 //! The thin pool by a fake LVM that keeps its state in a file, as a disk does.
 
+use crate::converge::Volumes;
+use crate::desired::Content;
+use crate::desired::Owner;
+use crate::desired::Volume;
+use crate::error::Error;
+use crate::report::Code;
+use crate::storage::marker::State;
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use super::super::test_keeper::{extend, keeper as keeper_with};
 use super::super::*;
-use super::{DATA, thin_pool};
+use super::thin_pool;
 use crate::desired::VolumeRole;
+use crate::error::Result;
 use crate::storage::mount_unit::tests::volume as etcd_volume;
 use crate::storage::probe::tests::{machine, put};
+use crate::storage::thin_pool::DATA;
 
 const NODE: &str = "dev/vdb";
 const SIZE: usize = 4 << 20;

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Hands, Outcome, VolumeKeeper, failed};
+use super::attempt::{Outcome, failed};
+use super::keeper::{Hands, VolumeKeeper};
 use crate::converge::Failure;
 use crate::desired::{Volume, VolumeRole};
 use crate::error::Result;

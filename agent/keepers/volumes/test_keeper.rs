@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::VolumeKeeper;
+use super::keeper::VolumeKeeper;
 use crate::clock::{Clock, Timestamp};
 use crate::files::{Attributes, Tree};
 use crate::progress::Progress;

@@ -1,0 +1,141 @@
+//! What the engine asks of other rooms: volumes, certificates, the API, services, systemd.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::stream::BoxStream;
+use serde_json::Value;
+
+use super::failure::Failure;
+use crate::desired::{ClientIdentity, Desired, Object, Volume};
+use crate::error::Result;
+use crate::machine::listeners::Holder;
+use crate::systemd::{Enabled, JobOutcome, Systemd, UnitState};
+
+/// Finds, checks, perhaps formats, and mounts volumes.
+pub trait Volumes {
+    /// Checks what can be known of the stores before anything is touched: refuses, or is transient.
+    fn check_stores(&self, desired: &Desired) -> impl Future<Output = Result<()>>;
+    /// Waits for the disks of what runs without them and is to have them, for `deadline` at most, and refuses what cannot come
+    /// into its place, before a file is written. It tells of its own failure.
+    fn check_places(&self, desired: &Desired, deadline: Duration) -> impl Future<Output = std::result::Result<(), Failure>>;
+    /// Makes sure that the volume is mounted and ours; true if that changed anything. It waits for an absent disk for
+    /// `deadline` at most, tells of its own failure, and may be dropped at any moment.
+    fn bring_up(&self, volume: &Volume, deadline: Duration) -> impl Future<Output = std::result::Result<bool, Failure>>;
+}
+
+/// Looks at, makes and puts in place a node's certificates.
+pub trait Certificates {
+    /// What is remembered once they are in place.
+    type Record;
+
+    /// Makes ready, beside what is in place, whatever has to change: keys, certificates, authorities, all checked to belong
+    /// together. Nothing that is in use changes. It asks nobody where everything is right.
+    ///
+    /// # Errors
+    /// In words, with the first cause; everything stays as it was.
+    fn prepare(
+        &self,
+        desired: &Desired,
+        deadline: Duration,
+    ) -> impl Future<Output = std::result::Result<Prepared<Self::Record>, Failure>>;
+
+    /// Puts in place what was made ready: the files of one directory by one rename.
+    ///
+    /// # Errors
+    /// If something cannot be written; the next run finishes it.
+    fn commit(&self, prepared: &Prepared<Self::Record>) -> std::result::Result<(), Failure>;
+}
+
+/// Certificates that are ready to be put in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prepared<R> {
+    /// Absolute paths of the files whose content changes: those who read them are restarted.
+    pub changes: BTreeSet<String>,
+    /// Directories that get a new set: the directory, and the name of the set in it.
+    pub sets: Vec<(String, String)>,
+    /// What is remembered once they are in place.
+    pub record: Option<R>,
+}
+
+/// Makes objects of the cluster's API what they should be.
+pub trait Objects {
+    /// Makes sure that the API holds the object; true if something was written. It waits for an API that is away until the
+    /// deadline.
+    fn ensure(&self, object: &Object, deadline: Duration) -> impl Future<Output = Result<bool>>;
+}
+
+/// Asks the services that gates measure.
+pub trait Prober {
+    /// GETs a URL, shown to the server as this identity where one is given; the JSON of a 2xx answer.
+    fn get_json(&self, url: &str, identity: Option<&ClientIdentity>) -> impl Future<Output = Result<Value>>;
+    /// GETs a URL, shown to the server as this identity where one is given, else the server signed by the authority in a file
+    /// where one is given; the text of a 2xx answer.
+    fn get_text(
+        &self,
+        url: &str,
+        authority: Option<&str>,
+        identity: Option<&ClientIdentity>,
+    ) -> impl Future<Output = Result<String>>;
+    /// GETs a path from the docker engine behind a socket; the JSON of a 2xx answer.
+    fn docker(&self, socket: &str, path: &str) -> impl Future<Output = Result<Value>>;
+    /// Connects to a socket, and that is all.
+    fn connect(&self, socket: &str) -> impl Future<Output = Result<()>>;
+}
+
+/// Finds out why a unit failed: what it said last, and who is in its way.
+pub trait LastWords {
+    /// The last lines of a unit's own processes and of what systemd could not run for it, oldest first, secrets masked; none
+    /// where the journal does not tell. It takes a few seconds at most.
+    fn last_words(&self, unit: &str) -> impl Future<Output = Vec<String>>;
+    /// Who listens on these TCP ports; nobody where that cannot be told. It takes a few seconds at most.
+    fn holders(&self, ports: &BTreeSet<u16>) -> impl Future<Output = Vec<Holder>>;
+}
+
+/// What converge asks of systemd. [`Systemd`] is the one implementation outside tests.
+pub trait Units {
+    /// [`Systemd::unit`].
+    fn unit(&self, name: &str) -> impl Future<Output = Result<UnitState>>;
+    /// [`Systemd::start`].
+    fn start(&self, name: &str) -> impl Future<Output = Result<JobOutcome>>;
+    /// [`Systemd::restart`].
+    fn restart(&self, name: &str) -> impl Future<Output = Result<JobOutcome>>;
+    /// [`Systemd::reset_failed`].
+    fn reset_failed(&self, name: &str) -> impl Future<Output = Result<()>>;
+    /// [`Systemd::reload`].
+    fn reload(&self) -> impl Future<Output = Result<()>>;
+    /// [`Systemd::enable`].
+    fn enable(&self, names: &[&str]) -> impl Future<Output = Result<Enabled>>;
+    /// [`Systemd::changes`].
+    fn changes(&self) -> impl Future<Output = Result<BoxStream<'static, String>>>;
+}
+
+impl Units for Systemd {
+    async fn unit(&self, name: &str) -> Result<UnitState> {
+        Self::unit(self, name).await
+    }
+
+    async fn start(&self, name: &str) -> Result<JobOutcome> {
+        Self::start(self, name).await
+    }
+
+    async fn restart(&self, name: &str) -> Result<JobOutcome> {
+        Self::restart(self, name).await
+    }
+
+    async fn reset_failed(&self, name: &str) -> Result<()> {
+        Self::reset_failed(self, name).await
+    }
+
+    async fn reload(&self) -> Result<()> {
+        Self::reload(self).await
+    }
+
+    async fn enable(&self, names: &[&str]) -> Result<Enabled> {
+        Self::enable(self, names).await
+    }
+
+    async fn changes(&self) -> Result<BoxStream<'static, String>> {
+        Self::changes(self).await
+    }
+}

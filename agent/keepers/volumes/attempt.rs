@@ -1,0 +1,106 @@
+//! One try at a volume: how long it may go on, what it has found, and how it ends.
+
+use std::time::Duration;
+
+use crate::clock::Stopwatch;
+use crate::converge::Failure;
+use crate::desired::{DiskName, Volume};
+use crate::error::{Error, Kind};
+use crate::report::{Code, Event, Phase};
+use crate::storage::interlock::{Decision, Evidence};
+use crate::storage::marker::State;
+use crate::storage::probe::Disk;
+
+/// Largest unit file that is read, in bytes.
+pub(super) const UNIT_LIMIT: u64 = 64 * 1024;
+
+/// How long a disk that somebody holds or that cannot be read is looked at again: the kernel claims a new disk while it
+/// looks for partitions, and its node may come a moment after it. Time, not looks: at a boot each of udev's many events is a look,
+/// and a slow disk takes seconds. Heat is told of a disk that stays so within ten seconds.
+pub(super) const FLEETING: Duration = Duration::from_secs(8);
+/// The same where the deadline has passed: shorter than the engine's own patience after it.
+const FLEETING_AT_LAST: Duration = Duration::from_secs(3);
+
+/// What a step ends with.
+pub(super) type Outcome<T> = Result<T, Stopped>;
+
+/// A failure, and whether it may pass by itself.
+#[derive(Debug)]
+pub(super) struct Stopped {
+    pub(super) failure: Failure,
+    pub(super) passing: bool,
+}
+
+/// Most failures stay until somebody changes something.
+impl From<Failure> for Stopped {
+    fn from(failure: Failure) -> Self {
+        Self { failure, passing: false }
+    }
+}
+
+/// The failure of a look or of a question to systemd: one that may pass is tried again.
+pub(super) fn passing(step: &'static str, error: &Error) -> Stopped {
+    Stopped { failure: failed(step, error), passing: error.kind() == Kind::Transient }
+}
+
+/// A volume with the disk that carries it.
+pub(super) struct Found {
+    pub(super) disk: Disk,
+    pub(super) fs_type: String,
+    pub(super) fs_uuid: String,
+    /// How much of the disk it takes, in bytes.
+    pub(super) size: u64,
+}
+
+/// One call of `bring_up`, over all of its tries.
+pub(super) struct Course {
+    pub(super) started: Stopwatch,
+    pub(super) deadline: Duration,
+    /// What was told and is not told again.
+    pub(super) found: bool,
+    pub(super) waiting: bool,
+}
+
+impl Course {
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.saturating_sub(self.started.elapsed())
+    }
+}
+
+pub(super) fn event(code: Code, volume: &Volume, message: String) -> Event {
+    Event::new(code, message).phase(Phase::Volume).step(volume.role.as_str())
+}
+
+pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration) -> Failure {
+    Failure::new(Code::VolumeMissing, "find", format!("within {} s: {reason}", deadline.as_secs()))
+        .rule(format!("the {} store is on volume {}", volume.role, volume.disk))
+        .remedy(match &volume.disk {
+            DiskName::Cinder(id) => format!("attach volume {id} to this server: `openstack server add volume`"),
+            DiskName::Link(_) | DiskName::Label(_) => {
+                "`ls -l /dev/disk/by-id /dev/disk/by-label`: correct DOCKER_DISK".to_owned()
+            }
+        })
+}
+
+/// The failure that a refusal of the interlock is.
+pub(super) fn refused(decision: Decision) -> Failure {
+    let (found, rule, remedy) = match decision {
+        Decision::Refuse { found, rule, remedy } => (found, Some(rule), remedy),
+        other => (format!("{other:?}"), None, String::new()),
+    };
+    Failure { rule, remedy, ..Failure::new(Code::VolumeRefused, "check", found) }
+}
+
+pub(super) fn failed(step: &'static str, error: &Error) -> Failure {
+    Failure::from_error(Code::VolumeFailed, step, error)
+}
+
+/// Whether what speaks against a disk, and has done so for this long, may be gone at the next look.
+pub(super) fn is_fleeting(evidence: &Evidence, since: Duration, course: &Course) -> bool {
+    let disk = &evidence.disk;
+    let is_formatting = evidence.record.as_ref().is_some_and(|record| record.state == State::Formatting);
+    // Nobody but our own mkfs is likely to hold a disk that we were about to format.
+    let is_ours = disk.busy && is_formatting && disk.mounts.is_empty() && !course.left().is_zero();
+    let limit = if course.left().is_zero() { FLEETING_AT_LAST } else { FLEETING };
+    is_ours || ((disk.busy || disk.unreadable.is_some()) && since < limit)
+}

@@ -1,0 +1,178 @@
+//! Brings one volume into its place, over as many tries as its time allows.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::attempt::{Course, FLEETING, Found, Outcome, UNIT_LIMIT, event, failed, is_fleeting, missing, passing, refused};
+use super::evidence::inspection;
+use super::format::mkfs_key;
+use super::keeper::{Hands, POLL, VolumeKeeper};
+use super::place::is_mounted_from_its_disk;
+use crate::converge::{Failure, Volumes};
+use crate::desired::{Content, Desired, Volume};
+use crate::error::Result;
+use crate::progress::StepId;
+use crate::report::Code;
+use crate::storage::interlock::Decision;
+use crate::storage::marker::{Record, State};
+use crate::storage::mount_unit;
+use crate::watch::DeviceNews;
+
+/// How long a try may go on behind the deadline, so that it tells of itself: the engine waits for 5 s and knows less.
+const LAST_WORDS: Duration = Duration::from_secs(4);
+
+impl<H: Hands> Volumes for VolumeKeeper<H> {
+    async fn check_stores(&self, desired: &Desired) -> Result<()> {
+        self.check_stores_early(desired).await
+    }
+
+    async fn check_places(&self, desired: &Desired, deadline: Duration) -> std::result::Result<(), Failure> {
+        self.keep_stores_on_their_volumes(desired)?;
+        let look =
+            |volume| self.carry_out(volume, deadline, async move |course: &mut Course| self.check_place(volume, course).await);
+        futures_util::future::try_join_all(desired.volumes.iter().map(look)).await.map(drop)
+    }
+
+    async fn bring_up(&self, volume: &Volume, deadline: Duration) -> std::result::Result<bool, Failure> {
+        self.carry_out(volume, deadline, async |course| self.try_bring_up(volume, course).await).await
+    }
+}
+
+impl<H: Hands> VolumeKeeper<H> {
+    /// Tries until it is done, or nothing passes by itself any more; a failure is told.
+    async fn carry_out<T>(
+        &self,
+        volume: &Volume,
+        deadline: Duration,
+        attempt: impl AsyncFn(&mut Course) -> Outcome<T>,
+    ) -> std::result::Result<T, Failure> {
+        let mut course = Course { started: self.clock.start(), deadline, found: false, waiting: false };
+        let mut outcome = loop {
+            match self.clock.limit(course.left() + LAST_WORDS, attempt(&mut course)).await {
+                // systemd or the bus is away for a moment. What was done is on record, and the next try goes on there.
+                Some(Err(stopped)) if stopped.passing && !course.left().is_zero() => {
+                    self.tell_waiting(volume, &mut course, stopped.failure.cause);
+                    self.clock.wait(POLL.min(course.left())).await;
+                }
+                Some(outcome) => break outcome.map_err(|stopped| stopped.failure),
+                None => break Err(Failure::new(Code::VolumeFailed, "deadline", "not finished at the deadline")),
+            }
+        };
+        if let Err(failure) = &mut outcome {
+            self.add_who_is_stopped(volume, failure).await;
+            let message = format!("volume {} ({}): {}", volume.disk, volume.role, failure.cause);
+            let mut event = event(failure.code, volume, message).step(failure.doing()).cause(failure.cause.clone());
+            event = event.remedy(failure.remedy.clone());
+            self.progress.report().emit(event);
+        }
+        outcome.map_err(|failure| failure.part_of(StepId::Volume(volume.role)))
+    }
+
+    async fn try_bring_up(&self, volume: &Volume, course: &mut Course) -> Outcome<bool> {
+        let record = self.record(volume).map_err(|error| failed("record", &error))?;
+        match record {
+            Some(record) if self.is_in_place(volume, &record).map_err(|error| passing("look", &error))? => {
+                Ok(self.follow_disk_now(volume, record).await)
+            }
+            record => {
+                let record = self.put_in_place(volume, record, course).await?;
+                self.follow_disk_now(volume, record).await;
+                Ok(true)
+            }
+        }
+    }
+
+    async fn put_in_place(&self, volume: &Volume, record: Option<Record>, course: &mut Course) -> Outcome<Record> {
+        self.clear_up(volume, record.as_ref(), course).await?;
+        let moves = self.has_data_below(volume).map_err(|error| passing("look", &error))?;
+        let news = DeviceNews::open();
+        let mut fleeting = None;
+        let found = loop {
+            let (mut evidence, disk) =
+                self.read_evidence(volume, record.clone()).await.map_err(|error| passing("look", &error))?;
+            if let Some(disk) = disk.as_ref().filter(|_| !course.found) {
+                course.found = true;
+                let message = format!("volume {} is {}", volume.disk, disk.node.display());
+                self.tell(volume, event(Code::VolumeFound, volume, message).duration(course.started.elapsed()));
+            }
+            let decision = self.judge(volume, disk.as_ref(), &mut evidence).await?;
+            if let Decision::Refuse { found, .. } = &decision {
+                let since = fleeting.get_or_insert_with(|| self.clock.start()).elapsed();
+                if is_fleeting(&evidence, since, course) {
+                    if since >= FLEETING {
+                        self.tell_waiting(volume, course, found.clone());
+                    }
+                    self.next_look(&news, course).await;
+                    continue;
+                }
+            } else {
+                fleeting = None;
+            }
+            match (decision, disk) {
+                (Decision::Format { force }, Some(disk)) => break self.format(volume, disk, force, &evidence).await?,
+                (Decision::Reuse, Some(disk)) => {
+                    let one = evidence.disk.signatures.first();
+                    let fs_uuid = one.and_then(|one| one.uuid.clone()).unwrap_or_default();
+                    let size = one.and_then(|one| one.size).unwrap_or_default();
+                    self.tell(volume, event(Code::VolumeReused, volume, format!("volume {} is used as it is", volume.disk)));
+                    break Found { disk, fs_type: one.map_or(volume.content.kind(), |one| one.kind).to_owned(), fs_uuid, size };
+                }
+                (refusal @ Decision::Refuse { .. }, _) => return Err(refused(refusal).into()),
+                (Decision::Wait(reason), _) => {
+                    if course.left().is_zero() {
+                        return Err(missing(volume, &reason, course.deadline).into());
+                    }
+                    self.tell_waiting(volume, course, reason);
+                    self.next_look(&news, course).await;
+                }
+                // A decision about a disk that is gone, or a marker that stayed unread: look again.
+                (_, _) if !course.left().is_zero() => self.next_look(&news, course).await,
+                (_, _) => return Err(missing(volume, "the disk disappeared again", course.deadline).into()),
+            }
+        };
+        if volume.content == Content::ThinPool {
+            return self.put_pool_in_place(volume, &found, course).await;
+        }
+        if moves {
+            self.move_data(volume, &found).await?;
+        }
+        let what = self.mount(volume, &found, course).await?;
+        self.mark(volume, &found, &volume.mount_point).map_err(|error| failed("mark", &error))?;
+        self.own_root(volume).map_err(|error| failed("mark", &error))?;
+        // Before the volume counts as in place: nobody looks at a move after that.
+        self.end_move(volume).map_err(|error| failed("move", &error))?;
+        let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, found.size, State::InPlace, Some(what))?;
+        let message = format!("volume {} is mounted at {}", volume.disk, volume.mount_point);
+        let unit = mount_unit::name(&volume.mount_point);
+        self.tell(volume, event(Code::VolumeMounted, volume, message).unit(unit).duration(course.started.elapsed()));
+        Ok(record)
+    }
+
+    /// What an agent left that was ended in the middle: its mkfs or copy, which goes on, and its look into the file system.
+    async fn clear_up(&self, volume: &Volume, record: Option<&Record>, course: &Course) -> Outcome<()> {
+        self.wait_for_pool_jobs(volume, course).await?;
+        if record.is_some_and(|record| record.state == State::Formatting) {
+            self.wait_for_job(&mkfs_key(volume), "a mkfs", "mkfs", course).await?;
+        }
+        self.clear_up_move(volume, course).await?;
+        let inspection = mount_unit::name(&inspection(volume));
+        if self.hands.may_run(&inspection).await.map_err(|error| passing("inspect", &error))? {
+            self.hands.stop(&inspection).await.map_err(|error| passing("inspect", &error))?;
+        }
+        Ok(())
+    }
+
+    /// Recorded as ours, mounted from the right disk, its unit as it should be.
+    pub(super) fn is_in_place(&self, volume: &Volume, record: &Record) -> Result<bool> {
+        if record.state != State::InPlace || record.cluster != volume.cluster {
+            return Ok(false);
+        }
+        let Some(what) = &record.what else { return Ok(false) };
+        if volume.content == Content::ThinPool {
+            return self.is_pool_in_place(volume, what);
+        }
+        let text = mount_unit::text(volume, &record.fs_type, what);
+        let unit = self.root.read(Path::new(&mount_unit::path(&volume.mount_point)), UNIT_LIMIT)?;
+        Ok(unit.as_deref() == Some(text.as_bytes()) && is_mounted_from_its_disk(&self.probe, volume)?)
+    }
+}

@@ -1,0 +1,124 @@
+//! The keeper of volumes, and what it asks of other rooms.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::attempt::{Course, Outcome, event, failed, passing};
+use super::growths::Growths;
+use crate::clock::Clock;
+use crate::desired::{Owner, Volume};
+use crate::error::{Error, Result};
+use crate::files::Tree;
+use crate::progress::{Progress, StepId};
+use crate::report::{Code, Event};
+use crate::storage::probe::Probe;
+use crate::watch::DeviceNews;
+
+/// The net under the events of udev: how often the disks are looked at while one is missing.
+pub(super) const POLL: Duration = Duration::from_secs(1);
+
+/// Output of an external program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// Exit status; minus the signal's number where a signal ended it.
+    pub status: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Ran {
+    /// Whether somebody ended it: the time limit, the kernel where memory is short. It did not come to a result of its own.
+    pub(super) fn was_ended(&self) -> bool {
+        self.status < 0
+    }
+
+    /// How it ended: `ended with status 1`.
+    pub(super) fn end(&self) -> String {
+        if self.was_ended() {
+            format!("was killed by signal {}", self.status.unsigned_abs())
+        } else {
+            format!("ended with status {}", self.status)
+        }
+    }
+
+    /// What a program that failed says of it: `ended with status 1: no space left`.
+    pub(super) fn complaint(&self) -> String {
+        let words = self.stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it printed nothing");
+        format!("{}: {words}", self.end())
+    }
+}
+
+/// What the keeper asks of other rooms: systemd, programs, the passwd file.
+pub trait Hands {
+    /// Lets systemd reloaded its unit files.
+    fn reload(&self) -> impl Future<Output = Result<()>>;
+    /// Starts a unit and waits; any job result but `done` is an error.
+    fn start(&self, unit: &str) -> impl Future<Output = Result<()>>;
+    /// Stops a unit and waits.
+    fn stop(&self, unit: &str) -> impl Future<Output = Result<()>>;
+    /// Whether something of a unit runs: it is active, or on its way there or back.
+    fn may_run(&self, unit: &str) -> impl Future<Output = Result<bool>>;
+    /// Mounts by a transient unit and waits.
+    fn mount(&self, what: &str, place: &str, fs_type: &str, options: &str) -> impl Future<Output = Result<()>>;
+    /// Runs an external program as a transient unit, which goes on under its key when the agent ends. That the program
+    /// could not be started or vanished is a permanent error.
+    fn run(&self, key: &str, argv: Vec<String>) -> impl Future<Output = Result<Ran>>;
+    /// Waits until nothing runs of the program that an earlier agent started under this key, and forgets it.
+    fn wait_stopped(&self, key: &str) -> impl Future<Output = Result<()>>;
+    /// Numbers of an owner by the machine's passwd and group files.
+    fn ids(&self, owner: &Owner) -> Result<(u32, u32)>;
+}
+
+/// Keeps volumes in their places.
+#[derive(Debug)]
+pub struct VolumeKeeper<H> {
+    /// The other rooms.
+    pub hands: H,
+    /// The reader of devices.
+    pub probe: Probe,
+    /// The machine's root directory.
+    pub root: Arc<Tree>,
+    /// The agent's state directory.
+    pub state: Arc<Tree>,
+    /// The clock.
+    pub clock: Clock,
+    /// Where the run is kept, and who is told of it.
+    pub progress: Progress,
+    /// Growths that failed.
+    pub growths: Rc<Growths>,
+}
+
+impl<H: Hands> VolumeKeeper<H> {
+    /// Waits for a program that an earlier agent started, and that goes on.
+    pub(super) async fn wait_for_job(&self, key: &str, what: &str, step: &'static str, course: &Course) -> Outcome<()> {
+        let unfinished = || Error::permanent(format!("{what} that was started earlier is still running at the deadline"));
+        match self.clock.limit(course.left(), self.hands.wait_stopped(key)).await {
+            Some(waited) => waited.map_err(|error| passing(step, &error)),
+            None => Err(failed(step, &unfinished()).into()),
+        }
+    }
+
+    pub(super) fn tell_waiting(&self, volume: &Volume, course: &mut Course, reason: String) {
+        if !course.waiting {
+            course.waiting = true;
+            self.tell(volume, event(Code::VolumeWaiting, volume, reason));
+        }
+    }
+
+    /// Says something about the step of a volume, not about a part of it.
+    pub(super) fn tell(&self, volume: &Volume, event: Event) {
+        self.progress.tell(&StepId::Volume(volume.role), event);
+    }
+
+    pub(super) async fn next_look(&self, news: &DeviceNews, course: &Course) {
+        // A disk that is held is given a few looks even at the deadline.
+        let pause = if course.left().is_zero() { POLL } else { POLL.min(course.left()) };
+        tokio::select! {
+            () = news.changed() => {}
+            () = self.clock.wait(pause) => {}
+        }
+    }
+}
