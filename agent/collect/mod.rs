@@ -35,6 +35,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 
+use crate::backoff::random;
 use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::files::{Attributes, Tree};
@@ -150,7 +151,7 @@ impl Collector {
         let mut sources = Vec::new();
         // `--metadata FILE` stands in place of the sources.
         for name in settings.sources.order.iter().copied().filter(|name| (*name == SourceName::File) == metadata_file.is_some()) {
-            let splay = if name.is_remote() { settings.splay.mul_f64(timer::random()) } else { Duration::ZERO };
+            let splay = if name.is_remote() { settings.splay.mul_f64(random()) } else { Duration::ZERO };
             let mut source = Source::new(name, &settings, &clock, splay);
             if name.is_remote()
                 && let Some(cached) = cache::load(&state, name, &report)
@@ -197,7 +198,7 @@ impl Collector {
         let first_start = |dir: &Tree| dir.create_new(Path::new("splayed"), b"", Attributes::mode(0o644)).unwrap_or(true);
         let splay = wanted > Duration::ZERO && run_dir.is_none_or(first_start);
         for source in &mut self.sources {
-            let first = if splay && source.name.is_remote() { wanted.mul_f64(timer::random()) } else { Duration::ZERO };
+            let first = if splay && source.name.is_remote() { wanted.mul_f64(random()) } else { Duration::ZERO };
             source.belong_to(&record.instance.value, first, &self.clock);
         }
     }

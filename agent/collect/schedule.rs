@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ring::digest::{SHA256, digest};
 
+use crate::backoff::Backoff;
 use crate::clock::Timestamp;
 
 /// Longest pause after failures.
@@ -87,7 +88,7 @@ impl Schedule {
             }
             After::Failed(asked) => {
                 self.failures = self.failures.saturating_add(1);
-                let ceiling = self.step.saturating_mul(1 << self.failures.min(16)).min(FAILED_CAP).max(self.min);
+                let ceiling = Backoff::new(self.step, FAILED_CAP).after(self.failures).max(self.min);
                 let pause = between(self.min, ceiling, random);
                 match asked.map(|asked| asked.min(ASKED_CAP)) {
                     Some(asked) => pause.max(asked.mul_f64(1.0 + 0.1 * random)),

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use ring::rand::{SecureRandom, SystemRandom};
-
 use super::schedule::{After, Schedule};
+use crate::backoff::random;
 use crate::clock::{Clock, Stopwatch};
 
 /// Counts the pause between two requests.
@@ -56,15 +55,5 @@ impl Timer {
     /// Gives it a slot for good.
     pub(super) fn set_slot(&mut self, slot: f64) {
         self.schedule.set_slot(slot);
-    }
-}
-
-/// A random number in `0.0..1.0`.
-pub(super) fn random() -> f64 {
-    let mut bytes = [0; 4];
-    // Without randomness every node takes the middle: slower to spread, never wrong.
-    match SystemRandom::new().fill(&mut bytes) {
-        Ok(()) => f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0),
-        Err(_) => 0.5,
     }
 }

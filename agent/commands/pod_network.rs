@@ -11,6 +11,7 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 
 use super::{carry_out, note, print, print_error};
+use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::desired::Peer;
 use crate::error::{Error, Result};
@@ -28,9 +29,8 @@ const REMINDER: Duration = Duration::from_mins(1);
 /// The poll under inotify.
 const POLL: Duration = Duration::from_secs(2);
 
-/// Until routes that could not be made are tried again, where nothing is heard of the network: at first, and at most.
-const FIRST_PAUSE: Duration = Duration::from_secs(2);
-const LONGEST_PAUSE: Duration = Duration::from_mins(5);
+/// Until routes that could not be made are tried again, where nothing is heard of the network.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_mins(5));
 /// What comes so soon after the first news is part of it.
 const GATHERED: Duration = Duration::from_millis(500);
 /// Who never falls silent is not waited for.
@@ -258,7 +258,7 @@ fn keep_trying(peers: &[Peer], mut notify: Notify) -> Result<ExitCode> {
         return Ok(exit::FAILED);
     }
     notify.ready();
-    let (mut pause, down) = (FIRST_PAUSE, clock.start());
+    let (mut pauses, down) = (PAUSES, clock.start());
     while !failed.is_empty() {
         notify.status(&format!(
             "{} of {} routes are missing; the agent retries when the network changes",
@@ -266,7 +266,9 @@ fn keep_trying(peers: &[Peer], mut notify: Notify) -> Result<ExitCode> {
             peers.len()
         ));
         // Whatever came while the last try went on wakes at once; so do routes that were made, for one try more.
-        pause = if news.wait(pause) { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+        if news.wait(pauses.next_pause()) {
+            pauses.reset();
+        }
         news.forget();
         for _ in 0..GATHERINGS {
             if !news.wait(GATHERED) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{document, print};
+use crate::backoff::Backoff;
 use crate::budgets::json::{self, Unfit};
 use crate::clock::Clock;
 use crate::collect::{Ways, read_document};
@@ -26,6 +27,7 @@ use crate::signal::{Handle, Sender, Status, Verdict, WaitSignal, Way, judge};
 
 /// How often a place that does not answer is tried, with growing pauses: half a minute in all.
 const TRIES: u32 = 6;
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(16));
 /// Longest handle that is read from standard input, in bytes.
 const HANDLE_LIMIT: u64 = 64 * 1024;
 
@@ -99,7 +101,7 @@ fn data(text: &str) -> Result<Value> {
 /// Tries until Heat takes or refuses it, half a minute at most.
 async fn deliver(sender: &Sender, clock: &Clock, handle: &Handle, signal: &WaitSignal, own: &Ways) -> Result<Way> {
     let body = handle.body(signal);
-    let mut pause = Duration::from_secs(1);
+    let mut pauses = PAUSES;
     for attempt in 1.. {
         let (answer, way) = sender.send(handle.destination(), &body, own, None).await;
         let asked = match judge(&answer) {
@@ -113,8 +115,8 @@ async fn deliver(sender: &Sender, clock: &Clock, handle: &Handle, signal: &WaitS
                 return Err(error.context(format!("signalling {}", handle.destination().shown())));
             }
         };
+        let pause = pauses.next_pause();
         clock.wait(pause.max(asked.unwrap_or_default().min(pause * 4))).await;
-        pause *= 2;
     }
     Ok(Way::AsGiven)
 }

@@ -17,6 +17,7 @@ use super::flannel::look::{check_subnet, code, look};
 use super::flannel::packets::{self, Verdict};
 use super::units::news_of;
 use super::{Failure, Prober, Units, store};
+use crate::backoff::Backoff;
 use crate::clock::{Clock, Stopwatch};
 use crate::desired::{Gate, Peers, PodRoutes, Probe};
 use crate::files::Tree;
@@ -26,9 +27,9 @@ use crate::progress::{Progress, StepId};
 use crate::report::text::{escaped, shortened};
 use crate::report::{Code, Event, Phase};
 
-/// The first pause after a bad answer; doubles up to [`LONGEST_PAUSE`], and starts again at each event.
+/// After bad answers; they start again at each event.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const PAUSES: Backoff = Backoff::new(FIRST_PAUSE, Duration::from_secs(2));
 /// Between good answers.
 const GOOD_PAUSE: Duration = Duration::from_secs(1);
 /// How long a process must have been good whose unit systemd restarted while its gate was measured: longer than the 5 s of
@@ -210,7 +211,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     async fn until(&self, gate: &Gate, passing: &mut Passing, enough: impl Fn(&Passing) -> bool) -> Result<(), Failure> {
         let unit = gate.unit.as_deref();
         let mut changes: Option<BoxStream<'static, String>> = None;
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = PAUSES;
         let (left, _) = self.left(gate, passing);
         self.progress.give_up_after(&StepId::Gate(gate.name.clone()), left);
         loop {
@@ -253,6 +254,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
             if left.is_zero() {
                 return Err(red(gate, late(&passing.cause(&cause, unit), own), code));
             }
+            let pause = pauses.next_pause();
             self.tell(
                 gate,
                 Event::new(Code::GateWaiting, format!("gate {} has not passed yet: {cause}", gate.name))
@@ -263,8 +265,9 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
             if changes.is_none() && gate.unit.is_some() {
                 changes = self.units.changes().await.ok();
             }
-            let heard = self.wait(gate, &mut changes, pause.min(left)).await;
-            pause = if heard { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+            if self.wait(gate, &mut changes, pause.min(left)).await {
+                pauses.reset();
+            }
         }
     }
 

@@ -5,12 +5,16 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::clock::{Clock, Stopwatch};
 use crate::desired::Rotation;
 
-/// After a try that failed, at first and at most; the longest after a renewal that went well, too. What is near its end even
-/// then (by a clock that is wrong, or because its authority is) would be renewed at each look.
-const PAUSES: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
+/// After the first try that failed.
+const FIRST: Duration = Duration::from_mins(1);
+
+/// The longest; after a renewal that succeeded, too. What is near its end even then (by a clock that is wrong, or because its
+/// authority is) would be renewed at each look.
+const LONGEST: Duration = Duration::from_hours(1);
 
 /// The longest where no certificates are the reason.
 const LONGEST_BESIDE: Duration = Duration::from_mins(10);
@@ -49,6 +53,8 @@ struct Last {
     reason: Reason,
     since: Stopwatch,
     pause: Duration,
+    /// The pauses behind this one.
+    pauses: Backoff,
     failed: bool,
 }
 
@@ -71,9 +77,9 @@ impl Pause {
     pub(super) fn begin(&self, reason: Reason, clock: &Clock) {
         let mut last = self.0.borrow_mut();
         let before = last.as_ref().filter(|last| last.reason == reason && last.failed);
-        let most = if reason.is_about_certificates() { PAUSES.1 } else { LONGEST_BESIDE };
-        let pause = before.map_or(PAUSES.0, |last| (last.pause * 2).min(most));
-        *last = Some(Last { reason, since: clock.start(), pause, failed: true });
+        let longest = if reason.is_about_certificates() { LONGEST } else { LONGEST_BESIDE };
+        let mut pauses = before.map_or(Backoff::new(FIRST, longest), |last| last.pauses);
+        *last = Some(Last { reason, since: clock.start(), pause: pauses.next_pause(), pauses, failed: true });
     }
 
     /// The try ended.
@@ -83,7 +89,7 @@ impl Pause {
         tried.since = clock.start();
         tried.failed = failed;
         if !failed && tried.reason.renews {
-            tried.pause = PAUSES.1;
+            tried.pause = LONGEST;
         } else if !failed {
             *last = None;
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::backoff::Backoff;
 use crate::budgets::json;
 use crate::clock::patience;
 use crate::converge::Objects;
@@ -17,9 +18,8 @@ use crate::report::text::{escaped, shortened};
 
 /// An API that does not answer one request for so long is away.
 const REQUEST_LIMIT: Duration = patience(Duration::from_secs(10));
-/// The first pause before the next try; doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Between two tries.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
 /// An object is short; more is not read.
 const ANSWER_LIMIT: usize = 1024 * 1024;
 
@@ -27,19 +27,19 @@ impl Objects for Http {
     async fn ensure(&self, object: &Object, deadline: Duration) -> Result<bool> {
         let api = Api::new(self, object)?;
         let running = self.clock().start();
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = PAUSES;
         loop {
             let left = deadline.saturating_sub(running.elapsed());
             let error = match api.settle(left.min(REQUEST_LIMIT)).await {
                 Ok(written) => return Ok(written),
                 Err(error) => error,
             };
+            let pause = pauses.next_pause();
             let next = error.asked_pause().unwrap_or(pause);
             if error.kind() != Kind::Transient || running.elapsed() + next >= deadline {
                 return Err(error);
             }
             self.clock().wait(next).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }

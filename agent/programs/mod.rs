@@ -25,6 +25,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, Tree};
@@ -398,10 +399,9 @@ impl Programs {
     /// Without systemd, a job of an earlier agent is known by the lock that its runner holds.
     async fn wait_for_lock(&self, key: &str) {
         let lock = Path::new("work").join(key).join(LOCK);
-        let mut pause = Duration::from_millis(20);
+        let mut pauses = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
         while matches!(self.state.lock(&lock), Ok(None)) {
-            self.clock.wait(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
+            self.clock.wait(pauses.next_pause()).await;
         }
     }
 }

@@ -18,6 +18,7 @@ use nix::unistd::Pid;
 
 use super::capture::{HeadAndTail, Log, drain, mask, traces};
 use super::{GROUP, GROUP_ROOM, Job, LOCK, OUTPUT, RESULT, RESULT_ROOM, RESULT_ROOM_BYTES, Ran, STARTED, encoded, take_rooms};
+use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, Tree};
@@ -36,7 +37,7 @@ const RESULT_LIMIT: usize = 4 * 1024 * 1024;
 /// What a result has in JSON beside its texts, in bytes.
 const RESULT_FRAME: usize = 4096;
 /// Pauses between the tries to write a result.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// Runs the job of a directory, at most once, and ends only when its result is written.
 ///
@@ -75,7 +76,7 @@ fn run_in(tree: &Tree, clock: &Clock) -> Result<()> {
 
 /// Writes the result, however long that takes: a runner that is gone without one means that nobody knows how the program ended.
 fn deliver(tree: &Tree, ran: &Ran, clock: &Clock) -> Result<()> {
-    let (mut pause, longest) = PAUSES;
+    let mut pauses = PAUSES;
     let mut is_said = false;
     while let Err(error) = write_result(tree, ran) {
         if tree.is_removed() {
@@ -89,8 +90,7 @@ fn deliver(tree: &Tree, ran: &Ran, clock: &Clock) -> Result<()> {
             // Where nobody reads it, there is nobody to tell.
             let _ = writeln!(std::io::stderr(), "heat-node-agent: {ended}; retrying until it can: {error}{remedy}");
         }
-        clock.pause(pause);
-        pause = (pause * 2).min(longest);
+        clock.pause(pauses.next_pause());
     }
     Ok(())
 }

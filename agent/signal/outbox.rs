@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 use super::answer::{Answer, REFUSAL_SPAN, REFUSALS, Verdict, judge};
 use super::destination::Destination;
 use super::send::{Sender, Way};
+use crate::backoff::{Backoff, random, spread};
 use crate::budgets::{OUTBOX_DISK, SIGNALS_IN_FLIGHT};
 use crate::clock::{Clock, Moment, Stopwatch, Timestamp};
 use crate::collect::Ways;
@@ -33,8 +34,9 @@ const LIFE: Duration = Duration::from_hours(7 * 24);
 const BOUND: usize = 500;
 /// How many signals to wait conditions are kept for deployments that Heat may ask for again.
 const WITHDRAWN: usize = 50;
-/// Pauses between tries grow from the first to the second.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(5));
+/// Between tries; each may be half as long.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(2), LONGEST_PAUSE);
+const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 
 /// The deployment that a signal speaks of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -580,8 +582,8 @@ impl Outbox {
                 REFUSAL_SPAN / (REFUSALS - 1)
             }
             Verdict::Retry(asked) => {
-                let doubled = PAUSES.0.saturating_mul(1 << entry.tries.min(16)).min(PAUSES.1);
-                jittered(doubled).max(asked.unwrap_or_default().min(PAUSES.1))
+                let pause = spread(PAUSES.after(entry.tries), random());
+                pause.max(asked.unwrap_or_default().min(LONGEST_PAUSE))
             }
         };
         entry.not_before = now.after(pause);
@@ -644,15 +646,6 @@ impl Outbox {
 /// Why a refusal is not final.
 const DOUBT: &str =
     "a Keystone failure looks the same, and no metadata source shows that Keystone answers: the agent retries for 7 days";
-
-/// Between half and the whole of a pause, so that a fleet does not come back as one.
-fn jittered(pause: Duration) -> Duration {
-    use ring::rand::SecureRandom;
-    let mut byte = [0_u8; 1];
-    // Without randomness the pause is just not spread.
-    let spread = ring::rand::SystemRandom::new().fill(&mut byte).map_or(0, |()| byte.first().copied().unwrap_or(0));
-    pause / 2 + pause.mul_f64(f64::from(spread) / 510.0)
-}
 
 fn path_of(key: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{}.json", key_of(key)))

@@ -238,7 +238,7 @@ fn pauses_grow_with_jitter_and_respect_retry_after() {
         outbox.after(&mut entry, &refused(500), Verdict::Retry(None), true);
         longest = longest.max(entry.not_before.since(clock.now()));
     }
-    assert!(longest > PAUSES.1 / 3 && longest <= PAUSES.1, "{longest:?}");
+    assert!(longest > LONGEST_PAUSE / 3 && longest <= LONGEST_PAUSE, "{longest:?}");
     outbox.after(&mut entry, &refused(503), Verdict::Retry(Some(Duration::from_secs(299))), true);
     assert!(entry.not_before.since(clock.now()) >= Duration::from_secs(299));
 }
@@ -393,7 +393,7 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
         assert!(outbox.waiting()[0].cause.as_ref().unwrap().contains("no list of deployments"));
         // The next answer with a list lets it go.
         heat.play(vec![ok("")]);
-        clock.advance(PAUSES.1);
+        clock.advance(LONGEST_PAUSE);
         let asks = View { own: own.clone(), ..view(&["a"], "a", &clock) };
         heat.play(if case == 0 || case == 3 { vec![token("two", &heat.base), ok("")] } else { vec![ok("")] });
         assert_eq!(sent(heard(&outbox, &asks)).await.0[0].1, Fate::Delivered, "case {case}");
@@ -423,7 +423,7 @@ async fn who_waited_long_for_a_token_looks_at_the_metadata_once_more() {
             let waiting = outbox.waiting();
             assert_eq!((gone.len(), heat.requests().len(), waiting[0].tries), (0, 1, 1));
             assert!(waiting[0].cause.as_ref().unwrap().contains("read again first"), "{:?}", waiting[0].cause);
-            clock.advance(PAUSES.1);
+            clock.advance(LONGEST_PAUSE);
             assert!(outbox.needs_answer().is_some());
             gone = sent(heard(&outbox, &view(&["a"], "a", &clock))).await.0;
         }

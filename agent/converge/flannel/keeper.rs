@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{PodNetwork, key};
+use crate::backoff::Backoff;
 use crate::clock::{Clock, Stopwatch};
 use crate::converge::Failure;
 use crate::desired::FlannelStore;
@@ -11,9 +12,8 @@ use crate::network::flannel::Version;
 use crate::progress::{Progress, StepId};
 use crate::report::{Code, Event};
 
-/// The first pause before the next look; doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Between two looks.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
 
 /// What the step works with.
 pub(crate) struct KeyKeeper<'a, P> {
@@ -32,7 +32,7 @@ impl<P: PodNetwork> KeyKeeper<'_, P> {
     /// # Errors
     /// At once where waiting is of no use, else at the deadline with the last cause.
     pub(crate) async fn until_there(&self, store: &FlannelStore) -> Result<bool, Failure> {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = PAUSES;
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -51,9 +51,9 @@ impl<P: PodNetwork> KeyKeeper<'_, P> {
                 return Err(Failure::from_error(Code::FlannelKeyFailed, StepId::FlannelKey, &error));
             }
             let line = format!("flannel's network configuration is not in etcd yet: {error}");
+            let pause = pauses.next_pause();
             self.tell(Event::new(Code::FlannelKeyWaiting, line).attempt(attempt).next_try(pause).error(&error));
             self.clock.wait(pause.min(left)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 

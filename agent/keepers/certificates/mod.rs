@@ -33,6 +33,7 @@ use self::issue::{Task, examine};
 use self::keeper::{REQUEST_LIMIT, Stopped};
 use self::places::{Places, given};
 use self::sets::{Wanted, put_in_place};
+use crate::backoff::Backoff;
 use crate::certificates::x509::X509;
 use crate::converge::{Certificates, Failure, Owners, Prepared};
 use crate::desired::{Certificate, Desired, Issuer, Rotation, Signer, Trust};
@@ -45,8 +46,8 @@ use crate::report::{Code, Event};
 const CLOCK_LIMIT: Duration = Duration::from_mins(10);
 /// How often such a clock is looked at.
 const CLOCK_POLL: Duration = Duration::from_secs(1);
-/// Between two tries, at first and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Between two tries.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 fn failed(error: &Error) -> Failure {
     Failure::from_error(Code::CertificatesFailed, StepId::Certificates, error)
@@ -65,7 +66,7 @@ impl<H: Hands> Certificates for CertificateKeeper<H> {
         self.wait_for_clock(deadline).await?;
         // Nobody waits for a renewal, and the node is not looked at while one is tried: the next look tries again.
         let deadline = if self.is_update { deadline } else { deadline.min(started.elapsed() + REQUEST_LIMIT * 2) };
-        let (mut pause, most) = PAUSES;
+        let mut pauses = PAUSES;
         let mut attempt: u32 = 1;
         loop {
             let left = deadline.saturating_sub(started.elapsed());
@@ -73,14 +74,14 @@ impl<H: Hands> Certificates for CertificateKeeper<H> {
                 Ok(prepared) => return Ok(prepared),
                 Err(stopped) => stopped,
             };
-            let wait = stopped.error.asked_pause().unwrap_or(pause).max(pause);
+            let wait = pauses.next_pause().max(stopped.error.asked_pause().unwrap_or_default());
             if !stopped.passing || deadline.saturating_sub(started.elapsed()) <= wait {
                 return Err(failed(&stopped.error));
             }
             let event = Event::new(Code::CertificatesWaiting, format!("waiting for certificates: {}", stopped.error));
             self.tell(event.error(&stopped.error).attempt(attempt).next_try(wait));
             self.clock.wait(wait).await;
-            (attempt, pause) = (attempt.saturating_add(1), (pause * 2).min(most));
+            attempt = attempt.saturating_add(1);
         }
     }
 

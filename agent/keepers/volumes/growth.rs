@@ -54,16 +54,14 @@ impl<H: Hands> VolumeKeeper<H> {
         if let Some(failure) = self.growths.held(volume.role, size) {
             return Err(failure.into());
         }
-        let pause = self.growths.next_pause(volume.role, size);
-        let note = |failure| self.growths.failed(volume.role, size, pause, failure, &self.clock);
-        note(failed("grow", &Error::transient("it was interrupted")));
+        self.growths.begin(volume.role, size, &self.clock);
         match self.try_grow(volume, record, &disk, size).await {
             Ok(()) => {
                 self.growths.done(volume.role);
                 Ok(true)
             }
             Err(stopped) => {
-                note(stopped.failure.clone());
+                self.growths.fail(volume.role, &stopped.failure, &self.clock);
                 self.tell_not_grown(volume, &stopped.failure);
                 Err(stopped)
             }

@@ -3,12 +3,15 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
+use super::attempt::failed;
+use crate::backoff::Backoff;
 use crate::clock::{Clock, Stopwatch};
 use crate::converge::Failure;
 use crate::desired::VolumeRole;
+use crate::error::Error;
 
-/// How long a growth that failed is let alone, at first and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
+/// How long a growth that failed is left alone.
+const PAUSES: Backoff = Backoff::new(Duration::from_mins(1), Duration::from_hours(1));
 
 /// Growths that failed, each with the pause until its next try. It outlives the keepers, each of which looks once.
 #[derive(Debug, Default)]
@@ -20,7 +23,10 @@ struct Tried {
     /// Of the disk, in bytes. Who extends it further is not held back.
     size: u64,
     since: Stopwatch,
+    /// Until the next try.
     pause: Duration,
+    /// Behind that one.
+    pauses: Backoff,
     failure: Failure,
 }
 
@@ -37,18 +43,21 @@ impl Growths {
         (last.since.elapsed() < last.pause).then(|| last.failure.clone())
     }
 
-    /// A try failed, or begins: until it ends it counts as failed, because it may be cut off.
-    pub(super) fn failed(&self, role: VolumeRole, size: u64, pause: Duration, failure: Failure, clock: &Clock) {
+    /// A try begins: until it ends it counts as failed, because it may be cut off.
+    pub(super) fn begin(&self, role: VolumeRole, size: u64, clock: &Clock) {
         let mut tried = self.0.borrow_mut();
+        let last = tried.iter().find(|tried| tried.role == role && tried.size == size);
+        let mut pauses = last.map_or(PAUSES, |last| last.pauses);
+        let failure = failed("grow", &Error::transient("it was interrupted"));
         tried.retain(|tried| tried.role != role);
-        tried.push(Tried { role, size, since: clock.start(), pause, failure });
+        tried.push(Tried { role, size, since: clock.start(), pause: pauses.next_pause(), pauses, failure });
     }
 
-    /// The pause behind a try that begins.
-    pub(super) fn next_pause(&self, role: VolumeRole, size: u64) -> Duration {
-        let tried = self.0.borrow();
-        let last = tried.iter().find(|tried| tried.role == role && tried.size == size);
-        last.map_or(PAUSES.0, |last| (last.pause * 2).min(PAUSES.1))
+    /// It failed.
+    pub(super) fn fail(&self, role: VolumeRole, failure: &Failure, clock: &Clock) {
+        if let Some(tried) = self.0.borrow_mut().iter_mut().find(|tried| tried.role == role) {
+            (tried.since, tried.failure) = (clock.start(), failure.clone());
+        }
     }
 
     pub(super) fn done(&self, role: VolumeRole) {

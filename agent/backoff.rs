@@ -1,0 +1,94 @@
+//! Pauses that grow between tries, and the chance that spreads a fleet's.
+
+use std::time::Duration;
+
+use ring::rand::{SecureRandom, SystemRandom};
+
+/// Pauses between tries: each is twice as long as the one before, up to the longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    first: Duration,
+    longest: Duration,
+    tries: u32,
+}
+
+impl Backoff {
+    /// Begins with the first pause.
+    #[must_use]
+    pub const fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, longest, tries: 0 }
+    }
+
+    /// The pause behind a try that failed.
+    pub fn next_pause(&mut self) -> Duration {
+        let pause = self.after(self.tries);
+        self.tries = self.tries.saturating_add(1);
+        pause
+    }
+
+    /// The pause that has doubled this often, for whoever counts tries by themselves.
+    #[must_use]
+    pub fn after(self, doublings: u32) -> Duration {
+        // 2^16 times any first pause is longer than any longest.
+        self.first.saturating_mul(1 << doublings.min(16)).min(self.longest)
+    }
+
+    /// Begins anew: something has changed, or succeeded.
+    pub fn reset(&mut self) {
+        self.tries = 0;
+    }
+}
+
+/// Between half and the whole of a pause, so that a fleet does not come back as one; `random` is in `0.0..1.0`.
+#[must_use]
+pub fn spread(pause: Duration, random: f64) -> Duration {
+    pause.mul_f64(f64::midpoint(1.0, random))
+}
+
+/// A random number in `0.0..1.0`.
+#[must_use]
+pub fn random() -> f64 {
+    let mut bytes = [0; 4];
+    // Without randomness every node takes the middle: slower to spread, never wrong.
+    match SystemRandom::new().fill(&mut bytes) {
+        Ok(()) => f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0),
+        Err(_) => 0.5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_begin_anew() {
+        let mut pauses = Backoff::new(s(1), s(30));
+        let mut next = || [(); 7].map(|()| pauses.next_pause().as_secs());
+        assert_eq!(next(), [1, 2, 4, 8, 16, 30, 30]);
+        pauses.reset();
+        assert_eq!((pauses.next_pause(), pauses.next_pause()), (s(1), s(2)));
+    }
+
+    #[test]
+    fn a_count_of_doublings_gives_the_same_pauses_and_never_overflows() {
+        let pauses = Backoff::new(s(2), s(300));
+        let of = |doublings| pauses.after(doublings).as_secs();
+        assert_eq!([0, 1, 2, 7, 8, 31, 32, u32::MAX].map(of), [2, 4, 8, 256, 300, 300, 300, 300]);
+        assert_eq!(Backoff::new(s(u64::MAX), s(5)).after(9), s(5));
+        let mut endless = Backoff { tries: u32::MAX, ..pauses };
+        assert_eq!((endless.next_pause(), endless.next_pause()), (s(300), s(300)));
+    }
+
+    #[test]
+    fn a_spread_pause_is_between_half_and_the_whole() {
+        assert_eq!([0.0, 0.5].map(|random| spread(s(4), random)), [s(2), s(3)]);
+        assert!(spread(s(4), 0.999_999) <= s(4));
+        for _ in 0..100 {
+            assert!((0.0..1.0).contains(&random()));
+        }
+    }
+}
