@@ -42,6 +42,7 @@ use crate::files::{Attributes, Tree};
 use crate::http::Http;
 use crate::identity::{LEARNT, Leftovers, Record};
 use crate::openstack::keystone::Keystone;
+use crate::report::damper::Damper;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
@@ -116,16 +117,16 @@ pub struct Collector {
     nothing_known: bool,
     /// Heat wants the server to look where this version cannot.
     unsupported: bool,
-    /// What documents say and is not followed, as it was reported.
-    refused: Vec<Refusal>,
+    /// What documents say and is not followed.
+    refused: Damper<Refusal>,
     /// With what the server may speak to Heat itself, as of the last look.
     ways: Ways,
     /// Of the files that lead to a server, as stored for a copy of this disk.
     learnt: Option<Leftovers>,
-    /// Files of another instance that it was told of.
-    told: Vec<String>,
-    /// Why os-collect-config.conf cannot be read, as it was reported.
-    told_unread: Option<String>,
+    /// Files of another instance.
+    left_over: Damper<String>,
+    /// Why os-collect-config.conf cannot be read.
+    unread: Damper<String>,
 }
 
 impl std::fmt::Debug for Collector {
@@ -178,11 +179,11 @@ impl Collector {
             snapshot: Snapshot::default(),
             nothing_known: false,
             unsupported: false,
-            refused: Vec::new(),
+            refused: Damper::with_limit(REFUSED),
             ways: Ways::default(),
             learnt: None,
-            told: Vec::new(),
-            told_unread: None,
+            left_over: Damper::default(),
+            unread: Damper::default(),
         };
         collector.merge(true);
         collector
@@ -351,11 +352,10 @@ impl Collector {
             source.set_pace(min.max(second), max.max(second));
         }
         self.keep_learnt();
-        for path in self.files.left_over.iter().filter(|path| !self.told.contains(path)) {
+        for path in self.left_over.news(&self.files.left_over) {
             let line = format!("{path} is ignored: its content is that of the instance that this disk was copied from");
-            self.report.emit(Event::new(Code::SourceLeftOver, line).phase(Phase::Metadata).step(path.clone()));
+            self.report.emit(Event::new(Code::SourceLeftOver, line).phase(Phase::Metadata).step(path));
         }
-        self.told.clone_from(&self.files.left_over);
     }
 
     fn refresh_files(&mut self) {
@@ -363,13 +363,12 @@ impl Collector {
         let odd = self.files.refresh(&self.root, &self.settings.sources);
         self.tell_odd(CONFIG, &odd);
         let unread = self.files.config_unread.as_ref().map(Error::to_string);
-        if unread != self.told_unread
+        if !self.unread.news(unread.as_slice()).is_empty()
             && let Some(error) = &self.files.config_unread
         {
             let message = format!("{CONFIG} cannot be read, so it is not known which sources it names: {error}");
             self.report.emit(Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(CONFIG).error(error));
         }
-        self.told_unread = unread;
     }
 
     /// Whether a source that speaks for Heat may be named where nobody can read it.
@@ -509,13 +508,9 @@ impl Collector {
         if refused.is_empty() {
             self.refused.clear();
         }
-        for refusal in refused {
-            if !self.refused.contains(&refusal) {
-                self.report.emit(refusal.event());
-                self.refused.push(refusal);
-            }
+        for refusal in refused.iter().filter(|refusal| self.refused.is_news(refusal)) {
+            self.report.emit(refusal.event());
         }
-        self.refused.drain(..self.refused.len().saturating_sub(REFUSED));
     }
 
     fn http_for(&mut self, name: SourceName, endpoint: &Endpoint) -> Http {

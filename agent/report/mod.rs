@@ -7,6 +7,7 @@
 pub mod catalog;
 pub mod condition_state;
 mod console;
+pub mod damper;
 pub mod event;
 pub mod explain;
 mod fold;

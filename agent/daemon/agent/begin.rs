@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::view::lists_all;
-use super::{Agent, SAID_LIMIT, node};
+use super::{Agent, node};
 use crate::collect::Entries;
 use crate::daemon::node::deadline::Asked;
 use crate::deploy::{Generation, GenerationState, Outcome, Policy, Record, State, Todo, What, Work, hooks, todo};
@@ -368,10 +368,7 @@ impl Agent {
     /// An entry that stands for no deployment that could be refused: without an id, or with that of another one. It is said once
     /// for each text of it.
     fn tell_once(&mut self, malformed: &Malformed, entry: &Value) {
-        if self.said.len() >= SAID_LIMIT {
-            self.said.clear();
-        }
-        if !self.said.insert(crate::digest::key_of(&entry.to_string())) {
+        if !self.said.is_news(&crate::digest::key_of(&entry.to_string())) {
             return;
         }
         let line = match &malformed.id {

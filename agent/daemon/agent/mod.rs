@@ -16,7 +16,7 @@ mod settle;
 pub(super) mod view;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -45,6 +45,7 @@ use crate::kubernetes::Leave;
 use crate::process::exit;
 use crate::programs::{Programs, Ran};
 use crate::progress::Progress;
+use crate::report::damper::Damper;
 use crate::report::explain::{headline, tree};
 use crate::report::notify::Notify;
 use crate::report::status::{CertificatesStatus, Condition, PodNetworkStatus, ThinPoolStatus};
@@ -134,7 +135,7 @@ pub(super) struct Agent {
     troubles: u32,
     /// How often a job ended before its program was started, by deployment.
     false_starts: BTreeMap<String, u32>,
-    said: BTreeSet<String>,
+    said: Damper<String>,
     state: Arc<Tree>,
     /// What of our own failed last, until it goes well again.
     pub(super) troubled: Option<Condition>,
@@ -248,7 +249,7 @@ impl Agent {
             trouble: None,
             troubles: 0,
             false_starts: BTreeMap::new(),
-            said: BTreeSet::new(),
+            said: Damper::with_limit(SAID_LIMIT),
             state,
             troubled: None,
             conditions: Vec::new(),
@@ -311,7 +312,7 @@ impl Agent {
         let waiting = !self.outbox.is_empty();
         let snapshot = self.collector.snapshot();
         let unheard = snapshot.authority.is_none() && snapshot.sources.values().any(|source| source.failures > 0);
-        let troubled = self.troubles >= TROUBLE_LIMIT || !self.said.is_empty();
+        let troubled = self.troubles >= TROUBLE_LIMIT || !self.said.reported().is_empty();
         if !(failed || waiting || unheard || troubled) {
             return Ok(exit::OK);
         }

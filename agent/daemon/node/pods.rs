@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::kubernetes::{self, Leave};
 use crate::metadata::Deployment;
 use crate::network::POD_NETWORK_UNIT;
+use crate::report::damper::Damper;
 use crate::report::status::PodNetworkStatus;
 use crate::report::{Code, Event, Phase};
 
@@ -54,39 +55,30 @@ enum Effect {
 #[derive(Debug, Default)]
 pub(in crate::daemon) struct Memory {
     last: Vec<Finding>,
-    told: Vec<Finding>,
+    told: Damper<Finding>,
     repaired: Vec<(String, Timestamp)>,
 }
 
 impl Memory {
     /// Whether something was wrong at the last look alone.
     fn is_unsure(&self) -> bool {
-        self.last.iter().any(|finding| !self.told.contains(finding))
+        self.last.iter().any(|finding| !self.told.reported().contains(finding))
     }
 
     /// Takes in what a look found.
     fn take(&mut self, found: Vec<Finding>, repair: bool, now: Timestamp) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        for finding in found.iter().filter(|finding| self.last.contains(finding)) {
-            if !self.told.contains(finding) {
-                self.told.push(finding.clone());
-                effects.push(Effect::Tell(finding.clone()));
-            }
-        }
-        if self.told.iter().any(|told| !found.contains(told)) {
-            self.told.retain(|told| found.contains(told));
-            // One of several causes that went says nothing of the others.
-            if found.is_empty() {
-                effects.push(Effect::Well);
-            }
-        }
+        let confirmed: Vec<Finding> = found.iter().filter(|finding| self.last.contains(finding)).cloned().collect();
+        // One of several causes that went says nothing of the others.
+        let has_recovered = found.is_empty() && !self.told.reported().is_empty();
+        let mut effects: Vec<Effect> = self.told.news(&confirmed).into_iter().map(Effect::Tell).collect();
+        effects.extend(has_recovered.then_some(Effect::Well));
         self.repaired.retain(|(_, at)| now.since(*at) < REPAIRED_FOR);
         let rests = self.repaired.iter().any(|(_, at)| now.since(*at) < BETWEEN_REPAIRS);
         let is_new = |finding: &&Finding| {
             matches!(finding.code, Code::RouteMissing | Code::RouteElsewhere | Code::RouteOwn)
                 && !self.repaired.iter().any(|(cause, _)| *cause == finding.cause)
         };
-        let causes: Vec<String> = self.told.iter().filter(is_new).map(|finding| finding.cause.clone()).collect();
+        let causes: Vec<String> = self.told.reported().iter().filter(is_new).map(|finding| finding.cause.clone()).collect();
         if let Some(first) = causes.first().filter(|_| repair && !rests) {
             effects.push(Effect::Repair(first.clone()));
             // One restart is for all of them.
@@ -199,7 +191,7 @@ impl Node {
             for effect in effects {
                 self.carry_out(&watched, &effect).await;
             }
-            let mut status = watched.status(&sight, &self.pod_memory.borrow().told);
+            let mut status = watched.status(&sight, self.pod_memory.borrow().told.reported());
             if let Some(shown) = &shown {
                 if is_unknown {
                     (status.subnet, status.peers) = (shown.subnet.clone(), shown.peers);
