@@ -3,6 +3,8 @@
 //! Its unit says when it is ready, and a kubelet does not come up before the runtime answers it: so the kubelet's gate
 //! speaks for both.
 
+use serde_json::json;
+
 use super::engine::{self, Engine};
 use crate::desired::{ContainerEngine, Desired, File};
 use crate::kubernetes::networks::pod_network::OfDocker;
@@ -11,7 +13,7 @@ use crate::kubernetes::parts::paths::{CNI_NETWORKS, CNI_PROGRAMS};
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::RuntimeKind;
-use crate::kubernetes::text::toml::TomlFile;
+use crate::kubernetes::text::toml;
 
 pub(in crate::kubernetes) const STORE: &str = "/var/lib/containerd";
 /// What is set for each registry; containerd reads it at every pull.
@@ -54,69 +56,60 @@ fn settings(spec: &NodeSpec, cluster: &ClusterSpec, version: (u16, u16)) -> Stri
     } else {
         ("io.containerd.grpc.v1.cri", "io.containerd.grpc.v1.cri")
     };
-    let mut file = TomlFile::new();
-    file.set("version", if new { 3 } else { 2 });
-    file.set("root", STORE);
-    file.set("state", "/run/containerd");
-    // As its own unit has it: the last to be killed.
-    file.set("oom_score", -999);
-    file.table(&["grpc"]);
-    file.set("address", "/run/containerd/containerd.sock");
     let snapshotter = spec.storage.driver.name_for(ContainerEngine::Containerd);
+    let mut file = json!({
+        "version": if new { 3 } else { 2 },
+        "root": STORE,
+        "state": "/run/containerd",
+        // As its own unit has it: the last to be killed.
+        "oom_score": -999,
+        "grpc": { "address": "/run/containerd/containerd.sock" },
+    });
+    let plugins = &mut file["plugins"];
     if new {
-        file.table(&["plugins", images]);
-        file.set("snapshotter", snapshotter);
+        plugins[images]["snapshotter"] = snapshotter.into();
     }
     if let Some(image) = &cluster.runtime.sandbox_image {
         if new {
-            file.table(&["plugins", images, "pinned_images"]);
-            file.set("sandbox", image.as_str());
+            plugins[images]["pinned_images"]["sandbox"] = image.as_str().into();
         } else {
-            file.table(&["plugins", images]);
-            file.set("sandbox_image", image.as_str());
+            plugins[images]["sandbox_image"] = image.as_str().into();
         }
     }
-    file.table(&["plugins", images, "registry"]);
-    if version >= HOSTS {
-        file.set("config_path", REGISTRIES);
-    } else if let Some(registry) = &spec.insecure_registry {
-        file.table(&["plugins", images, "registry", "mirrors", registry]);
-        file.set("endpoint", vec![format!("https://{registry}"), format!("http://{registry}")]);
-        file.table(&["plugins", images, "registry", "configs", registry, "tls"]);
-        file.set("insecure_skip_verify", true);
-    }
-    file.table(&["plugins", runtime, "cni"]);
-    if version >= SEVERAL_DIRECTORIES {
-        file.set("bin_dirs", vec![CNI_PROGRAMS]);
+    plugins[images]["registry"] = match &spec.insecure_registry {
+        _ if version >= HOSTS => json!({ "config_path": REGISTRIES }),
+        Some(registry) => json!({
+            "mirrors": { registry: { "endpoint": [format!("https://{registry}"), format!("http://{registry}")] } },
+            "configs": { registry: { "tls": { "insecure_skip_verify": true } } },
+        }),
+        None => json!({}),
+    };
+    plugins[runtime]["cni"] = if version >= SEVERAL_DIRECTORIES {
+        json!({ "bin_dirs": [CNI_PROGRAMS], "conf_dir": CNI_NETWORKS })
     } else {
-        file.set("bin_dir", CNI_PROGRAMS);
-    }
-    file.set("conf_dir", CNI_NETWORKS);
-    file.table(&["plugins", runtime, "containerd"]);
+        json!({ "bin_dir": CNI_PROGRAMS, "conf_dir": CNI_NETWORKS })
+    };
+    let containerd = &mut plugins[runtime]["containerd"];
     if !new {
-        file.set("snapshotter", snapshotter);
+        containerd["snapshotter"] = snapshotter.into();
     }
-    file.set("default_runtime_name", "runc");
-    file.table(&["plugins", runtime, "containerd", "runtimes", "runc"]);
-    file.set("runtime_type", "io.containerd.runc.v2");
-    file.table(&["plugins", runtime, "containerd", "runtimes", "runc", "options"]);
+    containerd["default_runtime_name"] = "runc".into();
     // The same as the kubelet's (magnum-node.md 7.4 no. 45).
-    file.set("SystemdCgroup", cluster.runtime.cgroup_driver == "systemd");
-    file.finish()
+    let options = json!({ "SystemdCgroup": cluster.runtime.cgroup_driver == "systemd" });
+    containerd["runtimes"]["runc"] = json!({ "runtime_type": "io.containerd.runc.v2", "options": options });
+    toml::document(&file)
 }
 
 /// A registry that is reached without verified TLS, or without TLS, as docker does it.
 fn hosts(registry: &str) -> String {
-    let mut file = TomlFile::new();
-    file.set("server", format!("https://{registry}"));
-    for (scheme, skip) in [("https", true), ("http", false)] {
-        file.table(&["host", &format!("{scheme}://{registry}")]);
-        file.set("capabilities", vec!["pull", "resolve", "push"]);
-        if skip {
-            file.set("skip_verify", true);
-        }
-    }
-    file.finish()
+    let capabilities = ["pull", "resolve", "push"];
+    toml::document(&json!({
+        "server": format!("https://{registry}"),
+        "host": {
+            format!("https://{registry}"): { "capabilities": capabilities, "skip_verify": true },
+            format!("http://{registry}"): { "capabilities": capabilities },
+        },
+    }))
 }
 
 #[cfg(test)]
@@ -131,11 +124,11 @@ mod tests {
         node(&base.into_iter().chain(changes.iter().copied()).collect::<Vec<_>>())
     }
 
-    fn config(desired: &Desired) -> toml::Table {
+    fn config(desired: &Desired) -> ::toml::Table {
         content(desired, "/etc/containerd/config.toml").parse().unwrap()
     }
 
-    fn at<'a>(table: &'a toml::Table, path: &[&str]) -> Option<&'a toml::Value> {
+    fn at<'a>(table: &'a ::toml::Table, path: &[&str]) -> Option<&'a ::toml::Value> {
         let (first, rest) = path.split_first()?;
         let value = table.get(*first)?;
         if rest.is_empty() { Some(value) } else { at(value.as_table()?, rest) }
@@ -170,11 +163,11 @@ mod tests {
                 let plugins = config["plugins"].as_table().unwrap();
                 let options = ["containerd", "runtimes", "runc", "options", "SystemdCgroup"];
                 let all: Vec<&str> = [runtime].into_iter().chain(options).collect();
-                assert_eq!(at(plugins, &all).and_then(toml::Value::as_bool), Some(systemd), "{version}");
+                assert_eq!(at(plugins, &all).and_then(::toml::Value::as_bool), Some(systemd), "{version}");
                 let all: Vec<&str> = [images].into_iter().chain(sandbox.iter().copied()).collect();
-                assert_eq!(at(plugins, &all).and_then(toml::Value::as_str), Some("pause:3.9"), "{version}");
+                assert_eq!(at(plugins, &all).and_then(::toml::Value::as_str), Some("pause:3.9"), "{version}");
                 assert!(at(plugins, &[runtime, "cni", programs]).is_some(), "{version}");
-                assert_eq!(at(plugins, &[runtime, "cni", "conf_dir"]).and_then(toml::Value::as_str), Some("/etc/cni/net.d"));
+                assert_eq!(at(plugins, &[runtime, "cni", "conf_dir"]).and_then(::toml::Value::as_str), Some("/etc/cni/net.d"));
                 let path = at(plugins, &[images, "registry", "config_path"]).is_some();
                 assert_eq!(path, version != "1.4.4", "{version}");
             }
@@ -192,7 +185,7 @@ mod tests {
         ] {
             for (driver, expected) in [("overlay2", "overlayfs"), ("btrfs", "btrfs")] {
                 let config = config(&worker(&[("CONTAINERD_VERSION", version), ("DOCKER_STORAGE_DRIVER", driver)]));
-                let found = at(config["plugins"].as_table().unwrap(), path).and_then(toml::Value::as_str);
+                let found = at(config["plugins"].as_table().unwrap(), path).and_then(::toml::Value::as_str);
                 assert_eq!(found, Some(expected), "{version}");
             }
         }
@@ -212,7 +205,8 @@ capabilities = [\"pull\", \"resolve\", \"push\"]\n"
         let old = config(&worker(&[registry, ("CONTAINERD_VERSION", "1.4.4"), ("KUBE_TAG", "v1.20.1")]));
         let registry = old["plugins"]["io.containerd.grpc.v1.cri"]["registry"].as_table().unwrap();
         assert_eq!(
-            at(registry, &["configs", "registry.example.org:5000", "tls", "insecure_skip_verify"]).and_then(toml::Value::as_bool),
+            at(registry, &["configs", "registry.example.org:5000", "tls", "insecure_skip_verify"])
+                .and_then(::toml::Value::as_bool),
             Some(true)
         );
         assert_eq!(registry["mirrors"]["registry.example.org:5000"]["endpoint"].as_array().unwrap().len(), 2);

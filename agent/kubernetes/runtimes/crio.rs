@@ -3,6 +3,8 @@
 //! Its unit says when it is ready, and a kubelet does not come up before the runtime answers it: so the kubelet's gate
 //! speaks for both.
 
+use serde_json::json;
+
 use super::engine::{self, Engine};
 use crate::desired::{ContainerEngine, Desired, File};
 use crate::kubernetes::networks::pod_network::OfDocker;
@@ -11,7 +13,7 @@ use crate::kubernetes::parts::paths::{CNI_NETWORKS, CNI_PROGRAMS};
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::RuntimeKind;
-use crate::kubernetes::text::toml::TomlFile;
+use crate::kubernetes::text::toml;
 
 pub(in crate::kubernetes) const STORE: &str = "/var/lib/containers";
 /// Where registries are described for everything that uses containers' libraries.
@@ -31,11 +33,8 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
         for path in ["/etc/containers", REGISTRIES] {
             add_directory(path, desired);
         }
-        let mut file = TomlFile::new();
-        file.item(&["registry"]);
-        file.set("location", registry.as_str());
-        file.set("insecure", true);
-        files.push(File::public(format!("{REGISTRIES}/50-heat-node-agent.conf"), file.finish()));
+        let text = toml::document(&json!({ "registry": [{ "location": registry, "insecure": true }] }));
+        files.push(File::public(format!("{REGISTRIES}/50-heat-node-agent.conf"), text));
     }
     let engine = Engine {
         whose: ContainerEngine::CriO,
@@ -51,19 +50,14 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
 
 /// What differs from CRI-O's own choice. Paths below the store are its own: the store is mounted where it looks.
 fn settings(cluster: &ClusterSpec) -> String {
-    let mut file = TomlFile::new();
-    file.table(&["crio", "runtime"]);
     // The same as the kubelet's (magnum-node.md 7.4 no. 45). With cgroupfs conmon has to be in the pod's group.
-    file.set("cgroup_manager", cluster.runtime.cgroup_driver.as_str());
-    file.set("conmon_cgroup", "pod");
+    let runtime = json!({ "cgroup_manager": cluster.runtime.cgroup_driver, "conmon_cgroup": "pod" });
+    let mut file = json!({ "crio": { "runtime": runtime } });
     if let Some(image) = &cluster.runtime.sandbox_image {
-        file.table(&["crio", "image"]);
-        file.set("pause_image", image.as_str());
+        file["crio"]["image"] = json!({ "pause_image": image });
     }
-    file.table(&["crio", "network"]);
-    file.set("network_dir", CNI_NETWORKS);
-    file.set("plugin_dirs", vec![CNI_PROGRAMS]);
-    file.finish()
+    file["crio"]["network"] = json!({ "network_dir": CNI_NETWORKS, "plugin_dirs": [CNI_PROGRAMS] });
+    toml::document(&file)
 }
 
 #[cfg(test)]
