@@ -5,12 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use time::OffsetDateTime;
+use time::format_description::well_known::{Rfc2822, Rfc3339};
+
 /// Wall-clock time in milliseconds since 1970-01-01T00:00:00Z. Survives a restart; may jump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
+    /// 9999-12-31T23:59:59Z, the last moment that has four digits of a year.
+    pub const LAST: Self = Self(253_402_300_799_000);
+
     /// This moment plus `by`.
     #[must_use]
     pub fn after(self, by: Duration) -> Self {
@@ -26,27 +32,24 @@ impl Timestamp {
     /// `2026-03-01T12:00:00Z`, as Heat writes times (RFC 3339, UTC, whole seconds).
     #[must_use]
     pub fn rfc3339(self) -> String {
-        let secs = self.0 / 1000;
-        let (days, rest) = (secs / 86_400, secs % 86_400);
-        let (year, month, day) = civil_from_days(days);
-        format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+        let at = OffsetDateTime::UNIX_EPOCH + Duration::from_millis(self.min(Self::LAST).0 / 1000 * 1000);
+        at.format(&Rfc3339).unwrap_or_default()
     }
 
-    /// Reads what [`Timestamp::rfc3339`] writes; anything else is `None`.
+    /// Reads a time of this form, or with a fraction of a second, which is dropped; anything else is `None`.
     #[must_use]
     pub fn parse_rfc3339(text: &str) -> Option<Self> {
-        let text = text.strip_suffix('Z')?;
-        let (date, time) = text.split_once('T')?;
-        let time = time.split('.').next()?;
-        let numbers = |part: &str, by: char| -> Option<Vec<u64>> { part.split(by).map(|n| n.parse().ok()).collect() };
-        let (date, time) = (numbers(date, '-')?, numbers(time, ':')?);
-        let ([year, month, day], [hour, minute, second]) = (date.as_slice(), time.as_slice()) else { return None };
-        // 60: a leap second. Beyond that it would be no time, and overflow.
-        if *hour > 23 || *minute > 59 || *second > 60 {
-            return None;
-        }
-        let days = days_from_civil(*year, *month, *day)?;
-        Some(Self((days * 86_400 + hour * 3600 + minute * 60 + second) * 1000))
+        Self::of(OffsetDateTime::parse(text, &Rfc3339).ok()?)
+    }
+
+    /// Reads a date of HTTP, `Wed, 21 Oct 2026 07:28:00 GMT` (RFC 9110, 5.6.7: the one form that servers send today).
+    #[must_use]
+    pub fn parse_http_date(text: &str) -> Option<Self> {
+        Self::of(OffsetDateTime::parse(text, &Rfc2822).ok()?)
+    }
+
+    fn of(at: OffsetDateTime) -> Option<Self> {
+        u64::try_from(at.unix_timestamp()).ok().map(|seconds| Self(seconds * 1000))
     }
 }
 
@@ -65,30 +68,6 @@ pub const BUILT: Timestamp = match option_env!("HNA_BUILD_DATE") {
 #[must_use]
 pub const fn patience(limit: Duration) -> Duration {
     if cfg!(test) { Duration::from_mins(2) } else { limit }
-}
-
-/// Days since 1970-01-01 to a Gregorian date (the era-based algorithm for proleptic dates).
-fn civil_from_days(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let of_era = shifted % 146_097;
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
-}
-
-fn days_from_civil(year: u64, month: u64, day: u64) -> Option<u64> {
-    if !(1970..10_000).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let year = year - u64::from(month <= 2);
-    let (era, of_era) = (year / 400, year % 400);
-    let month_index = if month > 2 { month - 3 } else { month + 9 };
-    let of_year = (153 * month_index + 2) / 5 + day - 1;
-    Some(era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468)
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -238,6 +217,7 @@ mod tests {
             assert_eq!(Timestamp(millis).rfc3339(), text);
             assert_eq!(Timestamp::parse_rfc3339(text), Some(Timestamp(millis)));
         }
+        assert_eq!(Timestamp(u64::MAX).rfc3339(), "9999-12-31T23:59:59Z");
         for bad in [
             "",
             "2026-03-01",

@@ -18,8 +18,6 @@ use crate::error::{Error, Result};
 
 /// A life begins so long before now, as at Magnum: clocks of other nodes may be behind.
 const BEFORE: Duration = Duration::from_hours(24);
-/// 9999-12-31T23:59:59Z, the last moment that a certificate can tell (RFC 5280, 4.1.2.5).
-const LAST: Timestamp = Timestamp(253_402_300_799_000);
 
 /// An authority that signs.
 #[derive(Clone, Debug)]
@@ -139,9 +137,9 @@ fn before(now: Timestamp) -> Timestamp {
     Timestamp(now.0.saturating_sub(u64::try_from(BEFORE.as_millis()).unwrap_or(0)))
 }
 
-/// Two digits of the year up to 2049, four from then on (RFC 5280, 4.1.2.5).
+/// Two digits of the year up to 2049, four from then on, and 9999 at most (RFC 5280, 4.1.2.5).
 fn time(at: Timestamp) -> Vec<u8> {
-    let digits: String = at.min(LAST).rfc3339().chars().filter(|c| c.is_ascii_digit() || *c == 'Z').collect();
+    let digits: String = at.rfc3339().chars().filter(|c| c.is_ascii_digit() || *c == 'Z').collect();
     match digits.get(2..) {
         Some(short) if *digits < *"2050" => element(UTC_TIME, &[short.as_bytes()]),
         _ => element(GENERALIZED_TIME, &[digits.as_bytes()]),
@@ -200,7 +198,7 @@ mod tests {
     fn a_long_life_is_told_with_four_digits() {
         for life in [20 * YEAR, 30 * YEAR, 9000 * YEAR] {
             let authority = SigningAuthority::create("cluster", NOW, life).unwrap();
-            let end = authority.certificate.not_before.after(life).min(LAST);
+            let end = authority.certificate.not_before.after(life).min(Timestamp::LAST);
             assert_eq!(authority.certificate.not_after, end);
             let (_, read) = x509_parser::parse_x509_certificate(&authority.certificate.der).unwrap();
             assert_eq!(read.validity().not_after.timestamp().cast_unsigned(), end.0 / 1000);

@@ -46,7 +46,7 @@ impl Response {
         if let Ok(seconds) = text.parse() {
             return Some(Duration::from_secs(seconds));
         }
-        Some(http_date(text)?.since(http_date(self.header(DATE.as_str())?)?))
+        Some(Timestamp::parse_http_date(text)?.since(Timestamp::parse_http_date(self.header(DATE.as_str())?)?))
     }
 }
 
@@ -70,15 +70,6 @@ pub(super) async fn read(
         body.extend_from_slice(&chunk);
     }
     Ok(Response { status: answer.status().as_u16(), headers: std::mem::take(answer.headers_mut()), body })
-}
-
-/// `Wed, 21 Oct 2026 07:28:00 GMT` (RFC 9110 5.6.7, the one form that servers send today).
-fn http_date(text: &str) -> Option<Timestamp> {
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let mut words = text.split_once(", ")?.1.split(' ');
-    let (day, month, year, time) = (words.next()?, words.next()?, words.next()?, words.next()?);
-    let month = MONTHS.iter().position(|name| *name == month)? + 1;
-    Timestamp::parse_rfc3339(&format!("{year}-{month}-{day}T{time}Z"))
 }
 
 #[cfg(test)]
