@@ -167,7 +167,7 @@ fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (d
     })
 }
 
-fn find<T: StdError + 'static>(error: &reqwest::Error) -> Option<&T> {
+pub(super) fn find<T: StdError + 'static>(error: &reqwest::Error) -> Option<&T> {
     chain(error).find_map(|error| error.downcast_ref())
 }
 

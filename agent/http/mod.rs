@@ -9,6 +9,7 @@
 mod failure;
 #[cfg(test)]
 pub(crate) mod fake;
+mod gate;
 mod response;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use crate::desired::{ClientIdentity, Material};
 use crate::error::{Context, Error, Result};
 use crate::files::{READ_LIMIT, Tree};
 use failure::Peer;
+pub use gate::Gate;
 pub use response::Response;
 use url::Target;
 pub use url::{MASK, Parts, has_userinfo, redacted, split, without_userinfo};
@@ -68,12 +70,10 @@ pub struct Request<'a> {
     pub insecure: bool,
     /// Whether a redirect within the host is followed, or is the answer.
     pub follow: bool,
-    /// Asked right before it leaves, each time that it does: what it rests on may have changed while e.g. a token was waited for.
+    /// Asked right before the first byte leaves, when the connection stands, each time that it does: what the request rests on may
+    /// have changed while a token, a name or a handshake was waited for. Only for a request with a body.
     pub gate: Option<Gate>,
 }
-
-/// Whether a request may still leave; if not, why.
-pub type Gate = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 impl<'a> Request<'a> {
     /// A request without headers and body.
@@ -282,10 +282,15 @@ impl Http {
                 HeaderValue::from_str(value).map_err(|_| Error::permanent(format!("header {name} has control characters")))?;
             builder = builder.header(name, value);
         }
-        if let Some(body) = &request.body {
-            builder = builder.body(body.clone());
-        }
+        builder = match (&request.body, &request.gate) {
+            (Some(body), Some(gate)) => builder.body(gate::behind(body.clone(), gate)),
+            (Some(body), None) => builder.body(body.clone()),
+            (None, _) => builder,
+        };
         let told = |error: reqwest::Error| {
+            if let Some(shut) = gate::refusal(&error) {
+                return shut;
+            }
             let is_unsent = error.is_connect();
             let error = failure::describe(error, &peer, CONNECT_LIMIT);
             let error = if is_unsent { error.unsent() } else { error };
@@ -295,6 +300,7 @@ impl Http {
             }
             error
         };
+        // No connection is made for what may not leave anyway.
         request.gate.as_ref().map_or(Ok(()), |gate| gate()).map_err(Error::unsent)?;
         let answer = builder.send().await.map_err(told)?;
         response::read(answer, request.body_limit, told).await

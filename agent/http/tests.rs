@@ -260,3 +260,62 @@ async fn where_one_authority_is_believed_the_settings_add_none() {
     assert!(ask(http.believing("/other.ca")).await.is_err());
     assert!(ask(http.believing("/ours.ca")).await.is_ok());
 }
+
+/// A place that accepts connections, and hands them on to `to` when it is told to.
+async fn held_front(to: &str) -> (String, Arc<tokio::sync::Notify>, Arc<tokio::sync::Notify>) {
+    let (arrived, go_on) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("https://{}", listener.local_addr().unwrap());
+    let (to, told) = (to.trim_start_matches("https://").to_owned(), (Arc::clone(&arrived), Arc::clone(&go_on)));
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            arrived.notify_one();
+            go_on.notified().await;
+            let mut far = tokio::net::TcpStream::connect(&to).await.unwrap();
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+        }
+    });
+    (base, told.0, told.1)
+}
+
+#[tokio::test]
+async fn a_gate_is_asked_when_the_connection_stands_and_lets_no_byte_out_when_it_is_shut() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let authority = Authority::new("throw-away");
+    let fake = Fake::start_tls(vec![ok("")], authority.identity("127.0.0.1", (2020, 2100))).await;
+    let (dir, http) = with(Tls { ca_file: Some("/ca.pem".into()), allow_insecure: false });
+    Tree::open(dir.path()).unwrap().write(Path::new("/ca.pem"), authority.pem().as_bytes(), Attributes::mode(0o644)).unwrap();
+    let is_open = Arc::new(AtomicBool::new(true));
+    let (front, arrived, go_on) = held_front(&fake.base).await;
+    let send = || {
+        let (is_open, url, http) = (Arc::clone(&is_open), format!("{front}/signal?Signature=hush"), http.clone());
+        async move {
+            let mut request = Request::new("POST", &url, LIMIT).json(b"{\"status\": 0}".to_vec());
+            let shut = || Error::transient("Heat asks for something newer by now");
+            request.gate = Some(Arc::new(move || if is_open.load(Ordering::Relaxed) { Ok(()) } else { Err(shut()) }));
+            http.request(request).await
+        }
+    };
+    // It shuts while the handshake is under way.
+    let shuts = async {
+        arrived.notified().await;
+        is_open.store(false, Ordering::Relaxed);
+        go_on.notify_one();
+    };
+    let (refused, ()) = tokio::join!(send(), shuts);
+    let error = refused.unwrap_err();
+    assert_eq!((error.cause(), error.is_unsent()), ("Heat asks for something newer by now", true));
+    assert!(!error.to_string().contains("hush") && fake.requests().is_empty(), "{:?}", fake.requests());
+    // Open to the end: over a new connection, and then over the same one.
+    is_open.store(true, Ordering::Relaxed);
+    go_on.notify_one();
+    for sent in 1..3 {
+        send().await.unwrap();
+        assert_eq!((fake.requests().len(), fake.connections()), (sent, 2));
+        let head = fake.requests()[sent - 1].to_lowercase();
+        assert!(head.contains("content-length: 13\r\n") && !head.contains("transfer-encoding"), "{head}");
+    }
+    is_open.store(false, Ordering::Relaxed);
+    assert!(send().await.unwrap_err().is_unsent());
+    assert_eq!(fake.requests().len(), 2);
+}
