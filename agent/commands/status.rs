@@ -13,7 +13,7 @@ use super::{document, print, print_error};
 use crate::clock::Clock;
 use crate::collect::Snapshot;
 use crate::daemon;
-use crate::daemon::page::FILE;
+use crate::daemon::status_file::FILE;
 use crate::deploy::{Generations, Journal};
 use crate::error::{Error, Result};
 use crate::files::{READ_LIMIT, Tree};

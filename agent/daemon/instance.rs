@@ -1,13 +1,12 @@
 //! Whose machine this is, before anything of the state is opened (design.md 4, "Identity").
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::page;
-use crate::clock::Clock;
+use super::host::Host;
+use super::{page, status_file};
 use crate::commands::print_error;
 use crate::deploy::Generations;
 use crate::desired::Desired;
@@ -17,11 +16,9 @@ use crate::identity::{Identity, Record, prune_beside, succeed};
 use crate::kubernetes::{self, Facts, Leave};
 use crate::metadata::Deployment;
 use crate::report::notify::Notify;
-use crate::report::{Code, Event, Phase, Report};
-use crate::settings::Settings;
+use crate::report::{Code, Event, Phase};
 use crate::storage::mount_unit;
 use crate::storage::probe::{Mount, Probe};
-use crate::systemd::Systemd;
 
 /// How often an unknown identity is looked for: two small files.
 const LOOKING: Duration = Duration::from_secs(1);
@@ -30,18 +27,7 @@ const REMIND: u32 = 300;
 /// Longest time for stopping a unit of another instance.
 const STOPPING: Duration = Duration::from_mins(1);
 
-/// The machine with its state, as far as they are known before the identity is.
-#[derive(Debug)]
-pub(super) struct Place {
-    pub(super) settings: Settings,
-    pub(super) root: Arc<Tree>,
-    pub(super) state: Arc<Tree>,
-    pub(super) systemd: Option<Systemd>,
-    pub(super) clock: Clock,
-    pub(super) report: Report,
-}
-
-impl Place {
+impl Host {
     /// Waits until the identity is known and sees to it that the state is this instance's. `None`: the agent is to end,
     /// told by a signal, or with `once` because nobody says which instance this is.
     ///
@@ -94,7 +80,7 @@ impl Place {
             let page = page::without_identity(started, &error);
             notify.status(&page.summary);
             if let Some(run_dir) = run_dir.as_ref().filter(|_| round == 1)
-                && let Err(error) = page::write(run_dir, &page)
+                && let Err(error) = status_file::write(run_dir, &page)
             {
                 self.report
                     .emit(Event::new(Code::StateWriteFailed, "the status file cannot be written").step("status").error(&error));

@@ -4,12 +4,15 @@
 //! does stands in `agent/`, the node's lane in `node/`. Never: a way of its own to the bus, the network or a disk.
 
 mod agent;
+mod host;
 mod instance;
 pub(super) mod masking;
 mod node;
-pub(crate) mod page;
+mod page;
 mod pause;
+mod reason;
 pub(super) mod requests;
+pub(crate) mod status_file;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,7 +33,7 @@ use crate::systemd::Systemd;
 
 use agent::Agent;
 pub(super) use agent::ending::stopped;
-use instance::Place;
+use host::Host;
 pub(super) use instance::check as check_instance;
 pub(super) use node::{understand, wait_id};
 pub(super) use page::of_state;
@@ -77,9 +80,9 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
     };
     let systemd = connect(report).await?;
     let conditions = page::conditions(&loaded.warnings, systemd.is_some(), clock.now());
-    let place = Place { settings, root, state, systemd, clock, report: report.clone() };
-    let Some(instance) = place.settle(once).await? else { return Ok(if once { exit::FAILED } else { exit::OK }) };
-    let mut agent = Agent::open(place, options.metadata.clone(), instance)?;
+    let host = Host { settings, root, state, systemd, clock, report: report.clone() };
+    let Some(instance) = host.settle(once).await? else { return Ok(if once { exit::FAILED } else { exit::OK }) };
+    let mut agent = Agent::open(host, options.metadata.clone(), instance)?;
     agent.conditions = conditions;
     agent.measure_disk();
     if once { agent.run_once().await } else { agent.run().await }

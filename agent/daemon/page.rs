@@ -4,23 +4,21 @@ use std::path::Path;
 
 use super::agent::Agent;
 use super::agent::view::ids;
-use super::node::renewal::Waits;
+use super::node::Waits;
 use crate::budgets;
 use crate::certificates::judge::renewal_due;
 use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
-use crate::daemon::masking::without_url_users;
-
 use crate::deploy::{Generation, GenerationState, Record, State};
-use crate::error::{Error, Result};
-use crate::files::{Attributes, Tree};
+use crate::error::Error;
+use crate::files::Tree;
 use crate::keepers::certificates::{Item, Look, Turn, Verdict, next};
 use crate::keepers::volumes::Sight;
 use crate::report::condition_state::ConditionState;
 use crate::report::lap::timings;
 use crate::report::status::{
     AgentStatus, BudgetStatus, CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, METADATA, MetadataStatus,
-    NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status, ThinPoolStatus,
+    NodeStatus, SCHEMA_VERSION, SignalStatus, SourceStatus, Status, ThinPoolStatus,
 };
 use crate::report::{Code, Phase};
 use crate::settings::Warning;
@@ -35,30 +33,35 @@ pub(super) fn of(agent: &Agent) -> Status {
     let snapshot = agent.collector.snapshot();
     let identity = identity(agent);
     let waits = snapshot.authority.is_none();
-    let outlook = agent.running().and_then(|record| agent.outlook(record));
+    let outlook = agent.running().and_then(|record| agent.hook.outlook(record, agent.host.settings.deploy.replaced_grace));
     Status {
         schema_version: SCHEMA_VERSION,
         agent: this_process(agent.started),
         identity: Some(identity.clone()),
-        phase: agent.phase,
+        phase: agent.page.phase,
         summary: summary(agent),
         sources: sources(snapshot),
-        deployments: deployments(&agent.journal.all(), snapshot, outlook.as_deref()),
-        node: agent.generations.current().map(|current| NodeStatus {
-            drifted: agent.drifted,
+        deployments: deployments(&agent.ledger.journal.all(), snapshot, outlook.as_deref()),
+        node: agent.ledger.generations.current().map(|current| NodeStatus {
+            drifted: agent.node_lane.look.drifted,
             steps: agent.progress.steps(),
             // Until it ends they are on no disk.
             laps: if current.state == GenerationState::Applying { agent.progress.laps() } else { current.laps.clone() },
-            certificates: agent.certificates.clone(),
-            pod_network: agent.pod_network.clone(),
-            thin_pool: agent.thin_pool.clone(),
+            certificates: agent
+                .node_lane
+                .look
+                .certificates
+                .as_ref()
+                .and_then(|seen| certificates(&seen.look, seen.turn, seen.renewal.as_ref())),
+            pod_network: agent.node_lane.pod_network.status.clone(),
+            thin_pool: agent.node_lane.look.thin_pool.as_ref().map(thin_pool),
             ..node(current)
         }),
-        signals: signals(&agent.outbox.waiting()),
+        signals: signals(&agent.ledger.outbox.waiting()),
         conditions: agent
             .conditions
             .iter()
-            .chain(&agent.troubled)
+            .chain(agent.trouble.condition())
             .cloned()
             .chain([identity.condition(waits)])
             .chain(metadata(snapshot, agent.collector.unsupported()))
@@ -86,8 +89,8 @@ fn budgets(agent: &Agent) -> Vec<BudgetStatus> {
         of("memory", "bytes", most_memory(), budgets::MEMORY),
         of("metadata in memory", "bytes", agent.collector.weight() as u64, budgets::HELD_MEMORY),
         of("deployments listed", "items", listed as u64, budgets::DEPLOYMENTS),
-        of("records in memory", "bytes", agent.journal.weight() as u64, 2 * budgets::RECORDS_MEMORY),
-        of("signals on disk", "bytes", agent.outbox.bytes() as u64, budgets::OUTBOX_DISK),
+        of("records in memory", "bytes", agent.ledger.journal.weight() as u64, 2 * budgets::RECORDS_MEMORY),
+        of("signals on disk", "bytes", agent.ledger.outbox.bytes() as u64, budgets::OUTBOX_DISK),
         of("output of deployments on disk", "bytes", agent.disk.sum, budgets::JOBS_DISK),
         of("states of other instances on disk", "bytes", agent.disk.aside, budgets::ASIDE_DISK),
         of("unreadable files on disk", "bytes", agent.disk.unreadable, budgets::UNREADABLE_DISK),
@@ -191,7 +194,7 @@ fn signals(waiting: &[Entry]) -> Vec<SignalStatus> {
 }
 
 /// How full docker's thin pool is.
-pub(super) fn thin_pool(sight: &Sight) -> ThinPoolStatus {
+fn thin_pool(sight: &Sight) -> ThinPoolStatus {
     ThinPoolStatus {
         size_mib: sight.fill.map(|fill| fill.size >> 20),
         data_percent: sight.fill.map(|fill| percent(fill.data)),
@@ -203,7 +206,7 @@ pub(super) fn thin_pool(sight: &Sight) -> ThinPoolStatus {
 }
 
 /// What a look at the certificates of a node in place found; `turn`: how far a change of authority is.
-pub(super) fn certificates(look: &Look, turn: Option<Turn>, renewal: Option<&Waits>) -> Option<CertificatesStatus> {
+fn certificates(look: &Look, turn: Option<Turn>, renewal: Option<&Waits>) -> Option<CertificatesStatus> {
     let ends = look.items.iter().filter_map(|item| Some((item.end?, &item.name)));
     let (first_end, first_to_end) = ends.min_by_key(|(end, _)| *end)?;
     let near: Vec<_> = look.items.iter().filter(|item| item.verdict == Verdict::NearEnd || item.is_expired()).collect();
@@ -238,20 +241,6 @@ pub(super) fn certificates(look: &Look, turn: Option<Turn>, renewal: Option<&Wai
         None => None,
     };
     Some(CertificatesStatus { first_to_end: first_to_end.clone(), first_end: first_end.rfc3339(), waits })
-}
-
-/// Something of our own failed: a full disk, a bus that is gone. `before`: what had failed until now.
-pub(super) fn trouble(before: Option<Condition>, doing: &str, error: &Error, now: Timestamp) -> Condition {
-    let before = before.unwrap_or_default();
-    Condition {
-        name: STATE.to_owned(),
-        state: ConditionState::Failed,
-        since: before.since.or_else(|| Some(now.rfc3339())),
-        attempt: before.attempt.saturating_add(1),
-        cause: Some(format!("{doing}: {error}")),
-        remedy: Some(error.suggested_remedy().unwrap_or(Code::of_trouble(error).entry().remedy).to_owned()),
-        ..Condition::default()
-    }
 }
 
 /// What the metadata has wrong that no source and no deployment shows.
@@ -323,21 +312,16 @@ fn identity(agent: &Agent) -> IdentityStatus {
     IdentityStatus {
         instance: Some(agent.instance.instance.to_string()),
         copy_of: before.map(|before| before.instance.to_string()),
-        put_aside: before.map(|before| agent.settings.state_dir.join(format!("aside/{}", before.aside)).display().to_string()),
+        put_aside: before
+            .map(|before| agent.host.settings.state_dir.join(format!("aside/{}", before.aside)).display().to_string()),
         left_over: agent.collector.left_over().to_vec(),
         ..IdentityStatus::default()
     }
 }
 
-/// Writes the document where everybody may read it.
-pub(super) fn write(run_dir: &Tree, page: &Status) -> Result<()> {
-    let shown = without_url_users(serde_json::to_value(page).map_err(Error::permanent)?);
-    run_dir.write_json(Path::new(FILE), &shown, Attributes::mode(0o644))
-}
-
 fn summary(agent: &Agent) -> String {
-    if let Some(id) = &agent.bring_up_id {
-        let generation = agent.generations.current().map_or(0, |current| current.number);
+    if let Some(id) = agent.node_lane.bring_up.about() {
+        let generation = agent.ledger.generations.current().map_or(0, |current| current.number);
         return format!("bringing up the node: generation {generation}, deployment {id}");
     }
     if let Some(record) = agent.running() {
@@ -345,17 +329,14 @@ fn summary(agent: &Agent) -> String {
     }
     let snapshot = agent.collector.snapshot();
     let failing = snapshot.sources.iter().find(|(_, source)| source.failures > 0);
-    match (agent.phase, failing) {
+    match (agent.page.phase, failing) {
         (_, Some((name, source))) => format!("source {name} fails: {}", source.cause.as_deref().unwrap_or("unknown")),
         (Phase::Metadata, None) => "waiting for metadata".to_owned(),
-        (Phase::Signal, None) => format!("{} signals are waiting for Heat", agent.outbox.waiting().len()),
-        (_, None) if agent.drifted => "the node differs from its parameters".to_owned(),
-        (_, None) => format!("watching; {} deployments done", agent.journal.signalled_count()),
+        (Phase::Signal, None) => format!("{} signals are waiting for Heat", agent.ledger.outbox.waiting().len()),
+        (_, None) if agent.node_lane.look.drifted => "the node differs from its parameters".to_owned(),
+        (_, None) => format!("watching; {} deployments done", agent.ledger.journal.signalled_count()),
     }
 }
-
-/// Name of the status file in the run directory.
-pub(crate) const FILE: &str = "status.json";
 
 #[cfg(test)]
 mod tests {
@@ -390,21 +371,6 @@ mod tests {
         let ids: Vec<_> = shown.iter().map(|one| one.id.as_str()).collect();
         assert_eq!((ids.len(), &ids[..2]), (SHOWN + 1, &["d01", "d10"][..]));
         assert!(shown[0].failed && shown[0].listed);
-    }
-
-    #[test]
-    fn no_password_of_a_url_is_in_the_status_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let tree = Tree::open(dir.path()).unwrap();
-        let mut page = of_state(&Snapshot::default(), &[], None, &[]);
-        page.summary = "source cfn fails: http://u:hush@h/v1/ \"x\"".to_owned();
-        let cause = Some("gate: GET https://u:hu\"sh@h".to_owned());
-        page.conditions = vec![Condition { cause, ..Condition::default() }];
-        write(&tree, &page).unwrap();
-        let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
-        assert!(!text.contains("hu") && text.contains("http://******@h/v1/"), "{text}");
-        let shown: Status = budgets::json::typed(&text).unwrap();
-        assert_eq!(shown, Status { summary: shown.summary.clone(), conditions: shown.conditions.clone(), ..page });
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::programs::Programs;
 use crate::report::text::escaped;
 use crate::report::{Code, Event, Report};
 use crate::signal::Outbox;
+use crate::watch::AsyncWatch;
 
 /// The directory, below the state directory.
 pub(crate) const DIRECTORY: &str = "requests";
@@ -116,6 +117,20 @@ pub(crate) fn answer_to(request: &Path) -> PathBuf {
 /// Makes the directory where it is not there.
 pub(crate) fn make_directory(state: &Tree) -> Result<()> {
     state.create_dir(Path::new(DIRECTORY), Attributes::mode(0o700))
+}
+
+/// Makes the directory and watches it.
+pub(super) fn watch(state: &Tree) -> Result<AsyncWatch> {
+    make_directory(state)?;
+    let watch = AsyncWatch::open();
+    watch.add(&state.base().join(DIRECTORY));
+    Ok(watch)
+}
+
+/// Whether an order lies there that was not carried out yet.
+pub(super) fn is_any_waiting(state: &Tree) -> bool {
+    let names = state.list(Path::new(DIRECTORY)).unwrap_or_default();
+    names.iter().any(|name| Path::new(name).extension().is_some_and(|end| end == "json"))
 }
 
 /// Everything that orders change. Only for who holds the lock of the state directory, and while no signal is on its way.

@@ -1,19 +1,14 @@
 //! What may be started now: looked at afresh whenever something moved.
 
-use std::collections::VecDeque;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
-
 use serde_json::Value;
 
+use super::Agent;
 use super::view::lists_all;
-use super::{Agent, node};
-use crate::collect::Entries;
-use crate::daemon::node::deadline::Asked;
+use crate::daemon::node;
+use crate::daemon::reason::{bad_parameters, sentence};
 use crate::deploy::{Generation, GenerationState, Outcome, Policy, Record, State, Todo, What, Work, hooks, todo};
 use crate::error::{Error, Result};
-use crate::kubernetes::{self, Mistake};
+use crate::kubernetes::{self, Leave, Mistake};
 use crate::metadata::{Deployment, Malformed};
 use crate::programs::Programs;
 use crate::report::{Code, Event, Phase};
@@ -22,54 +17,12 @@ use crate::report::{Code, Event, Phase};
 /// watchdog must not wait for thousands.
 const AT_ONCE: usize = 20;
 
-/// What is still to be done of the list in force.
-#[derive(Default)]
-pub(super) struct Worklist {
-    entries: Arc<Entries>,
-    /// Of the journal, when the list was gone through.
-    revision: u64,
-    /// What cannot be done.
-    wrong: VecDeque<Todo>,
-    /// In the order of the list. What ended leaves it, mostly at its front.
-    rest: VecDeque<Todo>,
-    /// How many of these bring a node up.
-    nodes: usize,
-    /// Whether it was seen that nothing is wrong with a node that waits for its turn.
-    is_judged: bool,
-    /// Whether there is more to do at once than was done in this turn.
-    pub(super) goes_on: bool,
-}
-
-impl Worklist {
-    fn new(entries: Arc<Entries>, revision: u64, list: VecDeque<Todo>) -> Self {
-        let (rest, wrong): (VecDeque<_>, VecDeque<_>) = list.into_iter().partition(|item| matches!(item.what, What::Do(_)));
-        let nodes = rest.iter().filter(|item| item.what == What::Do(Work::Node)).count();
-        Self { entries, revision, wrong, rest, nodes, is_judged: false, goes_on: false }
-    }
-
-    fn entry(&self, at: usize) -> Option<Value> {
-        self.entries.get(self.rest.get(at)?.at)
-    }
-
-    fn wrong_at(&self, at: usize) -> Option<(Todo, Value)> {
-        let item = self.wrong.get(at)?.clone();
-        let entry = self.entries.get(item.at)?;
-        Some((item, entry))
-    }
-
-    fn done(&mut self, at: usize) {
-        if self.rest.remove(at).is_some_and(|item| item.what == What::Do(Work::Node)) {
-            self.nodes -= 1;
-        }
-    }
-}
-
 impl Agent {
     /// Looks at the whole list afresh and starts what may be started: one script or hook at a time, in the order of the
     /// list, and the node beside those that come after it.
     pub(super) fn decide(&mut self) -> Result<()> {
         // Signals go out even where nothing new can be begun, e.g. on a full disk.
-        let begun = self.take_up().and_then(|()| self.begin());
+        let begun = self.ledger.take_up().and_then(|()| self.begin());
         self.start_sending();
         begun
     }
@@ -94,7 +47,7 @@ impl Agent {
                 }
                 continue;
             }
-            let state = self.journal.get(&id).map(|record| record.state);
+            let state = self.ledger.journal.get(&id).map(|record| record.state);
             let deployment = self.worklist.entry(at).and_then(|entry| Deployment::parse(&entry).ok().flatten());
             let Some(deployment) = deployment.filter(|_| state.is_none_or(|state| state < State::Finished)) else {
                 self.worklist.done(at);
@@ -102,9 +55,9 @@ impl Agent {
             };
             at += 1;
             if work != Work::Node {
-                busy = self.hook.is_some() || !self.start_hook(deployment, work, state)?;
+                busy = self.hook.id().is_some() || !self.start_hook(deployment, work, state)?;
                 ended += usize::from(!busy);
-            } else if self.bring_up.is_none() && (!busy || self.plan_of(&deployment).is_err()) {
+            } else if !self.node_lane.bring_up.is_busy() && (!busy || self.plan_of(&deployment).is_err()) {
                 self.start_node(deployment, state)?;
             }
         }
@@ -115,13 +68,13 @@ impl Agent {
     /// Goes through the list anew where it is another one, or a record went back: with a long list that takes as long as a script.
     fn plan_work(&mut self) {
         let entries = self.collector.snapshot().deployments.clone().unwrap_or_default();
-        let revision = self.journal.revision();
-        if Arc::ptr_eq(&entries, &self.worklist.entries) && self.worklist.revision == revision {
+        let revision = self.ledger.journal.revision();
+        if self.worklist.is_of(&entries, revision) {
             return;
         }
-        let policy = Policy { groups: self.settings.deploy.groups.clone() };
-        let list = todo(entries.values(), |id| self.journal.get(id), &policy);
-        self.worklist = Worklist::new(entries, revision, list);
+        let policy = Policy { groups: self.host.settings.deploy.groups.clone() };
+        let list = todo(entries.values(), |id| self.ledger.journal.get(id), &policy);
+        self.worklist.renew(entries, revision, list);
     }
 
     /// What cannot be done is said at once, whoever waits before it.
@@ -131,18 +84,18 @@ impl Agent {
             ended += 1;
             let parsed = Deployment::parse(&entry);
             match (item.what, parsed) {
-                _ if self.journal.get(&item.id).is_some_and(|record| record.state >= State::Finished) => {}
+                _ if self.ledger.journal.get(&item.id).is_some_and(|record| record.state >= State::Finished) => {}
                 (What::Malformed, Err(malformed)) => self.refuse_malformed(&malformed, &entry)?,
                 (What::Copy, Err(malformed)) => self.tell_once(&malformed, &entry),
                 (What::Forbidden, Ok(Some(deployment))) => {
-                    let rule = self.settings.deploy.groups.clone().unwrap_or_default().join(", ");
+                    let rule = self.host.settings.deploy.groups.clone().unwrap_or_default().join(", ");
                     let error = Error::refused(format!("group {:?} is not allowed on this image", deployment.group))
                         .rule(format!("[deploy] groups in agent.toml allows: {rule}"))
                         .remedy("use an allowed group, or have the image allow it");
                     self.refuse(&deployment, Code::DeploymentForbidden, &error)?;
                 }
                 (What::Twice, Ok(Some(deployment))) => {
-                    if self.bring_up_id.as_ref() == Some(&deployment.id) {
+                    if self.node_lane.bring_up.about() == Some(&deployment.id) {
                         (at, ended) = (at + 1, ended - 1);
                         continue;
                     }
@@ -160,21 +113,20 @@ impl Agent {
 
     /// A bring-up that Heat replaced by something newer is left where it is: the newer one goes on from there.
     fn drop_superseded_bring_up(&mut self) -> Result<()> {
-        let Some(id) = self.bring_up_id.clone() else { return Ok(()) };
+        let Some(id) = self.node_lane.bring_up.about().cloned() else { return Ok(()) };
         let snapshot = self.collector.snapshot();
         if !lists_all(snapshot) || snapshot.lists(&id) || !self.is_up_to_date(&id) {
             return Ok(());
         }
-        self.bring_up = None;
-        self.bring_up_id = None;
-        let Some(record) = self.journal.get(&id).cloned() else { return Ok(()) };
-        self.let_go(&record, "superseded while it was being applied")
+        self.node_lane.bring_up.stop();
+        let Some(record) = self.ledger.journal.get(&id).cloned() else { return Ok(()) };
+        self.ledger.let_go(&record, "superseded while it was being applied")
     }
 
     /// Whether what the metadata says of a deployment was said after the last step that was taken with it; if not, Heat is asked
     /// (design.md 9, Freshness).
     fn is_up_to_date(&mut self, id: &str) -> bool {
-        let fact = self.journal.since(id);
+        let fact = self.ledger.journal.since(id);
         let is_fresh = self.collector.snapshot().freshness().covers(fact);
         if !is_fresh {
             self.collector.ask(fact);
@@ -184,7 +136,7 @@ impl Agent {
 
     /// Whether a script or hook may be begun. One that has begun is only taken up: that needs nobody's word.
     fn may_begin(&mut self, id: &str, state: Option<State>) -> Result<bool> {
-        let job = self.journal.get(id).filter(|_| state == Some(State::Running)).map(Record::job);
+        let job = self.ledger.journal.get(id).filter(|_| state == Some(State::Running)).map(Record::job);
         Ok(job.map_or(Ok(false), |job| self.programs.has_begun(&job))? || self.is_up_to_date(id))
     }
 
@@ -194,13 +146,13 @@ impl Agent {
         if !self.may_begin(&deployment.id, state)? {
             return Ok(false);
         }
-        if !self.see(&deployment, state)? {
+        if !self.ledger.see(&deployment, state)? {
             return Ok(true);
         }
-        let limit = self.settings.deploy.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+        let limit = self.host.settings.deploy.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
         let job = match work {
             Work::Script => hooks::script::job(&deployment, limit),
-            _ => hooks::external(&deployment, &self.root, &self.settings.deploy.hook_dirs, limit),
+            _ => hooks::external(&deployment, &self.host.root, &self.host.settings.deploy.hook_dirs, limit),
         };
         let job = match job {
             Ok(mut job) => {
@@ -215,42 +167,32 @@ impl Agent {
                 return Ok(true);
             }
         };
-        let Some(record) = self.journal.get(&deployment.id) else { return Ok(true) };
+        let Some(record) = self.ledger.journal.get(&deployment.id) else { return Ok(true) };
         let key = record.job();
         let unit = Programs::unit(&key);
         self.programs.prepare(&key, &job)?;
         let event = if state == Some(State::Running) {
             Event::new(Code::DeploymentReattached, format!("deployment {} is resumed", deployment.name))
         } else {
-            self.journal.start(&deployment.id, &deployment.to_hook_json())?;
+            self.ledger.journal.start(&deployment.id, &deployment.to_hook_json())?;
             Event::new(Code::DeploymentStarted, format!("deployment {} ({}) starts", deployment.name, deployment.group))
         };
-        self.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name).foreign_unit(unit));
-        self.run_hook(deployment.id, key);
+        self.host.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name).foreign_unit(unit));
+        self.hook.run(deployment.id, key);
         Ok(false)
-    }
-
-    /// Starts a prepared job, or takes it up where it has begun.
-    fn run_hook(&mut self, id: String, key: String) {
-        let programs = Rc::clone(&self.programs);
-        self.hook_id = Some(id.clone());
-        self.hook = Some(Box::pin(async move {
-            let ran = programs.run(&key).await;
-            (id, ran)
-        }));
     }
 
     /// Whether a deployment runs: what is wrong with its entry comes too late, its own end counts. One that outlived the agent is
     /// taken up.
     fn is_running(&mut self, id: &str) -> Result<bool> {
-        if [&self.hook_id, &self.bring_up_id].into_iter().flatten().any(|one| one == id) {
+        if self.hook.id() == Some(id) || self.node_lane.bring_up.about().is_some_and(|one| one == id) {
             return Ok(true);
         }
-        let job = self.journal.get(id).filter(|record| record.state == State::Running).map(Record::job);
+        let job = self.ledger.journal.get(id).filter(|record| record.state == State::Running).map(Record::job);
         let Some(job) = job else { return Ok(false) };
         let has_begun = self.programs.has_begun(&job)?;
-        if has_begun && self.hook.is_none() {
-            self.run_hook(id.to_owned(), job);
+        if has_begun && self.hook.id().is_none() {
+            self.hook.run(id.to_owned(), job);
         }
         Ok(has_begun)
     }
@@ -260,31 +202,32 @@ impl Agent {
         if state != Some(State::Running) && !self.is_up_to_date(&deployment.id) {
             return Ok(());
         }
-        if !self.see(&deployment, state)? {
+        if !self.ledger.see(&deployment, state)? {
             return Ok(());
         }
         let entry = deployment.to_hook_json();
         if !matches!(deployment.action(), "CREATE" | "UPDATE" | "") {
             // The node stays as it is; Heat only wants to know that this was heard.
-            self.journal.start(&deployment.id, &entry)?;
-            return self.end(&deployment.id, Outcome::default());
+            self.ledger.journal.start(&deployment.id, &entry)?;
+            return self.ledger.end(&deployment.id, Outcome::default());
         }
         let rejected = |current: &&Generation| current.deployment == deployment.id && current.state == GenerationState::Rejected;
-        if let Some(current) = self.generations.current().filter(|_| state == Some(State::Running)).filter(rejected) {
+        if let Some(current) = self.ledger.generations.current().filter(|_| state == Some(State::Running)).filter(rejected) {
             // Cut off after it failed: Heat may have heard of that, and must not hear otherwise from a second try.
             let reason = current.reason.clone().unwrap_or_default();
-            self.store_wait(&deployment, self.node.wait_failed(&deployment, reason.clone(), Value::Null).as_ref())?;
-            return self.end(&deployment.id, Outcome::refused(reason));
+            self.ledger
+                .store_wait(&deployment, self.node_lane.node.wait_failed(&deployment, reason.clone(), Value::Null).as_ref())?;
+            return self.ledger.end(&deployment.id, Outcome::refused(reason));
         }
         let plan = match self.plan_of(&deployment) {
             Ok(plan) => plan,
             Err(mistakes) => {
-                let error = node::bad_parameters(&mistakes);
+                let error = bad_parameters(&mistakes);
                 return self.refuse(&deployment, Code::NodeParametersBad, &error);
             }
         };
-        for warning in plan.warnings(&self.node.facts()) {
-            self.report.emit(
+        for warning in plan.warnings(&self.node_lane.node.facts()) {
+            self.host.report.emit(
                 Event::new(Code::NodeParametersOdd, format!("{} {}", warning.parameter, warning.problem))
                     .phase(Phase::Plan)
                     .deployment(&deployment.id, &deployment.name)
@@ -293,56 +236,23 @@ impl Agent {
             );
         }
         // In this order: one that runs and is rejected was cut off at its end, not before it was tried again.
-        let generation = self.generations.begin(&plan.digest, &deployment.id, entry.clone())?;
-        self.journal.start(&deployment.id, &entry)?;
-        self.report.emit(
+        let generation = self.ledger.generations.begin(&plan.digest, &deployment.id, entry.clone())?;
+        self.ledger.journal.start(&deployment.id, &entry)?;
+        self.host.report.emit(
             Event::new(Code::NodePlanned, format!("applying generation {generation} of the node"))
                 .phase(Phase::Plan)
                 .generation(generation)
                 .deployment(&deployment.id, &deployment.name),
         );
-        let since = self.asked_ago(&deployment, plan.spec.timeout);
-        let (node, id) = (Rc::clone(&self.node), deployment.id.clone());
-        self.bring_up_id = Some(deployment.id.clone());
-        self.watch = None;
-        self.bring_up = Some(Box::pin(async move {
-            let done = node.bring_up(deployment, plan, generation, since).await;
-            (id, done)
-        }));
+        let since = self.ledger.asked_ago(&deployment, plan.spec.timeout);
+        self.node_lane.start(deployment, plan, generation, since);
         Ok(())
-    }
-
-    /// How long Heat has been waiting for a deployment.
-    pub(super) fn asked_ago(&self, deployment: &Deployment, timeout: Duration) -> Duration {
-        let Some(record) = self.journal.get(&deployment.id) else { return Duration::ZERO };
-        // Of what the operator has run again Heat has heard already.
-        let made = if record.order.is_none() { deployment.creation_time.as_str() } else { "" };
-        Asked { made, seen: record.seen, timeout }.how_long_ago(self.clock.now())
     }
 
     /// What a node's deployment asks for, if this machine can be so.
     fn plan_of(&self, deployment: &Deployment) -> std::result::Result<node::Plan, Vec<Mistake>> {
-        let facts = self.node.facts();
-        node::understand(deployment, &facts, &self.node.leave)?.supported_by(&facts)
-    }
-
-    /// Records a new deployment, or what the metadata says of a known one. `false` if it was run before.
-    pub(super) fn see(&mut self, deployment: &Deployment, state: Option<State>) -> Result<bool> {
-        if state.is_some() {
-            return self.journal.renew(deployment).map(|()| true);
-        }
-        let new = self.journal.see(deployment)?.is_some();
-        let event = if new {
-            Event::new(
-                Code::DeploymentSeen,
-                format!("deployment {} ({}, {}) is new", deployment.name, deployment.group, deployment.action()),
-            )
-        } else {
-            let note = self.journal.get(&deployment.id).and_then(|record| record.note.as_deref()).unwrap_or("run before");
-            Event::new(Code::DeploymentKnown, format!("deployment {} was {note}", deployment.name))
-        };
-        self.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name));
-        Ok(new)
+        let facts = self.node_lane.node.facts();
+        node::understand(deployment, &facts, &Leave::of(&self.host.settings))?.supported_by(&facts)
     }
 
     fn refuse_malformed(&mut self, malformed: &Malformed, entry: &Value) -> Result<()> {
@@ -352,47 +262,47 @@ impl Agent {
             return Ok(());
         };
         let error = mistakes(malformed);
-        self.report.emit(
+        self.host.report.emit(
             Event::new(Code::DeploymentMalformed, format!("deployment {} is malformed", malformed.name))
                 .phase(Phase::Deploy)
                 .deployment(id, &malformed.name)
                 .error(&error),
         );
-        let reason = node::sentence(Code::DeploymentMalformed, &error);
-        self.leave_generation(id, &reason)?;
+        let reason = sentence(Code::DeploymentMalformed, &error);
+        self.ledger.leave_generation(id, &reason)?;
         let outcome = Outcome::refused(reason);
-        self.journal.refuse(id, &malformed.name, malformed.target.clone(), malformed.resource.clone(), outcome)?;
-        self.store_signal_of(id)
+        self.ledger.journal.refuse(id, &malformed.name, malformed.target.clone(), malformed.resource.clone(), outcome)?;
+        self.ledger.store_signal_of(id)
     }
 
     /// An entry that stands for no deployment that could be refused: without an id, or with that of another one. It is said once
     /// for each text of it.
     fn tell_once(&mut self, malformed: &Malformed, entry: &Value) {
-        if !self.said.is_news(&crate::digest::key_of(&entry.to_string())) {
+        if !self.worklist.is_news(entry) {
             return;
         }
         let line = match &malformed.id {
             Some(id) => format!("an entry with the id of deployment {id} is malformed and ignored"),
             None => format!("a deployment {} is malformed", malformed.name),
         };
-        self.report.emit(Event::new(Code::DeploymentMalformed, line).error(&mistakes(malformed)));
+        self.host.report.emit(Event::new(Code::DeploymentMalformed, line).error(&mistakes(malformed)));
     }
 
     /// A deployment that is not begun: Heat hears why at once.
     fn refuse(&mut self, deployment: &Deployment, code: Code, error: &Error) -> Result<()> {
         if deployment.group == "kubernetes-node" {
-            self.store_wait(deployment, self.node.wait_failure(deployment, code, error).as_ref())?;
+            self.ledger.store_wait(deployment, self.node_lane.node.wait_failure(deployment, code, error).as_ref())?;
         }
-        self.see(deployment, self.journal.get(&deployment.id).map(|record| record.state))?;
-        self.report.emit(
+        self.ledger.see(deployment, self.ledger.journal.get(&deployment.id).map(|record| record.state))?;
+        self.host.report.emit(
             Event::new(code, format!("deployment {} is refused", deployment.name))
                 .phase(Phase::Deploy)
                 .deployment(&deployment.id, &deployment.name)
                 .error(error),
         );
-        let reason = node::sentence(code, error);
-        self.leave_generation(&deployment.id, &reason)?;
-        self.end(&deployment.id, Outcome::refused(reason))
+        let reason = sentence(code, error);
+        self.ledger.leave_generation(&deployment.id, &reason)?;
+        self.ledger.end(&deployment.id, Outcome::refused(reason))
     }
 }
 

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::Agent;
 use crate::budgets::{JOBS_DISK, UNREADABLE_DISK, UNREADABLE_FILES};
+use crate::daemon::host::Host;
 use crate::deploy::hooks::script;
-use crate::deploy::{Record, State};
+use crate::deploy::{Journal, Record, State};
 use crate::error::Result;
 use crate::files::{FileKind, Tree};
 use crate::identity::{ASIDE, bytes_aside};
 use crate::kubernetes::MEMBERSHIPS;
+use crate::programs::Programs;
 use crate::report::status::SetAsideStatus;
 use crate::report::{Code, Event, Phase, Report};
 
@@ -33,120 +34,127 @@ pub(in crate::daemon) struct Disk {
     pub(in crate::daemon) set_aside: Vec<SetAsideStatus>,
 }
 
-impl Agent {
+/// Where deployments leave it.
+pub(super) struct Kept<'a> {
+    pub(super) host: &'a Host,
+    pub(super) programs: &'a Programs,
+    pub(super) journal: &'a mut Journal,
+}
+
+impl Disk {
     /// Looks at what is there, once at the start.
-    pub(in crate::daemon) fn measure_disk(&mut self) {
-        let measured = self.remove_cut_off().and_then(|()| self.measure_all()).and_then(|()| {
-            self.disk.aside = bytes_aside(&self.state)?;
-            self.disk.unreadable = bound_unreadable(&self.state, &self.report)?;
-            self.disk.set_aside = set_aside(&self.root)?;
-            self.bound_jobs()
+    pub(super) fn measure(&mut self, kept: &mut Kept<'_>) -> Result<()> {
+        let measured = kept.remove_cut_off().and_then(|()| self.measure_all(kept)).and_then(|()| {
+            self.aside = bytes_aside(&kept.host.state)?;
+            self.unreadable = bound_unreadable(&kept.host.state, &kept.host.report)?;
+            self.set_aside = set_aside(&kept.host.root)?;
+            self.bound(kept)
         });
-        if let Err(error) = measured {
-            self.trouble("measuring the deployments' output", &error);
-        }
-        for place in &self.disk.set_aside {
+        for place in &self.set_aside {
             let line = format!("{} contains {} that nothing uses", place.path, place.size());
             let event = Event::new(Code::DataSetAside, line).step(place.path.clone());
-            self.report.emit(event.phase(Phase::Settings).remedy(format!("once nobody needs it: {}", place.remove)));
+            kept.host.report.emit(event.phase(Phase::Settings).remedy(format!("once nobody needs it: {}", place.remove)));
         }
+        measured
     }
 
     /// Counts what a deployment left, and removes what the oldest ones did where that is too much.
-    pub(super) fn job_ended(&mut self, id: &str) -> Result<()> {
-        let outputs = self.journal.get(id).map(|record| record.outputs.clone()).unwrap_or_default();
-        let outside = script::bytes_of(&self.root, id, outputs.iter().map(|(name, _)| name))?;
-        self.measure(id, &BTreeMap::from([(script::name(id), outside)]))?;
-        self.bound_jobs()
+    pub(super) fn job_ended(&mut self, id: &str, kept: &mut Kept<'_>) -> Result<()> {
+        let outputs = kept.journal.get(id).map(|record| record.outputs.clone()).unwrap_or_default();
+        let outside = script::bytes_of(&kept.host.root, id, outputs.iter().map(|(name, _)| name))?;
+        self.count(id, &BTreeMap::from([(script::name(id), outside)]), kept)?;
+        self.bound(kept)
     }
 
     /// Counts what a deployment left; `outside` is what scripts left outside of the state, by name.
-    fn measure(&mut self, id: &str, outside: &BTreeMap<String, u64>) -> Result<()> {
-        let Some(job) = self.journal.get(id).map(Record::job) else { return Ok(()) };
+    fn count(&mut self, id: &str, outside: &BTreeMap<String, u64>, kept: &Kept<'_>) -> Result<()> {
+        let Some(job) = kept.journal.get(id).map(Record::job) else { return Ok(()) };
         let outside = outside.get(&script::name(id)).copied().unwrap_or_default();
-        let bytes = self.programs.bytes(&job)? + self.journal.legacy_bytes(id)? + outside;
-        let before = self.disk.jobs.insert(id.to_owned(), bytes).unwrap_or_default();
-        self.disk.sum = self.disk.sum + bytes - before;
+        let bytes = kept.programs.bytes(&job)? + kept.journal.legacy_bytes(id)? + outside;
+        let before = self.jobs.insert(id.to_owned(), bytes).unwrap_or_default();
+        self.sum = self.sum + bytes - before;
         Ok(())
     }
 
-    fn measure_all(&mut self) -> Result<()> {
-        let outside = script::bytes(&self.root)?;
-        let ids: Vec<String> = self.journal.all().into_iter().map(|record| record.id.clone()).collect();
-        (self.disk.jobs, self.disk.sum) = (BTreeMap::new(), 0);
-        ids.iter().try_for_each(|id| self.measure(id, &outside))
+    fn measure_all(&mut self, kept: &Kept<'_>) -> Result<()> {
+        let outside = script::bytes(&kept.host.root)?;
+        let ids: Vec<String> = kept.journal.all().into_iter().map(|record| record.id.clone()).collect();
+        (self.jobs, self.sum) = (BTreeMap::new(), 0);
+        ids.iter().try_for_each(|id| self.count(id, &outside, kept))
     }
 
-    fn bound_jobs(&mut self) -> Result<()> {
-        if self.disk.sum <= JOBS_DISK as u64 {
+    fn bound(&mut self, kept: &mut Kept<'_>) -> Result<()> {
+        if self.sum <= JOBS_DISK as u64 {
             return Ok(());
         }
         // What is forgotten or was run again is not there any more.
-        self.measure_all()?;
-        let before = self.disk.sum;
+        self.measure_all(kept)?;
+        let before = self.sum;
         let mut shed = BTreeSet::new();
-        let bounded = self.shed_oldest(&mut shed);
+        let bounded = self.shed_oldest(&mut shed, kept);
         // In one pass over the directory, and whatever else went wrong: it is counted as gone.
-        script::forget(&self.root, &shed.iter().cloned().collect::<Vec<_>>())?;
+        script::forget(&kept.host.root, &shed.iter().cloned().collect::<Vec<_>>())?;
         bounded?;
         if !shed.is_empty() {
-            let line = format!("the output of {} deployments was removed, {} KiB", shed.len(), (before - self.disk.sum) / 1024);
+            let line = format!("the output of {} deployments was removed, {} KiB", shed.len(), (before - self.sum) / 1024);
             let cause = format!("deployments may keep {} KiB on disk", JOBS_DISK / 1024);
-            self.report.emit(Event::new(Code::OutputsRemoved, line).phase(Phase::Deploy).cause(cause));
+            kept.host.report.emit(Event::new(Code::OutputsRemoved, line).phase(Phase::Deploy).cause(cause));
         }
         Ok(())
     }
 
     /// Removes what the oldest ended deployments left; whose, beside what lies outside of the state. Results that Heat may ask for
     /// go last, and those that wait for Heat never: the outbox bounds them.
-    fn shed_oldest(&mut self, shed: &mut BTreeSet<String>) -> Result<()> {
-        let ended: Vec<&Record> = self.journal.all().into_iter().filter(|record| record.state >= State::Finished).collect();
+    fn shed_oldest(&mut self, shed: &mut BTreeSet<String>, kept: &mut Kept<'_>) -> Result<()> {
+        let ended: Vec<&Record> = kept.journal.all().into_iter().filter(|record| record.state >= State::Finished).collect();
         let is_over = |record: &Record| record.state == State::Signalled && record.let_go.is_none();
         let first = ended.iter().map(|record| (record.id.clone(), record.job(), is_over(record)));
         let superseded = ended.iter().filter(|record| record.let_go == Some(State::Finished));
         let last = superseded.map(|record| (record.id.clone(), record.job(), true));
         for (id, job, with_result) in first.chain(last).collect::<Vec<_>>() {
             // Some room, so that the next one need not do the same.
-            if self.disk.sum <= (JOBS_DISK / 4 * 3) as u64 {
+            if self.sum <= (JOBS_DISK / 4 * 3) as u64 {
                 break;
             }
-            let bytes = self.disk.jobs.get(&id).copied().unwrap_or_default();
+            let bytes = self.jobs.get(&id).copied().unwrap_or_default();
             if bytes == 0 {
                 continue;
             }
             if with_result {
-                self.programs.shed(&job)?;
+                kept.programs.shed(&job)?;
             } else {
-                self.programs.shed_output(&job)?;
+                kept.programs.shed_output(&job)?;
             }
-            self.journal.shed_legacy(&id)?;
-            self.measure(&id, &BTreeMap::new())?;
-            if self.disk.jobs.get(&id).is_some_and(|left| *left < bytes) {
+            kept.journal.shed_legacy(&id)?;
+            self.count(&id, &BTreeMap::new(), kept)?;
+            if self.jobs.get(&id).is_some_and(|rest| *rest < bytes) {
                 shed.insert(id);
             }
         }
         Ok(())
     }
+}
 
+impl Kept<'_> {
     /// Removes what writes left that were cut off by a kill: nothing else would where the same name is not written again. An agent
     /// that starts writes nothing yet, but jobs of an earlier one may.
     fn remove_cut_off(&self) -> Result<()> {
         let gone = self.journal.remove_cut_off()? + self.remove_cut_off_below(Path::new(""))?;
         if gone > 0 {
             let line = format!("{gone} temporary files of interrupted writes were removed");
-            self.report.emit(Event::new(Code::LeftoversRemoved, line).phase(Phase::Settings));
+            self.host.report.emit(Event::new(Code::LeftoversRemoved, line).phase(Phase::Settings));
         }
         Ok(())
     }
 
     fn remove_cut_off_below(&self, directory: &Path) -> Result<usize> {
-        let mut gone = self.state.remove_cut_off(directory)?;
-        for name in self.state.list(directory)? {
+        let mut gone = self.host.state.remove_cut_off(directory)?;
+        for name in self.host.state.list(directory)? {
             let path = directory.join(&name);
             let is_jobs = directory == Path::new("work");
             // Another instance's state has a budget of its own.
             if path == Path::new(ASIDE)
-                || self.state.facts(&path)?.is_none_or(|facts| facts.kind != FileKind::Directory)
+                || self.host.state.facts(&path)?.is_none_or(|facts| facts.kind != FileKind::Directory)
                 || (is_jobs && self.programs.is_locked(&name.to_string_lossy())?)
             {
                 continue;
@@ -223,6 +231,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::daemon::agent::Agent;
     use crate::daemon::agent::settle::tests::{BOOT, open_in};
     use crate::deploy::Outcome;
     use crate::files::Attributes;
@@ -264,16 +273,16 @@ mod tests {
         /// A script that ended, with so much of each kind left; its job's directory.
         fn ended(&mut self, id: &str, log: u64, output: u64) -> String {
             let entry = json!({"id": id, "name": id, "group": "script", "config": "x", "outputs": [{"name": "o"}]});
-            self.agent.see(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
-            self.agent.journal.start(id, &json!({})).unwrap();
-            let directory = format!("state/work/{}", self.agent.journal.get(id).unwrap().job());
+            self.agent.ledger.see(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
+            self.agent.ledger.journal.start(id, &json!({})).unwrap();
+            let directory = format!("state/work/{}", self.agent.ledger.journal.get(id).unwrap().job());
             self.put(&format!("{directory}/started"), 0);
             self.put(&format!("{directory}/output.log"), log);
             self.put(&format!("{RUN}/{id}.o"), output);
             let outputs = [("o".to_owned(), "x".repeat(5_000))].into();
             let ran = Ran { status: 3, outputs, ..Ran::default() };
             self.tree.write_json(Path::new(&format!("{directory}/result.json")), &ran, Attributes::mode(0o600)).unwrap();
-            self.agent.journal.finish(id, Outcome::of("script", ran)).unwrap();
+            self.agent.ledger.journal.finish(id, Outcome::of("script", ran)).unwrap();
             directory
         }
     }
@@ -285,7 +294,7 @@ mod tests {
         for number in 0..12 {
             let id = format!("d{number:02}");
             jobs.push(place.ended(&id, 10 * MIB, 5 * MIB));
-            place.agent.journal.let_go(&id, State::Finished, "superseded before Heat could be told").unwrap();
+            place.agent.ledger.journal.let_go(&id, State::Finished, "superseded before Heat could be told").unwrap();
         }
         place.agent.measure_disk();
         let left = place.bytes("state/work") + place.bytes(RUN);
@@ -295,8 +304,8 @@ mod tests {
         assert!(place.has(&format!("{}/output.log", jobs[11])) && place.has(&format!("{RUN}/d11.o")));
         assert!(place.has(&format!("{}/started", jobs[0])), "it never runs again");
         // Should Heat ask for it again, it goes on from there, with its whole result.
-        assert_eq!(place.agent.journal.get("d00").unwrap().let_go, Some(State::Finished));
-        assert_eq!(place.agent.journal.outcome("d00").unwrap().unwrap().outputs.len(), 1);
+        assert_eq!(place.agent.ledger.journal.get("d00").unwrap().let_go, Some(State::Finished));
+        assert_eq!(place.agent.ledger.journal.outcome("d00").unwrap().unwrap().outputs.len(), 1);
         let said: Vec<_> = place.report.events().into_iter().filter(|event| event.code == Code::OutputsRemoved).collect();
         assert_eq!(said.len(), 1);
         place.agent.measure_disk();
@@ -310,12 +319,12 @@ mod tests {
             let id = format!("d{number}");
             let directory = place.ended(&id, 0, 0);
             place.put(&format!("{directory}/result.json"), 30 * MIB);
-            place.agent.journal.let_go(&id, State::Finished, "superseded before Heat could be told").unwrap();
+            place.agent.ledger.journal.let_go(&id, State::Finished, "superseded before Heat could be told").unwrap();
         }
         place.agent.measure_disk();
         assert!(place.bytes("state/work") <= JOBS_DISK as u64);
-        let outcome = place.agent.journal.outcome("d0").unwrap().unwrap();
-        assert_eq!((outcome.status, place.agent.journal.get("d0").unwrap().failed()), (3, true));
+        let outcome = place.agent.ledger.journal.outcome("d0").unwrap().unwrap();
+        assert_eq!((outcome.status, place.agent.ledger.journal.get("d0").unwrap().failed()), (3, true));
         assert!(outcome.stderr.contains("removed"), "{outcome:?}");
     }
 
@@ -326,7 +335,7 @@ mod tests {
         place.agent.measure_disk();
         assert!(place.bytes("state/work") + place.bytes(RUN) <= JOBS_DISK as u64);
         assert!(jobs.iter().all(|job| place.has(&format!("{job}/result.json"))));
-        assert_eq!(place.agent.journal.outcome("d00").unwrap().unwrap().outputs.len(), 1);
+        assert_eq!(place.agent.ledger.journal.outcome("d00").unwrap().unwrap().outputs.len(), 1);
     }
 
     #[tokio::test]

@@ -2,6 +2,8 @@
 //! an agent leaves it that started one.
 
 use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -15,8 +17,7 @@ use crate::report::Report;
 
 /// The lane has a script that goes on and on.
 fn hang(agent: &mut Agent, id: &str) {
-    agent.hook = Some(Box::pin(std::future::pending()));
-    agent.hook_id = Some(id.to_owned());
+    agent.hook.hang(id);
 }
 
 /// An entry of a deployment of the one resource; the later the letter, the newer.
@@ -51,7 +52,7 @@ impl Scene {
 
     async fn agent(&self, grace: Duration) -> (Agent, Report) {
         let (mut agent, report) = open_in(self.dir.path(), BOOT, &self.boot).await;
-        let settings = Rc::make_mut(&mut agent.settings);
+        let settings = &mut Rc::make_mut(&mut agent.host).settings;
         settings.deploy.groups = Some(vec!["script".to_owned()]);
         settings.deploy.replaced_grace = grace;
         (agent, report)
@@ -59,14 +60,14 @@ impl Scene {
 
     /// As an agent leaves it that runs this deployment.
     fn begin(&self, agent: &mut Agent, id: &str) {
-        agent.see(&Deployment::parse(&entry(id)).unwrap().unwrap(), None).unwrap();
-        agent.journal.start(id, &entry(id)).unwrap();
+        agent.ledger.see(&Deployment::parse(&entry(id)).unwrap().unwrap(), None).unwrap();
+        agent.ledger.journal.start(id, &entry(id)).unwrap();
         let job = Job {
             argv: ["/bin/sh", "-c", "touch ran"].map(str::to_owned).to_vec(),
             directory: Some(self.at("")),
             ..Job::default()
         };
-        agent.programs.prepare(&agent.journal.get(id).unwrap().job(), &job).unwrap();
+        agent.programs.prepare(&agent.ledger.journal.get(id).unwrap().job(), &job).unwrap();
     }
 
     fn at(&self, path: &str) -> String {
@@ -76,8 +77,7 @@ impl Scene {
 
 /// The lane's end is taken in, as `turn` does.
 async fn lane_ends(agent: &mut Agent) {
-    let (id, ran) = agent.hook.take().unwrap().await;
-    agent.hook_left();
+    let (id, ran) = agent.hook.ended().await;
     agent.hook_ended(&id, ran);
 }
 
@@ -98,23 +98,25 @@ async fn a_hung_script_that_heat_replaced_is_ended_once_heat_says_so_after_the_g
     for _ in 0..3 {
         agent.decide().unwrap();
     }
-    let ending = |agent: &Agent| agent.journal.get("1").unwrap().ending.clone();
+    let ending = |agent: &Agent| agent.ledger.journal.get("1").unwrap().ending.clone();
     assert_eq!((says(&report, Code::DeploymentReplaced), ending(&agent)), (1, None), "not on one answer alone");
-    assert!(agent.outlook(agent.running().unwrap()).unwrap().starts_with("Heat replaced it by 2; it is stopped"));
+    assert!(
+        agent.hook.outlook(agent.running().unwrap(), Duration::ZERO).unwrap().starts_with("Heat replaced it by 2; it is stopped")
+    );
     agent.collector.poll_once().await;
     agent.decide().unwrap();
     assert_eq!(ending(&agent), Some(Ending::Replaced("Heat replaced it by 2".to_owned())));
-    assert!(agent.leaving.ends && agent.journal.get("2").is_none(), "the newer one waits for its turn");
+    assert!(agent.hook.ends && agent.ledger.journal.get("2").is_none(), "the newer one waits for its turn");
     lane_ends(&mut agent).await;
-    let record = agent.journal.get("1").unwrap();
+    let record = agent.ledger.journal.get("1").unwrap();
     assert_eq!((record.state, says(&report, Code::DeploymentEnded)), (State::Signalled, 1));
     assert!(record.note.as_ref().unwrap().contains("Heat replaced it by 2"), "{record:?}");
-    assert!(agent.outbox.waiting().is_empty());
+    assert!(agent.ledger.outbox.waiting().is_empty());
     // A runner that was on its way finds the job begun already.
-    runner::run(&agent.programs.directory(&record.job()), &agent.clock).unwrap();
+    runner::run(&agent.programs.directory(&record.job()), &agent.host.clock).unwrap();
     assert!(!Path::new(&scene.at("ran")).exists());
     agent.decide().unwrap();
-    assert_eq!(agent.hook_id.as_deref(), Some("2"));
+    assert_eq!(agent.hook.id(), Some("2"));
     assert_eq!(scene.fake.requests().len(), 3);
 }
 
@@ -131,7 +133,7 @@ async fn one_that_was_missing_from_an_answer_or_whose_source_fails_goes_on() {
             agent.decide().unwrap();
         }
         assert_eq!(says(&report, Code::DeploymentReplaced), replaced);
-        assert_eq!((&agent.journal.get("1").unwrap().ending, agent.leaving.ends), (&None, false));
+        assert_eq!((&agent.ledger.journal.get("1").unwrap().ending, agent.hook.ends), (&None, false));
     }
     // Nor within its grace, however often Heat says the same.
     let scene = Scene::new(vec![answer(&["2"])]).await;
@@ -142,7 +144,10 @@ async fn one_that_was_missing_from_an_answer_or_whose_source_fails_goes_on() {
         agent.collector.poll_once().await;
         agent.decide().unwrap();
     }
-    assert!(agent.journal.get("1").unwrap().ending.is_none() && agent.until_grace_is_over().unwrap() > Duration::from_mins(59));
+    assert!(
+        agent.ledger.journal.get("1").unwrap().ending.is_none()
+            && agent.hook.until_grace_is_over(Duration::from_hours(1)).unwrap() > Duration::from_mins(59)
+    );
 }
 
 #[tokio::test]
@@ -153,11 +158,11 @@ async fn a_cut_off_at_any_step_of_an_ending_ends_in_the_same_record() {
             let scene = Scene::new(vec![answer(listed)]).await;
             let (mut agent, _) = scene.agent(Duration::ZERO).await;
             scene.begin(&mut agent, "1");
-            agent.journal.end_early("1", Ending::Replaced("why".to_owned())).unwrap();
-            let key = agent.journal.get("1").unwrap().job();
+            agent.ledger.journal.end_early("1", Ending::Replaced("why".to_owned())).unwrap();
+            let key = agent.ledger.journal.get("1").unwrap().job();
             if steps > 0 {
                 let started = Path::new("work").join(&key).join("started");
-                agent.state.write(&started, b"", crate::files::Attributes::mode(0o600)).unwrap();
+                agent.host.state.write(&started, b"", crate::files::Attributes::mode(0o600)).unwrap();
             }
             if steps > 1 {
                 agent.programs.end(&key).await.unwrap();
@@ -166,16 +171,16 @@ async fn a_cut_off_at_any_step_of_an_ending_ends_in_the_same_record() {
             let (mut agent, report) = scene.agent(Duration::ZERO).await;
             agent.collector.poll_once().await;
             agent.decide().unwrap();
-            assert_eq!(agent.hook_id.as_deref(), Some("1"), "before anything else is begun");
+            assert_eq!(agent.hook.id(), Some("1"), "before anything else is begun");
             lane_ends(&mut agent).await;
             agent.decide().unwrap();
-            let record = agent.journal.get("1").unwrap();
+            let record = agent.ledger.journal.get("1").unwrap();
             assert_eq!(
                 (record.state, says(&report, Code::DeploymentStarted) > 0),
                 (State::Signalled, listed == ["2"]),
                 "{steps} {listed:?}"
             );
-            assert!(agent.outbox.waiting().is_empty() && !Path::new(&scene.at("ran")).exists(), "{steps} {listed:?}");
+            assert!(agent.ledger.outbox.waiting().is_empty() && !Path::new(&scene.at("ran")).exists(), "{steps} {listed:?}");
         }
     }
 }
@@ -185,22 +190,22 @@ async fn one_that_was_left_running_and_is_listed_no_more_is_watched_and_never_st
     let scene = Scene::new(vec![answer(&["2"])]).await;
     let (mut agent, _) = scene.agent(Duration::ZERO).await;
     scene.begin(&mut agent, "1");
-    let job = agent.journal.get("1").unwrap().job();
-    let held = agent.state.lock(&Path::new("work").join(&job).join("lock")).unwrap().unwrap();
+    let job = agent.ledger.journal.get("1").unwrap().job();
+    let held = agent.host.state.lock(&Path::new("work").join(&job).join("lock")).unwrap().unwrap();
     drop(agent);
     let (mut agent, report) = scene.agent(Duration::ZERO).await;
     agent.collector.poll_once().await;
     agent.polled(crate::collect::Change { metadata: true, ..Default::default() });
     agent.decide().unwrap();
-    assert_eq!((agent.hook_id.as_deref(), agent.journal.get("2")), (Some("1"), None));
+    assert_eq!((agent.hook.id(), agent.ledger.journal.get("2")), (Some("1"), None));
     assert_eq!((says(&report, Code::DeploymentReattached), says(&report, Code::DeploymentReplaced)), (1, 1));
     // It ends by itself, without a result.
     drop(held);
     lane_ends(&mut agent).await;
-    let record = agent.journal.get("1").unwrap();
+    let record = agent.ledger.journal.get("1").unwrap();
     assert_eq!((record.state, record.outcome.is_some()), (State::Signalled, false));
     assert_eq!(record.note.as_deref(), Some("Heat replaced it by 2, before it ended"));
-    assert!(agent.outbox.waiting().is_empty() && !Path::new(&scene.at("ran")).exists());
+    assert!(agent.ledger.outbox.waiting().is_empty() && !Path::new(&scene.at("ran")).exists());
 }
 
 #[tokio::test]
@@ -211,17 +216,17 @@ async fn one_that_the_operator_stops_fails_and_heat_hears_of_it() {
         agent.collector.poll_once().await;
         scene.begin(&mut agent, "1");
         hang(&mut agent, "1");
-        agent.journal.end_early("1", Ending::Stopped).unwrap();
+        agent.ledger.journal.end_early("1", Ending::Stopped).unwrap();
         if was_cut_off {
             agent = scene.agent(Duration::ZERO).await.0;
         }
         agent.decide().unwrap();
         lane_ends(&mut agent).await;
-        let record = agent.journal.get("1").unwrap();
+        let record = agent.ledger.journal.get("1").unwrap();
         assert_eq!((record.state, record.failed()), (State::Finished, true));
-        let waiting = agent.outbox.waiting();
-        let kept = agent.state.list(Path::new("outbox")).unwrap();
-        let told = agent.state.read(&Path::new("outbox").join(&kept[0]), 1 << 20).unwrap().unwrap();
+        let waiting = agent.ledger.outbox.waiting();
+        let kept = agent.host.state.list(Path::new("outbox")).unwrap();
+        let told = agent.host.state.read(&Path::new("outbox").join(&kept[0]), 1 << 20).unwrap().unwrap();
         let told = String::from_utf8_lossy(&told);
         assert!(waiting.len() == 1 && told.contains("HNA-0481 stopped by the operator after"), "{told}");
     }
@@ -229,9 +234,9 @@ async fn one_that_the_operator_stops_fails_and_heat_hears_of_it() {
     let scene = Scene::new(vec![answer(&["1"])]).await;
     let (mut agent, _) = scene.agent(Duration::ZERO).await;
     scene.begin(&mut agent, "1");
-    runner::run(&agent.programs.directory(&agent.journal.get("1").unwrap().job()), &agent.clock).unwrap();
-    agent.journal.end_early("1", Ending::Stopped).unwrap();
+    runner::run(&agent.programs.directory(&agent.ledger.journal.get("1").unwrap().job()), &agent.host.clock).unwrap();
+    agent.ledger.journal.end_early("1", Ending::Stopped).unwrap();
     agent.decide().unwrap();
     lane_ends(&mut agent).await;
-    assert!(Path::new(&scene.at("ran")).exists() && !agent.journal.get("1").unwrap().failed());
+    assert!(Path::new(&scene.at("ran")).exists() && !agent.ledger.journal.get("1").unwrap().failed());
 }

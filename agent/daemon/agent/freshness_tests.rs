@@ -5,6 +5,7 @@ use std::rc::Rc;
 use futures_util::StreamExt;
 
 use super::*;
+use crate::daemon::agent::hook::HookLane;
 use crate::programs::RESULT;
 
 /// What cloud-init leaves of a server that reads its metadata at `base`.
@@ -35,7 +36,7 @@ fn asked(fake: &Fake) -> Vec<String> {
 /// An agent of a server that reads its metadata at `fake`, where every group may run.
 async fn open_at(dir: &Path, fake: &Fake, deployments: &[Value]) -> Agent {
     let (mut agent, _) = open_in(dir, BOOT, &boot(&fake.base, deployments)).await;
-    Rc::make_mut(&mut agent.settings).deploy.groups = None;
+    Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
     agent
 }
 
@@ -46,7 +47,7 @@ async fn look(agent: &mut Agent, fake: &Fake, deployments: &[Value]) {
     agent.heard(change);
     agent.decide().unwrap();
     fake.play(vec![ok("")]);
-    while let Some(sent) = agent.sending.next().await {
+    while let Some(sent) = agent.ledger.sending.next().await {
         agent.sent(sent);
     }
 }
@@ -104,7 +105,7 @@ async fn two_on_their_way(dir: &Path, [fast, slow]: [&Fake; 2], answer: Act) -> 
     let change = agent.collector.poll_once().await;
     agent.heard(change);
     agent.decide().unwrap();
-    while agent.outbox.waiting().len() < 2 {
+    while agent.ledger.outbox.waiting().len() < 2 {
         agent.turn().await;
         agent.decide().unwrap();
     }
@@ -113,12 +114,12 @@ async fn two_on_their_way(dir: &Path, [fast, slow]: [&Fake; 2], answer: Act) -> 
     let change = agent.collector.poll_once().await;
     agent.heard(change);
     agent.decide().unwrap();
-    assert_eq!(agent.sending.len(), 2);
+    assert_eq!(agent.ledger.sending.len(), 2);
     agent
 }
 
 fn is_signalled(agent: &Agent, id: &str) -> bool {
-    agent.journal.get(id).unwrap().state == State::Signalled
+    agent.ledger.journal.get(id).unwrap().state == State::Signalled
 }
 
 #[tokio::test]
@@ -132,7 +133,7 @@ async fn an_agent_that_is_to_stop_waits_a_moment_for_the_answer_to_a_signal() {
         agent.finish_sending().await;
         // Of what was answered the next run knows, whoever else did not answer.
         assert_eq!((is_signalled(&agent, "id-a1"), is_signalled(&agent, "id-b1")), (true, is_known));
-        let waiting = agent.outbox.waiting().len();
+        let waiting = agent.ledger.outbox.waiting().len();
         drop(agent);
         let stored = Tree::open(dir.path()).unwrap().list(Path::new("state/outbox")).unwrap().len();
         assert_eq!((waiting, stored), (usize::from(!is_known), usize::from(!is_known)));
@@ -154,7 +155,7 @@ async fn a_place_that_does_not_answer_holds_up_no_other_one() {
         let change = agent.collector.poll_once().await;
         agent.heard(change);
         agent.decide().unwrap();
-        while agent.hook.is_some() {
+        while agent.hook.id().is_some() {
             agent.turn().await;
         }
         agent.decide().unwrap();
@@ -162,9 +163,9 @@ async fn a_place_that_does_not_answer_holds_up_no_other_one() {
     while !is_signalled(&agent, "id-c1") {
         agent.turn().await;
     }
-    assert_eq!((agent.sending.len(), slow.requests().len(), agent.outbox.waiting().len()), (1, 1, 1));
+    assert_eq!((agent.ledger.sending.len(), slow.requests().len(), agent.ledger.outbox.waiting().len()), (1, 1, 1));
     agent.decide().unwrap();
-    assert_eq!(agent.sending.len(), 1, "one a place");
+    assert_eq!(agent.ledger.sending.len(), 1, "one a place");
 }
 
 #[tokio::test]
@@ -176,19 +177,22 @@ async fn what_leaves_the_list_for_one_answer_is_told_when_it_comes_back() {
         let before = asked(&fake).len();
         let mut agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
         look(&mut agent, &fake, &one).await;
-        assert_eq!(agent.outbox.waiting().len(), 1);
+        assert_eq!(agent.ledger.outbox.waiting().len(), 1);
         look(&mut agent, &fake, &[]).await;
-        let record = agent.journal.get("id-a1").unwrap();
-        assert_eq!((record.state, record.let_go, agent.outbox.is_empty()), (State::Signalled, Some(State::Finished), true));
+        let record = agent.ledger.journal.get("id-a1").unwrap();
+        assert_eq!(
+            (record.state, record.let_go, agent.ledger.outbox.is_empty()),
+            (State::Signalled, Some(State::Finished), true)
+        );
         if restarts {
             agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
         }
         look(&mut agent, &fake, &one).await;
-        assert_eq!(agent.outbox.waiting().len(), 1, "on that same answer it is not sent");
+        assert_eq!(agent.ledger.outbox.waiting().len(), 1, "on that same answer it is not sent");
         look(&mut agent, &fake, &one).await;
         let polls = ["GET /metadata"; 4];
         assert_eq!(asked(&fake)[before..], [&polls[..], &["POST /signal/a1"]].concat(), "{restarts}");
-        let record = agent.journal.get("id-a1").unwrap();
+        let record = agent.ledger.journal.get("id-a1").unwrap();
         assert_eq!((record.state, record.let_go, record.note.as_deref()), (State::Signalled, None, None));
         // Told once: whatever leaves and comes back now is done.
         for list in [&[][..], &one, &one] {
@@ -223,25 +227,25 @@ async fn a_script_that_leaves_and_comes_back_is_taken_up_where_it_was() {
     let parsed = Deployment::parse(&script).unwrap().unwrap();
     let script = [script];
     let mut agent = open_at(dir.path(), &fake, &[]).await;
-    agent.see(&parsed, None).unwrap();
+    agent.ledger.see(&parsed, None).unwrap();
     look(&mut agent, &fake, &[]).await;
-    let let_go = |agent: &Agent| agent.journal.get("id-s1").unwrap().let_go;
+    let let_go = |agent: &Agent| agent.ledger.journal.get("id-s1").unwrap().let_go;
     assert_eq!(let_go(&agent), Some(State::Seen), "it never ran");
     look(&mut agent, &fake, &script).await;
-    assert!(agent.hook.is_none(), "not on that same answer");
+    assert!(agent.hook.id().is_none(), "not on that same answer");
     look(&mut agent, &fake, &script).await;
-    assert_eq!(agent.hook_id.as_deref(), Some("id-s1"));
+    assert_eq!(agent.hook.id(), Some("id-s1"));
     // By another run of the agent that finds it running. It ended while nobody looked.
     drop(agent);
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     look(&mut agent, &fake, &[]).await;
-    let watched = (let_go(&agent), agent.hook_id.as_deref());
+    let watched = (let_go(&agent), agent.hook.id());
     assert_eq!(watched, (None, Some("id-s1")), "it is watched as long as it may run, and not let go before");
-    let job = Path::new("state/work").join(agent.journal.get("id-s1").unwrap().job());
+    let job = Path::new("state/work").join(agent.ledger.journal.get("id-s1").unwrap().job());
     let ran = Ran { stdout: "once\n".into(), ..Ran::default() };
     Tree::open(dir.path()).unwrap().write_json(&job.join(RESULT), &ran, Attributes::mode(0o600)).unwrap();
     look(&mut agent, &fake, &script).await;
-    let (id, ran) = agent.hook.take().unwrap().await;
+    let (id, ran) = agent.hook.ended().await;
     agent.hook_ended(&id, ran);
     look(&mut agent, &fake, &script).await;
     assert!(fake.requests().last().unwrap().contains(r#""deploy_stdout":"once\n""#));
@@ -257,16 +261,16 @@ async fn a_node_that_leaves_and_comes_back_is_brought_up_from_the_beginning() {
     let node = [node];
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     look(&mut agent, &fake, &node).await;
-    assert!(agent.bring_up.is_some());
+    assert!(agent.node_lane.bring_up.is_busy());
     look(&mut agent, &fake, &[]).await;
-    let state = |agent: &Agent| agent.generations.current().unwrap().state;
-    assert_eq!((agent.bring_up.is_some(), state(&agent)), (false, GenerationState::Rejected));
+    let state = |agent: &Agent| agent.ledger.generations.current().unwrap().state;
+    assert_eq!((agent.node_lane.bring_up.is_busy(), state(&agent)), (false, GenerationState::Rejected));
     for begins in [false, true] {
         look(&mut agent, &fake, &node).await;
-        assert_eq!(agent.bring_up.is_some(), begins);
+        assert_eq!(agent.node_lane.bring_up.is_busy(), begins);
     }
     assert_eq!(state(&agent), GenerationState::Applying);
-    assert!(agent.outbox.is_empty(), "nobody was told of a failure");
+    assert!(agent.ledger.outbox.is_empty(), "nobody was told of a failure");
 }
 
 #[tokio::test]
@@ -280,17 +284,17 @@ async fn nothing_is_begun_on_what_a_cache_or_a_boot_copy_says_while_heat_can_be_
     agent.collector.poll_once().await;
     assert!(agent.collector.snapshot().lists("id-s1"));
     agent.decide().unwrap();
-    assert!(agent.hook.is_none() && agent.journal.get("id-s1").is_none());
+    assert!(agent.hook.id().is_none() && agent.ledger.journal.get("id-s1").is_none());
     look(&mut agent, &fake, &script).await;
-    assert!(agent.hook.is_some());
+    assert!(agent.hook.id().is_some());
     // One that was forgotten by order runs anew only if Heat still lists it.
-    agent.hook = None;
-    agent.programs.forget(&agent.journal.get("id-s1").unwrap().job()).unwrap();
-    agent.journal.forget("id-s1").unwrap();
+    agent.hook = HookLane::new(Rc::clone(&agent.programs));
+    agent.programs.forget(&agent.ledger.journal.get("id-s1").unwrap().job()).unwrap();
+    agent.ledger.journal.forget("id-s1").unwrap();
     agent.decide().unwrap();
-    assert!(agent.hook.is_none() && agent.collector.is_answering());
+    assert!(agent.hook.id().is_none() && agent.collector.is_answering());
     look(&mut agent, &fake, &[]).await;
-    assert!(agent.hook.is_none());
+    assert!(agent.hook.id().is_none());
 }
 
 #[tokio::test]
@@ -299,10 +303,10 @@ async fn whoever_has_only_the_boot_copy_waits_for_nobody() {
     let mut script = deployment("s", &[]);
     (script["group"], script["config"]) = (json!("script"), json!("#!/bin/sh\n"));
     let (mut agent, _) = open_in(dir.path(), BOOT, &json!({"deployments": [script]})).await;
-    Rc::make_mut(&mut agent.settings).deploy.groups = None;
+    Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
     agent.collector.poll_once().await;
     agent.decide().unwrap();
-    assert!(agent.hook.is_some());
+    assert!(agent.hook.id().is_some());
 }
 
 #[tokio::test]
@@ -315,23 +319,23 @@ async fn a_malformed_entry_with_the_id_of_what_runs_changes_nothing_of_it() {
     bad["outputs"] = json!(5);
     let (script, bad) = (std::slice::from_ref(&script), std::slice::from_ref(&bad));
     let (mut agent, report) = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
-    Rc::make_mut(&mut agent.settings).deploy.groups = None;
+    Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
     for list in [script.to_vec(), [script, bad].concat(), [bad, script].concat(), bad.to_vec()] {
         look(&mut agent, &fake, &list).await;
-        let state = agent.journal.get("id-s1").unwrap().state;
-        assert_eq!((agent.hook_id.as_deref(), state), (Some("id-s1"), State::Running), "{list:?}");
+        let state = agent.ledger.journal.get("id-s1").unwrap().state;
+        assert_eq!((agent.hook.id(), state), (Some("id-s1"), State::Running), "{list:?}");
     }
     let told = report.events().into_iter().filter(|event| event.code == Code::DeploymentMalformed);
     assert_eq!(told.count(), 1);
     // It outlives the agent, too.
-    let job = Path::new("state/work").join(agent.journal.get("id-s1").unwrap().job());
+    let job = Path::new("state/work").join(agent.ledger.journal.get("id-s1").unwrap().job());
     drop(agent);
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     Tree::open(dir.path()).unwrap().write_json(&job.join(RESULT), &Ran::default(), Attributes::mode(0o600)).unwrap();
     look(&mut agent, &fake, bad).await;
-    let (id, ran) = agent.hook.take().unwrap().await;
+    let (id, ran) = agent.hook.ended().await;
     agent.hook_ended(&id, ran);
-    assert!(!agent.journal.get("id-s1").unwrap().failed());
+    assert!(!agent.ledger.journal.get("id-s1").unwrap().failed());
 }
 
 #[tokio::test]
@@ -347,13 +351,12 @@ async fn a_node_takes_over_from_one_that_ended_and_is_still_listed() {
     let (old, new) = (node("old"), node("new"));
     let mut agent = open_at(dir.path(), &fake, &[]).await;
     look(&mut agent, &fake, std::slice::from_ref(&old)).await;
-    let (id, done) = agent.bring_up.take().unwrap().await;
-    (agent.bring_up, agent.bring_up_id) = (None, None);
+    let (id, done) = agent.node_lane.bring_up.ended().await;
     agent.node_ended(&id, done);
     // Renamed in the template: Heat makes the new one first, and removes the old one when that has succeeded.
     look(&mut agent, &fake, &[old, new]).await;
-    assert_eq!(agent.bring_up_id.as_deref(), Some("id-new1"));
-    assert_eq!(agent.generations.current().unwrap().deployment, "id-new1");
+    assert_eq!(agent.node_lane.bring_up.about().map(String::as_str), Some("id-new1"));
+    assert_eq!(agent.ledger.generations.current().unwrap().deployment, "id-new1");
 }
 
 #[tokio::test]
@@ -361,14 +364,14 @@ async fn how_long_heat_waits_is_counted_from_when_it_made_the_deployment() {
     let (dir, document) = (tempfile::tempdir().unwrap(), json!({"deployments": []}));
     let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
     let mut entry = deployment("n", &[]);
-    let made = Timestamp(agent.clock.now().0 - 600_000);
+    let made = Timestamp(agent.host.clock.now().0 - 600_000);
     entry["creation_time"] = json!(made.rfc3339());
     let node = Deployment::parse(&entry).unwrap().unwrap();
-    agent.see(&node, None).unwrap();
-    let ago = |agent: &Agent| agent.asked_ago(&node, Duration::from_hours(1)).as_secs() / 60;
+    agent.ledger.see(&node, None).unwrap();
+    let ago = |agent: &Agent| agent.ledger.asked_ago(&node, Duration::from_hours(1)).as_secs() / 60;
     assert_eq!(ago(&agent), 10);
     // What the operator has run again is nothing that Heat waits for.
-    agent.journal.rerun("id-n", "1").unwrap();
+    agent.ledger.journal.rerun("id-n", "1").unwrap();
     assert_eq!(ago(&agent), 0);
 }
 
@@ -379,14 +382,14 @@ async fn an_answer_without_a_list_is_nobodys_word_on_a_result() {
     let (old, new) = ([run_of(&fake.base, "r", 1)], [run_of(&fake.base, "r", 2)]);
     let mut agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
     look(&mut agent, &fake, &old).await;
-    assert_eq!(agent.outbox.waiting().len(), 1, "it ended after that answer began");
+    assert_eq!(agent.ledger.outbox.waiting().len(), 1, "it ended after that answer began");
     // Heat has replaced it, but these answers do not say so.
     for document in ["{}", r#"{"deployments": "none"}"#] {
         fake.play(vec![ok(document)]);
         let change = agent.collector.poll_once().await;
         agent.heard(change);
         agent.decide().unwrap();
-        assert!(agent.sending.is_empty() && agent.is_idle(), "{document}: nothing is sent, and nothing spins");
+        assert!(agent.ledger.sending.is_empty() && agent.is_idle(), "{document}: nothing is sent, and nothing spins");
     }
     look(&mut agent, &fake, &new).await;
     look(&mut agent, &fake, &new).await;
@@ -401,7 +404,7 @@ async fn a_server_whose_metadata_has_no_list_waits_for_nothing() {
     let (agent, _) = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await;
     let url = format!("{}/wait", fake.base);
     let to = Destination::Url { url, verb: "PUT".into(), insecure: false };
-    agent.outbox.put(Entry::new("wait".into(), None, to, json!({}), agent.clock.now())).unwrap();
+    agent.ledger.outbox.put(Entry::new("wait".into(), None, to, json!({}), agent.host.clock.now())).unwrap();
     let code = Box::pin(agent.run_once()).await.unwrap();
     assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
     assert_eq!(asked(&fake)[..2], ["GET /metadata", "PUT /wait"]);

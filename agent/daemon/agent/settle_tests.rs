@@ -12,11 +12,14 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::clock::{Clock, Timestamp};
-use crate::daemon::instance::Place;
+use crate::daemon::host::Host;
+use crate::deploy;
 use crate::files::{Attributes, Tree};
 use crate::http::fake::{Act, Fake, ok, status, token};
+use crate::metadata::Deployment;
 use crate::report::Report;
 use crate::settings::Settings;
+use crate::signal::{About, Destination};
 
 /// Where a pass reads its document: what `--metadata` names, or what cloud-init left.
 const GIVEN: &str = "document.json";
@@ -32,7 +35,7 @@ async fn pass(place: &str, document: &Value) -> (tempfile::TempDir, Vec<Event>, 
 /// The same on what an earlier pass left.
 async fn pass_in(dir: &Path, place: &str, document: &Value) -> (Vec<Event>, Vec<Record>) {
     let (agent, report) = open_in(dir, place, document).await;
-    let (state, settings) = (Arc::clone(&agent.state), agent.settings.clone());
+    let (state, settings) = (Arc::clone(&agent.host.state), agent.host.settings.clone());
     Box::pin(agent.run_once()).await.unwrap();
     let (deployed, keep) = (Some(settings.deploy.deployed_dir.as_path()), settings.deploy.keep);
     let journal = deploy::Journal::open(state, deployed, keep, Clock::system(), &report).unwrap();
@@ -54,9 +57,9 @@ pub(in crate::daemon::agent) async fn open_in(dir: &Path, place: &str, document:
     let (report, metadata) = (Report::kept(), (place == GIVEN).then(|| dir.join(GIVEN)));
     tree.create_dir_all(Path::new("run/cloud-init"), Attributes::mode(0o755)).unwrap();
     tree.write(Path::new("run/cloud-init/.instance-id"), b"i-1\n", Attributes::mode(0o644)).unwrap();
-    let place = Place { settings, root: tree, state, systemd: None, clock: Clock::system(), report: report.clone() };
-    let instance = place.settle(true).await.unwrap().unwrap();
-    (Agent::open(place, metadata, instance).unwrap(), report)
+    let host = Host { settings, root: tree, state, systemd: None, clock: Clock::system(), report: report.clone() };
+    let instance = host.settle(true).await.unwrap().unwrap();
+    (Agent::open(host, metadata, instance).unwrap(), report)
 }
 
 fn deployment(name: &str, inputs: &[(&str, &str)]) -> Value {
@@ -133,26 +136,26 @@ async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
     let (dir, document) = (tempfile::tempdir().unwrap(), json!({"deployments": [entry]}));
     let node = Deployment::parse(&document["deployments"][0]).unwrap().unwrap();
     let failed = |agent: &mut Agent| {
-        agent.see(&node, None).unwrap();
-        agent.journal.start("n", &json!({})).unwrap();
-        agent.generations.begin("digest", "n", json!({})).unwrap();
-        agent.generations.end(GenerationState::Rejected, Some("HNA-0502 why".to_owned()), Vec::new()).unwrap();
+        agent.ledger.see(&node, None).unwrap();
+        agent.ledger.journal.start("n", &json!({})).unwrap();
+        agent.ledger.generations.begin("digest", "n", json!({})).unwrap();
+        agent.ledger.generations.end(GenerationState::Rejected, Some("HNA-0502 why".to_owned()), Vec::new()).unwrap();
     };
     failed(&mut open_in(dir.path(), GIVEN, &document).await.0);
     // The next run of the agent.
     let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
-    Rc::make_mut(&mut agent.settings).deploy.groups = None;
+    Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
     agent.collector.poll_once().await;
     agent.decide().unwrap();
-    assert!(agent.bring_up.is_none() && agent.journal.get("n").unwrap().failed());
-    let waiting = agent.outbox.waiting();
-    let body = agent.outbox.body(&waiting[0]).unwrap();
+    assert!(!agent.node_lane.bring_up.is_busy() && agent.ledger.journal.get("n").unwrap().failed());
+    let waiting = agent.ledger.outbox.waiting();
+    let body = agent.ledger.outbox.body(&waiting[0]).unwrap();
     assert_eq!((waiting.len(), &body["Status"], &body["Reason"]), (1, &json!("FAILURE"), &json!("HNA-0502 why")));
     // By order of the operator it is tried again.
-    agent.journal.rerun("n", "1").unwrap();
-    agent.sending.clear();
+    agent.ledger.journal.rerun("n", "1").unwrap();
+    agent.ledger.sending.clear();
     agent.decide().unwrap();
-    assert!(agent.bring_up.is_none(), "what Heat said before the order may be out of date");
+    assert!(!agent.node_lane.bring_up.is_busy(), "what Heat said before the order may be out of date");
     agent.collector.poll_once().await;
     let (tree, file) = (Tree::open(dir.path()).unwrap(), Path::new("state/node.json"));
     let kept = tree.read(file, 1 << 20).unwrap().unwrap();
@@ -162,7 +165,7 @@ async fn a_node_that_was_cut_off_after_it_failed_stays_failed() {
     tree.remove_dir_all(file).unwrap();
     tree.write(file, &kept, Attributes::mode(0o600)).unwrap();
     agent.decide().unwrap();
-    assert!(agent.bring_up.is_some(), "a disk that was full in between changes nothing");
+    assert!(agent.node_lane.bring_up.is_busy(), "a disk that was full in between changes nothing");
 }
 
 #[tokio::test]
@@ -175,20 +178,20 @@ async fn a_generation_that_nobody_goes_on_with_is_not_on_its_way_for_ever() {
         let document = json!({"deployments": [entry(&config)]});
         let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
         let node = Deployment::parse(&document["deployments"][0]).unwrap().unwrap();
-        agent.see(&node, None).unwrap();
-        agent.journal.start("n", &json!({})).unwrap();
-        agent.generations.begin("digest", "n", json!({})).unwrap();
+        agent.ledger.see(&node, None).unwrap();
+        agent.ledger.journal.start("n", &json!({})).unwrap();
+        agent.ledger.generations.begin("digest", "n", json!({})).unwrap();
         drop(agent);
         let document = json!({"deployments": [entry(&json!({"ROLE": "odd"}))]});
         let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
-        Rc::make_mut(&mut agent.settings).deploy.groups = None;
+        Rc::make_mut(&mut agent.host).settings.deploy.groups = None;
         agent.collector.poll_once().await;
         if is_listed {
             agent.decide().unwrap();
         } else {
             agent.let_go_of_unlisted(&BTreeSet::new());
         }
-        let current = agent.generations.current().unwrap();
+        let current = agent.ledger.generations.current().unwrap();
         assert_eq!(current.state, GenerationState::Rejected);
         assert!(current.reason.as_ref().unwrap().contains(why), "{current:?}");
     }
@@ -201,16 +204,16 @@ async fn a_wait_condition_that_is_never_told_is_noted_and_fails_no_deployment() 
     let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
     let about = About { id: records[0].id.clone(), name: "node".into(), resource: None, result: false };
     let to = Destination::Url { url: "http://192.0.2.1/".into(), verb: "PUT".into(), insecure: false };
-    let entry = Entry::new("wait".into(), Some(about), to, json!({}), agent.clock.now());
+    let entry = Entry::new("wait".into(), Some(about), to, json!({}), agent.host.clock.now());
     let sent = |agent: &mut Agent, fate| agent.sent((vec![(entry.clone(), fate)], Ok(())));
-    let note = |agent: &Agent| agent.journal.get("id-node").unwrap().note.clone().unwrap();
+    let note = |agent: &Agent| agent.ledger.journal.get("id-node").unwrap().note.clone().unwrap();
     let (before, delivered) = (note(&agent), Fate::Delivered);
     sent(&mut agent, delivered);
     assert_eq!(note(&agent), before);
     sent(&mut agent, Fate::Undeliverable("the answer was 403".into()));
-    agent.journal.signalled("id-node", None).unwrap();
+    agent.ledger.journal.signalled("id-node", None).unwrap();
     assert_eq!(note(&agent), "Heat refused the signal to the wait condition: the answer was 403");
-    assert!(!agent.journal.get("id-node").unwrap().undelivered);
+    assert!(!agent.ledger.journal.get("id-node").unwrap().undelivered);
 }
 
 #[tokio::test]
@@ -219,22 +222,22 @@ async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
     let (dir, tree) = (tempfile::tempdir().unwrap(), |dir: &Path| Tree::open(dir).unwrap());
     let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;
     let entry = document["deployments"][0].clone();
-    agent.see(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
-    agent.end("id-late", Outcome::default()).unwrap();
-    let sent = agent.outbox.waiting().remove(0);
-    agent.outbox.withdraw("id-late").unwrap();
+    agent.ledger.see(&Deployment::parse(&entry).unwrap().unwrap(), None).unwrap();
+    agent.ledger.end("id-late", Outcome::default()).unwrap();
+    let sent = agent.ledger.outbox.waiting().remove(0);
+    agent.ledger.outbox.withdraw("id-late").unwrap();
     // Nothing can be renamed over a directory.
-    let path = Path::new("state/deployments").join(format!("{}.json", agent.journal.get("id-late").unwrap().key()));
+    let path = Path::new("state/deployments").join(format!("{}.json", agent.ledger.journal.get("id-late").unwrap().key()));
     tree(dir.path()).remove(&path).unwrap();
     tree(dir.path()).create_dir(&path, Attributes::mode(0o700)).unwrap();
     agent.sent((vec![(sent, Fate::Delivered)], Ok(())));
-    assert!(agent.trouble.is_some());
-    agent.take_up().unwrap();
-    assert!(agent.outbox.waiting().is_empty());
+    assert!(agent.trouble.lasts());
+    agent.ledger.take_up().unwrap();
+    assert!(agent.ledger.outbox.waiting().is_empty());
     tree(dir.path()).remove_dir_all(&path).unwrap();
-    agent.record_fates();
-    agent.take_up().unwrap();
-    assert_eq!((agent.journal.get("id-late").unwrap().state, agent.outbox.waiting().len()), (State::Signalled, 0));
+    agent.record_fates(Vec::new());
+    agent.ledger.take_up().unwrap();
+    assert_eq!((agent.ledger.journal.get("id-late").unwrap().state, agent.ledger.outbox.waiting().len()), (State::Signalled, 0));
 }
 
 #[tokio::test]
@@ -294,12 +297,12 @@ async fn a_temporary_url_of_a_changed_deployment_is_not_written_in_the_second_of
     agent.collector.poll_once().await;
     agent.decide().unwrap();
     let held = |name: &str| {
-        let entries = agent.outbox.waiting();
+        let entries = agent.ledger.outbox.waiting();
         entries.iter().find(|entry| entry.about.as_ref().unwrap().name == name).unwrap().not_before
     };
-    let seen = agent.journal.get("id-changed").unwrap().seen;
+    let seen = agent.ledger.journal.get("id-changed").unwrap().seen;
     assert_eq!((held("made"), held("changed").since(seen)), (Timestamp(0), Duration::from_secs(2)));
-    agent.sending.clear();
+    agent.ledger.sending.clear();
     let idle = agent.is_idle();
-    assert!(!idle || agent.clock.now() >= held("changed"), "a single pass waits for it");
+    assert!(!idle || agent.host.clock.now() >= held("changed"), "a single pass waits for it");
 }

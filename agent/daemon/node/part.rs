@@ -14,15 +14,15 @@ const LIMIT: usize = 2000;
 
 impl Node {
     /// Whether somebody changed the node since its update failed. What the update left undone is told once.
-    pub(in crate::daemon) async fn compare_part(&self, desired: &Desired, systemd: &Systemd, generation: u64) -> Result<bool> {
+    pub(super) async fn compare_part(&self, desired: &Desired, systemd: &Systemd, generation: u64) -> Result<bool> {
         let volumes = self.volumes(systemd);
         let Some(sight) = self.see(desired, &volumes, systemd, generation).await? else { return Ok(true) };
         let (is_whole, is_sick) = (!sight.is_arriving, sight.is_sick);
-        let Found { left, news } = self.remembered(|record| Ok(record.sort_out(generation, sight.found, is_whole)))?;
+        let Found { left, news } = self.remembered.sort_out(generation, sight.found, is_whole)?;
         let tell = |code, message, causes: &[Cause]| {
             let texts: Vec<&str> = causes.iter().map(|cause| cause.text.as_str()).collect();
             let event = Event::new(code, message).generation(generation).step("drift");
-            self.report.emit(event.cause(shortened(&texts.join(", "), LIMIT)));
+            self.host.report.emit(event.cause(shortened(&texts.join(", "), LIMIT)));
         };
         if !left.is_empty() {
             tell(Code::UpdateLeft, "the failed update left the node different from its parameters", &left);
@@ -31,12 +31,5 @@ impl Node {
             tell(Code::NodeDrift, "the node was changed after its update failed", &news);
         }
         Ok(is_sick || !news.is_empty())
-    }
-
-    /// The update is tried again, or another one is: what it leaves is another matter.
-    pub(in crate::daemon) fn forget_left(&self) {
-        if let Err(error) = self.remembered(|record| Ok(((), record.forget_left()))) {
-            self.forgot(&error);
-        }
     }
 }

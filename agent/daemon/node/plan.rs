@@ -4,13 +4,9 @@ use serde_json::json;
 
 use crate::desired::Desired;
 use crate::digest::key_of;
-use crate::error::Error;
 use crate::kubernetes::{self, Facts, Leave, Mistake, NodeSpec, Preflight};
 use crate::metadata::Deployment;
 use crate::signal::Handle;
-
-/// Bytes of the mistakes that one journal entry names. Those of any honest deployment fit; `verify` lists all.
-const CAUSE_LIMIT: usize = 16 * 1024;
 
 /// A deployment whose parameters are right.
 #[derive(Debug)]
@@ -73,21 +69,6 @@ impl Plan {
         let small = if self.spec.preflight == Preflight::Off { Vec::new() } else { kubernetes::preflight(&self.spec, facts) };
         self.spec.warnings.iter().cloned().chain(small).collect()
     }
-}
-
-/// Every mistake in one error, as far as they fit into a journal entry.
-pub(in crate::daemon) fn bad_parameters(mistakes: &[Mistake]) -> Error {
-    let mut all = String::new();
-    for (at, mistake) in mistakes.iter().enumerate() {
-        let (text, between) = (mistake.to_string(), if at == 0 { "" } else { " | " });
-        if at > 0 && all.len() + text.len() > CAUSE_LIMIT {
-            all.push_str(&format!(" | and {} more: heat-node-agent verify lists them", mistakes.len() - at));
-            break;
-        }
-        all.push_str(between);
-        all.push_str(&text);
-    }
-    Error::permanent(all).remedy("correct the parameters in the template and update the stack")
 }
 
 #[cfg(test)]
@@ -234,19 +215,6 @@ mod tests {
         let asked_by = |password| digest(&Desired { trust: Some(trust(password)), ..small() }, None);
         assert_eq!(asked_by("hush"), asked_by("another"), "who asks Magnum changes nothing on the node");
         assert_eq!(format!("{:?}", authority("a")), format!("{:?}", authority("b")), "and nothing of a text is shown");
-    }
-
-    #[test]
-    fn mistakes_fill_one_journal_entry_and_no_more() {
-        let mistake = |number: usize| Mistake::general(&format!("NAME_{number}"), "is wrong", "a rule", "a remedy");
-        let few: Vec<_> = (0..2).map(mistake).collect();
-        let told = bad_parameters(&few).to_string();
-        assert_eq!(told, "NAME_0: is wrong; rule: a rule; remedy: a remedy | NAME_1: is wrong; rule: a rule; remedy: a remedy");
-        let many: Vec<_> = (0..90_000).map(mistake).collect();
-        let told = bad_parameters(&many).to_string();
-        assert!(told.len() < 17_000, "{}", told.len());
-        let listed = told.matches("NAME_").count();
-        assert!(told.ends_with(&format!(" | and {} more: heat-node-agent verify lists them", 90_000 - listed)), "{listed}");
     }
 
     #[test]

@@ -16,16 +16,26 @@ const ARRIVAL: Duration = Duration::from_mins(5);
 
 /// What is remembered from one look to the next.
 #[derive(Debug, Default)]
-pub(in crate::daemon) struct Unrest {
+pub(super) struct Unrest {
     since: RefCell<Option<Stopwatch>>,
     restarts: RefCell<BTreeMap<String, u32>>,
+    /// A node in place was looked at since the start.
+    looked: Cell<bool>,
     /// A look found them all arrived, or waited for long enough.
     arrived: Cell<bool>,
 }
 
 impl Unrest {
+    pub(super) fn is_first_look(&self) -> bool {
+        !self.looked.get()
+    }
+
+    pub(super) fn looked(&self) {
+        self.looked.set(true);
+    }
+
     /// What a look finds of it. `None`: some units are on their way, or died since the last look, and that has not lasted for long.
-    pub(in crate::daemon) fn look(&self, units: &BTreeMap<String, UnitState>, clock: &Clock) -> Option<Vec<Cause>> {
+    pub(super) fn look(&self, units: &BTreeMap<String, UnitState>, clock: &Clock) -> Option<Vec<Cause>> {
         let now = units.iter().map(|(name, state)| (name.clone(), state.n_restarts)).collect();
         let before = self.restarts.replace(now);
         // systemd counts from 235 on.
@@ -50,12 +60,12 @@ impl Unrest {
     }
 
     /// Whether units are on their way that never arrived since the agent's start: as after a boot.
-    pub(in crate::daemon) fn is_boot(&self) -> bool {
+    pub(super) fn is_boot(&self) -> bool {
         !self.arrived.get()
     }
 
     /// The node was touched: what its units did meanwhile is told by that.
-    pub(in crate::daemon) fn forget(&self) {
+    pub(super) fn forget(&self) {
         self.restarts.take();
     }
 }

@@ -1,0 +1,156 @@
+//! The script or hook that runs, and whether it is to be ended before its own end: what Heat says of it, and its grace.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::lane::Lane;
+use super::view::gone;
+use crate::clock::{Clock, Moment, Stopwatch};
+use crate::collect::Snapshot;
+use crate::deploy::{Ending, Record};
+use crate::error::Result;
+use crate::programs::{Programs, Ran};
+use crate::report::text::duration;
+
+/// A job that ends before its program is started this often is reported as failed.
+const FALSE_START_LIMIT: u32 = 5;
+
+/// One script or hook at a time.
+pub(in crate::daemon) struct HookLane {
+    programs: Rc<Programs>,
+    /// By the deployment's id.
+    lane: Lane<String, Result<Option<Ran>>>,
+    /// What the newest answer of Heat says of it.
+    judged: Option<Judged>,
+    /// Heat waits for it no more, since then.
+    grace: Option<Grace>,
+    /// It is being ended.
+    pub(super) ends: bool,
+    /// How often a job ended before its program was started, by deployment.
+    false_starts: BTreeMap<String, u32>,
+}
+
+struct Judged {
+    id: String,
+    /// The answer that it is judged by.
+    answer: Option<Moment>,
+    gone: Option<String>,
+}
+
+struct Grace {
+    id: String,
+    since: Stopwatch,
+    /// When the grace was over: an answer to a poll that began later decides.
+    over: Option<Moment>,
+}
+
+/// How far a grace is.
+pub(super) enum Waits {
+    /// It begins now.
+    Begins,
+    /// It lasts.
+    Lasts,
+    /// It was over at this moment.
+    Over(Moment),
+}
+
+impl HookLane {
+    pub(super) fn new(programs: Rc<Programs>) -> Self {
+        let (judged, grace, false_starts) = (None, None, BTreeMap::new());
+        Self { programs, lane: Lane::default(), judged, grace, ends: false, false_starts }
+    }
+
+    /// Id of the deployment whose script or hook runs.
+    pub(in crate::daemon) fn id(&self) -> Option<&str> {
+        self.lane.about().map(String::as_str)
+    }
+
+    /// Starts a prepared job, or takes it up where it has begun.
+    pub(super) fn run(&mut self, id: String, key: String) {
+        let programs = Rc::clone(&self.programs);
+        self.lane.start(id, async move { programs.run(&key).await });
+    }
+
+    /// Watches a job that has begun.
+    pub(super) fn follow(&mut self, record: &Record) {
+        let (programs, key) = (Rc::clone(&self.programs), record.job());
+        self.lane.start(record.id.clone(), async move { programs.follow(&key).await });
+    }
+
+    /// Ends a job, in the place of who only watched it.
+    pub(super) fn end(&mut self, record: &Record) {
+        let (programs, key) = (Rc::clone(&self.programs), record.job());
+        self.ends = true;
+        self.lane.start(record.id.clone(), async move { programs.end(&key).await });
+    }
+
+    /// The end of what runs, after which the lane is empty.
+    pub(super) async fn ended(&mut self) -> (String, Result<Option<Ran>>) {
+        let ended = self.lane.ended().await;
+        (self.judged, self.grace, self.ends) = (None, None, false);
+        ended
+    }
+
+    /// Counts a job that ended before its program was started; `true` when that is no accident any more.
+    pub(super) fn false_start(&mut self, id: &str) -> bool {
+        let count = self.false_starts.entry(id.to_owned()).or_default();
+        *count += 1;
+        *count >= FALSE_START_LIMIT
+    }
+
+    /// It is run again by order of the operator.
+    pub(super) fn forget_false_starts(&mut self, id: &str) {
+        self.false_starts.remove(id);
+    }
+
+    /// Why Heat waits for the running one no more: looked up once for each answer.
+    pub(super) fn judge(&mut self, record: &Record, snapshot: &Snapshot) -> Option<String> {
+        let answer = snapshot.listing.as_ref().map(|listing| listing.began);
+        let known = self.judged.as_ref().filter(|judged| judged.id == record.id && judged.answer == answer);
+        if let Some(judged) = known {
+            return judged.gone.clone();
+        }
+        let gone = gone(snapshot, record);
+        self.judged = Some(Judged { id: record.id.clone(), answer, gone: gone.clone() });
+        gone
+    }
+
+    /// Heat does not wait for it: how far its grace is.
+    pub(super) fn wait(&mut self, record: &Record, limit: Duration, clock: &Clock) -> Waits {
+        let Some(grace) = self.grace.as_mut().filter(|grace| grace.id == record.id) else {
+            self.grace = Some(Grace { id: record.id.clone(), since: clock.start(), over: None });
+            return Waits::Begins;
+        };
+        if grace.since.elapsed() < limit { Waits::Lasts } else { Waits::Over(*grace.over.get_or_insert_with(|| clock.moment())) }
+    }
+
+    /// Heat waits for it. Whether it did not before.
+    pub(super) fn goes_on(&mut self) -> bool {
+        self.grace.take().is_some()
+    }
+
+    /// How long until the running one has had its grace.
+    pub(super) fn until_grace_is_over(&self, limit: Duration) -> Option<Duration> {
+        let grace = self.grace.as_ref().filter(|grace| grace.over.is_none() && !self.ends)?;
+        Some(limit.saturating_sub(grace.since.elapsed()))
+    }
+
+    /// What there is to say of the end of a running script or hook before it is there.
+    pub(in crate::daemon) fn outlook(&self, record: &Record, grace: Duration) -> Option<String> {
+        match &record.ending {
+            Some(Ending::Stopped) => return Some("it is being stopped at the operator's request".to_owned()),
+            Some(Ending::Replaced(why)) => return Some(format!("it is being stopped: {why}")),
+            None => {}
+        }
+        let judged = self.judged.as_ref().filter(|judged| judged.id == record.id)?;
+        let grace = duration(grace);
+        judged.gone.as_ref().map(|why| format!("{why}; it is stopped {grace} after that was learnt, if Heat then confirms it"))
+    }
+
+    /// One that goes on and on.
+    #[cfg(test)]
+    pub(super) fn hang(&mut self, id: &str) {
+        self.lane.start(id.to_owned(), std::future::pending());
+    }
+}

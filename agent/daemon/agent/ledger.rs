@@ -1,0 +1,202 @@
+//! What is on disk of deployments, and what Heat is to hear of them: journal, generations and outbox, which are changed together.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::FuturesUnordered;
+use serde_json::Value;
+
+use super::view::result_key;
+use crate::daemon::host::Host;
+use crate::daemon::node::Wait;
+use crate::daemon::node::deadline::Asked;
+use crate::deploy::{self, Generation, GenerationState, Generations, Journal, Outcome, Record, Reference, SIGNAL_LIMIT, State};
+use crate::error::{Error, Result};
+use crate::metadata::{Deployment, SignalTarget};
+use crate::progress::Progress;
+use crate::report::{Code, Event, Phase};
+use crate::signal::{About, Destination, Entry, Fate, Outbox, Sending};
+
+/// Heat takes no notice of a temporary URL's object of the same second as its own change of the deployment, which has
+/// whole seconds (heat-protocol.md 7.2). It made that change before we could see it.
+const UNNOTICED: Duration = Duration::from_secs(2);
+
+/// Deployments, from the first look to the last word of Heat.
+pub(in crate::daemon) struct Ledger {
+    host: Rc<Host>,
+    progress: Progress,
+    pub(in crate::daemon) journal: Journal,
+    pub(in crate::daemon) generations: Generations,
+    pub(in crate::daemon) outbox: Rc<Outbox>,
+    /// Signals on their way.
+    pub(super) sending: FuturesUnordered<Sending>,
+    /// What left the outbox and could not be recorded, e.g. on a full disk: it must not be sent again.
+    unrecorded: Vec<(Entry, Fate)>,
+}
+
+impl Ledger {
+    pub(super) fn open(host: Rc<Host>, outbox: Outbox, progress: Progress) -> Result<Self> {
+        let (deploy, state) = (&host.settings.deploy, || Arc::clone(&host.state));
+        let journal = Journal::open(state(), Some(&deploy.deployed_dir), deploy.keep, host.clock.clone(), &host.report)?;
+        let generations = Generations::open(state(), &host.report)?;
+        let (outbox, sending) = (Rc::new(outbox), FuturesUnordered::new());
+        Ok(Self { host, progress, journal, generations, outbox, sending, unrecorded: Vec::new() })
+    }
+
+    /// Whether what became of every signal that was sent is on disk.
+    pub(super) fn is_settled(&self) -> bool {
+        self.sending.is_empty() && self.unrecorded.is_empty()
+    }
+
+    /// What the node in place is looked after by.
+    pub(super) fn reference(&self) -> Option<Reference> {
+        self.generations.current().and_then(Generation::reference)
+    }
+
+    /// Records a new deployment, or what the metadata says of a known one. `false` if it was run before.
+    pub(super) fn see(&mut self, deployment: &Deployment, state: Option<State>) -> Result<bool> {
+        if state.is_some() {
+            return self.journal.renew(deployment).map(|()| true);
+        }
+        let new = self.journal.see(deployment)?.is_some();
+        let event = if new {
+            Event::new(
+                Code::DeploymentSeen,
+                format!("deployment {} ({}, {}) is new", deployment.name, deployment.group, deployment.action()),
+            )
+        } else {
+            let note = self.journal.get(&deployment.id).and_then(|record| record.note.as_deref()).unwrap_or("run before");
+            Event::new(Code::DeploymentKnown, format!("deployment {} was {note}", deployment.name))
+        };
+        self.host.report.emit(event.phase(Phase::Deploy).deployment(&deployment.id, &deployment.name));
+        Ok(new)
+    }
+
+    /// How long Heat has been waiting for a deployment.
+    pub(super) fn asked_ago(&self, deployment: &Deployment, timeout: Duration) -> Duration {
+        let Some(record) = self.journal.get(&deployment.id) else { return Duration::ZERO };
+        // Of what the operator has run again Heat has heard already.
+        let made = if record.order.is_none() { deployment.creation_time.as_str() } else { "" };
+        Asked { made, seen: record.seen, timeout }.how_long_ago(self.host.clock.now())
+    }
+
+    /// Results without a signal get theirs stored: after a start, and after a disk was full. One that is on its way is in the outbox
+    /// until its fate is recorded or among those that could not be.
+    pub(super) fn take_up(&mut self) -> Result<()> {
+        let told = |id: &str| self.unrecorded.iter().any(|(entry, _)| entry.key == result_key(id));
+        let bare = |record: &&Record| !self.outbox.has(&result_key(&record.id)) && !told(&record.id);
+        let finished: Vec<Record> = self.journal.finished().filter(bare).cloned().collect();
+        finished.iter().try_for_each(|record| self.store_signal(record))
+    }
+
+    /// Nothing of a deployment without a record is sent. What is on its way has left the outbox already.
+    pub(super) fn forget_signals(&self, id: &str) -> Result<()> {
+        if self.sending.is_empty() { self.outbox.withdraw(id) } else { Ok(()) }
+    }
+
+    /// Records that Heat asks for a deployment no more before it ended, and from where it goes on if Heat does again: a script
+    /// where it was, because it never runs twice; a node that was cut off before it had a result, from the beginning.
+    pub(super) fn let_go(&mut self, record: &Record, why: &str) -> Result<()> {
+        let from = if self.leave_generation(&record.id, why)? { State::Seen } else { record.state };
+        let line = format!("deployment {} is withdrawn: {why}", record.name);
+        let event = Event::new(Code::DeploymentLetGo, line).phase(Phase::Deploy).deployment(&record.id, &record.name);
+        self.host.report.emit(event.cause(why));
+        self.journal.let_go(&record.id, from, why)
+    }
+
+    /// A generation that was being put in place when the agent ended, and whose deployment nobody goes on with; whether there was
+    /// one.
+    pub(super) fn leave_generation(&mut self, deployment: &str, why: &str) -> Result<bool> {
+        let is_left = |current: &Generation| current.deployment == deployment && current.state == GenerationState::Applying;
+        let is_left = self.generations.current().is_some_and(is_left);
+        if is_left {
+            self.generations.end(GenerationState::Rejected, Some(why.to_owned()), self.progress.laps())?;
+        }
+        Ok(is_left)
+    }
+
+    pub(super) fn end(&mut self, id: &str, outcome: Outcome) -> Result<()> {
+        self.journal.finish(id, outcome)?;
+        self.store_signal_of(id)
+    }
+
+    pub(super) fn store_signal_of(&mut self, id: &str) -> Result<()> {
+        match self.journal.get(id).cloned() {
+            Some(record) if record.state == State::Finished => self.store_signal(&record),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts a finished deployment's result into the outbox, or records that nobody waits for it.
+    fn store_signal(&mut self, record: &Record) -> Result<()> {
+        if record.outcome.is_none() {
+            return Ok(());
+        }
+        if let Some(destination) = Destination::of(&record.target) {
+            let about =
+                About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: true };
+            let outcome = self.journal.outcome(&record.id)?.unwrap_or_default();
+            let body = Value::Object(deploy::body(&outcome, &record.outputs, SIGNAL_LIMIT));
+            let mut entry = Entry::new(result_key(&record.id), Some(about), destination, body, self.host.clock.now());
+            if matches!(&record.target, SignalTarget::Url { verb, .. } if verb == "PUT") && record.action != "CREATE" {
+                entry.not_before = record.seen.after(UNNOTICED);
+            }
+            return self.outbox.put(entry);
+        }
+        let SignalTarget::Unsupported { name } = &record.target else {
+            return self.journal.signalled(&record.id, Some("no signal requested".to_owned()));
+        };
+        let error = Error::permanent(format!("{name} cannot be sent"))
+            .remedy("set signal_transport: CFN_SIGNAL, HEAT_SIGNAL or TEMP_URL_SIGNAL on the deployment");
+        self.host.report.emit(
+            Event::new(Code::SignalUndeliverable, "the result cannot be sent")
+                .phase(Phase::Signal)
+                .deployment(&record.id, &record.name)
+                .error(&error),
+        );
+        self.journal.undelivered(&record.id, error.to_string())
+    }
+
+    pub(super) fn store_wait(&mut self, deployment: &Deployment, wait: Option<&Wait>) -> Result<()> {
+        let Some(wait) = wait else { return Ok(()) };
+        self.see(deployment, self.journal.get(&deployment.id).map(|record| record.state))?;
+        self.store_wait_of(&deployment.id, wait)
+    }
+
+    pub(super) fn store_wait_of(&mut self, id: &str, wait: &Wait) -> Result<()> {
+        let Some(record) = self.journal.get(id) else { return Ok(()) };
+        let about = About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: false };
+        let body = wait.handle.body(&wait.signal);
+        let key = format!("wait {} {}", record.id, wait.signal.id);
+        self.outbox.put(Entry::new(key, Some(about), wait.handle.destination().clone(), body, self.host.clock.now()))
+    }
+
+    /// Records what became of signals; what cannot be written is kept for the next time.
+    pub(super) fn record_fates(&mut self, fates: Vec<(Entry, Fate)>) -> Vec<Error> {
+        let mut errors = Vec::new();
+        for (entry, fate) in std::mem::take(&mut self.unrecorded).into_iter().chain(fates) {
+            if let Err(error) = self.record_fate(&entry, &fate) {
+                errors.push(error);
+                self.unrecorded.push((entry, fate));
+            }
+        }
+        errors
+    }
+
+    fn record_fate(&mut self, entry: &Entry, fate: &Fate) -> Result<()> {
+        let Some(About { id, result, .. }) = &entry.about else { return Ok(()) };
+        match (fate, result) {
+            (Fate::Delivered, true) => self.journal.signalled(id, None),
+            (Fate::Undeliverable(cause), true) => self.journal.undelivered(id, format!("Heat refused the signal: {cause}")),
+            (Fate::Superseded, true) => self.journal.let_go(id, State::Finished, "superseded before it was reported to Heat"),
+            (Fate::Expired, true) => self.journal.undelivered(id, "it could not be reported to Heat for 7 days".to_owned()),
+            // Heat may wait for it no more, e.g. at an update: that does not make a failure of the deployment.
+            (Fate::Undeliverable(cause), false) => {
+                self.journal.note(id, format!("Heat refused the signal to the wait condition: {cause}"))
+            }
+            (Fate::Expired, false) => self.journal.note(id, "the wait condition could not be signalled for 7 days".to_owned()),
+            (Fate::Delivered | Fate::Superseded, false) => Ok(()),
+        }
+    }
+}

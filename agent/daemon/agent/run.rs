@@ -1,0 +1,178 @@
+//! The loop: one thread, and whatever moves next.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use futures_util::stream::StreamExt;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Agent;
+use super::view::ids;
+use crate::commands::print_error;
+use crate::daemon::{node, page};
+use crate::error::{Error, Result};
+use crate::process::exit;
+use crate::report::explain::{headline, tree};
+use crate::report::notify::Notify;
+use crate::report::{Code, Event, Phase};
+
+/// A pass that has not ended after this is given up: no wait condition lives longer.
+const PASS_LIMIT: Duration = Duration::from_hours(24);
+/// How long signals that are on their way may take once the agent is to stop: it stops within a second (design.md 7).
+const FINISH: Duration = Duration::from_millis(600);
+
+impl Agent {
+    /// Until SIGTERM or SIGINT.
+    pub(in crate::daemon) async fn run(mut self) -> Result<ExitCode> {
+        self.page.notify.ready();
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut reload = signal(SignalKind::hangup())?;
+        self.look_after_node();
+        loop {
+            self.step();
+            let clock = self.host.clock.clone();
+            let until_look = self.node_lane.until_look(self.host.settings.polling_interval);
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                // R6: at any time; the files that sources are learnt from are read again by the poll.
+                _ = reload.recv() => self.collector.nudge(),
+                () = clock.wait(until_look) => self.look_after_node(),
+                () = self.turn() => {}
+            }
+        }
+        self.page.notify.stopping();
+        self.finish_sending().await;
+        self.host.report.emit(Event::new(Code::AgentStopping, "the agent is stopping"));
+        Ok(exit::OK)
+    }
+
+    /// Waits a moment for the answers to what is on its way: of a signal without one the next run does not know that Heat has it,
+    /// and Heat would get it twice.
+    pub(super) async fn finish_sending(&mut self) {
+        let clock = self.host.clock.clone();
+        let finish = async {
+            while let Some(sent) = self.ledger.sending.next().await {
+                self.sent(sent);
+            }
+        };
+        clock.limit(FINISH, finish).await;
+    }
+
+    /// One full pass: every source once, every deployment that it lists, every signal that can be sent.
+    pub(in crate::daemon) async fn run_once(mut self) -> Result<ExitCode> {
+        let since = self.host.clock.start();
+        let change = self.collector.poll_once().await;
+        self.heard(change);
+        while since.elapsed() < PASS_LIMIT {
+            self.step();
+            if self.is_idle() || self.trouble.is_too_much() {
+                break;
+            }
+            self.turn().await;
+        }
+        self.publish();
+        let listed = ids(self.collector.snapshot());
+        let failed = self.ledger.journal.all().iter().any(|record| record.failed() && listed.contains(&record.id));
+        let waiting = !self.ledger.outbox.is_empty();
+        let snapshot = self.collector.snapshot();
+        let unheard = snapshot.authority.is_none() && snapshot.sources.values().any(|source| source.failures > 0);
+        let troubled = self.trouble.is_too_much() || self.worklist.was_malformed();
+        if !(failed || waiting || unheard || troubled) {
+            return Ok(exit::OK);
+        }
+        let why = self.page.page.as_ref().map(|page| headline(&tree(page, true))).unwrap_or_default();
+        let remedy = "see `heat-node-agent status`; its actions are in the journal: journalctl -t heat-node-agent";
+        print_error(&Error::permanent(why).context("something failed").remedy(remedy));
+        Ok(exit::FAILED)
+    }
+
+    /// Nothing runs, and nothing can be started or sent without a poll.
+    pub(super) fn is_idle(&self) -> bool {
+        let lanes = self.hook.id().is_some() || self.node_lane.bring_up.is_busy() || !self.ledger.sending.is_empty();
+        let sendable = self.ledger.outbox.due().is_some_and(|due| due <= self.host.clock.now());
+        // A first try that is held back for a moment belongs to this pass.
+        let held = self.ledger.outbox.waiting().iter().any(|entry| entry.tries == 0 && entry.not_before > self.host.clock.now());
+        // One more answer is asked for before a result is sent.
+        let asks = self.collector.is_answering() || self.worklist.goes_on;
+        !lanes && !sendable && !held && !asks && !self.trouble.lasts()
+    }
+
+    fn step(&mut self) {
+        if self.trouble.try_again() {
+            self.record_fates(Vec::new());
+            // Before anything is begun: an order that was cut off must not meet what it was to change in another shape.
+            self.serve_orders();
+            if let Err(error) = self.decide() {
+                self.trouble.take("processing the deployments", &error);
+            }
+            if !self.trouble.lasts() {
+                self.trouble.passed();
+            }
+        }
+        self.node_lane.watch_pods(self.ledger.reference());
+        let phase = self.current_phase();
+        if self.page.is_due(self.ledger.journal.len(), phase) {
+            self.publish();
+        }
+    }
+
+    /// Waits until one thing moves, and takes it in.
+    pub(super) async fn turn(&mut self) {
+        let now = self.host.clock.now();
+        // In trouble nothing is begun or sent before its end: what is due would only spin.
+        let due = self.ledger.outbox.due().map(|at| at.since(now));
+        let wake = self.trouble.rest().or(due);
+        let watchdog = Notify::interval();
+        let page = self.page.until_due(self.ledger.journal.len());
+        let more = (self.worklist.goes_on && !self.trouble.lasts()).then_some(Duration::ZERO);
+        let grace = self.hook.until_grace_is_over(self.host.settings.deploy.replaced_grace).filter(|_| !self.trouble.lasts());
+        let pause = [wake, watchdog, page, more, grace].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
+        tokio::select! {
+            change = self.collector.changed() => self.polled(change),
+            (id, ran) = self.hook.ended() => self.hook_ended(&id, ran),
+            (id, done) = self.node_lane.bring_up.ended() => self.node_ended(&id, done),
+            ((), look) = self.node_lane.watch.ended() => self.looked(look),
+            ((), seen) = self.node_lane.pod_network.lane.ended() => self.node_lane.pod_network.saw(seen),
+            Some(sent) = self.ledger.sending.next() => self.sent(sent),
+            () = self.orders.changed() => {}
+            // The page is made anew at the end of the turn.
+            () = self.progress.changed() => {}
+            () = self.host.clock.wait(pause) => {}
+        }
+        self.page.notify.alive();
+    }
+
+    fn current_phase(&self) -> Phase {
+        if self.node_lane.bring_up.is_busy() {
+            self.progress.phase()
+        } else if self.hook.id().is_some() {
+            Phase::Deploy
+        } else if !self.ledger.outbox.is_empty() {
+            Phase::Signal
+        } else if self.collector.snapshot().deployments.is_none() {
+            Phase::Metadata
+        } else {
+            Phase::Steady
+        }
+    }
+
+    fn looked(&mut self, look: Result<node::Look>) {
+        match look {
+            Ok(look) => self.node_lane.look = look,
+            Err(error) => self.trouble.take("comparing the node with its parameters", &error),
+        }
+    }
+
+    /// Compares a node with its parameters, whatever came of its last deployment.
+    pub(super) fn look_after_node(&mut self) {
+        self.node_lane.look_after(self.ledger.reference(), &self.host.clock);
+    }
+
+    /// The status file and systemd's line, where they changed.
+    pub(super) fn publish(&mut self) {
+        self.page.begin(self.current_phase());
+        self.page.publish(page::of(self));
+    }
+}

@@ -1,0 +1,82 @@
+//! Something of our own failed: a full disk, a bus that is gone. For a moment nothing is begun or sent.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::clock::Stopwatch;
+use crate::daemon::host::Host;
+use crate::error::Error;
+use crate::report::condition_state::ConditionState;
+use crate::report::status::{Condition, STATE};
+use crate::report::{Code, Event};
+
+/// Pause after a failure that should not happen.
+const PAUSE: Duration = Duration::from_secs(5);
+/// A single pass gives up after this many failures of our own; the daemon never does.
+const LIMIT: u32 = 3;
+
+/// What failed last, until it succeeds again.
+#[derive(Debug)]
+pub(in crate::daemon) struct Trouble {
+    host: Rc<Host>,
+    since: Option<Stopwatch>,
+    count: u32,
+    condition: Option<Condition>,
+}
+
+impl Trouble {
+    pub(super) fn new(host: Rc<Host>) -> Self {
+        Self { host, since: None, count: 0, condition: None }
+    }
+
+    /// Takes in that something failed, and tells it.
+    pub(super) fn take(&mut self, doing: &str, error: &Error) {
+        let event = Event::new(Code::of_trouble(error), format!("failed: {doing}")).step(doing).error(error);
+        self.host.report.emit(event.next_try(PAUSE));
+        self.since = Some(self.host.clock.start());
+        self.count += 1;
+        let before = self.condition.take().unwrap_or_default();
+        self.condition = Some(Condition {
+            name: STATE.to_owned(),
+            state: ConditionState::Failed,
+            since: before.since.or_else(|| Some(self.host.clock.now().rfc3339())),
+            attempt: before.attempt.saturating_add(1),
+            cause: Some(format!("{doing}: {error}")),
+            remedy: Some(error.suggested_remedy().unwrap_or(Code::of_trouble(error).entry().remedy).to_owned()),
+            ..Condition::default()
+        });
+    }
+
+    /// Whether nothing is begun or sent.
+    pub(super) fn lasts(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// What is left of the pause; `None` without trouble.
+    pub(super) fn rest(&self) -> Option<Duration> {
+        self.since.as_ref().map(|since| PAUSE.saturating_sub(since.elapsed()))
+    }
+
+    /// Everything is tried anew; `false` while the pause lasts.
+    pub(super) fn try_again(&mut self) -> bool {
+        let is_over = self.rest().is_none_or(|rest| rest.is_zero());
+        if is_over {
+            self.since = None;
+        }
+        is_over
+    }
+
+    /// All that was tried anew succeeded.
+    pub(super) fn passed(&mut self) {
+        self.condition = None;
+    }
+
+    /// Whether a single pass gives up.
+    pub(super) fn is_too_much(&self) -> bool {
+        self.count >= LIMIT
+    }
+
+    pub(in crate::daemon) fn condition(&self) -> Option<&Condition> {
+        self.condition.as_ref()
+    }
+}

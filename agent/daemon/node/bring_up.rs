@@ -1,0 +1,208 @@
+//! From a deployment's plan to a node, its result, and what its wait condition is told.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::deadline::time_left;
+use super::hands::Issuers;
+use super::plan::Plan;
+use super::wait::{Wait, wait_id};
+use super::{Node, renewal};
+use crate::clock::BUILT;
+use crate::converge::{self, Context, Failure};
+use crate::daemon::reason::sentence;
+use crate::deploy::Outcome;
+use crate::desired::Desired;
+use crate::error::Error;
+use crate::keepers::certificates::CertificateKeeper;
+use crate::kubernetes::{self, NodeSpec};
+use crate::machine::installed::Machine;
+use crate::metadata::{Deployment, SignalTarget};
+use crate::progress::StepId;
+use crate::report::lap::{Lap, timings};
+use crate::report::{Code, Event, Phase};
+use crate::signal::{Handle, Status, WaitSignal};
+
+/// How long what was started must answer well before Heat hears of it: a service that dies of its surroundings does so within
+/// seconds, and what Heat was told cannot be taken back.
+const SETTLES: Duration = Duration::from_secs(6);
+
+/// How one run is carried out.
+pub(super) struct Course {
+    pub(super) deadline: Duration,
+    /// How long units that were started must stay up before it counts as well ([`Context::settles`]).
+    pub(super) settles: Duration,
+    pub(super) generation: u64,
+    pub(super) is_update: bool,
+}
+
+/// How bringing the node up ended.
+#[derive(Debug)]
+pub(in crate::daemon) struct Done {
+    pub(in crate::daemon) outcome: Outcome,
+    pub(in crate::daemon) laps: Vec<Lap>,
+    pub(in crate::daemon) wait: Option<Wait>,
+    /// Whether anything of the machine may have been changed.
+    pub(in crate::daemon) touched: bool,
+}
+
+impl Node {
+    /// The FAILURE of a node that is not begun, if its wait handle at least can be read.
+    pub(in crate::daemon) fn wait_failure(&self, deployment: &Deployment, code: Code, error: &Error) -> Option<Wait> {
+        self.wait_failed(deployment, sentence(code, error), json!({"code": code.entry().code}))
+    }
+
+    /// The same with a sentence that is there already.
+    pub(in crate::daemon) fn wait_failed(&self, deployment: &Deployment, reason: String, data: Value) -> Option<Wait> {
+        let handle = Handle::parse(&kubernetes::readable_parameters(deployment).wait_handle()?).ok()?;
+        let id = wait_id(deployment, &self.hostname());
+        Some(Wait { handle, signal: WaitSignal { status: Status::Failure, id, reason, data } })
+    }
+
+    /// Brings the node up as planned. `since`: how long Heat has been waiting.
+    pub(in crate::daemon) async fn bring_up(&self, deployment: Deployment, plan: Plan, generation: u64, since: Duration) -> Done {
+        let name = plan.spec.node_name(&self.hostname());
+        let address = plan.spec.address.map(|address| address.to_string()).unwrap_or_default();
+        let deadline = time_left(plan.spec.timeout, plan.spec.deadline, since);
+        // A deployment asks for everything anew.
+        self.growths.forget();
+        self.secrets.replace(Some(kubernetes::readable_parameters(&deployment).secrets()));
+        let is_told = plan.wait.is_some() || !matches!(deployment.signal_target(), SignalTarget::None);
+        let settles = if is_told { SETTLES } else { Duration::ZERO };
+        let course = Course { deadline, settles, generation, is_update: true };
+        self.remembered.forget_left();
+        let desired = renewal::beside_an_update(&plan.desired);
+        let result = self.converge(&plan.spec, &desired, course).await;
+        if result.is_ok() {
+            self.remembered.take_as_it_is(&plan.desired);
+        }
+        let touched = result.as_ref().map_or_else(|failure| failure.touched, |_| true);
+        let laps = self.progress.laps();
+        let (outcome, timings, status, reason) = match result {
+            Ok(converged) => {
+                let code = if converged.changed { Code::NodeConverged } else { Code::NodeUnchanged };
+                let line = format!("node {name} is ready (generation {generation})");
+                self.host
+                    .report
+                    .emit(event(code, line, generation, &deployment).phase(Phase::Steady).duration(self.progress.elapsed()));
+                let timings = timings(&laps);
+                let outputs = outputs(&name, &address, plan.spec.kube_version.as_deref(), generation, &timings);
+                (Outcome { outputs, ..Outcome::default() }, timings, Status::Success, format!("node {name} is healthy"))
+            }
+            Err(failure) => {
+                // What exactly failed was told where it happened; this line ties it to the deployment.
+                let error = error_of(&failure);
+                self.host.report.emit(
+                    event(Code::NodeFailed, format!("node {name} could not be brought up"), generation, &deployment)
+                        .phase(failure.phase())
+                        .step(failure.doing())
+                        .error(&error),
+                );
+                let reason = sentence(failure.code, &error);
+                (Outcome::refused(reason.clone()), Vec::new(), Status::Failure, reason)
+            }
+        };
+        let id = wait_id(&deployment, &self.hostname());
+        let data = wait_data(&name, &address, generation, &timings);
+        let wait = plan.wait.map(|handle| Wait { handle, signal: WaitSignal { status, id, reason, data } });
+        Done { outcome, laps, wait, touched }
+    }
+
+    pub(super) async fn converge(
+        &self,
+        spec: &NodeSpec,
+        desired: &Desired,
+        Course { deadline, settles, generation, is_update }: Course,
+    ) -> converge::Outcome {
+        // Those of an earlier run are not this one's, which may end before it begins.
+        self.progress.begin_run();
+        let Some(systemd) = &self.host.systemd else {
+            return Err(Failure::new(Code::NoSystemd, "systemd", "no systemd answers on the system bus")
+                .rule("a node is configured through systemd over D-Bus")
+                .remedy("start dbus.service, and run the agent under systemd")
+                .untouched());
+        };
+        // Many futures: on the heap.
+        let hands = self.hands(systemd);
+        let machine = Machine { root: &self.host.root, systemd, spec, desired };
+        let asking = self.machine.check_programs(&machine, &hands, &self.host, &self.progress, generation);
+        Box::pin(asking).await.map_err(Failure::untouched)?;
+        let issuers = Issuers { hands: hands.clone(), http: Rc::clone(&self.http), keystone: self.keystone.clone() };
+        let certificates = CertificateKeeper {
+            hands: issuers,
+            root: Arc::clone(&self.host.root),
+            state: Arc::clone(&self.host.state),
+            clock: self.host.clock.clone(),
+            built: BUILT,
+            progress: self.progress.clone(),
+            generation,
+            is_update,
+        };
+        let volumes = self.volumes(systemd);
+        let context = Context {
+            root: &self.host.root,
+            systemd,
+            volumes: &volumes,
+            prober: &*self.http,
+            certificates: &certificates,
+            clock: &self.host.clock,
+            progress: &self.progress,
+            deadline,
+            patience: self.host.settings.patience,
+            settles,
+            generation,
+            flanneld: match &desired.flannel {
+                // As large as what follows, and on the heap as well.
+                Some(_) => Box::pin(self.machine.flanneld(&hands, &self.host)).await,
+                None => None,
+            },
+        };
+        // A large future: on the heap once, not in every state above.
+        let outcome = Box::pin(converge::converge(desired, &context, &self.hands(systemd))).await;
+        self.unrest.forget();
+        outcome
+    }
+}
+
+fn event(code: Code, message: String, generation: u64, deployment: &Deployment) -> Event {
+    Event::new(code, message).generation(generation).deployment(&deployment.id, &deployment.name)
+}
+
+fn error_of(failure: &Failure) -> Error {
+    let doing = failure.doing();
+    let what = match &failure.unit {
+        Some(unit) if !matches!(&failure.step, StepId::Unit(name) if name == unit) => format!("{doing} ({unit})"),
+        _ => doing,
+    };
+    let error = Error::permanent(&failure.cause).context(what).remedy(&failure.remedy);
+    match &failure.rule {
+        Some(rule) => error.rule(rule),
+        None => error,
+    }
+}
+
+fn outputs(
+    name: &str,
+    address: &str,
+    version: Option<&str>,
+    generation: u64,
+    timings: &[(String, u64)],
+) -> BTreeMap<String, Value> {
+    let all = [
+        ("node_name", Value::from(name)),
+        ("node_address", Value::from(address)),
+        ("kube_version", Value::from(version.unwrap_or_default())),
+        ("generation", Value::from(generation)),
+        ("timings", Value::Object(timings.iter().map(|(step, ms)| (step.clone(), Value::from(*ms))).collect::<Map<_, _>>())),
+    ];
+    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn wait_data(name: &str, address: &str, generation: u64, timings: &[(String, u64)]) -> Value {
+    let steps: Map<String, Value> = timings.iter().map(|(step, ms)| (step.clone(), Value::from(*ms))).collect();
+    json!({"node_name": name, "node_address": address, "generation": generation, "timings_ms": steps})
+}

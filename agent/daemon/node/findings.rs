@@ -1,0 +1,151 @@
+//! What looks at the network of pods lead to, from one to the next: what is wrong twice is told once, and a unit is restarted once for
+//! a cause. Pure.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::report::Code;
+use crate::report::damper::Damper;
+
+/// Between two looks, and up to half a second more, so that the nodes of a cluster do not ask etcd at the same moment.
+pub(super) const EVERY: Duration = Duration::from_secs(4);
+pub(super) const SPREAD_MS: u64 = 500;
+/// A unit is not restarted again for the same cause before this has passed.
+const REPAIRED_FOR: Duration = Duration::from_hours(1);
+/// Nor for another one before this has.
+const BETWEEN_REPAIRS: Duration = Duration::from_mins(1);
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) code: Code,
+    pub(super) cause: String,
+}
+
+/// What a look leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// It is wrong for the second time.
+    Tell(Finding),
+    /// The unit that sets routes is restarted for this cause.
+    Repair(String),
+    /// All is right again.
+    Well,
+}
+
+/// What was found before.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    last: Vec<Finding>,
+    pub(super) told: Damper<Finding>,
+    repaired: Vec<(String, Timestamp)>,
+}
+
+impl Memory {
+    /// Whether something was wrong at the last look alone.
+    pub(super) fn is_unsure(&self) -> bool {
+        self.last.iter().any(|finding| !self.told.reported().contains(finding))
+    }
+
+    /// Takes in what a look found.
+    pub(super) fn take(&mut self, found: Vec<Finding>, repair: bool, now: Timestamp) -> Vec<Effect> {
+        let confirmed: Vec<Finding> = found.iter().filter(|finding| self.last.contains(finding)).cloned().collect();
+        // One of several causes that went says nothing of the others.
+        let has_recovered = found.is_empty() && !self.told.reported().is_empty();
+        let mut effects: Vec<Effect> = self.told.news(&confirmed).into_iter().map(Effect::Tell).collect();
+        effects.extend(has_recovered.then_some(Effect::Well));
+        self.repaired.retain(|(_, at)| now.since(*at) < REPAIRED_FOR);
+        let rests = self.repaired.iter().any(|(_, at)| now.since(*at) < BETWEEN_REPAIRS);
+        let is_new = |finding: &&Finding| {
+            matches!(finding.code, Code::RouteMissing | Code::RouteElsewhere | Code::RouteOwn)
+                && !self.repaired.iter().any(|(cause, _)| *cause == finding.cause)
+        };
+        let causes: Vec<String> = self.told.reported().iter().filter(is_new).map(|finding| finding.cause.clone()).collect();
+        if let Some(first) = causes.first().filter(|_| repair && !rests) {
+            effects.push(Effect::Repair(first.clone()));
+            // One restart is for all of them.
+            self.repaired.extend(causes.iter().map(|cause| (cause.clone(), now)));
+        }
+        self.last = found;
+        effects
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing(cause: &str) -> Finding {
+        Finding { code: Code::RouteMissing, cause: cause.to_owned() }
+    }
+
+    /// What each look, 4 s after the last one, leads to.
+    fn looks(memory: &mut Memory, repair: bool, found: &[&[Finding]]) -> Vec<Vec<Effect>> {
+        let mut now = Timestamp(0);
+        let mut look = |found: &&[Finding]| {
+            now = now.after(EVERY);
+            memory.take(found.to_vec(), repair, now)
+        };
+        found.iter().map(&mut look).collect()
+    }
+
+    #[test]
+    fn what_is_wrong_twice_is_told_once_and_its_end_too() {
+        let (a, b) = (missing("a"), missing("b"));
+        let told = |finding: &Finding| Effect::Tell(finding.clone());
+        let only = |finding: &Finding| vec![finding.clone()];
+        let both = [a.clone(), b.clone()];
+        let effects = looks(
+            &mut Memory::default(),
+            false,
+            &[&[], &only(&a), &[], &only(&a), &only(&a), &only(&a), &both, &both, &only(&b), &[], &[]],
+        );
+        let none = Vec::new;
+        let expected =
+            [none(), none(), none(), none(), vec![told(&a)], none(), none(), vec![told(&b)], none(), vec![Effect::Well], none()];
+        assert_eq!(effects, expected);
+    }
+
+    #[test]
+    fn what_was_wrong_once_is_looked_at_again_soon() {
+        let (mut memory, a) = (Memory::default(), missing("a"));
+        let found: [(&[Finding], bool); 4] =
+            [(&[], false), (std::slice::from_ref(&a), true), (std::slice::from_ref(&a), false), (&[], false)];
+        for (found, unsure) in found {
+            memory.take(found.to_vec(), false, Timestamp(0));
+            assert_eq!(memory.is_unsure(), unsure, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_unit_is_restarted_once_for_a_cause_and_never_in_a_loop() {
+        let a = [missing("a")];
+        let count =
+            |effects: &[Vec<Effect>]| effects.iter().flatten().filter(|effect| matches!(effect, Effect::Repair(_))).count();
+        // For ten minutes, as it stays and as it comes and goes.
+        let stays: Vec<&[Finding]> = vec![&a; 150];
+        assert_eq!(count(&looks(&mut Memory::default(), true, &stays)), 1);
+        assert_eq!(count(&looks(&mut Memory::default(), false, &stays)), 0);
+        let comes: Vec<&[Finding]> = [&a[..], &a, &[], &[]].repeat(40);
+        assert_eq!(count(&looks(&mut Memory::default(), true, &comes)), 1);
+        // What no restart mends.
+        for code in [Code::PeerOffSegment, Code::PodPacketsLost, Code::LeasesUnknown, Code::RouteLeftOver, Code::PeerSilent] {
+            let other = [Finding { code, cause: "x".to_owned() }];
+            let stays: Vec<&[Finding]> = vec![&other; 10];
+            assert_eq!(count(&looks(&mut Memory::default(), true, &stays)), 0, "{code:?}");
+        }
+        // Two at once are one restart; another one later waits a minute.
+        let two = [missing("a"), missing("b")];
+        let stays: Vec<&[Finding]> = vec![&two; 40];
+        assert_eq!(count(&looks(&mut Memory::default(), true, &stays)), 1);
+        let later: Vec<&[Finding]> = [vec![&two[..1]; 5], vec![&two; 25]].concat();
+        let effects = looks(&mut Memory::default(), true, &later);
+        let at: Vec<usize> = (0..effects.len()).filter(|at| count(&effects[*at..=*at]) == 1).collect();
+        assert!(at.len() == 2 && EVERY * u32::try_from(at[1] - at[0]).unwrap() >= BETWEEN_REPAIRS, "{at:?}");
+    }
+
+    #[test]
+    fn a_missing_route_is_told_within_ten_seconds() {
+        assert!(2 * (EVERY + Duration::from_millis(SPREAD_MS)) < Duration::from_secs(10));
+    }
+}

@@ -1,0 +1,159 @@
+//! A look at a node, whatever came of its last deployment: what the machine says, before anybody decides what follows.
+
+use std::rc::Rc;
+
+use super::Node;
+use super::drift::{self, Cause};
+use super::hands::Hands;
+use super::renewal::Waits;
+use crate::clock::BUILT;
+use crate::converge;
+use crate::converge::health::{Ailment, ailments};
+use crate::deploy::{Extent, Reference};
+use crate::desired::{Content, Desired, Volume};
+use crate::error::Result;
+use crate::keepers::certificates::{self, Turn};
+use crate::keepers::volumes::{self, VolumeKeeper, misplaced};
+use crate::kubernetes::{self, Leave};
+use crate::metadata::Deployment;
+use crate::storage::probe::Disk;
+use crate::systemd::Systemd;
+
+/// What a look at a node in place found.
+#[derive(Debug, Default)]
+pub(in crate::daemon) struct Look {
+    pub(in crate::daemon) drifted: bool,
+    /// Its certificates, where they were looked at.
+    pub(in crate::daemon) certificates: Option<SeenCertificates>,
+    /// docker's thin pool, where there is one in use.
+    pub(in crate::daemon) thin_pool: Option<volumes::Sight>,
+}
+
+/// Certificates of a node in place.
+#[derive(Debug)]
+pub(in crate::daemon) struct SeenCertificates {
+    pub(in crate::daemon) look: Rc<certificates::Look>,
+    /// How far a change of authority is.
+    pub(in crate::daemon) turn: Option<Turn>,
+    /// What a renewal waits for.
+    pub(in crate::daemon) renewal: Option<Waits>,
+}
+
+/// What a look at the machine found.
+#[derive(Debug)]
+pub(in crate::daemon) struct Sight<'a> {
+    /// What differs.
+    pub(in crate::daemon) found: Vec<Cause>,
+    /// Units are on their way: only files were judged.
+    pub(in crate::daemon) is_arriving: bool,
+    /// Something ails the node beside that, and was told.
+    pub(in crate::daemon) is_sick: bool,
+    /// Certificates are not as they should be.
+    pub(in crate::daemon) is_flawed: bool,
+    pub(in crate::daemon) certificates: Option<Rc<certificates::Look>>,
+    pub(in crate::daemon) mounted: Vec<&'a Volume>,
+    pub(in crate::daemon) disks: Vec<Disk>,
+}
+
+impl Node {
+    /// Looks after a node, whatever came of its last deployment: compares it with its parameters and looks at its certificates. What
+    /// differs is put back, and what is due is renewed, where the node has all that was asked.
+    pub(in crate::daemon) async fn look(&self, reference: &Reference) -> Result<Look> {
+        let Some(systemd) = &self.host.systemd else { return Ok(Look::default()) };
+        let generation = reference.generation;
+        let deployment = Deployment::parse(&reference.entry).ok().flatten();
+        // A deployment of this life of the agent has left them.
+        if let Some(deployment) = deployment.as_ref().filter(|_| self.secrets.borrow().is_none()) {
+            self.secrets.replace(Some(kubernetes::readable_parameters(deployment).secrets()));
+        }
+        let Some(spec) = deployment.and_then(|deployment| kubernetes::node_of(&deployment, &Leave::everything()).ok()) else {
+            // A newer agent may understand parameters differently; the next deployment tells.
+            return Ok(Look::default());
+        };
+        let desired = kubernetes::render(&spec, &self.facts());
+        let drifted = match reference.extent {
+            Extent::Whole => self.compare(&spec, &desired, systemd, generation).await?,
+            Extent::Part => self.compare_part(&desired, systemd, generation).await?,
+            Extent::Nothing => false,
+        };
+        let seen = self.look_at_certificates(&desired, generation)?;
+        let turn = certificates::Record::look(&self.host.state).rotation;
+        let renewal = self.renewal.waits().filter(|_| reference.extent == Extent::Whole);
+        let certificates = seen.map(|look| SeenCertificates { look, turn, renewal });
+        let thin_pool = Box::pin(self.look_at_pool(&desired, systemd)).await?;
+        Ok(Look { drifted, certificates, thin_pool })
+    }
+
+    /// How full docker's thin pool is.
+    async fn look_at_pool(&self, desired: &Desired, systemd: &Systemd) -> Result<Option<volumes::Sight>> {
+        let Some(volume) = desired.volumes.iter().find(|volume| volume.content == Content::ThinPool) else { return Ok(None) };
+        let volumes = self.volumes(systemd);
+        let disks = volumes.probe.read_disks()?;
+        Ok(volumes.look_at_pool(volume, &disks, &self.fills).await)
+    }
+
+    /// What differs from the parameters; nothing where that cannot be seen for what ails the node, which is told then.
+    pub(super) async fn see<'a>(
+        &self,
+        desired: &'a Desired,
+        volumes: &VolumeKeeper<Hands>,
+        systemd: &Systemd,
+        generation: u64,
+    ) -> Result<Option<Sight<'a>>> {
+        if self.unrest.is_first_look() {
+            // It may have run before anybody said which instance this is, and systemd does not come back to what it refused.
+            let refused = systemd.unit(kubernetes::GUARD).await?.is_failed();
+            self.unrest.looked();
+            for unit in desired.units.iter().filter(|unit| refused && unit.enable) {
+                // What does not start is found below.
+                drop(systemd.start(&unit.name).await);
+            }
+        }
+        // What has lost its disk may be on its way for ever, and cannot be read.
+        let disks = if desired.volumes.is_empty() { Vec::new() } else { volumes.probe.read_disks()? };
+        let mut sick = ailments(desired, &self.host.root, &disks);
+        let tell =
+            |sick: &[Ailment]| sick.iter().for_each(|ailment| self.host.report.emit(ailment.event().generation(generation)));
+        let mut observed = match converge::observe(desired, &self.host.root, systemd).await {
+            Err(_) if !sick.is_empty() => {
+                tell(&sick);
+                return Ok(None);
+            }
+            observed => observed?,
+        };
+        let unrest = self.unrest.look(&observed.units, &self.host.clock);
+        // Who needs a disk that is really away fails after a minute and a half, systemd's time limit for devices.
+        sick.retain(|ailment| unrest.is_some() || !self.unrest.is_boot() || !ailment.awaits_disk(&observed));
+        tell(&sick);
+        let is_arriving = unrest.is_none() && sick.is_empty();
+        let certificates = self.look_at_certificates(desired, generation)?;
+        let wrong = certificates.iter().flat_map(|look| look.to_put_back(desired));
+        observed.certificates = wrong.map(ToString::to_string).collect();
+        let mut found = drift::causes(&converge::plan(desired, &observed), &observed);
+        let mounted: Vec<_> = desired.volumes.iter().filter(|volume| observed.mounted.contains(&volume.role)).collect();
+        // What was put back before is remembered from here on, too.
+        let added = self.remembered.added(desired)?;
+        if is_arriving {
+            // A file says what it says; all else is judged when the units have arrived. They may never, for what the file says.
+            found.retain(Cause::is_file);
+        } else {
+            for volume in misplaced(&volumes.probe, &disks, &mounted)? {
+                found.push(Cause::of_volume(&format!("volume {} is not what is at {}", volume.disk, volume.mount_point)));
+            }
+            found.extend(sick.iter().map(|ailment| Cause::of_volume(&ailment.cause())));
+            found.extend(unrest.unwrap_or_default());
+            found.extend(added);
+        }
+        let is_flawed = !observed.certificates.is_empty();
+        Ok(Some(Sight { found, is_arriving, is_sick: !sick.is_empty(), is_flawed, certificates, mounted, disks }))
+    }
+
+    /// `None` while the clock is wrong: nothing can be judged by it.
+    fn look_at_certificates(&self, desired: &Desired, generation: u64) -> Result<Option<Rc<certificates::Look>>> {
+        let now = self.host.clock.now();
+        if now < BUILT || desired.trusted_paths().is_empty() {
+            return Ok(None);
+        }
+        self.certificates.look(&self.host.root, &self.host.state, desired, generation, now, &self.host.report).map(Some)
+    }
+}

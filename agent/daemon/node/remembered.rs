@@ -1,0 +1,84 @@
+//! What is remembered of a node in place: what was put back, what lay beside its files, what a failed update left. On disk
+//! whenever it changed, over restarts of the agent too.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::drift::{self, Cause, Found, Record, Sorted};
+use crate::daemon::host::Host;
+use crate::desired::Desired;
+use crate::error::Result;
+use crate::report::{Code, Event};
+
+/// The record, which is read when it is first needed.
+#[derive(Debug)]
+pub(super) struct Remembered {
+    host: Rc<Host>,
+    record: RefCell<Option<Record>>,
+}
+
+impl Remembered {
+    pub(super) fn new(host: Rc<Host>) -> Self {
+        Self { host, record: RefCell::default() }
+    }
+
+    /// What somebody added beside the node's files, or changed there, since it was brought up.
+    pub(super) fn added(&self, desired: &Desired) -> Result<Vec<Cause>> {
+        self.ask(|record| Ok(record.compare(drift::beside(desired, &self.host.root)?)))
+    }
+
+    /// Tells what an update left undone from what was changed after it failed ([`Record::sort_out`]).
+    pub(super) fn sort_out(&self, generation: u64, causes: Vec<Cause>, is_whole: bool) -> Result<Found> {
+        self.ask(|record| Ok(record.sort_out(generation, causes, is_whole)))
+    }
+
+    /// Sorts causes by what was put back before; where nothing is put back (`repairs`), nobody is fought with.
+    pub(super) fn sorted(&self, causes: &[Cause], repairs: bool) -> Sorted {
+        drift::sorted(causes, self.record.borrow().as_ref().filter(|_| repairs), self.host.clock.now())
+    }
+
+    /// These were put back.
+    pub(super) fn repaired(&self, causes: &[Cause]) {
+        let mut record = self.record.borrow_mut();
+        let Some(record) = record.as_mut().filter(|_| !causes.is_empty()) else { return };
+        record.repaired(causes, self.host.clock.now());
+        self.told(record.write(&self.host.state));
+    }
+
+    /// The update is tried again, or another one is: what it leaves is another matter.
+    pub(super) fn forget_left(&self) {
+        self.told(self.ask(|record| Ok(((), record.forget_left()))));
+    }
+
+    /// A node was brought up: what lies beside its files was measured with it, and no repair of before counts.
+    pub(super) fn take_as_it_is(&self, desired: &Desired) {
+        self.told(drift::beside(desired, &self.host.root).and_then(|beside| {
+            let record = Record::of_new(beside);
+            record.write(&self.host.state)?;
+            self.record.replace(Some(record));
+            Ok(())
+        }));
+    }
+
+    /// Something of the record, which is written if that changed it.
+    fn ask<T>(&self, ask: impl FnOnce(&mut Record) -> Result<(T, bool)>) -> Result<T> {
+        let mut record = self.record.borrow_mut();
+        let record = match &mut *record {
+            Some(record) => record,
+            none => none.insert(Record::open(&self.host.state, &self.host.report)?),
+        };
+        let (answer, changed) = ask(record)?;
+        if changed {
+            record.write(&self.host.state)?;
+        }
+        Ok(answer)
+    }
+
+    /// What cannot be remembered is told; the next deployment tries again.
+    fn told(&self, kept: Result<()>) {
+        if let Err(error) = kept {
+            let event = Event::new(Code::StateWriteFailed, "the drift record cannot be written").step("drift");
+            self.host.report.emit(event.error(&error));
+        }
+    }
+}

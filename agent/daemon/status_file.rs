@@ -1,0 +1,41 @@
+//! The status document as a file.
+
+use std::path::Path;
+
+use super::masking::without_url_users;
+use crate::error::{Error, Result};
+use crate::files::{Attributes, Tree};
+use crate::report::status::Status;
+
+/// Name of the status file in the run directory.
+pub(crate) const FILE: &str = "status.json";
+
+/// Writes the document where everybody may read it.
+pub(super) fn write(run_dir: &Tree, page: &Status) -> Result<()> {
+    let shown = without_url_users(serde_json::to_value(page).map_err(Error::permanent)?);
+    run_dir.write_json(Path::new(FILE), &shown, Attributes::mode(0o644))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budgets;
+    use crate::collect::Snapshot;
+    use crate::daemon::of_state;
+    use crate::report::status::Condition;
+
+    #[test]
+    fn no_password_of_a_url_is_in_the_status_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let mut page = of_state(&Snapshot::default(), &[], None, &[]);
+        page.summary = "source cfn fails: http://u:hush@h/v1/ \"x\"".to_owned();
+        let cause = Some("gate: GET https://u:hu\"sh@h".to_owned());
+        page.conditions = vec![Condition { cause, ..Condition::default() }];
+        write(&tree, &page).unwrap();
+        let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+        assert!(!text.contains("hu") && text.contains("http://******@h/v1/"), "{text}");
+        let shown: Status = budgets::json::typed(&text).unwrap();
+        assert_eq!(shown, Status { summary: shown.summary.clone(), conditions: shown.conditions.clone(), ..page });
+    }
+}
