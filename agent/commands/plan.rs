@@ -77,6 +77,6 @@ pub(crate) fn desired(options: &Options, settings: &Settings, facts: &Facts) -> 
     for warning in heat_params.iter().chain(&spec.warnings).chain(&small) {
         note(&format!("{warning}"));
     }
-    let desired = kubernetes::render(&spec, facts);
+    let desired = kubernetes::render(&spec, facts)?;
     Ok((spec, desired))
 }

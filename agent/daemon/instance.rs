@@ -184,7 +184,7 @@ fn beside(root: &Tree, deployed: &Path, mounts: &[Mount]) -> Result<Vec<PathBuf>
 /// What the generation in place asks for.
 fn former_node(state: &Tree) -> Option<Desired> {
     let deployment = Deployment::parse(&Generations::look(state)?.entry).ok().flatten()?;
-    Some(kubernetes::render(&kubernetes::node_of(&deployment, &Leave::everything()).ok()?, &Facts::default()))
+    kubernetes::render(&kubernetes::node_of(&deployment, &Leave::everything()).ok()?, &Facts::default()).ok()
 }
 
 /// Refused, if the state in `state_dir` is of another instance than this machine. Nothing is said where either is unknown,

@@ -48,6 +48,30 @@ pub struct Desired {
 }
 
 impl Desired {
+    /// Takes in the part of one component.
+    ///
+    /// # Errors
+    /// Names what two parts have, where it can have one owner only. A directory may be asked for by several, in the same words.
+    pub fn merge(&mut self, part: Self) -> Result<(), String> {
+        for directory in part.directories {
+            match self.directories.iter().find(|one| one.path == directory.path) {
+                None => self.directories.push(directory),
+                Some(one) if *one == directory => {}
+                Some(_) => return Err(format!("directory {}", directory.path)),
+            }
+        }
+        join(&mut self.files, part.files, |file| format!("file {}", file.path))?;
+        join(&mut self.volumes, part.volumes, |volume| format!("volume {}", volume.role))?;
+        join(&mut self.units, part.units, |unit| format!("unit {}", unit.name))?;
+        join(&mut self.gates, part.gates, |gate| format!("gate {}", gate.name))?;
+        join(&mut self.authorities, part.authorities, |authority| format!("authority {}", authority.path))?;
+        join(&mut self.certificates, part.certificates, |certificate| format!("certificate {}", certificate.name))?;
+        join(&mut self.objects, part.objects, |object| format!("object {}", object.name))?;
+        join_one(&mut self.trust, part.trust, "trust")?;
+        join_one(&mut self.flannel, part.flannel, "flannel's configuration")?;
+        join_one(&mut self.etcd, part.etcd, "etcd's member")
+    }
+
     /// The file at this path.
     #[must_use]
     pub fn file(&self, path: &str) -> Option<&File> {
@@ -61,6 +85,27 @@ impl Desired {
             self.authorities.iter().flat_map(|one| std::iter::once(&one.path).chain(&one.key_path).chain(&one.signing_path));
         let certificates = self.certificates.iter().flat_map(|one| [&one.path, &one.key]);
         authorities.chain(certificates).map(String::as_str).collect()
+    }
+}
+
+fn join<T>(all: &mut Vec<T>, more: Vec<T>, name: impl Fn(&T) -> String) -> Result<(), String> {
+    for one in more {
+        if all.iter().any(|other| name(other) == name(&one)) {
+            return Err(name(&one));
+        }
+        all.push(one);
+    }
+    Ok(())
+}
+
+fn join_one<T>(all: &mut Option<T>, more: Option<T>, name: &str) -> Result<(), String> {
+    match (&all, more) {
+        (Some(_), Some(_)) => Err(name.to_owned()),
+        (_, None) => Ok(()),
+        (None, more) => {
+            *all = more;
+            Ok(())
+        }
     }
 }
 

@@ -64,30 +64,31 @@ pub(super) fn wanted(cluster: &ClusterSpec, role: Role) -> Vec<(&'static str, Si
 }
 
 /// Adds the wishes, and the keys that the parameters give.
-pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
-    desired.directories.push(directory(CERTIFICATES));
+pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+    let mut part = Desired::default();
+    part.directories.push(directory(CERTIFICATES));
     if spec.role == Role::Master {
-        add_given_keys(cluster, desired);
+        add_given_keys(cluster, &mut part);
     }
     if !cluster.tls {
-        return;
+        return part;
     }
-    desired.trust = Some(cluster.trust.wishes(cluster.certificates, share(spec, cluster)));
+    part.trust = Some(cluster.trust.wishes(cluster.certificates, share(spec, cluster)));
     let wanted = wanted(cluster, spec.role);
-    add_authority(Signer::Kubernetes, cluster, spec.role, desired);
+    add_authority(Signer::Kubernetes, cluster, spec.role, &mut part);
     for (signer, folders) in
         [(Signer::FrontProxy, &["/etc/kubernetes/certs/front-proxy"][..]), (Signer::Etcd, &["/etc/etcd", "/etc/etcd/certs"])]
     {
         if wanted.iter().any(|(_, one)| *one == signer) {
             for path in folders {
-                add_directory(path, desired);
+                add_directory(path, &mut part);
             }
-            add_authority(signer, cluster, spec.role, desired);
+            add_authority(signer, cluster, spec.role, &mut part);
         }
     }
     for (name, signer) in wanted {
         let wish = wish(name, spec, cluster);
-        desired.certificates.push(Certificate {
+        part.certificates.push(Certificate {
             name: name.to_owned(),
             signer,
             common_name: wish.common_name,
@@ -101,6 +102,7 @@ pub(super) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desire
             given: cluster.trust.pair(name),
         });
     }
+    part
 }
 
 /// Between two masters that renew, where their certificates live for years: time to see that the first one is well.
@@ -131,7 +133,7 @@ fn share(spec: &NodeSpec, cluster: &ClusterSpec) -> Share {
     }
 }
 
-fn add_authority(signer: Signer, cluster: &ClusterSpec, role: Role, desired: &mut Desired) {
+fn add_authority(signer: Signer, cluster: &ClusterSpec, role: Role, part: &mut Desired) {
     let path = match signer {
         Signer::Kubernetes => AUTHORITY,
         Signer::Etcd => ETCD_AUTHORITY,
@@ -142,7 +144,7 @@ fn add_authority(signer: Signer, cluster: &ClusterSpec, role: Role, desired: &mu
     // does not match (magnum-node.md 2.8).
     let lies_there = signer == Signer::Kubernetes && role == Role::Master && cluster.signs();
     let signs = role == Role::Master && cluster.certificates == CertificateSource::Given;
-    desired.authorities.push(Authority {
+    part.authorities.push(Authority {
         signer,
         path: path.to_owned(),
         owner: Owner::root(),
@@ -261,14 +263,14 @@ fn server_names(spec: &NodeSpec, cluster: &ClusterSpec) -> (Vec<String>, Vec<IpA
 }
 
 /// Each key is root's alone (magnum-node.md 7.1 no. 9). What lies on the node already stays where it is.
-fn add_given_keys(cluster: &ClusterSpec, desired: &mut Desired) {
+fn add_given_keys(cluster: &ClusterSpec, part: &mut Desired) {
     let control_plane = &cluster.control_plane;
     let private = control_plane.service_account_private_key.as_ref();
     let public = control_plane.service_account_key.as_ref().filter(|_| private.is_some());
     for (path, material, secret) in [(SERVICE_ACCOUNT, public, false), (SERVICE_ACCOUNT_PRIVATE, private, true)] {
         if let Some(Material::Text(content)) = material {
             let (path, content) = (path.to_owned(), content.clone());
-            desired.files.push(File { path, mode: 0o600, owner: Owner::root(), content, secret });
+            part.files.push(File { path, mode: 0o600, owner: Owner::root(), content, secret });
         }
     }
 }

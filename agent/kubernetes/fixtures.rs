@@ -87,7 +87,7 @@ pub(super) fn spec(changes: &[(&str, &str)]) -> NodeSpec {
 }
 
 pub(super) fn node(changes: &[(&str, &str)]) -> Desired {
-    render(&spec(changes), &Facts::default())
+    render(&spec(changes), &Facts::default()).unwrap()
 }
 
 /// A master of a minor.

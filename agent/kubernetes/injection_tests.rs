@@ -33,7 +33,7 @@ pub(super) fn sample(name: &str) -> Map<String, Value> {
 fn shape(config: &Map<String, Value>) -> Option<BTreeMap<String, Vec<String>>> {
     let entry = json!({"id": "i", "group": "kubernetes-node", "config": config});
     let spec = node_of(&Deployment::parse(&entry).unwrap().unwrap(), &crate::kubernetes::Leave::everything()).ok()?;
-    let desired = render(&spec, &Facts::default());
+    let desired = render(&spec, &Facts::default()).unwrap();
     let files = desired.files.into_iter().map(|file| {
         let lines = file.content.split('\n').map(skeleton).collect();
         (file.path, lines)

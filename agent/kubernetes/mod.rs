@@ -188,7 +188,7 @@ mod tests {
         ] {
             let spec = sample(name, changes).unwrap_or_else(|mistakes| panic!("{name} {changes}: {mistakes:?}"));
             assert_eq!(spec.role == Role::Master, name.ends_with("master"));
-            let desired = render(&spec, &Facts::default());
+            let desired = render(&spec, &Facts::default()).unwrap();
             assert!(desired.files.iter().all(|file| file.path.starts_with('/')));
         }
         for minor in 19..=versions::Minor::NEWEST.number() {

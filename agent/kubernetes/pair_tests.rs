@@ -399,7 +399,7 @@ impl Judge<'_> {
 
 fn judged(spec: &NodeSpec) -> Vec<String> {
     let Some(cluster) = &spec.kubernetes else { return Vec::new() };
-    let desired = render(spec, &Facts::default());
+    let desired = render(spec, &Facts::default()).unwrap();
     Judge { spec, cluster, desired: &desired, found: Vec::new() }.all()
 }
 

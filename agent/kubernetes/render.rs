@@ -4,7 +4,8 @@ use super::add_ons::{self, cloud_config};
 use super::certificates;
 use super::control_plane::{apiserver, bootstrap, controller_manager, etcd, haproxy, podmaster, scheduler};
 use super::networks::{firewall, flannel, pod_network};
-use super::parameters::mistake::PRIVATE_KEY;
+use super::parameters::mistake::{Mistake, PRIVATE_KEY};
+use super::parts::daemon;
 use super::runtimes::{containerd, cri_dockerd, crio, docker, registry};
 use super::spec::cluster::{ClusterSpec, Facts};
 use super::spec::node::NodeSpec;
@@ -13,20 +14,28 @@ use super::worker::{host, kube_proxy, kubelet};
 use crate::desired::Desired;
 use crate::http::has_userinfo;
 
-/// Renders a node.
-#[must_use]
-pub fn render(spec: &NodeSpec, facts: &Facts) -> Desired {
+/// Renders a node: each component makes its part, and none knows the others' but where it is given to it here.
+///
+/// # Errors
+/// Two parts have one file, unit or gate: a mistake of this program.
+pub fn render(spec: &NodeSpec, facts: &Facts) -> Result<Desired, Mistake> {
     let mut desired = Desired::default();
-    host::add(spec, facts, &mut desired);
+    desired.merge(host::part(spec, facts)).map_err(|what| twice(&what))?;
     if let (Role::Master, Some(address)) = (spec.role, spec.address) {
-        etcd::add(spec, address, &mut desired);
+        desired.merge(etcd::part(spec, address)).map_err(|what| twice(&what))?;
     }
-    docker::add(spec, facts, &mut desired);
+    desired.merge(docker::part(spec, facts)).map_err(|what| twice(&what))?;
     if let Some(cluster) = &spec.kubernetes {
-        add_cluster(spec, cluster, facts, &mut desired);
+        add_cluster(spec, cluster, facts, &mut desired).map_err(|what| twice(&what))?;
     }
     close(&mut desired);
-    desired
+    Ok(desired)
+}
+
+fn twice(what: &str) -> Mistake {
+    let problem = format!("two components of the node define {what}");
+    let rule = "every file, unit and gate of a node belongs to one component";
+    Mistake::general("the parameters", problem, rule, "this is a bug of heat-node-agent: please report it with the parameters")
 }
 
 /// A file that holds a URL with a user name or password is its owner's alone, whichever part wrote it; one with a private key is
@@ -42,39 +51,51 @@ fn close(desired: &mut Desired) {
     }
 }
 
-fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
-    type Add = fn(&NodeSpec, &ClusterSpec, &Facts, &mut Desired);
-    // What others read, and are restarted for.
-    let first: &[Add] = &[certificates::add, cloud_config::add];
-    let on_masters: &[Add] = &[apiserver::add, controller_manager::add, scheduler::add, podmaster::add, bootstrap::add];
-    let everywhere: &[Add] = &[
-        containerd::add,
-        crio::add,
-        cri_dockerd::add,
-        flannel::add,
-        pod_network::add,
-        kubelet::add,
-        kube_proxy::add,
-        registry::add,
-        haproxy::add,
-        add_ons::add,
-        firewall::add,
+fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) -> Result<(), String> {
+    type Part = fn(&NodeSpec, &ClusterSpec, &Facts) -> Desired;
+    const EVERYWHERE: &[Part] = &[
+        containerd::part,
+        crio::part,
+        cri_dockerd::part,
+        flannel::part,
+        pod_network::part,
+        kubelet::part,
+        kube_proxy::part,
+        registry::part,
+        haproxy::part,
+        add_ons::part,
+        firewall::part,
     ];
-    let masters = on_masters.iter().filter(|_| spec.role == Role::Master);
-    for add in first.iter().chain(masters).chain(everywhere) {
-        add(spec, cluster, facts, desired);
+    let first: [Part; 3] = [certificates::part, cloud_config::part, daemon::shared_part];
+    for part in first {
+        desired.merge(part(spec, cluster, facts))?;
+    }
+    if spec.role == Role::Master {
+        // Restarted for the files that their flags name.
+        let given = desired.files.clone();
+        desired.merge(apiserver::part(spec, cluster, &given))?;
+        desired.merge(controller_manager::part(cluster, &given))?;
+        desired.merge(scheduler::part(cluster, &given))?;
+        desired.merge(podmaster::part(spec, cluster, facts))?;
+        desired.merge(bootstrap::part(spec, cluster, facts))?;
+    }
+    for part in EVERYWHERE {
+        desired.merge(part(spec, cluster, facts))?;
     }
     certificates::add_readers(desired);
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fmt::Write as _;
 
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::desired::File;
+    use crate::desired::{Directory, File, Owner};
+    use crate::error::Error;
     use crate::kubernetes::Parameters;
     use crate::kubernetes::parameters::heat_params;
     use crate::metadata::Deployment;
@@ -82,7 +103,25 @@ mod tests {
     fn rendered(deployment: &Value) -> Desired {
         let deployment = Deployment::parse(deployment).unwrap().unwrap();
         let parameters = Parameters::from_deployment(&deployment).unwrap();
-        render(&NodeSpec::from_parameters(&parameters).unwrap(), &Facts::default())
+        render(&NodeSpec::from_parameters(&parameters).unwrap(), &Facts::default()).unwrap()
+    }
+
+    #[test]
+    fn what_two_components_define_is_refused_but_for_the_same_directory() {
+        let folder = |mode| Directory { path: "/d".into(), mode, owner: Owner::root(), needs: BTreeSet::new() };
+        let part = |mode, file: &str| Desired {
+            directories: vec![folder(mode)],
+            files: vec![File::public(file, "")],
+            ..Desired::default()
+        };
+        let mut desired = part(0o755, "/a");
+        assert_eq!(desired.merge(part(0o755, "/b")), Ok(()));
+        assert_eq!((desired.directories.len(), desired.files.len()), (1, 2));
+        assert_eq!(desired.merge(part(0o755, "/a")), Err("file /a".to_owned()));
+        assert_eq!(desired.merge(part(0o700, "/c")), Err("directory /d".to_owned()));
+        let error = Error::from(twice("file /a"));
+        assert!(error.to_string().contains("two components of the node define file /a"), "{error}");
+        assert!(error.suggested_remedy().is_some_and(|remedy| remedy.contains("bug of heat-node-agent")));
     }
 
     #[test]

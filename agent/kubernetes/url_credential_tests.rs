@@ -50,7 +50,7 @@ fn no_password_of_a_url_is_where_others_can_read_it() {
                         continue;
                     }
                 };
-                let desired = render(&spec, &Facts::default());
+                let desired = render(&spec, &Facts::default()).unwrap();
                 for file in desired.files.iter().filter(|file| file.content.contains("hush")) {
                     assert!(file.mode & 0o700 == file.mode && file.secret, "{}: {} {:o}", row.name, file.path, file.mode);
                     // systemd shows what units say to everybody, whatever the mode of their files.

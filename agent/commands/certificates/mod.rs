@@ -47,7 +47,7 @@ pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
         not_understood(all.join("\n  "))
     })?;
     let root = Tree::open(Path::new("/"))?;
-    let desired = kubernetes::render(&spec, &facts::of_machine(&root));
+    let desired = kubernetes::render(&spec, &facts::of_machine(&root))?;
     let now = Clock::system().now();
     let look = keeper::look(&root, &desired, now)?;
     let page = Page {

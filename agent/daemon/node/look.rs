@@ -70,7 +70,7 @@ impl Node {
             // A newer agent may understand parameters differently; the next deployment tells.
             return Ok(Look::default());
         };
-        let desired = kubernetes::render(&spec, &self.facts());
+        let desired = kubernetes::render(&spec, &self.facts())?;
         let drifted = match reference.extent {
             Extent::Whole => self.compare(&spec, &desired, systemd, generation).await?,
             Extent::Part => self.compare_part(&desired, systemd, generation).await?,

@@ -33,7 +33,7 @@ pub(crate) fn understand(deployment: &Deployment, facts: &Facts, leave: &Leave) 
             return Err(mistakes);
         }
     };
-    let desired = kubernetes::render(&spec, facts);
+    let desired = kubernetes::render(&spec, facts).map_err(|mistake| vec![mistake])?;
     let digest = digest(&desired, spec.kube_version.as_deref());
     Ok(Plan { spec, desired, digest, wait: handle })
 }

@@ -39,7 +39,7 @@ impl Watched {
     fn of(node: &Node, reference: &Reference) -> Option<Self> {
         let deployment = Deployment::parse(&reference.entry).ok().flatten()?;
         let spec = kubernetes::node_of(&deployment, &Leave::everything()).ok()?;
-        let gates = kubernetes::render(&spec, &node.facts()).gates.into_iter();
+        let gates = kubernetes::render(&spec, &node.facts()).ok()?.gates;
         let mut watched = gates.into_iter().find_map(|gate| match gate.probe {
             Probe::PodRoutes(pods) => Some(Self { pods, gate: gate.name, repair: spec.repair, generation: reference.generation }),
             _ => None,

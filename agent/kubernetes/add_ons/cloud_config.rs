@@ -65,8 +65,9 @@ pub(in crate::kubernetes) fn built_in(cluster: &ClusterSpec) -> bool {
 }
 
 /// Adds its part: root's alone, because it holds a password (magnum-node.md 7.1 no. 1).
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
-    let Some(cloud) = &cluster.cloud else { return };
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+    let mut part = Desired::default();
+    let Some(cloud) = &cluster.cloud else { return part };
     let master = spec.role == Role::Master;
     let external = cloud.external.then(|| Reader::External(release(cluster)));
     let mut add = |path: &str, reader: Reader, networking: bool| {
@@ -74,7 +75,7 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
             return;
         }
         let content = file(cluster, cloud, reader, networking);
-        desired.files.push(File { path: path.to_owned(), mode: 0o600, owner: Owner::root(), content, secret: true });
+        part.files.push(File { path: path.to_owned(), mode: 0o600, owner: Owner::root(), content, secret: true });
     };
     // Workers need it only where their kubelet reads it (magnum-node.md 2.2).
     if master || built_in(cluster) {
@@ -83,6 +84,7 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
     if let (true, Some(reader)) = (master, external) {
         add(EXTERNAL, reader, true);
     }
+    part
 }
 
 /// Minor of the external provider: its releases follow Kubernetes'.

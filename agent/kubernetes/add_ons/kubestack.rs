@@ -63,12 +63,13 @@ pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mis
     }
 }
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
-    let Some(bridge) = &cluster.kubestack else { return };
-    desired.directories.push(directory("/etc/systemd/system/kubestack.service.d"));
+/// Its part of the node.
+pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+    let mut part = Desired::default();
+    let Some(bridge) = &cluster.kubestack else { return part };
+    part.directories.push(directory("/etc/systemd/system/kubestack.service.d"));
     let content = settings(cluster, bridge);
-    desired.files.push(File { path: SETTINGS.to_owned(), mode: 0o600, owner: Owner::root(), content, secret: true });
+    part.files.push(File { path: SETTINGS.to_owned(), mode: 0o600, owner: Owner::root(), content, secret: true });
     let drop_in = format!(
         "\
 # Made by heat-node-agent.
@@ -88,14 +89,15 @@ Restart=always
 RestartSec=5
 "
     );
-    desired.files.push(File::public(DROP_IN, drop_in));
-    desired.units.push(Unit {
+    part.files.push(File::public(DROP_IN, drop_in));
+    part.units.push(Unit {
         name: UNIT.to_owned(),
         enable: true,
         restart_on: BTreeSet::from([SETTINGS.to_owned(), DROP_IN.to_owned()]),
         needs: BTreeSet::<Need>::new(),
         applies_files: false,
     });
+    part
 }
 
 fn settings(cluster: &ClusterSpec, bridge: &str) -> String {

@@ -13,7 +13,7 @@
 pub(super) mod cloud_config;
 mod kubestack;
 
-pub(super) use kubestack::{add, check, set_network_provider};
+pub(super) use kubestack::{check, part, set_network_provider};
 
 #[cfg(test)]
 mod tests;

@@ -263,7 +263,7 @@ mod tests {
 
     fn verdict(changes: &[(&str, &str)], name: &str, said: &str, flanneld: Option<Version>) -> Verdict {
         let spec = spec(changes);
-        let desired = render(&spec, &Facts::default());
+        let desired = render(&spec, &Facts::default()).unwrap();
         let program =
             programs(&spec, &desired).find(|program| program.name == name).unwrap_or_else(|| panic!("no {name}: {changes:?}"));
         judge(&spec, &desired, &program, said, flanneld)
@@ -358,7 +358,7 @@ mod tests {
                 let given = [("KUBE_TAG", tag.as_str()), ("ROLE", role), ("CERTIFICATES", "given")];
                 let addresses = [("KUBE_MASTER_IP", "192.0.2.5"), ("ETCD_SERVER_IP", "192.0.2.6")];
                 let spec = spec(&[&given[..], &addresses].concat());
-                let desired = render(&spec, &Facts::default());
+                let desired = render(&spec, &Facts::default()).unwrap();
                 let mut asked = 0;
                 for program in programs(&spec, &desired) {
                     let Kind::Kubernetes(component) = program.kind else { continue };
@@ -378,7 +378,7 @@ mod tests {
         let keystone = [("AUTH_URL", "https://k.example.org/v3"), ("USERNAME", "u"), ("PASSWORD", "p"), ("TENANT_NAME", "t")];
         let changes = [("KUBE_TAG", "v1.2.0"), ("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBESTACK", "true")];
         let spec = spec(&[&changes[..], &keystone].concat());
-        let desired = render(&spec, &Facts::default());
+        let desired = render(&spec, &Facts::default()).unwrap();
         let words = words(&desired, "kube-controller-manager.service");
         assert!(words.iter().any(|word| word.starts_with("--network-provider=")), "{words:?}");
         let program = programs(&spec, &desired).find(|program| program.name == "kube-controller-manager").unwrap();
@@ -400,7 +400,7 @@ mod tests {
             ),
         ] {
             let spec = spec(changes);
-            let desired = render(&spec, &Facts::default());
+            let desired = render(&spec, &Facts::default()).unwrap();
             let found: Vec<&str> = programs(&spec, &desired).map(|program| program.name).collect();
             assert_eq!(found.join(" "), names);
         }

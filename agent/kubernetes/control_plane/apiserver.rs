@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::etcd;
-use crate::desired::{Desired, Need};
+use crate::desired::{Desired, File, Need};
 use crate::kubernetes::parts::api_server::GATE;
 use crate::kubernetes::parts::certificates::{
     ADMIN, AUTHORITY, ETCD_AUTHORITY, ETCD_CLIENT, FRONT_PROXY, FRONT_PROXY_AUTHORITY, FRONT_PROXY_NAME, SERVER, has_front_proxy,
@@ -13,7 +13,7 @@ use crate::kubernetes::parts::certificates::{
 use crate::kubernetes::parts::daemon::{
     Asks, Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
 };
-use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, Facts};
+use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
@@ -48,29 +48,32 @@ const VARIABLES: Variables = &[
 /// Plugins of a version that has no list of its own by default.
 const RECOMMENDED: [&str; 4] = ["NamespaceLifecycle", "LimitRanger", "ServiceAccount", "ResourceQuota"];
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+/// Its part of the node.
+/// `given`: what other parts of the node write.
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, given: &[File]) -> Desired {
+    let mut part = Desired::default();
     let mut flags = flags(spec, cluster);
     // What is wrong with the options was said when the parameters were read.
     drop(flags.options(&cluster.options.api_server));
     let keystone = has_keystone(cluster);
     let mut daemon = Daemon::new(UNIT, "kube-apiserver", "/etc/kubernetes/apiserver");
-    daemon.take(&flags, cluster, Role::Master, VARIABLES, "KUBE_API_ARGS");
+    daemon.take(&flags, cluster, VARIABLES, "KUBE_API_ARGS");
     daemon.after = vec!["network-online.target", "etcd.service"];
     daemon.unit_lines.push_str("Wants=network-online.target\n");
     // The keys are root's.
     daemon.service_lines.push_str("User=root\nGroup=root\nLimitNOFILE=65536\n");
     daemon.needs = BTreeSet::from([Need::Gate("etcd".to_owned())]);
     if keystone {
-        desired.files.push(kubeconfig::file(KEYSTONE_CONFIG, KEYSTONE, Some(AUTHORITY), "webhook", &Identity::Nobody));
+        part.files.push(kubeconfig::file(KEYSTONE_CONFIG, KEYSTONE, Some(AUTHORITY), "webhook", &Identity::Nobody));
     }
-    daemon.restart_on.extend(read_files(&flags, desired));
-    daemon.add(desired);
+    daemon.restart_on.extend(read_files(&flags, given.iter().chain(&part.files)));
+    daemon.add(&mut part);
     let identity = Identity::Certificate { certificate: ADMIN.certificate, key: ADMIN.key };
     let (identity, authority) = if cluster.tls { (identity, Some(AUTHORITY)) } else { (Identity::Nobody, None) };
-    desired.files.push(kubeconfig::file(ADMIN_CONFIG, &cluster.server(Role::Master), authority, "admin", &identity));
+    part.files.push(kubeconfig::file(ADMIN_CONFIG, &cluster.server(Role::Master), authority, "admin", &identity));
     let (url, asks) = health(cluster, &flags);
-    desired.gates.push(ok_gate(GATE, UNIT, url, asks, unless_cloud(cluster, deadline::STORE)));
+    part.gates.push(ok_gate(GATE, UNIT, url, asks, unless_cloud(cluster, deadline::STORE)));
+    part
 }
 
 fn flags(spec: &NodeSpec, cluster: &ClusterSpec) -> Flags {

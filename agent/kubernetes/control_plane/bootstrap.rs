@@ -41,12 +41,13 @@ const BINDINGS: [(&str, &str, &str); 4] = [
     ("node-proxier", "system:node-proxier", NODES),
 ];
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+/// Its part of the node.
+pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+    let mut part = Desired::default();
     let token = cluster.bootstrap_token.as_ref().filter(|_| cluster.lets_join_by_token() && cluster.is_first_master);
-    let Some((id, secret)) = token.and_then(|token| token.reveal().split_once('.')) else { return };
+    let Some((id, secret)) = token.and_then(|token| token.reveal().split_once('.')) else { return part };
     let mut object = |kind: &str, collection: &str, name: &str, body: &Value| {
-        desired.objects.push(Object {
+        part.objects.push(Object {
             name: format!("{kind} {name}"),
             server: cluster.server(Role::Master),
             collection: collection.to_owned(),
@@ -67,6 +68,7 @@ pub(in crate::kubernetes) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts
             &binding(&name, role, group),
         );
     }
+    part
 }
 
 /// As the API server's authenticator of bootstrap tokens reads it. It has no end, and another token does not take its place:

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::apiserver;
 use super::podmaster;
-use crate::desired::{Desired, Need};
+use crate::desired::{Desired, File, Need};
 use crate::kubernetes::add_ons;
 use crate::kubernetes::parts::api_server;
 use crate::kubernetes::parts::certificates::{
@@ -16,8 +16,7 @@ use crate::kubernetes::parts::certificates::{
 use crate::kubernetes::parts::daemon::{
     Asks, Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
 };
-use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, Facts, NetworkDriver, host_of};
-use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, NetworkDriver, host_of};
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
 use crate::kubernetes::versions::Component;
@@ -34,10 +33,12 @@ const POD_PREFIX_V6: u8 = 64;
 pub(in crate::kubernetes) const VARIABLES: Variables =
     &[("KUBE_LOGTOSTDERR", &[]), ("KUBE_LOG_LEVEL", &[]), ("KUBE_MASTER", &[])];
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+/// Its part of the node.
+/// `given`: what other parts of the node write.
+pub(in crate::kubernetes) fn part(cluster: &ClusterSpec, given: &[File]) -> Desired {
+    let mut part = Desired::default();
     if podmaster::elects(cluster) {
-        return;
+        return part;
     }
     let mut flags = Flags::new(Component::ControllerManager, cluster.minor);
     let local = LocalComponent {
@@ -54,7 +55,8 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
     local.set_common(cluster, &mut flags);
     set_own(cluster, &mut flags);
     drop(flags.options(&cluster.options.controller_manager));
-    local.add(spec, cluster, &flags, desired);
+    local.add(cluster, &flags, given, &mut part);
+    part
 }
 
 /// Prefix length of the part of the pods' network that the controller manager gives each node; nothing where it gives none:
@@ -156,9 +158,9 @@ impl LocalComponent {
         }
     }
 
-    pub(in crate::kubernetes) fn add(&self, spec: &NodeSpec, cluster: &ClusterSpec, flags: &Flags, desired: &mut Desired) {
+    pub(in crate::kubernetes) fn add(&self, cluster: &ClusterSpec, flags: &Flags, given: &[File], part: &mut Desired) {
         let mut daemon = Daemon::new(self.unit, self.component.as_str(), self.settings);
-        daemon.take(flags, cluster, spec.role, VARIABLES, self.rest);
+        daemon.take(flags, cluster, VARIABLES, self.rest);
         daemon.after = vec!["network-online.target", apiserver::UNIT];
         daemon.unit_lines.push_str("Wants=network-online.target\n");
         // The keys are root's.
@@ -169,10 +171,10 @@ impl LocalComponent {
             let identity = Identity::Certificate { certificate: self.pair.certificate, key: self.pair.key };
             let user = format!("system:{}", self.component.as_str());
             let server = cluster.server(Role::Master);
-            desired.files.push(kubeconfig::file(self.config, &server, Some(AUTHORITY), &user, &identity));
+            part.files.push(kubeconfig::file(self.config, &server, Some(AUTHORITY), &user, &identity));
         }
-        daemon.restart_on = read_files(flags, desired);
-        daemon.add(desired);
+        daemon.restart_on = read_files(flags, given.iter().chain(&part.files));
+        daemon.add(part);
         let address = |name: &str| match flags.value(name).as_deref() {
             None | Some("0.0.0.0" | "" | "::") => "127.0.0.1".to_owned(),
             Some(address) => address.parse().map_or_else(|_| "127.0.0.1".to_owned(), host_of),
@@ -190,7 +192,7 @@ impl LocalComponent {
                 Component::ControllerManager => unless_cloud(cluster, deadline::SERVICE),
                 _ => Some(deadline::SERVICE),
             };
-            desired.gates.push(ok_gate(self.gate, self.unit, url, Asks::Nobody(authority), deadline));
+            part.gates.push(ok_gate(self.gate, self.unit, url, Asks::Nobody(authority), deadline));
         }
     }
 }

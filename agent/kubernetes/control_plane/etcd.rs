@@ -106,32 +106,33 @@ fn member_name(name: Option<&String>, address: IpAddr) -> String {
 }
 
 /// Adds etcd's part.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut Desired) {
-    desired.directories.push(directory("/etc/etcd"));
-    desired.directories.push(directory("/etc/systemd/system/etcd.service.d"));
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, address: IpAddr) -> Desired {
+    let mut part = Desired::default();
+    part.directories.push(directory("/etc/etcd"));
+    part.directories.push(directory("/etc/systemd/system/etcd.service.d"));
     let mut store_needs = BTreeSet::new();
     if let Some(volume) = &spec.etcd_volume {
-        desired.volumes.push(store_volume(volume, &spec.cluster));
+        part.volumes.push(store_volume(volume, &spec.cluster));
         store_needs.insert(Need::Volume(VolumeRole::Etcd));
     } else {
-        desired.directories.push(private(STORE, BTreeSet::new()));
+        part.directories.push(private(STORE, BTreeSet::new()));
     }
-    desired.directories.push(private(DATA, store_needs.clone()));
+    part.directories.push(private(DATA, store_needs.clone()));
     // The discovery URL lets its reader join the cluster. systemd reads the file as root.
     let secret = discovery(spec).is_some();
     let mode = if secret { 0o600 } else { 0o644 };
-    desired.files.push(File { path: SETTINGS.to_owned(), mode, owner: Owner::root(), content: settings(spec, address), secret });
+    part.files.push(File { path: SETTINGS.to_owned(), mode, owner: Owner::root(), content: settings(spec, address), secret });
     if !secret {
-        desired.files.push(File::public(BOOTSTRAP, bootstrap(spec, address)));
+        part.files.push(File::public(BOOTSTRAP, bootstrap(spec, address)));
     }
-    desired.files.push(File::public(DROP_IN, drop_in(spec)));
+    part.files.push(File::public(DROP_IN, drop_in(spec)));
     let mut restart_on = BTreeSet::from([SETTINGS.to_owned(), DROP_IN.to_owned()]);
     if let Some(cluster) = spec.kubernetes.as_ref().filter(|cluster| etcd_access::is_named_at_all(cluster)) {
-        etcd_access::add(cluster, desired);
+        etcd_access::add(cluster, &mut part);
         restart_on.insert(etcd_access::FILE.to_owned());
     }
     store_needs.insert(Need::Directory(DATA.to_owned()));
-    desired.units.push(Unit {
+    part.units.push(Unit {
         name: UNIT.to_owned(),
         enable: true,
         // Without the members' list: one that has a cluster passes it over, and where masters are added every one of the others
@@ -143,9 +144,9 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut
     let (url, identity) = Listeners::of(spec).member(address);
     let health = format!("{url}/health");
     let access = EtcdAccess { endpoint: url, identity: identity.clone() };
-    desired.etcd = Some(EtcdMember { access, peer: Listeners::of(spec).peer(address) });
+    part.etcd = Some(EtcdMember { access, peer: Listeners::of(spec).peer(address) });
     let has_others = spec.etcd_discovery.is_some() || spec.kubernetes.as_ref().is_some_and(ClusterSpec::has_several_masters);
-    desired.gates.push(Gate {
+    part.gates.push(Gate {
         name: "etcd".to_owned(),
         unit: Some(UNIT.to_owned()),
         remedy: format!("`journalctl -u {UNIT}`; `curl {}{health}`", curl_options(identity.as_ref())),
@@ -155,6 +156,7 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, address: IpAddr, desired: &mut
         deadline: Some(deadline::STORE).filter(|_| !has_others),
         needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
     });
+    part
 }
 
 /// The environment file (magnum-node.md 1.3).

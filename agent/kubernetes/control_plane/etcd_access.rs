@@ -82,7 +82,7 @@ fn is_named(certificate: &Material) -> bool {
 }
 
 /// Adds the names of whoever is let in, where [`is_named_at_all`].
-pub(in crate::kubernetes) fn add(cluster: &ClusterSpec, desired: &mut Desired) {
+pub(in crate::kubernetes) fn add(cluster: &ClusterSpec, part: &mut Desired) {
     let mut content = String::from(MADE);
     content.push_str(&line("ETCD_PEER_CERT_ALLOWED_CN", ETCD_NAME));
     if clients(cluster) == Clients::Named {
@@ -90,8 +90,8 @@ pub(in crate::kubernetes) fn add(cluster: &ClusterSpec, desired: &mut Desired) {
         // etcd is the gateway's client, and fails to verify itself: it would try again and again.
         content.push_str(&line("ETCD_ENABLE_GRPC_GATEWAY", "false"));
     }
-    desired.directories.push(Directory { needs: BTreeSet::from([Need::Certificates]), ..directory(FOLDER) });
-    desired.files.push(File::public(FILE, content));
+    part.directories.push(Directory { needs: BTreeSet::from([Need::Certificates]), ..directory(FOLDER) });
+    part.files.push(File::public(FILE, content));
 }
 
 /// Whether there is such a file.

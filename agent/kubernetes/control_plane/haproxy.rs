@@ -21,17 +21,18 @@ const UNIT: &str = "haproxy.service";
 const SETTINGS: &str = "/etc/haproxy/haproxy.cfg";
 const DROP_IN: &str = "/etc/systemd/system/haproxy.service.d/50-heat-node-agent.conf";
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+/// Its part of the node.
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+    let mut part = Desired::default();
     if spec.role != Role::Minion || !cluster.api.balancer {
-        return;
+        return part;
     }
     for path in ["/etc/haproxy", "/etc/systemd/system/haproxy.service.d"] {
-        desired.directories.push(directory(path));
+        part.directories.push(directory(path));
     }
-    desired.files.push(File::public(SETTINGS, settings(cluster)));
-    desired.files.push(File::public(DROP_IN, drop_in()));
-    desired.units.push(Unit {
+    part.files.push(File::public(SETTINGS, settings(cluster)));
+    part.files.push(File::public(DROP_IN, drop_in()));
+    part.units.push(Unit {
         name: UNIT.to_owned(),
         enable: true,
         restart_on: BTreeSet::from([SETTINGS.to_owned(), DROP_IN.to_owned()]),
@@ -42,8 +43,9 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
         let url = format!("{}/{}", cluster.server(spec.role), health_path(cluster));
         let asks = if cluster.tls { Asks::Known(kubelet::client_identity(cluster)) } else { Asks::Nobody(None) };
         // The masters answer behind it; a kubelet that joins by a token gets its certificate through it.
-        desired.gates.push(ok_gate("haproxy", UNIT, url, asks, None));
+        part.gates.push(ok_gate("haproxy", UNIT, url, asks, None));
     }
+    part
 }
 
 /// Whether the API server tells its nodes how it is: over TLS from 1.6 on, with RBAC.

@@ -27,13 +27,14 @@ pub(in crate::kubernetes) fn elects(cluster: &ClusterSpec) -> bool {
     cluster.minor < Minor::OLDEST_CHECKED
 }
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+/// Its part of the node.
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+    let mut part = Desired::default();
     if !elects(cluster) {
-        return;
+        return part;
     }
     for path in [WAITING, MANIFESTS] {
-        desired.directories.push(directory(path));
+        part.directories.push(directory(path));
     }
     let prefix = cluster.image_prefix.as_deref().unwrap_or_default();
     let hyperkube = format!("{prefix}hyperkube:{}", cluster.tag);
@@ -68,8 +69,9 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
             pod("kube-podmaster", &electors, &json!([volume("waiting", WAITING), volume("manifests", MANIFESTS)])),
         ),
     ] {
-        desired.files.push(File::public(path, content));
+        part.files.push(File::public(path, content));
     }
+    part
 }
 
 fn component(name: &str, image: &str, command: &[String], port: u16) -> String {

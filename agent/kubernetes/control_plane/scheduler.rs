@@ -3,19 +3,20 @@
 
 use super::controller_manager::LocalComponent;
 use super::podmaster;
-use crate::desired::Desired;
+use crate::desired::{Desired, File};
 use crate::kubernetes::parts::certificates::SCHEDULER;
 use crate::kubernetes::parts::daemon::Flags;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
-use crate::kubernetes::spec::node::NodeSpec;
+use crate::kubernetes::spec::cluster::ClusterSpec;
 use crate::kubernetes::versions::Component;
 
 pub(in crate::kubernetes) const UNIT: &str = "kube-scheduler.service";
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+/// Its part of the node.
+/// `given`: what other parts of the node write.
+pub(in crate::kubernetes) fn part(cluster: &ClusterSpec, given: &[File]) -> Desired {
+    let mut part = Desired::default();
     if podmaster::elects(cluster) {
-        return;
+        return part;
     }
     let mut flags = Flags::new(Component::Scheduler, cluster.minor);
     let local = LocalComponent {
@@ -31,5 +32,6 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
     };
     local.set_common(cluster, &mut flags);
     drop(flags.options(&cluster.options.scheduler));
-    local.add(spec, cluster, &flags, desired);
+    local.add(cluster, &flags, given, &mut part);
+    part
 }

@@ -19,22 +19,24 @@ use crate::network::{FIREWALL, FIREWALL_UNIT, FirewallFile, FirewallTool, Openin
 
 /// Adds its part. Where another firewall, or none, is named than before, the unit takes away what it made of the earlier one's
 /// rules, and keeps on doing so: a firewall that is started later may bring them back from its own files.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
+    let mut part = Desired::default();
     let tool = cluster.firewall;
     let cleared: Vec<FirewallTool> = facts.made.firewalls.iter().copied().filter(|made| Some(*made) != tool).collect();
     if tool.is_none() && cleared.is_empty() {
-        return;
+        return part;
     }
     let open = if tool.is_some() { openings(spec.role, cluster) } else { Vec::new() };
-    add_directory(FOLDER, desired);
-    desired.files.push(File::public(FIREWALL, text(&FirewallFile { tool, cleared, open })));
-    desired.units.push(Unit {
+    add_directory(FOLDER, &mut part);
+    part.files.push(File::public(FIREWALL, text(&FirewallFile { tool, cleared, open })));
+    part.units.push(Unit {
         name: FIREWALL_UNIT.to_owned(),
         enable: true,
         restart_on: BTreeSet::from([FIREWALL.to_owned()]),
         needs: BTreeSet::new(),
         applies_files: false,
     });
+    part
 }
 
 /// One opening a line: that is how a difference reads in `plan`.
@@ -215,7 +217,7 @@ mod tests {
         ] {
             let facts = |firewalls| Facts { made: Made { firewalls, ..Made::default() }, ..Facts::default() };
             let spec = spec(&[("FIREWALL", asked)]);
-            let desired = render(&spec, &facts(made.clone()));
+            let desired = render(&spec, &facts(made.clone())).unwrap();
             let written = file(&desired, FIREWALL).map(|file| file.content.clone());
             let read = written.as_ref().map(|text| crate::budgets::json::typed::<FirewallFile>(text).unwrap());
             assert_eq!(read.as_ref().map(|read| read.cleared.clone()), cleared, "{made:?} {asked}");
@@ -223,7 +225,7 @@ mod tests {
             assert_eq!((read.tool, read.open.is_empty()), (tool, tool.is_none()), "{made:?} {asked}");
             assert!(desired.units.iter().any(|unit| unit.name == FIREWALL_UNIT && unit.enable));
             // With what the file then says, the same is rendered: no generation follows from a change that was carried out.
-            let again = render(&spec, &facts(read.tool.into_iter().chain(read.cleared).collect()));
+            let again = render(&spec, &facts(read.tool.into_iter().chain(read.cleared).collect())).unwrap();
             assert_eq!(file(&again, FIREWALL).map(|file| file.content.clone()), written, "{made:?} {asked}");
         }
     }

@@ -13,6 +13,7 @@ use crate::desired::{Desired, EtcdAccess, File, FlannelStore, Need};
 use crate::desired::{Gate, Probe};
 use crate::kubernetes::parts::certificates::{ETCD_AUTHORITY, ETCD_CLIENT};
 use crate::kubernetes::parts::daemon::{Daemon, NO_START_TIMEOUT};
+use crate::kubernetes::parts::directories::add_directory;
 use crate::kubernetes::parts::etcd::client_identity;
 use crate::kubernetes::parts::runtime_units;
 use crate::kubernetes::spec::cluster::pods;
@@ -29,20 +30,17 @@ const SETTINGS: &str = "/etc/sysconfig/flanneld";
 /// node restarts its own when it changes.
 pub(in crate::kubernetes) const NETWORK: &str = "/etc/sysconfig/flannel-network.json";
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
+/// Its part of the node.
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
+    let mut part = Desired::default();
     if !cluster.has_flannel_unit() {
-        block(cluster, facts, desired);
-        return;
+        block(cluster, facts, &mut part);
+        return part;
     }
-    // The checks have refused what lacks either.
-    let (Some(network), Some(etcd)) = (network(&cluster.networks), etcd_address(spec, cluster)) else { return };
-    crate::kubernetes::parts::directories::add_directory("/etc/sysconfig", desired);
-    desired.files.push(File::public(NETWORK, network.as_str()));
-    let scheme = if cluster.tls { "https" } else { "http" };
-    let endpoint = format!("{scheme}://{}:{}", host_of(etcd), cluster.etcd.client_port);
-    let flannel = &cluster.networks.flannel;
-    let prefix = flannel.prefix.as_deref().or(facts.flannel_prefix.as_deref()).unwrap_or(PREFIX);
+    let Some(store) = store(spec, cluster, facts) else { return part };
+    let (endpoint, prefix) = (&store.etcd.endpoint, &store.prefix);
+    add_directory("/etc/sysconfig", &mut part);
+    part.files.push(File::public(NETWORK, store.description.as_str()));
     let [subnet_file, _] = SUBNET_FILES;
     // Flags that every release from 0.5.0 on has.
     let mut words = vec![
@@ -64,9 +62,9 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: 
     // What Fedora's own scripts and people read: the names of the first packages and of later ones (magnum-node.md 1.6).
     daemon.for_others = vec![
         ("FLANNEL_ETCD", endpoint.clone()),
-        ("FLANNEL_ETCD_KEY", prefix.to_owned()),
+        ("FLANNEL_ETCD_KEY", prefix.clone()),
         ("FLANNEL_ETCD_ENDPOINTS", endpoint.clone()),
-        ("FLANNEL_ETCD_PREFIX", prefix.to_owned()),
+        ("FLANNEL_ETCD_PREFIX", prefix.clone()),
     ];
     daemon.variables.push(("FLANNEL_OPTIONS", words.join(" ")));
     daemon.restart_on.push(NETWORK.to_owned());
@@ -74,23 +72,39 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: 
     // It ends when its lease is gone, and is started again (seed-systems.md 8d). It says when it has a subnet. Fedora's unit writes
     // docker's options by itself, where ours writes them.
     daemon.service_lines.push_str(&format!("Type=notify\n{NO_START_TIMEOUT}ExecStartPost=\n"));
-    daemon.add(desired);
-    desired.flannel = Some(FlannelStore {
-        etcd: EtcdAccess { endpoint, identity: cluster.tls.then(client_identity) },
+    daemon.add(&mut part);
+    part.flannel = Some(store);
+    add_flannel_gate(cluster, &mut part);
+    part
+}
+
+/// Where flannel's configuration is, and what it says, where the node runs flanneld as a unit. The checks have refused
+/// what lacks the network or etcd's address.
+pub(in crate::kubernetes) fn store(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Option<FlannelStore> {
+    if !cluster.has_flannel_unit() {
+        return None;
+    }
+    let (description, etcd) = (network(&cluster.networks)?, etcd_address(spec, cluster)?);
+    let scheme = if cluster.tls { "https" } else { "http" };
+    let prefix = cluster.networks.flannel.prefix.as_deref().or(facts.flannel_prefix.as_deref()).unwrap_or(PREFIX);
+    Some(FlannelStore {
+        etcd: EtcdAccess {
+            endpoint: format!("{scheme}://{}:{}", host_of(etcd), cluster.etcd.client_port),
+            identity: cluster.tls.then(client_identity),
+        },
         prefix: prefix.to_owned(),
-        description: network,
+        description,
         writes: spec.role == Role::Master,
-    });
-    add_flannel_gate(cluster, desired);
+    })
 }
 
 /// Keeps flanneld off where the network of pods is another one, or where flannel is an add-on: beside it, it would lease a subnet
 /// for the node and set routes of its own. With NETWORK_DRIVER=none a unit that the agent never set up is the operator's.
-fn block(cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
+fn block(cluster: &ClusterSpec, facts: &Facts, part: &mut Desired) {
     if cluster.networks.driver == NetworkDriver::None && !facts.made.flannel {
         return;
     }
-    runtime_units::block(UNIT, "The pod network is not a flannel unit's: nothing may start one.", desired);
+    runtime_units::block(UNIT, "The pod network is not a flannel unit's: nothing may start one.", part);
 }
 
 /// A worker asks etcd where the parameters say, a master its own member.
@@ -113,9 +127,9 @@ pub(in crate::kubernetes) fn network(networks: &Networks) -> Option<String> {
 pub(in crate::kubernetes) const FLANNEL_GATE: &str = "flannel";
 
 /// The gate that flannel gave the node its subnet.
-pub(in crate::kubernetes) fn add_flannel_gate(cluster: &ClusterSpec, desired: &mut Desired) {
+pub(in crate::kubernetes) fn add_flannel_gate(cluster: &ClusterSpec, part: &mut Desired) {
     let Some(network) = pods(cluster) else { return };
-    desired.gates.push(Gate {
+    part.gates.push(Gate {
         name: FLANNEL_GATE.to_owned(),
         unit: Some(UNIT.to_owned()),
         probe: Probe::FlannelSubnet { network, bridge: None },
@@ -262,7 +276,7 @@ mod tests {
             (&[("FLANNEL_ETCD_PREFIX", "/blue/network")], fedora, "/blue/network"),
         ] {
             let base = [("KUBE_TAG", "v1.9.3")];
-            let desired = render(&spec(&base.iter().chain(changes).copied().collect::<Vec<_>>()), &facts);
+            let desired = render(&spec(&base.iter().chain(changes).copied().collect::<Vec<_>>()), &facts).unwrap();
             assert_eq!(desired.flannel.as_ref().unwrap().prefix, prefix);
             assert!(arguments(&desired, UNIT).contains(&format!("-etcd-prefix={prefix}")));
             let variables = assignments(content(&desired, SETTINGS));

@@ -47,17 +47,19 @@ fn routes(spec: &NodeSpec, cluster: &ClusterSpec) -> Option<Routes> {
     Some(Routes { address, own, peers })
 }
 
-/// Adds its part; after flannel's and the runtime's.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
-    add_network(spec, cluster, desired);
-    if facts.made.pod_network && desired.file(POD_NETWORK).is_none() {
+/// Its part of the node.
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
+    let mut part = Desired::default();
+    add_network(spec, cluster, facts, &mut part);
+    if facts.made.pod_network && part.file(POD_NETWORK).is_none() {
         // Else the unit would wait at each boot for flannel's subnet, and the runtime for the unit; or set routes of an earlier
         // network.
-        add_unit(&json!({"nothing": {}}), None, desired);
+        add_unit(&json!({"nothing": {}}), None, &mut part);
     }
+    part
 }
 
-fn add_network(spec: &NodeSpec, cluster: &ClusterSpec, desired: &mut Desired) {
+fn add_network(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, part: &mut Desired) {
     let Some(network) = pods(cluster) else { return };
     let shown = network.to_string();
     if cluster.has_flannel_unit() {
@@ -67,9 +69,9 @@ fn add_network(spec: &NodeSpec, cluster: &ClusterSpec, desired: &mut Desired) {
         } else {
             json!({"cni": {"network": shown}})
         };
-        add_unit(&content, Some(flannel::UNIT), desired);
+        add_unit(&content, Some(flannel::UNIT), part);
         if on_docker {
-            desired.gates.push(Gate {
+            part.gates.push(Gate {
                 name: "pod bridge".to_owned(),
                 unit: Some(docker::UNIT.to_owned()),
                 probe: Probe::FlannelSubnet { network, bridge: Some(DOCKER_BRIDGE.to_owned()) },
@@ -83,11 +85,11 @@ fn add_network(spec: &NodeSpec, cluster: &ClusterSpec, desired: &mut Desired) {
                 ),
             });
         } else {
-            add_cni(&json!({"type": "flannel", "delegate": {"hairpinMode": true, "isDefaultGateway": true}}), desired);
+            add_cni(&json!({"type": "flannel", "delegate": {"hairpinMode": true, "isDefaultGateway": true}}), part);
         }
-        if let Some(store) = desired.flannel.clone().filter(|_| cluster.networks.flannel.backend == "host-gw") {
+        if let Some(store) = flannel::store(spec, cluster, facts).filter(|_| cluster.networks.flannel.backend == "host-gw") {
             let bridge = if on_docker { DOCKER_BRIDGE } else { CNI_BRIDGE };
-            add_route_gate(spec, cluster, network, Peers::Leases(store), bridge, desired);
+            add_route_gate(spec, cluster, network, Peers::Leases(store), bridge, part);
         }
     }
     if let Some(routes) = routes(spec, cluster) {
@@ -96,7 +98,7 @@ fn add_network(spec: &NodeSpec, cluster: &ClusterSpec, desired: &mut Desired) {
         let content = json!({"routes": {
             "network": shown, "bridge": bridge, "address": routes.address.to_string(), "peers": peers,
         }});
-        add_unit(&content, None, desired);
+        add_unit(&content, None, part);
         if cluster.uses_cni() {
             let plugin = json!({
                 "type": "bridge", "bridge": bridge, "isGateway": true, "hairpinMode": true,
@@ -107,9 +109,9 @@ fn add_network(spec: &NodeSpec, cluster: &ClusterSpec, desired: &mut Desired) {
                     "routes": [{"dst": "0.0.0.0/0"}],
                 },
             });
-            add_cni(&plugin, desired);
+            add_cni(&plugin, part);
         }
-        add_route_gate(spec, cluster, network, Peers::Given(routes.peers), bridge, desired);
+        add_route_gate(spec, cluster, network, Peers::Given(routes.peers), bridge, part);
     }
 }
 
@@ -133,41 +135,41 @@ pub(in crate::kubernetes) fn in_the_way(spec: &NodeSpec, cluster: &ClusterSpec, 
 }
 
 /// The description and its unit, which runs again when what it makes true changes.
-fn add_unit(content: &Value, after: Option<&str>, desired: &mut Desired) {
-    add_directory(FOLDER, desired);
-    desired.files.push(File::public(POD_NETWORK, format!("{content:#}\n")));
+fn add_unit(content: &Value, after: Option<&str>, part: &mut Desired) {
+    add_directory(FOLDER, part);
+    part.files.push(File::public(POD_NETWORK, format!("{content:#}\n")));
     let mut restart_on = BTreeSet::from([POD_NETWORK.to_owned()]);
     let mut needs = BTreeSet::new();
     if let Some(unit) = after {
         let folder = format!("/etc/systemd/system/{POD_NETWORK_UNIT}.d");
         let drop_in = format!("{folder}/50-heat-node-agent.conf");
-        add_directory(&folder, desired);
+        add_directory(&folder, part);
         let text = format!(
             "# Made by heat-node-agent.\n[Unit]\n# It has its subnet once it reports that it is up.\nWants={unit}\nAfter={unit}\n"
         );
-        desired.files.push(File::public(drop_in.clone(), text));
+        part.files.push(File::public(drop_in.clone(), text));
         restart_on.extend([drop_in, flannel::NETWORK.to_owned()]);
         needs.insert(Need::Gate(FLANNEL_GATE.to_owned()));
     }
-    desired.units.push(Unit { name: POD_NETWORK_UNIT.to_owned(), enable: true, restart_on, needs, applies_files: false });
+    part.units.push(Unit { name: POD_NETWORK_UNIT.to_owned(), enable: true, restart_on, needs, applies_files: false });
 }
 
 /// A network of CNI with one plugin that makes the bridge. Runtimes read it when it changes; the first one in their folder
 /// counts.
 ///
 /// 0.3.1 is the first version with lists of plugins and the last one that plugins of every release take.
-fn add_cni(plugin: &Value, desired: &mut Desired) {
+fn add_cni(plugin: &Value, part: &mut Desired) {
     let network = json!({
         "name": "pods", "cniVersion": "0.3.1",
         "plugins": [plugin, {"type": "portmap", "capabilities": {"portMappings": true}}],
     });
-    desired.files.push(File::public(CNI_NETWORK, format!("{network:#}\n")));
+    part.files.push(File::public(CNI_NETWORK, format!("{network:#}\n")));
 }
 
-fn add_route_gate(spec: &NodeSpec, cluster: &ClusterSpec, network: Ipv4Net, peers: Peers, bridge: &str, desired: &mut Desired) {
+fn add_route_gate(spec: &NodeSpec, cluster: &ClusterSpec, network: Ipv4Net, peers: Peers, bridge: &str, part: &mut Desired) {
     // docker makes its bridge when it starts; where it is the unit's or a plugin's, packets are not before the unit ran.
     let before = if cluster.uses_cni() { POD_NETWORK_UNIT } else { runtime_units::unit_of_kind(cluster) };
-    desired.gates.push(Gate {
+    part.gates.push(Gate {
         name: "pod routes".to_owned(),
         unit: None,
         probe: Probe::PodRoutes(PodRoutes { network, peers, address: own_address(spec), bridge: bridge.to_owned() }),
@@ -328,7 +330,7 @@ mod tests {
             (&[("NETWORK_DRIVER", "none")], false, true),
         ] {
             let spec = spec(changes);
-            let (first, after) = (render(&spec, &Facts::default()), render(&spec, &made));
+            let (first, after) = (render(&spec, &Facts::default()).unwrap(), render(&spec, &made).unwrap());
             assert_eq!((is_kept_off(&first, FLANNELD), is_kept_off(&after, FLANNELD)), (off, off_after), "{changes:?}");
             let is_unit = spec.kubernetes.as_ref().unwrap().has_flannel_unit();
             assert_eq!(described(&first).is_some(), is_unit, "{changes:?}");
@@ -390,7 +392,7 @@ mod tests {
         ] {
             assert_eq!(command(of_image), expected);
             let facts = Facts { docker_command: of_image.map(str::to_owned), ..Facts::default() };
-            let desired = render(&spec(&[("KUBE_TAG", "v1.9.3")]), &facts);
+            let desired = render(&spec(&[("KUBE_TAG", "v1.9.3")]), &facts).unwrap();
             assert!(content(&desired, DOCKER).ends_with(&format!("Restart=always\nRestartSec=5\n{expected}")));
         }
     }

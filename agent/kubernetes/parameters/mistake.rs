@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::table::Parameter;
+use crate::error::Error;
 use crate::http::without_userinfo;
 
 /// Longest part of a bad value that a mistake repeats, in characters.
@@ -27,6 +28,12 @@ pub struct Mistake {
     pub rule: String,
     /// What to change.
     pub remedy: String,
+}
+
+impl From<Mistake> for Error {
+    fn from(mistake: Mistake) -> Self {
+        Self::permanent(format!("{}: {}", mistake.parameter, mistake.problem)).rule(mistake.rule).remedy(mistake.remedy)
+    }
 }
 
 impl Mistake {

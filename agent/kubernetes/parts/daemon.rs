@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::desired::{ClientIdentity, Desired, File, Gate, Need, Owner, Probe, Unit};
 use crate::kubernetes::parts::directories::directory;
 use crate::kubernetes::parts::paths::GUARDED;
-use crate::kubernetes::spec::cluster::ClusterSpec;
-use crate::kubernetes::spec::words::Role;
+use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
+use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::text::environment::line;
 use crate::kubernetes::versions::{Checked, CommandLine, Component, Minor, Standing, flag, quoted};
 use crate::storage::health::LEAST_FREE;
@@ -82,13 +82,11 @@ impl Flags {
     }
 }
 
-/// Files of this node that flags name: the component is restarted when they change.
-pub(in crate::kubernetes) fn read_files(flags: &Flags, desired: &Desired) -> Vec<String> {
+/// Those of the files that flags name: the component is restarted when they change.
+pub(in crate::kubernetes) fn read_files<'a>(flags: &Flags, files: impl IntoIterator<Item = &'a File>) -> Vec<String> {
     let words = flags.line.words();
     let named = |path: &str| words.iter().any(|word| word.split_once('=').is_some_and(|(_, value)| value == path));
-    let mut paths: Vec<String> = desired.files.iter().map(|file| file.path.clone()).filter(|path| named(path)).collect();
-    paths.dedup();
-    paths
+    files.into_iter().map(|file| file.path.clone()).filter(|path| named(path)).collect()
 }
 
 /// Whether flags stand in the variables of distributions' units.
@@ -112,8 +110,6 @@ pub(in crate::kubernetes) struct Daemon {
     pub(in crate::kubernetes) shared_variables: Vec<&'static str>,
     /// Further assignments of the environment file, which the command line does not expand.
     pub(in crate::kubernetes) for_others: Vec<(&'static str, String)>,
-    /// Content of [`SHARED`], where it is one of them: whoever comes first writes it.
-    pub(in crate::kubernetes) shared_content: Option<String>,
     /// Whether the environment file holds a secret.
     pub(in crate::kubernetes) secret: bool,
     /// Further files whose change needs a restart.
@@ -138,7 +134,6 @@ impl Daemon {
             shared: &[],
             shared_variables: Vec::new(),
             for_others: Vec::new(),
-            shared_content: None,
             secret: false,
             restart_on: Vec::new(),
             needs: BTreeSet::new(),
@@ -150,18 +145,10 @@ impl Daemon {
 
     /// Takes the flags: up to 1.9 spread over the variables that distributions' units expand, what is left in `rest`;
     /// later all of them in `rest`.
-    pub(in crate::kubernetes) fn take(
-        &mut self,
-        flags: &Flags,
-        cluster: &ClusterSpec,
-        role: Role,
-        variables: Variables,
-        rest: &'static str,
-    ) {
+    pub(in crate::kubernetes) fn take(&mut self, flags: &Flags, cluster: &ClusterSpec, variables: Variables, rest: &'static str) {
         let mut words = flags.words();
         if has_variables(cluster.minor) {
             self.shared = &[SHARED];
-            self.shared_content = Some(shared(cluster, role));
             for (variable, names) in variables {
                 if names.is_empty() {
                     self.shared_variables.push(variable);
@@ -175,39 +162,28 @@ impl Daemon {
         self.variables.push((rest, joined(&words)));
     }
 
-    /// Adds file, drop-in and unit; the gate is the component's own.
-    pub(in crate::kubernetes) fn add(self, desired: &mut Desired) {
+    /// Adds file, drop-in and unit to the component's part; the gate is its own.
+    pub(in crate::kubernetes) fn add(self, part: &mut Desired) {
         let folder = format!("/etc/systemd/system/{}.d", self.unit);
         let drop_in = format!("{folder}/50-heat-node-agent.conf");
         let mut settings = String::from(MADE);
         for (key, value) in self.for_others.iter().chain(&self.variables) {
             settings.push_str(&line(key, value));
         }
-        desired.directories.push(directory(&folder));
+        part.directories.push(directory(&folder));
         let mode = if self.secret { 0o600 } else { 0o644 };
         let text = self.drop_in();
-        if let Some(content) = self.shared_content
-            && !desired.files.iter().any(|file| file.path == SHARED)
-        {
-            desired.files.push(File::public(SHARED, content));
-        }
-        desired.files.push(File {
+        part.files.push(File {
             path: self.settings.to_owned(),
             mode,
             owner: Owner::root(),
             content: settings,
             secret: self.secret,
         });
-        desired.files.push(File::public(drop_in.clone(), text));
+        part.files.push(File::public(drop_in.clone(), text));
         let own = [drop_in, self.settings.to_owned()].into_iter();
         let restart_on = own.chain(self.shared.iter().map(|&path| path.to_owned())).chain(self.restart_on).collect();
-        desired.units.push(Unit {
-            name: self.unit.to_owned(),
-            enable: true,
-            restart_on,
-            needs: self.needs,
-            applies_files: false,
-        });
+        part.units.push(Unit { name: self.unit.to_owned(), enable: true, restart_on, needs: self.needs, applies_files: false });
     }
 
     fn drop_in(&self) -> String {
@@ -237,7 +213,11 @@ pub(in crate::kubernetes) const MADE: &str =
 
 /// `/etc/kubernetes/config`: what every component of the first releases reads (magnum-node.md 1.0). With TLS the server
 /// stands in each component's kubeconfig.
-fn shared(cluster: &ClusterSpec, role: Role) -> String {
+pub(in crate::kubernetes) fn shared_part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+    if !has_variables(cluster.minor) {
+        return Desired::default();
+    }
+    let role = spec.role;
     let master = if cluster.tls { String::new() } else { quoted(&format!("--master={}", cluster.server(role))) };
     let mut out = String::from(MADE);
     for (key, value) in [
@@ -248,7 +228,7 @@ fn shared(cluster: &ClusterSpec, role: Role) -> String {
     ] {
         out.push_str(&line(key, value));
     }
-    out
+    Desired { files: vec![File::public(SHARED, out)], ..Desired::default() }
 }
 
 fn joined(words: &[String]) -> String {
@@ -445,10 +425,10 @@ mod tests {
             options in "(--v=[0-9] )?(--[a-z-]{1,12}=\"?[ -~]{0,30}\"? ?){0,3}",
         ) {
             let mut spec = spec(&[("KUBE_TAG", &format!("v1.{minor}.3"))]);
-            let plain = render(&spec, &Facts::default());
+            let plain = render(&spec, &Facts::default()).unwrap();
             // Past the checks of parameters, which refuse most of it.
             spec.kubernetes.as_mut().unwrap().options.api_server.clone_from(&options);
-            let desired = render(&spec, &Facts::default());
+            let desired = render(&spec, &Facts::default()).unwrap();
             let path = "/etc/kubernetes/apiserver";
             let keys = |desired| assignments(content(desired, path)).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
             prop_assert_eq!(keys(&desired), keys(&plain));

@@ -10,8 +10,8 @@ pub(in crate::kubernetes) fn directory(path: &str) -> Directory {
 }
 
 /// Adds such a directory, if nobody else did.
-pub(in crate::kubernetes) fn add_directory(path: &str, desired: &mut Desired) {
-    if !desired.directories.iter().any(|one| one.path == path) {
-        desired.directories.push(directory(path));
+pub(in crate::kubernetes) fn add_directory(path: &str, part: &mut Desired) {
+    if !part.directories.iter().any(|one| one.path == path) {
+        part.directories.push(directory(path));
     }
 }

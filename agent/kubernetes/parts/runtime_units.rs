@@ -29,7 +29,7 @@ pub(in crate::kubernetes) fn drop_ins(unit: &str) -> String {
 }
 
 /// Keeps a unit from starting, and ends it where it runs.
-pub(in crate::kubernetes) fn block(unit: &str, why: &str, desired: &mut Desired) {
+pub(in crate::kubernetes) fn block(unit: &str, why: &str, part: &mut Desired) {
     let folder = drop_ins(unit);
     let path = format!("{folder}/{DROP_IN}");
     let content = format!(
@@ -40,10 +40,10 @@ pub(in crate::kubernetes) fn block(unit: &str, why: &str, desired: &mut Desired)
 ConditionPathExists=!/
 "
     );
-    add_directory(&folder, desired);
-    desired.files.push(File::public(path.clone(), content));
+    add_directory(&folder, part);
+    part.files.push(File::public(path.clone(), content));
     // Its one restart, when the file is new, ends one that runs.
-    desired.units.push(Unit {
+    part.units.push(Unit {
         name: unit.to_owned(),
         enable: false,
         restart_on: BTreeSet::from([path]),

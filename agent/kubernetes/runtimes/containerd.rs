@@ -19,10 +19,11 @@ pub(in crate::kubernetes) const STORE: &str = "/var/lib/containerd";
 /// What is set for each registry; containerd reads it at every pull.
 const REGISTRIES: &str = "/etc/containerd/certs.d";
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
-    let RuntimeKind::Containerd(major, minor) = cluster.runtime.kind else { return };
-    engine::block_others(cluster, desired);
+/// Its part of the node.
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+    let mut part = Desired::default();
+    let RuntimeKind::Containerd(major, minor) = cluster.runtime.kind else { return part };
+    engine::block_others(cluster, &mut part);
     let settings = settings(spec, cluster, (major, minor));
     let engine = Engine {
         whose: ContainerEngine::Containerd,
@@ -33,14 +34,15 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
         settings: vec![File::public("/etc/containerd/config.toml", settings)],
         network: OfDocker::default(),
     };
-    engine.add(spec, desired);
+    engine.add(spec, &mut part);
     if let Some(registry) = spec.insecure_registry.as_ref().filter(|_| (major, minor) >= HOSTS) {
         let folder = format!("{REGISTRIES}/{registry}");
         for path in [REGISTRIES, &folder] {
-            add_directory(path, desired);
+            add_directory(path, &mut part);
         }
-        desired.files.push(File::public(format!("{folder}/hosts.toml"), hosts(registry)));
+        part.files.push(File::public(format!("{folder}/hosts.toml"), hosts(registry)));
     }
+    part
 }
 
 /// The first version with a directory of registries (config_path).

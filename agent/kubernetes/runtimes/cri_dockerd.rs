@@ -11,13 +11,14 @@ const UNIT: &str = "cri-docker.service";
 const SOCKET: &str = "cri-docker.socket";
 const DOCKER: &str = "docker.service";
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+/// Its part of the node.
+pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+    let mut part = Desired::default();
     if !cluster.runtime.cri_dockerd {
-        return;
+        return part;
     }
     // Its project's own units have this pair: the socket /run/cri-dockerd.sock is handed over.
-    desired.units.push(Unit {
+    part.units.push(Unit {
         name: SOCKET.to_owned(),
         enable: true,
         restart_on: [].into(),
@@ -40,7 +41,8 @@ pub(in crate::kubernetes) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts
     daemon.after = vec![DOCKER, SOCKET];
     daemon.unit_lines = format!("Requires={SOCKET}\n");
     daemon.service_lines.push_str("Type=notify\n");
-    daemon.add(desired);
+    daemon.add(&mut part);
+    part
 }
 
 #[cfg(test)]

@@ -19,19 +19,20 @@ pub(in crate::kubernetes) const STORE: &str = "/var/lib/containers";
 /// Where registries are described for everything that uses containers' libraries.
 const REGISTRIES: &str = "/etc/containers/registries.conf.d";
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+/// Its part of the node.
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+    let mut part = Desired::default();
     if cluster.runtime.kind != RuntimeKind::CriO {
-        return;
+        return part;
     }
-    engine::block_others(cluster, desired);
+    engine::block_others(cluster, &mut part);
     for path in ["/etc/crio", "/etc/crio/crio.conf.d"] {
-        add_directory(path, desired);
+        add_directory(path, &mut part);
     }
     let mut files = vec![File::public("/etc/crio/crio.conf.d/50-heat-node-agent.conf", settings(cluster))];
     if let Some(registry) = &spec.insecure_registry {
         for path in ["/etc/containers", REGISTRIES] {
-            add_directory(path, desired);
+            add_directory(path, &mut part);
         }
         let text = toml::document(&json!({ "registry": [{ "location": registry, "insecure": true }] }));
         files.push(File::public(format!("{REGISTRIES}/50-heat-node-agent.conf"), text));
@@ -45,7 +46,8 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
         settings: files,
         network: OfDocker::default(),
     };
-    engine.add(spec, desired);
+    engine.add(spec, &mut part);
+    part
 }
 
 /// What differs from CRI-O's own choice. Paths below the store are its own: the store is mounted where it looks.

@@ -23,21 +23,22 @@ const SOCKET: &str = "/run/docker.sock";
 const SYSCONFIG: &str = "/etc/sysconfig";
 
 /// Adds docker's part, where it is the runtime: a node without Kubernetes has no other.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, facts: &Facts, desired: &mut Desired) {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, facts: &Facts) -> Desired {
+    let mut part = Desired::default();
     if let Some(cluster) = &spec.kubernetes {
         if cluster.runtime.kind != RuntimeKind::Docker {
-            return;
+            return part;
         }
-        engine::block_others(cluster, desired);
+        engine::block_others(cluster, &mut part);
     }
     let driver = spec.storage.driver;
     let network = pod_network::of_docker(spec, facts);
     let mut files = vec![File::public(SETTINGS, settings(spec, facts, &network))];
     if facts.docker_sysconfig {
-        add_directory(SYSCONFIG, desired);
+        add_directory(SYSCONFIG, &mut part);
         files.extend(sysconfig(driver));
         // It would write the storage options anew at each boot (magnum-node.md 7.4 no. 41).
-        runtime_units::block("docker-storage-setup.service", "The agent has prepared docker's storage.", desired);
+        runtime_units::block("docker-storage-setup.service", "The agent has prepared docker's storage.", &mut part);
     }
     let engine = Engine {
         whose: ContainerEngine::Docker,
@@ -49,8 +50,8 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, facts: &Facts, desired: &mut D
         settings: files,
         network,
     };
-    engine.add(spec, desired);
-    desired.gates.push(Gate {
+    engine.add(spec, &mut part);
+    part.gates.push(Gate {
         name: "docker".to_owned(),
         unit: Some(UNIT.to_owned()),
         probe: Probe::Docker {
@@ -63,6 +64,7 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, facts: &Facts, desired: &mut D
         needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
         remedy: format!("`journalctl -u {UNIT}`; `docker info`"),
     });
+    part
 }
 
 /// daemon.json. A setting that the daemon's command line also has makes docker refuse to start, so only what the
@@ -154,7 +156,7 @@ mod tests {
         assert!(!drop_in.contains("AssertPathIsMountPoint"), "{drop_in}");
 
         let fedora = Facts { docker_sysconfig: true, ..Facts::default() };
-        let variables = render(&spec(&pool), &fedora);
+        let variables = render(&spec(&pool), &fedora).unwrap();
         let settings = parsed(&variables);
         assert!(settings.get("storage-driver").is_none() && settings.get("storage-opts").is_none());
         assert!(
@@ -168,7 +170,7 @@ mod tests {
         assert!(unit.restart_on.contains("/etc/sysconfig/docker-storage"));
         let off = content(&variables, "/etc/systemd/system/docker-storage-setup.service.d/50-heat-node-agent.conf");
         assert!(off.contains("ConditionPathExists=!/\n"));
-        let overlay = render(&spec(&[("CONTAINER_RUNTIME", "docker")]), &fedora);
+        let overlay = render(&spec(&[("CONTAINER_RUNTIME", "docker")]), &fedora).unwrap();
         assert!(
             content(&overlay, "/etc/sysconfig/docker-storage")
                 .ends_with("DOCKER_STORAGE_OPTIONS=\"--storage-driver overlay2\"\n")

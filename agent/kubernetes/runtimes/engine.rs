@@ -39,14 +39,14 @@ pub(in crate::kubernetes) struct Engine {
 
 impl Engine {
     /// Adds directories, volume, files and unit.
-    pub(in crate::kubernetes) fn add(self, spec: &NodeSpec, desired: &mut Desired) {
+    pub(in crate::kubernetes) fn add(self, spec: &NodeSpec, part: &mut Desired) {
         let drop_ins = drop_ins(self.unit);
         let drop_in = format!("{drop_ins}/{DROP_IN}");
-        add_directory(self.folder, desired);
-        add_directory(&drop_ins, desired);
+        add_directory(self.folder, part);
+        add_directory(&drop_ins, part);
         let mut needs = BTreeSet::new();
         if let Some(volume) = &spec.runtime_volume {
-            desired.volumes.push(Volume {
+            part.volumes.push(Volume {
                 role: VolumeRole::Runtime,
                 disk: volume.disk.clone(),
                 hint: "/dev/vdb".to_owned(),
@@ -62,7 +62,7 @@ impl Engine {
             });
             needs.insert(Need::Volume(VolumeRole::Runtime));
         }
-        desired.gates.push(Gate {
+        part.gates.push(Gate {
             name: STORAGE.to_owned(),
             unit: None,
             probe: Probe::Store(spec.storage.store(self.whose, self.store)),
@@ -78,22 +78,22 @@ impl Engine {
             needs.insert(Need::Unit(SYSCTL_UNIT.to_owned()));
         }
         if let Some(socket) = socket(self.whose) {
-            desired.gates.push(socket_gate(self.unit, socket));
+            part.gates.push(socket_gate(self.unit, socket));
         }
         let mut restart_on: BTreeSet<String> = self.settings.iter().map(|file| file.path.clone()).collect();
         let content = self.drop_in(spec);
-        desired.files.extend(self.settings);
+        part.files.extend(self.settings);
         needs.extend(self.network.needs);
         restart_on.extend(self.network.restart_on);
         if let Some(proxy) = &spec.proxy {
             // Proxy URLs may hold a password.
             let (path, content) = (proxy_file(self.folder), environment(proxy));
             restart_on.insert(path.clone());
-            desired.files.push(File { path, mode: 0o600, owner: Owner::root(), content, secret: true });
+            part.files.push(File { path, mode: 0o600, owner: Owner::root(), content, secret: true });
         }
         restart_on.insert(drop_in.clone());
-        desired.files.push(File::public(drop_in, content));
-        desired.units.push(Unit { name: self.unit.to_owned(), enable: true, restart_on, needs, applies_files: false });
+        part.files.push(File::public(drop_in, content));
+        part.units.push(Unit { name: self.unit.to_owned(), enable: true, restart_on, needs, applies_files: false });
     }
 
     fn drop_in(&self, spec: &NodeSpec) -> String {
@@ -182,7 +182,7 @@ pub(in crate::kubernetes) fn endpoint(cluster: &ClusterSpec) -> Option<&'static 
 
 /// Keeps the other runtimes off: two at once fight over the node (magnum-node.md 7.4 no. 44). docker needs containerd
 /// for itself.
-pub(in crate::kubernetes) fn block_others(cluster: &ClusterSpec, desired: &mut Desired) {
+pub(in crate::kubernetes) fn block_others(cluster: &ClusterSpec, part: &mut Desired) {
     let others: &[&str] = match cluster.runtime.kind {
         RuntimeKind::Docker => &[CRI_O],
         RuntimeKind::Containerd(..) => &[DOCKER, "docker.socket", CRI_DOCKERD, "cri-docker.socket", CRI_O],
@@ -190,7 +190,7 @@ pub(in crate::kubernetes) fn block_others(cluster: &ClusterSpec, desired: &mut D
     };
     let why = format!("The node's container runtime is {}: no other one may start.", unit_of_kind(cluster));
     for unit in others {
-        block(unit, &why, desired);
+        block(unit, &why, part);
     }
     // What belongs to docker, and may be kept off or bound to a volume by what other parameters asked for.
     let own: &[&str] = match cluster.runtime.kind {
@@ -199,15 +199,13 @@ pub(in crate::kubernetes) fn block_others(cluster: &ClusterSpec, desired: &mut D
         RuntimeKind::Containerd(..) | RuntimeKind::CriO => &[],
     };
     for unit in own {
-        unblock(unit, desired);
+        unblock(unit, part);
     }
 }
 
 /// Leaves a unit as the image has it: this drop-in takes the place of one that other parameters of this node had.
-fn unblock(unit: &str, desired: &mut Desired) {
+fn unblock(unit: &str, part: &mut Desired) {
     let folder = drop_ins(unit);
-    add_directory(&folder, desired);
-    desired
-        .files
-        .push(File::public(format!("{folder}/{DROP_IN}"), "# Made by heat-node-agent: the image's unit is unchanged.\n"));
+    add_directory(&folder, part);
+    part.files.push(File::public(format!("{folder}/{DROP_IN}"), "# Made by heat-node-agent: the image's unit is unchanged.\n"));
 }

@@ -21,12 +21,13 @@ const IN_CONTAINER: &str = "/etc/docker/registry/config.yml";
 const IMAGE: &str = "registry:2";
 const PORT_IN_CONTAINER: u16 = 5000;
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
-    let Some(registry) = &cluster.registry else { return };
+/// Its part of the node.
+pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+    let mut part = Desired::default();
+    let Some(registry) = &cluster.registry else { return part };
     let by_docker = cluster.runtime.kind == RuntimeKind::Docker;
     let port = if by_docker { PORT_IN_CONTAINER } else { registry.port };
-    desired.files.push(File {
+    part.files.push(File {
         path: CONFIGURATION.to_owned(),
         mode: 0o600,
         owner: Owner::root(),
@@ -55,7 +56,8 @@ pub(in crate::kubernetes) fn add(_spec: &NodeSpec, cluster: &ClusterSpec, _facts
         // One that a cut of power left behind has the name still.
         daemon.service_lines.push_str("ExecStartPre=-docker rm --force registry\n");
     }
-    daemon.add(desired);
+    daemon.add(&mut part);
+    part
 }
 
 fn configuration(registry: &Registry, port: u16) -> String {

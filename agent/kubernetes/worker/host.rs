@@ -37,9 +37,10 @@ net.bridge.bridge-nf-call-ip6tables = 1
 ";
 
 /// Adds the host's part.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, facts: &Facts, desired: &mut Desired) {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, facts: &Facts) -> Desired {
+    let mut part = Desired::default();
     for path in ["/etc/kubernetes", "/srv/kubernetes"] {
-        desired.directories.push(directory(path));
+        part.directories.push(directory(path));
     }
     let (mut modules, mut settings) = (MODULES.to_owned(), SETTINGS.to_owned());
     let mut measured = vec![("net/ipv4/ip_forward".to_owned(), 1), ("net/bridge/bridge-nf-call-iptables".to_owned(), 1)];
@@ -54,16 +55,16 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, facts: &Facts, desired: &mut D
             settings.push_str(&format!("# {why}\n{key} = {value}\n"));
             measured.push((key.replace('.', "/"), value));
         }
-        add_files(cluster, desired);
+        add_files(cluster, &mut part);
     }
-    desired.files.push(File::public(MODULES_FILE, modules));
-    desired.files.push(File::public(SYSCTL_FILE, settings));
+    part.files.push(File::public(MODULES_FILE, modules));
+    part.files.push(File::public(SYSCTL_FILE, settings));
     let modules = BTreeSet::from([MODULES_FILE.to_owned()]);
-    desired.units.push(helper(MODULES_UNIT, modules.clone(), BTreeSet::new()));
+    part.units.push(helper(MODULES_UNIT, modules.clone(), BTreeSet::new()));
     // The bridge settings exist only once br_netfilter is loaded, so new modules mean that settings are applied again.
     let settings = modules.into_iter().chain([SYSCTL_FILE.to_owned()]).collect();
-    desired.units.push(helper(SYSCTL_UNIT, settings, BTreeSet::from([Need::Unit(MODULES_UNIT.to_owned())])));
-    desired.gates.push(Gate {
+    part.units.push(helper(SYSCTL_UNIT, settings, BTreeSet::from([Need::Unit(MODULES_UNIT.to_owned())])));
+    part.gates.push(Gate {
         name: "sysctl".to_owned(),
         unit: Some(SYSCTL_UNIT.to_owned()),
         probe: Probe::Sysctl(measured),
@@ -72,6 +73,7 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, facts: &Facts, desired: &mut D
         needs: BTreeSet::from([Need::Unit(SYSCTL_UNIT.to_owned())]),
         remedy: format!("`journalctl -u {MODULES_UNIT} -u {SYSCTL_UNIT}`; check for a file in /etc/sysctl.d that sorts after 90-heat-node-agent.conf"),
     });
+    part
 }
 
 /// Why, and which, by pod network and by the way services are balanced.
@@ -138,11 +140,11 @@ fn further_settings(role: Role, cluster: &ClusterSpec) -> Vec<(&'static str, u64
     settings
 }
 
-fn add_files(cluster: &ClusterSpec, desired: &mut Desired) {
+fn add_files(cluster: &ClusterSpec, part: &mut Desired) {
     if cluster.uses_cni() {
         // Programs and networks come with the image and with the cluster's add-ons.
         for path in ["/etc/cni", CNI_NETWORKS, "/opt/cni", CNI_PROGRAMS] {
-            add_directory(path, desired);
+            add_directory(path, part);
         }
     }
     let of_pods = match cluster.networks.driver {
@@ -154,22 +156,22 @@ fn add_files(cluster: &ClusterSpec, desired: &mut Desired) {
         // Else NetworkManager takes over what others made (magnum-node.md 7.4 no. 53). networkd leaves alone what no file of its
         // own names.
         for path in ["/etc/NetworkManager", "/etc/NetworkManager/conf.d"] {
-            add_directory(path, desired);
+            add_directory(path, part);
         }
         let content = format!("# Made by heat-node-agent.\n[keyfile]\nunmanaged-devices={of_pods}\n");
-        desired.files.push(File::public(NETWORK_MANAGER_FILE, content));
+        part.files.push(File::public(NETWORK_MANAGER_FILE, content));
         // Where there is none, there is nothing to restart.
         let needs = BTreeSet::new();
-        desired.units.push(helper(NETWORK_MANAGER_UNIT, BTreeSet::from([NETWORK_MANAGER_FILE.to_owned()]), needs));
+        part.units.push(helper(NETWORK_MANAGER_UNIT, BTreeSet::from([NETWORK_MANAGER_FILE.to_owned()]), needs));
     }
     if let Some(mode) = &cluster.selinux {
-        add_directory("/etc/selinux", desired);
+        add_directory("/etc/selinux", part);
         let content =
             format!("# Made by heat-node-agent. It takes effect at the next boot.\nSELINUX={mode}\nSELINUXTYPE=targeted\n");
-        desired.files.push(File::public("/etc/selinux/config", content));
+        part.files.push(File::public("/etc/selinux/config", content));
     }
     if let Some(authority) = &cluster.openstack_ca {
-        desired.files.push(File::public(OPENSTACK_AUTHORITY, authority.as_str()));
+        part.files.push(File::public(OPENSTACK_AUTHORITY, authority.as_str()));
     }
 }
 
@@ -225,7 +227,7 @@ mod tests {
 
         for (kernel, there) in [(Some((4, 18)), true), (Some((4, 19)), false), (Some((6, 1)), false), (None, false)] {
             let facts = Facts { kernel, ..Facts::default() };
-            let desired = render(&spec(&[("PROXY_MODE", "ipvs")]), &facts);
+            let desired = render(&spec(&[("PROXY_MODE", "ipvs")]), &facts).unwrap();
             assert_eq!(plain(content(&desired, MODULES_FILE)).contains(&"nf_conntrack_ipv4"), there, "{kernel:?}");
         }
     }

@@ -27,8 +27,9 @@ const METRICS_PORT: u16 = 10_249;
 /// The variables of distributions' units (magnum-node.md 1.0). Its kubeconfig names the API, so KUBE_MASTER is not asked.
 const VARIABLES: Variables = &[("KUBE_LOGTOSTDERR", &[]), ("KUBE_LOG_LEVEL", &[])];
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts, desired: &mut Desired) {
+/// Its part of the node.
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+    let mut part = Desired::default();
     let settings = settings(cluster);
     let mut daemon = Daemon::new(UNIT, "kube-proxy", "/etc/kubernetes/proxy");
     let identity = match cluster.certificates {
@@ -38,15 +39,15 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
         _ => Identity::Certificate { certificate: PROXY.certificate, key: PROXY.key },
     };
     let authority = cluster.tls.then_some(AUTHORITY);
-    desired.files.push(kubeconfig::file(KUBECONFIG, &cluster.server(spec.role), authority, "kube-proxy", &identity));
+    part.files.push(kubeconfig::file(KUBECONFIG, &cluster.server(spec.role), authority, "kube-proxy", &identity));
     daemon.restart_on.push(KUBECONFIG.to_owned());
     if let Some(document) = settings.document() {
-        desired.files.push(File::public(CONFIGURATION, document));
+        part.files.push(File::public(CONFIGURATION, document));
         daemon.restart_on.push(CONFIGURATION.to_owned());
     }
-    daemon.take(&settings.flags, cluster, spec.role, VARIABLES, "KUBE_PROXY_ARGS");
+    daemon.take(&settings.flags, cluster, VARIABLES, "KUBE_PROXY_ARGS");
     daemon.service_lines.push_str("User=root\n");
-    daemon.add(desired);
+    daemon.add(&mut part);
     // Where a user put it elsewhere, nothing is known of its health but that it runs.
     if !["metrics-bind-address", "metrics-port", "config"]
         .iter()
@@ -59,8 +60,9 @@ pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, _facts:
             gate.deadline = Some(deadline::SERVICE);
             gate.needs.insert(Need::Gate(crate::kubernetes::parts::api_server::GATE.to_owned()));
         }
-        desired.gates.push(gate);
+        part.gates.push(gate);
     }
+    part
 }
 
 const METRICS: &str = "127.0.0.1:10249";

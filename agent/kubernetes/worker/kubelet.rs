@@ -53,40 +53,42 @@ const VARIABLES: Variables = &[
     ("KUBE_ALLOW_PRIV", &[]),
 ];
 
-/// Adds its part.
-pub(in crate::kubernetes) fn add(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &mut Desired) {
+/// Its part of the node.
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
+    let mut part = Desired::default();
     // As the kubelet itself makes it.
-    desired.directories.push(Directory { mode: 0o750, ..directory(STATE) });
+    part.directories.push(Directory { mode: 0o750, ..directory(STATE) });
     for path in [VOLUME_PLUGINS, MANIFESTS] {
-        add_directory(path, desired);
+        add_directory(path, &mut part);
     }
     let settings = settings(spec, cluster, facts);
     let mut daemon = Daemon::new(UNIT, "kubelet", "/etc/kubernetes/kubelet");
     for file in kubeconfigs(spec, cluster) {
         daemon.restart_on.push(file.path.clone());
-        desired.files.push(file);
+        part.files.push(file);
     }
     if let Some(document) = settings.document() {
-        desired.files.push(File::public(CONFIGURATION, document));
+        part.files.push(File::public(CONFIGURATION, document));
         daemon.restart_on.push(CONFIGURATION.to_owned());
     }
     if cloud_config::built_in(cluster) {
         daemon.restart_on.push(cloud_config::PATH.to_owned());
     }
-    daemon.take(&settings.flags, cluster, spec.role, VARIABLES, "KUBELET_ARGS");
+    daemon.take(&settings.flags, cluster, VARIABLES, "KUBELET_ARGS");
     let runtime = engine::unit(cluster);
     daemon.needs.insert(Need::Unit(runtime.to_owned()));
     daemon.after.push(runtime);
     daemon.service_lines = format!("User=root\nWorkingDirectory={STATE}\n");
-    daemon.add(desired);
+    daemon.add(&mut part);
     if let Some(port) = settings.flags.port("healthz-port", HEALTH_PORT) {
         let url = format!("http://127.0.0.1:{port}/healthz");
         // It is not well before the masters gave it a certificate.
         let waits = cluster.certificates == CertificateSource::Bootstrap;
         let deadline = unless_cloud(cluster, deadline::SERVICE).filter(|_| !waits);
-        desired.gates.push(ok_gate("kubelet", UNIT, url, Asks::Nobody(None), deadline));
+        part.gates.push(ok_gate("kubelet", UNIT, url, Asks::Nobody(None), deadline));
     }
-    desired.gates.extend(registration(spec, cluster, &settings));
+    part.gates.extend(registration(spec, cluster, &settings));
+    part
 }
 
 /// The gate that the API knows the node, asked as the kubelet asks: Ready is not waited for, because the network of pods comes with the
@@ -337,7 +339,7 @@ mod tests {
             [("KUBE_TAG", tag.as_str()), ("CGROUP_DRIVER", driver), ("CERTIFICATES", "given"), ("KUBE_MASTER_IP", "192.0.2.5")];
         let all: Vec<_> = base.into_iter().chain(changes.iter().copied()).collect();
         let facts = Facts { memory: Some(4096), cpus: Some(2), resolved: true, ..Facts::default() };
-        render(&NodeSpec::from_parameters(&parameters(&all)).unwrap(), &facts)
+        render(&NodeSpec::from_parameters(&parameters(&all)).unwrap(), &facts).unwrap()
     }
 
     fn worker(minor: u16, changes: &[(&str, &str)]) -> Desired {
@@ -641,7 +643,7 @@ mod tests {
     #[test]
     fn an_unknown_machine_gets_no_reservations() {
         let parameters = parameters(&[("CERTIFICATES", "given"), ("CONTAINER_RUNTIME", "containerd")]);
-        let desired = render(&NodeSpec::from_parameters(&parameters).unwrap(), &Facts::default());
+        let desired = render(&NodeSpec::from_parameters(&parameters).unwrap(), &Facts::default()).unwrap();
         let config = content(&desired, CONFIGURATION);
         assert!(!config.contains("Reserved") && !config.contains("resolvConf"), "{config}");
     }
