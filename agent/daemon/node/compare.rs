@@ -1,9 +1,10 @@
-//! A node that has all that was asked is compared with its parameters, and put right.
+//! A node that has all that was asked is compared with its parameters, and put right: the edge of `decision.rs`.
 
 use std::time::Duration;
 
 use super::Node;
 use super::bring_up::Course;
+use super::decision::{Facts, First, Tried, Verdict};
 use super::drift::{self, Cause, Sorted};
 use super::look::Sight;
 use super::renewal;
@@ -25,63 +26,62 @@ impl Node {
         let Some(sight) = self.see(desired, &volumes, systemd, generation).await? else { return Ok(true) };
         let due = self.renewal.due(sight.certificates.as_deref(), desired, sight.is_arriving, self.host.clock.now());
         let Sight { found, is_arriving, is_sick, is_flawed, mounted, disks, .. } = sight;
-        if is_arriving && found.is_empty() && !due.is_now() {
-            return Ok(false);
-        }
-        let Sorted { fought, repairs } = self.remembered.sorted(&found, spec.repair);
+        let sorted = self.remembered.sorted(&found, spec.repair);
         let record = certificates::Record::look(&self.host.state);
         let ordered = record.ordered.filter(|_| !is_arriving && record.is_ordered());
-        let reason = Reason { generation, ordered, renews: due.is_now(), drifted: is_flawed, beside: drift::digest(&repairs) };
-        let had_failed = self.pause.has_failed();
-        let held = self.pause.holds(reason);
+        let facts = Facts { found, sorted, is_arriving, is_sick, due, is_ordered: ordered.is_some(), repairs: spec.repair };
+        if facts.is_early() {
+            return Ok(false);
+        }
+        let Sorted { fought, repairs } = &facts.sorted;
+        let reason = Reason { generation, ordered, renews: due.is_now(), drifted: is_flawed, beside: drift::digest(repairs) };
+        let failed = self.pause.has_failed();
+        let tried = Tried { holds: self.pause.holds(reason), failed };
         // A file that another tool writes stays as that tool wants it. Certificates are renewed in their own time.
-        let without_fought = || renewal::none(renewal::leaving(desired, &fought));
-        // An order of the operator is carried out whatever else is found, and puts that right, too.
-        if !held && ordered.is_some() {
-            return Ok(!self.put_back(spec, &without_fought(), reason, &repairs).await);
-        }
-        if !held && due.is_now() && (repairs.is_empty() || due == Due::Expired) {
-            let (left, repairs) = if spec.repair { (&fought, repairs.as_slice()) } else { (&found, &[][..]) };
-            if let Some(succeeded) = self.renew(spec, &renewal::leaving(desired, left), reason, repairs, due).await {
-                return Ok(!succeeded);
+        let without_fought = || renewal::none(renewal::leaving(desired, fought));
+        match facts.first(tried) {
+            First::Order => return Ok(!self.put_back(spec, &without_fought(), reason, repairs).await),
+            First::Renewal { stays, repairs } => {
+                if let Some(succeeded) = self.renew(spec, &renewal::leaving(desired, &stays), reason, &repairs, due).await {
+                    return Ok(!succeeded);
+                }
             }
+            First::Nothing => {}
         }
-        let is_left = is_sick || found.iter().any(Cause::is_foreign);
-        let mut texts: Vec<String> = found.into_iter().map(|cause| cause.text).collect();
-        if due.is_now() && !repairs.is_empty() && !spec.repair {
-            texts.push("no certificate is renewed until this is fixed".to_owned());
-        }
-        let mut is_too_small = false;
+        let mut too_small = Vec::new();
         for volume in mounted {
             // Whoever extends a volume asks for it, whatever DRIFT says.
-            if let Err(failure) = volumes.grow(volume, &disks).await {
-                is_too_small = true;
-                texts.push(failure.cause);
+            too_small.extend(volumes.grow(volume, &disks).await.err().map(|failure| failure.cause));
+        }
+        match facts.verdict(tried, too_small) {
+            Verdict::Same { drifted, mended } => {
+                if mended {
+                    self.progress.expect(Vec::new());
+                }
+                Ok(drifted)
+            }
+            Verdict::Differs { told, repairs: false, .. } => {
+                self.tell_drift(generation, &told, fought);
+                Ok(true)
+            }
+            Verdict::Differs { told, repairs: true, rest } => {
+                self.tell_drift(generation, &told, fought);
+                Ok(!self.put_back(spec, &without_fought(), reason, repairs).await || rest)
             }
         }
-        // What is left of a plan then (unit files that systemd is to read again) changes nothing that runs.
-        if texts.is_empty() {
-            if had_failed && !held {
-                // Somebody else put it right: no step of the try that failed is waited for any more.
-                self.progress.expect(Vec::new());
-            }
-            return Ok(held && had_failed);
-        }
-        let event = |code, message, texts: &[String]| {
+    }
+
+    fn tell_drift(&self, generation: u64, told: &[String], fought: &[Cause]) {
+        let tell = |code, message, texts: &[&str]| {
             let cause = shortened(&texts.join(", "), REASON_LIMIT);
-            Event::new(code, message).generation(generation).step("drift").cause(cause)
+            self.host.report.emit(Event::new(code, message).generation(generation).step("drift").cause(cause));
         };
-        self.host.report.emit(event(Code::NodeDrift, "the node differs from its parameters", &texts));
+        let told: Vec<&str> = told.iter().map(String::as_str).collect();
+        tell(Code::NodeDrift, "the node differs from its parameters", &told);
         if !fought.is_empty() {
-            let texts: Vec<String> = fought.iter().map(|cause| cause.text.clone()).collect();
-            self.host.report.emit(event(Code::DriftHeld, "another tool keeps reverting the agent's repair", &texts));
+            let texts: Vec<&str> = fought.iter().map(|cause| cause.text.as_str()).collect();
+            tell(Code::DriftHeld, "another tool keeps reverting the agent's repair", &texts);
         }
-        // A volume that is too small grows at its own time, and nothing that is put back makes it.
-        if !spec.repair || held || repairs.is_empty() {
-            return Ok(true);
-        }
-        let failed = !self.put_back(spec, &without_fought(), reason, &repairs).await;
-        Ok(failed || is_too_small || is_left || !fought.is_empty())
     }
 
     /// Makes the node what it should be; whether that went well. Where certificates are the reason, the next try is held back.

@@ -51,7 +51,7 @@ pub(in crate::daemon) struct Cause {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// A file or directory of the node's.
     File,
     /// A unit, or certificates.
@@ -63,7 +63,7 @@ enum Kind {
 }
 
 impl Cause {
-    fn new(kind: Kind, what: &str, state: impl Into<String>, text: String) -> Self {
+    pub(super) fn new(kind: Kind, what: &str, state: impl Into<String>, text: String) -> Self {
         Self { what: what.to_owned(), state: state.into(), kind, text }
     }
 

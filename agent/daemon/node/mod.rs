@@ -7,6 +7,7 @@
 mod bring_up;
 mod compare;
 pub(super) mod deadline;
+mod decision;
 mod drift;
 mod findings;
 mod hands;

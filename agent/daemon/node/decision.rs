@@ -1,0 +1,200 @@
+//! What follows from a look at a node that has all that was asked, and what of it is told: pure.
+
+use super::drift::{Cause, Sorted};
+use crate::keepers::certificates::Due;
+
+/// What is known of the node.
+#[derive(Debug)]
+pub(super) struct Facts {
+    /// What differs from the parameters.
+    pub(super) found: Vec<Cause>,
+    /// The same by what was put back before.
+    pub(super) sorted: Sorted,
+    /// Units are on their way: only files were judged.
+    pub(super) is_arriving: bool,
+    /// Something ails the node beside that.
+    pub(super) is_sick: bool,
+    /// What is due of its certificates.
+    pub(super) due: Due,
+    /// The operator ordered a step of a change of authority.
+    pub(super) is_ordered: bool,
+    /// DRIFT=repair.
+    pub(super) repairs: bool,
+}
+
+/// The last try for the same reason.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tried {
+    /// The pause behind it lasts.
+    pub(super) holds: bool,
+    /// It failed.
+    pub(super) failed: bool,
+}
+
+/// What is done before anything else.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum First {
+    /// The operator's order is carried out, and puts right whatever else is found.
+    Order,
+    /// Certificates are renewed, and `repairs` put back with that; what `stays` is about stays as it is found. Where a renewal has
+    /// to wait, the rest is judged as if none were due.
+    Renewal { stays: Vec<Cause>, repairs: Vec<Cause> },
+    /// Nothing.
+    Nothing,
+}
+
+/// How the node is, with all that may be done without a word done.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing differs.
+    Same {
+        /// The last try failed, and its pause lasts.
+        drifted: bool,
+        /// Somebody else put right what the last try could not: none of its steps is waited for any more.
+        mended: bool,
+    },
+    /// Something differs, which is told.
+    Differs {
+        told: Vec<String>,
+        /// Whether what is to be put back is put back.
+        repairs: bool,
+        /// Whether the node differs still when that succeeded.
+        rest: bool,
+    },
+}
+
+impl Facts {
+    /// Nothing can be judged yet: units are on their way, and no file differs.
+    pub(super) fn is_early(&self) -> bool {
+        self.is_arriving && self.found.is_empty() && !self.due.is_now()
+    }
+
+    pub(super) fn first(&self, tried: Tried) -> First {
+        let Sorted { fought, repairs } = &self.sorted;
+        if tried.holds {
+            First::Nothing
+        } else if self.is_ordered {
+            First::Order
+        } else if self.due.is_now() && (repairs.is_empty() || self.due == Due::Expired) {
+            let (stays, repairs) = if self.repairs { (fought, repairs.clone()) } else { (&self.found, Vec::new()) };
+            First::Renewal { stays: stays.clone(), repairs }
+        } else {
+            First::Nothing
+        }
+    }
+
+    /// `too_small`: volumes that could not be grown, which nothing that is put back makes larger.
+    pub(super) fn verdict(&self, tried: Tried, too_small: Vec<String>) -> Verdict {
+        let Sorted { fought, repairs } = &self.sorted;
+        let mut told: Vec<String> = self.found.iter().map(|cause| cause.text.clone()).collect();
+        if self.due.is_now() && !repairs.is_empty() && !self.repairs {
+            told.push("no certificate is renewed until this is fixed".to_owned());
+        }
+        let is_left = self.is_sick || self.found.iter().any(Cause::is_foreign) || !fought.is_empty();
+        let rest = is_left || !too_small.is_empty();
+        told.extend(too_small);
+        // What is left of a plan then (unit files that systemd is to read again) changes nothing that runs.
+        if told.is_empty() {
+            return Verdict::Same { drifted: tried.holds && tried.failed, mended: tried.failed && !tried.holds };
+        }
+        Verdict::Differs { told, repairs: self.repairs && !tried.holds && !repairs.is_empty(), rest }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::drift::Kind;
+    use super::*;
+    use crate::clock::Timestamp;
+
+    const FRESH: Tried = Tried { holds: false, failed: false };
+    const RESTS: Tried = Tried { holds: true, failed: true };
+    const FAILED: Tried = Tried { holds: false, failed: true };
+    const DUE: Due = Due::Now { late: false };
+
+    fn ours(name: &str) -> Cause {
+        Cause::new(Kind::File, name, "changed", name.to_owned())
+    }
+
+    fn theirs() -> Cause {
+        Cause::of_systemd("theirs", "theirs".to_owned())
+    }
+
+    /// These differ, of which another tool keeps writing `fought`.
+    fn facts(found: &[Cause], fought: &[Cause], due: Due, repairs: bool) -> Facts {
+        let repaired = found.iter().filter(|cause| !cause.is_foreign() && !fought.contains(cause)).cloned().collect();
+        let sorted = Sorted { fought: fought.to_vec(), repairs: repaired };
+        Facts { found: found.to_vec(), sorted, is_arriving: false, is_sick: false, due, is_ordered: false, repairs }
+    }
+
+    #[test]
+    fn what_comes_first_is_an_order_then_a_renewal_that_nothing_waits_for() {
+        let (a, b, foreign) = (ours("a"), ours("b"), theirs());
+        let both = [a.clone(), b.clone()];
+        let renewal = |stays: &[&Cause], repairs: &[&Cause]| First::Renewal {
+            stays: stays.iter().copied().cloned().collect(),
+            repairs: repairs.iter().copied().cloned().collect(),
+        };
+        for (why, found, fought, due, repairs, tried, expected) in [
+            ("nothing is due", &[][..], &[][..], Due::Nothing, true, FRESH, First::Nothing),
+            ("not yet", &[], &[], Due::Later(Timestamp(1)), true, FRESH, First::Nothing),
+            ("due", &[], &[], DUE, true, FRESH, renewal(&[], &[])),
+            ("due, and tried a moment ago", &[], &[], DUE, true, RESTS, First::Nothing),
+            ("due, and tried long ago", &[], &[], DUE, true, FAILED, renewal(&[], &[])),
+            ("a repair comes before", &both[..1], &[], DUE, true, FRESH, First::Nothing),
+            ("whoever repairs nothing repairs first by hand", &both[..1], &[], DUE, false, FRESH, First::Nothing),
+            ("what another tool writes stays", &both[..1], &both[..1], DUE, true, FRESH, renewal(&[&a], &[])),
+            ("so does what somebody added", std::slice::from_ref(&foreign), &[], DUE, false, FRESH, renewal(&[&foreign], &[])),
+            ("expired: repairs go with it", &both, &both[..1], Due::Expired, true, FRESH, renewal(&[&a], &[&b])),
+            ("expired, and nothing is put back", &both, &[], Due::Expired, false, FRESH, renewal(&[&a, &b], &[])),
+            ("expired, and tried a moment ago", &both, &[], Due::Expired, true, RESTS, First::Nothing),
+        ] {
+            let mut facts = facts(found, fought, due, repairs);
+            assert_eq!(facts.first(tried), expected, "{why}");
+            facts.is_ordered = true;
+            let ordered = if tried.holds { First::Nothing } else { First::Order };
+            assert_eq!(facts.first(tried), ordered, "{why}, and ordered");
+        }
+    }
+
+    #[test]
+    fn what_differs_is_told_and_put_back_where_drift_says_so() {
+        let (a, foreign) = (ours("a"), theirs());
+        let (one, other) = ([a.clone()], [foreign.clone()]);
+        let all = [a.clone(), foreign.clone()];
+        let hint = "no certificate is renewed until this is fixed";
+        let same = |drifted, mended| Verdict::Same { drifted, mended };
+        let differs = |told: &[&str], repairs, rest| Verdict::Differs {
+            told: told.iter().map(|&text| text.to_owned()).collect(),
+            repairs,
+            rest,
+        };
+        for (why, found, fought, due, repairs, tried, small, expected) in [
+            ("nothing", &[][..], &[][..], Due::Nothing, true, FRESH, None, same(false, false)),
+            ("nothing now, after a failure", &[], &[], Due::Nothing, true, FAILED, None, same(false, true)),
+            ("nothing found, and the pause lasts", &[], &[], DUE, true, RESTS, None, same(true, false)),
+            ("drift", &one, &[], Due::Nothing, true, FRESH, None, differs(&["a"], true, false)),
+            ("drift that is only reported", &one, &[], Due::Nothing, false, FRESH, None, differs(&["a"], false, false)),
+            ("and keeps a renewal waiting", &one, &[], DUE, false, FRESH, None, differs(&["a", hint], false, false)),
+            ("a repair failed a moment ago", &one, &[], Due::Nothing, true, RESTS, None, differs(&["a"], false, false)),
+            ("another tool writes it", &one, &one, Due::Nothing, true, FRESH, None, differs(&["a"], false, true)),
+            ("somebody added something", &other, &[], Due::Nothing, true, FRESH, None, differs(&["theirs"], false, true)),
+            ("both", &all, &[], Due::Nothing, true, FRESH, None, differs(&["a", "theirs"], true, true)),
+            ("a volume", &[], &[], Due::Nothing, true, FRESH, Some("small"), differs(&["small"], false, true)),
+            ("a volume beside drift", &one, &[], Due::Nothing, true, FRESH, Some("small"), differs(&["a", "small"], true, true)),
+        ] {
+            let facts = facts(found, fought, due, repairs);
+            assert_eq!(facts.verdict(tried, small.map(str::to_owned).into_iter().collect()), expected, "{why}");
+        }
+        let sick = Facts { is_sick: true, ..facts(&one, &[], Due::Nothing, true) };
+        assert_eq!(sick.verdict(FRESH, Vec::new()), differs(&["a"], true, true), "what ails it is not put back");
+    }
+
+    #[test]
+    fn units_on_their_way_are_waited_for_unless_a_file_differs_or_a_certificate_has_expired() {
+        let is_early = |found: &[Cause], due| Facts { is_arriving: true, ..facts(found, &[], due, true) }.is_early();
+        assert!(is_early(&[], Due::Nothing));
+        assert!(!is_early(&[ours("a")], Due::Nothing) && !is_early(&[], Due::Expired));
+        assert!(!facts(&[], &[], Due::Nothing, true).is_early(), "they have arrived");
+    }
+}
