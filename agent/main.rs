@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use heat_node_agent::commands::command_line::{CertificatesAction, Cli, Command};
 use heat_node_agent::commands::{self, Options, Order, exit, print_error};
+use heat_node_agent::daemon;
 use heat_node_agent::error::Result;
 use heat_node_agent::files::Tree;
 use heat_node_agent::report::catalog::journal_catalog;
@@ -61,7 +62,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         // A mistake in the settings stops the agent; it must not stop etcd and docker at the next boot.
         Command::InstanceGuard => commands::instance_guard::run(&checked(&options)?.settings),
         Command::Run { once, metadata } => {
-            with_settings(&with(metadata), |options, loaded| commands::run::run(options, loaded, once))
+            with_settings(&with(metadata), |options, loaded| daemon::run(options, loaded, once))
         }
         Command::Status { json, wait, watch } => {
             let wanted = commands::status::Wanted { json, wait, watch };

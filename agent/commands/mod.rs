@@ -15,7 +15,6 @@ pub mod order;
 pub mod plan;
 pub mod pod_network;
 pub mod port_holders;
-pub mod run;
 pub mod signal;
 pub mod status;
 pub mod timeline;

@@ -1,6 +1,6 @@
 //! Which deployments are new, what kind of work each is, and the record that makes each run at most once.
 //!
-//! In: the snapshot's deployments. Out: [`Work`], carried out by `commands::run`, and the [`Journal`],
+//! In: the snapshot's deployments. Out: [`Work`], carried out by `daemon`, and the [`Journal`],
 //! whose states are `seen → running → finished → signalled`, each synced before the next is begun.
 //! It never runs or sends anything itself.
 

@@ -1,6 +1,6 @@
 //! The status file: what `heat-node-agent status` and monitoring read. No secrets; works when the daemon is down.
 //!
-//! Made by `commands::run`, written to the run directory as `status.json`, mode 0644.
+//! Made by `daemon`, written to the run directory as `status.json`, mode 0644.
 
 use serde::{Deserialize, Serialize};
 

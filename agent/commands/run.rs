@@ -1,3 +1,0 @@
-//! `run [--once]`: the daemon.
-
-pub use crate::daemon::run;
