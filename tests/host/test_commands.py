@@ -44,14 +44,32 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
     server = signal_server()
     host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB)})
     host.sh("mkfs.ext4 -q -L old /dev/vdb; sync")
-    # Where nothing ever ran, each says so; usage is 64.
     host.install_agent()
+    nothing_ever_ran(host)
+    ids = begun(host, server)
+    what_runs_is_left_alone(host, server, ids)
+    run_again_once_by_order(host, server, ids)
+    a_failed_node_is_explained_and_tried_again(host, server, ids)
+    certificates_of_a_node_without_any(host)
+    what_was_collected(host)
+    what_is_for_root_alone(host)
+    every_mistake_at_once(host, server)
+    watch = a_failing_source_is_seen(host, server, tmp_path / "watched")
+    without_the_daemon(host, server, ids, watch)
+    forgotten_and_ordered_ones_run(host, server, ids)
+
+
+def nothing_ever_ran(host):
+    """Each command says so; usage is 64."""
     assert "FAILED at daemon" in hna(host, "explain", code=1)
     assert "NOT RUNNING" in hna(host, "status", code=2)
     hna(host, "status", "--wait=0", code=75)
     assert "unrecognized subcommand" in hna(host, "expalin", code=64)
     assert "unexpected argument" in hna(host, "status", "--jsn", code=64)
 
+
+def begun(host, server) -> list[str]:
+    """Four deployments, of which the second runs on; their ids."""
     count = "#!/bin/sh\necho ran >>/var/tmp/ran; echo out $n; echo $deploy_password; n=$(wc -l </var/tmp/ran); exit $((2 - n))\n"
     long = "#!/bin/sh\necho begun; while [ ! -e /run/go ]; do sleep 0.1; done; echo done\n"
     server.deploy(server.deployment("count", config=count, inputs={"n": 5, "deploy_password": SECRET}),
@@ -60,8 +78,11 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
     ids = [d["id"] for d in server.document["deployments"]]
     start(host, server)
     host.wait_for(lambda: "begun" in hna(host, "logs", ids[1]))
+    return ids
 
-    # What runs is left alone; what is meant must be clear.
+
+def what_runs_is_left_alone(host, server, ids: list[str]):
+    """What is meant must be clear."""
     assert "is running now" in hna(host, "rerun", ids[1], code=1)
     assert "is running now" in hna(host, "forget", ids[1][:8], code=1)
     assert "no deployment" in hna(host, "forget", "nobody", code=1)
@@ -71,7 +92,9 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
     assert [c["state"] for c in tree["conditions"] if c["name"] in ("settings", "daemon", "bus", "sources")] == ["ok"] * 4
     assert signalled(server, "count")["deploy_status_code"] == 1
 
-    # Ordered once, run once, signalled once more; the twin goes on beside it.
+
+def run_again_once_by_order(host, server, ids: list[str]):
+    """Run once, signalled once more; the twin goes on beside it."""
     server.forget()
     follow = host.popen("heat-node-agent", "logs", "--follow", ids[1], stdout=-1, text=True)
     assert "is run again" in hna(host, "rerun", "count")
@@ -86,7 +109,9 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
     host.wait_for(lambda: all(i in hna(host, "logs") for i in ids), what="a record of each deployment")
     assert "journalctl -b -u docker.service" in hna(host, "logs", "docker")
 
-    # A foreign volume: the step, the cause and the remedy in a page that fits the screen.
+
+def a_failed_node_is_explained_and_tried_again(host, server, ids: list[str]):
+    """A foreign volume: the step, the cause and the remedy in a page that fits the screen."""
     assert "HNA-0306" in str(signalled(server, "node")["deploy_status_code"])
     hna(host, "status", "--wait=300", code=1)
     page = hna(host, "explain", code=1)
@@ -104,7 +129,9 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
     assert {s["state"] for s in status["node"]["steps"]} == {"ok"} and status["node"]["generation"] == 1
     assert "=>" not in hna(host, "explain")
 
-    # A worker without Kubernetes has no certificates; authorities are made anywhere, by anybody, once.
+
+def certificates_of_a_node_without_any(host):
+    """Authorities are made anywhere, by anybody, once."""
     assert document(host, "certificates") == {"schema_version": 1, "summary": "the node's parameters require no certificates", "well": True,
                                               "first_end": None, "rotation": None, "certificates": []}
     assert "no CA rotation is in progress" in hna(host, "certificates", "rotate", code=1)
@@ -115,20 +142,26 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
     again = host.exec(*new_ca, check=False)
     assert again.returncode == 1 and "would be overwritten" in again.stderr
 
-    # What was collected.
+
+def what_was_collected(host):
     assert hna(host, "metadata", "--key", "deployments.0.name") == "count\n"
     assert hna(host, "metadata", "--key", "os-collect-config.cfn.stack_name", "--source", "cfn") == "stack\n"
     assert "it has os-collect-config" in hna(host, "metadata", "--key", "os-collect-confi.cfn", code=1)
     assert "there is no source" in hna(host, "metadata", "--source", "ec2", code=1)
     assert document(host, "metadata", "--key", "deployments.-1.group")["value"] == "kubernetes-node"
     assert SECRET in host.exec("heat-node-agent", "metadata", "--show-secrets").stdout
+
+
+def what_is_for_root_alone(host):
     for command in (("status",), ("explain",)):
         host.exec("runuser", "-u", "nobody", "--", "heat-node-agent", *command)
     for command in (("logs",), ("rerun", "x"), ("forget", "x"), ("metadata",), ("certificates",), ("certificates", "rotate")):
         said = host.exec("runuser", "-u", "nobody", "--", "heat-node-agent", *command, check=False)
         assert (said.returncode, said.stderr.count("\n")) == (1, 1) and "as root" in said.stderr, said.stderr
 
-    # Every mistake at once, and a skipped drop-in is one.
+
+def every_mistake_at_once(host, server):
+    """A skipped drop-in is one."""
     assert "no mistakes" in hna(host, "verify")
     host.sh("mkdir -p /etc/heat-node-agent/agent.toml.d")
     host.write("/etc/heat-node-agent/agent.toml", "polling_interval = 0\n")
@@ -142,21 +175,26 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
     assert "FAILED at settings" in hna(host, "explain", code=64)
     host.remove("/etc/heat-node-agent/agent.toml")
 
-    # An order that nobody understands is put aside and said; a source that fails is seen by who watches.
+
+def a_failing_source_is_seen(host, server, watched):
+    """By who watches, whose process this is; an order that nobody understands is put aside and said."""
     host.write("/var/lib/heat-node-agent/requests/1.json", '{"schema": 1, "order": "reboot", "deployment": "x"}')
     host.told("RequestUnreadable")
     host.wait_for(lambda: host.exists("/var/lib/heat-node-agent/requests/1.unreadable"))
-    with open(tmp_path / "watched", "w") as watched:
-        watch = host.popen("heat-node-agent", "status", "--watch", stdout=watched)
-    host.wait_for(lambda: "running" in (tmp_path / "watched").read_text().split("\n")[0], what="the first page")
+    with open(watched, "w") as pages:
+        watch = host.popen("heat-node-agent", "status", "--watch", stdout=pages)
+    host.wait_for(lambda: "running" in watched.read_text().split("\n")[0], what="the first page")
     server.stop()
     host.exec("systemctl", "reload", UNIT)
-    host.wait_for(lambda: "FAILING" in (tmp_path / "watched").read_text(), what="a page of the source that fails")
+    host.wait_for(lambda: "FAILING" in watched.read_text(), what="a page of the source that fails")
     tree = document(host, "explain", code=1)
     assert first(tree["conditions"]) == ["sources", "cfn"], tree["summary"]
     document(host, "status", code=2)
+    return watch
 
-    # Without the daemon: the same page, and orders are carried out by the command itself, before the daemon runs again.
+
+def without_the_daemon(host, server, ids: list[str], watch):
+    """The same page, and orders are carried out by the command itself, before the daemon runs again."""
     host.exec("systemctl", "stop", UNIT)
     host.sh("pkill -x heat-node-agent")  # the one that watches: it alone is left
     watch.wait(300)
@@ -172,7 +210,10 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
     server.start()
     server.forget()
     host.exec("systemctl", "start", UNIT)
-    # The forgotten one runs as a new one, the other once more, and nothing else does.
+
+
+def forgotten_and_ordered_ones_run(host, server, ids: list[str]):
+    """The forgotten one as a new one, the other once more, and nothing else does."""
     assert signalled(server, "count")["deploy_status_code"] != 0
     host.told("DeploymentStarted", 2, HNA_DEPLOYMENT_ID=ids[2])
     host.wait_for(lambda: hna(host, "logs", ids[2]) == "second\n")

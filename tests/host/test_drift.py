@@ -1,4 +1,6 @@
 """A node in place that others change: what differs is told, with DRIFT=repair put back once, and left to another tool that does it again."""
+from contextlib import contextmanager
+
 from lib.common import GATEWAY
 from lib.node import UNIT, VDB, ask, bring_up, ended
 
@@ -14,7 +16,7 @@ THEIRS = f"{FOLDER}/99-mine.conf"
 
 class Drifting:
     def __init__(self, host, server):
-        self.host, self.server = host, server
+        self.host, self.server, self.files = host, server, {}
 
     def update(self, **more):
         ask(self.host, self.server, NODE | more)
@@ -39,6 +41,19 @@ class Drifting:
     def runs(self, *units: str) -> dict[str, str]:
         return {unit: self.host.show(unit, "InvocationID")["InvocationID"] for unit in units or ("etcd.service", "docker.service")}
 
+    def record(self) -> str:
+        return self.host.read("/var/lib/heat-node-agent/drift.json")
+
+    @contextmanager
+    def puts_back(self, *units: str):
+        """What is done here to the node is put back, which is remembered; these are the units that it restarts."""
+        before, remembered = self.runs(), self.record()
+        yield
+        self.host.wait_for(lambda: self.record() != remembered, what="the memory of a repair")
+        assert self.host.sha256(*self.files) == self.files
+        now = self.runs()
+        assert {u.removesuffix(".service") for u in now if now[u] != before[u]} == set(units)
+
 
 def theirs(path: str, line: str = "# theirs") -> str:
     return f"echo '{line}' >>{path}"
@@ -49,10 +64,17 @@ def test_drift_is_told_and_put_back_once(hosts, signal_server):
     host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB)})
     node = Drifting(host, server)
     assert bring_up(host, server, NODE) == ""
-    files = host.sha256(ETCD, DOCKER, OURS)
+    node.files = host.sha256(ETCD, DOCKER, OURS)
+    reported_and_not_touched(node)
+    put_right_by_a_deployment(node)
+    put_back_once_for_each_cause(node)
+    a_stopped_unit_comes_back_once(node)
+    a_unit_that_dies_of_a_changed_file_gets_it_back(node)
+    nothing_is_put_back_after_a_failed_update(node)
 
-    # --- report: everything is told, nothing is touched ---
-    before = node.runs()
+
+def reported_and_not_touched(node: Drifting):
+    host, before = node.host, node.runs()
     told = node.look(after=f"{theirs(ETCD)}; rm {OURS}; printf '[Service]\\nNice=1\\n' >{THEIRS}; systemctl disable -q etcd; "
                            "systemctl mask -q --runtime docker")
     for words in (f"{ETCD} differs", f"{OURS} is gone", f"{THEIRS} was added", "etcd.service is not enabled", "docker.service is masked",
@@ -62,71 +84,67 @@ def test_drift_is_told_and_put_back_once(hosts, signal_server):
     node.shows_it()
     assert not node.events("DriftHeld")
 
-    # --- repair: a deployment puts right what is ours, and takes what was added as it is ---
+
+def put_right_by_a_deployment(node: Drifting):
+    """What is ours is put right; what was added is taken as it is."""
+    host = node.host
     host.sh("systemctl unmask -q --runtime docker; systemctl daemon-reload")
     node.update(DRIFT="repair")
-    assert host.sha256(*files) == files and host.exists(THEIRS)
+    assert host.sha256(*node.files) == node.files and host.exists(THEIRS)
     assert host.show("etcd.service", "UnitFileState")["UnitFileState"] == "enabled"
 
-    def record() -> str:
-        return host.read("/var/lib/heat-node-agent/drift.json")
 
-    def put_back(*units: str):
-        """Waits until the repair has ended, which is remembered; who was restarted by it."""
-        host.wait_for(lambda: record() != remembered, what="the memory of a repair")
-        assert host.sha256(*files) == files
-        now = node.runs()
-        assert {u.removesuffix(".service") for u in now if now[u] != before[u]} == set(units)
-
-    before, remembered = node.runs(), record()
-    assert THEIRS not in node.look(after=theirs(ETCD))
-    put_back("etcd")
+def put_back_once_for_each_cause(node: Drifting):
+    host, files = node.host, node.files
+    with node.puts_back("etcd"):
+        assert THEIRS not in node.look(after=theirs(ETCD))
     # Another cause, beside the same one again: only the new one is put back.
-    before, remembered = node.runs(), record()
+    before, remembered = node.runs(), node.record()
     held = node.look("DriftHeld", f"{theirs(ETCD)}; {theirs(DOCKER, '')}")
     assert f"{ETCD} differs" in held and DOCKER not in held
-    host.wait_for(lambda: record() != remembered, what="the memory of a repair")
+    host.wait_for(lambda: node.record() != remembered, what="the memory of a repair")
     assert host.sha256(DOCKER)[DOCKER] == files[DOCKER]
     now = node.runs()
     assert now["etcd.service"] == before["etcd.service"] and now["docker.service"] != before["docker.service"]
     assert host.sha256(ETCD)[ETCD] != files[ETCD]
     # Looked at again, by agents that start with nothing but the record: held each time.
-    before = now
     for _ in range(3):
         assert f"{ETCD} differs" in node.look("DriftHeld")
-    assert node.runs() == before
+    assert node.runs() == now
     node.shows_it()
     entry = host.journal(HNA_EVENT="DriftHeld")[-1]
     assert entry["HNA_CODE"] == "HNA-0513" and "configuration management" in entry["HNA_REMEDY"]
-
     # Another content of the same file is a new cause.
-    remembered = record()
-    node.look(after=theirs(ETCD, "# and more"))
-    put_back("etcd")
+    with node.puts_back("etcd"):
+        node.look(after=theirs(ETCD, "# and more"))
 
-    # A unit that is stopped comes back once; stopped again, it is somebody's who wants it down.
-    before, remembered = node.runs(), record()
-    assert "etcd.service is not running" in node.look(after="systemctl stop etcd")
-    put_back("etcd")
+
+def a_stopped_unit_comes_back_once(node: Drifting):
+    """Stopped again, it is somebody's who wants it down, until a new deployment starts afresh."""
+    host = node.host
+    with node.puts_back("etcd"):
+        assert "etcd.service is not running" in node.look(after="systemctl stop etcd")
     assert "etcd.service is not running" in node.look("DriftHeld", "systemctl stop etcd")
     assert not host.is_active("etcd.service")
-    # A new deployment starts afresh.
     node.update(DRIFT="repair", WAIT_TIMEOUT=601)
-    assert host.is_active("etcd.service") and '"repairs": []' in record()
-    before, remembered = node.runs(), record()
-    node.look(after=f"rm {OURS}")
-    put_back("etcd")
-    # One that dies at each start of what somebody wrote gets its file back, and with it comes up.
-    before, remembered = node.runs(), record()
-    assert f"{ETCD} differs" in node.look(after=f"{theirs(ETCD, 'ETCD_LISTEN_CLIENT_URLS=nowhere')}; systemctl restart etcd || :; "
-                                               "until systemctl show -p SubState etcd | grep -q auto-restart; do sleep 0.1; done")
-    put_back("etcd")
-    host.wait_for(lambda: host.is_active("etcd.service"))
+    assert host.is_active("etcd.service") and '"repairs": []' in node.record()
+    with node.puts_back("etcd"):
+        node.look(after=f"rm {OURS}")
 
-    # --- an update that fails on its way: what it left is said once, what changes later is drift, and nothing is put back ---
+
+def a_unit_that_dies_of_a_changed_file_gets_it_back(node: Drifting):
+    with node.puts_back("etcd"):
+        spoil = f"{theirs(ETCD, 'ETCD_LISTEN_CLIENT_URLS=nowhere')}; systemctl restart etcd || :; "
+        assert f"{ETCD} differs" in node.look(after=spoil + "until systemctl show -p SubState etcd | grep -q auto-restart; do sleep 0.1; done")
+    node.host.wait_for(lambda: node.host.is_active("etcd.service"))
+
+
+def nothing_is_put_back_after_a_failed_update(node: Drifting):
+    """What the update left is said once, and what changes later is drift."""
+    host = node.host
     host.sh("systemctl mask -q --runtime docker")
-    ask(host, server, NODE | {"DRIFT": "repair", "HTTP_PROXY": "http://192.0.2.9:3128"})
-    assert "docker" in ended(server)
+    ask(host, node.server, NODE | {"DRIFT": "repair", "HTTP_PROXY": "http://192.0.2.9:3128"})
+    assert "docker" in ended(node.server)
     host.wait_for(lambda: node.events("UpdateLeft"), what="what the update left")
     left = node.events("UpdateLeft")[0]
     assert "docker.service is masked" in left and ETCD not in left, left
@@ -134,9 +152,9 @@ def test_drift_is_told_and_put_back_once(hosts, signal_server):
     told = node.look(after=theirs(ETCD, "# later"))
     assert f"{ETCD} differs" in told and "docker" not in told, told
     node.shows_it()
-    assert len(node.events("UpdateLeft")) == 1 and node.runs("etcd.service") == before and host.sha256(ETCD)[ETCD] != files[ETCD]
+    assert len(node.events("UpdateLeft")) == 1 and node.runs("etcd.service") == before and host.sha256(ETCD)[ETCD] != node.files[ETCD]
     # An agent that starts with nothing but the record knows what was left.
     assert node.look() == told and len(node.events("UpdateLeft")) == 1 and len(node.events("NodeDrift")) >= drifts + 2
     host.sh("systemctl unmask -q --runtime docker")
     node.update(DRIFT="repair")
-    assert host.sha256(ETCD)[ETCD] == files[ETCD]
+    assert host.sha256(ETCD)[ETCD] == node.files[ETCD]

@@ -39,8 +39,17 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
     assert record(host)["instance"] == {"origin": "cloud-init", "value": "original"}
     member = host.sh(MEMBERS).strip()
     assert member
+    the_same_instance_goes_on(host)
+    before = copied_while_busy(host, server)
+    the_copy_runs_and_sends_nothing(host, server, before)
+    all_of_the_original_is_kept(host)
+    the_next_boot_is_no_better(host, server)
+    the_copy_gets_a_node_of_its_own(host, server, inputs, before)
+    assert host.sh(MEMBERS).strip() != member
 
-    # The same instance again: nothing is put aside, units come up by themselves, the guard lets them.
+
+def the_same_instance_goes_on(host):
+    """Nothing is put aside, units come up by themselves, the guard lets them."""
     host.reboot()
     host.wait_for(lambda: host.is_active("etcd.service") and host.is_active("docker.service"))
     # However often they are started: a guard that met a start limit would keep them down.
@@ -49,7 +58,9 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
     assert host.show(GUARD, "Result")["Result"] == "success" and not host.exists(f"{STATE}/aside")
     assert not events(host, "IdentityChanged")
 
-    # A signal waits, a script is in its middle, and in that moment the disk is copied.
+
+def copied_while_busy(host, server) -> str:
+    """A signal waits, a script is in its middle, and in that moment the disk is copied; what ran until then."""
     server.answer(503, method="POST")
     server.deploy(server.deployment("quick", config="#!/bin/sh\necho quick >>/var/tmp/ran\n"),
                   server.deployment("long", config="#!/bin/sh\necho long >>/var/tmp/ran\nsleep 6000\n"))
@@ -60,6 +71,10 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
     host.be_instance("copy")
     host.cut()
     server.well()
+    return before
+
+
+def the_copy_runs_and_sends_nothing(host, server, before: str):
     heard_out(server)
     server.forget()
     host.boot(expect="")
@@ -74,7 +89,9 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
     for unit in ("etcd.service", "docker.service"):
         assert not host.is_active(unit)
         assert host.show(unit, "ExecMainStartTimestampMonotonic")["ExecMainStartTimestampMonotonic"] == "0", unit
-    # All of it is kept, for the operator.
+
+
+def all_of_the_original_is_kept(host):
     now = record(host)
     assert (now["instance"]["value"], now["predecessor"]["instance"]["value"], now["predecessor"]["aside"]) == ("copy", "original", 1)
     assert host.sh(f"ls {STATE}/aside/1/outbox/ {STATE}/aside/1/deployments/ | grep -c json").strip() != "0"
@@ -85,7 +102,10 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
     assert status.returncode == 2
     for words in ("instance: copy (cloud-init)", "copy of instance original (cloud-init)", "IGNORED: /etc/os-collect-config.conf", "remedy:"):
         assert words in status.stdout, status.stdout
-    # The next boot is no better: what is configured is still the original's. It starts nothing of it, nor can anybody.
+
+
+def the_next_boot_is_no_better(host, server):
+    """What is configured is still the original's: it starts nothing of it, nor can anybody."""
     host.reboot(expect="")
     host.wait_for(lambda: host.is_active(UNIT))
     for unit in ("etcd.service", "docker.service"):
@@ -95,7 +115,9 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
     assert not host.exists("/etc/systemd/system/var-lib-docker.mount")
     assert host.show(GUARD, "Result")["Result"] == "exit-code" and not server.requests()
 
-    # Its own metadata comes, for a node of its own: a new member of a new cluster.
+
+def the_copy_gets_a_node_of_its_own(host, server, inputs: dict, before: str):
+    """Its own metadata comes: a new member of a new cluster."""
     mine = dict(inputs, INSTANCE_NAME="node-2", CLUSTER_UUID="0e9f3a52-8d0e-4c61-9b0e-2f6f6e1d7a11")
     del mine["DOCKER_VOLUME"]  # still attached here, as no real copy's would be: the marker is another cluster's
     mine |= {"ROLE": "master"}
@@ -108,7 +130,6 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
     assert not host.is_active("etcd.service")
     server.deploy(server.deployment("node", group="kubernetes-node", inputs=mine))
     host.wait_for(lambda: events(host, "GateGreen") and host.is_active("etcd.service"), 700)
-    assert host.sh(MEMBERS).strip() != member
 
 
 def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(hosts, signal_server):
