@@ -74,14 +74,17 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A place in the order of events of this run of the agent. Unlike a [`Timestamp`] it is never confused by a clock that is set,
-/// and two are never equal; it means nothing to another run.
+/// A place in the order of events of this run of the agent, and when that was by the clock that nobody sets. Unlike a
+/// [`Timestamp`] it is never confused by a clock that is set, and two are never equal; it means nothing to another run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(u64);
+pub struct Moment {
+    order: u64,
+    at_ms: u64,
+}
 
 impl Moment {
     /// Before everything in this run: when things of an earlier run happened.
-    pub const EARLIER: Self = Self(0);
+    pub const EARLIER: Self = Self { order: 0, at_ms: 0 };
 }
 
 /// Where the time comes from: the machine, or a test. Clones tell the same time and share the order of moments.
@@ -93,28 +96,46 @@ pub struct Clock {
 
 #[derive(Clone, Debug)]
 enum Source {
-    System,
-    Manual(Arc<Mutex<u64>>),
+    /// With when it was made.
+    System(std::time::Instant),
+    Manual(Arc<Mutex<Hands>>),
+}
+
+/// What a test turns.
+#[derive(Clone, Copy, Debug)]
+struct Hands {
+    wall_ms: u64,
+    running_ms: u64,
 }
 
 impl Clock {
     /// The machine's clock.
     #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub fn system() -> Self {
-        Self { source: Source::System, moments: Arc::default() }
+        Self { source: Source::System(std::time::Instant::now()), moments: Arc::default() }
     }
 
     /// A clock that stands still until [`Clock::advance`] moves it; waiting on it moves it.
     #[must_use]
     pub fn manual(start: Timestamp) -> Self {
-        Self { source: Source::Manual(Arc::new(Mutex::new(start.0))), moments: Arc::default() }
+        let hands = Hands { wall_ms: start.0, running_ms: 0 };
+        Self { source: Source::Manual(Arc::new(Mutex::new(hands))), moments: Arc::default() }
     }
 
     /// Moves a manual clock; does nothing to the machine's.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual(now) = &self.source {
-            let mut now = now.lock().unwrap_or_else(PoisonError::into_inner);
-            *now = now.saturating_add(millis(by));
+        if let Source::Manual(hands) = &self.source {
+            let mut hands = hands.lock().unwrap_or_else(PoisonError::into_inner);
+            hands.wall_ms = hands.wall_ms.saturating_add(millis(by));
+            hands.running_ms = hands.running_ms.saturating_add(millis(by));
+        }
+    }
+
+    /// Sets the wall clock of a manual one, as NTP or an operator would: no time passes. Does nothing to the machine's.
+    pub fn set(&self, to: Timestamp) {
+        if let Source::Manual(hands) = &self.source {
+            hands.lock().unwrap_or_else(PoisonError::into_inner).wall_ms = to.0;
         }
     }
 
@@ -123,15 +144,30 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub fn now(&self) -> Timestamp {
         match &self.source {
-            Source::System => Timestamp(millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())),
-            Source::Manual(now) => Timestamp(*now.lock().unwrap_or_else(PoisonError::into_inner)),
+            Source::System(_) => Timestamp(millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())),
+            Source::Manual(hands) => Timestamp(hands.lock().unwrap_or_else(PoisonError::into_inner).wall_ms),
+        }
+    }
+
+    /// Time since the clock was made, whatever it was set to meanwhile.
+    fn running_ms(&self) -> u64 {
+        match &self.source {
+            Source::System(made) => millis(made.elapsed()),
+            Source::Manual(hands) => hands.lock().unwrap_or_else(PoisonError::into_inner).running_ms,
         }
     }
 
     /// The next place in the order of events: after all that were given out before, and before all that will be.
     #[must_use]
     pub fn moment(&self) -> Moment {
-        Moment(self.moments.fetch_add(1, Ordering::Relaxed) + 1)
+        Moment { order: self.moments.fetch_add(1, Ordering::Relaxed) + 1, at_ms: self.running_ms() }
+    }
+
+    /// Time since a moment, whatever the clock was set to meanwhile. Of one in an earlier run of the agent: how long this run
+    /// lasts, which is less.
+    #[must_use]
+    pub fn since(&self, moment: Moment) -> Duration {
+        Duration::from_millis(self.running_ms().saturating_sub(moment.at_ms))
     }
 
     /// A point to measure a duration from, unmoved by changes of the wall clock.
@@ -139,8 +175,8 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub fn start(&self) -> Stopwatch {
         match &self.source {
-            Source::System => Stopwatch(Started::Machine(std::time::Instant::now())),
-            Source::Manual(_) => Stopwatch(Started::Manual(self.clone(), self.now())),
+            Source::System(_) => Stopwatch(Started::Machine(std::time::Instant::now())),
+            Source::Manual(_) => Stopwatch(Started::Manual(self.clone(), self.running_ms())),
         }
     }
 
@@ -148,7 +184,7 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub async fn wait(&self, duration: Duration) {
         match &self.source {
-            Source::System => tokio::time::sleep(duration).await,
+            Source::System(_) => tokio::time::sleep(duration).await,
             Source::Manual(_) => {
                 self.advance(duration);
                 tokio::task::yield_now().await;
@@ -160,7 +196,7 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub fn pause(&self, duration: Duration) {
         match &self.source {
-            Source::System => std::thread::sleep(duration),
+            Source::System(_) => std::thread::sleep(duration),
             Source::Manual(_) => {
                 self.advance(duration);
                 std::thread::yield_now();
@@ -182,7 +218,8 @@ pub struct Stopwatch(Started);
 #[derive(Clone, Debug)]
 enum Started {
     Machine(std::time::Instant),
-    Manual(Clock, Timestamp),
+    /// With how long that clock had run.
+    Manual(Clock, u64),
 }
 
 impl Stopwatch {
@@ -191,7 +228,7 @@ impl Stopwatch {
     pub fn elapsed(&self) -> Duration {
         match &self.0 {
             Started::Machine(at) => at.elapsed(),
-            Started::Manual(clock, at) => clock.now().since(*at),
+            Started::Manual(clock, at) => Duration::from_millis(clock.running_ms().saturating_sub(*at)),
         }
     }
 
@@ -232,6 +269,19 @@ mod tests {
             assert_eq!(Timestamp::parse_rfc3339(bad), None, "{bad}");
         }
         assert_eq!(Timestamp::parse_rfc3339("2026-03-01T11:59:59.123456Z"), Some(Timestamp(1_772_366_399_000)));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_changes_no_duration() {
+        let clock = Clock::manual(Timestamp(5_000_000));
+        clock.advance(Duration::from_secs(1));
+        let (moment, watch) = (clock.moment(), clock.start());
+        for set in [0, 9_000_000] {
+            clock.set(Timestamp(set));
+            clock.advance(Duration::from_secs(2));
+        }
+        assert_eq!((clock.now(), clock.since(moment)), (Timestamp(9_002_000), Duration::from_secs(4)));
+        assert_eq!((watch.elapsed(), clock.since(Moment::EARLIER)), (Duration::from_secs(4), Duration::from_secs(5)));
     }
 
     #[test]

@@ -8,11 +8,41 @@
 //! An answer is one with a list of deployments: what Heat says without one says nothing of any deployment, neither that it is
 //! asked for nor that it is gone.
 //!
+//! A signal completes what Heat waits for at the time that it arrives. So it leaves only while the newest answer is also young:
+//! its request began not longer than [`LASTS`] ago. Where the source itself takes longer than that to answer, there is
+//! no younger one: see [`Look`].
+//!
 //! In: [`Moment`]s, which the clock hands out in the order of events, so that no wall clock that is set can confuse them. Out:
-//! whether the newest answer covers a fact. Signals and their retries, supersession and the start of scripts all ask here; what
-//! is not covered is asked for by `Collector::ask`.
+//! whether the newest answer covers a fact, and whether a signal about it may leave. Signals and their retries, supersession and the
+//! start of scripts all ask here; what is not covered is asked for by `Collector::ask`.
 
-use crate::clock::Moment;
+use std::time::Duration;
+
+use crate::clock::{Clock, Moment, patience};
+
+/// How long after its request began signals may rest on an answer.
+pub const LASTS: Duration = patience(Duration::from_secs(5));
+/// How long after it came signals may rest on an answer of a source that is slow.
+const AFTER_A_SLOW_ONE: Duration = Duration::from_secs(2);
+
+/// An answer with a list of deployments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// When its request began: the answer is at least as new.
+    pub began: Moment,
+    /// How long after that signals may rest on it.
+    lasts: Duration,
+}
+
+impl Look {
+    /// Of a request that began then. `took`: how long this answer and the one before it of the same source were on their way. One that
+    /// came late because this machine stood still is no slow source: the quicker of the two counts.
+    #[must_use]
+    pub fn new(began: Moment, took: [Duration; 2]) -> Self {
+        let [this, before] = took;
+        Self { began, lasts: LASTS.max(this.min(before) + AFTER_A_SLOW_ONE) }
+    }
+}
 
 /// How new the list of deployments in force is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,8 +53,8 @@ pub enum Freshness {
     Awaited,
     /// No source can answer for Heat: what the boot copy and local files say is all there will ever be.
     Unasked,
-    /// The list in force answered a request that began at this moment.
-    Answered(Moment),
+    /// The list in force is from this answer.
+    Answered(Look),
 }
 
 impl Freshness {
@@ -35,7 +65,18 @@ impl Freshness {
         match self {
             Self::Awaited => false,
             Self::Unasked => true,
-            Self::Answered(began) => began > fact,
+            Self::Answered(look) => look.began > fact,
+        }
+    }
+
+    /// What an answer must cover before a signal about `fact` may leave; `None` where it may leave now.
+    #[must_use]
+    pub fn awaits(self, fact: Moment, clock: &Clock) -> Option<Moment> {
+        match self {
+            _ if !self.covers(fact) => Some(fact),
+            // Any answer to a request after the one that grew too old.
+            Self::Answered(look) if clock.since(look.began) > look.lasts => Some(look.began),
+            _ => None,
         }
     }
 }
@@ -43,7 +84,12 @@ impl Freshness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::{Clock, Timestamp};
+    use crate::clock::Timestamp;
+
+    /// An answer that came at once.
+    fn look(began: Moment) -> Look {
+        Look::new(began, [Duration::ZERO; 2])
+    }
 
     #[test]
     fn only_an_answer_to_a_request_that_began_after_the_fact_covers_it() {
@@ -55,11 +101,14 @@ mod tests {
             (Freshness::Awaited, false, false),
             (Freshness::Unasked, true, true),
             // Under way while it happened: when its answer came does not matter.
-            (Freshness::Answered(before), false, true),
-            (Freshness::Answered(after), true, true),
+            (Freshness::Answered(look(before)), false, true),
+            (Freshness::Answered(look(after)), true, true),
         ] {
             let covered = (freshness.covers(fact), freshness.covers(Moment::EARLIER));
             assert_eq!(covered, (of_this_run, of_an_earlier_one), "{freshness:?}");
+            let awaited = (freshness.awaits(fact, &clock), freshness.awaits(Moment::EARLIER, &clock));
+            let missing = ((!of_this_run).then_some(fact), (!of_an_earlier_one).then_some(Moment::EARLIER));
+            assert_eq!(awaited, missing, "{freshness:?}");
         }
         assert_eq!(Freshness::default(), Freshness::Awaited);
     }
@@ -68,8 +117,42 @@ mod tests {
     fn one_answer_serves_all_facts_before_its_request_and_none_after_it() {
         let clock = Clock::system();
         let facts = [clock.moment(), clock.moment(), clock.moment()];
-        let answer = Freshness::Answered(clock.moment());
+        let answer = Freshness::Answered(look(clock.moment()));
         let late = clock.moment();
         assert!(facts.iter().all(|fact| answer.covers(*fact)) && !answer.covers(late));
+    }
+
+    #[test]
+    fn a_signal_rests_on_no_answer_whose_request_began_long_ago_whatever_the_clock_was_set_to() {
+        let clock = Clock::manual(Timestamp(10_000_000));
+        let fact = clock.moment();
+        let began = clock.moment();
+        let (answer, second) = (Freshness::Answered(look(began)), Duration::from_secs(1));
+        for set in [0, 99_000_000] {
+            clock.set(Timestamp(set));
+            assert_eq!(answer.awaits(fact, &clock), None);
+        }
+        clock.advance(LASTS);
+        assert_eq!(answer.awaits(fact, &clock), None);
+        clock.advance(second);
+        clock.set(Timestamp(10_000_000));
+        // What was said stays said, but a signal needs an answer to a later request.
+        assert_eq!((answer.covers(fact), answer.awaits(fact, &clock)), (true, Some(began)));
+        assert_eq!(Freshness::Answered(look(clock.moment())).awaits(fact, &clock), None);
+        assert_eq!(Freshness::Unasked.awaits(fact, &clock), None, "nobody could answer");
+    }
+
+    #[test]
+    fn a_source_that_is_slow_each_time_holds_no_signal_up_for_ever_and_a_machine_that_stood_still_is_none() {
+        let clock = Clock::manual(Timestamp(10_000));
+        let slow = LASTS + Duration::from_secs(3);
+        for (before, may_leave) in [(Duration::ZERO, false), (slow, true)] {
+            let (fact, began) = (clock.moment(), clock.moment());
+            clock.advance(slow);
+            let answer = Freshness::Answered(Look::new(began, [slow, before]));
+            assert_eq!(answer.awaits(fact, &clock).is_none(), may_leave, "{before:?}");
+            clock.advance(AFTER_A_SLOW_ONE + Duration::from_secs(1));
+            assert_eq!(answer.awaits(fact, &clock), Some(began));
+        }
     }
 }

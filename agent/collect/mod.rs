@@ -243,8 +243,8 @@ impl Collector {
     }
 
     /// Asks whoever speaks for Heat now, at once, where its newest answer does not cover `fact`: whose list is in force, and
-    /// where there is none, who answered last. One request serves all facts before it. Who has not answered at all, or
-    /// fails, is asked at its own pace.
+    /// where there is none, who answered last. One request serves all facts before it. When that answer's request began is such a
+    /// fact: an answer to a later one is wanted. Who has not answered at all, or fails, is asked at its own pace.
     pub fn ask(&mut self, fact: Moment) {
         let Some(name) = self.asked() else { return };
         let sources = self.sources.iter_mut().filter(|source| source.name.as_str() == name);

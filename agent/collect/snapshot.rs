@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use super::document::digest_of;
 use super::entries::Entries;
 use super::ways::Ways;
-use crate::clock::{Moment, Timestamp};
-use crate::freshness::Freshness;
+use crate::clock::Timestamp;
+use crate::freshness::{Freshness, Look};
 use crate::settings::source_name::SourceName;
 
 /// The merged metadata and the state of every source.
@@ -64,8 +64,8 @@ pub struct SourceState {
 pub struct Authority {
     /// The source.
     pub source: &'static str,
-    /// When the poll that it answered began: its document is at least as new.
-    pub began: Moment,
+    /// How new its document is.
+    pub look: Look,
 }
 
 /// One source's share in a snapshot.
@@ -75,8 +75,8 @@ pub(super) struct Layer {
     /// Without `deployments`.
     pub(super) document: Arc<Map<String, Value>>,
     pub(super) deployments: Option<Arc<Entries>>,
-    /// When the poll began that it answered in this process.
-    pub(super) answered: Option<Moment>,
+    /// What it answered in this process.
+    pub(super) answered: Option<Look>,
     /// Whether its last poll went well.
     pub(super) healthy: bool,
 }
@@ -89,8 +89,8 @@ impl Layer {
 
     /// As whom it answered in this process, if it speaks for Heat.
     fn authority(&self) -> Option<Authority> {
-        let began = self.answered.filter(|_| self.authoritative())?;
-        Some(Authority { source: self.source.as_str(), began })
+        let look = self.answered.filter(|_| self.authoritative())?;
+        Some(Authority { source: self.source.as_str(), look })
     }
 
     /// Whose word counts. The best of equals is the last: that keeps the choice the same while two
@@ -148,7 +148,7 @@ impl Snapshot {
     #[must_use]
     pub fn freshness(&self) -> Freshness {
         match &self.listing {
-            Some(listing) => Freshness::Answered(listing.began),
+            Some(listing) => Freshness::Answered(listing.look),
             None if self.is_expected() => Freshness::Awaited,
             None => Freshness::Unasked,
         }
@@ -180,15 +180,21 @@ impl fmt::Debug for Snapshot {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::json;
 
     use super::*;
-    use crate::clock::Clock;
+    use crate::clock::{Clock, Moment};
 
     /// The `n`th of a run.
     fn moment(n: u64) -> Moment {
-        let clock = Clock::system();
+        let clock = Clock::manual(Timestamp(0));
         (0..n).fold(Moment::EARLIER, |_, _| clock.moment())
+    }
+
+    fn look(n: u64) -> Look {
+        Look::new(moment(n), [Duration::ZERO; 2])
     }
 
     fn layer(source: SourceName, document: &Value, ids: Option<&[&str]>, answered: Option<u64>, healthy: bool) -> Layer {
@@ -196,7 +202,7 @@ mod tests {
             source,
             document: Arc::new(document.as_object().unwrap().clone()),
             deployments: ids.map(|ids| Arc::new(Entries::new(ids.iter().map(|id| json!({"id": id})).collect()).unwrap())),
-            answered: answered.map(moment),
+            answered: answered.map(look),
             healthy,
         }
     }
@@ -293,7 +299,7 @@ mod tests {
         use SourceName::{Cfn, HeatLocal, Request};
         let none = json!({});
         let expected = BTreeMap::from([("cfn", SourceState::default())]);
-        let began = |n| Freshness::Answered(moment(n));
+        let began = |n| Freshness::Answered(look(n));
         let table = [
             ("an answer without a list", vec![layer(Cfn, &none, None, Some(5), true)], Freshness::Awaited),
             (

@@ -22,6 +22,7 @@ use crate::clock::{Clock, Moment, Timestamp};
 use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
+use crate::freshness::Look;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
@@ -180,12 +181,14 @@ pub(super) struct Source {
     pub(super) basis: String,
     /// Whether document and basis are as in the cache.
     pub(super) kept: bool,
-    /// When the poll began that it answered last, in this process.
-    answered: Option<Moment>,
+    /// What it answered last, in this process.
+    answered: Option<Look>,
+    /// How long that answer was on its way.
+    took: Duration,
     /// When its newest poll began, whatever became of it.
     asked: Moment,
     /// An answer to a poll that began after this is waited for.
-    wanted: Moment,
+    wanted: Option<Moment>,
     /// The how manieth answer of all sources its last one was; 0 before the first in this process.
     pub(super) turn: u64,
     pub(super) key: String,
@@ -216,8 +219,9 @@ impl Source {
             basis: String::new(),
             kept: true,
             answered: None,
+            took: Duration::ZERO,
             asked: Moment::EARLIER,
-            wanted: Moment::EARLIER,
+            wanted: None,
             turn: 0,
             key: String::new(),
             answered_by: None,
@@ -380,7 +384,7 @@ impl Source {
         if let Some(former) = &mut self.former {
             former.landed(after, clock);
         }
-        self.said_again(polled.started, polled.began, polled.basis, &mut settled);
+        self.said_again((polled.started, polled.began), polled.basis, &mut settled, clock);
         settled
     }
 
@@ -408,14 +412,16 @@ impl Source {
             }
             Outcome::Failed(error) => self.failed(&error, &mut settled),
             Outcome::Same => {
-                self.answer((polled.started, polled.began), polled.basis, polled.set, &mut settled);
+                self.said_again((polled.started, polled.began), polled.basis, &mut settled, clock);
+                self.answer(polled.set, &mut settled);
                 After::Steady
             }
             // It was read before.
             Outcome::Unread(_) => After::Steady,
             Outcome::Said(said) => {
                 let after = self.new_document(*said, polled.deployment_keys, &mut settled);
-                self.answer((polled.started, polled.began), polled.basis, polled.set, &mut settled);
+                self.said_again((polled.started, polled.began), polled.basis, &mut settled, clock);
+                self.answer(polled.set, &mut settled);
                 after
             }
         };
@@ -459,18 +465,18 @@ impl Source {
         After::Failed(error.asked_pause())
     }
 
-    fn said_again(&mut self, started: Timestamp, began: Moment, basis: String, settled: &mut Settled) {
+    fn said_again(&mut self, (started, began): (Timestamp, Moment), basis: String, settled: &mut Settled, clock: &Clock) {
         settled.answered = true;
         // Who answers for the first time, or again, may speak for Heat now.
         settled.reshaped |= self.answered.is_none() || self.state.failures > 0;
         self.kept &= self.basis == basis;
         self.basis = basis;
-        self.answered = Some(began);
+        let took = clock.since(began);
+        self.answered = Some(Look::new(began, [took, std::mem::replace(&mut self.took, took)]));
         self.state.last_good = Some(started);
     }
 
-    fn answer(&mut self, (started, began): (Timestamp, Moment), basis: String, by: Option<SourceSet>, settled: &mut Settled) {
-        self.said_again(started, began, basis, settled);
+    fn answer(&mut self, by: Option<SourceSet>, settled: &mut Settled) {
         let same = |by: &SourceSet| self.answered_by.as_ref().is_some_and(|before| before.is_same_way(by));
         self.kept &= by.as_ref().is_none_or(same);
         self.answered_by = by;
@@ -514,28 +520,28 @@ impl Source {
         (self.flying, self.asked) = (true, began);
     }
 
-    /// Has it polled at once, unless it was since `fact` or fails: one that fails keeps its growing pause, which its server may
-    /// have asked for.
+    /// Has it polled at once, unless it was since `fact` (which may be when its newest poll began) or fails: one that fails keeps
+    /// its growing pause, which its server may have asked for.
     pub(super) fn want(&mut self, fact: Moment) {
-        self.wanted = self.wanted.max(fact);
+        self.wanted = self.wanted.max(Some(fact));
     }
 
     /// Whether it is to be polled at once.
     pub(super) fn is_wanted(&self) -> bool {
-        self.state.failures == 0 && self.wanted > self.asked
+        self.state.failures == 0 && self.wanted >= Some(self.asked)
     }
 
     /// Whether an answer is waited for that will come without a pause.
     pub(super) fn is_answering(&self) -> bool {
         let by_former = self.former.as_ref().is_some_and(|former| former.answers);
         ((self.configured && self.state.failures == 0) || by_former)
-            && self.answered.is_some_and(|answered| self.wanted > answered)
+            && self.answered.is_some_and(|answered| self.wanted >= Some(answered.began))
     }
 
     /// Time to the next request by the former way; `None` where there is none, or one is under way.
     pub(super) fn former_due_in(&self) -> Option<Duration> {
         let former = self.former.as_ref()?;
-        let at_once = former.answers && self.wanted > former.asked;
+        let at_once = former.answers && self.wanted >= Some(former.asked);
         former.due_in().map(|due| if at_once { Duration::ZERO } else { due })
     }
 

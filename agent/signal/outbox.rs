@@ -23,7 +23,7 @@ use crate::collect::Ways;
 use crate::digest::key_of;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
-use crate::freshness::Freshness;
+use crate::freshness::{Freshness, LASTS};
 use crate::http::Gate;
 use crate::report::{Code, Event, Phase, Report};
 
@@ -166,6 +166,8 @@ enum Standing {
     Asked,
     /// Nothing that began after the entry's last fact.
     Unknown,
+    /// That it is asked for, but too long ago to rest on.
+    LongAgo,
     Superseded,
 }
 
@@ -434,12 +436,18 @@ impl Outbox {
             .min()
     }
 
-    /// What the metadata must be read afresh for: the last fact among the signals that wait for nothing else.
+    /// What the metadata must be read afresh for: the last fact among the signals that wait for nothing else. Whose place is busy
+    /// waits for that.
     #[must_use]
     pub fn needs_answer(&self) -> Option<Moment> {
         let (now, view) = (self.clock.now(), self.heard());
-        let entries = self.entries.borrow();
-        entries.values().filter(|entry| self.step(entry, &view, now) == Step::NeedPoll).map(|entry| entry.since).max()
+        let (entries, busy) = (self.entries.borrow(), self.busy.borrow());
+        entries
+            .values()
+            .filter(|entry| busy.is_empty() || !busy.contains(&entry.destination.place()))
+            .filter(|entry| self.step(entry, &view, now) == Step::NeedPoll)
+            .filter_map(|entry| view.freshness.awaits(entry.since, &self.clock))
+            .max()
     }
 
     /// Begins to send what is due, one signal a place: a place that does not answer holds up only itself. Each of these ends with
@@ -480,6 +488,12 @@ impl Outbox {
                 Step::Superseded => self.leave(entry, Fate::Superseded, gone)?,
                 Step::Expired => self.leave(entry, Fate::Expired, gone)?,
                 Step::Send => {
+                    // As many at a time as their bodies have room in memory. It is never closed.
+                    let _room = self.room.acquire_many(kib(&entry)).await.map_err(Error::transient)?;
+                    // What was heard may be too old by now.
+                    if self.step(&entry, &self.heard(), self.clock.now()) != Step::Send {
+                        return Ok(());
+                    }
                     let Some(fate) = self.try_once(&mut entry).await? else {
                         // In memory first: on a full disk too the next try keeps its pause and asks for a fresh poll.
                         self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
@@ -497,7 +511,7 @@ impl Outbox {
     async fn try_once(&self, entry: &mut Entry) -> Result<Option<Fate>> {
         let (answer, way) = self.send(entry).await?;
         let verdict = judge(&answer);
-        let standing = Self::standing(entry, &self.heard());
+        let standing = Self::standing(entry, &self.heard(), &self.clock);
         if matches!(verdict, Verdict::Retry(_)) && standing == Standing::Superseded {
             return Ok(Some(Fate::Superseded));
         }
@@ -513,17 +527,21 @@ impl Outbox {
         Ok(fate)
     }
 
-    /// As many at a time as their bodies have room in memory.
     async fn send(&self, entry: &Entry) -> Result<(Answer, Way)> {
-        let wanted = u32::try_from(entry.bytes.min(SIGNALS_IN_FLIGHT) / 1024).unwrap_or(u32::MAX);
-        // It is never closed.
-        let _room = self.room.acquire_many(wanted).await.map_err(Error::transient)?;
         let (body, own) = (self.body(entry)?, self.heard().own.clone());
-        let (heard, asked) = (Arc::clone(&self.heard), Entry { body: Value::Null, ..entry.clone() });
-        let gate: Gate = Arc::new(move || match Self::standing(&asked, &heard.lock().unwrap_or_else(PoisonError::into_inner)) {
-            Standing::Asked => Ok(()),
-            Standing::Superseded => Err(Error::transient("Heat asks for something newer by now")),
-            Standing::Unknown => Err(Error::transient("the newest answer of Heat has no list of deployments")),
+        let (heard, asked, clock) = (Arc::clone(&self.heard), Entry { body: Value::Null, ..entry.clone() }, self.clock.clone());
+        let gate: Gate = Arc::new(move || {
+            let standing = Self::standing(&asked, &heard.lock().unwrap_or_else(PoisonError::into_inner), &clock);
+            let why = match standing {
+                Standing::Asked => return Ok(()),
+                Standing::Superseded => "Heat asks for something newer by now".to_owned(),
+                Standing::Unknown => "the newest answer of Heat has no list of deployments".to_owned(),
+                Standing::LongAgo => {
+                    let lasts = LASTS.as_secs();
+                    format!("it could not leave within {lasts} s of reading the metadata, which is read again first")
+                }
+            };
+            Err(Error::transient(why))
         });
         Ok(self.sender.send(&entry.destination, &body, &own, Some(gate)).await)
     }
@@ -537,7 +555,7 @@ impl Outbox {
         if self.age(entry) > LIFE {
             return Step::Expired;
         }
-        let standing = Self::standing(entry, view);
+        let standing = Self::standing(entry, view, &self.clock);
         if standing == Standing::Superseded {
             return Step::Superseded;
         }
@@ -548,13 +566,16 @@ impl Outbox {
         if standing == Standing::Asked { Step::Send } else { Step::NeedPoll }
     }
 
-    fn standing(entry: &Entry, view: &View) -> Standing {
+    fn standing(entry: &Entry, view: &View, clock: &Clock) -> Standing {
         // What is not about a deployment rests on nothing that Heat says of one.
         let Some(about) = &entry.about else { return Standing::Asked };
-        match view.freshness.covers(entry.since) {
-            false => Standing::Unknown,
-            true if view.asks_for(&about.id, about.resource.as_ref()) => Standing::Asked,
-            true => Standing::Superseded,
+        if !view.freshness.covers(entry.since) {
+            return Standing::Unknown;
+        }
+        match view.asks_for(&about.id, about.resource.as_ref()) {
+            false => Standing::Superseded,
+            true if view.freshness.awaits(entry.since, clock).is_some() => Standing::LongAgo,
+            true => Standing::Asked,
         }
     }
 
@@ -646,6 +667,11 @@ impl Outbox {
 /// Why a refusal is not final.
 const DOUBT: &str =
     "a Keystone failure looks the same, and no metadata source shows that Keystone answers: the agent retries for 7 days";
+
+/// The memory that a body takes while it is sent.
+fn kib(entry: &Entry) -> u32 {
+    u32::try_from(entry.bytes.min(SIGNALS_IN_FLIGHT) / 1024).unwrap_or(u32::MAX)
+}
 
 fn path_of(key: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{}.json", key_of(key)))

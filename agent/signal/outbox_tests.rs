@@ -4,6 +4,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::*;
+use crate::freshness::Look;
 use crate::http::fake::{Act, Fake, ok, status, token};
 use crate::http::{Http, Tls};
 use crate::openstack::aws_signature::Keys;
@@ -30,12 +31,17 @@ fn entry(id: &str, now: Timestamp) -> Entry {
     Entry::new(format!("deployment {id}"), Some(about(id)), destination, json!({"deploy_status_code": 0}), now)
 }
 
+/// An answer to a poll that began now, and came at once.
+fn answered(clock: &Clock) -> Freshness {
+    Freshness::Answered(Look::new(clock.moment(), [Duration::ZERO; 2]))
+}
+
 /// What a poll that began now says.
 fn view(ids: &[&str], newest: &str, clock: &Clock) -> View {
     View {
         listed: Some(Arc::new(ids.iter().map(|id| (*id).to_owned()).collect())),
         newest: Arc::new([(("s/1".to_owned(), "r".to_owned()), newest.to_owned())].into()),
-        freshness: Freshness::Answered(clock.moment()),
+        freshness: answered(clock),
         asked_keystone: true,
         own: Ways::default(),
     }
@@ -102,9 +108,9 @@ fn one_answer_serves_all_that_ended_before_its_request() {
         entry.about.as_mut().unwrap().resource = None;
         outbox.put(entry).unwrap();
     }
-    let answered = view(&["a", "b"], "a", &clock);
-    assert!(outbox.waiting().iter().all(|entry| outbox.step(entry, &answered, clock.now()) == Step::Send));
-    assert_eq!(heard(&outbox, &answered).needs_answer(), None);
+    let fresh = view(&["a", "b"], "a", &clock);
+    assert!(outbox.waiting().iter().all(|entry| outbox.step(entry, &fresh, clock.now()) == Step::Send));
+    assert_eq!(heard(&outbox, &fresh).needs_answer(), None);
     assert_eq!(heard(&outbox, &View::default()).needs_answer(), outbox.waiting().iter().map(|entry| entry.since).max());
 }
 
@@ -149,7 +155,8 @@ fn a_wait_conditions_signal_is_kept_for_a_deployment_that_comes_back() {
         first.leave(entry, Fate::Superseded, &mut gone).unwrap();
     }
     assert!(first.is_empty() && Outbox::look(&first.state).unwrap().is_empty(), "it waits no more");
-    let stale = View { freshness: Freshness::Answered(Moment::EARLIER), ..view(&["a"], "a", &clock) };
+    let stale =
+        View { freshness: Freshness::Answered(Look::new(Moment::EARLIER, [Duration::ZERO; 2])), ..view(&["a"], "a", &clock) };
     for nothing in [stale, view(&["b"], "b", &clock), view(&["a", "b"], "b", &clock), View::default()] {
         heard(&first, &nothing).take_back().unwrap();
         assert!(first.is_empty(), "{nothing:?}");
@@ -275,6 +282,7 @@ fn a_clock_that_is_set_makes_no_signal_older_but_time_with_the_agent_does() {
     let fresh = view(&["a"], "a", &clock);
     assert_eq!((stored.created, second.step(&stored, &fresh, clock.now())), (Timestamp(5_000), Step::Send));
     clock.advance(LIFE / 2);
+    let fresh = view(&["a"], "a", &clock);
     assert_eq!(second.step(&stored, &fresh, clock.now()), Step::Send);
     clock.advance(Duration::from_secs(1));
     assert_eq!(second.step(&stored, &fresh, clock.now()), Step::Expired);
@@ -402,7 +410,8 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
 
 #[tokio::test]
 async fn who_waited_long_for_a_token_looks_at_the_metadata_once_more() {
-    for (seconds, tries) in [(1, 1), (3, 2)] {
+    let second = Duration::from_secs(1);
+    for (waited, tries) in [(LASTS - second, 1), (LASTS + second, 2)] {
         let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
         let (outbox, until) = (outbox(dir.path(), &clock, &report), Arc::new(Notify::new()));
         let heat = Fake::start(vec![ok("")]).await;
@@ -414,7 +423,7 @@ async fn who_waited_long_for_a_token_looks_at_the_metadata_once_more() {
             while heat.requests().is_empty() {
                 tokio::task::yield_now().await;
             }
-            clock.advance(Duration::from_secs(seconds));
+            clock.advance(waited);
             until.notify_one();
         };
         let ((mut gone, kept), ()) = tokio::join!(sent(heard(&outbox, &view(&["a"], "a", &clock))), slow);
@@ -432,6 +441,45 @@ async fn who_waited_long_for_a_token_looks_at_the_metadata_once_more() {
 }
 
 #[tokio::test]
+async fn a_signal_leaves_only_on_a_look_that_began_just_before_first_tries_and_retries_alike() {
+    let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+    let (outbox, until) = (outbox(dir.path(), &clock, &report), Arc::new(Notify::new()));
+    let heat = Fake::start(vec![Act::Held(Arc::clone(&until), Box::new(status("503 Busy", ""))), ok("")]).await;
+    for id in ["a", "b"] {
+        let destination = Destination::Url { url: format!("{}/signal/{id}", heat.base), verb: "POST".into(), insecure: false };
+        let mut entry = Entry { destination, ..entry(id, clock.now()) };
+        entry.about.as_mut().unwrap().resource = None;
+        outbox.put(entry).unwrap();
+        clock.advance(Duration::from_millis(1));
+    }
+    let both = || view(&["a", "b"], "a", &clock);
+    // One look serves both, but the place is slow: the look is old when the second one's turn comes.
+    let slow = async {
+        while heat.requests().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert!(outbox.needs_answer().is_none(), "fresh enough");
+        clock.advance(LASTS + Duration::from_secs(1));
+        assert!(outbox.needs_answer().is_none(), "while the place is busy another look would serve nobody");
+        until.notify_one();
+    };
+    let ((gone, kept), ()) = tokio::join!(sent(heard(&outbox, &both())), slow);
+    kept.unwrap();
+    assert!(gone.is_empty() && outbox.due().is_some_and(|due| due > clock.now()), "the first one's pause is not over");
+    assert!(outbox.needs_answer().is_some(), "the second one waits for a look");
+    assert!(sent(&outbox).await.0.is_empty());
+    assert_eq!(heat.requests().len(), 1);
+    // A retry: its pause outlasts the look that began after the first try.
+    outbox.hear(both());
+    assert_eq!(sent(&outbox).await.0[0].0.key, "deployment b");
+    clock.advance(LONGEST_PAUSE);
+    assert!(outbox.needs_answer().is_some());
+    assert!(sent(&outbox).await.0.is_empty());
+    assert_eq!(heat.requests().len(), 2);
+    assert_eq!(sent(heard(&outbox, &both())).await.0[0].0.key, "deployment a");
+}
+
+#[tokio::test]
 async fn a_signal_that_has_left_is_waited_for_whatever_is_heard_meanwhile() {
     for meanwhile in [View::default(), View { listed: Some(Arc::default()), ..View::default() }] {
         let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
@@ -444,7 +492,7 @@ async fn a_signal_that_has_left_is_waited_for_whatever_is_heard_meanwhile() {
             while heat.requests().is_empty() {
                 tokio::task::yield_now().await;
             }
-            let freshness = Freshness::Answered(clock.moment());
+            let freshness = answered(&clock);
             outbox.hear(if meanwhile.listed.is_some() { View { freshness, ..meanwhile.clone() } } else { meanwhile.clone() });
             until.notify_one();
         };

@@ -12,7 +12,6 @@ use super::destination::Destination;
 use crate::budgets::json;
 use crate::clock::{Clock, patience};
 use crate::collect::Ways;
-use crate::error::Error;
 use crate::http::{Gate, Http, Request, split};
 use crate::openstack::keystone::Keystone;
 use crate::report::Code;
@@ -21,8 +20,6 @@ use crate::report::text::{duration, escaped, shortened};
 /// Time for one signal, from the connection to the end of the answer. Heat itself takes up to a second or two. Short,
 /// because a request that hangs in a broken network arrives when the metadata that allowed it may be out of date.
 const DEADLINE: Duration = patience(Duration::from_secs(10));
-/// How long a signal may wait for a token and still rest on the look at the metadata that came before.
-const PROMPT: Duration = Duration::from_secs(2);
 /// An answer to a signal is short; more is not read.
 const ANSWER_LIMIT: usize = 64 * 1024;
 
@@ -199,21 +196,6 @@ impl Sender {
         Some((why.to_owned(), remedy))
     }
 
-    /// The same gate, which shuts after [`PROMPT`]: whoever waited for a token looks at the metadata once more. The token is there at
-    /// the next try.
-    fn promptly(&self, gate: Gate) -> Gate {
-        let begun = self.clock.start();
-        Arc::new(move || {
-            if begun.elapsed() > PROMPT {
-                return Err(Error::transient(format!(
-                    "it could not leave within {} s: the metadata is read again first",
-                    PROMPT.as_secs()
-                )));
-            }
-            gate()
-        })
-    }
-
     async fn once(&self, http: &Http, destination: &Destination, body: &Value, deadline: Duration, gate: Option<Gate>) -> Answer {
         let (verb, url, insecure) = match destination {
             Destination::Url { url, verb, insecure } => (verb.as_str(), url, *insecure),
@@ -221,7 +203,7 @@ impl Sender {
             Destination::User { to, .. } => ("POST", to, false),
         };
         let mut request = Request::new(verb, url, deadline).json(body.to_string().into_bytes());
-        (request.body_limit, request.gate) = (ANSWER_LIMIT, gate.map(|gate| self.promptly(gate)));
+        (request.body_limit, request.gate) = (ANSWER_LIMIT, gate);
         // A curl line alone turns nothing off (design.md 7).
         request.insecure = insecure && http.may_skip_verification();
         let answer = match destination {

@@ -361,6 +361,15 @@ async fn whoever_wants_a_fresh_answer_gets_one_at_once_and_one_serves_all() {
     collector.changed().await;
     assert!(collector.snapshot().freshness().covers(late) && collector.snapshot().lists("b") && !collector.is_answering());
     assert_eq!((heat.requests().len(), last_try(&collector)), (3, Some(landed)));
+    // The newest answer has grown too old: another one is wanted, once.
+    let newest = collector.snapshot().listing.as_ref().unwrap().look.began;
+    for asked in [3, 4] {
+        collector.ask(newest);
+        assert_eq!((heat.requests().len(), collector.is_answering()), (asked, asked == 3));
+        if asked == 3 {
+            collector.changed().await;
+        }
+    }
     // One that fails keeps its pause.
     heat.play(vec![status("503 Service Unavailable", "")]);
     collector.poll_once().await;

@@ -106,7 +106,7 @@ impl HookLane {
 
     /// Why Heat waits for the running one no more: looked up once for each answer.
     pub(super) fn judge(&mut self, record: &Record, snapshot: &Snapshot) -> Option<String> {
-        let answer = snapshot.listing.as_ref().map(|listing| listing.began);
+        let answer = snapshot.listing.as_ref().map(|listing| listing.look.began);
         let known = self.judged.as_ref().filter(|judged| judged.id == record.id && judged.answer == answer);
         if let Some(judged) = known {
             return judged.gone.clone();

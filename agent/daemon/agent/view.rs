@@ -67,7 +67,12 @@ mod tests {
     use super::*;
     use crate::clock::Moment;
     use crate::collect::{Entries, SourceState};
-    use crate::freshness::Freshness;
+    use crate::freshness::{Freshness, Look};
+
+    /// Of no request in this run.
+    fn look() -> Look {
+        Look::new(Moment::EARLIER, [std::time::Duration::ZERO; 2])
+    }
 
     fn snapshot(source: Option<&'static str>, entries: Option<&[(&str, &str)]>) -> Snapshot {
         let entry = |(id, made): &(&str, &str)| {
@@ -77,8 +82,8 @@ mod tests {
         Snapshot {
             deployments: entries.map(|entries| Arc::new(Entries::new(entries.iter().map(entry).collect()).unwrap())),
             sources: [("cfn", SourceState::default())].into(),
-            authority: source.map(|source| Authority { source, began: Moment::EARLIER }),
-            listing: source.filter(|_| entries.is_some()).map(|source| Authority { source, began: Moment::EARLIER }),
+            authority: source.map(|source| Authority { source, look: look() }),
+            listing: source.filter(|_| entries.is_some()).map(|source| Authority { source, look: look() }),
             ..Snapshot::default()
         }
     }
@@ -94,7 +99,7 @@ mod tests {
             let view = view(&snapshot(source, entries));
             assert_eq!(view.listed.is_some(), lists, "{source:?} {entries:?}");
             let heard = source.filter(|_| entries.is_some());
-            let freshness = heard.map_or(Freshness::Awaited, |_| Freshness::Answered(Moment::EARLIER));
+            let freshness = heard.map_or(Freshness::Awaited, |_| Freshness::Answered(look()));
             assert_eq!((view.freshness, view.asked_keystone), (freshness, source == Some("cfn")));
         }
     }
