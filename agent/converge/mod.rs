@@ -26,6 +26,7 @@ mod prober;
 mod render;
 mod rooms;
 pub mod store;
+mod unified;
 mod units;
 mod write;
 

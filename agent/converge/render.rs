@@ -1,8 +1,7 @@
 //! A plan for people: what the command `plan` prints. Pure.
 
-use similar::TextDiff;
-
 use super::plan::{AttributeChange, FileChange, Plan};
+use super::unified;
 use crate::http::without_userinfo;
 use crate::report::text::escaped;
 
@@ -63,7 +62,7 @@ fn file(out: &mut String, change: &FileChange) {
         line(out, format_args!("    ({} bytes before, {} bytes after: too large to show)", before.len(), change.after.len()));
     } else {
         let old = if change.before.is_some() { path.as_str() } else { "/dev/null" };
-        let text = format!("--- {old}\n+++ {path}\n{}", hunks(before, &change.after));
+        let text = format!("--- {old}\n+++ {path}\n{}", unified::hunks(before, &change.after));
         for row in text.lines() {
             // The file that is there may hold anything: it must not move the cursor.
             let row = without_userinfo(row);
@@ -71,13 +70,6 @@ fn file(out: &mut String, change: &FileChange) {
             line(out, format_args!("{}", row.join("\t")));
         }
     }
-}
-
-/// The difference as `diff -u` writes it, without its two header lines; empty where there is none. A line ends where LF is, and
-/// nowhere else.
-fn hunks(before: &str, after: &str) -> String {
-    let (old, new): (Vec<_>, Vec<_>) = (before.split_inclusive('\n').collect(), after.split_inclusive('\n').collect());
-    TextDiff::configure().newline_terminated(true).diff_slices(&old, &new).unified_diff().to_string()
 }
 
 fn attributes(change: &AttributeChange) -> String {
@@ -181,26 +173,5 @@ create or update /etc/etcd/certs/server.crt: it expired at 2026-01-01T00:00:00Z
         let huge = "x\n".repeat(DIFF_LIMIT);
         let plan = Plan { files: vec![change("/etc/huge", None, &huge, false)], ..Plan::default() };
         assert!(plan.render().ends_with("(0 bytes before, 524288 bytes after: too large to show)\n"));
-    }
-
-    #[test]
-    fn the_text_is_that_of_diff_u() {
-        // The right-hand sides were printed by GNU diff -u (headers left out).
-        let numbers = |skip: &[u32]| (1..=20).filter(|n| !skip.contains(n)).map(|n| format!("{n}\n")).collect::<String>();
-        for (before, after, expected) in [
-            ("", "", ""),
-            ("a\n", "a\n", ""),
-            ("", "x\n", "@@ -0,0 +1 @@\n+x\n"),
-            ("x\ny\n", "", "@@ -1,2 +0,0 @@\n-x\n-y\n"),
-            ("a\rb\n", "a\rc\n", "@@ -1 +1 @@\n-a\rb\n+a\rc\n"),
-            ("a\nb\n", "a\nc", "@@ -1,2 +1,2 @@\n a\n-b\n+c\n\\ No newline at end of file\n"),
-            (
-                &numbers(&[]),
-                &numbers(&[2, 15]),
-                "@@ -1,5 +1,4 @@\n 1\n-2\n 3\n 4\n 5\n@@ -12,7 +11,6 @@\n 12\n 13\n 14\n-15\n 16\n 17\n 18\n",
-            ),
-        ] {
-            assert_eq!(hunks(before, after), expected);
-        }
     }
 }
