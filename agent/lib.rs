@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Which room may import which is the map in ARCHITECTURE.md, and `tests/check-layout` holds the code to it;
-//! `report` is told by events; nobody imports `commands`.
+//! `report` receives events; nobody imports `commands`.
 
 pub mod backoff;
 pub mod budgets;

@@ -178,7 +178,7 @@ fn validity(certificate: &X509Certificate<'_>) -> Option<(Timestamp, Timestamp)>
     Some((time(&begin)?, time(&end)?))
 }
 
-/// `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ` and nothing else (RFC 5280, 4.1.2.5). What was before 1970 is told as 1970.
+/// `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ` and nothing else (RFC 5280, 4.1.2.5). What was before 1970 counts as 1970.
 fn time(value: &Any<'_>) -> Option<Timestamp> {
     let at = match (value.tag(), value.data.len()) {
         (Tag::UtcTime, 13) => UtcTime::try_from(value).ok()?.utc_adjusted_datetime(),

@@ -77,7 +77,7 @@ pub(super) struct Layer {
     pub(super) deployments: Option<Arc<Entries>>,
     /// What it answered in this process.
     pub(super) answered: Option<Look>,
-    /// Whether its last poll went well.
+    /// Whether its last poll succeeded.
     pub(super) healthy: bool,
 }
 

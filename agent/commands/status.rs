@@ -35,7 +35,7 @@ const POLL: Duration = Duration::from_secs(1);
 pub struct Wanted {
     /// The document in place of the page.
     pub json: bool,
-    /// Until all is well, or has failed, or so many seconds have passed, if that is limited.
+    /// Until every condition is met, or one has failed, or so many seconds have passed, if that is limited.
     pub wait: Option<Option<u64>>,
     /// At every change.
     pub watch: bool,
@@ -79,7 +79,7 @@ pub fn run(settings: &Settings, wanted: Wanted) -> Result<ExitCode> {
     }
 }
 
-/// Until well (0) or failed (1), or until the time is up (75). A daemon that is down is waited for too: it may be starting.
+/// Until every condition is met (0) or one failed (1), or until the time is up (75). A daemon that is down is waited for too: it may be starting.
 fn wait(settings: &Settings, limit: Duration, json: bool) -> Result<ExitCode> {
     let since = Clock::system().start();
     let watch = watch(settings);

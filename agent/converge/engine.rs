@@ -34,7 +34,7 @@ use crate::report::{Code, Event, Phase};
 const GRACE: Duration = Duration::from_secs(5);
 /// The longest wait for the last words of a unit that failed.
 const WORDS_LIMIT: Duration = Duration::from_secs(15);
-/// The most that is told of them: lines, and characters of all.
+/// The most that is quoted of them: lines, and characters of all.
 const WORDS: (usize, usize) = (5, 600);
 
 /// What a run works with.
@@ -52,13 +52,13 @@ pub struct Context<'a, U, V, P, C> {
     pub certificates: &'a C,
     /// The clock.
     pub clock: &'a Clock,
-    /// Where the run is kept, and who is told of it.
+    /// Where the run's progress is kept, and its events go.
     pub progress: &'a Progress,
     /// How long the whole run may take.
     pub deadline: Duration,
     /// How many times its own deadline a gate may be measured.
     pub patience: u32,
-    /// How long a process that this run starts must answer well before the run ends well.
+    /// How long a process that this run starts must pass its gate before the run succeeds.
     pub settles: Duration,
     /// The generation that events carry.
     pub generation: u64,
@@ -156,7 +156,7 @@ enum Did<R> {
     Something,
     /// Certificates are ready, and not in place yet.
     Prepared(Prepared<R>),
-    /// A gate answered well for the first time: who needs it goes on.
+    /// A gate passed for the first time: who needs it goes on.
     Answers(Passing),
     /// A gate is green.
     Green(Passing),

@@ -869,7 +869,7 @@ async fn good_answers_between_bad_ones_are_not_added_up() {
     assert!(!machine.codes().contains(&Code::GateGreen));
 }
 
-/// One that never answers well has its restarts told, too.
+/// One that never passes has its restarts reported, too.
 #[tokio::test]
 async fn restarts_of_a_unit_that_is_never_well_are_counted() {
     let machine = Machine::new(manual());
@@ -997,7 +997,7 @@ async fn an_answer_that_never_comes_is_a_bad_one() {
     assert_eq!(failure.unit, None);
 }
 
-/// A route that is wrong may come right; a node that is no neighbour of anybody never does, and is told at once.
+/// A route that is wrong may come right; a node that is no neighbour of anybody never does, and is reported at once.
 #[tokio::test]
 async fn routes_of_pods_are_right_wrong_for_a_while_or_for_good() {
     let route = |to: &str, by: &str, flags: &str| format!("eth0\t{to}\t{by}\t{flags}\t0\t0\t0\t00FFFFFF\t0\t0\t0\n");
@@ -1007,7 +1007,7 @@ async fn routes_of_pods_are_right_wrong_for_a_while_or_for_good() {
     let (near, next) = (peer("10.100.2.0/24", "192.0.2.2"), peer("10.100.3.0/24", "192.0.2.3"));
     let far = peer("10.100.4.0/24", "198.51.100.4");
     let late = "; given up at the deadline of the run";
-    // Peers, routes beside the node's own, nodes that hear nothing; the cause or none, and what is told of besides.
+    // Peers, routes beside the node's own, nodes that hear nothing; the cause or none, and what else is reported.
     for (peers, routes, silent, cause, told) in [
         (vec![near, next], vec![&second, &third], &[] as &[&str], None, None),
         (vec![near, next], vec![&second], &[], Some(("there is no route to 10.100.3.0/24", Code::RouteMissing, late)), None),
@@ -1231,7 +1231,7 @@ async fn a_program_that_is_not_there_is_told_at_once() {
     let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]).act("x.service", &[Act(0, "done", lacking.clone())]);
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
     assert_eq!((failure.code, failure.cause.as_str()), (Code::UnitFailed, cause));
-    // The start was told as done before the program was missed.
+    // The start was reported as done before the program was missed.
     let desired = Desired { gates: vec![gate("g", Some("x.service"), 3, &[])], ..Desired::default() };
     fake.set(lacking);
     fake.answers.lock().unwrap().push_back(Err(Error::transient("refused")));
@@ -1328,7 +1328,7 @@ async fn a_helper_that_is_not_there_has_nothing_to_apply() {
         let log = fake.log.lock().unwrap().join(" ");
         assert_eq!(log.contains("NetworkManager.service"), told, "{log}");
         assert!(!machine.codes().contains(&Code::UnitHelperFailed));
-        assert!(pending::read(&machine.root).is_empty(), "the node would be told as one that lacks a restart");
+        assert!(pending::read(&machine.root).is_empty(), "the node would be reported as one that lacks a restart");
     }
 }
 

@@ -114,7 +114,7 @@ impl Passing {
         self.process
     }
 
-    /// Since when this process answers well.
+    /// Since when this process passes.
     pub(crate) fn good_since(&self) -> &Stopwatch {
         &self.good_since
     }
@@ -556,7 +556,7 @@ mod tests {
         }
     }
 
-    /// The API server is believed by the cluster's authority alone, and only while it says that it is well.
+    /// The API server is believed by the cluster's authority alone, and only while it reports that it is healthy.
     #[tokio::test]
     async fn an_https_gate_believes_the_authority_in_its_file_and_nobody_else() {
         let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use super::unified;
 use crate::http::without_userinfo;
 use crate::report::text::escaped;
 
-/// Larger files are told of by size only: nobody reads such a diff, and comparing takes long.
+/// Of larger files only the size is shown: nobody reads such a diff, and comparing takes long.
 const DIFF_LIMIT: usize = 256 * 1024;
 
 impl Plan {

@@ -88,7 +88,7 @@ pub trait LastWords {
     /// The last lines of a unit's own processes and of what systemd could not run for it, oldest first, secrets masked; none
     /// where the journal does not tell. It takes a few seconds at most.
     fn last_words(&self, unit: &str) -> impl Future<Output = Vec<String>>;
-    /// Who listens on these TCP ports; nobody where that cannot be told. It takes a few seconds at most.
+    /// Who listens on these TCP ports; nobody where that is unknown. It takes a few seconds at most.
     fn holders(&self, ports: &BTreeSet<u16>) -> impl Future<Output = Vec<Holder>>;
 }
 

@@ -81,7 +81,7 @@ impl<U: Units> Starter<'_, U> {
         }
     }
 
-    /// Enables a unit. One that no boot starts, because nobody who would is there, is told: it is not enough that it is enabled.
+    /// Enables a unit. One that no boot starts, because nobody who would is there, is reported: it is not enough that it is enabled.
     pub(crate) async fn enable(&self, name: &str) -> Result<Enabled, Failure> {
         loop {
             match self.units.enable(&[name]).await {
@@ -107,7 +107,7 @@ impl<U: Units> Starter<'_, U> {
         }
     }
 
-    /// Has a helper unit apply its files, if they changed. That it fails is told and is no failure: a gate looks at the effect.
+    /// Has a helper unit apply its files, if they changed. That it fails is reported and is no failure: a gate looks at the effect.
     pub(crate) async fn help(&self, unit: &Unit, pending: bool) -> Result<bool, Failure> {
         if !pending {
             return Ok(false);

@@ -1,5 +1,5 @@
 //! How long a node in place is let alone between two tries that fail: certificates are several requests to Magnum, perhaps from
-//! every node of a cloud at the same time, and one that goes well restarts who reads the files; what is put back may restart
+//! every node of a cloud at the same time, and one that succeeds restarts who reads the files; what is put back may restart
 //! services at each try, too.
 
 use std::cell::RefCell;

@@ -157,7 +157,7 @@ pub(crate) struct NodeState {
 }
 
 impl Desk<'_> {
-    /// Carries out what lies there, oldest first; what became of it is told by [`tell`].
+    /// Carries out what lies there, oldest first; what became of it is reported by [`tell`].
     ///
     /// # Errors
     /// If something cannot be read or written; the order stays and is taken up again.
@@ -695,7 +695,7 @@ mod tests {
         place.serve(None);
         assert_eq!((place.answer("2.json"), ordered()), (None, None), "it waits while the node is worked on");
         place.busy.set(false);
-        // Cut off before its answer was told.
+        // Cut off before its answer was reported.
         let mut opened = place.open();
         opened.state.create_dir(&Path::new(DIRECTORY).join("2.answer"), Attributes::mode(0o700)).unwrap();
         place.try_serve(None).unwrap_err();

@@ -69,7 +69,7 @@ impl Outcome {
     /// What a script left: output files become outputs.
     #[must_use]
     pub fn of_script(ran: Ran) -> Self {
-        // A program that ends well at SIGTERM did not do its work all the same.
+        // A program that exits with 0 at SIGTERM did not do its work all the same.
         let status = if ran.timed_out && ran.status == 0 { 124 } else { ran.status };
         let reason = if ran.timed_out {
             Some("it exceeded its time limit".to_owned())

@@ -357,7 +357,7 @@ pub enum Need {
     Directory(String),
     /// The unit is active.
     Unit(String),
-    /// The gate answered well. That it stays green is asked for before Heat hears SUCCESS, not before the next step.
+    /// The gate passed once. That it stays green is asked for before Heat hears SUCCESS, not before the next step.
     Gate(String),
     /// The API holds the object of this name.
     Object(String),

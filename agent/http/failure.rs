@@ -128,7 +128,7 @@ fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
 }
 
 /// Whether an alert of the server is about what this node showed, or did not show (RFC 8446 6.2, RFC 5246 7.2.2). A signature that
-/// does not verify, as under another authority of the same name, is told as a decrypt error.
+/// does not verify, as under another authority of the same name, is reported as a decrypt error.
 fn is_about_us(alert: AlertDescription, peer: &Peer) -> bool {
     use AlertDescription as Alert;
     matches!(

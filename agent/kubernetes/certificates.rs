@@ -105,7 +105,7 @@ pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> De
     part
 }
 
-/// Between two masters that renew, where their certificates live for years: time to see that the first one is well.
+/// Between two masters that renew, where their certificates live for years: time to see that the first one is healthy.
 const A_DAY: Duration = Duration::from_hours(24);
 /// Places of nodes that are told apart by their names alone.
 const PLACES: u32 = 1024;

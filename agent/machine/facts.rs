@@ -21,7 +21,7 @@ const RELEASE: &str = "/proc/sys/kernel/osrelease";
 const FLANNEL: &str = "/etc/sysconfig/flanneld";
 /// What the agent writes for flanneld as a unit, and to keep it off.
 const FLANNELS_DROP_IN: &str = "/etc/systemd/system/flanneld.service.d/50-heat-node-agent.conf";
-/// Steps in which memory is told, in MiB: firmware and kernel take a little more or less from boot to boot, and a node's
+/// Steps in which memory is reported, in MiB: firmware and kernel take a little more or less from boot to boot, and a node's
 /// files must not change with it.
 const STEP: u64 = 64;
 

@@ -52,10 +52,10 @@ pub fn ask<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<Op
     }))
 }
 
-/// What a tool says that must be there and must end well.
+/// What a tool says that must be there and must succeed.
 ///
 /// # Errors
-/// If it is not there, or does not end well: with what it said.
+/// If it is not there, or fails: with what it said.
 pub fn told<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<String> {
     match ask(tool, arguments, input)? {
         Some(Answer { well: true, out, .. }) => Ok(out),

@@ -23,7 +23,7 @@ use crate::report::status::Condition;
 use crate::report::text::duration;
 use crate::report::{Code, Event, Phase, Report};
 
-/// The newest run, and who is told of it. Cheap to clone.
+/// The newest run, and where its events go. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Progress(Arc<Inner>);
 

@@ -119,7 +119,7 @@ mod tests {
         let mounted = Event::new(Code::VolumeMounted, "mounted").phase(Phase::Volume);
         assert!(console.line(&mounted).unwrap().contains("phase=volume state=ok code=HNA-0307"));
         assert_eq!(console.line(&Event::new(Code::SourceFailed, "no phase")), None);
-        // What is waited for is named in a few words; what failed is told whole, as far as it goes.
+        // What is waited for is named in a few words; what failed is shown whole, as far as it fits.
         let long = |words: usize| format!("{} address already in use", "x ".repeat(words));
         let line = console.line(&Event::new(Code::GateWaiting, long(100)).phase(Phase::Gates)).unwrap();
         assert!(line.ends_with("x…\"\r\n") && !line.contains("address"), "{line}");

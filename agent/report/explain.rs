@@ -240,7 +240,7 @@ fn signals(status: &Status) -> Condition {
     sum("signals", lost.chain(waiting).collect())
 }
 
-/// The page: a line a condition; what is not well with its cause and remedy.
+/// The page: a line a condition; what is not met with its cause and remedy.
 #[must_use]
 pub fn page(tree: &[Condition], now: Timestamp) -> String {
     let mut out = vec![headline(tree)];

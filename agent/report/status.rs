@@ -13,7 +13,7 @@ use crate::clock::Timestamp;
 /// Version of the document: raised where a member changes its meaning or goes.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Name of the condition that the agent's own work goes well: while it fails, nothing new is begun.
+/// Name of the condition that the agent's own work succeeds: while it fails, nothing new is begun.
 pub const STATE: &str = "state";
 
 /// Name of the condition that what Heat asks for can be heard and understood: no waiting helps where it fails.

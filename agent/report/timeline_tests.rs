@@ -41,7 +41,7 @@ fn the_critical_path_leads_from_the_last_end_back_through_the_need_that_ended_la
         ("a master", master(), vec!["checks", "plan", "files", "volume etcd", "unit etcd.service", "gate etcd"]),
         ("it failed", failed, vec!["checks", "plan", "files", "volume etcd", "unit etcd.service"]),
         (
-            "needs that ended at the same moment: the one that is told last released it",
+            "needs that ended at the same moment: the one that is listed last released it",
             vec![lap("a", 0, 5, &[]), lap("b", 0, 5, &[]), lap("c", 5, 9, &["b", "a"])],
             vec!["a", "c"],
         ),

@@ -13,7 +13,7 @@ use crate::openstack::keystone::{Credentials, Scope};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Status {
-    /// All is well.
+    /// It succeeded.
     Success,
     /// It is not.
     Failure,

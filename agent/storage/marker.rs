@@ -60,7 +60,7 @@ pub struct Record {
 pub enum State {
     /// A mkfs was about to start; it may have written anything from nothing to everything.
     Formatting,
-    /// The mkfs ended well.
+    /// The mkfs succeeded.
     Formatted,
     /// The file system, made or found, is mounted and marked.
     InPlace,

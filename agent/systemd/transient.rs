@@ -9,7 +9,7 @@ use super::names::exec_argument;
 /// A program that systemd runs once, for us. It outlives the agent.
 ///
 /// It is `Type=oneshot`, so that its start job ends with the process; its whole cgroup is ended with it, and it is
-/// forgotten when it ends, well or not: whoever wants its result has the program write it. Nothing from metadata
+/// forgotten when it ends, however it ends: whoever wants its result has the program write it. Nothing from metadata
 /// goes in here: anybody on the machine can read a unit's properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransientService {

@@ -59,7 +59,7 @@ pub(super) struct Item {
     pub(super) readers: Vec<String>,
 }
 
-/// How it is, and why where it is not well.
+/// How it is, and why where something is wrong with it.
 type Finding = (Health, Option<String>);
 
 /// A kubelet renews its certificate at a random moment between 70 and 90 percent of its life (its certificate manager's

@@ -24,7 +24,7 @@ use look::list;
 pub use new_ca::run as new_ca;
 use page::Page;
 
-/// Prints what of the newest generation's certificates is there; 2 unless all are well and no change of authority waits.
+/// Prints what of the newest generation's certificates is there; 2 unless all are right and no change of authority waits.
 ///
 /// # Errors
 /// If there is no generation, or its parameters or the machine cannot be read.

@@ -193,7 +193,7 @@ mod tests {
         let again = write(&tree, &set("blue", 100, NOW).unwrap(), NOW).unwrap_err();
         assert!(again.to_string().contains("would be overwritten"), "{again}");
         assert_eq!(std::fs::read_to_string(tree.base().join(PARAMETERS)).unwrap(), parameters);
-        // Cut off after its first file: nothing is overwritten either, and the way out is told.
+        // Cut off after its first file: nothing is overwritten either, and the way out is shown.
         for file in tree.list(Path::new("")).unwrap().iter().filter(|file| *file != "ca.key") {
             tree.remove(Path::new(file)).unwrap();
         }

@@ -202,7 +202,7 @@ fn bound_unreadable(state: &Tree, report: &Report) -> Result<u64> {
     Ok(sum)
 }
 
-/// What was moved away from the places of services: it may be somebody's, so it is told and never removed.
+/// What was moved away from the places of services: it may be somebody's, so it is reported and never removed.
 fn set_aside(root: &Tree) -> Result<Vec<SetAsideStatus>> {
     let mut found = Vec::new();
     for membership in MEMBERSHIPS {

@@ -28,7 +28,7 @@ pub(super) struct Worklist {
     pub(super) is_judged: bool,
     /// Whether there is more to do at once than was done in this turn.
     pub(super) goes_on: bool,
-    /// Digests of malformed entries without an id of their own that were told of; a new list does not change that.
+    /// Digests of malformed entries without an id of their own that were reported; a new list does not change that.
     told: Damper<String>,
 }
 
@@ -56,7 +56,7 @@ impl Worklist {
         self.told.is_news(&key_of(&entry.to_string()))
     }
 
-    /// Whether any such entry was told of.
+    /// Whether any such entry was reported.
     pub(super) fn was_malformed(&self) -> bool {
         !self.told.reported().is_empty()
     }

@@ -27,7 +27,7 @@ use crate::report::lap::{Lap, timings};
 use crate::report::{Code, Event, Phase};
 use crate::signal::{Handle, Status, WaitSignal};
 
-/// How long what was started must answer well before Heat hears of it: a service that dies of its surroundings does so within
+/// How long what was started must pass its gates before Heat hears of it: a service that dies of its surroundings does so within
 /// seconds, and what Heat was told cannot be taken back.
 const SETTLES: Duration = Duration::from_secs(6);
 
@@ -94,7 +94,7 @@ impl Node {
                 (Outcome { outputs, ..Outcome::default() }, timings, Status::Success, format!("node {name} is healthy"))
             }
             Err(failure) => {
-                // What exactly failed was told where it happened; this line ties it to the deployment.
+                // What exactly failed was reported where it happened; this line ties it to the deployment.
                 let error = error_of(&failure);
                 self.host.report.emit(
                     event(Code::NodeFailed, format!("node {name} could not be brought up"), generation, &deployment)

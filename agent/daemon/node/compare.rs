@@ -84,7 +84,7 @@ impl Node {
         }
     }
 
-    /// Makes the node what it should be; whether that went well. Where certificates are the reason, the next try is held back.
+    /// Makes the node what it should be; whether that succeeded. Where certificates are the reason, the next try is held back.
     async fn put_back(&self, spec: &NodeSpec, desired: &Desired, reason: Reason, repairs: &[Cause]) -> bool {
         self.put_back_within(spec.deadline, spec, desired, reason, repairs).await
     }
@@ -110,7 +110,7 @@ impl Node {
         !failed
     }
 
-    /// Renews what is due, and puts these back with it; whether that succeeded. Nothing where it has to wait, which is told.
+    /// Renews what is due, and puts these back with it; whether that succeeded. Nothing where it has to wait, which is reported.
     async fn renew(&self, spec: &NodeSpec, desired: &Desired, reason: Reason, repairs: &[Cause], due: Due) -> Option<bool> {
         let Due::Now { late } = due else {
             // Only what has expired: nothing else is restarted beside it, and nobody is asked.

@@ -1,4 +1,4 @@
-//! What follows from a look at a node that has all that was asked, and what of it is told: pure.
+//! What follows from a look at a node that has all that was asked, and what of it is reported: pure.
 
 use super::drift::{Cause, Sorted};
 use crate::keepers::certificates::Due;
@@ -53,7 +53,7 @@ pub(super) enum Verdict {
         /// Somebody else put right what the last try could not: none of its steps is waited for any more.
         mended: bool,
     },
-    /// Something differs, which is told.
+    /// Something differs, which is reported.
     Differs {
         told: Vec<String>,
         /// Whether what is to be put back is put back.

@@ -72,7 +72,7 @@ impl Cause {
         Self::new(Kind::Effect, text, "", text.to_owned())
     }
 
-    /// A unit that systemd starts again and again, or for ever: it is told, and starting it is systemd's.
+    /// A unit that systemd starts again and again, or for ever: it is reported, and starting it is systemd's.
     pub(in crate::daemon) fn of_systemd(unit: &str, text: String) -> Self {
         Self::new(Kind::Foreign, unit, "", text)
     }
@@ -431,7 +431,7 @@ mod tests {
             (texts(found.left).join(", "), texts(found.news).join(", "))
         };
         let is = |left: &str, news: &str| (left.to_owned(), news.to_owned());
-        // While units are on their way files alone are judged; the whole is told when they have arrived.
+        // While units are on their way files alone are judged; the whole is reported when they have arrived.
         assert_eq!(look(2, &[&written], false), is("", ""));
         assert_eq!(look(2, &[&changed], false), is("", "/etc/x b"));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What looks at the network of pods lead to, from one to the next: what is wrong twice is told once, and a unit is restarted once for
+//! What looks at the network of pods lead to, from one to the next: what is wrong twice is reported once, and a unit is restarted once for
 //! a cause. Pure.
 
 use std::time::Duration;

@@ -46,7 +46,7 @@ pub(in crate::daemon) struct Sight<'a> {
     pub(in crate::daemon) found: Vec<Cause>,
     /// Units are on their way: only files were judged.
     pub(in crate::daemon) is_arriving: bool,
-    /// Something ails the node beside that, and was told.
+    /// Something else is wrong with the node, and was reported.
     pub(in crate::daemon) is_sick: bool,
     /// Certificates are not as they should be.
     pub(in crate::daemon) is_flawed: bool,
@@ -92,7 +92,7 @@ impl Node {
         Ok(volumes.look_at_pool(volume, &disks, &self.fills).await)
     }
 
-    /// What differs from the parameters; nothing where that cannot be seen for what ails the node, which is told then.
+    /// What differs from the parameters; nothing where that cannot be seen for what ails the node, which is reported then.
     pub(super) async fn see<'a>(
         &self,
         desired: &'a Desired,

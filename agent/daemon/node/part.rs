@@ -13,7 +13,7 @@ use crate::systemd::Systemd;
 const LIMIT: usize = 2000;
 
 impl Node {
-    /// Whether somebody changed the node since its update failed. What the update left undone is told once.
+    /// Whether somebody changed the node since its update failed. What the update left undone is reported once.
     pub(super) async fn compare_part(&self, desired: &Desired, systemd: &Systemd, generation: u64) -> Result<bool> {
         let volumes = self.volumes(systemd);
         let Some(sight) = self.see(desired, &volumes, systemd, generation).await? else { return Ok(true) };

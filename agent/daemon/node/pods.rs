@@ -20,7 +20,7 @@ use crate::network::POD_NETWORK_UNIT;
 use crate::report::status::PodNetworkStatus;
 use crate::report::{Code, Event, Phase};
 
-/// Until the second look at what is wrong: flanneld hears of a lease within milliseconds, where it hears of it. So it is told within
+/// Until the second look at what is wrong: flanneld hears of a lease within milliseconds, where it hears of it. So it is reported within
 /// 6 s, and a restart of flanneld still ends within 10 s.
 const AGAIN: Duration = Duration::from_millis(1500);
 /// Between two looks at packets, as long as they arrive at the same peers.

@@ -74,7 +74,7 @@ impl Remembered {
         Ok(answer)
     }
 
-    /// What cannot be remembered is told; the next deployment tries again.
+    /// What cannot be remembered is reported; the next deployment tries again.
     fn told(&self, kept: Result<()>) {
         if let Err(error) = kept {
             let event = Event::new(Code::StateWriteFailed, "the drift record cannot be written").step("drift");

@@ -64,7 +64,7 @@ impl Unrest {
         !self.arrived.get()
     }
 
-    /// The node was touched: what its units did meanwhile is told by that.
+    /// The node was touched: what its units did meanwhile is covered by that report.
     pub(super) fn forget(&self) {
         self.restarts.take();
     }
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(found(&unrest, "active", 28, &clock), Some(0));
         assert_eq!(found(&unrest, "active", 29, &clock), None);
         assert_eq!(found(&unrest, "active", 0, &clock), Some(0));
-        // What it did while the node was touched is told by that.
+        // What it did while the node was touched is covered by that report.
         unrest.forget();
         assert_eq!(found(&unrest, "active", 9, &clock), Some(0));
     }

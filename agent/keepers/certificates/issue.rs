@@ -157,7 +157,7 @@ impl<H: Hands> CertificateKeeper<H> {
         for result in join_all(signing).await {
             match result {
                 Ok((name, pair)) => drop(done.insert(name, pair)),
-                // What stays wrong is told before what may pass.
+                // What stays wrong is reported before what may pass.
                 Err(stopped) if failed.as_ref().is_none_or(|first| first.passing && !stopped.passing) => failed = Some(stopped),
                 Err(_) => {}
             }

@@ -53,7 +53,7 @@ pub struct CertificateKeeper<H> {
     pub clock: Clock,
     /// The clock is wrong before this: when the agent was built.
     pub built: Timestamp,
-    /// Where the run is kept, and who is told of it.
+    /// Where the run's progress is kept, and its events go.
     pub progress: Progress,
     /// The generation that is put in place.
     pub generation: u64,

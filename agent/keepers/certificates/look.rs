@@ -216,7 +216,7 @@ struct Judged {
 type Stamps = ((u64, i64, i64), (u64, i64, i64));
 
 impl Watcher {
-    /// Looks; what is near its end is told once.
+    /// Looks; what is near its end is reported once.
     ///
     /// # Errors
     /// If something is unreadable.

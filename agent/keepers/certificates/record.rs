@@ -31,7 +31,7 @@ pub struct Record {
     pub rotation: Option<Turn>,
     /// The step that the operator ordered on this node, beyond the one that is done.
     pub ordered: Option<Rotation>,
-    /// Ends of certificates that were told as near, by name.
+    /// Certificates whose near end was reported, by name.
     pub told: BTreeMap<String, Timestamp>,
     /// What lies in the directories is of the instance that the disk was copied from.
     pub foreign: bool,

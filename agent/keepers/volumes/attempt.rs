@@ -56,7 +56,7 @@ pub(super) struct Found {
 pub(super) struct Course {
     pub(super) started: Stopwatch,
     pub(super) deadline: Duration,
-    /// What was told and is not told again.
+    /// What was reported and is not reported again.
     pub(super) found: bool,
     pub(super) waiting: bool,
 }

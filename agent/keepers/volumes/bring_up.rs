@@ -39,7 +39,7 @@ impl<H: Hands> Volumes for VolumeKeeper<H> {
 }
 
 impl<H: Hands> VolumeKeeper<H> {
-    /// Tries until it is done, or nothing passes by itself any more; a failure is told.
+    /// Tries until it is done, or nothing passes by itself any more; a failure is reported.
     async fn carry_out<T>(
         &self,
         volume: &Volume,

@@ -28,7 +28,7 @@ const STORES: [(VolumeRole, &str); 4] = [
 
 impl<H: Hands> VolumeKeeper<H> {
     /// No store is taken off its volume by parameters that leave the volume out: who serves it would go on from an empty
-    /// directory, and Heat, which hears that all is well, deletes the volume.
+    /// directory, and Heat, which hears of a success, deletes the volume.
     pub(super) fn keep_stores_on_their_volumes(&self, desired: &Desired) -> std::result::Result<(), Failure> {
         let look = || -> Result<Option<(VolumeRole, Record, bool)>> {
             for role in [VolumeRole::Runtime, VolumeRole::Etcd] {

@@ -1,6 +1,6 @@
 //! Lets what is on a disk follow it: whoever extends a Cinder volume wants the room.
 //!
-//! How much of the disk it takes is in the volume's record. Growing cannot be undone, so it is told before it
+//! How much of the disk it takes is in the volume's record. Growing cannot be undone, so it is reported before it
 //! begins; it can be done twice, so a crash in it costs nothing: the record is written behind it. A growth that fails leaves
 //! a volume that works with its old size. So it fails nothing else, and is tried again ever more seldom.
 
@@ -37,7 +37,7 @@ impl<H: Hands> VolumeKeeper<H> {
     /// The same for a volume that was brought up just now. One that cannot be grown is in its place all the same.
     pub(super) async fn follow_disk_now(&self, volume: &Volume, record: Record) -> bool {
         match self.probe.read_disks() {
-            // A failure is told where it happens, and the looks at the node that follow keep it in mind.
+            // A failure is reported where it happens, and the looks at the node that follow keep it in mind.
             Ok(disks) => self.follow_disk(volume, record, &disks).await.unwrap_or(false),
             Err(error) => {
                 self.tell_not_grown(volume, &failed("grow", &error));
@@ -83,7 +83,7 @@ impl<H: Hands> VolumeKeeper<H> {
         if volume.content == Content::ThinPool {
             self.grow_pool(volume, &device).await?;
         } else {
-            // It is told of what is in place, which is what was checked.
+            // It is about what is in place, which is what was checked.
             let argv = making::growing(&record.fs_type, &volume.mount_point, &device);
             let command = argv.join(" ");
             let ran =

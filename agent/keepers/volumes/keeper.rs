@@ -85,7 +85,7 @@ pub struct VolumeKeeper<H> {
     pub state: Arc<Tree>,
     /// The clock.
     pub clock: Clock,
-    /// Where the run is kept, and who is told of it.
+    /// Where the run's progress is kept, and its events go.
     pub progress: Progress,
     /// Growths that failed.
     pub growths: Rc<Growths>,

@@ -449,7 +449,7 @@ async fn a_growth_that_fails_is_told_fails_nothing_else_and_is_tried_ever_more_s
     }
     let tries = log(&keeper).len();
     assert!((20..=35).contains(&tries), "{tries}");
-    assert_eq!(codes(&keeper).iter().filter(|code| **code == Code::VolumeNotGrown).count(), tries, "each try is told");
+    assert_eq!(codes(&keeper).iter().filter(|code| **code == Code::VolumeNotGrown).count(), tries, "each try is reported");
     // Who extends it further, or asks by a new deployment, does not wait; and what is repaired is forgotten.
     extend(dir.path(), 40);
     assert!(grow(&keeper).await.is_err() && grow(&keeper).await.is_err());

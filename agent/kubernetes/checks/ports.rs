@@ -172,7 +172,7 @@ impl Checks<'_> {
         let all = listeners(self.role, self.spec);
         for (at, one) in all.iter().enumerate() {
             for other in all.iter().take(at).filter(|other| one.meets(other)) {
-                // The one whose parameter can move it is told; a range that was given is what has to give way.
+                // The one whose parameter can move it is reported; a range that was given is what has to give way.
                 let (told, by) = match (one.parameter, other.parameter) {
                     (Some(_), None) => (one, other),
                     (Some(_), Some(_)) if one.is_range() => (one, other),

@@ -152,7 +152,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, address: IpAddr) -> Desired {
         remedy: format!("`journalctl -u {UNIT}`; `curl {}{health}`", curl_options(identity.as_ref())),
         probe: Probe::HttpJson { url: health, key: "health".to_owned(), value: "true".to_owned(), identity },
         consecutive: GREEN,
-        // One of several is well when most of them are.
+        // One of several is healthy when most of them are.
         deadline: Some(deadline::STORE).filter(|_| !has_others),
         needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
     });
@@ -378,7 +378,7 @@ mod tests {
             };
             let Probe::HttpJson { url, identity: shown, .. } = &gate(&desired, "etcd").unwrap().probe else { panic!() };
             assert_eq!((url, shown), (&health, &Some(identity)), "{minor} {tag}");
-            assert_eq!(get(&settings, "ETCD_LISTEN_METRICS_URLS"), None, "health is told to nobody in the clear");
+            assert_eq!(get(&settings, "ETCD_LISTEN_METRICS_URLS"), None, "health is served to nobody in the clear");
             for whom in ["", "PEER_"] {
                 assert_eq!(get(&settings, &format!("ETCD_{whom}{ca}")), Some("/etc/etcd/certs/ca.crt"), "{minor} {tag}");
                 assert_eq!(get(&settings, &format!("ETCD_{whom}CERT_FILE")), Some("/etc/etcd/certs/server.crt"));

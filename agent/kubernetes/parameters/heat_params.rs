@@ -3,7 +3,7 @@
 //! Magnum's file holds assignments: the first era's was written by cloud-init, the later one's by an unquoted here-document
 //! of the deployment's script, which expands every value a first time before a shell that reads the file expands it again.
 //! Of both expansions only the quoting is done here. A `$` or a backquote stays what it is: what a shell would put in its
-//! place is no parameter, and a value that was damaged by it is told by its own rule.
+//! place is no parameter, and a value that was damaged by it is reported by its own rule.
 
 use serde_json::{Map, Value};
 

@@ -262,7 +262,7 @@ pub(in crate::kubernetes) const GREEN: u8 = 3;
 ///
 /// What another machine holds up has no deadline but the run's: the API of a worker, and with it its kube-proxy; a node's
 /// registration; several members of etcd; leases and routes of pods; and OpenStack, which a built-in cloud provider asks before its
-/// component is well.
+/// component is healthy.
 pub(in crate::kubernetes) mod deadline {
     use std::time::Duration;
 

@@ -56,7 +56,7 @@ pub struct NodeSpec {
 /// `PREFLIGHT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preflight {
-    /// The reader is told.
+    /// It is reported.
     Warn,
     /// The node is not begun.
     Refuse,

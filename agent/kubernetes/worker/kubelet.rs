@@ -82,7 +82,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
     daemon.add(&mut part);
     if let Some(port) = settings.flags.port("healthz-port", HEALTH_PORT) {
         let url = format!("http://127.0.0.1:{port}/healthz");
-        // It is not well before the masters gave it a certificate.
+        // It is not healthy before the masters gave it a certificate.
         let waits = cluster.certificates == CertificateSource::Bootstrap;
         let deadline = unless_cloud(cluster, deadline::SERVICE).filter(|_| !waits);
         part.gates.push(ok_gate("kubelet", UNIT, url, Asks::Nobody(None), deadline));
