@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 
 use crate::error::{Error, Result};
 use crate::http::without_userinfo;
-use crate::programs::tool::{line, told};
+use crate::programs::tool::{line, output_of};
 use crate::report::text::escaped;
 
 /// Writes to standard output. A terminal is shown what it would else obey; a pipe gets every byte. A reader that went away (`| head`)
@@ -26,7 +26,7 @@ pub fn print(text: &str) -> Result<()> {
 
 /// Runs a small tool, and says the command once it is done.
 pub(super) fn carry_out<S: AsRef<str>>(tool: &str, arguments: &[S]) -> Result<()> {
-    told(tool, arguments, "")?;
+    output_of(tool, arguments, "")?;
     print(&format!("{}\n", line(tool, arguments)))
 }
 

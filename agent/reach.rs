@@ -16,7 +16,7 @@ const PORT: u16 = 9;
 
 /// What came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum PacketFate {
     /// Whoever has the address answered, by taking or refusing the connection.
     Arrived,
     /// Somebody on the way, or a firewall, said that it goes no further (ICMP).
@@ -27,7 +27,7 @@ pub enum Answer {
     NotAsked,
 }
 
-impl Answer {
+impl PacketFate {
     /// Whether the packet came as far as another machine.
     #[must_use]
     pub fn is_heard(self) -> bool {
@@ -37,20 +37,20 @@ impl Answer {
 
 /// Sends a first packet from one of this machine's addresses. `one_hop`: whoever would have to pass it on turns it back, before
 /// any firewall of its own sees it (RFC 1812, 5.3.1).
-pub async fn ask(clock: &Clock, from: Ipv4Addr, to: Ipv4Addr, one_hop: bool) -> Answer {
-    let Ok(socket) = TcpSocket::new_v4() else { return Answer::NotAsked };
+pub async fn ask(clock: &Clock, from: Ipv4Addr, to: Ipv4Addr, one_hop: bool) -> PacketFate {
+    let Ok(socket) = TcpSocket::new_v4() else { return PacketFate::NotAsked };
     let ready = socket.bind(SocketAddr::from((from, 0))).is_ok() && (!one_hop || setsockopt(&socket, Ipv4Ttl, &1).is_ok());
     if !ready {
-        return Answer::NotAsked;
+        return PacketFate::NotAsked;
     }
     match clock.limit(LIMIT, socket.connect(SocketAddr::from((to, PORT)))).await {
-        None => Answer::Silence,
-        Some(Ok(_)) => Answer::Arrived,
+        None => PacketFate::Silence,
+        Some(Ok(_)) => PacketFate::Arrived,
         Some(Err(error)) => match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::ECONNREFUSED | Errno::ECONNRESET) => Answer::Arrived,
-            Some(Errno::EHOSTUNREACH) => Answer::TurnedBack,
-            Some(Errno::ETIMEDOUT) => Answer::Silence,
-            _ => Answer::NotAsked,
+            Some(Errno::ECONNREFUSED | Errno::ECONNRESET) => PacketFate::Arrived,
+            Some(Errno::EHOSTUNREACH) => PacketFate::TurnedBack,
+            Some(Errno::ETIMEDOUT) => PacketFate::Silence,
+            _ => PacketFate::NotAsked,
         },
     }
 }
@@ -64,10 +64,10 @@ mod tests {
         let clock = Clock::system();
         let [own, other, stranger] = [[127, 0, 0, 1], [127, 0, 0, 9], [192, 0, 2, 1]].map(Ipv4Addr::from);
         for (from, to, one_hop, answer) in [
-            (own, other, false, Answer::Arrived),
+            (own, other, false, PacketFate::Arrived),
             // Nobody has to pass on what is meant for this machine.
-            (own, other, true, Answer::Arrived),
-            (stranger, other, false, Answer::NotAsked),
+            (own, other, true, PacketFate::Arrived),
+            (stranger, other, false, PacketFate::NotAsked),
         ] {
             assert_eq!(ask(&clock, from, to, one_hop).await, answer, "{from} {to}");
         }

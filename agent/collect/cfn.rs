@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::{Map, Value};
 
 use super::document;
-use super::poll::{Answer, Memory, Tools, refusal};
+use super::poll::{FetchedDocument, Memory, Tools, refusal};
 use super::section::{DEPLOYMENT_KEY, Section};
 use crate::budgets::json;
 use crate::digest;
@@ -69,7 +69,7 @@ impl Endpoint {
     }
 
     /// Asks, one request a path, side by side.
-    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<Answer> {
+    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<FetchedDocument> {
         let answers = join_all(self.paths.iter().map(|path| self.fetch_path(tools, path))).await;
         let bodies = answers.into_iter().collect::<Result<Vec<_>>>()?;
         let digests: String = bodies.iter().map(|body| digest::hex(body)).collect();

@@ -1,6 +1,6 @@
 //! A source over the network: where it is asked, and one poll of it.
 
-use super::poll::{Answer, Memory, Tools};
+use super::poll::{FetchedDocument, Memory, Tools};
 use super::{cfn, heat, request};
 use crate::error::Result;
 
@@ -53,7 +53,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// No answer, or none that can be used; [`Error::asked_pause`] is what the server asks us to wait.
-    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<Answer> {
+    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<FetchedDocument> {
         match self {
             Self::Cfn(endpoint) => endpoint.fetch(tools, memory).await,
             Self::Heat(endpoint) => endpoint.fetch(tools, memory).await,

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::document;
-use super::poll::{Answer, Memory, Tools, refusal};
+use super::poll::{FetchedDocument, Memory, Tools, refusal};
 use super::section::{DEPLOYMENT_KEY, Section};
 use crate::budgets::json;
 use crate::digest;
@@ -70,7 +70,7 @@ impl Endpoint {
         format!("Heat at {}, stack {} {}", redacted(&self.credentials.auth_url), self.stack, self.resource)
     }
 
-    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<Answer> {
+    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<FetchedDocument> {
         let stack = match &memory.stack {
             Some(known) => known.clone(),
             None => self.full_stack_id(tools).await?,

@@ -29,7 +29,7 @@ pub(super) struct Memory {
 }
 
 /// An answer, to be read: `None` where it is byte for byte what it was.
-pub(super) type Answer = Option<Box<dyn FnOnce() -> Result<Map<String, Value>> + Send>>;
+pub(super) type FetchedDocument = Option<Box<dyn FnOnce() -> Result<Map<String, Value>> + Send>>;
 
 /// An answer that tells of a failure.
 pub(super) fn refusal(response: &Response, who: &str, said: &str, remedy: impl std::fmt::Display) -> Error {

@@ -2,7 +2,7 @@
 //! heat-protocol.md 2.5).
 
 use super::document;
-use super::poll::{Answer, Memory, Tools, refusal};
+use super::poll::{FetchedDocument, Memory, Tools, refusal};
 use super::section::{DEPLOYMENT_KEY, Section};
 use crate::digest;
 use crate::error::{Error, Result};
@@ -42,7 +42,7 @@ impl Endpoint {
         redacted(&self.url)
     }
 
-    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<Answer> {
+    pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<FetchedDocument> {
         let mut request = Request::new("GET", &self.url, tools.deadline);
         if let Some((name, value)) = &memory.condition {
             request = request.header(name, value);

@@ -13,7 +13,7 @@ use crate::files::{Attributes, READ_LIMIT, Tree};
 use crate::network::firewall::{self, POLICIES, Policy, Rule};
 use crate::network::{FIREWALL, FirewallFile, FirewallTool};
 use crate::process::exit;
-use crate::programs::tool::{ask, told};
+use crate::programs::tool::{ask, output_of};
 
 /// What `iptables.service` of Fedora's iptables-services restores.
 const SAVED: &str = "/etc/sysconfig/iptables";
@@ -51,7 +51,7 @@ fn clear(root: &Tree, tool: FirewallTool) -> Result<()> {
         FirewallTool::Nftables => ask("nft", &["--version"], "")?.is_some(),
         FirewallTool::IptablesServices => ask("iptables", &["--version"], "")?.is_some(),
         FirewallTool::Firewalld => match ask("firewall-cmd", &["--state"], "")? {
-            Some(answer) if answer.well => true,
+            Some(answer) if answer.ok => true,
             Some(_) => {
                 note("firewalld is not running: the agent's policies are removed when it starts");
                 false
@@ -63,7 +63,7 @@ fn clear(root: &Tree, tool: FirewallTool) -> Result<()> {
 }
 
 fn nftables(rules: &[Rule]) -> Result<()> {
-    let ruleset = told("nft", &["-a", "list", "ruleset"], "")?;
+    let ruleset = output_of("nft", &["-a", "list", "ruleset"], "")?;
     if !rules.is_empty() && !firewall::nft_is_closed(&ruleset) {
         note("no nftables input chain drops or rejects by its policy or last rule: nothing needs to be opened there");
     }
@@ -72,14 +72,14 @@ fn nftables(rules: &[Rule]) -> Result<()> {
         return Ok(());
     }
     // One transaction: all of it or nothing.
-    told("nft", &["-f", "-"], &script)?;
+    output_of("nft", &["-f", "-"], &script)?;
     print(&script)
 }
 
 fn iptables(rules: &[Rule]) -> Result<()> {
     // -w: docker or kube-proxy may hold the tables' lock.
-    let mut chains = told("iptables", &["-w", "-S", "INPUT"], "")?;
-    chains.push_str(&told("iptables", &["-w", "-S", "FORWARD"], "")?);
+    let mut chains = output_of("iptables", &["-w", "-S", "INPUT"], "")?;
+    chains.push_str(&output_of("iptables", &["-w", "-S", "FORWARD"], "")?);
     for mut command in firewall::iptables_commands(&chains, rules) {
         command.insert(0, "-w".to_owned());
         carry_out("iptables", &command)?;
@@ -108,7 +108,7 @@ fn save(root: &Tree, rules: &[Rule]) -> Result<()> {
 /// both of its configurations: a reload would drop whatever an operator has not made permanent.
 fn firewalld(rules: &[Rule]) -> Result<()> {
     match ask("firewall-cmd", &["--state"], "")? {
-        Some(answer) if answer.well => {}
+        Some(answer) if answer.ok => {}
         Some(_) => {
             return Err(Error::transient("firewalld is not running")
                 .context("opening the firewall")
@@ -120,9 +120,9 @@ fn firewalld(rules: &[Rule]) -> Result<()> {
                 .remedy("install firewalld in the image, or set FIREWALL to the firewall that is installed"));
         }
     }
-    let permanent = told("firewall-cmd", &["--permanent", "--get-policies"], "")
+    let permanent = output_of("firewall-cmd", &["--permanent", "--get-policies"], "")
         .map_err(|error| error.remedy("policies need firewalld 0.9 or later; with an older one open the ports by other means"))?;
-    let running = told("firewall-cmd", &["--get-policies"], "")?;
+    let running = output_of("firewall-cmd", &["--get-policies"], "")?;
     let mut reload = false;
     for policy in &POLICIES {
         let rich = policy.rich_rules(rules);
@@ -142,7 +142,7 @@ fn firewalld(rules: &[Rule]) -> Result<()> {
         }
         let named = format!("--policy={}", policy.name);
         for (direction, zone) in [("ingress", "ANY"), ("egress", policy.egress)] {
-            let zones = told("firewall-cmd", &["--permanent", &named, &format!("--list-{direction}-zones")], "")?;
+            let zones = output_of("firewall-cmd", &["--permanent", &named, &format!("--list-{direction}-zones")], "")?;
             if zones.trim() != zone {
                 command(&["--permanent", &named, &format!("--add-{direction}-zone={zone}")])?;
             }
@@ -162,7 +162,7 @@ fn change(policy: &Policy, which: &[&str], rich: &[String]) -> Result<()> {
     let named = format!("--policy={}", policy.name);
     let arguments =
         |option: &str| -> Vec<String> { which.iter().copied().chain([named.as_str(), option]).map(str::to_owned).collect() };
-    let there = told("firewall-cmd", &arguments("--list-rich-rules"), "")?;
+    let there = output_of("firewall-cmd", &arguments("--list-rich-rules"), "")?;
     for option in policy.changes(&there, rich) {
         command(&arguments(&option))?;
     }

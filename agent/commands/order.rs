@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{document, print};
 use crate::clock::Clock;
-use crate::daemon::requests::{Answer, DIRECTORY, Desk, Order, Request, answer_to, make_directory, tell};
+use crate::daemon::requests::{DIRECTORY, Desk, Order, OrderResult, Request, answer_to, make_directory, tell};
 use crate::deploy::{Ending, Journal, Record};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
@@ -41,7 +41,7 @@ pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCo
     watch.add(&settings.state_dir.join(DIRECTORY));
     let since = clock.start();
     while since.elapsed() < PATIENCE {
-        if let Some(answer) = state.read_json::<Answer>(&answer_to(&path))? {
+        if let Some(answer) = state.read_json::<OrderResult>(&answer_to(&path))? {
             state.remove(&answer_to(&path))?;
             return show(&answer);
         }
@@ -77,7 +77,7 @@ fn end_stopped(state: &Arc<Tree>, journal: &mut Journal, clock: &Clock, report: 
 }
 
 /// Success, or the refusal as the error that it is.
-fn show(answer: &Answer) -> Result<ExitCode> {
+fn show(answer: &OrderResult) -> Result<ExitCode> {
     if answer.done {
         print(&harmless(&format!("{}\n", answer.lines.join("\n"))))?;
         return Ok(exit::OK);

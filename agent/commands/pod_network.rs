@@ -20,7 +20,7 @@ use crate::network::links::{self, Claim, Words, words};
 use crate::network::subnet_env::{self, Subnet};
 use crate::network::{CNI_NETWORK, DOCKER_OPTIONS, DOCKER_VARIABLE, POD_NETWORK, PodNetworkFile, SUBNET_FILES};
 use crate::process::exit;
-use crate::programs::tool::{ask, told};
+use crate::programs::tool::{ask, output_of};
 use crate::report::notify::Notify;
 use crate::watch::{RouteNews, Watch};
 
@@ -167,14 +167,14 @@ fn docker_runs(root: &Tree) -> Result<bool> {
 /// Addresses of an interface; `None` where there is none of that name.
 fn addresses(interface: &str) -> Result<Option<Vec<Ipv4Net>>> {
     let answer = ask("ip", &words(&format!("-4 -o addr show dev {interface}")), "")?;
-    Ok(answer.filter(|answer| answer.well).map(|answer| links::addresses(&answer.out)))
+    Ok(answer.filter(|answer| answer.ok).map(|answer| links::addresses(&answer.out)))
 }
 
 /// Nothing that packets of pods pass through must be closed to them.
 fn let_through(network: Option<Ipv4Net>) -> Result<()> {
     // -w: docker or kube-proxy may hold the tables' lock.
     match ask("iptables", &words("-w -S FORWARD"), "")? {
-        Some(answer) if answer.well => {
+        Some(answer) if answer.ok => {
             carry_out_all("iptables", &links::let_through(&answer.out, network).into_iter().map(waiting).collect::<Vec<_>>())
         }
         Some(answer) => Err(Error::permanent(answer.err).context("iptables -S FORWARD")),
@@ -193,9 +193,9 @@ fn waiting(mut words: Words) -> Words {
 /// Takes away what an earlier network of static routes left: routes to nobody among these, and bridges of ours but this one. One
 /// that something is plugged into stays until the next boot.
 fn take_away(bridge: Option<&str>, peers: &[Peer]) -> Result<()> {
-    let found = links::routes(&told("ip", &words("-4 -o route show table main"), "")?);
+    let found = links::routes(&output_of("ip", &words("-4 -o route show table main"), "")?);
     carry_out_all("ip", &links::without_strays(&found, peers))?;
-    let ours = links::our_bridges(&told("ip", &words("-d -o link show"), "")?);
+    let ours = links::our_bridges(&output_of("ip", &words("-d -o link show"), "")?);
     for name in ours.iter().filter(|name| Some(name.as_str()) != bridge) {
         if has_ports(name)? {
             note(&format!("the bridge {name} of an earlier network is kept, because containers are attached to it"));
@@ -207,7 +207,7 @@ fn take_away(bridge: Option<&str>, peers: &[Peer]) -> Result<()> {
 }
 
 fn has_ports(bridge: &str) -> Result<bool> {
-    Ok(!told("ip", &words(&format!("-o link show master {bridge}")), "")?.is_empty())
+    Ok(!output_of("ip", &words(&format!("-o link show master {bridge}")), "")?.is_empty())
 }
 
 fn make_bridge(bridge: &str, address: Ipv4Net) -> Result<()> {
@@ -216,7 +216,7 @@ fn make_bridge(bridge: &str, address: Ipv4Net) -> Result<()> {
         carry_out_all("ip", &[words(&format!("link add name {bridge} type bridge"))])?;
     }
     let there = there.unwrap_or_default();
-    let link = links::link(&told("ip", &words(&format!("-d -o link show dev {bridge}")), "")?);
+    let link = links::link(&output_of("ip", &words(&format!("-d -o link show dev {bridge}")), "")?);
     let refused = |why: String| {
         Error::refused(why)
             .context(format!("creating the bridge {bridge}"))
@@ -287,7 +287,7 @@ fn keep_trying(peers: &[Peer], mut notify: Notify) -> Result<ExitCode> {
 
 /// One that cannot be made is no reason to leave out those behind it.
 fn make_routes(peers: &[Peer]) -> Result<Vec<Error>> {
-    let found = links::routes(&told("ip", &words("-4 -o route show table main"), "")?);
+    let found = links::routes(&output_of("ip", &words("-4 -o route show table main"), "")?);
     let make = |peer: &Peer| -> Result<()> {
         let way = ask("ip", &words(&format!("-4 -o route get {}", peer.node)), "")?.and_then(|answer| links::way(&answer.out));
         let interface = links::interface_to(peer, way)?;

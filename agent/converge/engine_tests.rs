@@ -22,7 +22,7 @@ use crate::files::{Attributes, Tree};
 use crate::machine::listeners::Holder;
 use crate::network::flannel::Version;
 use crate::progress::{Progress, StepId};
-use crate::reach::Answer;
+use crate::reach::PacketFate;
 use crate::report::condition_state::ConditionState;
 use crate::report::timeline::critical_path;
 use crate::report::{Code, Report};
@@ -248,10 +248,11 @@ impl PodNetwork for Fake {
     }
 
     async fn send(&self, questions: &[Question]) -> Vec<Heard> {
-        let far = |peer: &Peer| if self.silent.contains(&peer.node.to_string()) { Answer::Silence } else { Answer::Arrived };
+        let far =
+            |peer: &Peer| if self.silent.contains(&peer.node.to_string()) { PacketFate::Silence } else { PacketFate::Arrived };
         questions
             .iter()
-            .map(|one| Heard { peer: one.peer, control: Answer::Arrived, far: far(&one.peer), near: far(&one.peer) })
+            .map(|one| Heard { peer: one.peer, control: PacketFate::Arrived, far: far(&one.peer), near: far(&one.peer) })
             .collect()
     }
 }

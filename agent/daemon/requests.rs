@@ -81,7 +81,7 @@ impl Request {
 
 /// What became of an order, for the operator.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Answer {
+pub(crate) struct OrderResult {
     /// Whether it was carried out.
     pub(crate) done: bool,
     /// What to print.
@@ -92,7 +92,7 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) struct Served {
     path: PathBuf,
-    answer: Answer,
+    answer: OrderResult,
     /// Id of the deployment that was changed.
     pub(crate) about: Option<String>,
     /// Whether the node has something to do now.
@@ -220,15 +220,18 @@ impl Desk<'_> {
             self.carry_out(path, &mut request).map(|(id, lines)| (Some(id), lines))
         };
         match done {
-            Ok((about, lines)) => {
-                Ok(Served { path: path.to_owned(), answer: Answer { done: true, lines: tidy(&lines) }, about, node: rotates })
-            }
+            Ok((about, lines)) => Ok(Served {
+                path: path.to_owned(),
+                answer: OrderResult { done: true, lines: tidy(&lines) },
+                about,
+                node: rotates,
+            }),
             Err(error) if error.kind() == Kind::Transient => Err(error),
             Err(error) => {
                 let about = if rotates { "the CA" } else { &request.deployment };
                 let line = format!("the request to {} {about} was refused", request.order.as_str());
                 self.report.emit(Event::new(Code::RequestRefused, line).error(&error));
-                let answer = Answer { done: false, lines: tidy(&error.lines()) };
+                let answer = OrderResult { done: false, lines: tidy(&error.lines()) };
                 Ok(Served { path: path.to_owned(), answer, about: None, node: false })
             }
         }
@@ -490,7 +493,7 @@ mod tests {
         }
 
         fn answer(&self, name: &str) -> Option<(bool, String)> {
-            let answer: Option<Answer> = self.open().state.read_json(&answer_to(&Path::new(DIRECTORY).join(name))).unwrap();
+            let answer: Option<OrderResult> = self.open().state.read_json(&answer_to(&Path::new(DIRECTORY).join(name))).unwrap();
             answer.map(|answer| (answer.done, answer.lines.join("; ")))
         }
 

@@ -9,11 +9,11 @@ use std::process::{Command, Stdio};
 
 use crate::error::{Context, Error, Result};
 
-/// What a tool said.
+/// What a tool that ended wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct ToolOutput {
     /// Whether it ended with 0.
-    pub well: bool,
+    pub ok: bool,
     /// Its standard output.
     pub out: String,
     /// Its standard error, without blanks around it.
@@ -24,7 +24,7 @@ pub struct Answer {
 ///
 /// # Errors
 /// If it cannot be started or not be heard to the end.
-pub fn ask<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<Option<Answer>> {
+pub fn ask<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<Option<ToolOutput>> {
     let doing = || line(tool, arguments);
     #[expect(clippy::disallowed_methods, reason = "this is the room that starts programs")]
     let mut command = Command::new(tool);
@@ -45,21 +45,21 @@ pub fn ask<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<Op
         let _ = stdin.write_all(input.as_bytes());
     }
     let ended = child.wait_with_output().context(doing)?;
-    Ok(Some(Answer {
-        well: ended.status.success(),
+    Ok(Some(ToolOutput {
+        ok: ended.status.success(),
         out: String::from_utf8_lossy(&ended.stdout).into_owned(),
         err: String::from_utf8_lossy(&ended.stderr).trim().to_owned(),
     }))
 }
 
-/// What a tool says that must be there and must succeed.
+/// The output of a tool that must be there and must succeed.
 ///
 /// # Errors
 /// If it is not there, or fails: with what it said.
-pub fn told<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<String> {
+pub fn output_of<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<String> {
     match ask(tool, arguments, input)? {
-        Some(Answer { well: true, out, .. }) => Ok(out),
-        Some(Answer { out, err, .. }) => {
+        Some(ToolOutput { ok: true, out, .. }) => Ok(out),
+        Some(ToolOutput { out, err, .. }) => {
             let said = if err.is_empty() { out.trim() } else { &err };
             Err(Error::permanent(if said.is_empty() { "it failed without output" } else { said }).context(line(tool, arguments)))
         }
@@ -87,13 +87,13 @@ mod tests {
     #[test]
     fn what_a_tool_says_and_how_it_ends_is_told() {
         let script = "read line; echo \"got $line in $LC_ALL\"; echo oh >&2; [ \"$line\" = well ]";
-        for (input, well) in [("well\n", true), ("ill\n", false)] {
+        for (input, ok) in [("well\n", true), ("ill\n", false)] {
             let answer = ask("sh", &["-c", script], input).unwrap().unwrap();
-            assert_eq!(answer, Answer { well, out: format!("got {} in C\n", input.trim()), err: "oh".to_owned() });
+            assert_eq!(answer, ToolOutput { ok, out: format!("got {} in C\n", input.trim()), err: "oh".to_owned() });
         }
-        assert_eq!(told("sh", &["-c", "echo well"], "").as_deref(), Ok("well\n"));
+        assert_eq!(output_of("sh", &["-c", "echo well"], "").as_deref(), Ok("well\n"));
         for (script, said) in [("echo why >&2; exit 3", "why"), ("echo why; exit 3", "why"), ("exit 3", "without output")] {
-            let error = told("sh", &["-c", script], "").unwrap_err();
+            let error = output_of("sh", &["-c", script], "").unwrap_err();
             assert!(error.cause().contains(said) && error.to_string().starts_with("sh -c "), "{error}");
         }
     }
@@ -101,13 +101,13 @@ mod tests {
     #[test]
     fn a_tool_that_is_not_there_is_named() {
         assert_eq!(ask("no-such-tool", &["-x"], ""), Ok(None));
-        let error = told("no-such-tool", &["-x"], "").unwrap_err();
+        let error = output_of("no-such-tool", &["-x"], "").unwrap_err();
         assert_eq!(error.to_string(), "no-such-tool -x: no-such-tool is not installed");
         assert!(error.suggested_remedy().is_some());
     }
 
     #[test]
     fn one_that_does_not_read_is_no_trouble() {
-        assert!(ask("true", &[] as &[&str], &"x".repeat(1 << 20)).unwrap().unwrap().well);
+        assert!(ask("true", &[] as &[&str], &"x".repeat(1 << 20)).unwrap().unwrap().ok);
     }
 }

@@ -6,7 +6,7 @@ use crate::error::Error;
 
 /// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct SignalResponse {
     /// The HTTP status, of Heat or of Keystone before it; none where nobody answered: refused, timed out, TLS.
     pub code: Option<u16>,
     /// Retry-After.
@@ -37,7 +37,7 @@ pub(super) const REFUSAL_SPAN: Duration = Duration::from_mins(15);
 
 /// Judges an answer.
 #[must_use]
-pub fn judge(answer: &Answer) -> Verdict {
+pub fn judge(answer: &SignalResponse) -> Verdict {
     match answer.code {
         Some(200..=299) => Verdict::Delivered,
         // 401: what can be renewed was renewed before it came to this; but Keystone itself may answer so while it restarts.
@@ -46,7 +46,7 @@ pub fn judge(answer: &Answer) -> Verdict {
     }
 }
 
-impl Answer {
+impl SignalResponse {
     /// An HTTP answer with what it said.
     #[must_use]
     pub fn status(code: u16, retry_after: Option<Duration>, said: &str) -> Self {
@@ -83,13 +83,13 @@ mod tests {
             (503, Verdict::Retry(None)),
             (302, Verdict::Retry(None)),
         ] {
-            assert_eq!(judge(&Answer::status(code, None, "")), verdict, "{code}");
+            assert_eq!(judge(&SignalResponse::status(code, None, "")), verdict, "{code}");
         }
         let later = Some(Duration::from_secs(7));
-        assert_eq!(judge(&Answer::status(503, later, "")), Verdict::Retry(later));
+        assert_eq!(judge(&SignalResponse::status(503, later, "")), Verdict::Retry(later));
         let unreachable = Error::transient("refused");
-        assert_eq!(judge(&Answer::none(&unreachable, "refused")), Verdict::Retry(None));
+        assert_eq!(judge(&SignalResponse::none(&unreachable, "refused")), Verdict::Retry(None));
         let untrusted = Error::permanent("the certificate is signed by a CA that this node does not know");
-        assert_eq!(judge(&Answer::none(&untrusted, "TLS")), Verdict::Retry(None), "certificates are renewed");
+        assert_eq!(judge(&SignalResponse::none(&untrusted, "TLS")), Verdict::Retry(None), "certificates are renewed");
     }
 }

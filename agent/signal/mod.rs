@@ -12,7 +12,7 @@ mod handle;
 mod outbox;
 mod send;
 
-pub use answer::{Answer, Verdict, judge};
+pub use answer::{SignalResponse, Verdict, judge};
 pub use destination::Destination;
 pub use handle::{Handle, Status, WaitSignal};
 pub use outbox::{About, Entry, Fate, Outbox, Sending, Sent, View};

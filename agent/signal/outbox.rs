@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::answer::{Answer, REFUSAL_SPAN, REFUSALS, Verdict, judge};
+use super::answer::{REFUSAL_SPAN, REFUSALS, SignalResponse, Verdict, judge};
 use super::destination::Destination;
 use super::send::{Sender, Way};
 use crate::backoff::{Backoff, random, spread};
@@ -527,7 +527,7 @@ impl Outbox {
         Ok(fate)
     }
 
-    async fn send(&self, entry: &Entry) -> Result<(Answer, Way)> {
+    async fn send(&self, entry: &Entry) -> Result<(SignalResponse, Way)> {
         let (body, own) = (self.body(entry)?, self.heard().own.clone());
         let (heard, asked, clock) = (Arc::clone(&self.heard), Entry { body: Value::Null, ..entry.clone() }, self.clock.clone());
         let gate: Gate = Arc::new(move || {
@@ -581,7 +581,7 @@ impl Outbox {
 
     /// Takes the answer into the entry; a fate where the entry is done with.
     /// `keystone_is_well`: whether something shows that Keystone answered lately.
-    fn after(&self, entry: &mut Entry, answer: &Answer, verdict: Verdict, keystone_is_well: bool) -> Option<Fate> {
+    fn after(&self, entry: &mut Entry, answer: &SignalResponse, verdict: Verdict, keystone_is_well: bool) -> Option<Fate> {
         let (now, age) = (self.clock.now(), self.age(entry));
         entry.age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         entry.aged_at_ms = self.watch.millis();

@@ -60,8 +60,8 @@ async fn sent(outbox: &Rc<Outbox>) -> Sent {
     (gone.into_iter().flatten().collect(), kept.into_iter().collect())
 }
 
-fn refused(code: u16) -> Answer {
-    Answer::status(code, None, "")
+fn refused(code: u16) -> SignalResponse {
+    SignalResponse::status(code, None, "")
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_try_needs_an_answer_to_a_poll_that_began_after_the_fact_and_a_stale_result_
     assert_eq!(step(&entry, &View { listed: Some(Arc::default()), ..before }), Step::NeedPoll);
     // The same once more after each try.
     let first = view(&["a"], "a", &clock);
-    let none_came = Answer::none(&Error::transient("refused"), "refused");
+    let none_came = SignalResponse::none(&Error::transient("refused"), "refused");
     assert_eq!(outbox.after(&mut entry, &none_came, Verdict::Retry(None), true), None);
     assert!(matches!(step(&entry, &first), Step::Wait(_)));
     clock.advance(Duration::from_mins(10));

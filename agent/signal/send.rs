@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::answer::{Answer, Verdict, judge};
+use super::answer::{SignalResponse, Verdict, judge};
 use super::cfn_url::{URL_LIFE, afresh, made, native_path};
 use super::destination::Destination;
 use crate::budgets::json;
@@ -112,12 +112,12 @@ impl Sender {
     /// nothing, but clock and limit may be others than is thought.
     ///
     /// `gate` is asked before each of the requests that carry the body.
-    pub async fn send(&self, destination: &Destination, body: &Value, own: &Ways, gate: Option<Gate>) -> (Answer, Way) {
+    pub async fn send(&self, destination: &Destination, body: &Value, own: &Ways, gate: Option<Gate>) -> (SignalResponse, Way) {
         let started = self.clock.start();
         let mut ways = other_ways(own, destination);
         let at = if self.is_old(destination) { ways.len() } else { 0 };
         ways.insert(at, (Way::AsGiven, destination.clone()));
-        let (mut best, mut told, http) = (None::<Answer>, Vec::new(), self.http(own));
+        let (mut best, mut told, http) = (None::<SignalResponse>, Vec::new(), self.http(own));
         for (place, (way, to)) in ways.into_iter().enumerate() {
             let left = DEADLINE.saturating_sub(started.elapsed());
             // What is tried before Heat's own address must leave time for that.
@@ -142,12 +142,12 @@ impl Sender {
                 return (answer, way);
             }
             // A way that may be open later counts; where all are refused, what is said of Heat's own address.
-            let retry = |answer: &Answer| matches!(judge(answer), Verdict::Retry(_));
+            let retry = |answer: &SignalResponse| matches!(judge(answer), Verdict::Retry(_));
             if best.as_ref().is_none_or(|best| !retry(best) && (way == Way::AsGiven || retry(&answer))) {
                 best = Some(answer);
             }
         }
-        let mut answer = best.unwrap_or_else(|| Answer::status(403, None, ""));
+        let mut answer = best.unwrap_or_else(|| SignalResponse::status(403, None, ""));
         answer.cause = told.join("; ");
         (answer, Way::AsGiven)
     }
@@ -165,13 +165,13 @@ impl Sender {
 
     /// Whether Keystone's own trouble looks like this answer: heat-api-cfn has Keystone check a pre-signed URL, and answers with
     /// the same 403 whether Keystone refused the signature or failed.
-    pub(super) fn is_doubtful(destination: &Destination, answer: &Answer) -> bool {
+    pub(super) fn is_doubtful(destination: &Destination, answer: &SignalResponse) -> bool {
         let Destination::Url { url, .. } = destination else { return false };
         answer.code == Some(403) && native_path(url).is_some()
     }
 
     /// Why an address is not accepted any more, and what to do: where it is that and not the signal that was refused.
-    fn unaccepted(&self, destination: &Destination, answer: &Answer) -> Option<(String, &'static str)> {
+    fn unaccepted(&self, destination: &Destination, answer: &SignalResponse) -> Option<(String, &'static str)> {
         let handle = "update the stack to get a new handle; for long waits set signal_transport: HEAT_SIGNAL on it";
         let (why, remedy) = match (destination, answer.code?) {
             (Destination::Url { url, .. }, 403) if native_path(url).is_some() => {
@@ -196,7 +196,14 @@ impl Sender {
         Some((why.to_owned(), remedy))
     }
 
-    async fn once(&self, http: &Http, destination: &Destination, body: &Value, deadline: Duration, gate: Option<Gate>) -> Answer {
+    async fn once(
+        &self,
+        http: &Http,
+        destination: &Destination,
+        body: &Value,
+        deadline: Duration,
+        gate: Option<Gate>,
+    ) -> SignalResponse {
         let (verb, url, insecure) = match destination {
             Destination::Url { url, verb, insecure } => (verb.as_str(), url, *insecure),
             Destination::Token { endpoint, insecure, .. } => ("POST", endpoint, *insecure),
@@ -216,10 +223,10 @@ impl Sender {
             Destination::Url { .. } => http.request(request.header("accept", "application/json")).await,
         };
         let mut answer = match answer {
-            Ok(response) => Answer::status(response.status, response.retry_after(), &said(&response.body)),
+            Ok(response) => SignalResponse::status(response.status, response.retry_after(), &said(&response.body)),
             // With Keystone in between it matters who did not answer.
-            Err(error) if matches!(destination, Destination::User { .. }) => Answer::none(&error, error.to_string()),
-            Err(error) => Answer::none(&error, error.cause()),
+            Err(error) if matches!(destination, Destination::User { .. }) => SignalResponse::none(&error, error.to_string()),
+            Err(error) => SignalResponse::none(&error, error.cause()),
         };
         if matches!(answer.code, None | Some(500)) && url.contains("/waitcondition/") && body.get("UniqueId").is_some() {
             answer.remedy = Some(PERHAPS_ANOTHER_TYPE.to_owned());

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use ipnet::Ipv4Net;
 
 use crate::desired::Peer;
-use crate::reach::Answer;
+use crate::reach::PacketFate;
 
 /// How many peers are asked in one look.
 pub const ASKED: usize = 3;
@@ -33,11 +33,11 @@ pub struct Heard {
     /// From whom.
     pub peer: Peer,
     /// From the node's address, one hop, to [`far`].
-    pub control: Answer,
+    pub control: PacketFate,
     /// The same from the bridge's address.
-    pub far: Answer,
+    pub far: PacketFate,
     /// From the bridge's address to [`near`].
-    pub near: Answer,
+    pub near: PacketFate,
 }
 
 impl Heard {
@@ -73,7 +73,7 @@ pub enum Verdict {
 #[must_use]
 pub fn verdict(heard: &[Heard]) -> Verdict {
     // A firewall of this machine, or a bridge that is not there yet, says nothing of the way.
-    let dropped = |one: &&Heard| one.control.is_heard() && one.far == Answer::Silence && !one.arrives();
+    let dropped = |one: &&Heard| one.control.is_heard() && one.far == PacketFate::Silence && !one.arrives();
     let silent: Vec<Peer> = heard.iter().filter(dropped).map(|one| one.peer).collect();
     if silent.is_empty() {
         Verdict::Well
@@ -105,7 +105,7 @@ pub fn lost(network: Ipv4Net, peers: &[Peer]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Answer::{Arrived, NotAsked, Silence, TurnedBack};
+    use PacketFate::{Arrived, NotAsked, Silence, TurnedBack};
 
     #[test]
     fn only_what_is_dropped_for_its_source_is_lost() {

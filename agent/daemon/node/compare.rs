@@ -12,7 +12,7 @@ use crate::daemon::pause::Reason;
 use crate::daemon::reason::REASON_LIMIT;
 use crate::desired::Desired;
 use crate::error::Result;
-use crate::keepers::certificates::quorum::{self, Answer, Held};
+use crate::keepers::certificates::quorum::{self, Held, Permission};
 use crate::keepers::certificates::{self, Due};
 use crate::kubernetes::NodeSpec;
 use crate::report::text::shortened;
@@ -118,8 +118,8 @@ impl Node {
         };
         let held = match &desired.etcd {
             Some(etcd) => match quorum::ask(&self.http, etcd, late).await {
-                Ok(Answer::Go(held)) => held,
-                Ok(Answer::Wait(cause)) => return self.renewal_waits(&cause, reason.generation),
+                Ok(Permission::Go(held)) => held,
+                Ok(Permission::Wait(cause)) => return self.renewal_waits(&cause, reason.generation),
                 Err(error) => return self.renewal_waits(&error.to_string(), reason.generation),
             },
             None => Held::Nothing,

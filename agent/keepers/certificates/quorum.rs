@@ -35,7 +35,7 @@ const ETCD: &str = "the node's etcd";
 
 /// Whether this master may renew now.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Permission {
     /// It may; what it holds is to be given back afterwards.
     Go(Held),
     /// Not now, for this cause.
@@ -65,14 +65,14 @@ impl Held {
 ///
 /// # Errors
 /// If etcd cannot be asked: without its members' health nobody knows what a restart costs.
-pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Answer> {
+pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Permission> {
     let etcd = Etcd::new(http, &member.access, ETCD);
     let peers = EtcdAccess { endpoint: member.peer.clone(), identity: member.access.identity.clone() };
     let members = Etcd::new(http, &peers, ETCD).members(&member.peer).await?;
     let standing = |lock, unwell| Standing { members: members.all.len(), unwell, lock, late };
     match judge(&standing(Lock::Unasked, unwell(&etcd, &members).await)) {
-        Leave::Go => return Ok(Answer::Go(Held::Nothing)),
-        Leave::Wait(cause) => return Ok(Answer::Wait(cause)),
+        Leave::Go => return Ok(Permission::Go(Held::Nothing)),
+        Leave::Wait(cause) => return Ok(Permission::Wait(cause)),
         Leave::Lock => {}
     }
     if !etcd.has_keys().await? {
@@ -80,8 +80,8 @@ pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Answer>
         let ids: Vec<&str> = members.all.iter().map(|member| member.id.as_str()).collect();
         let lock = turn(http.clock().now(), &members.own, &ids).map_or(Lock::Ours, Lock::NotYet);
         return Ok(match judge(&standing(lock, Vec::new())) {
-            Leave::Wait(cause) => Answer::Wait(cause),
-            Leave::Go | Leave::Lock => Answer::Go(Held::Turn),
+            Leave::Wait(cause) => Permission::Wait(cause),
+            Leave::Go | Leave::Lock => Permission::Go(Held::Turn),
         });
     }
     let (api, name) = (etcd.api().await?, own_name(&members));
@@ -94,9 +94,9 @@ pub async fn ask(http: &Http, member: &EtcdMember, late: bool) -> Result<Answer>
             if is_ours {
                 etcd.remove(api, KEY, &name).await?;
             }
-            Ok(Answer::Wait(cause))
+            Ok(Permission::Wait(cause))
         }
-        Leave::Go | Leave::Lock => Ok(Answer::Go(Held::Key(api, name))),
+        Leave::Go | Leave::Lock => Ok(Permission::Go(Held::Key(api, name))),
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
     }
 
     /// What is answered, and what etcd was asked for, where each of the two others answers these in turn.
-    async fn play(before: Vec<Act>, others: [Vec<Act>; 2]) -> (Result<Answer>, Vec<String>) {
+    async fn play(before: Vec<Act>, others: [Vec<Act>; 2]) -> (Result<Permission>, Vec<String>) {
         let (_dir, http) = http();
         let [second, third] = others;
         let (second, third) = (Fake::start(second).await, Fake::start(third).await);
@@ -253,9 +253,9 @@ mod tests {
         (answer, asked(&server))
     }
 
-    fn waits(answer: &Result<Answer>) -> &str {
+    fn waits(answer: &Result<Permission>) -> &str {
         match answer {
-            Ok(Answer::Wait(cause)) => cause,
+            Ok(Permission::Wait(cause)) => cause,
             other => panic!("{other:?}"),
         }
     }
@@ -266,7 +266,7 @@ mod tests {
         let looked = ["GET /version", "POST /v3/cluster/member/list"];
         let took =
             ["POST /v3/kv/range", "POST /v3/lease/grant \"900\"", "POST /v3/kv/txn put m1 (member 1) \"7587869013464921875\""];
-        let held = || Answer::Go(Held::Key(Api::V3, M1.to_owned()));
+        let held = || Permission::Go(Held::Key(Api::V3, M1.to_owned()));
         let on = || ok("{}");
         let (answer, asked) = play(vec![on(), key(None), granted(), txn(true)], [well(), well()]).await;
         assert_eq!(
@@ -298,7 +298,7 @@ mod tests {
     async fn a_single_member_asks_for_no_lock_and_the_keys_api_is_the_old_one_before_3() {
         let (_dir, http) = http();
         let alone = peers(&[]).await;
-        assert_eq!(ask(&http, &member(&alone, &alone), false).await.unwrap(), Answer::Go(Held::Nothing));
+        assert_eq!(ask(&http, &member(&alone, &alone), false).await.unwrap(), Permission::Go(Held::Nothing));
 
         let other = Fake::start(vec![healthy(), healthy()]).await;
         let peers = peers(&[&other.base]).await;
@@ -306,7 +306,7 @@ mod tests {
         let made = status("201 Created", r#"{"action":"create"}"#);
         let old = ok(r#"{"etcdserver":"2.3.8","etcdcluster":"2.3.0"}"#);
         let server = Fake::start(vec![old, absent, made]).await;
-        let Answer::Go(held) = ask(&http, &member(&server, &peers), false).await.unwrap() else { panic!() };
+        let Permission::Go(held) = ask(&http, &member(&server, &peers), false).await.unwrap() else { panic!() };
         let said = server.requests();
         assert!(
             said[2].starts_with("PUT /v2/keys/heat-node-agent/renewal?prevExist=false ") && said[2].ends_with("&ttl=900"),
@@ -331,8 +331,8 @@ mod tests {
         let off = status("404 Not Found", "404 page not found");
         let (answer, asked) = play(vec![off], [vec![healthy()], vec![healthy()]]).await;
         match answer.unwrap() {
-            Answer::Go(held) => assert!(held.is_something()),
-            Answer::Wait(cause) => assert!(cause.contains("this one's turn begins at "), "{cause}"),
+            Permission::Go(held) => assert!(held.is_something()),
+            Permission::Wait(cause) => assert!(cause.contains("this one's turn begins at "), "{cause}"),
         }
         assert_eq!(asked.len(), 2, "no key is asked for: {asked:?}");
     }
