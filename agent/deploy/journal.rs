@@ -769,9 +769,9 @@ mod tests {
 
     use super::*;
 
-    struct Place(tempfile::TempDir);
+    struct TestState(tempfile::TempDir);
 
-    impl Place {
+    impl TestState {
         fn new() -> Self {
             Self(tempfile::tempdir().unwrap())
         }
@@ -796,7 +796,7 @@ mod tests {
 
     #[test]
     fn every_step_survives_a_restart() {
-        let (place, report) = (Place::new(), Report::kept());
+        let (place, report) = (TestState::new(), Report::kept());
         assert!(place.journal(&report).see(&deployment("a")).unwrap().is_some());
         assert_eq!(place.journal(&report).get("a").unwrap().state, State::Seen);
         place.journal(&report).start("a", &json!({"id": "a"})).unwrap();
@@ -814,7 +814,7 @@ mod tests {
 
     #[test]
     fn what_the_replaced_tools_ran_is_not_run_again_even_if_their_file_is_empty() {
-        let (place, report) = (Place::new(), Report::kept());
+        let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         place.write("deployed/a.json", "");
         assert!(journal.see(&deployment("a")).unwrap().is_none());
@@ -824,7 +824,7 @@ mod tests {
 
     #[test]
     fn a_torn_record_is_put_aside_and_said() {
-        let (place, report) = (Place::new(), Report::kept());
+        let (place, report) = (TestState::new(), Report::kept());
         place.journal(&report).see(&deployment("a")).unwrap();
         let file = Path::new("state").join(path_of("a"));
         place.write(file.to_str().unwrap(), "{\"schema\": 1, \"id\"");
@@ -836,7 +836,7 @@ mod tests {
 
     #[test]
     fn one_order_runs_a_deployment_again_once() {
-        let (place, report) = (Place::new(), Report::kept());
+        let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         journal.see(&deployment("a")).unwrap();
         journal.start("a", &json!({"id": "a"})).unwrap();
@@ -858,7 +858,7 @@ mod tests {
 
     #[test]
     fn what_is_forgotten_is_forgotten_for_the_replaced_tools_too() {
-        let (place, report) = (Place::new(), Report::kept());
+        let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         place.write("deployed/a.json", "");
         assert!(journal.see(&deployment("a")).unwrap().is_none());
@@ -869,7 +869,7 @@ mod tests {
 
     #[test]
     fn a_deployment_is_meant_by_id_name_or_the_beginning_of_its_id() {
-        let (place, report) = (Place::new(), Report::kept());
+        let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         for (id, name) in [("b1a6-1", "setup"), ("b1a6-2", "setup"), ("c0", "b1a6-1"), ("d0", "c")] {
             journal
@@ -898,7 +898,7 @@ mod tests {
 
     #[test]
     fn a_long_result_is_on_disk_alone_and_can_be_read_at_every_step() {
-        let (place, report) = (Place::new(), Report::kept());
+        let (place, report) = (TestState::new(), Report::kept());
         let long = Outcome { status: 0, outputs: [("o".to_owned(), json!("x".repeat(500_000)))].into(), ..Outcome::default() };
         // Of a job, of the agent itself, and as an earlier version left it.
         for (id, has_job) in [("job", true), ("own", false)] {
@@ -913,7 +913,7 @@ mod tests {
                 tree.write_json(&directory.join(RESULT), &ran, Attributes::mode(0o600)).unwrap();
             }
             journal.finish(id, long.clone()).unwrap();
-            let size = |place: &Place| std::fs::metadata(place.0.path().join("state").join(path_of(id))).unwrap().len();
+            let size = |place: &TestState| std::fs::metadata(place.0.path().join("state").join(path_of(id))).unwrap().len();
             assert_eq!(size(&place) < 2_000, has_job, "the result is stored once");
             for step in ["finished", "after a restart", "signalled"] {
                 assert!(journal.weight() < 4_000, "{step} {}", journal.weight());
@@ -941,7 +941,7 @@ mod tests {
 
     #[test]
     fn records_of_deployments_that_are_gone_are_bounded_in_sum() {
-        let (place, report) = (Place::new(), Report::kept());
+        let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         journal.keep = usize::MAX;
         for number in 0..3_000 {
@@ -956,7 +956,7 @@ mod tests {
 
     #[test]
     fn empty_files_of_the_replaced_tools_are_bounded_theirs_are_never_removed() {
-        let (place, report) = (Place::new(), Report::kept());
+        let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         for number in 0..LEGACY_MARKS + 5 {
             place.write(&format!("deployed/m{number:05}.json"), "");
@@ -980,7 +980,7 @@ mod tests {
     fn an_id_that_is_no_file_name_does_not_run_again_after_its_record_is_gone() {
         let report = Report::kept();
         for id in ["odd id/1", ".hidden", "a.notify", &"x".repeat(300), "c-37d1"] {
-            let place = Place::new();
+            let place = TestState::new();
             let mut journal = place.journal(&report);
             for id in [id, "z1", "z2", "z3"] {
                 journal.see(&deployment(id)).unwrap();
@@ -999,7 +999,7 @@ mod tests {
 
     #[test]
     fn the_result_of_one_deployment_is_no_record_of_another() {
-        let (place, report) = (Place::new(), Report::kept());
+        let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         journal.see(&deployment("a")).unwrap();
         journal.finish("a", Outcome::default()).unwrap();
@@ -1008,7 +1008,7 @@ mod tests {
 
     #[test]
     fn marks_of_ids_that_are_no_file_names_are_bounded() {
-        let (place, report) = (Place::new(), Report::kept());
+        let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         for number in 0..LEGACY_MARKS + 5 {
             place.write(&format!("state/marks/!{number:05}"), "");
@@ -1025,7 +1025,7 @@ mod tests {
 
     #[test]
     fn old_ended_records_are_forgotten_listed_ones_never() {
-        let (place, report) = (Place::new(), Report::kept());
+        let (place, report) = (TestState::new(), Report::kept());
         let mut journal = place.journal(&report);
         for id in ["a", "b", "c", "d", "e"] {
             journal.see(&deployment(id)).unwrap();

@@ -282,7 +282,7 @@ pub(super) mod tests {
     }
 
     /// A node with an authority, a certificate, a kubelet that joined by a token, and service accounts.
-    pub(in super::super) struct Place {
+    pub(in super::super) struct TestNode {
         pub(in super::super) desired: Desired,
         _dir: tempfile::TempDir,
         root: Tree,
@@ -290,7 +290,7 @@ pub(super) mod tests {
         key: PrivateKey,
     }
 
-    impl Place {
+    impl TestNode {
         pub(in super::super) fn new() -> Self {
             let authority = SigningAuthority::create("blue-ca", NOW, 10 * YEAR).unwrap();
             let key = PrivateKey::generate().unwrap();
@@ -369,7 +369,7 @@ pub(super) mod tests {
     #[test]
     fn each_is_judged_by_itself_with_its_cause_and_a_remedy() {
         use Health::{Expired, Flawed, Missing, NearEnd, Ok};
-        type Change = fn(&mut Place);
+        type Change = fn(&mut TestNode);
         let same: Change = |_| {};
         let cases: [(&str, Change, u32, [Health; 4], &str); 13] = [
             ("well", same, 0, [Ok; 4], ""),
@@ -417,7 +417,7 @@ pub(super) mod tests {
             ),
         ];
         for (case, change, days, states, words) in cases {
-            let mut place = Place::new();
+            let mut place = TestNode::new();
             change(&mut place);
             let items = place.list(days * DAY);
             assert_eq!(items.iter().map(|item| item.health).collect::<Vec<_>>(), states, "{case}: {items:?}");
@@ -433,8 +433,8 @@ pub(super) mod tests {
     #[test]
     fn the_remedy_is_that_of_who_makes_it() {
         let end = 2 * YEAR + 30 * DAY;
-        let mut place = Place::new();
-        let remedy = |place: &Place| place.list(end)[1].remedy.unwrap();
+        let mut place = TestNode::new();
+        let remedy = |place: &TestNode| place.list(end)[1].remedy.unwrap();
         assert!(remedy(&place).contains("CERTIFICATE_RENEWAL=renew"));
         place.desired.trust.as_mut().unwrap().renew = true;
         assert!(remedy(&place).contains("the daemon renews it"));
@@ -445,7 +445,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_bundle_is_listed_one_by_one_and_readers_are_those_of_certificate_or_key() {
-        let place = Place::new();
+        let place = TestNode::new();
         let new = SigningAuthority::create("new-ca", NOW, YEAR).unwrap().certificate.to_pem();
         place.put("c/ca.crt", &(new + &place.authority.certificate.to_pem()));
         let items = place.list(Duration::ZERO);

@@ -200,12 +200,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::commands::certificates::look::tests::{NOW, Place};
+    use crate::commands::certificates::look::tests::{NOW, TestNode};
 
     const DAY: Duration = Duration::from_hours(24);
 
     fn page(days: u32) -> Page {
-        Page { items: Place::new().list(days * DAY), rotation: None, now: NOW.after(days * DAY) }
+        Page { items: TestNode::new().list(days * DAY), rotation: None, now: NOW.after(days * DAY) }
     }
 
     #[test]

@@ -28,10 +28,10 @@ const THREADS_OF_A_DISK: usize = 2;
 /// The nodes of the disks that threads of this process are at, each as often as there are threads.
 static AT_WORK: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// A thread's place at a disk, until the thread ends.
-struct Place(String);
+/// Lets a thread read a disk, until the thread ends.
+struct ThreadPermit(String);
 
-impl Place {
+impl ThreadPermit {
     /// `None` if no more threads may go there.
     fn at(node: &str) -> Option<Self> {
         let mut nodes = AT_WORK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ThreadPermit {
     fn drop(&mut self) {
         let mut nodes = AT_WORK.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = nodes.iter().position(|one| *one == self.0) {
@@ -87,7 +87,7 @@ impl<H: Hands> VolumeKeeper<H> {
         work: impl FnOnce(&Probe, &Disk) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let node = disk.node.display().to_string();
-        let place = Place::at(&node).ok_or_else(|| silent(&node))?;
+        let place = ThreadPermit::at(&node).ok_or_else(|| silent(&node))?;
         let (probe, disk) = (self.probe.clone(), disk.clone());
         let working = tokio::task::spawn_blocking(move || {
             let _place = place;
@@ -113,7 +113,7 @@ impl<H: Hands> VolumeKeeper<H> {
     /// Reads the disk in depth. That may take minutes; what counts as silent is a disk that does not answer one question.
     async fn survey(&self, volume: &Volume, disk: &Disk, wanted: &Wanted, evidence: &mut Evidence) -> Result<()> {
         let node = disk.node.display().to_string();
-        let place = Place::at(&node).ok_or_else(|| silent(&node))?;
+        let place = ThreadPermit::at(&node).ok_or_else(|| silent(&node))?;
         let (probe, disk, wanted) = (self.probe.clone(), disk.clone(), wanted.clone());
         let (watch, progress) = (self.clock.start(), Progress::default());
         let (started, shared) = (watch.clone(), progress.clone());

@@ -41,7 +41,7 @@ fn yaml(text: &str) -> Result<Map<String, Value>, Mistake> {
         return Err(bad("is too long"));
     }
     let mut map = Map::new();
-    let mut place = Place::Outside;
+    let mut place = ReaderState::Outside;
     for event in Parser::new_from_str(text) {
         let (event, span) =
             event.map_err(|error| bad(&format!("is not YAML: line {}: {}", error.marker().line(), error.info())))?;
@@ -49,38 +49,40 @@ fn yaml(text: &str) -> Result<Map<String, Value>, Mistake> {
         let odd = |what: &str| bad(&format!("is not a flat map: line {line}: {what}"));
         place = match (place, event) {
             (place, Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd) => place,
-            (Place::Outside, Event::DocumentStart(_)) => Place::Document,
+            (ReaderState::Outside, Event::DocumentStart(_)) => ReaderState::Document,
             // A document of comments alone.
-            (Place::Document, Event::Scalar(word, ScalarStyle::Plain, 0, None)) if word.is_empty() || word == "~" => Place::End,
-            (Place::Document, Event::MappingStart(0, None)) => Place::Key,
-            (Place::Key, Event::MappingEnd) => Place::End,
-            (Place::Key, Event::Scalar(key, _, 0, None)) => {
+            (ReaderState::Document, Event::Scalar(word, ScalarStyle::Plain, 0, None)) if word.is_empty() || word == "~" => {
+                ReaderState::End
+            }
+            (ReaderState::Document, Event::MappingStart(0, None)) => ReaderState::Key,
+            (ReaderState::Key, Event::MappingEnd) => ReaderState::End,
+            (ReaderState::Key, Event::Scalar(key, _, 0, None)) => {
                 let key = key.into_owned();
                 take(json::weight_of_key(&key))?;
                 if map.contains_key(&key) {
                     let name = find(&key).map_or("a name", |parameter| parameter.name);
                     return Err(bad(&format!("has {name} twice: line {line}")));
                 }
-                Place::Value(key)
+                ReaderState::Value(key)
             }
-            (Place::Value(key), Event::Scalar(word, style, 0, tag)) => {
+            (ReaderState::Value(key), Event::Scalar(word, style, 0, tag)) => {
                 take(json::weight_of_item(&word))?;
                 map.insert(key, scalar(word, style, tag.as_deref()).ok_or_else(|| odd("a tag"))?);
-                Place::Key
+                ReaderState::Key
             }
-            (Place::Value(key), Event::SequenceStart(0, None)) => Place::List(key, Vec::new()),
-            (Place::List(key, mut items), Event::Scalar(word, style, 0, tag)) => {
+            (ReaderState::Value(key), Event::SequenceStart(0, None)) => ReaderState::List(key, Vec::new()),
+            (ReaderState::List(key, mut items), Event::Scalar(word, style, 0, tag)) => {
                 take(json::weight_of_item(&word))?;
                 items.push(scalar(word, style, tag.as_deref()).ok_or_else(|| odd("a tag"))?);
-                Place::List(key, items)
+                ReaderState::List(key, items)
             }
-            (Place::List(key, items), Event::SequenceEnd) => {
+            (ReaderState::List(key, items), Event::SequenceEnd) => {
                 map.insert(key, Value::Array(items));
-                Place::Key
+                ReaderState::Key
             }
-            (Place::End, Event::DocumentStart(_)) => return Err(odd("a second document")),
+            (ReaderState::End, Event::DocumentStart(_)) => return Err(odd("a second document")),
             (_, Event::Alias(_)) => return Err(odd("an alias")),
-            (Place::Document, _) => return Err(odd("no key with a value")),
+            (ReaderState::Document, _) => return Err(odd("no key with a value")),
             _ => return Err(odd("a nested value or an anchor")),
         };
     }
@@ -88,7 +90,7 @@ fn yaml(text: &str) -> Result<Map<String, Value>, Mistake> {
 }
 
 /// Where in the text the reader is.
-enum Place {
+enum ReaderState {
     Outside,
     Document,
     Key,
