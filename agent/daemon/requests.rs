@@ -239,7 +239,7 @@ impl Desk<'_> {
 
     /// Which step is meant is written into the order first: where that is no longer the next one, it was taken.
     fn rotate(&mut self, path: &Path, request: &mut Request) -> Result<Vec<String>> {
-        let next = certificates::Record::look(self.state).next_step();
+        let next = certificates::CertificateRecord::look(self.state).next_step();
         let meant = request.resolved.as_deref().and_then(Rotation::from_word);
         let step = if let Some(taken) = meant.filter(|step| next != Some(*step)) {
             taken
@@ -679,14 +679,14 @@ mod tests {
 
     #[test]
     fn a_step_of_a_change_of_authority_is_ordered_once_wherever_the_order_is_cut_off() {
-        use certificates::{Record, Turn};
+        use certificates::{CertificateRecord, Turn};
         let place = Place::new();
         let order = json!({"schema": 1, "order": "rotate", "deployment": ""});
         let done = |step| {
             let rotation = Some(Turn { step, generation: 1, since: Timestamp(0) });
-            Record { rotation, ..Record::default() }.write(&place.open().state).unwrap();
+            CertificateRecord { rotation, ..CertificateRecord::default() }.write(&place.open().state).unwrap();
         };
-        let ordered = || Record::look(&place.open().state).ordered;
+        let ordered = || CertificateRecord::look(&place.open().state).ordered;
         place.order("1.json", &order);
         place.serve(None);
         let (was_done, text) = place.answer("1.json").unwrap();

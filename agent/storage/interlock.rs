@@ -6,7 +6,7 @@
 //! parameter that overrides it.
 
 use super::making;
-use super::marker::{Marker, Record, State};
+use super::marker::{Marker, State, VolumeRecord};
 use super::signatures::Signature;
 use super::survey::{Strange, Survey, Wanted, place};
 use super::thin_pool;
@@ -24,7 +24,7 @@ pub struct Evidence {
     /// What lies at the mount point while the disk is not mounted there.
     pub below: Below,
     /// Our record of this volume, if there is one for its disk.
-    pub record: Option<Record>,
+    pub record: Option<VolumeRecord>,
     /// The marker in the root of the file system.
     pub marker: MarkerEvidence,
     /// The file system holds the data directory of an etcd member.
@@ -383,7 +383,7 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
 }
 
 /// Whether what is on the disk is the one file system of the record.
-fn is_recorded(record: &Record, disk: &DiskEvidence) -> bool {
+fn is_recorded(record: &VolumeRecord, disk: &DiskEvidence) -> bool {
     matches!(disk.signatures.as_slice(), [one] if one.kind == record.fs_type && one.uuid.as_deref() == Some(record.fs_uuid.as_str()))
 }
 

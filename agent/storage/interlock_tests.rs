@@ -33,7 +33,7 @@ fn gpt() -> Signature {
 }
 
 fn record(evidence: &mut Evidence, state: State, uuid: &str) {
-    evidence.record = Some(Record {
+    evidence.record = Some(VolumeRecord {
         schema: 1,
         role: VolumeRole::Etcd,
         cluster: "c0ffee".into(),

@@ -29,7 +29,7 @@ pub struct Marker {
 
 /// How far the agent came with a volume: `volumes/<role>.json` in its state directory.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Record {
+pub struct VolumeRecord {
     /// [`SCHEMA`].
     pub schema: u32,
     /// What the volume is for.

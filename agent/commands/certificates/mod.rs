@@ -53,7 +53,7 @@ pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
     let page = Page {
         items: list(&look, &desired, &kubernetes::keys_beside(&spec), &root, now),
         // Above its last step nobody waits for anything.
-        rotation: keeper::Record::look(&state).rotation.and_then(|turn| Some((turn, next(turn.step)?))),
+        rotation: keeper::CertificateRecord::look(&state).rotation.and_then(|turn| Some((turn, next(turn.step)?))),
         now,
     };
     print(&if json { page.document() } else { page.text() })?;

@@ -27,7 +27,7 @@ impl Node {
         let due = self.renewal.due(sight.certificates.as_deref(), desired, sight.is_arriving, self.host.clock.now());
         let Sight { found, is_arriving, is_sick, is_flawed, mounted, disks, .. } = sight;
         let sorted = self.remembered.sorted(&found, spec.repair);
-        let record = certificates::Record::look(&self.host.state);
+        let record = certificates::CertificateRecord::look(&self.host.state);
         let ordered = record.ordered.filter(|_| !is_arriving && record.is_ordered());
         let facts = Facts { found, sorted, is_arriving, is_sick, due, is_ordered: ordered.is_some(), repairs: spec.repair };
         if facts.is_early() {

@@ -77,7 +77,7 @@ impl Node {
             Extent::Nothing => false,
         };
         let seen = self.look_at_certificates(&desired, generation)?;
-        let turn = certificates::Record::look(&self.host.state).rotation;
+        let turn = certificates::CertificateRecord::look(&self.host.state).rotation;
         let renewal = self.renewal.waits().filter(|_| reference.extent == Extent::Whole);
         let certificates = seen.map(|look| SeenCertificates { look, turn, renewal });
         let thin_pool = Box::pin(self.look_at_pool(&desired, systemd)).await?;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::places::{Found, Pair, Places};
-use super::record::{KnownKey, Record};
+use super::record::{CertificateRecord, KnownKey};
 use super::rotation;
 use crate::certificates::judge::{Flaw, Life, check, check_authority, life, signer};
 use crate::certificates::key::PrivateKey;
@@ -32,7 +32,7 @@ pub(super) struct Known<'a> {
     pub(super) desired: &'a Desired,
     pub(super) trust: &'a Trust,
     pub(super) places: &'a Places,
-    pub(super) record: &'a Record,
+    pub(super) record: &'a CertificateRecord,
     pub(super) generation: u64,
     pub(super) now: Timestamp,
     /// Pairs of the parameters, by the wish's name.
@@ -284,7 +284,7 @@ mod tests {
         {
             let wish = server();
             let mut places = Places::default();
-            let mut record = Record::default();
+            let mut record = CertificateRecord::default();
             if let Some(made) = known {
                 record.remember(&wish.name, key.fingerprint(), made);
             }
@@ -328,7 +328,7 @@ mod tests {
         let pair = Pair::parse(signed, key.to_pem().to_owned()).unwrap();
         let mut places = Places::default();
         places.in_use.insert("server".into(), Found::Pair(Box::new(pair.clone())));
-        let mut record = Record::default();
+        let mut record = CertificateRecord::default();
         record.remember("server", key.fingerprint(), true);
         for (keys_asked, expected) in [(false, Deed::Keep(Box::new(pair))), (true, Deed::Sign(None))] {
             let known = Known {

@@ -9,7 +9,7 @@ use futures_util::future::{join_all, try_join_all};
 
 use super::keeper::{CertificateKeeper, Hands, Issuing, REQUEST_LIMIT, Stopped};
 use super::places::{Pair, given};
-use super::record::Record;
+use super::record::CertificateRecord;
 use super::sets::{KEY_MODE, resolve, stage};
 
 use crate::certificates::authority::SigningAuthority;
@@ -123,7 +123,7 @@ impl<H: Hands> CertificateKeeper<H> {
         trust: &Trust,
         signers: &Signers<'_, impl Issuing>,
         trusted: &BTreeMap<Signer, Vec<X509>>,
-        record: &mut Record,
+        record: &mut CertificateRecord,
         left: Duration,
     ) -> std::result::Result<BTreeMap<String, Pair>, Stopped> {
         let started = self.clock.start();
@@ -171,7 +171,7 @@ impl<H: Hands> CertificateKeeper<H> {
         tasks: Vec<Task<'a>>,
         kind: KeyType,
         owners: &Owners,
-        record: &mut Record,
+        record: &mut CertificateRecord,
     ) -> Result<Vec<(&'a Certificate, PrivateKey)>> {
         let missing: Vec<&Certificate> = tasks.iter().filter(|task| task.key.is_none()).map(|task| task.wish).collect();
         let made: Vec<PrivateKey> = match kind {

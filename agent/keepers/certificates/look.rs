@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::decide::{Verdict, verdict};
 use super::places::Places;
-use super::record::Record;
+use super::record::CertificateRecord;
 
 use super::sets::{KEY_MODE, PUBLIC_MODE};
 use crate::certificates::judge::{Life, check_authority, life, renewal_due};
@@ -242,7 +242,7 @@ impl Watcher {
             return Ok(Rc::clone(&judged.look));
         }
         let look = Rc::new(look(root, desired, now)?);
-        let mut record = Record::open(state, report)?;
+        let mut record = CertificateRecord::open(state, report)?;
         let ends = look.near_ends();
         if ends != record.told {
             tell_near_ends(&ends, &record.told, report, generation);

@@ -1,7 +1,7 @@
 //! Fulfils wishes for certificates: looks, asks, makes, checks, and swaps sets of files as a whole.
 //!
 //! In: the wishes of a `Desired`, what lies on the node, who signs ([`Hands`]). Out: sets that are in place, and what is
-//! remembered of them ([`Record`]). Nothing in use changes before everything was found to belong together, and nothing right
+//! remembered of them ([`CertificateRecord`]). Nothing in use changes before everything was found to belong together, and nothing right
 //! is asked for or made again.
 
 mod decide;
@@ -25,7 +25,7 @@ pub use decide::Verdict;
 pub use keeper::{CertificateKeeper, Hands, Issuing};
 pub use look::{Drift, Item, Look, Watcher, look};
 pub use places::Pair;
-pub use record::{KnownKey, Record, Turn, next, order_next_step};
+pub use record::{CertificateRecord, KnownKey, Turn, next, order_next_step};
 pub use renewal::{Due, due};
 
 use self::decide::{Decision, Deed, Known};
@@ -54,9 +54,9 @@ fn failed(error: &Error) -> Failure {
 }
 
 impl<H: Hands> Certificates for CertificateKeeper<H> {
-    type Record = Record;
+    type Record = CertificateRecord;
 
-    async fn prepare(&self, desired: &Desired, deadline: Duration) -> std::result::Result<Prepared<Record>, Failure> {
+    async fn prepare(&self, desired: &Desired, deadline: Duration) -> std::result::Result<Prepared<CertificateRecord>, Failure> {
         if desired.trusted_paths().is_empty() {
             return Ok(Prepared::default());
         }
@@ -85,7 +85,7 @@ impl<H: Hands> Certificates for CertificateKeeper<H> {
         }
     }
 
-    fn commit(&self, prepared: &Prepared<Record>) -> std::result::Result<(), Failure> {
+    fn commit(&self, prepared: &Prepared<CertificateRecord>) -> std::result::Result<(), Failure> {
         let before = self.note_change(prepared.record.as_ref()).map_err(|error| failed(&error))?;
         for (directory, set) in &prepared.sets {
             put_in_place(&self.root, directory, set).map_err(|error| failed(&error))?;
@@ -127,9 +127,14 @@ impl<H: Hands> CertificateKeeper<H> {
     }
 
     /// One try, from what lies on the disk: what an earlier one did is found there.
-    async fn attempt(&self, desired: &Desired, trust: &Trust, left: Duration) -> std::result::Result<Prepared<Record>, Stopped> {
+    async fn attempt(
+        &self,
+        desired: &Desired,
+        trust: &Trust,
+        left: Duration,
+    ) -> std::result::Result<Prepared<CertificateRecord>, Stopped> {
         let started = self.clock.start();
-        let mut record = Record::open(&self.state, self.progress.report())?;
+        let mut record = CertificateRecord::open(&self.state, self.progress.report())?;
         let mut places = Places::all(&self.root, desired)?;
         if record.foreign {
             places.disown();
@@ -223,8 +228,8 @@ impl<H: Hands> CertificateKeeper<H> {
         places: &Places,
         decision: &Decision,
         pairs: &[(&Certificate, Pair)],
-        record: Record,
-    ) -> Result<Prepared<Record>> {
+        record: CertificateRecord,
+    ) -> Result<Prepared<CertificateRecord>> {
         let mut files = Vec::new();
         for authority in &desired.authorities {
             let (path, owner) = (&authority.path, &authority.owner);
@@ -263,12 +268,12 @@ impl<H: Hands> CertificateKeeper<H> {
     /// What is to be remembered once all this is in place.
     fn record_after(
         &self,
-        mut record: Record,
+        mut record: CertificateRecord,
         desired: &Desired,
         decision: &Decision,
         pairs: &[(&Certificate, Pair)],
         asked: bool,
-    ) -> Record {
+    ) -> CertificateRecord {
         let now = self.clock.now();
         let mut keys = BTreeMap::new();
         for (wish, pair) in pairs.iter().filter(|(wish, _)| wish.given.is_none()) {
@@ -291,18 +296,18 @@ impl<H: Hands> CertificateKeeper<H> {
 
     /// What is remembered now. A change of authority on top of another one is noted before anything of it is in place: cut off,
     /// it would pass for the next step of the old one. Orders were meant for that.
-    fn note_change(&self, record: Option<&Record>) -> Result<Record> {
-        let mut before = Record::open(&self.state, self.progress.report())?;
+    fn note_change(&self, record: Option<&CertificateRecord>) -> Result<CertificateRecord> {
+        let mut before = CertificateRecord::open(&self.state, self.progress.report())?;
         let first = |turn: &Turn| turn.step == Rotation::TrustBoth && before.rotation.is_some_and(|old| old != *turn);
         if let Some(turn) = record.and_then(|record| record.rotation).filter(first) {
             before.ordered = None;
-            Record { rotation: Some(turn), ..before.clone() }.write(&self.state)?;
+            CertificateRecord { rotation: Some(turn), ..before.clone() }.write(&self.state)?;
         }
         Ok(before)
     }
 
     /// Stores the record, and tells what changed with it.
-    fn remember(&self, mut record: Record, before: &Record) -> Result<()> {
+    fn remember(&self, mut record: CertificateRecord, before: &CertificateRecord) -> Result<()> {
         let step = record.rotation.map(|turn| turn.step);
         // Somebody may have ordered the next one meanwhile.
         record.ordered = before.ordered.filter(|ordered| step.is_some_and(|step| *ordered > step));

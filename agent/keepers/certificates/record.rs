@@ -20,7 +20,7 @@ const FILE: &str = "certificates.json";
 /// What is remembered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Record {
+pub struct CertificateRecord {
     /// Format of this file.
     pub schema: u32,
     /// By the certificate's name: the key in place, and perhaps one in the making.
@@ -57,7 +57,7 @@ pub struct Turn {
     pub since: Timestamp,
 }
 
-impl Record {
+impl CertificateRecord {
     /// Reads the record. One that cannot be understood is put aside and said; without one, keys in place are kept where their
     /// certificates are right.
     ///
@@ -129,7 +129,7 @@ pub fn next(step: Rotation) -> Option<Rotation> {
 /// # Errors
 /// Refused, if none is under way.
 pub fn order_next_step(state: &Tree) -> Result<Rotation> {
-    let mut record: Record = state.read_json(Path::new(FILE))?.unwrap_or_default();
+    let mut record: CertificateRecord = state.read_json(Path::new(FILE))?.unwrap_or_default();
     let step = record.next_step().ok_or_else(|| {
         Error::refused("no CA rotation is in progress on this node")
             .rule("a rotation begins when the issuer provides a CA different from the current one")
@@ -161,10 +161,10 @@ mod tests {
             (Rotation::DropOld, None),
         ] {
             let rotation = Some(Turn { step: done, generation: 1, since: Timestamp(0) });
-            Record { rotation, ..Record::default() }.write(&tree).unwrap();
+            CertificateRecord { rotation, ..CertificateRecord::default() }.write(&tree).unwrap();
             assert_eq!(order_next_step(&tree).ok(), ordered);
             assert_eq!(order_next_step(&tree).ok(), ordered, "twice is once");
-            assert_eq!(Record::look(&tree).ordered, ordered);
+            assert_eq!(CertificateRecord::look(&tree).ordered, ordered);
         }
     }
 
@@ -190,7 +190,7 @@ mod tests {
                 tree.write(Path::new(FILE), text.as_bytes(), Attributes::mode(0o600)).unwrap();
             }
             for time in ["first", "second"] {
-                let opened = Record::open(&tree, &Report::kept()).unwrap();
+                let opened = CertificateRecord::open(&tree, &Report::kept()).unwrap();
                 assert_eq!(opened.foreign, foreign, "{is_copy} {record:?} {time}");
             }
         }

@@ -5,7 +5,7 @@
 //! the node's certificates are signed by the new one; the old one is dropped. The old one lies on the nodes' disks alone: it
 //! is never dropped before its time, unless it expired.
 
-use super::record::{Record, Turn, next};
+use super::record::{CertificateRecord, Turn, next};
 use crate::certificates::judge::check_authority;
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
@@ -58,7 +58,7 @@ pub(super) fn trusted(
 
 /// The step that a node is to do. `news`: the change begins, or another one on top of it. A stack update takes one step at
 /// most, however far `allowed` goes: all nodes must have done one before any does the next.
-pub(super) fn step(record: &Record, allowed: Rotation, generation: u64, news: bool) -> Rotation {
+pub(super) fn step(record: &CertificateRecord, allowed: Rotation, generation: u64, news: bool) -> Rotation {
     let Some(turn) = record.rotation.filter(|_| !news) else { return Rotation::TrustBoth };
     let by_update = match next(turn.step) {
         Some(next) if generation != turn.generation => allowed.min(next),
@@ -68,7 +68,7 @@ pub(super) fn step(record: &Record, allowed: Rotation, generation: u64, news: bo
 }
 
 /// The record of a change of authority after a step, `begins` with one of a new change: `None` when it is over.
-pub(super) fn turn(record: &Record, step: Rotation, begins: bool, generation: u64, now: Timestamp) -> Option<Turn> {
+pub(super) fn turn(record: &CertificateRecord, step: Rotation, begins: bool, generation: u64, now: Timestamp) -> Option<Turn> {
     match record.rotation {
         _ if step == Rotation::DropOld => None,
         Some(turn) if turn.step == step && !begins => Some(turn),
@@ -154,7 +154,7 @@ mod tests {
             (Some((Switch, 3)), Some(DropOld), DropOld, 4, true, TrustBoth),
         ] {
             let rotation = done.map(|(step, generation)| Turn { step, generation, since: Timestamp(0) });
-            let record = Record { rotation, ordered, ..Record::default() };
+            let record = CertificateRecord { rotation, ordered, ..CertificateRecord::default() };
             let got = step(&record, allowed, generation, news);
             assert_eq!(got, expected, "{done:?} {ordered:?} {allowed:?} {generation} {news}");
         }

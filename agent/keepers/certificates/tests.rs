@@ -277,13 +277,13 @@ impl Node {
         desired: &Desired,
         generation: u64,
         changes: Option<u32>,
-    ) -> std::result::Result<Prepared<Record>, Failure> {
+    ) -> std::result::Result<Prepared<CertificateRecord>, Failure> {
         let keeper = self.keeper(generation, changes);
         let prepared = keeper.prepare(desired, LIMIT).await?;
         keeper.commit(&prepared).map(|()| prepared)
     }
 
-    async fn run(&self, desired: &Desired, generation: u64) -> std::result::Result<Prepared<Record>, Failure> {
+    async fn run(&self, desired: &Desired, generation: u64) -> std::result::Result<Prepared<CertificateRecord>, Failure> {
         self.run_breaking(desired, generation, None).await
     }
 
@@ -391,7 +391,7 @@ async fn cut_off_at_any_change_a_first_issue_is_gone_on_with() {
         node.belongs_together(&desired, &when);
         let in_use = node.keys(&desired);
         // A key that is known as ours and lies in a set is the one that is used in the end.
-        let known = Record::look(&node.state()).keys;
+        let known = CertificateRecord::look(&node.state()).keys;
         let begun = |wish: &Certificate| {
             let (directory, name) = sets::split(&wish.key).unwrap();
             let sets = sets::every(&node.root, directory).unwrap();
@@ -476,17 +476,17 @@ async fn a_change_of_authority_waits_for_each_step_and_says_so() {
     assert_eq!(prepared.changes, readers.map(str::to_owned).into_iter().collect());
     assert_eq!(ca(), [new.clone(), old.clone()]);
     assert_eq!((node.count(Code::AuthorityChanged), node.count(Code::RotationWaiting)), (1, 1));
-    assert_eq!(Record::look(&node.state()).rotation.map(|turn| turn.step), Some(Rotation::TrustBoth));
+    assert_eq!(CertificateRecord::look(&node.state()).rotation.map(|turn| turn.step), Some(Rotation::TrustBoth));
     // A second run of it takes none, the operator's order does.
     assert!(node.run(&rotating(Rotation::DropOld), 2).await.unwrap().sets.is_empty());
     assert_eq!(order_next_step(&node.state()).unwrap(), Rotation::Switch);
     let prepared = node.run(&rotating(Rotation::TrustBoth), 2).await.unwrap();
     assert!(prepared.changes.iter().all(|path| !path.ends_with("ca.crt") && !is_key(path)), "{:?}", prepared.changes);
     assert_eq!((prepared.changes.len(), ca()), (3, vec![new.clone(), old]));
-    assert_eq!(Record::look(&node.state()).ordered, None);
+    assert_eq!(CertificateRecord::look(&node.state()).ordered, None);
     let prepared = node.run(&rotating(Rotation::DropOld), 3).await.unwrap();
     assert_eq!((prepared.changes.len(), ca()), (2, vec![new]));
-    assert_eq!(Record::look(&node.state()).rotation, None);
+    assert_eq!(CertificateRecord::look(&node.state()).rotation, None);
     assert_eq!((node.count(Code::AuthorityChanged), node.count(Code::RotationWaiting)), (3, 2));
 }
 
@@ -727,7 +727,7 @@ async fn an_authority_stays_trusted_where_the_certificates_expired_meanwhile() {
     node.clock.advance(Duration::from_hours(24 * 365));
     node.run(&desired(), 2).await.unwrap();
     assert_eq!(subjects(&node.read("/etc/etcd/certs/ca.crt").unwrap()), 2);
-    assert_eq!(Record::look(&node.state()).rotation.map(|turn| turn.step), Some(Rotation::TrustBoth));
+    assert_eq!(CertificateRecord::look(&node.state()).rotation.map(|turn| turn.step), Some(Rotation::TrustBoth));
 }
 
 #[tokio::test]
@@ -745,7 +745,7 @@ async fn a_change_on_top_of_a_change_begins_anew_wherever_it_is_cut_off() {
         let done = node.run_breaking(&wanted, 3, Some(cuts)).await.is_ok();
         for _ in 0..2 {
             node.run(&wanted, 3).await.unwrap();
-            let record = Record::look(&node.state());
+            let record = CertificateRecord::look(&node.state());
             let turn = record.rotation.map(|turn| (turn.step, turn.generation));
             assert_eq!((turn, record.ordered), (Some((Rotation::TrustBoth, 3)), None), "{cuts}");
             assert_eq!(subjects(&node.read("/etc/etcd/certs/ca.crt").unwrap()), 3, "{cuts}");
@@ -831,7 +831,7 @@ async fn given_pairs_are_checked_and_put_in_place_by_text_or_by_file() {
     node.run(&by_text, 1).await.unwrap();
     assert!(node.look(&by_text).drift.is_empty());
     assert_eq!(node.key("/etc/kubernetes/certs/server.key"), Some(key.fingerprint()));
-    assert!(Record::look(&node.state()).keys.is_empty(), "a given key is not ours to keep");
+    assert!(CertificateRecord::look(&node.state()).keys.is_empty(), "a given key is not ours to keep");
     node.write("/etc/server.pem", &pem(&server()), 0o644);
     let by_file = given(Material::File("/etc/server.pem".into()), text(key.to_pem()));
     assert_eq!(node.run(&by_file, 2).await.unwrap().changes.len(), 1, "another certificate for the same key");

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::progress::StepId;
 use crate::report::Code;
 use crate::storage::interlock::Decision;
-use crate::storage::marker::{Record, State};
+use crate::storage::marker::{State, VolumeRecord};
 use crate::storage::mount_unit;
 use crate::watch::DeviceNews;
 
@@ -82,7 +82,7 @@ impl<H: Hands> VolumeKeeper<H> {
         }
     }
 
-    async fn put_in_place(&self, volume: &Volume, record: Option<Record>, course: &mut Course) -> Outcome<Record> {
+    async fn put_in_place(&self, volume: &Volume, record: Option<VolumeRecord>, course: &mut Course) -> Outcome<VolumeRecord> {
         self.clear_up(volume, record.as_ref(), course).await?;
         let moves = self.has_data_below(volume).map_err(|error| passing("look", &error))?;
         let news = DeviceNews::open();
@@ -149,7 +149,7 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     /// What an agent left that was ended in the middle: its mkfs or copy, which goes on, and its look into the file system.
-    async fn clear_up(&self, volume: &Volume, record: Option<&Record>, course: &Course) -> Outcome<()> {
+    async fn clear_up(&self, volume: &Volume, record: Option<&VolumeRecord>, course: &Course) -> Outcome<()> {
         self.wait_for_pool_jobs(volume, course).await?;
         if record.is_some_and(|record| record.state == State::Formatting) {
             self.wait_for_job(&mkfs_key(volume), "a mkfs", "mkfs", course).await?;
@@ -163,7 +163,7 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     /// Recorded as ours, mounted from the right disk, its unit as it should be.
-    pub(super) fn is_in_place(&self, volume: &Volume, record: &Record) -> Result<bool> {
+    pub(super) fn is_in_place(&self, volume: &Volume, record: &VolumeRecord) -> Result<bool> {
         if record.state != State::InPlace || record.cluster != volume.cluster {
             return Ok(false);
         }

@@ -6,7 +6,7 @@ use crate::desired::Owner;
 use crate::error::Error;
 use crate::files::Tree;
 use crate::report::Code;
-use crate::storage::marker::Record;
+use crate::storage::marker::VolumeRecord;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -113,7 +113,7 @@ impl Hands for Machine {
     async fn run(&self, key: &str, argv: Vec<String>) -> Result<Ran> {
         let words: Vec<&str> = argv.iter().map(String::as_str).collect();
         if words[0] == "mkfs.xfs" {
-            let record: Record = self.tree().read_json(Path::new("state/volumes/etcd.json")).unwrap().unwrap();
+            let record: VolumeRecord = self.tree().read_json(Path::new("state/volumes/etcd.json")).unwrap().unwrap();
             let mut disk = b"XFSB".repeat(16);
             disk[4..8].copy_from_slice(&4096_u32.to_be_bytes());
             disk[8..16].copy_from_slice(&(u64::try_from(SIZE).unwrap() / 4096).to_be_bytes());

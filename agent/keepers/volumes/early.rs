@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::progress::StepId;
 use crate::report::{Event, Phase};
 use crate::storage::interlock::{Decision, decide};
-use crate::storage::marker::{Record, State};
+use crate::storage::marker::{State, VolumeRecord};
 use crate::storage::probe::{Disk, Mount};
 use crate::storage::thin_pool;
 use crate::watch::DeviceNews;
@@ -30,7 +30,7 @@ impl<H: Hands> VolumeKeeper<H> {
     /// No store is taken off its volume by parameters that leave the volume out: who serves it would go on from an empty
     /// directory, and Heat, which hears of a success, deletes the volume.
     pub(super) fn keep_stores_on_their_volumes(&self, desired: &Desired) -> std::result::Result<(), Failure> {
-        let look = || -> Result<Option<(VolumeRole, Record, bool)>> {
+        let look = || -> Result<Option<(VolumeRole, VolumeRecord, bool)>> {
             for role in [VolumeRole::Runtime, VolumeRole::Etcd] {
                 let Some(record) = self.record_of(role)?.filter(|record| record.state == State::InPlace) else { continue };
                 let of_role = || desired.volumes.iter().filter(|volume| volume.role == role);
@@ -98,7 +98,7 @@ impl<H: Hands> VolumeKeeper<H> {
         }
     }
 
-    async fn obstacle(&self, volume: &Volume, record: Option<Record>) -> Outcome<Option<Decision>> {
+    async fn obstacle(&self, volume: &Volume, record: Option<VolumeRecord>) -> Outcome<Option<Decision>> {
         if let Some(refusal) = self.in_another_place(volume).map_err(|error| passing("look", &error))? {
             return Ok(Some(refusal));
         }

@@ -13,7 +13,7 @@ use crate::error::{Error, Kind, Result};
 use crate::report::Code;
 use crate::storage::identity::CUT;
 use crate::storage::interlock::{Below, Decision, DiskEvidence, Evidence, MarkerEvidence, decide};
-use crate::storage::marker::{FILE, Marker, Record, SCHEMA};
+use crate::storage::marker::{FILE, Marker, SCHEMA, VolumeRecord};
 use crate::storage::probe::{Disk, Probe, describe};
 use crate::storage::survey::{Progress, Wanted};
 use crate::storage::{making, mount_unit};
@@ -56,7 +56,7 @@ impl Drop for ThreadPermit {
 const MARKER_LIMIT: u64 = 64 * 1024;
 
 impl<H: Hands> VolumeKeeper<H> {
-    pub(super) async fn read_evidence(&self, volume: &Volume, record: Option<Record>) -> Result<(Evidence, Option<Disk>)> {
+    pub(super) async fn read_evidence(&self, volume: &Volume, record: Option<VolumeRecord>) -> Result<(Evidence, Option<Disk>)> {
         let (matches, disk) = find(&self.probe, volume)?;
         let mut evidence = Evidence { matches, record, ..Evidence::default() };
         let Some(disk) = disk else {

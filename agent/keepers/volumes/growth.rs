@@ -13,7 +13,7 @@ use crate::desired::{Content, Volume};
 use crate::error::{Error, Result};
 use crate::report::Code;
 use crate::storage::making;
-use crate::storage::marker::{Record, State};
+use crate::storage::marker::{State, VolumeRecord};
 use crate::storage::probe::{Disk, size};
 
 /// What a file system may leave free at the end of its disk, in bytes: XFS makes no allocation group smaller than this
@@ -35,7 +35,7 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     /// The same for a volume that was brought up just now. One that cannot be grown is in its place all the same.
-    pub(super) async fn follow_disk_now(&self, volume: &Volume, record: Record) -> bool {
+    pub(super) async fn follow_disk_now(&self, volume: &Volume, record: VolumeRecord) -> bool {
         match self.probe.read_disks() {
             // A failure is reported where it happens, and the looks at the node that follow keep it in mind.
             Ok(disks) => self.follow_disk(volume, record, &disks).await.unwrap_or(false),
@@ -46,7 +46,7 @@ impl<H: Hands> VolumeKeeper<H> {
         }
     }
 
-    async fn follow_disk(&self, volume: &Volume, record: Record, disks: &[Disk]) -> Outcome<bool> {
+    async fn follow_disk(&self, volume: &Volume, record: VolumeRecord, disks: &[Disk]) -> Outcome<bool> {
         let Some((disk, size)) = self.outgrown(volume, &record, disks).map_err(|error| passing("grow", &error))? else {
             self.growths.done(volume.role);
             return Ok(false);
@@ -74,7 +74,7 @@ impl<H: Hands> VolumeKeeper<H> {
         self.progress.report().emit(event.cause(failure.cause.clone()).remedy(failure.remedy.clone()));
     }
 
-    async fn try_grow(&self, volume: &Volume, record: Record, disk: &Disk, size: u64) -> Outcome<()> {
+    async fn try_grow(&self, volume: &Volume, record: VolumeRecord, disk: &Disk, size: u64) -> Outcome<()> {
         let started = self.clock.start();
         let told = |code, words: String| event(code, volume, format!("volume {}: {words}", volume.disk)).step("grow");
         let smaller = format!("its disk has {} MiB, its {} only {}: growing it", size >> 20, record.fs_type, record.size >> 20);
@@ -101,7 +101,7 @@ impl<H: Hands> VolumeKeeper<H> {
     }
 
     /// The disk and its size in bytes, if the file system on it is ours, mounted, and smaller.
-    fn outgrown(&self, volume: &Volume, record: &Record, disks: &[Disk]) -> Result<Option<(Disk, u64)>> {
+    fn outgrown(&self, volume: &Volume, record: &VolumeRecord, disks: &[Disk]) -> Result<Option<(Disk, u64)>> {
         if record.state != State::InPlace || record.cluster != volume.cluster {
             return Ok(None);
         }

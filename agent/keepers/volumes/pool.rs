@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::files::Attributes;
 use crate::report::Code;
 use crate::storage::interlock::{Decision, Evidence, MarkerEvidence, erase};
-use crate::storage::marker::{Record, State};
+use crate::storage::marker::{State, VolumeRecord};
 use crate::storage::probe::{Disk, size};
 use crate::storage::thin_pool::{self, GROUP, Member, Next, POOL, UNIT, next};
 
@@ -49,7 +49,7 @@ impl<H: Hands> VolumeKeeper<H> {
         Ok(thin_pool::marker(&member.tags, &uuid).map_or(MarkerEvidence::Absent, MarkerEvidence::Found))
     }
 
-    pub(super) async fn put_pool_in_place(&self, volume: &Volume, found: &Found, course: &Course) -> Outcome<Record> {
+    pub(super) async fn put_pool_in_place(&self, volume: &Volume, found: &Found, course: &Course) -> Outcome<VolumeRecord> {
         let member = self.make_pool(volume, found).await?;
         let what = thin_pool::source(volume, &found.disk.names, &found.fs_uuid);
         let text = thin_pool::unit_text(volume, &what);

@@ -9,17 +9,17 @@ use crate::desired::{Volume, VolumeRole};
 use crate::error::Result;
 use crate::files::Attributes;
 use crate::report::Code;
-use crate::storage::marker::{Record, SCHEMA, State};
+use crate::storage::marker::{SCHEMA, State, VolumeRecord};
 
 impl<H: Hands> VolumeKeeper<H> {
     /// What is recorded of a role, whatever volume has it. A damaged record says nothing: without it less is allowed, never more.
-    pub(super) fn record_of(&self, role: VolumeRole) -> Result<Option<Record>> {
-        let record: Option<Record> = self.state.read_state(&path_of(role), self.progress.report(), Code::StatePutAside)?;
+    pub(super) fn record_of(&self, role: VolumeRole) -> Result<Option<VolumeRecord>> {
+        let record: Option<VolumeRecord> = self.state.read_state(&path_of(role), self.progress.report(), Code::StatePutAside)?;
         Ok(record.filter(|record| record.schema == SCHEMA && record.role == role))
     }
 
     /// The record of this volume; that of another one that had its role before says nothing.
-    pub(super) fn record(&self, volume: &Volume) -> Result<Option<Record>> {
+    pub(super) fn record(&self, volume: &Volume) -> Result<Option<VolumeRecord>> {
         Ok(self.record_of(volume.role)?.filter(|record| record.volume == volume.disk.as_str()))
     }
 
@@ -31,8 +31,8 @@ impl<H: Hands> VolumeKeeper<H> {
         size: u64,
         state: State,
         what: Option<String>,
-    ) -> Outcome<Record> {
-        let record = Record {
+    ) -> Outcome<VolumeRecord> {
+        let record = VolumeRecord {
             schema: SCHEMA,
             role: volume.role,
             cluster: volume.cluster.clone(),

@@ -10,8 +10,8 @@ use crate::error::Error;
 use crate::files::Tree;
 use crate::report::Code;
 use crate::storage::interlock::Evidence;
-use crate::storage::marker::Record;
 use crate::storage::marker::State;
+use crate::storage::marker::VolumeRecord;
 use crate::storage::probe::Disk;
 use crate::storage::probe::Probe;
 use std::io::Read;
@@ -134,7 +134,7 @@ impl Hands for Machine {
                 .collect::<Vec<_>>()
                 .join(" "),
         );
-        let record: Record =
+        let record: VolumeRecord =
             Tree::open(&self.root.join("state")).unwrap().read_json(Path::new("volumes/etcd.json")).unwrap().unwrap();
         assert_eq!(
             (record.state, argv.contains(&format!("uuid={}", record.fs_uuid))),
@@ -368,7 +368,7 @@ async fn a_link_to_another_disk_is_never_mounted() {
 fn what_may_pass_is_looked_at_again() {
     let clock = Clock::manual(Timestamp(0));
     let course = |deadline| Course { started: clock.start(), deadline, found: false, waiting: false };
-    let record: Record = serde_json::from_value(serde_json::json!({
+    let record: VolumeRecord = serde_json::from_value(serde_json::json!({
         "schema": 1, "role": "etcd", "cluster": "c", "volume": "v", "fs_type": "xfs", "fs_uuid": UUID, "state": "formatting", "at": 0
     }))
     .unwrap();
