@@ -70,6 +70,9 @@ pub const fn patience(limit: Duration) -> Duration {
     if cfg!(test) { Duration::from_mins(2) } else { limit }
 }
 
+/// Less does no harm. A clock that is slewed is slewed with the one that nobody sets.
+const STEP: Duration = Duration::from_secs(5);
+
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -91,6 +94,8 @@ impl Moment {
 #[derive(Clone, Debug)]
 pub struct Clock {
     source: Source,
+    /// What it showed when it was made.
+    made: Timestamp,
     moments: Arc<AtomicU64>,
 }
 
@@ -113,14 +118,20 @@ impl Clock {
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub fn system() -> Self {
-        Self { source: Source::System(std::time::Instant::now()), moments: Arc::default() }
+        Self::new(Source::System(std::time::Instant::now()))
+    }
+
+    fn new(source: Source) -> Self {
+        let mut clock = Self { source, made: Timestamp(0), moments: Arc::default() };
+        clock.made = clock.now();
+        clock
     }
 
     /// A clock that stands still until [`Clock::advance`] moves it; waiting on it moves it.
     #[must_use]
     pub fn manual(start: Timestamp) -> Self {
         let hands = Hands { wall_ms: start.0, running_ms: 0 };
-        Self { source: Source::Manual(Arc::new(Mutex::new(hands))), moments: Arc::default() }
+        Self::new(Source::Manual(Arc::new(Mutex::new(hands))))
     }
 
     /// Moves a manual clock; does nothing to the machine's.
@@ -155,6 +166,13 @@ impl Clock {
             Source::System(made) => millis(made.elapsed()),
             Source::Manual(hands) => hands.lock().unwrap_or_else(PoisonError::into_inner).running_ms,
         }
+    }
+
+    /// Whether somebody has set the wall clock since this run of the agent began: what is counted by it is wrong.
+    #[must_use]
+    pub fn was_set(&self) -> bool {
+        let expected = self.made.after(Duration::from_millis(self.running_ms()));
+        self.now().0.abs_diff(expected.0) > millis(STEP)
     }
 
     /// The next place in the order of events: after all that were given out before, and before all that will be.
@@ -280,6 +298,7 @@ mod tests {
             clock.set(Timestamp(set));
             clock.advance(Duration::from_secs(2));
         }
+        assert!(clock.was_set() && !Clock::manual(Timestamp(7)).was_set());
         assert_eq!((clock.now(), clock.since(moment)), (Timestamp(9_002_000), Duration::from_secs(4)));
         assert_eq!((watch.elapsed(), clock.since(Moment::EARLIER)), (Duration::from_secs(4), Duration::from_secs(5)));
     }

@@ -67,7 +67,7 @@ fn end_stopped(state: &Arc<Tree>, journal: &mut Journal, clock: &Clock, report: 
         for record in stopping {
             // One that has ended by itself has its own result, which the daemon takes.
             if programs.end(&record.job()).await?.is_none() {
-                let (event, outcome) = crate::daemon::stopped(&record, clock.now());
+                let (event, outcome) = crate::daemon::stopped(&record, clock);
                 report.emit(event);
                 journal.finish(&record.id, outcome)?;
             }

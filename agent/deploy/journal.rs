@@ -89,9 +89,15 @@ pub struct Record {
     pub outputs: Vec<(String, bool)>,
     /// When it was first seen.
     pub seen: Timestamp,
+    /// The same in the order of this run of the agent: what is counted from it must not change with the clock.
+    #[serde(skip)]
+    pub seen_at: Moment,
     /// When its work began.
     #[serde(default)]
     pub started: Option<Timestamp>,
+    /// The same, where that was in this run of the agent.
+    #[serde(skip)]
+    pub started_at: Option<Moment>,
     /// When it ended.
     #[serde(default)]
     pub finished: Option<Timestamp>,
@@ -367,6 +373,15 @@ impl Journal {
         if record == *known { Ok(()) } else { self.put(record) }
     }
 
+    /// Takes in where Heat wants a result that it has not heard yet.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn retarget(&mut self, id: &str, target: SignalTarget) -> Result<()> {
+        let is_other = |record: &Record| record.state <= State::Finished && record.target != target;
+        if self.records.get(id).is_some_and(is_other) { self.change(id, |record| record.target = target) } else { Ok(()) }
+    }
+
     /// Records an entry that cannot be run, as finished with failure.
     ///
     /// # Errors
@@ -396,10 +411,12 @@ impl Journal {
         if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
             legacy.write_json(&name, entry, Attributes::mode(0o600))?;
         }
-        let now = self.clock.now();
+        let (now, moment) = (self.clock.now(), self.clock.moment());
         self.change(id, |record| {
             record.state = State::Running;
-            record.started = record.started.or(Some(now));
+            if record.started.is_none() {
+                (record.started, record.started_at) = (Some(now), Some(moment));
+            }
         })
     }
 
@@ -507,13 +524,13 @@ impl Journal {
     /// # Errors
     /// If it cannot be written.
     pub fn rerun(&mut self, id: &str, order: &str) -> Result<()> {
-        let now = self.clock.now();
+        let (now, moment) = (self.clock.now(), self.clock.moment());
         self.change(id, |record| {
             if record.order.as_deref() == Some(order) {
                 return;
             }
             record.state = State::Seen;
-            record.seen = now;
+            (record.seen, record.seen_at, record.started_at) = (now, moment, None);
             (record.started, record.finished, record.outcome, record.note) = (None, None, None, None);
             record.long_result_failed = None;
             (record.undelivered, record.let_go, record.ending) = (false, None, None);
@@ -647,7 +664,9 @@ impl Journal {
             target: SignalTarget::None,
             outputs: Vec::new(),
             seen: self.clock.now(),
+            seen_at: self.clock.moment(),
             started: None,
+            started_at: None,
             finished: None,
             outcome: None,
             long_result_failed: None,

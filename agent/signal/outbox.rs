@@ -93,9 +93,12 @@ pub struct Entry {
     /// What an answer must cover before it is sent: that it was stored, later its last try.
     #[serde(skip)]
     since: Moment,
-    /// Not before this.
+    /// When its pause is over by the wall clock: for people, and for the next run of the agent a hint.
     #[serde(default)]
     pub not_before: Timestamp,
+    /// What it is held back by.
+    #[serde(default)]
+    pause: Pause,
     /// What answered last.
     #[serde(default)]
     pub cause: Option<String>,
@@ -122,7 +125,23 @@ impl Entry {
             withdrawn: false,
             since: Moment::EARLIER,
             not_before: Timestamp(0),
+            pause: Pause::default(),
             cause: None,
+        }
+    }
+
+    /// Holds it back for so long from now on.
+    pub fn hold(&mut self, pause: Duration, clock: &Clock) {
+        self.pause = Pause { since: clock.moment(), length_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) };
+        self.not_before = clock.now().after(pause);
+    }
+
+    /// Read by a later run of the agent: of the pause of a try that is left which the wall clock leaves of it, at most all of it,
+    /// whatever the clock was set to. The pause before a first try is short and begins anew.
+    fn take_up_pause(&mut self, now: Timestamp) {
+        if self.tries > 0 {
+            let left = u64::try_from(self.not_before.since(now).as_millis()).unwrap_or(u64::MAX);
+            self.pause.length_ms = self.pause.length_ms.min(left);
         }
     }
 
@@ -132,6 +151,21 @@ impl Entry {
             Some(about) => event.deployment(&about.id, &about.name),
             None => event,
         }
+    }
+}
+
+/// A pause before a try, counted in one run of the agent by the clock that nobody sets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Pause {
+    /// When it began. One that an earlier run began is counted from the beginning of this one.
+    #[serde(skip)]
+    since: Moment,
+    length_ms: u64,
+}
+
+impl Pause {
+    fn left(self, clock: &Clock) -> Duration {
+        Duration::from_millis(self.length_ms).saturating_sub(clock.since(self.since))
     }
 }
 
@@ -175,8 +209,8 @@ enum Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Send,
-    /// Not before this time.
-    Wait(Timestamp),
+    /// Not before so long.
+    Wait(Duration),
     /// Not before the metadata was read afresh.
     NeedPoll,
     Superseded,
@@ -250,6 +284,7 @@ impl Outbox {
             if let Some(mut entry) = state.read_state::<Entry>(&path, &report, Code::OutboxEntryCorrupt)? {
                 entry.bytes = state.facts(&path)?.map_or(0, |facts| usize::try_from(facts.size).unwrap_or(usize::MAX));
                 entry.body = Value::Null;
+                entry.take_up_pause(clock.now());
                 let place = if entry.withdrawn { &mut withdrawn } else { &mut entries };
                 place.insert(entry.key.clone(), entry);
             }
@@ -325,6 +360,33 @@ impl Outbox {
         self.withdrawn.borrow_mut().remove(&entry.key);
         self.entries.borrow_mut().insert(entry.key.clone(), entry);
         Ok(())
+    }
+
+    /// Sends a waiting signal elsewhere from now on: Heat lists its deployment with another place. The new one has refused nothing.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn redirect(&self, key: &str, destination: Destination, pause: Duration) -> Result<()> {
+        let waiting = self.entries.borrow().get(key).filter(|entry| entry.destination != destination).cloned();
+        let Some(mut entry) = waiting else { return Ok(()) };
+        (entry.destination, entry.refusals, entry.first_refusal_ms) = (destination, 0, None);
+        entry.hold(pause, &self.clock);
+        self.store(&mut entry)?;
+        let line = format!("the signal goes to {}: Heat lists its deployment with that place now", entry.destination.shown());
+        self.report.emit(entry.event(Code::SignalQueued, line));
+        self.entries.borrow_mut().insert(entry.key.clone(), entry);
+        Ok(())
+    }
+
+    /// What became of a try; where it goes next may have changed while it was on its way.
+    fn tried(&self, entry: Entry) -> Entry {
+        match self.entries.borrow().get(&entry.key) {
+            Some(newer) if newer.destination != entry.destination => {
+                let Entry { tries, last_try, since, cause, .. } = entry;
+                Entry { tries, last_try, since, cause, ..newer.clone() }
+            }
+            _ => entry,
+        }
     }
 
     /// Takes back what was withdrawn of deployments that Heat asks for again, and forgets what grew too old.
@@ -419,33 +481,40 @@ impl Outbox {
         all
     }
 
-    /// When something may be sent next; `None` while nothing waits or only a poll can help.
+    /// How long until something may be sent next; `None` while nothing waits or only a poll can help.
     #[must_use]
-    pub fn due(&self) -> Option<Timestamp> {
-        let (now, view) = (self.clock.now(), self.heard());
+    pub fn due(&self) -> Option<Duration> {
+        let view = self.heard();
         let busy = self.busy.borrow();
         self.entries
             .borrow()
             .values()
             .filter(|entry| busy.is_empty() || !busy.contains(&entry.destination.place()))
-            .filter_map(|entry| match self.step(entry, &view, now) {
-                Step::Wait(until) => Some(until),
+            .filter_map(|entry| match self.step(entry, &view) {
+                Step::Wait(left) => Some(left),
                 Step::NeedPoll => None,
-                Step::Send | Step::Superseded | Step::Expired => Some(now),
+                Step::Send | Step::Superseded | Step::Expired => Some(Duration::ZERO),
             })
             .min()
+    }
+
+    /// Whether a signal that was never sent is held back for a moment.
+    #[must_use]
+    pub fn holds_a_first_try(&self) -> bool {
+        let is_held = |entry: &Entry| entry.tries == 0 && !entry.pause.left(&self.clock).is_zero();
+        self.entries.borrow().values().any(is_held)
     }
 
     /// What the metadata must be read afresh for: the last fact among the signals that wait for nothing else. Whose place is busy
     /// waits for that.
     #[must_use]
     pub fn needs_answer(&self) -> Option<Moment> {
-        let (now, view) = (self.clock.now(), self.heard());
+        let view = self.heard();
         let (entries, busy) = (self.entries.borrow(), self.busy.borrow());
         entries
             .values()
             .filter(|entry| busy.is_empty() || !busy.contains(&entry.destination.place()))
-            .filter(|entry| self.step(entry, &view, now) == Step::NeedPoll)
+            .filter(|entry| self.step(entry, &view) == Step::NeedPoll)
             .filter_map(|entry| view.freshness.awaits(entry.since, &self.clock))
             .max()
     }
@@ -460,8 +529,7 @@ impl Outbox {
         for entry in self.waiting() {
             places.entry(entry.destination.place()).or_default().push(entry);
         }
-        let now = self.clock.now();
-        let is_due = |entry: &Entry| !matches!(self.step(entry, &self.heard(), now), Step::Wait(_) | Step::NeedPoll);
+        let is_due = |entry: &Entry| !matches!(self.step(entry, &self.heard()), Step::Wait(_) | Step::NeedPoll);
         places.retain(|place, queue| !self.busy.borrow().contains(place) && queue.iter().any(is_due));
         let begin = |(place, queue): (String, Vec<Entry>)| {
             self.busy.borrow_mut().insert(place.clone());
@@ -482,7 +550,7 @@ impl Outbox {
 
     async fn send_first_of(&self, queue: Vec<Entry>, gone: &mut Vec<(Entry, Fate)>) -> Result<()> {
         for mut entry in queue {
-            let step = self.step(&entry, &self.heard(), self.clock.now());
+            let step = self.step(&entry, &self.heard());
             match step {
                 Step::Wait(_) | Step::NeedPoll => {}
                 Step::Superseded => self.leave(entry, Fate::Superseded, gone)?,
@@ -491,10 +559,11 @@ impl Outbox {
                     // As many at a time as their bodies have room in memory. It is never closed.
                     let _room = self.room.acquire_many(kib(&entry)).await.map_err(Error::transient)?;
                     // What was heard may be too old by now.
-                    if self.step(&entry, &self.heard(), self.clock.now()) != Step::Send {
+                    if self.step(&entry, &self.heard()) != Step::Send {
                         return Ok(());
                     }
                     let Some(fate) = self.try_once(&mut entry).await? else {
+                        entry = self.tried(entry);
                         // In memory first: on a full disk too the next try keeps its pause and asks for a fresh poll.
                         self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
                         return self.store(&mut entry);
@@ -551,7 +620,7 @@ impl Outbox {
         Duration::from_millis(entry.age_ms + self.watch.millis().saturating_sub(entry.aged_at_ms))
     }
 
-    fn step(&self, entry: &Entry, view: &View, now: Timestamp) -> Step {
+    fn step(&self, entry: &Entry, view: &View) -> Step {
         if self.age(entry) > LIFE {
             return Step::Expired;
         }
@@ -559,9 +628,9 @@ impl Outbox {
         if standing == Standing::Superseded {
             return Step::Superseded;
         }
-        // No pause is longer; a longer one is left by a clock that was set back.
-        if entry.not_before > now && entry.not_before.since(now) <= REFUSAL_SPAN {
-            return Step::Wait(entry.not_before);
+        let left = entry.pause.left(&self.clock);
+        if !left.is_zero() {
+            return Step::Wait(left);
         }
         if standing == Standing::Asked { Step::Send } else { Step::NeedPoll }
     }
@@ -607,7 +676,7 @@ impl Outbox {
                 pause.max(asked.unwrap_or_default().min(LONGEST_PAUSE))
             }
         };
-        entry.not_before = now.after(pause);
+        entry.hold(pause, &self.clock);
         None
     }
 
@@ -653,7 +722,7 @@ impl Outbox {
     fn say_retry(&self, entry: &Entry, remedy: Option<String>) {
         let mut event = entry
             .event(Code::SignalRetry, format!("the signal was not accepted ({})", entry.destination.shown()))
-            .next_try(entry.not_before.since(self.clock.now()));
+            .next_try(entry.pause.left(&self.clock));
         if let Some(cause) = &entry.cause {
             event = event.cause(cause.clone());
         }

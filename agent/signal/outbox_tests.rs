@@ -73,7 +73,7 @@ fn a_try_needs_an_answer_to_a_poll_that_began_after_the_fact_and_a_stale_result_
     outbox.put(entry("a", clock.now())).unwrap();
     let mut entry = outbox.waiting().remove(0);
     let none = View::default();
-    let step = |entry: &Entry, view: &View| outbox.step(entry, view, clock.now());
+    let step = |entry: &Entry, view: &View| outbox.step(entry, view);
     assert_eq!(step(&entry, &none), Step::NeedPoll, "nobody answered in this run");
     assert_eq!(step(&entry, &before), Step::NeedPoll);
     assert_eq!((heard(&outbox, &before).needs_answer(), outbox.due()), (Some(entry.since), None));
@@ -109,7 +109,7 @@ fn one_answer_serves_all_that_ended_before_its_request() {
         outbox.put(entry).unwrap();
     }
     let fresh = view(&["a", "b"], "a", &clock);
-    assert!(outbox.waiting().iter().all(|entry| outbox.step(entry, &fresh, clock.now()) == Step::Send));
+    assert!(outbox.waiting().iter().all(|entry| outbox.step(entry, &fresh) == Step::Send));
     assert_eq!(heard(&outbox, &fresh).needs_answer(), None);
     assert_eq!(heard(&outbox, &View::default()).needs_answer(), outbox.waiting().iter().map(|entry| entry.since).max());
 }
@@ -123,9 +123,9 @@ fn after_a_restart_nothing_is_sent_before_the_metadata_was_read() {
     let outbox = outbox(dir.path(), &clock, &report);
     let stored = outbox.waiting().remove(0);
     let none = View::default();
-    assert_eq!(outbox.step(&stored, &none, clock.now()), Step::NeedPoll);
+    assert_eq!(outbox.step(&stored, &none), Step::NeedPoll);
     assert!(heard(&outbox, &none).needs_answer().is_some() && outbox.due().is_none());
-    assert_eq!(outbox.step(&stored, &view(&["a"], "a", &clock), clock.now()), Step::Send);
+    assert_eq!(outbox.step(&stored, &view(&["a"], "a", &clock)), Step::Send);
 }
 
 #[test]
@@ -136,9 +136,9 @@ fn a_clock_that_is_set_makes_no_answer_fresh_and_none_stale() {
     let before = view(&["a"], "a", &clock);
     outbox.after(&mut entry, &refused(500), Verdict::Retry(None), true);
     // The try was at 999 s, then the clock was set back.
-    (entry.last_try, entry.not_before) = (Some(Timestamp(999_000)), Timestamp(0));
-    assert_eq!(outbox.step(&entry, &before, clock.now()), Step::NeedPoll);
-    assert_eq!(outbox.step(&entry, &view(&["a"], "a", &clock), clock.now()), Step::Send);
+    (entry.last_try, entry.pause) = (Some(Timestamp(999_000)), Pause::default());
+    assert_eq!(outbox.step(&entry, &before), Step::NeedPoll);
+    assert_eq!(outbox.step(&entry, &view(&["a"], "a", &clock)), Step::Send);
 }
 
 #[test]
@@ -280,12 +280,54 @@ fn a_clock_that_is_set_makes_no_signal_older_but_time_with_the_agent_does() {
     let second = outbox(dir.path(), &clock, &report);
     let stored = second.waiting().remove(0);
     let fresh = view(&["a"], "a", &clock);
-    assert_eq!((stored.created, second.step(&stored, &fresh, clock.now())), (Timestamp(5_000), Step::Send));
+    assert_eq!((stored.created, second.step(&stored, &fresh)), (Timestamp(5_000), Step::Send));
     clock.advance(LIFE / 2);
     let fresh = view(&["a"], "a", &clock);
-    assert_eq!(second.step(&stored, &fresh, clock.now()), Step::Send);
+    assert_eq!(second.step(&stored, &fresh), Step::Send);
     clock.advance(Duration::from_secs(1));
-    assert_eq!(second.step(&stored, &fresh, clock.now()), Step::Expired);
+    assert_eq!(second.step(&stored, &fresh), Step::Expired);
+}
+
+#[test]
+fn a_pause_is_as_long_as_it_is_whatever_the_clock_is_set_to_and_a_restart_keeps_at_most_the_whole_of_it() {
+    let start = Timestamp::parse_rfc3339("2026-03-01T12:00:00Z").unwrap();
+    let (hour, second) = (Duration::from_hours(1), Duration::from_secs(1));
+    let jumps = [start.after(hour), Timestamp(start.0 - 600_000), Timestamp(0)];
+    for (case, jump) in jumps.iter().copied().flat_map(|jump| [("first", jump), ("retry", jump)]) {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(start), Report::kept());
+        let first = outbox(dir.path(), &clock, &report);
+        let mut stored = entry("a", clock.now());
+        // A changed deployment's result, and one that waits for a retry.
+        stored.hold(second * 2, &clock);
+        first.put(stored).unwrap();
+        let mut stored = first.waiting().remove(0);
+        let pause = if case == "first" {
+            second * 2
+        } else {
+            clock.advance(second * 2);
+            first.after(&mut stored, &refused(503), Verdict::Retry(Some(second * 30)), true);
+            second * 30
+        };
+        first.store(&mut stored).unwrap();
+        clock.set(jump);
+        let asks = || view(&["a"], "a", &clock);
+        assert_eq!(first.step(&stored, &asks()), Step::Wait(pause), "{case} {jump:?}");
+        clock.advance(pause - second);
+        assert_eq!(first.step(&stored, &asks()), Step::Wait(second), "{case} {jump:?}");
+        clock.advance(second);
+        assert_eq!(first.step(&stored, &asks()), Step::Send, "{case} {jump:?}");
+        // Another run of the agent knows no more than the wall clock.
+        let clock = Clock::manual(jump);
+        let second_run = outbox(dir.path(), &clock, &report);
+        let stored = second_run.waiting().remove(0);
+        let left = second_run.step(&stored, &view(&["a"], "a", &clock));
+        let is_later = jump > start;
+        let expected = if case == "retry" && is_later { Step::Send } else { Step::Wait(pause) };
+        assert_eq!(left, expected, "{case} {jump:?}");
+        assert_eq!(second_run.holds_a_first_try(), case == "first");
+        clock.advance(pause);
+        assert_eq!(second_run.step(&stored, &view(&["a"], "a", &clock)), Step::Send);
+    }
 }
 
 #[tokio::test]
@@ -465,7 +507,7 @@ async fn a_signal_leaves_only_on_a_look_that_began_just_before_first_tries_and_r
     };
     let ((gone, kept), ()) = tokio::join!(sent(heard(&outbox, &both())), slow);
     kept.unwrap();
-    assert!(gone.is_empty() && outbox.due().is_some_and(|due| due > clock.now()), "the first one's pause is not over");
+    assert!(gone.is_empty() && outbox.due().is_some_and(|due| !due.is_zero()), "the first one's pause is not over");
     assert!(outbox.needs_answer().is_some(), "the second one waits for a look");
     assert!(sent(&outbox).await.0.is_empty());
     assert_eq!(heat.requests().len(), 1);
@@ -477,6 +519,39 @@ async fn a_signal_leaves_only_on_a_look_that_began_just_before_first_tries_and_r
     assert!(sent(&outbox).await.0.is_empty());
     assert_eq!(heat.requests().len(), 2);
     assert_eq!(sent(heard(&outbox, &both())).await.0[0].0.key, "deployment a");
+}
+
+#[tokio::test]
+async fn a_signal_goes_to_the_place_that_is_listed_last_also_where_it_is_on_its_way_to_the_one_before() {
+    for on_its_way in [false, true] {
+        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
+        let (outbox, until) = (outbox(dir.path(), &clock, &report), Arc::new(Notify::new()));
+        let heat = Fake::start(vec![Act::Held(Arc::clone(&until), Box::new(status("403 Forbidden", ""))), ok("")]).await;
+        let to = |name: &str| Destination::Url { url: format!("{}/{name}", heat.base), verb: "PUT".into(), insecure: false };
+        outbox.put(Entry { destination: to("old"), ..entry("a", clock.now()) }).unwrap();
+        let redirect = || outbox.redirect("deployment a", to("new"), Duration::from_secs(2)).unwrap();
+        let asks = || view(&["a"], "a", &clock);
+        if on_its_way {
+            let meanwhile = async {
+                while heat.requests().is_empty() {
+                    tokio::task::yield_now().await;
+                }
+                redirect();
+                until.notify_one();
+            };
+            tokio::join!(sent(heard(&outbox, &asks())), meanwhile).0.1.unwrap();
+            assert_eq!((outbox.waiting()[0].tries, outbox.waiting()[0].refusals), (1, 0));
+        } else {
+            redirect();
+            heat.play(vec![ok("")]);
+        }
+        outbox.redirect("no such", to("new"), Duration::ZERO).unwrap();
+        assert_eq!(outbox.step(&outbox.waiting()[0], &asks()), Step::Wait(Duration::from_secs(2)));
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(sent(heard(&outbox, &asks())).await.0[0].1, Fate::Delivered);
+        let last = heat.requests().pop().unwrap();
+        assert!(last.starts_with("PUT /new ") && last.contains("deploy_status_code"), "{last}");
+    }
 }
 
 #[tokio::test]

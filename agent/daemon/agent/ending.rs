@@ -8,7 +8,7 @@
 use super::Agent;
 use super::hook::Waits;
 use super::view::lists_all;
-use crate::clock::Timestamp;
+use crate::clock::Clock;
 use crate::daemon::reason::sentence;
 use crate::deploy::{Ending, Outcome, Record};
 use crate::error::{Error, Result};
@@ -86,7 +86,7 @@ impl Agent {
     pub(super) fn ended_early(&mut self, record: &Record, ending: &Ending, ran: Option<Ran>) -> Result<()> {
         match (ending, ran) {
             (Ending::Stopped, None) => {
-                let (event, outcome) = stopped(record, self.host.clock.now());
+                let (event, outcome) = stopped(record, &self.host.clock);
                 self.host.report.emit(event);
                 self.ledger.end(&record.id, outcome)
             }
@@ -95,7 +95,8 @@ impl Agent {
                 self.ledger.end(&record.id, outcome)
             }
             (Ending::Replaced(why), ran) => {
-                let message = format!("deployment {} was stopped after {}", record.name, ran_for(record, self.host.clock.now()));
+                let after = ran_for(record, &self.host.clock);
+                let message = format!("deployment {} was stopped{after}", record.name);
                 self.host.report.emit(job_event(Code::DeploymentEnded, record, message).cause(why.clone()));
                 let outcome =
                     ran.map_or_else(|| Outcome::refused(format!("stopped: {why}")), |ran| Outcome::of(&record.group, ran));
@@ -111,13 +112,20 @@ pub(super) fn job_event(code: Code, record: &Record, message: String) -> Event {
     Event::new(code, message).phase(Phase::Deploy).deployment(&record.id, &record.name).foreign_unit(unit)
 }
 
-fn ran_for(record: &Record, now: Timestamp) -> String {
-    duration(now.since(record.started.unwrap_or(record.seen)))
+/// ` after 5 s`; nothing where an earlier run of the agent began it and the clock was set since.
+fn ran_for(record: &Record, clock: &Clock) -> String {
+    let by_wall = || clock.now().since(record.started.unwrap_or(record.seen));
+    let lasted = match record.started_at {
+        Some(began) => clock.since(began),
+        None if clock.was_set() => return String::new(),
+        None => by_wall(),
+    };
+    format!(" after {}", duration(lasted))
 }
 
 /// What is said of one that the operator stopped, and what Heat hears.
-pub(crate) fn stopped(record: &Record, now: Timestamp) -> (Event, Outcome) {
-    let error = Error::permanent(format!("stopped by the operator after {}", ran_for(record, now)))
+pub(crate) fn stopped(record: &Record, clock: &Clock) -> (Event, Outcome) {
+    let error = Error::permanent(format!("stopped by the operator{}", ran_for(record, clock)))
         .remedy(format!("heat-node-agent logs {} on the node shows how far it got; update the stack to run it again", record.id));
     let event = job_event(Code::DeploymentStopped, record, format!("deployment {} was stopped", record.name)).error(&error);
     (event, Outcome::refused(sentence(Code::DeploymentStopped, &error)))

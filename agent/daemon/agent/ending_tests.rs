@@ -240,3 +240,29 @@ async fn one_that_the_operator_stops_fails_and_heat_hears_of_it() {
     lane_ends(&mut agent).await;
     assert!(Path::new(&scene.at("ran")).exists() && !agent.ledger.journal.get("1").unwrap().failed());
 }
+
+#[test]
+fn how_long_one_ran_is_no_matter_of_the_wall_clock_and_not_said_where_nobody_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = std::sync::Arc::new(crate::files::Tree::open(dir.path()).unwrap());
+    let start = crate::clock::Timestamp(1_772_366_400_000);
+    let open = |clock: &Clock| {
+        let (state, report) = (std::sync::Arc::clone(&state), Report::kept());
+        crate::deploy::Journal::open(state, None, 9, clock.clone(), &report).unwrap()
+    };
+    let (clock, second, month) = (Clock::manual(start), Duration::from_secs(1), Duration::from_hours(720));
+    let mut journal = open(&clock);
+    journal.see(&Deployment::parse(&entry("1")).unwrap().unwrap()).unwrap();
+    journal.start("1", &json!({})).unwrap();
+    clock.advance(second * 7);
+    clock.set(start.after(month));
+    assert_eq!(ran_for(journal.get("1").unwrap(), &clock), " after 7.0s");
+    // By another run of the agent.
+    for (jump, said) in [(None, " after 10.0s"), (Some(month), "")] {
+        let clock = Clock::manual(start.after(second * 9));
+        let journal = open(&clock);
+        clock.advance(second);
+        jump.into_iter().for_each(|jump| clock.set(start.after(jump)));
+        assert_eq!(ran_for(journal.get("1").unwrap(), &clock), said);
+    }
+}

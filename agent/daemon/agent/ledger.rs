@@ -1,5 +1,6 @@
 //! What is on disk of deployments, and what Heat is to hear of them: journal, generations and outbox, which are changed together.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use serde_json::Value;
 
 use super::view::result_key;
+use crate::collect::Entries;
 use crate::daemon::host::Host;
 use crate::daemon::node::Wait;
 use crate::daemon::node::deadline::Asked;
@@ -21,6 +23,11 @@ use crate::signal::{About, Destination, Entry, Fate, Outbox, Sending};
 /// Heat takes no notice of a temporary URL's object of the same second as its own change of the deployment, which has
 /// whole seconds (heat-protocol.md 7.2). It made that change before we could see it.
 const UNNOTICED: Duration = Duration::from_secs(2);
+
+/// Whether Heat may take no notice of a result that comes right after its own change.
+fn may_be_unnoticed(target: &SignalTarget, action: &str) -> bool {
+    matches!(target, SignalTarget::Url { verb, .. } if verb == "PUT") && action != "CREATE"
+}
 
 /// Deployments, from the first look to the last word of Heat.
 pub(in crate::daemon) struct Ledger {
@@ -90,6 +97,29 @@ impl Ledger {
         finished.iter().try_for_each(|record| self.store_signal(record))
     }
 
+    /// Follows where Heat wants the results that it has not heard yet: an update of the stack may give an entry another place and no
+    /// other id.
+    pub(super) fn follow_places(&mut self, entries: &Entries) -> Result<()> {
+        let is_untold = |record: &&Record| matches!(record.state, State::Running | State::Finished);
+        let mut untold: BTreeSet<String> =
+            self.journal.all().into_iter().filter(is_untold).map(|record| record.id.clone()).collect();
+        if untold.is_empty() {
+            return Ok(());
+        }
+        for entry in entries.values() {
+            let Some(id) = entry.get("id").and_then(Value::as_str).filter(|id| untold.contains(*id)) else { continue };
+            let Ok(Some(deployment)) = Deployment::parse(&entry) else { continue };
+            let target = deployment.signal_target();
+            let Some(destination) = Destination::of(&target) else { continue };
+            // Of several entries of one id the first counts, as everywhere.
+            untold.remove(id);
+            self.journal.retarget(id, target.clone())?;
+            let pause = if may_be_unnoticed(&target, deployment.action()) { UNNOTICED } else { Duration::ZERO };
+            self.outbox.redirect(&result_key(id), destination, pause)?;
+        }
+        Ok(())
+    }
+
     /// Nothing of a deployment without a record is sent. What is on its way has left the outbox already.
     pub(super) fn forget_signals(&self, id: &str) -> Result<()> {
         if self.sending.is_empty() { self.outbox.withdraw(id) } else { Ok(()) }
@@ -139,8 +169,8 @@ impl Ledger {
             let outcome = self.journal.outcome(&record.id)?.unwrap_or_default();
             let body = Value::Object(deploy::body(&outcome, &record.outputs, SIGNAL_LIMIT));
             let mut entry = Entry::new(result_key(&record.id), Some(about), destination, body, self.host.clock.now());
-            if matches!(&record.target, SignalTarget::Url { verb, .. } if verb == "PUT") && record.action != "CREATE" {
-                entry.not_before = record.seen.after(UNNOTICED);
+            if may_be_unnoticed(&record.target, &record.action) {
+                entry.hold(UNNOTICED.saturating_sub(self.host.clock.since(record.seen_at)), &self.host.clock);
             }
             return self.outbox.put(entry);
         }

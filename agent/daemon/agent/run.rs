@@ -91,9 +91,9 @@ impl Agent {
     /// Nothing runs, and nothing can be started or sent without a poll.
     pub(super) fn is_idle(&self) -> bool {
         let lanes = self.hook.id().is_some() || self.node_lane.bring_up.is_busy() || !self.ledger.sending.is_empty();
-        let sendable = self.ledger.outbox.due().is_some_and(|due| due <= self.host.clock.now());
+        let sendable = self.ledger.outbox.due() == Some(Duration::ZERO);
         // A first try that is held back for a moment belongs to this pass.
-        let held = self.ledger.outbox.waiting().iter().any(|entry| entry.tries == 0 && entry.not_before > self.host.clock.now());
+        let held = self.ledger.outbox.holds_a_first_try();
         // One more answer is asked for before a result is sent.
         let asks = self.collector.is_answering() || self.worklist.goes_on;
         !lanes && !sendable && !held && !asks && !self.trouble.lasts()
@@ -120,9 +120,8 @@ impl Agent {
 
     /// Waits until one thing moves, and takes it in.
     pub(super) async fn turn(&mut self) {
-        let now = self.host.clock.now();
         // In trouble nothing is begun or sent before its end: what is due would only spin.
-        let due = self.ledger.outbox.due().map(|at| at.since(now));
+        let due = self.ledger.outbox.due();
         let wake = self.trouble.rest().or(due);
         let watchdog = Notify::interval();
         let page = self.page.until_due(self.ledger.journal.len());

@@ -32,6 +32,11 @@ impl Agent {
         if let Err(error) = self.take_back() {
             self.trouble.take("resuming deployments", &error);
         }
+        if let Some(entries) = self.collector.snapshot().deployments.clone().filter(|_| change.metadata)
+            && let Err(error) = self.ledger.follow_places(&entries)
+        {
+            self.trouble.take("following where results are to be sent", &error);
+        }
         let listed = ids(self.collector.snapshot());
         self.let_go_of_unlisted(&listed);
         let freshness = self.collector.snapshot().freshness();
@@ -180,7 +185,7 @@ impl Agent {
         if let Some(fact) = self.ledger.outbox.needs_answer() {
             self.collector.ask(fact);
         }
-        if self.ledger.outbox.due().is_none_or(|due| due > self.host.clock.now()) {
+        if self.ledger.outbox.due() != Some(Duration::ZERO) {
             return;
         }
         self.ledger.sending.extend(self.ledger.outbox.start());
