@@ -242,8 +242,8 @@ impl Collector {
         }
     }
 
-    /// Asks whoever speaks for Heat now, at once, where its newest answer does not cover `fact`: whose list is in force, and
-    /// where there is none, who answered last. One request serves all facts before it. When that answer's request began is such a
+    /// Asks whoever speaks for Heat now, at once, where its newest answer does not cover `fact`: whose list is in force or is
+    /// to be next, and where there is none, who answered last. One request serves all facts before it. When that answer's request began is such a
     /// fact: an answer to a later one is wanted. Who has not answered at all, or fails, is asked at its own pace.
     pub fn ask(&mut self, fact: Moment) {
         let Some(name) = self.asked() else { return };
@@ -253,8 +253,8 @@ impl Collector {
 
     /// Who is asked for a fresh list.
     fn asked(&self) -> Option<&'static str> {
-        let Snapshot { listing, authority, .. } = &self.snapshot;
-        listing.as_ref().or(authority.as_ref()).map(|one| one.source)
+        let Snapshot { awaited, listing, authority, .. } = &self.snapshot;
+        awaited.or_else(|| listing.as_ref().or(authority.as_ref()).map(|one| one.source))
     }
 
     /// Whether an answer that was asked for is still to come, and its source does not fail.
@@ -618,16 +618,34 @@ impl Collector {
         let layers: Vec<_> = self.sources.iter().filter_map(Source::layer).collect();
         let shown = self.sources.iter().filter(|source| source.configured || source.state.last_good.is_some());
         let states: BTreeMap<_, _> = shown.map(|source| (source.name.as_str(), source.state.clone())).collect();
+        let awaited = self.snapshot.awaited;
         if wholly {
-            // The old one goes first: two at a time are more memory than one.
-            self.snapshot = Snapshot::default();
-            self.snapshot = Snapshot::merge(&layers, states);
+            self.snapshot.merge(&layers, states);
         } else {
             self.snapshot.sources = states;
-            self.snapshot.hear(&layers);
+            if self.snapshot.hear(&layers) {
+                self.snapshot.redigest();
+            }
         }
+        self.ask_awaited(awaited);
         self.snapshot.ways = self.ways.clone();
         self.snapshot.is_unread = self.is_unread();
+    }
+
+    /// Has the source asked at once whose next answer brings the list in force. `before`: the one that was so far.
+    fn ask_awaited(&mut self, before: Option<&'static str>) {
+        let Some(name) = self.snapshot.awaited else { return };
+        let heard = self.snapshot.heard;
+        self.sources.iter_mut().filter(|source| source.name.as_str() == name).for_each(|source| source.want(heard));
+        let Some(listing) = self.snapshot.listing.as_ref().filter(|_| before != Some(name)) else { return };
+        // Where both answer, the next answer is a moment away.
+        let answers = |source: &Source| source.name.as_str() == listing.source && source.document.is_some() && source.state.failures == 0;
+        if !self.sources.iter().any(answers) {
+            let of = listing.source;
+            let message =
+                format!("the deployments that source {of} listed stay in force: what {name} answered last is not newer; it is polled again");
+            self.report.emit(Event::new(Code::SourceOlder, message).phase(Phase::Metadata).source(name));
+        }
     }
 
     fn tell_odd(&self, source: &str, odd: &[String]) {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::document::digest_of;
 use super::entries::Entries;
 use super::ways::Ways;
-use crate::clock::Timestamp;
+use crate::clock::{Moment, Timestamp};
 use crate::freshness::{Freshness, Look};
 use crate::settings::source_name::SourceName;
 
@@ -30,6 +30,11 @@ pub struct Snapshot {
     /// file of this machine. Only this says anything of a deployment: an answer without a list lists nothing and removes
     /// nothing (heat-protocol.md R12).
     pub listing: Option<Authority>,
+    /// When the newest answer arrived whose list was in force. What is in force never goes back in time: another list takes its
+    /// place only by an answer to a request that began later.
+    pub heard: Moment,
+    /// The source whose next answer brings the list in force: what it answered last is not known to be newer than that one.
+    pub awaited: Option<&'static str>,
     /// Of metadata and deployments together, SHA-256.
     pub digest: String,
     /// With what the server may speak to Heat.
@@ -77,6 +82,8 @@ pub(super) struct Layer {
     pub(super) deployments: Option<Arc<Entries>>,
     /// What it answered in this process.
     pub(super) answered: Option<Look>,
+    /// When that answer arrived.
+    pub(super) heard: Moment,
     /// Whether its last poll succeeded.
     pub(super) healthy: bool,
 }
@@ -106,27 +113,47 @@ fn authority(layers: &[Layer]) -> Option<Authority> {
 }
 
 impl Snapshot {
-    /// Takes over who answered, and the list in force with the answer that it is from: the two come from the same layer.
-    pub(super) fn hear(&mut self, layers: &[Layer]) {
+    /// Takes over who answered, and the list in force with the answer that it is from: the two come from the same layer. `true`
+    /// where another list is in force now.
+    ///
+    /// Of two answers the one is newer whose request began after the other one had arrived. Which source is preferred changes
+    /// when one fails, and that alone brings no older list back.
+    pub(super) fn hear(&mut self, layers: &[Layer]) -> bool {
         self.authority = authority(layers);
-        let in_force = layers
+        self.awaited = None;
+        let best = layers
             .iter()
             .filter(|layer| layer.deployments.is_some() && (layer.authoritative() || self.authority.is_none()))
             .max_by_key(|layer| layer.rank());
-        self.deployments = in_force.and_then(|layer| layer.deployments.clone());
-        self.listing = in_force.and_then(Layer::authority);
+        let listing = best.and_then(Layer::authority);
+        if let Some(answer) = listing.as_ref().filter(|answer| self.listing.as_ref() != Some(answer) && answer.look.began <= self.heard) {
+            self.awaited = Some(answer.source);
+            return false;
+        }
+        if let Some(layer) = best.filter(|_| listing.is_some()) {
+            self.heard = self.heard.max(layer.heard);
+        }
+        let list = best.and_then(|layer| layer.deployments.clone());
+        let is_other = list.as_ref().map(Arc::as_ptr) != self.deployments.as_ref().map(Arc::as_ptr);
+        (self.deployments, self.listing) = (list, listing);
+        is_other
     }
 
-    /// Merges, weakest layer first.
-    pub(super) fn merge(layers: &[Layer], sources: BTreeMap<&'static str, SourceState>) -> Self {
-        let mut metadata = Map::new();
+    /// Merges, weakest layer first. Only the list in force may stay from before.
+    pub(super) fn merge(&mut self, layers: &[Layer], sources: BTreeMap<&'static str, SourceState>) {
+        // The old one goes first: two at a time are more memory than one.
+        self.metadata = Map::new();
         for layer in layers {
-            metadata.extend(layer.document.iter().map(|(key, value)| (key.clone(), value.clone())));
+            self.metadata.extend(layer.document.iter().map(|(key, value)| (key.clone(), value.clone())));
         }
-        let mut snapshot = Self { metadata, sources, ..Self::default() };
-        snapshot.hear(layers);
-        snapshot.digest = digest_of(&snapshot.metadata, snapshot.deployments.as_deref());
-        snapshot
+        self.sources = sources;
+        self.hear(layers);
+        self.redigest();
+    }
+
+    /// Makes the digest anew.
+    pub(super) fn redigest(&mut self) {
+        self.digest = digest_of(&self.metadata, self.deployments.as_deref());
     }
 
     /// Whether the list in force has an entry with this id.
@@ -185,7 +212,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::clock::{Clock, Moment};
+    use crate::clock::Clock;
 
     /// The `n`th of a run.
     fn moment(n: u64) -> Moment {
@@ -203,12 +230,15 @@ mod tests {
             document: Arc::new(document.as_object().unwrap().clone()),
             deployments: ids.map(|ids| Arc::new(Entries::new(ids.iter().map(|id| json!({"id": id})).collect()).unwrap())),
             answered: answered.map(look),
+            heard: answered.map(moment).unwrap_or_default(),
             healthy,
         }
     }
 
     fn merged(layers: &[Layer]) -> Snapshot {
-        Snapshot::merge(layers, BTreeMap::new())
+        let mut snapshot = Snapshot::default();
+        snapshot.merge(layers, BTreeMap::new());
+        snapshot
     }
 
     /// What it shows, the layers, who of them is listed, who speaks.
@@ -320,10 +350,64 @@ mod tests {
             ),
         ];
         for (case, layers, freshness) in table {
-            let mut snapshot = Snapshot::merge(&layers, expected.clone());
+            let mut snapshot = Snapshot::default();
+            snapshot.merge(&layers, expected.clone());
             assert_eq!(snapshot.freshness(), freshness, "{case}");
             snapshot.hear(&layers);
             assert_eq!(snapshot.freshness(), freshness, "{case}");
+        }
+    }
+
+    #[test]
+    fn the_list_in_force_never_goes_back_in_time() {
+        use SourceName::{Cfn, Request};
+        let none = json!({});
+        let cfn = |ids, began| layer(Cfn, &none, ids, Some(began), true);
+        let request = |ids, began, healthy| layer(Request, &none, ids, Some(began), healthy);
+        let (old, new): (Option<&[&str]>, Option<&[&str]>) = (Some(&["old"]), Some(&["new"]));
+        // Preferred and newest: the one in use.
+        let steps = [
+            ("the one that is preferred", vec![cfn(old, 3), request(new, 5, true)], "new", Some(5), None),
+            ("it fails: the other one's list is older", vec![cfn(old, 3), request(new, 5, false)], "new", Some(5), Some("cfn")),
+            ("and the same again", vec![cfn(old, 3), request(new, 5, false)], "new", Some(5), Some("cfn")),
+            ("it is gone with what it said", vec![cfn(old, 3)], "new", Some(5), Some("cfn")),
+            ("the other one answers again", vec![cfn(old, 7), request(new, 5, false)], "old", Some(7), None),
+            ("what answers again, to a request from before that", vec![cfn(old, 7), request(new, 6, true)], "old", Some(7), Some("request")),
+            ("and then a newer one", vec![cfn(old, 7), request(new, 8, true)], "new", Some(8), None),
+        ];
+        let mut snapshot = Snapshot::default();
+        for (case, layers, id, began, awaited) in steps {
+            for wholly in [true, false] {
+                if wholly {
+                    snapshot.merge(&layers, BTreeMap::new());
+                } else {
+                    assert!(!snapshot.hear(&layers), "{case}");
+                }
+                assert!(snapshot.lists(id), "{case}");
+                assert_eq!(snapshot.listing.as_ref().map(|one| one.look.began), began.map(moment), "{case}");
+                assert_eq!(snapshot.awaited, awaited, "{case}");
+            }
+        }
+        // An answer without a list says nothing, and does not bring an older list back either.
+        snapshot.hear(&[cfn(old, 7), request(None, 9, true)]);
+        assert!(snapshot.lists("new") && snapshot.awaited == Some("cfn"));
+        assert!(snapshot.hear(&[request(None, 9, true)]));
+        assert!(snapshot.deployments.is_none() && snapshot.freshness() == Freshness::Awaited);
+        assert!(!snapshot.hear(&[cfn(old, 7), request(None, 9, true)]) && snapshot.deployments.is_none());
+    }
+
+    #[test]
+    fn an_answer_is_newer_if_its_request_began_after_the_other_one_had_arrived() {
+        let list: Option<&[&str]> = Some(&["a"]);
+        let mut slow = layer(SourceName::Cfn, &json!({}), list, Some(1), true);
+        slow.heard = moment(4);
+        let mut snapshot = Snapshot::default();
+        snapshot.hear(std::slice::from_ref(&slow));
+        for (began, awaited) in [(2, Some("request")), (5, None)] {
+            // Side by side nobody knows which of the two looked later.
+            let other = layer(SourceName::Request, &json!({}), list, Some(began), true);
+            snapshot.hear(&[slow.clone(), other]);
+            assert_eq!(snapshot.awaited, awaited, "{began}");
         }
     }
 

@@ -185,6 +185,8 @@ pub(super) struct Source {
     answered: Option<Look>,
     /// How long that answer was on its way.
     took: Duration,
+    /// When it arrived.
+    heard: Moment,
     /// When its newest poll began, whatever became of it.
     asked: Moment,
     /// An answer to a poll that began after this is waited for.
@@ -220,6 +222,7 @@ impl Source {
             kept: true,
             answered: None,
             took: Duration::ZERO,
+            heard: Moment::EARLIER,
             asked: Moment::EARLIER,
             wanted: None,
             turn: 0,
@@ -473,9 +476,11 @@ impl Source {
         self.basis = basis;
         let took = clock.since(began);
         self.answered = Some(Look::new(began, [took, std::mem::replace(&mut self.took, took)]));
+        self.heard = clock.moment();
         self.state.last_good = Some(started);
     }
 
+    /// It was the way by which it is to be asked that answered.
     fn answer(&mut self, by: Option<SourceSet>, settled: &mut Settled) {
         let same = |by: &SourceSet| self.answered_by.as_ref().is_some_and(|before| before.is_same_way(by));
         self.kept &= by.as_ref().is_none_or(same);
@@ -506,6 +511,7 @@ impl Source {
             document: Arc::clone(self.document.as_ref()?),
             deployments: self.deployments.clone(),
             answered: self.answered,
+            heard: self.heard,
             healthy: self.state.failures == 0 || self.former.as_ref().is_some_and(|former| former.answers),
         })
     }

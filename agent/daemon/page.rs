@@ -128,6 +128,7 @@ fn sources(snapshot: &Snapshot) -> Vec<SourceStatus> {
     let source = |(name, source): (&&str, &SourceState)| SourceStatus {
         name: (*name).to_owned(),
         last_good: source.last_good.map(Timestamp::rfc3339),
+        older: snapshot.awaited == Some(*name),
         failures: source.failures,
         cause: source.cause.clone(),
         remedy: source.remedy.clone(),

@@ -182,6 +182,10 @@ messages! {
         "A replaced metadata source stays in use until the new one answers",
         "It is polled a quarter as often, also after restarts, and its documents are used. It is dropped as soon as the new source has answered once.",
         "Nothing needs to be done if the new source answers. Otherwise correct its settings in Heat: the old source delivers the correction.";
+    SourceOlder = "HNA-0278", Info, "fa5e8411ed034a84b99d09d7d4916a08",
+        "A source that answers is not used yet, because its answer is older",
+        "The source that is preferred now answered before the newest list of deployments did, or beside it. The newest list stays in force, so nothing that Heat took back is run or reported.",
+        "Nothing needs to be done: the next answer of the source takes over.";
     VolumeFound = "HNA-0301", Info, "11ba224dd2da49cb84bc8fe6578b2262",
         "A volume was found",
         "The disk with the Cinder id is attached.",

@@ -366,6 +366,7 @@ mod tests {
         SourceStatus {
             name: "cfn".into(),
             last_good: Some(AT.into()),
+            older: false,
             failures,
             cause: (failures > 0).then(|| "connection refused".into()),
             remedy: (failures > 0).then(|| "look at heat-api-cfn".into()),

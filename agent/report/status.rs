@@ -226,6 +226,9 @@ pub struct SourceStatus {
     pub name: String,
     /// Last good answer (RFC 3339).
     pub last_good: Option<String>,
+    /// Whether that is older than the list of deployments in force, which its next answer replaces.
+    #[serde(default)]
+    pub older: bool,
     /// Failures since then.
     pub failures: u32,
     /// Why the last try failed.
@@ -527,7 +530,10 @@ impl Status {
                     lines.extend(source.remedy.iter().map(|remedy| format!("  {:<12} remedy: {}", "", escaped(remedy))));
                 }
                 _ if source.last_good.is_none() => lines.push(format!("  {:<12} not read yet", source.name)),
-                _ => lines.push(format!("  {:<12} ok, last good {good}", source.name)),
+                _ => {
+                    let older = if source.older { "; a newer list stays in force until it answers again" } else { "" };
+                    lines.push(format!("  {:<12} ok, last good {good}{older}", source.name));
+                }
             }
         }
         if self.sources.is_empty() {
@@ -588,6 +594,7 @@ mod tests {
             sources: vec![SourceStatus {
                 name: "cfn".into(),
                 last_good: None,
+                older: false,
                 failures: 0,
                 cause: None,
                 remedy: None,

@@ -100,3 +100,32 @@ async fn two_that_the_files_name_and_that_name_each_other_do_not_take_turns() {
     assert!(now.0 <= 90 && now.1 <= 90 && now.0.min(now.1) <= 35, "{now:?}");
     assert!(collector.snapshot().lists("a") && count(&machine, Code::SourceRetired) <= 2);
 }
+
+#[tokio::test]
+async fn a_source_that_fails_leaves_its_list_in_force_until_another_one_answers_anew() {
+    let (cfn, swift) = (Fake::start(vec![]).await, Fake::start(vec![]).await);
+    let machine = Machine::new();
+    machine.put(CONF, &format!("{}[request]\nmetadata_url = {}/o\n", section(&cfn.base, "s", "AK"), swift.base));
+    let answers = Arc::new(Notify::new());
+    let object = |ids: &[&str]| ok(json!({"deployments": ids.iter().map(|id| json!({"id": id})).collect::<Vec<_>>()}).to_string());
+    // Heat replaces the one by the other; of that request hears first, and cfn's next answer is late.
+    cfn.play(vec![listing(&["old"]), Act::Held(Arc::clone(&answers), Box::new(listing(&["old"]))), listing(&["newest"])]);
+    swift.play(vec![object(&["old"]), object(&["new"]), status("503 Service Unavailable", "")]);
+    let mut collector = machine.collector();
+    while !collector.snapshot().lists("new") {
+        collector.changed().await;
+    }
+    let newest = collector.snapshot().listing.clone();
+    while collector.snapshot().sources["request"].failures == 0 || cfn.requests().len() < 2 {
+        collector.changed().await;
+    }
+    let snapshot = collector.snapshot();
+    assert!(snapshot.lists("new") && !snapshot.lists("old"), "an older list is in force again: {snapshot:?}");
+    assert_eq!((snapshot.listing.clone(), snapshot.awaited), (newest, Some("cfn")));
+    assert_eq!(count(&machine, Code::SourceOlder), 1);
+    answers.notify_one();
+    while !collector.snapshot().lists("newest") {
+        collector.changed().await;
+    }
+    assert_eq!((collector.snapshot().listing.as_ref().unwrap().source, collector.snapshot().awaited), ("cfn", None));
+}
