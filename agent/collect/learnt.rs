@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 
 use super::local::LocalFiles;
 use super::section::{DEPLOYMENT_KEY, DEPLOYMENTS, Section};
-use super::source_set::{Origin, SourceSet, keys};
+use super::source_set::{Origin, SourceSet, keys, needed};
 use crate::digest;
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result};
 use crate::report::{Code, Event, Phase};
 use crate::settings::os_collect_config::OsCollectConfig;
 use crate::settings::source_name::SourceName;
@@ -24,13 +24,25 @@ const CA: &str = "ca_certificate";
 pub(super) struct Said {
     origin: Origin,
     sections: BTreeMap<SourceName, Section>,
+    /// The sources of which it has a setting that they need, were it only an empty text.
+    mentioned: Vec<SourceName>,
     /// The sources that it asks for; empty where it says nothing of that.
     collectors: Vec<String>,
 }
 
 impl Said {
     fn nothing(origin: Origin) -> Self {
-        Self { origin, sections: BTreeMap::new(), collectors: Vec::new() }
+        Self { origin, sections: BTreeMap::new(), mentioned: Vec::new(), collectors: Vec::new() }
+    }
+
+    /// Whether it means a source to be asked, with what the source needs or without: it is among the collectors, or, where a file of
+    /// this machine says nothing of these, a setting that it needs is there. What lists `heat_local` too is os-collect-config's own default,
+    /// written out, which means the sources that happen to be configured; the hint file is left by cloud-init for other tools.
+    fn names(&self, source: SourceName) -> bool {
+        let lists = |name: SourceName| self.collectors.iter().any(|one| one == name.as_str());
+        let is_file = matches!(self.origin, Origin::BootCopy | Origin::Config);
+        let is_listed = lists(source) && !lists(SourceName::HeatLocal);
+        is_listed || (is_file && self.collectors.is_empty() && self.mentioned.contains(&source))
     }
 
     /// What a server's metadata says of its sources.
@@ -39,6 +51,11 @@ impl Said {
         let Some(all) = document.get("os-collect-config") else { return said };
         for source in SourceName::REMOTE {
             let Some(settings) = all.get(source.as_str()) else { continue };
+            // What Heat takes away it sets to null.
+            let is_there = |key: &&str| settings.get(key).is_some_and(|value| !value.is_null());
+            if needed(source).iter().any(is_there) || !(settings.is_object() || settings.is_null()) {
+                said.mentioned.push(source);
+            }
             for key in keys(source) {
                 said.section(source).take(key, texts(settings.get(key)));
             }
@@ -51,7 +68,7 @@ impl Said {
     pub(super) fn carried(ways: &[(SourceName, &SourceSet)], answering: &[SourceName]) -> Self {
         let sections = ways.iter().map(|(source, set)| (*source, set.section().clone())).collect();
         let collectors = answering.iter().map(|source| source.as_str().to_owned()).collect();
-        Self { origin: Origin::Before, sections, collectors }
+        Self { sections, collectors, ..Self::nothing(Origin::Before) }
     }
 
     /// Whether it says nothing of any source.
@@ -105,6 +122,8 @@ impl Said {
                 let values = |section| config.all(section, key).map(str::to_owned).collect();
                 if *key == DEPLOYMENT_KEY {
                     said.section(source).take(key, values("DEFAULT"));
+                } else if needed(source).contains(key) && config.all(source.as_str(), key).next().is_some() {
+                    said.mentioned.push(source);
                 }
                 said.section(source).take(key, values(source.as_str()));
             }
@@ -267,9 +286,9 @@ impl Learnt {
     /// With what a stronger document says.
     fn with(&self, said: &Said) -> Self {
         let mut next = self.clone();
-        for (source, section) in &said.sections {
-            let mut section = section.clone();
-            let extras = next.extras.entry(*source).or_default();
+        for source in SourceName::REMOTE {
+            let mut section = said.sections.get(&source).cloned().unwrap_or_default();
+            let extras = next.extras.entry(source).or_default();
             let deployment_keys = section.remove(DEPLOYMENT_KEY);
             if !deployment_keys.is_empty() {
                 extras.deployment_keys = deployment_keys;
@@ -278,13 +297,19 @@ impl Learnt {
                 extras.ca = section.get(CA).map(str::to_owned);
             }
             let asked_for = said.collectors.iter().any(|one| one == source.as_str());
-            match SourceSet::of(*source, said.origin, &section, asked_for) {
+            let named = said.names(source);
+            match SourceSet::of(source, said.origin, &section, asked_for || named) {
+                // Where another document has what it needs, its name alone is enough.
+                Ok(None) if named && !next.sets.contains_key(&source) => {
+                    let bare = section.check(source, needed(source)).context(|| format!("reading {}", said.origin));
+                    next.halves.extend(bare.err().map(|error| (source, error)));
+                }
                 Ok(None) => {}
                 Ok(Some(set)) => {
-                    next.halves.remove(source);
-                    next.sets.insert(*source, set);
+                    next.halves.remove(&source);
+                    next.sets.insert(source, set);
                 }
-                Err(error) => drop(next.halves.insert(*source, error)),
+                Err(error) => drop(next.halves.insert(source, error)),
             }
         }
         if !said.collectors.is_empty() {

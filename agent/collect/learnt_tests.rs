@@ -90,9 +90,11 @@ fn of_each_source_the_strongest_whole_set_is_followed_and_none_is_put_together()
         assert_eq!(known.sets[&Cfn].signer().unwrap().1.secret, "$x");
     }
     // The hint alone names nobody.
-    files.config = OsCollectConfig::parse(b"[DEFAULT]\ncollectors = cfn\n[cfn]\nca_certificate = /ca.pem\n");
+    files.config = OsCollectConfig::parse(b"[cfn]\nca_certificate = /ca.pem\n");
     let known = from_files(&files);
     assert!(known.set(Cfn).unwrap().is_none() && known.refusals().is_empty());
+    files.config = OsCollectConfig::parse(b"[DEFAULT]\ncollectors = cfn\n[cfn]\nca_certificate = /ca.pem\n");
+    assert!(from_files(&files).set(Cfn).unwrap_err().to_string().contains("the settings of cfn lack metadata_url, access_key_id"));
 }
 
 #[test]
@@ -139,14 +141,22 @@ fn half_a_configuration_is_a_failure_and_none_is_silence() {
     for document in [
         json!({}),
         json!({"os-collect-config": []}),
-        json!({"os-collect-config": {"cfn": {"metadata_url": null, "path": null}, "request": {"metadata_url": ""}}}),
-        json!({"os-collect-config": {"heat": {"region_name": "RegionOne", "auth_url": "http://k", "password": null}}}),
-        json!({"os-collect-config": {"collectors": ["heat"], "heat": {"region_name": "RegionOne", "auth_url": null}}}),
+        json!({"os-collect-config": {"cfn": {"metadata_url": null, "path": null}, "request": {"metadata_url": null}}}),
+        json!({"os-collect-config": {"heat": {"region_name": "RegionOne", "auth_url": null}}}),
+        json!({"os-collect-config": {"collectors": ["ec2"], "heat": {"auth_url": "http://k"}, "request": {"metadata_url": ""}}}),
     ] {
         for source in ORDER {
             assert!(learnt(&document).set(source).unwrap().is_none(), "{document}");
         }
         assert!(!learnt(&document).is_complete());
+    }
+    // What Heat leaves of another transport names nothing; a file of this machine means it.
+    let left = json!({"os-collect-config": {"heat": {"region_name": "RegionOne", "auth_url": "http://k", "password": null}}});
+    let mut answered = nothing();
+    answered.take(&by(Origin::Answer(Cfn), &left));
+    assert!(answered.set(Heat).unwrap().is_none());
+    for bare in [left, json!({"os-collect-config": {"collectors": ["heat"], "heat": {"auth_url": null}}})] {
+        assert!(learnt(&bare).set(Heat).unwrap_err().to_string().contains("lack"), "{bare}");
     }
     for (source, key, value, words) in [
         (Cfn, "metadata_url", json!(null), "lack metadata_url"),

@@ -62,7 +62,7 @@ pub(super) fn keys(source: SourceName) -> &'static [&'static str] {
 }
 
 /// Those of them that a source cannot do without.
-fn needed(source: SourceName) -> &'static [&'static str] {
+pub(super) fn needed(source: SourceName) -> &'static [&'static str] {
     match source {
         SourceName::Cfn => &cfn::NEEDED,
         SourceName::Heat => &heat::NEEDED,

@@ -85,3 +85,58 @@ async fn a_file_that_may_name_a_source_and_cannot_be_read_does_not_mean_that_the
     collector.poll_once().await;
     assert_eq!(collector.snapshot().freshness(), Freshness::Unasked);
 }
+
+#[tokio::test]
+async fn a_source_that_is_named_without_its_settings_is_awaited_and_said() {
+    let url = "http://127.0.0.1:1/v1/";
+    let boot = |sources: Value| (Some(sources), String::new());
+    let conf = |text: &str| (None, text.to_owned());
+    for (case, source) in [
+        (boot(json!({"collectors": ["cfn"]})), "cfn"),
+        (boot(json!({"collectors": "cfn"})), "cfn"),
+        (boot(json!({"collectors": ["request", "local"], "request": {}})), "request"),
+        (boot(json!({"collectors": ["heat"], "heat": {"auth_url": null}})), "heat"),
+        (boot(json!({"cfn": {"metadata_url": ""}})), "cfn"),
+        (boot(json!({"cfn": "x"})), "cfn"),
+        (boot(json!({"cfn": {"metadata_url": [url]}})), "cfn"),
+        (boot(json!({"request": {"metadata_url": 5}})), "request"),
+        (boot(json!({"heat": {"auth_url": url}})), "heat"),
+        (conf("[DEFAULT]\ncollectors = cfn\n"), "cfn"),
+        (conf("[DEFAULT]\ncollectors = heat\ncollectors = local\n"), "heat"),
+        (conf("[DEFAULT]\ncollectors = request\n[request]\nmetadata_url =\n"), "request"),
+        (conf(&format!("[cfn]\nmetadata_url = {url}\nstack_name = s\n")), "cfn"),
+        (conf(&format!("[heat]\nauth_url = {url}\n")), "heat"),
+    ] {
+        let machine = Machine::new();
+        machine.put(BOOT, &json!({"deployments": [{"id": "old"}], "os-collect-config": case.0}).to_string());
+        machine.put(CONF, &case.1);
+        let mut collector = machine.collector();
+        collector.poll_once().await;
+        assert_eq!(collector.snapshot().freshness(), Freshness::Awaited, "{case:?}");
+        let state = &collector.snapshot().sources[source];
+        let (cause, file) = (state.cause.clone().unwrap(), if case.0.is_some() { "cfn-init-data" } else { "os-collect-config.conf" });
+        assert!(cause.contains(file) && cause.contains(&format!("the settings of {source} lack ")), "{case:?}: {cause}");
+        assert!(state.remedy.is_some(), "{case:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_has_only_the_boot_copy_is_not_made_to_wait() {
+    let nothing = json!({"user_id": null, "auth_url": null});
+    for (sources, conf) in [
+        (json!({}), "[DEFAULT]\ncommand = os-refresh-config\n"),
+        (json!({"collectors": ["ec2", "local"], "cfn": {"metadata_url": "http://127.0.0.1:1/v1/"}, "heat": nothing}), ""),
+        (json!({"collectors": [], "request": {}, "heat": nothing, "cfn": null}), "[cfn]\nca_certificate = /ca.pem\n[heat]\nregion_name = R\n"),
+        // os-collect-config's default, written out.
+        (json!({}), "[DEFAULT]\ncollectors = heat_local,ec2,cfn,heat,request,local,zaqar\n"),
+    ] {
+        let machine = Machine::new();
+        machine.put(BOOT, &json!({"deployments": [{"id": "old"}], "os-collect-config": sources}).to_string());
+        machine.put(CONF, conf);
+        machine.put("/var/lib/heat-cfntools/cfn-metadata-server", "http://127.0.0.1:1");
+        let mut collector = machine.collector();
+        collector.poll_once().await;
+        assert_eq!(collector.snapshot().freshness(), Freshness::Unasked, "{sources} {conf}");
+        assert!(collector.snapshot().lists("old") && !machine.codes().contains(&Code::SourceFailed), "{sources} {conf}");
+    }
+}
