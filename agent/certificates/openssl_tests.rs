@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::net::IpAddr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
@@ -14,6 +15,7 @@ use super::key::PrivateKey;
 use super::request::request;
 use super::x509::X509;
 use crate::desired::Certificate;
+use crate::files::{Attributes, Tree};
 
 /// One of each kind that signs.
 static KEYS: LazyLock<[PrivateKey; 3]> = LazyLock::new(|| {
@@ -90,7 +92,8 @@ proptest! {
         let leaf = authority.sign(&wish, key, NOW, DAY * days).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("ca.crt");
-        std::fs::write(&file, authority.certificate.to_pem()).unwrap();
+        let tree = Tree::open(directory.path()).unwrap();
+        tree.write(Path::new("ca.crt"), authority.certificate.to_pem().as_bytes(), Attributes::mode(0o600)).unwrap();
         let at = (NOW.0 / 1000).to_string();
         let verified = openssl(&["verify", "-x509_strict", "-attime", &at, "-CAfile", file.to_str().unwrap()], &leaf);
         prop_assert_eq!(verified, "stdin: OK\n");

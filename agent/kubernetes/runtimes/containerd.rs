@@ -51,6 +51,7 @@ const HOSTS: (u16, u16) = (1, 5);
 const SEVERAL_DIRECTORIES: (u16, u16) = (2, 1);
 
 /// config.toml: form 2 for 1.x, form 3 for 2.x, where images and runtime are two plugins.
+#[expect(clippy::indexing_slicing, reason = "serde_json adds what an object lacks, and all of them are objects made here")]
 fn settings(spec: &NodeSpec, cluster: &ClusterSpec, version: (u16, u16)) -> String {
     let new = version.0 >= 2;
     let (images, runtime): (&str, &str) = if new {

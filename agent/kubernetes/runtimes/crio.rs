@@ -3,7 +3,7 @@
 //! Its unit says when it is ready, and a kubelet does not come up before the runtime answers it: so the kubelet's gate
 //! speaks for both.
 
-use serde_json::json;
+use serde_json::{Map, json};
 
 use super::engine::{self, Engine};
 use crate::desired::{ContainerEngine, Desired, File};
@@ -54,12 +54,12 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts
 fn settings(cluster: &ClusterSpec) -> String {
     // The same as the kubelet's (magnum-node.md 7.4 no. 45). With cgroupfs conmon has to be in the pod's group.
     let runtime = json!({ "cgroup_manager": cluster.runtime.cgroup_driver, "conmon_cgroup": "pod" });
-    let mut file = json!({ "crio": { "runtime": runtime } });
+    let mut parts = Map::from_iter([("runtime".to_owned(), runtime)]);
     if let Some(image) = &cluster.runtime.sandbox_image {
-        file["crio"]["image"] = json!({ "pause_image": image });
+        parts.insert("image".to_owned(), json!({ "pause_image": image }));
     }
-    file["crio"]["network"] = json!({ "network_dir": CNI_NETWORKS, "plugin_dirs": [CNI_PROGRAMS] });
-    toml::document(&file)
+    parts.insert("network".to_owned(), json!({ "network_dir": CNI_NETWORKS, "plugin_dirs": [CNI_PROGRAMS] }));
+    toml::document(&json!({ "crio": parts }))
 }
 
 #[cfg(test)]
