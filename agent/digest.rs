@@ -4,7 +4,7 @@ use std::io::{Result, Write};
 
 use ring::digest::{Context, SHA256};
 
-/// A digest in the making: what is written to it is counted in.
+/// Incremental SHA-256.
 pub struct Sha256(Context);
 
 impl Default for Sha256 {
@@ -20,8 +20,8 @@ impl std::fmt::Debug for Sha256 {
 }
 
 impl Sha256 {
-    /// Counts these bytes in.
-    pub fn add(&mut self, bytes: &[u8]) {
+    /// Feeds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
@@ -35,7 +35,7 @@ impl Sha256 {
 
 impl Write for Sha256 {
     fn write(&mut self, bytes: &[u8]) -> Result<usize> {
-        self.add(bytes);
+        self.update(bytes);
         Ok(bytes.len())
     }
 
@@ -48,7 +48,7 @@ impl Write for Sha256 {
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     let mut digest = Sha256::default();
-    digest.add(bytes);
+    digest.update(bytes);
     digest.hex()
 }
 
@@ -76,7 +76,7 @@ mod tests {
         // FIPS 180-2, appendix B.1.
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         let mut digest = Sha256::default();
-        b"abc".chunks(1).for_each(|byte| digest.add(byte));
+        b"abc".chunks(1).for_each(|byte| digest.update(byte));
         assert_eq!((hex(b"abc").as_str(), digest.hex().as_str()), (known, known));
     }
 }

@@ -13,13 +13,13 @@ pub(super) fn digest_of(document: &Map<String, Value>, deployments: Option<&Entr
     // Nothing in it can fail.
     let _ = serde_json::to_writer(&mut digest, document);
     let Some(list) = deployments else {
-        digest.add(b"null");
+        digest.update(b"null");
         return digest.hex();
     };
-    digest.add(b"[");
+    digest.update(b"[");
     for text in list.texts() {
-        digest.add(text.as_bytes());
-        digest.add(b",");
+        digest.update(text.as_bytes());
+        digest.update(b",");
     }
     digest.hex()
 }

@@ -2,7 +2,7 @@
 //!
 //! In: a `Desired` and what is there ([`Observed`]). Out: a [`Plan`] (pure, and what the command `plan` shows), and the
 //! outcome of carrying it out: [`Converged`] or the first [`Failure`]. Steps that do not depend on each other run
-//! side by side; waits are for events, with a poll as the net.
+//! side by side; waits are for events, with polling as a fallback.
 //!
 //! It never starts a program, never talks to Heat, and knows nothing of Kubernetes: what a node needs is in the
 //! `Desired`, whether a volume may be touched is behind [`Volumes`].

@@ -22,8 +22,8 @@ use crate::error::{Error, Result};
 
 /// Messages that may wait for the journal.
 const QUEUE: usize = 1024;
-/// How long a flush waits for a journal that does not read, or a thread that gets no processor: what is said last is lost after it.
-/// Only who ends waits, and systemd gives a service that is stopped twice as long (TimeoutStopSec=).
+/// How long a flush waits for a journal that does not read, or a thread that gets no processor: later messages are lost.
+/// Called at the end of the process only: systemd gives a service that is stopped twice as long (TimeoutStopSec=).
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -82,7 +82,7 @@ fn write_all(items: &Receiver<Item>, console: bool) {
         .map(|layer| layer.with_field_prefix(None).with_syslog_identifier("heat-node-agent".to_owned()))
         .ok();
     let to_journal = journald.is_some();
-    // Of nothing else: what libraries trace costs them nothing then.
+    // Our own target alone, so that tracing in libraries is disabled and costs nothing.
     let subscriber = tracing_subscriber::registry().with(journald).with(Targets::new().with_target(TARGET, LevelFilter::DEBUG));
     let mut console = if console { Console::open() } else { Console::none() };
     let mut folder = Folder::default();
@@ -107,7 +107,7 @@ fn write_all(items: &Receiver<Item>, console: bool) {
     });
 }
 
-/// By what the entries are known to the thread's subscriber.
+/// Tracing target of the journal's entries.
 const TARGET: &str = "heat_node_agent::entry";
 
 /// One native journal entry. Absent fields are not written at all.
@@ -179,7 +179,7 @@ fn millis(duration: Duration) -> u64 {
 /// The variable that asks for what libraries trace, e.g. `debug` or `zbus=debug,rustls=debug`.
 pub const TRACES: &str = "HNA_LOG";
 
-/// Writes what zbus, reqwest and rustls trace to standard error, which is the journal's in a unit: for who looks into a fault that
+/// Writes what zbus, reqwest and rustls trace to standard error, which is the journal's in a unit: for debugging what
 /// lies below the agent's own messages. It blocks while nobody reads there.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
 //! The interlock: whether a volume may be formatted, used as it is, or must be left alone
-//! (design.md 6). One pure function over everything that was read; nothing else decides.
+//! (design.md 6). One pure function over everything that was read; nothing else permits a mkfs.
 //!
 //! Its order is its safety: first whose disk it is, then what lies at the mount point, then who
 //! uses the disk, then what is on it. Each refusal says what was found and the one command or
@@ -250,7 +250,7 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         several => refuse(
             format!("{device} contains {}", describe(several)),
             "a volume with a signature of any kind is never formatted, and a store keeps its format",
-            format!("to discard it: {}", erase(volume, device)),
+            format!("to discard it: {}", erase_command(volume, device)),
         ),
     }
 }
@@ -281,7 +281,7 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
                 "a volume with a signature of any kind is never formatted, wherever it begins",
                 format!(
                     "`losetup --find --show --read-only --offset {at} {device}` makes it available for inspection; to discard it: {}",
-                    erase(volume, device)
+                    erase_command(volume, device)
                 ),
             );
         }
@@ -289,7 +289,7 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
             return refuse(
                 format!("{device} has a signature of {} at {}", signature.description(), place(*at)),
                 "a volume with a signature of any kind is never formatted, wherever it is",
-                format!("`wipefs {device}` may show more; to discard it: {}", erase(volume, device)),
+                format!("`wipefs {device}` may show more; to discard it: {}", erase_command(volume, device)),
             );
         }
         Some(Strange::Data(at)) => format!("{device} contains unknown data at {}", place(*at)),
@@ -303,7 +303,7 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
         return refuse(
             format!("{data}, but this agent created or used a file system there"),
             "a volume that is not blank is formatted at most once, whatever the parameters say",
-            format!("inspect it by hand; or to discard it: {}", erase(volume, device)),
+            format!("inspect it by hand; or to discard it: {}", erase_command(volume, device)),
         );
     }
     refuse(
@@ -312,7 +312,7 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
         format!(
             "{}=if-no-signature, if it is encrypted below this machine; or to discard it: {}",
             volume.format_parameter,
-            erase(volume, device)
+            erase_command(volume, device)
         ),
     )
 }
@@ -370,14 +370,18 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
             format!(
                 "`vgck --config devices/use_devicesfile=0 {}` shows more; or to discard it: {}",
                 thin_pool::GROUP,
-                erase(volume, device)
+                erase_command(volume, device)
             )
         }
         MarkerEvidence::Unreadable(_) => {
-            format!("inspect it by hand: `mount -o ro {device} /mnt`; or to discard it: {}", erase(volume, device))
+            format!("inspect it by hand: `mount -o ro {device} /mnt`; or to discard it: {}", erase_command(volume, device))
         }
         _ if adopted => return Decision::Reuse,
-        _ => format!("set VOLUME_ADOPT={} to use it as it is, or to discard it: {}", evidence.disk.serial, erase(volume, device)),
+        _ => format!(
+            "set VOLUME_ADOPT={} to use it as it is, or to discard it: {}",
+            evidence.disk.serial,
+            erase_command(volume, device)
+        ),
     };
     refuse(found, "a file system is used only if it has the marker of this cluster, role and volume", remedy)
 }
@@ -401,7 +405,7 @@ fn umount(volume: &Volume) -> String {
 
 /// The one command after which a disk counts as blank; what is known by its label needs one afterwards too.
 #[must_use]
-pub fn erase(volume: &Volume, device: &str) -> String {
+pub fn erase_command(volume: &Volume, device: &str) -> String {
     match &volume.disk {
         DiskName::Label(label) => format!("`mkfs.xfs -f -L {label} {device}`, then VOLUME_ADOPT={label}"),
         DiskName::Cinder(_) | DiskName::Link(_) => format!("`blkdiscard --force --zeroout {device}`"),

@@ -1,5 +1,5 @@
-//! The one reader of devices: sysfs, /dev, mount table, and the two ends of a disk. It never
-//! writes, and opens nothing but the disk that was asked for.
+//! The one reader of devices: sysfs, /dev, the mount table, the two ends of a disk, and the places of a survey (`survey.rs`). It
+//! never writes, and opens nothing but the disk that was asked for.
 
 use std::fs::{File, OpenOptions};
 use std::io;

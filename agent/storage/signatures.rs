@@ -21,7 +21,7 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// `xfs file system "data" (UUID …)`.
+    /// `xfs "data" (UUID …)`.
     #[must_use]
     pub fn description(&self) -> String {
         let label = self.label.as_ref().map(|label| format!(" \"{label}\"")).unwrap_or_default();

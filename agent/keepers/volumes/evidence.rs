@@ -1,4 +1,5 @@
-//! Reads what the decision about a volume needs: its disk, what lies below its mount point, the marker in it. Writes nothing.
+//! Reads what the decision about a volume needs: its disk, what lies below its mount point, the marker in it. Writes nothing; for the
+//! marker it mounts the file system read-only for a moment.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};

@@ -9,7 +9,7 @@ use crate::converge::Failure;
 use crate::desired::Volume;
 use crate::error::{Error, Result};
 use crate::report::Code;
-use crate::storage::interlock::{Decision, DiskEvidence, Evidence, decide, erase};
+use crate::storage::interlock::{Decision, DiskEvidence, Evidence, decide, erase_command};
 use crate::storage::making;
 use crate::storage::marker::State;
 use crate::storage::probe::{Disk, Probe};
@@ -93,7 +93,10 @@ impl<H: Hands> VolumeKeeper<H> {
         }
         Failure::from_error(Code::VolumeRefused, "mkfs", &error)
             .rule("a device that mkfs itself refuses is never formatted")
-            .remedy(format!("`wipefs {device}` shows what is on it; to discard it: {}", erase(volume, &device.to_string())))
+            .remedy(format!(
+                "`wipefs {device}` shows what is on it; to discard it: {}",
+                erase_command(volume, &device.to_string())
+            ))
             .into()
     }
 }

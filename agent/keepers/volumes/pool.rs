@@ -13,7 +13,7 @@ use crate::desired::{Content, Volume};
 use crate::error::{Error, Result};
 use crate::files::Attributes;
 use crate::report::Code;
-use crate::storage::interlock::{Decision, Evidence, MarkerEvidence, erase};
+use crate::storage::interlock::{Decision, Evidence, MarkerEvidence, erase_command};
 use crate::storage::marker::{State, VolumeRecord};
 use crate::storage::probe::{Disk, size};
 use crate::storage::thin_pool::{self, GROUP, Member, Next, POOL, UNIT, next};
@@ -122,7 +122,7 @@ impl<H: Hands> VolumeKeeper<H> {
                 Next::Activate => return Ok(member),
                 Next::Refuse(found) => {
                     let rule = format!("docker's pool is {POOL}, which has its volume to itself");
-                    let remedy = format!("check `lvs {GROUP}`; to discard what is there: {}", erase(volume, &device));
+                    let remedy = format!("check `lvs {GROUP}`; to discard what is there: {}", erase_command(volume, &device));
                     return Err(refused(Decision::Refuse { found, rule, remedy }).into());
                 }
             };

@@ -29,7 +29,7 @@ pub enum Kind {
     Domain,
     /// An IPv4 or IPv6 address.
     Ip,
-    /// An IPv4 network.
+    /// A network.
     Cidr,
     /// A TCP port.
     Port,

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::node::pods_parameter;
 use crate::budgets::json;
 use crate::desired::KeyType;
 use crate::kubernetes::checks::cluster::{Checks, minor_of};
@@ -162,7 +163,7 @@ fn networks(parameters: &Parameters, minor: Minor) -> Option<Networks> {
         Some("none") => NetworkDriver::None,
         _ => NetworkDriver::Flannel,
     };
-    let own = if driver == NetworkDriver::Calico { "CALICO_IPV4POOL" } else { "FLANNEL_NETWORK_CIDR" };
+    let own = pods_parameter(parameters);
     let services = network("PORTAL_NETWORK_CIDR")?;
     let dns = if let Some(given) = parameters.given("DNS_SERVICE_IP") {
         given.parse().ok()?

@@ -227,6 +227,11 @@ fn unsupported(name: &str, what: &str, rule: &str, remedy: &str) -> Mistake {
     Mistake::general(name, format!("this version does not support: {what}"), rule, remedy)
 }
 
+/// The parameter that names the network of pods where PODS_NETWORK_CIDR does not.
+pub(super) fn pods_parameter(parameters: &Parameters) -> &'static str {
+    if parameters.get("NETWORK_DRIVER") == Some("calico") { "CALICO_IPV4POOL" } else { "FLANNEL_NETWORK_CIDR" }
+}
+
 /// `NO_PROXY` gains what a node must reach directly, whatever the template forgot (magnum-node.md 7.5 no. 69).
 fn proxy(parameters: &Parameters) -> Option<Proxy> {
     let text = |name: &str| parameters.get(name).map(str::to_owned);
@@ -247,7 +252,7 @@ fn proxy(parameters: &Parameters) -> Option<Proxy> {
         "ETCD_SERVER_IP",
         "ETCD_LB_VIP",
     ];
-    let pods = text("PODS_NETWORK_CIDR").or(text("FLANNEL_NETWORK_CIDR"));
+    let pods = text("PODS_NETWORK_CIDR").or(text(pods_parameter(parameters)));
     // Only where it was given: the default is Magnum's, not this cloud's.
     let nodes = parameters.given("CLUSTER_SUBNET_CIDR").map(str::to_owned);
     for item in
@@ -281,6 +286,21 @@ mod tests {
         }
         let deployment = Deployment::parse(&json!({"id": "i", "config": config})).unwrap().unwrap();
         NodeSpec::from_parameters(&Parameters::from_deployment(&deployment)?)
+    }
+
+    #[test]
+    fn pods_are_reached_without_the_proxy_by_the_network_that_their_driver_has() {
+        for (changes, pods) in [
+            (&[][..], "10.100.0.0/16"),
+            (&[("FLANNEL_NETWORK_CIDR", "10.5.0.0/16")], "10.5.0.0/16"),
+            (&[("NETWORK_DRIVER", "calico"), ("CALICO_IPV4POOL", "10.6.0.0/16")], "10.6.0.0/16"),
+            (&[("NETWORK_DRIVER", "calico"), ("PODS_NETWORK_CIDR", "10.7.0.0/16")], "10.7.0.0/16"),
+        ] {
+            let spec = spec(&[&[("HTTP_PROXY", "http://192.0.2.9:3128")], changes].concat()).unwrap();
+            let none = spec.proxy.unwrap().none;
+            let networks: Vec<_> = none.iter().filter(|item| item.starts_with("10.") && *item != "10.254.0.0/16").collect();
+            assert_eq!(networks, [pods], "{changes:?}: {none:?}");
+        }
     }
 
     #[test]

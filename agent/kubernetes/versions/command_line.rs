@@ -279,7 +279,7 @@ impl CommandLine {
         }
     }
 
-    /// A word a flag, `--name=value`: our own in the order in which they were set, then the user's.
+    /// One word per flag, `--name=value`, in the order in which they were first set: a user's value takes the place of ours.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let words = |flag: &Flag| flag.values.iter().map(|value| format!("--{}={value}", flag.name)).collect::<Vec<_>>();
