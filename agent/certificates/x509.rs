@@ -107,6 +107,14 @@ impl X509 {
         pem::write("CERTIFICATE", &self.der)
     }
 
+    /// Whether who trusts the other certificate's authority trusts what this one's signs, too: it has the same key, or was issued by it.
+    /// Issuers are told by their names here, which errs on the side of yes.
+    #[must_use]
+    pub fn is_trusted_with(&self, other: &Self) -> bool {
+        let is_issued_by_another = self.issuer_der != self.subject_der;
+        self.public_key == other.public_key || is_issued_by_another && self.issuer_der == other.subject_der
+    }
+
     /// SHA-256 of the whole certificate, in hexadecimal digits.
     #[must_use]
     pub fn fingerprint(&self) -> String {

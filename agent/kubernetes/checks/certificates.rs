@@ -56,7 +56,9 @@ impl Checks<'_> {
                 ("ETCD_TAG", format!("selects etcd {major}.{minor}, which distinguishes clients only by their CA"))
             }
             (Clients::AnybodyForFlannel, _) => {
-                ("ETCD_CA_CERTIFICATE", "is missing, and flannel on every worker is an etcd client".to_owned())
+                let is_given = self.spec.trust.own_authority(Signer::Etcd).certificate.is_some();
+                let what = if is_given { "is not known to be another CA than CA_CERTIFICATE" } else { "is missing" };
+                ("ETCD_CA_CERTIFICATE", format!("{what}, and flannel on every worker is an etcd client"))
             }
             (Clients::AnybodyAsGiven, _) => (
                 "ETCD_ADMIN_CERTIFICATE",
@@ -67,9 +69,15 @@ impl Checks<'_> {
             (Clients::Named | Clients::OfOwnAuthority, _) => return,
         };
         let remedy = match name {
-            "ETCD_TAG" => "use etcd 3.4 or later, or give etcd its own CA: ETCD_CA_CERTIFICATE and ETCD_CA_KEY",
-            "ETCD_ADMIN_CERTIFICATE" => "remove it and its key, so that the agent generates them; or give etcd its own CA",
-            _ => "give etcd its own CA: ETCD_CA_CERTIFICATE and ETCD_CA_KEY; or set FLANNEL_RUNS_AS to add-on",
+            "ETCD_TAG" => {
+                "use etcd 3.4 or later, or give etcd its own CA (ETCD_CA_CERTIFICATE and CA_CERTIFICATE as text, with different keys)"
+            }
+            "ETCD_ADMIN_CERTIFICATE" => {
+                "remove it and its key, so that the agent generates them; or give etcd its own CA (ETCD_CA_CERTIFICATE and CA_CERTIFICATE as text)"
+            }
+            _ => {
+                "give etcd its own CA (ETCD_CA_CERTIFICATE and CA_CERTIFICATE as text, with different keys); or set FLANNEL_RUNS_AS to add-on"
+            }
         };
         if self.spec.lets_join_by_token() {
             let rule = format!("{}, and anyone with BOOTSTRAP_TOKEN can get one", etcd_access::RULE);
@@ -342,7 +350,7 @@ fn verb(count: usize) -> &'static str {
 mod tests {
     use super::*;
     use crate::kubernetes::NodeSpec;
-    use crate::kubernetes::fixtures::parameters;
+    use crate::kubernetes::fixtures::{ETCDS_OWN, parameters};
 
     type Changes<'a> = &'a [&'a [(&'a str, &'a str)]];
 
@@ -377,7 +385,6 @@ mod tests {
         ("ETCD_ADMIN_CERTIFICATE", "/given/etcd-admin.crt"),
         ("ETCD_ADMIN_KEY", "/given/etcd-admin.key"),
     ];
-    const ETCDS_OWN: &[(&str, &str)] = &[("ETCD_CA_CERTIFICATE", "/given/etcd-ca.crt"), ("ETCD_CA_KEY", "/given/etcd-ca.key")];
     const THREE: &[(&str, &str)] = &[
         ("ETCD_INITIAL_CLUSTER", "blue-master-0=https://192.0.2.11:2380,b=https://192.0.2.12:2380,c=https://192.0.2.13:2380"),
         ("KUBE_SERVICE_ACCOUNT_KEY", ""),
@@ -513,6 +520,7 @@ mod tests {
         let admin: &[(&str, &str)] =
             &[("ETCD_ADMIN_CERTIFICATE", "/given/etcd-admin.crt"), ("ETCD_ADMIN_KEY", "/given/etcd-admin.key")];
         let key: &[(&str, &str)] = &[("CA_KEY", "/given/ca.key")];
+        let files: &[(&str, &str)] = &[("ETCD_CA_CERTIFICATE", "/given/etcd-ca.crt"), ("ETCD_CA_KEY", "/given/etcd-ca.key")];
         for (changes, named, refused) in [
             (&[&[][..]][..], "", false),
             (&[old], "ETCD_TAG", true),
@@ -523,6 +531,9 @@ mod tests {
             (&[ETCDS_OWN, old], "", false),
             (&[ETCDS_OWN, flannel], "", false),
             (&[ETCDS_OWN, admin], "", false),
+            // What is in these files is not known yet.
+            (&[files, old], "ETCD_TAG", true),
+            (&[files, flannel], "ETCD_CA_CERTIFICATE", true),
         ] {
             let warned: Vec<_> = spec(changes).unwrap().warnings.into_iter().map(|one| one.parameter).collect();
             assert_eq!(warned.join(" "), named, "{changes:?}");

@@ -142,7 +142,7 @@ fn of_kubernetes(
 }
 
 /// Against an etcd that takes every client of its authority.
-const ETCD_REMEDY: &str = "use an image with etcd 3.4 or later, or give etcd its own CA with ETCD_CA_CERTIFICATE and ETCD_CA_KEY";
+const ETCD_REMEDY: &str = "use an image with etcd 3.4 or later, or give etcd its own CA (ETCD_CA_CERTIFICATE and CA_CERTIFICATE as text, with different keys)";
 
 /// What etcd does not know of its environment it passes over: also that clients must show certificates, or that the v2 API is on.
 fn of_etcd(cluster: &ClusterSpec, desired: &Desired, release: Version, flanneld: Option<Version>) -> Verdict {
@@ -258,7 +258,7 @@ fn variable(desired: &Desired, path: &str, name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubernetes::fixtures::{MINORS, spec};
+    use crate::kubernetes::fixtures::{ETCDS_OWN, MINORS, spec};
     use crate::kubernetes::{Facts, render};
 
     fn verdict(changes: &[(&str, &str)], name: &str, said: &str, flanneld: Option<Version>) -> Verdict {
@@ -273,13 +273,13 @@ mod tests {
     fn what_a_release_is_known_not_to_take_is_refused_and_nothing_else() {
         const FITS: &str = "";
         const TOKEN: (&str, &str) = ("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef");
-        const OWN: [(&str, &str); 2] = [("ETCD_CA_CERTIFICATE", "/given/etcd-ca.crt"), ("ETCD_CA_KEY", "/given/etcd-ca.key")];
         let (old, new) = ("Kubernetes v1.20.15\n", "Kubernetes v1.31.2");
         let (asked_old, asked_new) = (("KUBE_TAG", "v1.20.4"), ("KUBE_TAG", "v1.31.0"));
         let containerd = [("CONTAINER_RUNTIME", "containerd"), ("CONTAINERD_VERSION", "2.0.1")];
         let pool =
             [asked_old, ("DOCKER_STORAGE_DRIVER", "devicemapper"), ("DOCKER_VOLUME", "7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4")];
         let flannel = ("KUBE_TAG", "v1.9.6");
+        let own = [&[asked_new, TOKEN], ETCDS_OWN].concat();
         // What is asked, the program, what it says, the release of flannel; "refused: " or "odd: ", and words of why.
         for (changes, name, said, flanneld, expected) in [
             (&[asked_new][..], "kube-apiserver", new, None, FITS),
@@ -305,7 +305,7 @@ mod tests {
             (&[asked_new], "etcd", "etcd Version: 3.3.25", None, "odd: ETCD_CLIENT_CERT_ALLOWED_HOSTNAME: any certificate"),
             (&[asked_new, TOKEN], "etcd", "etcd Version: 3.3.25", None, "refused: ignores ETCD_CLIENT_CERT_ALLOWED_HOSTNAME"),
             (&[asked_new, TOKEN], "etcd", "etcd Version: 3.4.0", None, FITS),
-            (&[asked_new, TOKEN, OWN[0], OWN[1]], "etcd", "etcd Version: 3.3.25", None, FITS),
+            (&own[..], "etcd", "etcd Version: 3.3.25", None, FITS),
             (&[asked_new], "etcd", "etcd Version: 2.0.11", None, "refused: ignores ETCD_TRUSTED_CA_FILE"),
             (&[("KUBE_TAG", "v1.1.8")], "etcd", "etcd Version: 3.5.0", None, "refused: ignores ETCD_CA_FILE"),
             (&[flannel], "etcd", "etcd Version: 3.6.1", None, "refused: has no v2 API"),

@@ -67,11 +67,18 @@ pub(in crate::kubernetes) fn clients(cluster: &ClusterSpec) -> Clients {
     }
 }
 
-/// Whether the authority signs for others than etcd. Of Magnum it is known only when it answers: before 13.0 it has one for all.
+/// Whether the authority signs, or may sign, for others than etcd: whatever is not known to be etcd's alone counts as shared. Of Magnum
+/// it is known only when it answers, before 13.0 it has one for all; of a file only when it is put in place.
+///
+/// Keys are compared, not texts: one key signs for both however its certificate is written, renewed or bundled.
 fn is_shared(cluster: &ClusterSpec) -> bool {
-    let trust = &cluster.trust;
-    let same = || trust.authority(Signer::Etcd).certificate == trust.authority(Signer::Kubernetes).certificate;
-    cluster.certificates == CertificateSource::Magnum || same()
+    let certificates = |signer| match &cluster.trust.authority(signer).certificate {
+        Some(Material::Text(text)) => X509::all_from_pem(text).ok(),
+        Some(Material::File(_)) | None => None,
+    };
+    let etcds = certificates(Signer::Etcd).filter(|_| cluster.certificates != CertificateSource::Magnum);
+    let Some((etcds, main)) = etcds.zip(certificates(Signer::Kubernetes)) else { return true };
+    main.iter().any(|one| etcds.iter().any(|etcds| one.is_trusted_with(etcds)))
 }
 
 /// Whether a text holds a certificate with the name of clients.
@@ -104,9 +111,10 @@ pub(in crate::kubernetes) fn is_named_at_all(cluster: &ClusterSpec) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubernetes::fixtures::{assignments, certificate, content, file, master, node, spec};
+    use crate::kubernetes::fixtures::{
+        ETCDS_AUTHORITY, ETCDS_OWN, MAIN_AUTHORITY, assignments, certificate, content, file, master, node, spec,
+    };
 
-    const OWN: [(&str, &str); 2] = [("ETCD_CA_CERTIFICATE", "/given/etcd-ca.crt"), ("ETCD_CA_KEY", "/given/etcd-ca.key")];
     const MAGNUM: [(&str, &str); 5] = [
         ("CERTIFICATES", "magnum"),
         ("MAGNUM_URL", "https://magnum.example.org:9511/v1"),
@@ -130,11 +138,11 @@ mod tests {
         for (changes, expected) in [
             (&[][..], Clients::Named),
             (&MAGNUM, Clients::Named),
-            (&OWN, Clients::OfOwnAuthority),
+            (ETCDS_OWN, Clients::OfOwnAuthority),
             (&same, Clients::Named),
             (&token, Clients::Named),
             (&[("KUBE_TAG", "v1.9.6")], Clients::AnybodyForFlannel),
-            (&[("KUBE_TAG", "v1.9.6"), OWN[0], OWN[1]], Clients::OfOwnAuthority),
+            (&[&[("KUBE_TAG", "v1.9.6")][..], ETCDS_OWN].concat(), Clients::OfOwnAuthority),
             (&[("KUBE_TAG", "v1.9.6"), ("NETWORK_DRIVER", "calico")], Clients::Named),
             (&given(&with_name), Clients::Named),
             (&given(&without), Clients::AnybodyAsGiven),
@@ -151,6 +159,54 @@ mod tests {
             assert_eq!(value(CLIENT_VARIABLE), (expected == Clients::Named).then_some(CLIENT_NAME), "{changes:?}");
             let peers = (expected != Clients::OfOwnAuthority).then_some("etcd");
             assert_eq!(value("ETCD_PEER_CERT_ALLOWED_CN"), peers, "{changes:?}");
+        }
+    }
+
+    /// Attack: etcd's own authority was told from the cluster's by comparing texts.
+    #[test]
+    fn an_authority_is_etcds_own_only_where_no_key_of_it_is_the_clusters() {
+        let authority = |subject: &str, key: &rcgen::KeyPair, issuer: Option<&rcgen::Issuer<'_, rcgen::KeyPair>>| {
+            let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            params.distinguished_name.push(rcgen::DnType::CommonName, subject);
+            let made = issuer.map_or_else(|| params.self_signed(key), |issuer| params.signed_by(key, issuer));
+            (made.unwrap().pem(), params)
+        };
+        let (main_key, etcds_key) = (rcgen::KeyPair::generate().unwrap(), rcgen::KeyPair::generate().unwrap());
+        let (main, _) = authority("kubernetes", &main_key, None);
+        let (renewed, renamed) = (authority("kubernetes", &main_key, None).0, authority("etcd", &main_key, None).0);
+        let (own, params) = authority("kubernetes", &etcds_key, None);
+        let (below_etcds, _) = authority("below", &main_key, Some(&rcgen::Issuer::new(params, etcds_key)));
+        let base64: String = main.lines().filter(|line| !line.starts_with('-')).collect();
+        let lines: Vec<_> = base64.as_bytes().chunks(76).map(|line| String::from_utf8_lossy(line)).collect();
+        let rewrapped = format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"));
+        let (crlf, twice) = (main.replace('\n', "\r\n"), main.repeat(2));
+        let (own_first, main_first) = (format!("{own}{main}"), format!("{main}{own}"));
+        for (main, etcds, shared) in [
+            (main.as_str(), own.as_str(), false),
+            (&main, &main, true),
+            (&main, &crlf, true),
+            (&main, &rewrapped, true),
+            (&main, &twice, true),
+            (&main, &renewed, true),
+            (&main, &renamed, true),
+            (&main, &own_first, true),
+            (&main, &main_first, true),
+            (&own_first, &main, true),
+            (&main_first, &own, true),
+            (&below_etcds, &own, true),
+            (&main, &below_etcds, true),
+            (&own, &below_etcds, false),
+            (MAIN_AUTHORITY, ETCDS_AUTHORITY, false),
+            // A file may hold anything, and so may what cannot be read.
+            (&main, "/given/etcd-ca.crt", true),
+            ("/given/ca.crt", &own, true),
+            ("/given/ca.crt", "/given/etcd-ca.crt", true),
+            ("/given/ca.crt", "/given//ca.crt", true),
+            (&main, "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n", true),
+        ] {
+            let changes = [("CA_CERTIFICATE", main), ("ETCD_CA_CERTIFICATE", etcds), ("ETCD_CA_KEY", "/given/etcd-ca.key")];
+            assert_eq!(is_shared(spec(&changes).kubernetes.as_ref().unwrap()), shared, "{main} {etcds}");
         }
     }
 
@@ -173,7 +229,7 @@ mod tests {
         let unit = desired.units.iter().find(|one| one.name == "etcd.service").unwrap();
         assert!(unit.restart_on.contains(FILE) && unit.restart_on.contains("/etc/etcd/certs/ca.crt"));
         for changes in
-            [&OWN[..], &[("KUBE_TAG", "v1.15.3"), ("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080")]]
+            [ETCDS_OWN, &[("KUBE_TAG", "v1.15.3"), ("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080")]]
         {
             let desired = node(changes);
             assert!(file(&desired, FILE).is_none() && !content(&desired, super::super::etcd::DROP_IN).contains("allowed"));
