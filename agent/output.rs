@@ -6,7 +6,7 @@ use std::io::{IsTerminal, Write};
 use crate::error::{Error, Result};
 use crate::http::without_userinfo;
 use crate::programs::tool::{line, output_of};
-use crate::report::text::escaped;
+use crate::report::text::harmless;
 
 /// Writes to standard output. A terminal is shown what it would else obey; a pipe gets every byte. A reader that went away (`| head`)
 /// is no error.
@@ -28,16 +28,6 @@ pub fn print(text: &str) -> Result<()> {
 pub(super) fn carry_out<S: AsRef<str>>(tool: &str, arguments: &[S]) -> Result<()> {
     output_of(tool, arguments, "")?;
     print(&format!("{}\n", line(tool, arguments)))
-}
-
-/// Text from outside must not command the terminal that shows it; its lines stay lines.
-pub(super) fn harmless(text: &str) -> String {
-    text.split_inclusive(['\n', '\t'])
-        .map(|piece| {
-            let body = piece.trim_end_matches(['\n', '\t']);
-            format!("{}{}", escaped(body), piece.get(body.len()..).unwrap_or_default())
-        })
-        .collect()
 }
 
 /// Writes to standard error what the reader should know and no error is.

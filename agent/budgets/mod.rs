@@ -56,6 +56,16 @@ pub const RECORDS_MEMORY: usize = 2 * MIB;
 /// A result of more bytes than this is kept on disk alone: the record in memory has its status and reason.
 pub const RESULT_IN_MEMORY: usize = KIB;
 
+/// Bytes of a result, as JSON in its dearest form: far more than Heat takes (1 MiB), and far less than what is read of any file. What a
+/// job's runner keeps of a program's outputs is bounded by it while they are read.
+pub const RESULT_BYTES: usize = 4 * MIB;
+
+/// Outputs of one result.
+pub const OUTPUTS: usize = 1_000;
+
+/// Bytes of what `verify` tells at most: several hundred mistakes. Further ones are counted.
+pub const VERIFY_BYTES: usize = 512 * KIB;
+
 /// The status document, as values and as text, and the one before.
 pub const STATUS_MEMORY: usize = 4 * MIB;
 

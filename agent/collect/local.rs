@@ -86,7 +86,7 @@ impl LocalFiles {
     }
 
     fn refresh_boot(&mut self, root: &Tree, sources: &Sources) {
-        let read = |path: &PathBuf| root.read(path, LOCAL_BYTES as u64).map(|content| self.own(path, content));
+        let read = |path: &PathBuf| read_safe(root, path, LOCAL_BYTES as u64).map(|content| self.own(path, content));
         let files: Vec<_> = sources.cfn_init_data.iter().zip(sources.cfn_init_data.iter().map(read)).collect();
         let mut all = Vec::new();
         for (path, content) in &files {
@@ -130,13 +130,14 @@ impl LocalFiles {
         self.boot = match first_error {
             // One copy that can be read is enough: both say the same.
             _ if good => Some(Ok(boot)),
+            Some(error) if error.suggested_remedy().is_some() => Some(Err(error)),
             Some(error) => Some(Err(error.remedy("check whether cloud-init completed; the disk may be full or damaged"))),
             None => None,
         };
     }
 
     fn refresh_config(&mut self, root: &Tree, path: &Path) -> Vec<String> {
-        let content = root.read(path, READ_LIMIT).map(Option::unwrap_or_default);
+        let content = read_safe(root, path, READ_LIMIT).map(Option::unwrap_or_default);
         let raw = match &content {
             Ok(bytes) => digest::hex(bytes),
             Err(error) => error.to_string(),
@@ -190,8 +191,10 @@ impl LocalFiles {
         }
         let mut files = Vec::new();
         for directory in paths.into_iter().map(Path::new) {
-            let Some(facts) = root.facts_followed(directory)?.filter(|facts| facts.kind == FileKind::Directory) else { continue };
-            safe(directory, &facts)?;
+            if root.facts_followed(directory)?.is_none_or(|facts| facts.kind != FileKind::Directory) {
+                continue;
+            }
+            safe(root, directory)?;
             files.extend(root.list(directory)?.into_iter().filter(|name| !name.as_encoded_bytes().starts_with(b".")).map(
                 |name| {
                     let path = directory.join(&name);
@@ -202,9 +205,10 @@ impl LocalFiles {
         files.sort();
         let (mut all, mut documents, mut size) = (Vec::new(), Vec::new(), 0);
         for (_, path) in files {
-            let Some(facts) = root.facts_followed(&path)?.filter(|facts| facts.kind != FileKind::Directory) else { continue };
-            safe(&path, &facts)?;
-            let Some(bytes) = root.read(&path, LOCAL_BYTES as u64)? else { continue };
+            if root.facts_followed(&path)?.is_none_or(|facts| facts.kind == FileKind::Directory) {
+                continue;
+            }
+            let Some(bytes) = read_safe(root, &path, LOCAL_BYTES as u64)? else { continue };
             size += bytes.len();
             if size > LOCAL_BYTES {
                 return Err(
@@ -237,19 +241,17 @@ impl LocalFiles {
 }
 
 /// Whoever may write here may say anything in the name of root.
-fn safe(path: &Path, facts: &crate::files::Facts) -> Result<()> {
-    let me = nix::unistd::geteuid().as_raw();
-    let wrong = if facts.mode & 0o002 != 0 {
-        "it is world-writable".to_owned()
-    } else if facts.owner.0 != me {
-        format!("it belongs to user {}", facts.owner.0)
-    } else {
-        return Ok(());
-    };
-    Err(Error::refused(wrong)
-        .context(format!("reading {}", path.display()))
-        .rule(format!("local metadata must belong to user {me}, and only that user may write to it"))
-        .remedy(format!("chown {me} {path}; chmod o-w {path}", path = path.display())))
+fn safe(root: &Tree, path: &Path) -> Result<()> {
+    root.check_only_root_changes(path).context(|| format!("reading {}", path.display()))
+}
+
+/// The content of a file that is taken for root's word, or for Heat's; `None` if there is none.
+fn read_safe(root: &Tree, path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+    let content = root.read(path, limit)?;
+    if content.is_some() {
+        safe(root, path)?;
+    }
+    Ok(content)
 }
 
 /// Reads a document for `--metadata`: a whole server document, or a bare list of deployments.
@@ -343,7 +345,7 @@ mod tests {
             files.local.clone().transpose().map(|local| local.map(|local| (Value::Object(local.document), local.odd.len())))
         };
         assert_eq!(read(&tree), Ok(None));
-        tree.create_dir_all(Path::new(LOCAL_DATA), Attributes::mode(0o770)).unwrap();
+        tree.create_dir_all(Path::new(LOCAL_DATA), Attributes::mode(0o750)).unwrap();
         assert_eq!(read(&tree), Ok(None), "an empty directory is no failure");
         put(&tree, &format!("{LOCAL_DATA}/20-b.json"), "{\"a\": 2, \"b\": 2, \"deployments\": [{\"id\": \"x\"}]}");
         put(&tree, &format!("{LOCAL_DATA}/10-a"), "{\"a\": 1, \"c\": 1}");
@@ -355,15 +357,19 @@ mod tests {
         put(&tree, "/srv/local/15-c", "{\"a\": 3, \"d\": 3}");
         assert_eq!(read(&tree), Ok(Some((json!({"a": 2, "b": 2, "c": 1, "d": 3}), 1))));
         let file = format!("{LOCAL_DATA}/10-a");
-        for (mode, owner, words) in
-            [(0o602, None, "10-a: it is world-writable"), (0o600, Some((1, 1)), "10-a: it belongs to user 1")]
-        {
+        for (mode, owner, words) in [
+            (0o602, None, "(mode 0602, owner "),
+            (0o620, None, "(mode 0620, owner "),
+            (0o600, Some((1, 1)), "(mode 0600, owner 1)"),
+        ] {
             if owner.is_some() && !nix::unistd::geteuid().is_root() {
                 continue;
             }
             tree.set_attributes(Path::new(&file), Attributes { mode, owner }).unwrap();
             let error = read(&tree).unwrap_err();
-            assert!(error.to_string().contains(words) && error.suggested_remedy().unwrap().contains("chmod o-w"), "{error}");
+            let said = error.to_string();
+            assert!(said.contains("10-a can be changed by") && said.contains(words), "{error}");
+            assert!(error.suggested_remedy().unwrap().contains("chmod go-w"), "{error:?}");
         }
         for (text, words) in [("{", "10-a: the JSON ends too early"), ("[]", "10-a: the metadata is a list, not an object")] {
             tree.remove(Path::new(&file)).unwrap();
@@ -373,7 +379,34 @@ mod tests {
         }
         put(&tree, &file, "{}");
         tree.set_attributes(Path::new(LOCAL_DATA), Attributes::mode(0o777)).unwrap();
-        assert!(read(&tree).unwrap_err().to_string().contains("local-data: it is world-writable"));
+        assert!(read(&tree).unwrap_err().to_string().contains("local-data can be changed by"));
+    }
+
+    /// Attack: the boot copy, and who the server is, were read from files that anybody could write.
+    #[test]
+    fn what_leads_to_heat_is_taken_only_from_where_nobody_else_writes() {
+        let sources = Settings::default().sources;
+        let (boot, conf) = ("/var/lib/cloud/data/cfn-init-data", "/etc/os-collect-config.conf");
+        for (path, mode) in [(boot, 0o666), ("/var/lib/cloud/data", 0o777), (conf, 0o620), ("/etc", 0o1777)] {
+            let dir = tempfile::tempdir().unwrap();
+            let tree = Tree::open(dir.path()).unwrap();
+            put(&tree, boot, "{\"a\": 1}");
+            put(&tree, conf, "[cfn]\nstack_name = a\n");
+            tree.set_attributes(Path::new(path), Attributes::mode(mode)).unwrap();
+            let mut files = LocalFiles::default();
+            files.refresh(&tree, &sources);
+            let is_boots = path.starts_with("/var");
+            let error = if is_boots { files.boot.clone().unwrap().unwrap_err() } else { files.config_unread.clone().unwrap() };
+            assert!(error.to_string().contains("can be changed by users other than root"), "{error}");
+            assert!(error.suggested_remedy().unwrap().starts_with("chown root"), "{error:?}");
+            assert_eq!(files.config.get("cfn", "stack_name"), is_boots.then_some("a"));
+            assert!(files.is_unread());
+            tree.set_attributes(Path::new(path), Attributes::mode(0o700)).unwrap();
+            files.refresh(&tree, &sources);
+            assert!(
+                matches!(&files.boot, Some(Ok(_))) && files.config.get("cfn", "stack_name") == Some("a") && !files.is_unread()
+            );
+        }
     }
 
     #[test]

@@ -10,10 +10,10 @@ use crate::deploy::{Journal, Outcome, Record, State, choose};
 use crate::error::{Context, Result};
 use crate::files::Tree;
 use crate::http::without_userinfo;
-use crate::output::harmless;
 use crate::process::exit;
 use crate::programs::{OUTPUT, RESULT};
 use crate::report::text::escaped;
+use crate::report::text::harmless;
 use crate::settings::Settings;
 use crate::watch::Watch;
 

@@ -9,6 +9,7 @@ use futures_util::future::ready;
 use super::{document, note, print};
 use crate::clock::Clock;
 use crate::converge::{self, offline};
+use crate::deploy::hooks;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
@@ -68,7 +69,8 @@ fn ask(path: &str) -> Result<String> {
 /// What the node's deployment asks for.
 pub(crate) fn desired(options: &Options, settings: &Settings, facts: &Facts) -> Result<(NodeSpec, Desired)> {
     let deployment = document::node(&document::read(options, settings)?)?;
-    let spec = kubernetes::node_of(&deployment, &Leave::of(settings)).map_err(|mistakes| {
+    let leave = Leave::of(settings, |group| hooks::runs_code(group, None, &settings.deploy.hook_dirs));
+    let spec = kubernetes::node_of(&deployment, &leave).map_err(|mistakes| {
         let all: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
         Error::permanent(all.join("\n  ")).context(format!("checking the parameters of deployment {}", deployment.name))
     })?;

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::finding::Finding;
 use super::{document, image, print};
+use crate::budgets::VERIFY_BYTES;
 use crate::daemon;
 use crate::daemon::masking::without_url_users;
 use crate::deploy::hooks;
@@ -21,12 +22,50 @@ use crate::report::text::{escaped, json_page};
 use crate::report::{Code, Report};
 use crate::settings::{KEYS, Loaded, Warning};
 
+/// What is found, with its texts as far as the budget of a page goes.
+#[derive(Debug, Default)]
+struct Findings {
+    kept: Vec<Finding>,
+    /// Bytes of their texts.
+    bytes: usize,
+    mistakes: usize,
+    notes: usize,
+}
+
+impl Findings {
+    fn push(&mut self, finding: Finding) {
+        let count = if finding.warns { &mut self.notes } else { &mut self.mistakes };
+        *count += 1;
+        let texts = [&finding.place, &finding.key, &finding.problem, &finding.rule, &finding.remedy];
+        self.bytes = texts.iter().fold(self.bytes, |sum, text| sum.saturating_add(text.len()));
+        if self.bytes <= VERIFY_BYTES || self.kept.is_empty() {
+            self.kept.push(finding);
+        }
+    }
+
+    fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        findings.into_iter().for_each(|finding| self.push(finding));
+    }
+
+    fn left_out(&self) -> usize {
+        self.mistakes + self.notes - self.kept.len()
+    }
+}
+
+impl FromIterator<Finding> for Findings {
+    fn from_iter<T: IntoIterator<Item = Finding>>(findings: T) -> Self {
+        let mut all = Self::default();
+        all.extend(findings);
+        all
+    }
+}
+
 /// Prints every mistake with key, rule and remedy.
 ///
 /// # Errors
 /// If standard output takes no more.
 pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode> {
-    let mut findings: Vec<Finding> = loaded.warnings.iter().map(of_setting).collect();
+    let mut findings: Findings = loaded.warnings.iter().map(of_setting).collect();
     // Without --metadata the settings alone can be checked before anything was ever collected.
     let mut unread = String::new();
     let document = match document::read(options, &loaded.settings) {
@@ -54,7 +93,7 @@ pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode
     let entries = document.as_ref().map_or(&[][..], document::entries);
     // Hooks are this machine's: a document from elsewhere is not measured by them.
     let root = if options.metadata.is_none() { Some(Tree::open(Path::new("/"))?) } else { None };
-    findings.extend(deployments(entries, loaded, root.as_ref()));
+    deployments(entries, loaded, root.as_ref(), &mut findings);
     if let Some(Value::Object(_) | Value::String(_) | Value::Number(_) | Value::Bool(_)) =
         document.as_ref().and_then(|document: &Map<String, Value>| document.get("deployments"))
     {
@@ -72,7 +111,7 @@ pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode
         None => format!("settings{unread}"),
     };
     print(&if as_json { document_of(&findings, &checked) } else { page(&findings, &checked) })?;
-    Ok(if findings.iter().all(|one| one.warns) { exit::OK } else { exit::FAILED })
+    Ok(if findings.mistakes == 0 { exit::OK } else { exit::FAILED })
 }
 
 /// `--image`: prints what keeps this root directory from being booted as many machines, and mistakes of its settings.
@@ -80,15 +119,16 @@ pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode
 /// # Errors
 /// If a file cannot be looked at.
 pub fn image(loaded: &Loaded, as_json: bool) -> Result<ExitCode> {
-    let mut findings: Vec<Finding> = loaded.warnings.iter().map(of_setting).collect();
+    let mut findings: Findings = loaded.warnings.iter().map(of_setting).collect();
     findings.extend(image::check(&Tree::open(Path::new("/"))?, &loaded.settings)?);
     let checked = "settings and the image";
     print(&if as_json { document_of(&findings, checked) } else { page(&findings, checked) })?;
-    Ok(if findings.is_empty() { exit::OK } else { exit::FAILED })
+    Ok(if findings.mistakes + findings.notes == 0 { exit::OK } else { exit::FAILED })
 }
 
-fn page(findings: &[Finding], checked: &str) -> String {
+fn page(findings: &Findings, checked: &str) -> String {
     let mut lines: Vec<String> = findings
+        .kept
         .iter()
         .map(|one| {
             let parts =
@@ -98,7 +138,10 @@ fn page(findings: &[Finding], checked: &str) -> String {
             if one.warns { format!("note: {text}") } else { text }
         })
         .collect();
-    lines.push(match findings.iter().filter(|one| !one.warns).count() {
+    if findings.left_out() > 0 {
+        lines.push(format!("and {} more, which are only counted: correct these first", findings.left_out()));
+    }
+    lines.push(match findings.mistakes {
         0 => format!("{checked}: no mistakes"),
         1 => format!("{checked}: 1 mistake"),
         count => format!("{checked}: {count} mistakes"),
@@ -106,16 +149,17 @@ fn page(findings: &[Finding], checked: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-fn document_of(findings: &[Finding], checked: &str) -> String {
+fn document_of(findings: &Findings, checked: &str) -> String {
     let of = |warns: bool| -> Vec<Value> {
-        let of_kind = findings.iter().filter(|one| one.warns == warns);
+        let of_kind = findings.kept.iter().filter(|one| one.warns == warns);
         of_kind
             .map(
                 |one| json!({"place": one.place, "key": one.key, "problem": one.problem, "rule": one.rule, "remedy": one.remedy}),
             )
             .collect()
     };
-    json_page(&without_url_users(json!({"schema_version": 1, "checked": checked, "mistakes": of(false), "notes": of(true)})))
+    let page = json!({"schema_version": 1, "checked": checked, "mistakes": of(false), "notes": of(true), "left_out": findings.left_out()});
+    json_page(&without_url_users(page))
 }
 
 fn of_setting(warning: &Warning) -> Finding {
@@ -176,8 +220,7 @@ fn sources(loaded: &Loaded) -> Vec<Finding> {
     .collect()
 }
 
-fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<Finding> {
-    let mut findings = Vec::new();
+fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>, findings: &mut Findings) {
     let mut nodes = 0;
     for (at, entry) in entries.iter().enumerate() {
         let deployment = match Deployment::parse(entry) {
@@ -217,7 +260,8 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<F
                 nodes += u32::from(matches!(deployment.action(), "CREATE" | "UPDATE" | ""));
                 // What a machine lacks is this machine's to say, not a document's.
                 let facts = root.map(facts::of_machine).unwrap_or_default();
-                match daemon::understand(&deployment, &facts, &Leave::of(&loaded.settings)) {
+                let leave = Leave::of(&loaded.settings, |group| hooks::runs_code(group, root, &settings.hook_dirs));
+                match daemon::understand(&deployment, &facts, &leave) {
                     Ok(plan) => {
                         // With PREFLIGHT=refuse a machine that is too small is a mistake: the daemon begins nothing.
                         let refuses = plan.refuses_small_machines();
@@ -249,13 +293,42 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Vec<F
             warns: false,
         });
     }
-    findings
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::settings::Settings;
+
+    fn found_in(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Findings {
+        let mut findings = Findings::default();
+        deployments(entries, loaded, root, &mut findings);
+        findings
+    }
+
+    /// Attack: 2,400 deployments with 100 unknown names each took 111 MiB, and 362 MiB as JSON.
+    #[test]
+    fn beyond_the_budget_findings_are_counted_and_that_is_said() {
+        let config: Vec<String> = (0..60).map(|number| format!("k{number}: v")).collect();
+        let entry = |number: usize| json!({"id": format!("{number}"), "name": "n".repeat(900), "group": "kubernetes-node", "config": config.join("\n")});
+        let entries: Vec<Value> = (0..100).map(entry).collect();
+        let findings = found_in(&entries, &Loaded { settings: Settings::default(), warnings: Vec::new() }, None);
+        let all = findings.mistakes + findings.notes;
+        assert!(all > 5_000 && findings.left_out() > 1_000 && findings.kept.len() + findings.left_out() == all, "{all}");
+        let (text, json) = (page(&findings, "x"), document_of(&findings, "x"));
+        assert!(text.len() < 2 * VERIFY_BYTES && json.len() < 2 * VERIFY_BYTES, "{} {}", text.len(), json.len());
+        assert!(
+            text.contains(&format!("\nand {} more, which are only counted", findings.left_out())),
+            "{}",
+            &text[text.len() - 200..]
+        );
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["left_out"], findings.left_out());
+        // One alone is told however long it is.
+        let mut one = Findings::default();
+        one.push(Finding { problem: "x".repeat(2 * VERIFY_BYTES), ..Finding::default() });
+        assert_eq!((one.kept.len(), one.left_out(), one.mistakes), (1, 0, 1));
+    }
 
     #[test]
     fn all_mistakes_come_at_once_each_with_its_place() {
@@ -272,8 +345,9 @@ mod tests {
         let mut loaded = Loaded { settings: Settings::default(), warnings: Vec::new() };
         loaded.settings.deploy.groups = Some(["script", "kubernetes-node"].map(str::to_owned).to_vec());
         let dir = tempfile::tempdir().unwrap();
-        let findings = deployments(&entries, &loaded, Some(&Tree::open(dir.path()).unwrap()));
-        let found: Vec<_> = findings.iter().map(|one| format!("{} {}", one.place.split(": ").next().unwrap(), one.key)).collect();
+        let findings = found_in(&entries, &loaded, Some(&Tree::open(dir.path()).unwrap()));
+        let found: Vec<_> =
+            findings.kept.iter().map(|one| format!("{} {}", one.place.split(": ").next().unwrap(), one.key)).collect();
         assert_eq!(
             found,
             [
@@ -291,7 +365,7 @@ mod tests {
             "{}",
             page(&findings, "x")
         );
-        assert!(findings.iter().all(|one| !one.rule.is_empty() && !one.remedy.is_empty()), "{findings:?}");
+        assert!(findings.kept.iter().all(|one| !one.rule.is_empty() && !one.remedy.is_empty()), "{findings:?}");
     }
 
     /// Id and name are whatever a template says.
@@ -306,8 +380,8 @@ mod tests {
         ];
         let mut loaded = Loaded { settings: Settings::default(), warnings: Vec::new() };
         loaded.settings.deploy.groups = Some(vec!["script".to_owned(), "kubernetes-node".to_owned()]);
-        let findings = deployments(&entries, &loaded, None);
-        assert!(findings.len() > 4, "{findings:?}");
+        let findings = found_in(&entries, &loaded, None);
+        assert!(findings.kept.len() > 4, "{findings:?}");
         for shown in [page(&findings, "x"), document_of(&findings, "x")] {
             assert!(shown.contains("******@proxy") && !shown.contains("hush"), "{shown}");
         }
@@ -322,9 +396,9 @@ mod tests {
             let mut loaded = Loaded { settings: Settings::default(), warnings: Vec::new() };
             loaded.settings.deploy.groups = groups.map(|groups| groups.iter().map(|&group| group.to_owned()).collect());
             loaded.settings.allow_options = allowed.iter().map(|&option| option.to_owned()).collect();
-            let findings = deployments(std::slice::from_ref(&entry), &loaded, None);
+            let findings = found_in(std::slice::from_ref(&entry), &loaded, None);
             let keys =
-                findings.into_iter().map(|one| one.key).filter(|key| key.ends_with("OPTIONS") || key.starts_with("STATIC"));
+                findings.kept.into_iter().map(|one| one.key).filter(|key| key.ends_with("OPTIONS") || key.starts_with("STATIC"));
             keys.collect::<Vec<_>>()
         };
         let node = Some(&["kubernetes-node"][..]);

@@ -27,6 +27,19 @@ pub enum Work {
     Data,
 }
 
+impl Work {
+    /// What a group is.
+    #[must_use]
+    pub fn of(group: &str) -> Self {
+        match group {
+            "script" => Self::Script,
+            "kubernetes-node" => Self::Node,
+            "Heat::Ungrouped" | "os-apply-config" => Self::Data,
+            _ => Self::Hook,
+        }
+    }
+}
+
 /// What an entry asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
@@ -75,12 +88,7 @@ pub fn todo<'a>(
         if !ids.insert(deployment.id.clone()) {
             continue;
         }
-        let work = match deployment.group.as_str() {
-            "script" => Work::Script,
-            "kubernetes-node" => Work::Node,
-            "Heat::Ungrouped" | "os-apply-config" => Work::Data,
-            _ => Work::Hook,
-        };
+        let work = Work::of(&deployment.group);
         if work == Work::Data {
             continue;
         }

@@ -8,6 +8,7 @@
 
 mod doing;
 mod room;
+mod trusted;
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -1,6 +1,14 @@
 //! Input values of a deployment and their two text forms (heat-protocol.md 3.3, R35).
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
+
+use crate::budgets::json;
+
+/// The longest of the forms of one value that are looked for whole, in bytes: of a longer one the scalars within are enough, and it
+/// would be held in memory several times.
+const WHOLE: usize = 4096;
 
 /// One input: name, declared type, value.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +35,43 @@ impl Input {
             value if self.kind == "String" => python_text(value),
             value @ (Value::Array(_) | Value::Object(_)) => json_text(value),
             value => value.to_string(),
+        }
+    }
+
+    /// Every text by which a program that has this input may show its value or a part of it: the value as a script and as a hook get it,
+    /// and each scalar within it, JSON within text included; as it is, without the blanks around it (which a shell drops), and as JSON
+    /// and Python write it.
+    #[must_use]
+    pub fn traces(&self) -> BTreeSet<String> {
+        let mut traces = BTreeSet::new();
+        if !self.value.is_string() {
+            let whole = [self.environment_text(), python_text(&self.value), self.value.to_string(), json_text(&self.value)];
+            traces.extend(whole.into_iter().filter(|text| text.len() <= WHOLE));
+        }
+        add_scalars(&self.value, &mut traces);
+        let trimmed: Vec<_> = traces.iter().map(|text| text.trim().to_owned()).collect();
+        traces.extend(trimmed);
+        traces.remove("");
+        traces
+    }
+}
+
+fn add_scalars(value: &Value, texts: &mut BTreeSet<String>) {
+    match value {
+        Value::Null | Value::Bool(_) => {}
+        Value::Number(number) => drop(texts.insert(number.to_string())),
+        Value::Array(items) => items.iter().for_each(|item| add_scalars(item, texts)),
+        Value::Object(members) => members.values().for_each(|item| add_scalars(item, texts)),
+        Value::String(text) => {
+            if text.len() <= WHOLE {
+                for quoted in [value.to_string(), json_text(value), python_quoted(text)] {
+                    texts.insert(quoted.get(1..quoted.len() - 1).unwrap_or_default().to_owned());
+                }
+            }
+            // A text within a text has twice its backslashes, so that their depth is the logarithm of the length.
+            let inner = text.trim_start().starts_with(['{', '[', '"']).then(|| json::small(text.trim().as_bytes())).flatten();
+            inner.iter().for_each(|inner| add_scalars(inner, texts));
+            texts.insert(text.clone());
         }
     }
 }
@@ -134,5 +179,32 @@ mod tests {
             let input = Input { name: "x".into(), kind: kind.into(), value: value.clone() };
             assert_eq!(input.environment_text(), text, "{kind} {value}");
         }
+    }
+
+    /// Attack: a secret that was no text was shown by a script that printed it.
+    #[test]
+    fn whatever_a_program_may_show_of_a_value_is_known() {
+        let handle = json!({"endpoint": "http://h/v1", "token": "gAAAA s3"});
+        for (kind, value, shown) in [
+            ("String", json!("hush"), &["hush"][..]),
+            ("String", json!(" hush \n"), &["hush", " hush \n"]),
+            ("Number", json!(70_123_456_789_u64), &["70123456789"]),
+            ("String", json!(70_123_456_789_u64), &["70123456789"]),
+            ("Json", handle.clone(), &["http://h/v1", "gAAAA s3", r#"{"endpoint": "http://h/v1", "token": "gAAAA s3"}"#]),
+            ("String", handle.clone(), &["gAAAA s3", "{'endpoint': 'http://h/v1', 'token': 'gAAAA s3'}"]),
+            ("String", json!(handle.to_string()), &["gAAAA s3", r#"{"endpoint":"http://h/v1","token":"gAAAA s3"}"#]),
+            ("String", json!(json!(handle.to_string()).to_string()), &["gAAAA s3"]),
+            ("CommaDelimitedList", json!(["one", {"a": ["two"]}]), &["one", "two", r#"["one", {"a": ["two"]}]"#]),
+            ("Json", json!({"a": "é\"q"}), &["é\"q", "é\\\"q", "\\u00e9\\\"q"]),
+        ] {
+            let input = Input { name: "x".into(), kind: kind.into(), value };
+            let traces = input.traces();
+            assert!(shown.iter().all(|text| traces.contains(*text)), "{shown:?}: {traces:?}");
+            assert!(traces.contains(input.environment_text().trim()), "{traces:?}");
+        }
+        let nothing = Input { name: "x".into(), kind: "Json".into(), value: json!(null) };
+        assert_eq!(nothing.traces(), BTreeSet::from(["None".to_owned(), "null".to_owned()]), "too short to be hidden");
+        let large = Input { name: "x".into(), kind: "Json".into(), value: json!(vec!["hush".to_owned(); WHOLE]) };
+        assert_eq!(large.traces(), BTreeSet::from(["hush".to_owned()]));
     }
 }

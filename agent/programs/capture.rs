@@ -1,12 +1,14 @@
 //! Keeping a program's output: head and tail in memory, all of it (to a limit) in a file and the journal.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::report::text::harmless;
 
 /// Bytes kept of the beginning of each stream.
 const HEAD: usize = 64 * 1024;
@@ -71,6 +73,32 @@ impl Log {
         if self.written <= FILE_LIMIT && self.file.write_all(bytes).is_ok() {
             self.written += bytes.len() as u64;
         }
+    }
+}
+
+/// Where a program's output is passed on to: where that is a terminal, it is shown what it would else obey.
+pub(super) struct PassedOn<W> {
+    to: W,
+    is_terminal: bool,
+}
+
+impl<W: Write + IsTerminal> PassedOn<W> {
+    pub(super) fn new(to: W) -> Self {
+        Self { is_terminal: to.is_terminal(), to }
+    }
+}
+
+impl<W: Write> Write for PassedOn<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.is_terminal {
+            self.to.write_all(harmless(&String::from_utf8_lossy(bytes)).as_bytes())?;
+            return Ok(bytes.len());
+        }
+        self.to.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.to.flush()
     }
 }
 
@@ -205,6 +233,16 @@ mod tests {
     fn secrets_are_masked_everywhere_short_words_are_not() {
         let secrets = ["p%ssw0rd!".to_owned(), "abc".to_owned()];
         assert_eq!(mask(b"a p%ssw0rd!p%ssw0rd! abc\xff", &secrets), b"a ************ abc\xff");
+    }
+
+    #[test]
+    fn a_terminal_does_not_obey_what_a_program_says_and_a_pipe_gets_every_byte() {
+        let said = "o\u{1b}]0;PWN\u{7}\u{9b}\u{202e}\tx\n".as_bytes();
+        for (is_terminal, shown) in [(false, said), (true, "o\\u{1b}]0;PWN\\u{7}\\u{9b}\\u{202e}\tx\n".as_bytes())] {
+            let mut to = PassedOn { to: Vec::new(), is_terminal };
+            to.write_all(said).unwrap();
+            assert_eq!(to.to, shown, "{}", String::from_utf8_lossy(&to.to));
+        }
     }
 
     /// What a program's output is kept as.

@@ -4,6 +4,7 @@
 //! act: it does not end, and keeps its lock, before that is written. Exactly one runner of a DIR ever
 //! starts the program.
 
+use std::collections::BTreeMap;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -16,9 +17,10 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::capture::{HeadAndTail, Log, drain, mask, traces};
+use super::capture::{HeadAndTail, Log, PassedOn, drain, mask, traces};
 use super::{GROUP, GROUP_ROOM, Job, LOCK, OUTPUT, RESULT, RESULT_ROOM, RESULT_ROOM_BYTES, Ran, STARTED, encoded, take_rooms};
 use crate::backoff::Backoff;
+use crate::budgets::{OUTPUTS, RESULT_BYTES};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, Tree};
@@ -31,9 +33,6 @@ const STRAGGLERS: Duration = Duration::from_secs(2);
 const PASSED_ON: Duration = Duration::from_mins(1);
 /// Largest output file that goes to Heat, in bytes; Heat takes 1 MiB for everything.
 const OUTPUT_FILE_LIMIT: u64 = 512 * 1024;
-/// Largest result, in bytes of JSON: far more than Heat takes, and far less than what is read of any file (`READ_LIMIT`).
-const RESULT_LIMIT: usize = 4 * 1024 * 1024;
-
 /// What a result has in JSON beside its texts, in bytes.
 const RESULT_FRAME: usize = 4096;
 /// Pauses between the tries to write a result.
@@ -70,7 +69,7 @@ fn run_in(tree: &Tree, clock: &Clock) -> Result<()> {
         ..Ran::default()
     });
     ran.duration_ms = watch.millis();
-    bound(&mut ran, RESULT_LIMIT);
+    bound(&mut ran, RESULT_BYTES);
     deliver(tree, &ran, clock)
 }
 
@@ -123,8 +122,8 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
     }
     feed(&mut child, job.stdin.clone());
     let (streams, drained) = channel();
-    let stdout = keep(child.stdout.take(), &enough, std::io::stdout(), &log, &secrets, &streams);
-    let stderr = keep(child.stderr.take(), &enough, std::io::stderr(), &log, &secrets, &streams);
+    let stdout = keep(child.stdout.take(), &enough, PassedOn::new(std::io::stdout()), &log, &secrets, &streams);
+    let stderr = keep(child.stderr.take(), &enough, PassedOn::new(std::io::stderr()), &log, &secrets, &streams);
     drop(streams);
     let (status, timed_out) = match wait(child, group, job.time_limit_ms.map(Duration::from_millis)) {
         Ok(ended) => ended,
@@ -254,15 +253,34 @@ fn wait_for_streams(drained: &Receiver<()>, waited: PipeWriter) {
 }
 
 /// What went wrong with one output stands in its place: the program has run, and its result must not be lost for it.
-fn outputs(root: &Tree, job: &Job, secrets: &[String]) -> std::collections::BTreeMap<String, String> {
-    let mut found = std::collections::BTreeMap::new();
-    for (name, path) in &job.outputs {
+///
+/// However many and large the files are, no more of them is held at a time than a result may have: each is cut as it is read to the share
+/// that its size leaves it.
+fn outputs(root: &Tree, job: &Job, secrets: &[String]) -> BTreeMap<String, String> {
+    // What cannot be looked at is named when it is read.
+    let size = |path: &str| root.facts_followed(Path::new(path)).map_or(Some(0), |facts| facts.map(|facts| facts.size));
+    let there = job.outputs.iter().filter_map(|(name, path)| Some((name, path, size(path)?)));
+    let there: Vec<_> = there.map(|(name, path, size)| (name, path, size.min(OUTPUT_FILE_LIMIT))).collect();
+    let mut left = RESULT_BYTES;
+    let each = encoded::share(there.iter().map(|(.., size)| usize::try_from(*size).unwrap_or(usize::MAX)), left);
+    let mut found = BTreeMap::new();
+    for (name, path, _) in there.iter().take(OUTPUTS) {
         let text = match root.read(Path::new(path), OUTPUT_FILE_LIMIT) {
             Ok(Some(bytes)) => String::from_utf8_lossy(&mask(&bytes, secrets)).into_owned(),
             Ok(None) => continue,
             Err(error) => format!("[heat-node-agent could not read this output: {error}]"),
         };
-        found.insert(name.clone(), text);
+        // A file may have grown since, or not tell its size at all.
+        let text = if text.len() > each.min(left) { encoded::cut(&text, each.min(left)) } else { text };
+        left -= text.len();
+        found.insert((*name).clone(), text);
+    }
+    if let Some((name, ..)) = there.get(OUTPUTS) {
+        let more = there.len() - OUTPUTS;
+        found.insert(
+            (*name).clone(),
+            format!("[heat-node-agent left out {more} outputs from here on: a result has at most {OUTPUTS}]"),
+        );
     }
     found
 }
@@ -473,6 +491,29 @@ mod tests {
         assert!(ran.stderr.contains("could not be monitored"), "{}", ran.stderr);
     }
 
+    /// Attack: 2,000 outputs of 512 KiB were all held in memory before anything bounded them.
+    #[test]
+    fn what_is_held_of_outputs_is_bounded_in_sum_and_in_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, tree) = (Tree::open(Path::new("/")).unwrap(), Tree::open(dir.path()).unwrap());
+        let put = |name: &str, text: &str| tree.write(Path::new(name), text.as_bytes(), Attributes::mode(0o600)).unwrap();
+        let job = |names: &[String]| {
+            let outputs = names.iter().map(|name| (name.clone(), dir.path().join(name).display().to_string())).collect();
+            Job { outputs, ..Job::default() }
+        };
+        put("o00", &format!("BEGIN{}END", "x".repeat(520_000)));
+        (1..20).for_each(|number| assert!(tree.link("o00", Path::new(&format!("o{number:02}"))).unwrap()));
+        put("zz", "small");
+        let names: Vec<String> = (0..20).map(|number| format!("o{number:02}")).chain(["none".into(), "zz".into()]).collect();
+        let found = outputs(&root, &job(&names), &[]);
+        assert!(found.values().map(String::len).sum::<usize>() <= RESULT_BYTES && found.len() == 21, "{}", found.len());
+        assert!(found["o19"].starts_with("BEGIN") && found["o19"].ends_with("END") && found["zz"] == "small", "each its share");
+        let many: Vec<String> = (0..OUTPUTS + 7).map(|number| format!("p{number:04}")).collect();
+        many.iter().for_each(|name| put(name, "x"));
+        let found = outputs(&root, &job(&many), &[]);
+        assert!(found.len() == OUTPUTS + 1 && found["p1000"].contains("left out 7 outputs"), "{:?}", found.get("p1000"));
+    }
+
     #[test]
     fn a_result_of_control_characters_is_bounded_as_json_and_stays_a_success() {
         let dir = tempfile::tempdir().unwrap();
@@ -484,7 +525,7 @@ mod tests {
         job.outputs = names.iter().map(|name| (name.clone(), at(name))).collect();
         let (job_dir, ran) = run_job(&job);
         let written = std::fs::metadata(job_dir.path().join(RESULT)).unwrap().len();
-        assert!(written <= RESULT_LIMIT as u64 + 4096 && written < READ_LIMIT, "{written}");
+        assert!(written <= RESULT_BYTES as u64 + 4096 && written < READ_LIMIT, "{written}");
         assert_eq!((ran.status, ran.outputs.len()), (0, 6));
         let declared: Vec<(String, bool)> = names.into_iter().map(|name| (name, false)).collect();
         let outcome = Outcome::of_script(ran);

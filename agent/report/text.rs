@@ -24,6 +24,17 @@ fn commands(c: char) -> bool {
     c.is_control() || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// Text from outside must not command the terminal that shows it; its lines stay lines.
+#[must_use]
+pub fn harmless(text: &str) -> String {
+    text.split_inclusive(['\n', '\t'])
+        .map(|piece| {
+            let body = piece.trim_end_matches(['\n', '\t']);
+            format!("{}{}", escaped(body), piece.get(body.len()..).unwrap_or_default())
+        })
+        .collect()
+}
+
 /// A JSON document as a page. What a terminal would obey is escaped as JSON escapes it, so the document stays the same document, in a
 /// pipe as on a terminal.
 #[must_use]

@@ -26,11 +26,12 @@ class Agent:
         (folder / "root-run/cloud-init").mkdir(parents=True)
         (folder / "heat-config").mkdir()
         (folder / "root-run/cloud-init/.instance-id").write_text(f"i-{self.name}\n")
-        self.conf = folder / "os-collect-config.conf"
+        # In its own /run, because nobody but root may write the directories above.
+        self.conf = folder / "root-run/os-collect-config.conf"
         self.conf.write_text(Heat.conf(os_collect_config))
         self.conf.chmod(0o600)
         values = {"polling_interval": 2, "state__dir": folder / "state", "run__dir": folder / "run", "sources__cfn_init_data": [],
-                  "sources__os_collect_config": self.conf, "deploy__deployed_dir": folder / "deployed", "report__console": False, **settings}
+                  "sources__os_collect_config": "/run/os-collect-config.conf", "deploy__deployed_dir": folder / "deployed", "report__console": False, **settings}
         self.toml = folder / "agent.toml"
         self.toml.write_text("".join(f"{k.replace('__', '.')} = {json.dumps(v if isinstance(v, (bool, int, list)) else str(v))}\n" for k, v in values.items()))
 

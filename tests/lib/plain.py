@@ -16,9 +16,10 @@ class Plain:
         self.folder, self.binary = folder, binary or agent_binary()
         (folder / "root-run/cloud-init").mkdir(parents=True)
         (folder / "root-run/cloud-init/.instance-id").write_text("i-1\n")
-        self.conf, self.log, self.state = folder / "os-collect-config.conf", folder / "log", folder / "state"
+        # In its own /run, because nobody but root may write the directories above.
+        self.conf, self.log, self.state = folder / "root-run/os-collect-config.conf", folder / "log", folder / "state"
         values = {"polling_interval": 1, "state__dir": self.state, "run__dir": folder / "run", "sources__cfn_init_data": [],
-                  "sources__os_collect_config": self.conf, "deploy__deployed_dir": folder / "deployed", "report__console": False, **settings}
+                  "sources__os_collect_config": "/run/os-collect-config.conf", "deploy__deployed_dir": folder / "deployed", "report__console": False, **settings}
         self.toml = folder / "agent.toml"
         self.toml.write_text("".join(f"{k.replace('__', '.')} = {json.dumps(v if isinstance(v, (bool, int, list)) else str(v))}\n" for k, v in values.items()))
 

@@ -157,8 +157,7 @@ impl Agent {
         let job = match job {
             Ok(mut job) => {
                 // A script of Magnum's may print what only its parameters' names tell to be secret.
-                let secret = deployment.inputs.iter().filter(|input| kubernetes::is_secret_parameter(&input.name));
-                job.secrets.extend(secret.filter_map(|input| input.value.as_str()).map(str::to_owned));
+                job.secrets.extend(hooks::secrets_of(&deployment, kubernetes::is_secret_parameter));
                 job
             }
             Err(error) => {
@@ -252,7 +251,9 @@ impl Agent {
     /// What a node's deployment asks for, if this machine can be so.
     fn plan_of(&self, deployment: &Deployment) -> std::result::Result<node::Plan, Vec<Mistake>> {
         let facts = self.node_lane.node.facts();
-        node::understand(deployment, &facts, &Leave::of(&self.host.settings))?.supported_by(&facts)
+        let deploy = &self.host.settings.deploy;
+        let runs_code = |group: &str| hooks::runs_code(group, Some(&self.host.root), &deploy.hook_dirs);
+        node::understand(deployment, &facts, &Leave::of(&self.host.settings, runs_code))?.supported_by(&facts)
     }
 
     fn refuse_malformed(&mut self, malformed: &Malformed, entry: &Value) -> Result<()> {

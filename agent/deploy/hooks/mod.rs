@@ -4,9 +4,10 @@ pub mod script;
 
 use std::path::{Path, PathBuf};
 
+use super::work::Work;
 use crate::error::{Error, Result};
 use crate::files::{FileKind, Tree};
-use crate::metadata::Deployment;
+use crate::metadata::{Deployment, Input};
 use crate::programs::Job;
 
 /// Inputs whose values are never shown.
@@ -17,24 +18,8 @@ const SECRET_INPUTS: [&str; 2] = ["deploy_password", "deploy_signal_id"];
 /// # Errors
 /// If there is no hook, or one that others than root may change (R56).
 pub fn external(deployment: &Deployment, root: &Tree, first: &[PathBuf], limit_ms: Option<u64>) -> Result<Job> {
-    let name: String = deployment.group.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect();
-    let searched: Vec<String> = first.iter().map(|path| path.display().to_string()).collect();
-    for directory in &searched {
-        let path = format!("{directory}/{name}");
-        // A link is as good as what it leads to; whoever may write the directory may put another one there.
-        let Some(facts) = root.facts_followed(Path::new(&path))? else { continue };
-        if name.is_empty() || facts.kind == FileKind::Directory {
-            continue;
-        }
-        for (path, facts) in [(&path, Some(facts)), (directory, root.facts_followed(Path::new(directory))?)] {
-            let Some(facts) = facts.filter(|facts| facts.mode & 0o022 != 0 || facts.owner.0 != 0) else { continue };
-            return Err(Error::refused(format!(
-                "{path} can be changed by users other than root (mode {:04o}, owner {})",
-                facts.mode, facts.owner.0
-            ))
-            .rule("hooks run as root, so only root may be able to write them")
-            .remedy(format!("chown root {path} && chmod go-w {path} in the image")));
-        }
+    if let Some(path) = find(&deployment.group, root, first)? {
+        root.check_only_root_changes(Path::new(&path))?;
         return Ok(Job {
             argv: vec![path],
             stdin: deployment.to_hook_json().to_string(),
@@ -43,14 +28,42 @@ pub fn external(deployment: &Deployment, root: &Tree, first: &[PathBuf], limit_m
             ..Job::default()
         });
     }
+    let searched: Vec<String> = first.iter().map(|path| path.display().to_string()).collect();
     Err(Error::permanent(format!("no hook for group {:?} in {}", deployment.group, searched.join(", ")))
         .rule("a group without a built-in hook needs an executable of the same name")
         .remedy("install the hook in the image, or use the group script"))
 }
 
-/// Values of the deployment's inputs that must be masked in any output.
+/// The file of a group's hook, by the harmless characters of its name.
+fn find(group: &str, root: &Tree, directories: &[PathBuf]) -> Result<Option<String>> {
+    let name: String = group.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect();
+    for directory in directories.iter().filter(|_| !name.is_empty()) {
+        let path = format!("{}/{name}", directory.display());
+        if root.facts_followed(Path::new(&path))?.is_some_and(|facts| facts.kind != FileKind::Directory) {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a deployment of a group can run code: a script, or a hook that the image has. Without an image at hand every hook counts.
+#[must_use]
+pub fn runs_code(group: &str, root: Option<&Tree>, directories: &[PathBuf]) -> bool {
+    match Work::of(group) {
+        Work::Script => true,
+        Work::Hook => root.is_none_or(|root| find(group, root, directories).is_ok_and(|found| found.is_some())),
+        Work::Node | Work::Data => false,
+    }
+}
+
+/// What must be masked in any output.
 fn secrets(deployment: &Deployment) -> Vec<String> {
-    SECRET_INPUTS.iter().filter_map(|name| deployment.text_input(name)).map(str::to_owned).collect()
+    secrets_of(deployment, |name| SECRET_INPUTS.contains(&name))
+}
+
+/// Whatever may be seen of the inputs whose names are secret.
+pub fn secrets_of(deployment: &Deployment, is_secret: impl Fn(&str) -> bool) -> Vec<String> {
+    deployment.inputs.iter().filter(|input| is_secret(&input.name)).flat_map(Input::traces).collect()
 }
 
 #[cfg(test)]
@@ -80,6 +93,15 @@ mod tests {
         mode(0o755);
         let job = external(&deployment("../an/si.ble"), &tree, &at, None).unwrap();
         assert_eq!((job.argv[0].as_str(), job.secrets), ("/usr/libexec/heat-config/hooks/ansible", vec!["s3cret!".to_owned()]));
+        let handle = json!({"id": "a", "group": "x", "inputs": [{"name": "deploy_password", "value": "s3cret!"},
+            {"name": "HANDLE", "value": {"token": "t0ken!!"}}, {"name": "other", "value": "shown"}]});
+        let secrets = secrets_of(&Deployment::parse(&handle).unwrap().unwrap(), |name| name == "HANDLE");
+        assert!(secrets.contains(&"t0ken!!".to_owned()) && !secrets.iter().any(|one| one.contains("shown")), "{secrets:?}");
+        let code = |group: &str, root| runs_code(group, root, &at);
+        assert!(code("script", Some(&tree)) && code("ansible", Some(&tree)) && code("puppet", None));
+        for group in ["kubernetes-node", "Heat::Ungrouped", "os-apply-config", "scrpit"] {
+            assert!(!code(group, Some(&tree)), "{group}");
+        }
         mode(0o775);
         assert!(
             external(&deployment("ansible"), &tree, &at, None)

@@ -11,8 +11,6 @@ use crate::kubernetes::spec::words::role;
 use crate::kubernetes::versions::{Component, Minor, given, items, port, truth};
 use crate::settings::Settings;
 
-/// The group of deployments that is parameters and no code.
-const NODE_GROUP: &str = "kubernetes-node";
 /// What a parameter that names static pods is called in the list.
 const STATIC_PODS: &str = "kubelet:--manifest-url";
 
@@ -21,15 +19,16 @@ const STATIC_PODS: &str = "kubelet:--manifest-url";
 pub struct Leave {
     /// None: everything.
     options: Option<Vec<String>>,
-    /// Whether groups of deployments that are code are allowed, so that a static pod brings nothing that a script could not.
+    /// Whether groups of deployments that run code are allowed, so that a static pod brings nothing that a script could not.
     code: bool,
 }
 
 impl Leave {
-    /// As the settings say: `[deploy] groups` and `[node] allow_options`.
+    /// As the settings say: `[deploy] groups` and `[node] allow_options`. Of the groups only those count that run code: one that is data,
+    /// or that nothing in the image runs, brings none.
     #[must_use]
-    pub fn of(settings: &Settings) -> Self {
-        let code = settings.deploy.groups.as_ref().is_none_or(|groups| groups.iter().any(|group| group != NODE_GROUP));
+    pub fn of(settings: &Settings, runs_code: impl Fn(&str) -> bool) -> Self {
+        let code = settings.deploy.groups.as_ref().is_none_or(|groups| groups.iter().any(|group| runs_code(group)));
         Self { options: Some(settings.allow_options.clone()), code }
     }
 
@@ -313,7 +312,7 @@ mod tests {
     }
 
     fn none() -> Leave {
-        Leave::of(&Settings::default())
+        Leave::of(&Settings::default(), |_| true)
     }
 
     #[test]
@@ -387,7 +386,7 @@ mod tests {
             }
             let allow_options = expected.iter().map(|&option| option.to_owned()).collect();
             let allowing = Settings { allow_options, ..Settings::default() };
-            assert_eq!(found(&changes, &Leave::of(&allowing)), Vec::<String>::new());
+            assert_eq!(found(&changes, &Leave::of(&allowing, |_| true)), Vec::<String>::new());
             assert_eq!(found(&changes, &Leave::everything()), Vec::<String>::new());
         }
         let worker = [("ROLE", "minion"), ("KUBEAPI_OPTIONS", "--token-auth-file=/x"), ("KUBELET_OPTIONS", "--config=/x")];
@@ -626,12 +625,13 @@ mod tests {
             (None, &[][..], false),
             (Some(groups(&["script", "kubernetes-node"])), &[], false),
             (Some(groups(&["kubernetes-node"])), &[], true),
+            (Some(groups(&["kubernetes-node", "Heat::Ungrouped", "scrpit"])), &[], true),
             (Some(groups(&[])), &[], true),
             (Some(groups(&["kubernetes-node"])), &leave, false),
         ] {
             let mut settings = Settings { allow_options: options.to_vec(), ..Settings::default() };
             settings.deploy.groups.clone_from(&groups);
-            let said = found(&changes, &Leave::of(&settings));
+            let said = found(&changes, &Leave::of(&settings, |group| group == "script"));
             assert_eq!(!said.is_empty(), refused, "{groups:?} {options:?}: {said:?}");
         }
     }
