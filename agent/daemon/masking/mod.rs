@@ -58,16 +58,29 @@ fn json_within(text: &str) -> Option<Value> {
     if text.starts_with(['{', '[', '"']) { json::small(text.as_bytes()) } else { None }
 }
 
+/// JSON without the blanks between its values.
+fn without_blanks(json: &str) -> String {
+    let (mut is_inside, mut is_escaped) = (false, false);
+    let mut is_shown = |c: char| {
+        let is_blank = !is_inside && matches!(c, ' ' | '\t' | '\r' | '\n');
+        is_inside ^= c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        !is_blank
+    };
+    json.chars().filter(|c| is_shown(*c)).collect()
+}
+
 fn masked_text(text: &str) -> String {
     // A text within a text has twice its backslashes, so that their depth is the logarithm of the length.
     let inner = json_within(text);
-    match inner.map(|inner| (masked(&inner), inner)) {
-        Some((shown, inner)) if shown != inner => shown.to_string(),
+    match inner.map(|inner| masked(&inner).to_string()) {
+        // As it is written, where what was judged is all that it says: a name may stand in it twice, of which the parser keeps the last.
+        Some(shown) if without_blanks(text.trim()) == shown => text.to_owned(),
+        Some(shown) => shown,
         // A pre-signed URL is a key by itself, whatever it is called.
         None if text.contains("Signature=") || text.contains("temp_url_sig=") => redacted(text),
         None if text.contains("PRIVATE KEY-----") => MASK.to_owned(),
         None => without_userinfo(&masked_words(text)).into_owned(),
-        Some(_) => without_userinfo(text).into_owned(),
     }
 }
 
@@ -131,6 +144,9 @@ mod tests {
             format!("\u{feff}{once}"),
             format!("\u{a0}{once}"),
             format!("{once} x"),
+            r#"{"auth_url": "http://k/v3", "password": "s3", "password": null}"#.to_owned(),
+            r#"["http://k/v3", {"token": "s3", "x": 1, "token": ""}]"#.to_owned(),
+            r#"{"u": {"password": "s3"}, "u": "http://k/v3"}"#.to_owned(),
             format!("x={once}"),
             format!("{},}}", once.trim_end_matches('}')),
             json!(once).to_string().trim_end_matches('"').to_owned(),
