@@ -40,8 +40,11 @@ pub fn parse(text: &str) -> Result<HeatParams, Vec<Mistake>> {
     let mut read = HeatParams::default();
     let mut mistakes = Vec::new();
     let mut rest = text;
+    let (mut line, mut counted) = (1, 0);
     while !rest.is_empty() {
-        let line = text[..text.len() - rest.len()].matches('\n').count() + 1;
+        let at = text.len() - rest.len();
+        line += text.get(counted..at).unwrap_or_default().matches('\n').count();
+        counted = at;
         let trimmed = rest.trim_start_matches([' ', '\t', '\r']);
         if trimmed.starts_with(['\n', '#']) || trimmed.is_empty() {
             rest = after_line(trimmed);
@@ -134,8 +137,9 @@ fn word(text: &str, line: usize, has_lines: bool) -> Result<(Word, &str), String
         format!("the quote opened in line {line} is not closed before line {}", line + 1)
     };
     let mut out = Word::default();
-    let mut chars = text.char_indices();
+    let (mut from, mut chars) = (0, text.char_indices());
     while let Some((at, c)) = chars.next() {
+        let at = from + at;
         let rest = text.get(at + c.len_utf8()..).unwrap_or_default();
         match c {
             '\'' => {
@@ -145,7 +149,7 @@ fn word(text: &str, line: usize, has_lines: bool) -> Result<(Word, &str), String
                     return Err(open_quote(at));
                 }
                 out.text.push_str(inner);
-                chars = skip(text, at + 1 + end + 1);
+                (from, chars) = behind(text, at + 1 + end + 1);
             }
             '"' => {
                 let end = closing(rest).ok_or("a double quote is not closed")?;
@@ -156,7 +160,7 @@ fn word(text: &str, line: usize, has_lines: bool) -> Result<(Word, &str), String
                 }
                 out.expands |= has_expansion(inner);
                 out.text.push_str(&plain);
-                chars = skip(text, at + 1 + end + 1);
+                (from, chars) = behind(text, at + 1 + end + 1);
             }
             '\\' => match chars.next() {
                 Some((_, '\n')) => {}
@@ -189,12 +193,9 @@ struct Word {
     expands: bool,
 }
 
-fn skip(text: &str, to: usize) -> std::str::CharIndices<'_> {
-    let mut chars = text.char_indices();
-    while chars.clone().next().is_some_and(|(at, _)| at < to) {
-        chars.next();
-    }
-    chars
+/// The characters from there on, whose indices count from there.
+fn behind(text: &str, from: usize) -> (usize, std::str::CharIndices<'_>) {
+    (from, text.get(from..).unwrap_or_default().char_indices())
 }
 
 /// Where the double quote ends.
@@ -268,6 +269,16 @@ mod tests {
 
     fn values(text: &str) -> Vec<(String, String)> {
         parse(text).unwrap().parameters.into_iter().map(|(name, value)| (name, value.as_str().unwrap().to_owned())).collect()
+    }
+
+    /// Attack: each quote, and each line, was looked for from the beginning: minutes for a text of the longest kind.
+    #[test]
+    fn many_quotes_and_many_lines_are_read_once() {
+        let quotes = format!("PASSWORD={}\n", "'x'".repeat(LIMIT / 3 - 10));
+        assert_eq!(values(&quotes)[0].1.len(), LIMIT / 3 - 10);
+        let lines = format!("{}PASSWORD='x", "#\n".repeat(LIMIT / 2 - 10));
+        let mistakes = parse(&lines).unwrap_err();
+        assert!(mistakes[0].problem.contains(&format!("at line {}", LIMIT / 2 - 9)), "{mistakes:?}");
     }
 
     #[test]
