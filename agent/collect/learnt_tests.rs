@@ -94,7 +94,9 @@ fn of_each_source_the_strongest_whole_set_is_followed_and_none_is_put_together()
     let known = from_files(&files);
     assert!(known.set(Cfn).unwrap().is_none() && known.refusals().is_empty());
     files.config = OsCollectConfig::parse(b"[DEFAULT]\ncollectors = cfn\n[cfn]\nca_certificate = /ca.pem\n");
-    assert!(from_files(&files).set(Cfn).unwrap_err().to_string().contains("the settings of cfn lack metadata_url, access_key_id"));
+    assert!(
+        from_files(&files).set(Cfn).unwrap_err().to_string().contains("the settings of cfn lack metadata_url, access_key_id")
+    );
 }
 
 #[test]

@@ -639,11 +639,13 @@ impl Collector {
         self.sources.iter_mut().filter(|source| source.name.as_str() == name).for_each(|source| source.want(heard));
         let Some(listing) = self.snapshot.listing.as_ref().filter(|_| before != Some(name)) else { return };
         // Where both answer, the next answer is a moment away.
-        let answers = |source: &Source| source.name.as_str() == listing.source && source.document.is_some() && source.state.failures == 0;
+        let answers =
+            |source: &Source| source.name.as_str() == listing.source && source.document.is_some() && source.state.failures == 0;
         if !self.sources.iter().any(answers) {
             let of = listing.source;
-            let message =
-                format!("the deployments that source {of} listed stay in force: what {name} answered last is not newer; it is polled again");
+            let message = format!(
+                "the deployments that source {of} listed stay in force: what {name} answered last is not newer; it is polled again"
+            );
             self.report.emit(Event::new(Code::SourceOlder, message).phase(Phase::Metadata).source(name));
         }
     }

@@ -126,7 +126,9 @@ impl Snapshot {
             .filter(|layer| layer.deployments.is_some() && (layer.authoritative() || self.authority.is_none()))
             .max_by_key(|layer| layer.rank());
         let listing = best.and_then(Layer::authority);
-        if let Some(answer) = listing.as_ref().filter(|answer| self.listing.as_ref() != Some(answer) && answer.look.began <= self.heard) {
+        if let Some(answer) =
+            listing.as_ref().filter(|answer| self.listing.as_ref() != Some(answer) && answer.look.began <= self.heard)
+        {
             self.awaited = Some(answer.source);
             return false;
         }
@@ -372,7 +374,13 @@ mod tests {
             ("and the same again", vec![cfn(old, 3), request(new, 5, false)], "new", Some(5), Some("cfn")),
             ("it is gone with what it said", vec![cfn(old, 3)], "new", Some(5), Some("cfn")),
             ("the other one answers again", vec![cfn(old, 7), request(new, 5, false)], "old", Some(7), None),
-            ("what answers again, to a request from before that", vec![cfn(old, 7), request(new, 6, true)], "old", Some(7), Some("request")),
+            (
+                "what answers again, to a request from before that",
+                vec![cfn(old, 7), request(new, 6, true)],
+                "old",
+                Some(7),
+                Some("request"),
+            ),
             ("and then a newer one", vec![cfn(old, 7), request(new, 8, true)], "new", Some(8), None),
         ];
         let mut snapshot = Snapshot::default();

@@ -57,7 +57,7 @@ pub(super) fn keys(source: SourceName) -> &'static [&'static str] {
         SourceName::Cfn => cfn::KEYS,
         SourceName::Heat => heat::KEYS,
         SourceName::Request => request::KEYS,
-        _ => &[],
+        SourceName::HeatLocal | SourceName::Local | SourceName::File => &[],
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn needed(source: SourceName) -> &'static [&'static str] {
         SourceName::Cfn => &cfn::NEEDED,
         SourceName::Heat => &heat::NEEDED,
         SourceName::Request => &request::NEEDED,
-        _ => &[],
+        SourceName::HeatLocal | SourceName::Local | SourceName::File => &[],
     }
 }
 
@@ -106,7 +106,7 @@ impl SourceSet {
                 SourceName::Cfn => cfn::Endpoint::new(section)?.map(Endpoint::Cfn),
                 SourceName::Heat => heat::Endpoint::new(section)?.map(Endpoint::Heat),
                 SourceName::Request => request::Endpoint::new(section).map(Endpoint::Request),
-                _ => None,
+                SourceName::HeatLocal | SourceName::Local | SourceName::File => None,
             };
             // Heat leaves an address, or a region, where it takes credentials away: that alone names nothing.
             if endpoint.is_none() && asked_for && needed(source).iter().any(|key| section.get(key).is_some()) {
@@ -168,7 +168,7 @@ impl SourceSet {
     pub(super) fn signer(&self) -> Option<(String, Keys)> {
         match &self.endpoint {
             Endpoint::Cfn(endpoint) => Some(endpoint.signer()),
-            _ => None,
+            Endpoint::Heat(_) | Endpoint::Request(_) => None,
         }
     }
 
@@ -176,7 +176,7 @@ impl SourceSet {
     pub(super) fn user(&self) -> Option<Credentials> {
         match &self.endpoint {
             Endpoint::Heat(endpoint) => Some(endpoint.user()),
-            _ => None,
+            Endpoint::Cfn(_) | Endpoint::Request(_) => None,
         }
     }
 }

@@ -114,7 +114,8 @@ async fn a_source_that_is_named_without_its_settings_is_awaited_and_said() {
         collector.poll_once().await;
         assert_eq!(collector.snapshot().freshness(), Freshness::Awaited, "{case:?}");
         let state = &collector.snapshot().sources[source];
-        let (cause, file) = (state.cause.clone().unwrap(), if case.0.is_some() { "cfn-init-data" } else { "os-collect-config.conf" });
+        let (cause, file) =
+            (state.cause.clone().unwrap(), if case.0.is_some() { "cfn-init-data" } else { "os-collect-config.conf" });
         assert!(cause.contains(file) && cause.contains(&format!("the settings of {source} lack ")), "{case:?}: {cause}");
         assert!(state.remedy.is_some(), "{case:?}");
     }
@@ -126,7 +127,10 @@ async fn a_node_that_has_only_the_boot_copy_is_not_made_to_wait() {
     for (sources, conf) in [
         (json!({}), "[DEFAULT]\ncommand = os-refresh-config\n"),
         (json!({"collectors": ["ec2", "local"], "cfn": {"metadata_url": "http://127.0.0.1:1/v1/"}, "heat": nothing}), ""),
-        (json!({"collectors": [], "request": {}, "heat": nothing, "cfn": null}), "[cfn]\nca_certificate = /ca.pem\n[heat]\nregion_name = R\n"),
+        (
+            json!({"collectors": [], "request": {}, "heat": nothing, "cfn": null}),
+            "[cfn]\nca_certificate = /ca.pem\n[heat]\nregion_name = R\n",
+        ),
         // os-collect-config's default, written out.
         (json!({}), "[DEFAULT]\ncollectors = heat_local,ec2,cfn,heat,request,local,zaqar\n"),
     ] {

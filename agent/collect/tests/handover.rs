@@ -107,7 +107,8 @@ async fn a_source_that_fails_leaves_its_list_in_force_until_another_one_answers_
     let machine = Machine::new();
     machine.put(CONF, &format!("{}[request]\nmetadata_url = {}/o\n", section(&cfn.base, "s", "AK"), swift.base));
     let answers = Arc::new(Notify::new());
-    let object = |ids: &[&str]| ok(json!({"deployments": ids.iter().map(|id| json!({"id": id})).collect::<Vec<_>>()}).to_string());
+    let object =
+        |ids: &[&str]| ok(json!({"deployments": ids.iter().map(|id| json!({"id": id})).collect::<Vec<_>>()}).to_string());
     // Heat replaces the one by the other; of that request hears first, and cfn's next answer is late.
     cfn.play(vec![listing(&["old"]), Act::Held(Arc::clone(&answers), Box::new(listing(&["old"]))), listing(&["newest"])]);
     swift.play(vec![object(&["old"]), object(&["new"]), status("503 Service Unavailable", "")]);
