@@ -57,5 +57,5 @@ pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
         now,
     };
     print(&if json { page.document() } else { page.text() })?;
-    Ok(if page.is_well() { exit::OK } else { exit::pending() })
+    Ok(if page.is_ok() { exit::OK } else { exit::pending() })
 }

@@ -27,7 +27,7 @@ pub(super) struct Page {
 
 impl Page {
     /// Whether nobody has to look.
-    pub(super) fn is_well(&self) -> bool {
+    pub(super) fn is_ok(&self) -> bool {
         self.rotation.is_none() && self.items.iter().all(|item| item.health == Health::Ok)
     }
 
@@ -54,7 +54,7 @@ impl Page {
         let document = json!({
             "schema_version": SCHEMA_VERSION,
             "summary": summary(&self.items, self.now),
-            "well": self.is_well(),
+            "ok": self.is_ok(),
             "first_end": ends.min().map(Timestamp::rfc3339),
             "rotation": rotation,
             "certificates": self.items.iter().map(|item| of_item(item, self.now)).collect::<Vec<_>>(),
@@ -234,7 +234,7 @@ mod tests {
         let changing = Page { rotation: Some((turn, Rotation::Switch)), ..page(0) };
         let text = changing.text();
         assert!(text.contains("trust-both since 2026-03-01T12:00:00Z, next switch") && fits(&text), "{text}");
-        assert!(!changing.is_well() && page(0).is_well());
+        assert!(!changing.is_ok() && page(0).is_ok());
         assert_eq!(Page { items: vec![], ..page(0) }.text(), "the node's parameters require no certificates\n");
     }
 
@@ -250,7 +250,7 @@ mod tests {
         let turn = Turn { step: Rotation::Switch, generation: 1, since: NOW };
         let page = Page { rotation: Some((turn, Rotation::DropOld)), ..page(800) };
         let document: Value = crate::budgets::json::typed(page.document()).unwrap();
-        assert_eq!((document["well"].as_bool(), &document["first_end"]), (Some(false), &json!("2029-02-28T12:00:00Z")));
+        assert_eq!((document["ok"].as_bool(), &document["first_end"]), (Some(false), &json!("2029-02-28T12:00:00Z")));
         assert_eq!(document["rotation"], json!({"done": "switch", "since": "2026-03-01T12:00:00Z", "next": "drop-old"}));
         let one = &document["certificates"][1];
         assert_eq!((&one["state"], &one["certificate"]["days_left"]), (&json!("near-end"), &json!(295)));
