@@ -322,7 +322,7 @@ mod tests {
             "{}",
             &text[text.len() - 200..]
         );
-        let json: Value = serde_json::from_str(&json).unwrap();
+        let json: Value = crate::budgets::json::typed(&json).unwrap();
         assert_eq!(json["left_out"], findings.left_out());
         // One alone is told however long it is.
         let mut one = Findings::default();

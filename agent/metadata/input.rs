@@ -70,7 +70,9 @@ fn add_scalars(value: &Value, texts: &mut BTreeSet<String>) {
             }
             // A text within a text has twice its backslashes, so that their depth is the logarithm of the length.
             let inner = text.trim_start().starts_with(['{', '[', '"']).then(|| json::small(text.trim().as_bytes())).flatten();
-            inner.iter().for_each(|inner| add_scalars(inner, texts));
+            if let Some(inner) = inner {
+                add_scalars(&inner, texts);
+            }
             texts.insert(text.clone());
         }
     }

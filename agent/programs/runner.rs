@@ -509,7 +509,9 @@ mod tests {
         assert!(found.values().map(String::len).sum::<usize>() <= RESULT_BYTES && found.len() == 21, "{}", found.len());
         assert!(found["o19"].starts_with("BEGIN") && found["o19"].ends_with("END") && found["zz"] == "small", "each its share");
         let many: Vec<String> = (0..OUTPUTS + 7).map(|number| format!("p{number:04}")).collect();
-        many.iter().for_each(|name| put(name, "x"));
+        for name in &many {
+            put(name, "x");
+        }
         let found = outputs(&root, &job(&many), &[]);
         assert!(found.len() == OUTPUTS + 1 && found["p1000"].contains("left out 7 outputs"), "{:?}", found.get("p1000"));
     }

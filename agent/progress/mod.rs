@@ -233,7 +233,7 @@ impl Progress {
         match event.code.entry().priority {
             Priority::Warning | Priority::Notice => self.hear(step, &event),
             Priority::Info => self.place(step, &mut event),
-            _ => {}
+            Priority::Error => {}
         }
         self.0.report.emit(event);
     }

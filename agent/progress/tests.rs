@@ -157,8 +157,12 @@ fn the_phase_is_that_of_what_is_waited_for() {
     ] {
         let (progress, _) = progress();
         progress.expect([done.clone(), waiting.clone(), pending].concat());
-        done.iter().for_each(|step| progress.end(step));
-        waiting.iter().for_each(|step| progress.begin(step, vec![]));
+        for step in &done {
+            progress.end(step);
+        }
+        for step in &waiting {
+            progress.begin(step, vec![]);
+        }
         assert_eq!(progress.phase(), phase, "{done:?} {waiting:?}");
     }
 }

@@ -312,7 +312,7 @@ fn a_pause_is_as_long_as_it_is_whatever_the_clock_is_set_to_and_a_restart_keeps_
         clock.set(jump);
         let asks = || view(&["a"], "a", &clock);
         assert_eq!(first.step(&stored, &asks()), Step::Wait(pause), "{case} {jump:?}");
-        clock.advance(pause - second);
+        clock.advance(pause.saturating_sub(second));
         assert_eq!(first.step(&stored, &asks()), Step::Wait(second), "{case} {jump:?}");
         clock.advance(second);
         assert_eq!(first.step(&stored, &asks()), Step::Send, "{case} {jump:?}");
@@ -453,7 +453,7 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
 #[tokio::test]
 async fn who_waited_long_for_a_token_looks_at_the_metadata_once_more() {
     let second = Duration::from_secs(1);
-    for (waited, tries) in [(LASTS - second, 1), (LASTS + second, 2)] {
+    for (waited, tries) in [(LASTS.saturating_sub(second), 1), (LASTS + second, 2)] {
         let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
         let (outbox, until) = (outbox(dir.path(), &clock, &report), Arc::new(Notify::new()));
         let heat = Fake::start(vec![ok("")]).await;

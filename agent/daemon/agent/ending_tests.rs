@@ -262,7 +262,9 @@ fn how_long_one_ran_is_no_matter_of_the_wall_clock_and_not_said_where_nobody_kno
         let clock = Clock::manual(start.after(second * 9));
         let journal = open(&clock);
         clock.advance(second);
-        jump.into_iter().for_each(|jump| clock.set(start.after(jump)));
+        if let Some(jump) = jump {
+            clock.set(start.after(jump));
+        }
         assert_eq!(ran_for(journal.get("1").unwrap(), &clock), said);
     }
 }

@@ -5,6 +5,7 @@ use crate::keepers::certificates::Due;
 
 /// What is known of the node.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and the decision is a table over them")]
 pub(super) struct Facts {
     /// What differs from the parameters.
     pub(super) found: Vec<Cause>,

@@ -27,20 +27,20 @@ pub(super) type Outcome<T> = Result<T, Stopped>;
 /// A failure, and whether it may pass by itself.
 #[derive(Debug)]
 pub(super) struct Stopped {
-    pub(super) failure: Failure,
+    pub(super) failure: Box<Failure>,
     pub(super) passing: bool,
 }
 
 /// Most failures stay until somebody changes something.
 impl From<Failure> for Stopped {
     fn from(failure: Failure) -> Self {
-        Self { failure, passing: false }
+        Self { failure: Box::new(failure), passing: false }
     }
 }
 
 /// The failure of a look or of a question to systemd: one that may pass is tried again.
 pub(super) fn passing(step: &'static str, error: &Error) -> Stopped {
-    Stopped { failure: failed(step, error), passing: error.kind() == Kind::Transient }
+    Stopped { failure: Box::new(failed(step, error)), passing: error.kind() == Kind::Transient }
 }
 
 /// A volume with the disk that carries it.

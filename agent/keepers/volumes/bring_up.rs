@@ -54,7 +54,7 @@ impl<H: Hands> VolumeKeeper<H> {
                     self.tell_waiting(volume, &mut course, stopped.failure.cause);
                     self.clock.wait(POLL.min(course.left())).await;
                 }
-                Some(outcome) => break outcome.map_err(|stopped| stopped.failure),
+                Some(outcome) => break outcome.map_err(|stopped| *stopped.failure),
                 None => break Err(Failure::new(Code::VolumeFailed, "deadline", "not finished at the deadline")),
             }
         };

@@ -29,7 +29,7 @@ impl<H: Hands> VolumeKeeper<H> {
     pub async fn grow(&self, volume: &Volume, disks: &[Disk]) -> std::result::Result<bool, Failure> {
         let record = self.record(volume).map_err(|error| failed("grow", &error))?;
         match record {
-            Some(record) => self.follow_disk(volume, record, disks).await.map_err(|stopped| stopped.failure),
+            Some(record) => self.follow_disk(volume, record, disks).await.map_err(|stopped| *stopped.failure),
             None => Ok(false),
         }
     }

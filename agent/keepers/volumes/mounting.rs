@@ -20,7 +20,7 @@ impl<H: Hands> VolumeKeeper<H> {
         let unit = mount_unit::name(&volume.mount_point);
         let stopped = |error: &Error| {
             let stopped = passing("mount", error);
-            Stopped { failure: stopped.failure.unit(&unit), ..stopped }
+            Stopped { failure: Box::new(stopped.failure.unit(&unit)), ..stopped }
         };
         let of_file = |error: &Error| Failure { unit: Some(unit.clone()), ..failed("mount", error) };
         let what = mount_unit::source(volume, &found.disk.names, &found.fs_uuid);

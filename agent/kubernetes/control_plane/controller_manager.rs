@@ -180,11 +180,11 @@ impl LocalComponent {
             Some(address) => address.parse().map_or_else(|_| "127.0.0.1".to_owned(), host_of),
         };
         let gate = if serves_securely(cluster, flags) {
-            let port = flags.port("secure-port", self.secure_port);
-            port.map(|port| (format!("https://{}:{port}/healthz", address("bind-address")), Some(AUTHORITY)))
+            let secure = flags.port("secure-port", self.secure_port);
+            secure.map(|port| (format!("https://{}:{port}/healthz", address("bind-address")), Some(AUTHORITY)))
         } else {
-            let port = flags.port("port", self.insecure_port);
-            port.map(|port| (format!("http://{}:{port}/healthz", address("address")), None))
+            let insecure = flags.port("port", self.insecure_port);
+            insecure.map(|port| (format!("http://{}:{port}/healthz", address("address")), None))
         };
         // Whoever switched its port off gets no measurement.
         if let Some((url, authority)) = gate {

@@ -26,12 +26,12 @@ pub(in crate::kubernetes) fn part(_spec: &NodeSpec, cluster: &ClusterSpec, _fact
     let mut part = Desired::default();
     let Some(registry) = &cluster.registry else { return part };
     let by_docker = cluster.runtime.kind == RuntimeKind::Docker;
-    let port = if by_docker { PORT_IN_CONTAINER } else { registry.port };
+    let listens_at = if by_docker { PORT_IN_CONTAINER } else { registry.port };
     part.files.push(File {
         path: CONFIGURATION.to_owned(),
         mode: 0o600,
         owner: Owner::root(),
-        content: configuration(registry, port),
+        content: configuration(registry, listens_at),
         secret: true,
     });
     let words = if by_docker {
