@@ -15,8 +15,8 @@ use crate::http::Http;
 use crate::openstack::keystone::Keystone;
 use crate::process::exit;
 use crate::programs::Programs;
-use crate::report::Report;
 use crate::report::text::harmless;
+use crate::report::{Code, Event, Report};
 use crate::settings::Settings;
 use crate::signal::{Outbox, Sender};
 use crate::watch::Watch;
@@ -34,15 +34,18 @@ pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCo
     crate::daemon::check_instance(&settings.state_dir)?;
     let state = Arc::new(document::open_state(settings)?);
     let clock = Clock::system();
-    make_directory(&state)?;
+    // An order to stop needs no room on the disk, and outlives no boot: nor does what it stops.
+    let run_dir = Tree::open_or_create(&settings.run_dir, 0o755);
+    let tree = if order == Order::Stop { Arc::new(run_dir?) } else { Arc::clone(&state) };
+    make_directory(&tree)?;
     let path = Path::new(DIRECTORY).join(format!("{:013}-{}.json", clock.now().0, std::process::id()));
-    state.write_json(&path, &Request::new(order, deployment), Attributes::mode(0o600))?;
+    tree.write_json(&path, &Request::new(order, deployment), Attributes::mode(0o600))?;
     let watch = Watch::open();
-    watch.add(&settings.state_dir.join(DIRECTORY));
+    watch.add(&tree.base().join(DIRECTORY));
     let since = clock.start();
     while since.elapsed() < PATIENCE {
-        if let Some(answer) = state.read_json::<OrderResult>(&answer_to(&path))? {
-            state.remove(&answer_to(&path))?;
+        if let Some(answer) = tree.read_json::<OrderResult>(&answer_to(&path))? {
+            tree.remove(&answer_to(&path))?;
             return show(&answer);
         }
         // Whoever ends while it holds the lock leaves the order to us, or to the next daemon.
@@ -52,7 +55,7 @@ pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCo
         }
     }
     Err(Error::transient(format!("the daemon has not answered within {} s", PATIENCE.as_secs()))
-        .context(format!("waiting for the answer to {}", settings.state_dir.join(&path).display()))
+        .context(format!("waiting for the answer to {}", tree.base().join(&path).display()))
         .remedy("the request stays queued until the daemon gets to it; `heat-node-agent explain` shows what the daemon is doing"))
 }
 
@@ -69,7 +72,11 @@ fn end_stopped(state: &Arc<Tree>, journal: &mut Journal, clock: &Clock, report: 
             if programs.end(&record.job()).await?.is_none() {
                 let (event, outcome) = crate::daemon::stopped(&record, clock);
                 report.emit(event);
-                journal.finish(&record.id, outcome)?;
+                // The daemon finds that it ended without a result, and reports that.
+                if let Err(error) = journal.finish(&record.id, outcome) {
+                    let message = format!("the end of deployment {} cannot be recorded", record.name);
+                    report.emit(Event::new(Code::of_trouble(&error), message).deployment(&record.id, &record.name).error(&error));
+                }
             }
         }
         Ok(())
@@ -98,8 +105,11 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
     let outbox = Outbox::open(Arc::clone(state), sender, clock.clone(), report.clone())?;
     let programs = Programs::new(Arc::clone(state), None, clock.clone())?;
     let snapshot = document::collected(settings, &report)?.snapshot().clone();
+    let run_dir = Tree::open_or_create(&settings.run_dir, 0o755).ok();
     let mut desk = Desk {
         state,
+        run_dir: run_dir.as_ref(),
+        is_sending: false,
         root: &root,
         journal: &mut journal,
         outbox: &outbox,
@@ -110,7 +120,7 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
     };
     let mut done = Vec::new();
     let served = desk.serve(&mut done);
-    let served = served.and_then(|()| end_stopped(state, &mut journal, clock, &report)).and_then(|()| tell(state, &done));
+    let served = served.and(end_stopped(state, &mut journal, clock, &report)).and(tell(state, run_dir.as_ref(), &done));
     report.flush();
     served.map_err(|error| error.context("carrying out a request, which stays in requests/ until it is done"))
 }

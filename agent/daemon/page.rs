@@ -61,7 +61,7 @@ pub(super) fn of(agent: &Agent) -> Status {
         conditions: agent
             .conditions
             .iter()
-            .chain(agent.trouble.condition())
+            .chain(agent.trouble.condition().or(agent.ledger.unstored.condition()))
             .cloned()
             .chain([identity.condition(waits)])
             .chain(metadata(snapshot, agent.collector.unsupported()))

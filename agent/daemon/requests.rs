@@ -1,8 +1,9 @@
-//! Orders of the operator (`rerun`, `stop`, `forget`, `certificates rotate`), as files in `requests/` of the state directory.
+//! Orders of the operator (`rerun`, `stop`, `forget`, `certificates rotate`), as files in `requests/` of the state directory;
+//! those to `stop` in that of the run directory, because what they end may have filled the disk, and runs no longer than the boot.
 //!
 //! A command writes an order and waits for its answer; whoever holds the state directory carries it out: the daemon, or
 //! without one the command itself. An order is done once or not at all, wherever it is cut off: what is meant is written
-//! into it before anything is changed, each change can be made twice without harm, the last one tells that it is done,
+//! into it before anything is changed (of a `stop`: where that can be written), each change can be made twice without harm, the last one tells that it is done,
 //! and orders come before anything else at a start.
 
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ use crate::report::{Code, Event, Report};
 use crate::signal::Outbox;
 use crate::watch::AsyncWatch;
 
-/// The directory, below the state directory.
+/// The directory, below the state directory and the run directory.
 pub(crate) const DIRECTORY: &str = "requests";
 /// Largest order, in bytes.
 const LIMIT: u64 = 16 * 1024;
@@ -91,6 +92,8 @@ pub(crate) struct OrderResult {
 /// An order that was carried out or refused.
 #[derive(Debug)]
 pub(crate) struct Served {
+    /// Whether the order lies below the run directory.
+    in_run_dir: bool,
     path: PathBuf,
     answer: OrderResult,
     /// Id of the deployment that was changed.
@@ -101,10 +104,11 @@ pub(crate) struct Served {
 
 /// Tells the commands that wait what became of their orders. Whoever hears it may ask for the status next: that is to
 /// know of it by then.
-pub(crate) fn tell(state: &Tree, served: &[Served]) -> Result<()> {
-    for Served { path, answer, .. } in served {
-        state.write_json(&answer_to(path), answer, Attributes::mode(0o600))?;
-        state.remove(path)?;
+pub(crate) fn tell(state: &Tree, run_dir: Option<&Tree>, served: &[Served]) -> Result<()> {
+    for Served { in_run_dir, path, answer, .. } in served {
+        let tree = run_dir.filter(|_| *in_run_dir).unwrap_or(state);
+        tree.write_json(&answer_to(path), answer, Attributes::mode(0o600))?;
+        tree.remove(path)?;
     }
     Ok(())
 }
@@ -119,11 +123,13 @@ pub(crate) fn make_directory(state: &Tree) -> Result<()> {
     state.create_dir(Path::new(DIRECTORY), Attributes::mode(0o700))
 }
 
-/// Makes the directory and watches it.
-pub(super) fn watch(state: &Tree) -> Result<AsyncWatch> {
+/// Watches the directories, of which it makes that of the state.
+pub(super) fn watch(state: &Tree, run_dir: Option<&Tree>) -> Result<AsyncWatch> {
     make_directory(state)?;
     let watch = AsyncWatch::open();
-    watch.add(&state.base().join(DIRECTORY));
+    for tree in [Some(state), run_dir].into_iter().flatten() {
+        watch.add(&tree.base().join(DIRECTORY));
+    }
     Ok(watch)
 }
 
@@ -133,9 +139,12 @@ pub(super) fn is_any_waiting(state: &Tree) -> bool {
     names.iter().any(|name| Path::new(name).extension().is_some_and(|end| end == "json"))
 }
 
-/// Everything that orders change. Only for who holds the lock of the state directory, and while no signal is on its way.
+/// Everything that orders change. Only for who holds the lock of the state directory.
 pub(crate) struct Desk<'a> {
     pub(crate) state: &'a Tree,
+    pub(crate) run_dir: Option<&'a Tree>,
+    /// A signal is on its way, or what became of one is not recorded: only what has no result yet can be changed.
+    pub(crate) is_sending: bool,
     pub(crate) root: &'a Tree,
     pub(crate) journal: &'a mut Journal,
     pub(crate) outbox: &'a Outbox,
@@ -162,21 +171,27 @@ impl Desk<'_> {
     /// # Errors
     /// If something cannot be read or written; the order stays and is taken up again.
     pub(crate) fn serve(&mut self, served: &mut Vec<Served>) -> Result<()> {
-        let names = self.state.list(Path::new(DIRECTORY))?;
+        let in_run_dir = self.run_dir.map_or(Ok(()), |run_dir| self.serve_in(run_dir, true, served));
+        let in_state = self.serve_in(self.state, false, served);
+        in_run_dir.and(in_state)
+    }
+
+    fn serve_in(&mut self, tree: &Tree, in_run_dir: bool, served: &mut Vec<Served>) -> Result<()> {
+        let names = tree.list(Path::new(DIRECTORY))?;
         let paths: Vec<PathBuf> = names.iter().map(|name| Path::new(DIRECTORY).join(name)).collect();
         let is = |path: &&PathBuf, end: &str| path.extension().is_some_and(|extension| extension == end);
         let done = |path: &&PathBuf| is(path, "answer") || is(path, "unreadable");
         // What begins with a dot is on its way to being written.
         let hidden = |path: &&PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         for path in paths.iter().filter(|path| !hidden(path) && !done(path)).take(AT_ONCE) {
-            match self.read(path) {
-                Ok(Some(request)) if request.order == Order::Rotate && self.daemon.is_some_and(|node| node.is_busy) => {}
-                Ok(Some(request)) => served.push(self.answer(path, request)?),
+            match Self::read(tree, path) {
+                Ok(Some(request)) if self.waits(request.order) => {}
+                Ok(Some(request)) => served.push(Served { in_run_dir, ..self.answer(tree, path, request)? }),
                 Ok(None) => {}
                 Err(error) if error.kind() == Kind::Permanent => {
                     self.report
                         .emit(Event::new(Code::RequestUnreadable, format!("{} was quarantined", path.display())).error(&error));
-                    self.state.rename(path, &path.with_extension("unreadable"))?;
+                    tree.rename(path, &path.with_extension("unreadable"))?;
                 }
                 Err(error) => return Err(error),
             }
@@ -186,10 +201,10 @@ impl Desk<'_> {
             let old: Vec<_> = paths.iter().filter(|path| is(path, end)).collect();
             let gone = old.len().saturating_sub(KEPT);
             for path in old.iter().take(gone) {
-                self.state.remove_dir_all(path)?;
+                tree.remove_dir_all(path)?;
             }
             if gone > 0 && end == "unreadable" {
-                let place = self.state.base().join(DIRECTORY);
+                let place = tree.base().join(DIRECTORY);
                 let line = format!("{gone} old orders that could not be read were removed from {}", place.display());
                 self.report.emit(Event::new(Code::LeftoversRemoved, line).cause(format!("the newest {KEPT} are kept")));
             }
@@ -197,11 +212,17 @@ impl Desk<'_> {
         Ok(())
     }
 
-    fn read(&self, path: &Path) -> Result<Option<Request>> {
+    /// Whether it is not yet the time for an order.
+    fn waits(&self, order: Order) -> bool {
+        let is_busy = order == Order::Rotate && self.daemon.is_some_and(|node| node.is_busy);
+        is_busy || (self.is_sending && order != Order::Stop)
+    }
+
+    fn read(tree: &Tree, path: &Path) -> Result<Option<Request>> {
         if path.extension().is_none_or(|end| end != "json") {
             return Err(Error::permanent("its name does not end in .json").context(format!("reading {}", path.display())));
         }
-        let Some(bytes) = self.state.read(path, LIMIT)? else { return Ok(None) };
+        let Some(bytes) = tree.read(path, LIMIT)? else { return Ok(None) };
         let request: Request =
             json::typed(&bytes).map_err(|unfit| Error::from(unfit).context(format!("reading {}", path.display())))?;
         if request.schema != 1 {
@@ -212,40 +233,38 @@ impl Desk<'_> {
         Ok(Some(request))
     }
 
-    fn answer(&mut self, path: &Path, mut request: Request) -> Result<Served> {
+    fn answer(&mut self, tree: &Tree, path: &Path, mut request: Request) -> Result<Served> {
         let rotates = request.order == Order::Rotate;
         let done = if rotates {
-            self.rotate(path, &mut request).map(|lines| (None, lines))
+            self.rotate(tree, path, &mut request).map(|lines| (None, lines))
         } else {
-            self.carry_out(path, &mut request).map(|(id, lines)| (Some(id), lines))
+            self.carry_out(tree, path, &mut request).map(|(id, lines)| (Some(id), lines))
         };
         match done {
-            Ok((about, lines)) => Ok(Served {
-                path: path.to_owned(),
-                answer: OrderResult { done: true, lines: tidy(&lines) },
-                about,
-                node: rotates,
-            }),
+            Ok((about, lines)) => {
+                let answer = OrderResult { done: true, lines: tidy(&lines) };
+                Ok(Served { in_run_dir: false, path: path.to_owned(), answer, about, node: rotates })
+            }
             Err(error) if error.kind() == Kind::Transient => Err(error),
             Err(error) => {
                 let about = if rotates { "the CA" } else { &request.deployment };
                 let line = format!("the request to {} {about} was refused", request.order.as_str());
                 self.report.emit(Event::new(Code::RequestRefused, line).error(&error));
                 let answer = OrderResult { done: false, lines: tidy(&error.lines()) };
-                Ok(Served { path: path.to_owned(), answer, about: None, node: false })
+                Ok(Served { in_run_dir: false, path: path.to_owned(), answer, about: None, node: false })
             }
         }
     }
 
     /// Which step is meant is written into the order first: where that is no longer the next one, it was taken.
-    fn rotate(&mut self, path: &Path, request: &mut Request) -> Result<Vec<String>> {
+    fn rotate(&mut self, tree: &Tree, path: &Path, request: &mut Request) -> Result<Vec<String>> {
         let next = certificates::CertificateRecord::look(self.state).next_step();
         let meant = request.resolved.as_deref().and_then(Rotation::from_word);
         let step = if let Some(taken) = meant.filter(|step| next != Some(*step)) {
             taken
         } else {
             request.resolved = next.map(|step| step.as_str().to_owned());
-            self.state.write_json(path, request, Attributes::mode(0o600))?;
+            tree.write_json(path, request, Attributes::mode(0o600))?;
             let step = order_next_step(self.state)?;
             let line = format!("the CA rotation step {} was requested on this node", step.as_str());
             self.report.emit(Event::new(Code::RotationOrdered, line));
@@ -266,14 +285,16 @@ impl Desk<'_> {
         Ok(vec![format!("requested on this node: {} ({what})", step.as_str()), when.to_owned()])
     }
 
-    fn carry_out(&mut self, path: &Path, request: &mut Request) -> Result<(String, Vec<String>)> {
+    fn carry_out(&mut self, tree: &Tree, path: &Path, request: &mut Request) -> Result<(String, Vec<String>)> {
         let id = if let Some(id) = &request.resolved {
             id.clone()
         } else {
             let chosen = choose(&self.journal.all(), &request.deployment)?;
             let id = chosen.id.clone();
             (request.resolved, request.seen) = (Some(id.clone()), Some(chosen.seen));
-            self.state.write_json(path, request, Attributes::mode(0o600))?;
+            let noted = tree.write_json(path, request, Attributes::mode(0o600));
+            // What is stopped twice is found ended: that need not wait for room.
+            noted.or_else(|error| if request.order == Order::Stop { Ok(()) } else { Err(error) })?;
             id
         };
         let meant = |record: &&Record| request.order == Order::Rerun || request.seen.is_none_or(|seen| seen == record.seen);
@@ -332,7 +353,7 @@ impl Desk<'_> {
             if let Some((why, remedy)) = refusal {
                 return Err(Error::refused(format!("deployment {name} ({id}) {why}")).remedy(remedy));
             }
-            self.journal.end_early(id, Ending::Stopped)?;
+            self.journal.end_early(id, Ending::Stopped, self.report);
             let message = format!("deployment {name} ({group}) is being stopped at the operator's request");
             self.report.emit(Event::new(Code::DeploymentStopping, message).deployment(id, name));
         }
@@ -420,10 +441,12 @@ mod tests {
         report: Report,
         now: std::cell::Cell<u64>,
         busy: std::cell::Cell<bool>,
+        sending: std::cell::Cell<bool>,
     }
 
     struct Opened {
         state: Arc<Tree>,
+        run_dir: Tree,
         root: Arc<Tree>,
         journal: Journal,
         outbox: Outbox,
@@ -432,7 +455,8 @@ mod tests {
 
     impl Place {
         fn new() -> Self {
-            let place = Self { dir: tempfile::tempdir().unwrap(), report: Report::kept(), now: 1000.into(), busy: false.into() };
+            let (dir, report) = (tempfile::tempdir().unwrap(), Report::kept());
+            let place = Self { dir, report, now: 1000.into(), busy: false.into(), sending: false.into() };
             make_directory(&place.open().state).unwrap();
             place
         }
@@ -454,6 +478,7 @@ mod tests {
                 .unwrap(),
                 outbox: Outbox::open(Arc::clone(&state), sender, clock.clone(), self.report.clone()).unwrap(),
                 programs: Programs::new(Arc::clone(&state), None, clock).unwrap(),
+                run_dir: Tree::open_or_create(&self.dir.path().join("run"), 0o755).unwrap(),
                 state,
                 root,
             }
@@ -474,6 +499,8 @@ mod tests {
             let listed = listed.map(|_| Entries::new(ids.collect()).unwrap());
             let mut desk = Desk {
                 state: &opened.state,
+                run_dir: Some(&opened.run_dir),
+                is_sending: self.sending.get(),
                 root: &opened.root,
                 journal: &mut opened.journal,
                 outbox: &opened.outbox,
@@ -486,9 +513,10 @@ mod tests {
             desk.serve(&mut served)?;
             // Who hears of it looks at the status next: nobody does before that says so.
             for one in &served {
-                assert!(opened.state.read(&one.path, LIMIT).unwrap().is_some(), "{one:?}");
+                let tree = if one.in_run_dir { &opened.run_dir } else { &*opened.state };
+                assert!(tree.read(&one.path, LIMIT).unwrap().is_some(), "{one:?}");
             }
-            tell(&opened.state, &served)?;
+            tell(&opened.state, Some(&opened.run_dir), &served)?;
             Ok(served.into_iter().filter_map(|one| one.about).collect())
         }
 

@@ -441,12 +441,18 @@ impl Journal {
 
     /// Records that a script or hook is to be ended, before anything is done about it. The first reason stays.
     ///
-    /// # Errors
-    /// If it cannot be written; nothing may be ended then.
-    pub fn end_early(&mut self, id: &str, ending: Ending) -> Result<()> {
-        self.change(id, |record| {
-            record.ending.get_or_insert(ending);
-        })
+    /// Where that cannot be written it is said and holds all the same: it may be that script that fills the disk. The reason is
+    /// then written with the end itself. An agent that is cut off before finds a script that ended without a result: it does not
+    /// run again, and Heat hears of it only if it still asks for it.
+    pub fn end_early(&mut self, id: &str, ending: Ending, report: &Report) {
+        let Some(mut record) = self.records.get(id).cloned() else { return };
+        record.ending.get_or_insert(ending);
+        let Err(error) = self.put(record.clone()) else { return };
+        let message = format!("deployment {} is stopped although that cannot be recorded yet", record.name);
+        report
+            .emit(Event::new(Code::of_trouble(&error), message).phase(Phase::Deploy).deployment(id, &record.name).error(&error));
+        record.since = self.clock.moment();
+        self.insert(record);
     }
 
     /// Records the end of something that Heat does not wait for any more, in one step: it is never signalled.

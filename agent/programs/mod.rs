@@ -255,14 +255,17 @@ impl Programs {
             return Ok(Some(ran));
         }
         let directory = Path::new("work").join(key);
-        self.state.create_dir(&directory, Attributes::mode(0o700))?;
-        // A runner that comes now finds that another one was there before it.
-        self.state.create_new(&directory.join(STARTED), b"", Attributes::mode(0o600))?;
+        // A runner that comes now finds that another one was there before it. Where there is no room for this mark, there is none
+        // for that runner's either; the job is ended all the same, and whoever hears of the error asks for it again.
+        let marked = self
+            .state
+            .create_dir(&directory, Attributes::mode(0o700))
+            .and_then(|()| self.state.create_new(&directory.join(STARTED), b"", Attributes::mode(0o600)));
         match &self.systemd {
             Some(systemd) => systemd.end(&Self::unit(key), GRACE).await?,
             None => self.end_group(key).await?,
         }
-        Ok(None)
+        marked.map(|_| None)
     }
 
     /// The same where no systemd runs: the program's process group is ended, and its runner sees that.

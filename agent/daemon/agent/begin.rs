@@ -21,15 +21,17 @@ impl Agent {
     /// Looks at the whole list afresh and starts what may be started: one script or hook at a time, in the order of the
     /// list, and the node beside those that come after it.
     pub(super) fn decide(&mut self) -> Result<()> {
+        // First of all what has to end: that needs no room on the disk, and may make some.
+        self.look_after_hook();
+        self.ledger.take_up();
         // Signals go out even where nothing new can be begun, e.g. on a full disk.
-        let begun = self.ledger.take_up().and_then(|()| self.begin());
+        let begun = self.begin();
         self.start_sending();
         begun
     }
 
     fn begin(&mut self) -> Result<()> {
         self.drop_superseded_bring_up()?;
-        self.look_after_hook()?;
         self.plan_work();
         let mut ended = self.refuse_wrong()?;
         self.worklist.goes_on = ended >= AT_ONCE;
@@ -273,7 +275,8 @@ impl Agent {
         self.ledger.leave_generation(id, &reason)?;
         let outcome = Outcome::refused(reason);
         self.ledger.journal.refuse(id, &malformed.name, malformed.target.clone(), malformed.resource.clone(), outcome)?;
-        self.ledger.store_signal_of(id)
+        self.ledger.store_result_of(id);
+        Ok(())
     }
 
     /// An entry that stands for no deployment that could be refused: without an id, or with that of another one. It is said once

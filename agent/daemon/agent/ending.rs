@@ -3,14 +3,15 @@
 //!
 //! Replaced or gone is only what an answer of Heat's own says, and it must say so again after the grace, to a poll that
 //! began then: an entry that is missing from one answer costs nobody a script. The reason is on disk before anything is
-//! ended, so that a crash in between ends in the same record, and nothing is run again or signalled for it.
+//! ended, so that a crash in between ends in the same record, and nothing is run again or signalled for it. Where the disk does
+//! not take it, it is ended all the same (`Journal::end_early`): nothing else may give the disk room again.
 
 use super::Agent;
 use super::hook::Waits;
 use super::view::lists_all;
 use crate::clock::Clock;
 use crate::daemon::reason::sentence;
-use crate::deploy::{Ending, Outcome, Record};
+use crate::deploy::{Ending, Outcome, Record, State};
 use crate::error::{Error, Result};
 use crate::programs::{Programs, Ran};
 use crate::report::text::duration;
@@ -19,11 +20,18 @@ use crate::report::{Code, Event, Phase};
 impl Agent {
     /// Ends what is to be ended, and begins to watch what an earlier run of the agent left running: before anything new is
     /// begun, because it takes the place of the one script or hook that runs at a time.
-    pub(super) fn look_after_hook(&mut self) -> Result<()> {
+    pub(super) fn look_after_hook(&mut self) {
         self.take_over();
-        self.end_replaced()?;
+        self.end_replaced();
         self.carry_out_ending();
-        Ok(())
+    }
+
+    /// Keeps one in the lane whose end was decided and is not recorded: it is ended, or found ended, once more.
+    pub(super) fn keep_ending(&mut self, id: &str) {
+        let ends = |record: &&Record| record.state == State::Running && record.ending.is_some();
+        if self.hook.id().is_none() && self.ledger.journal.get(id).filter(ends).is_some() {
+            self.hook.keep(id);
+        }
     }
 
     /// A script or hook of an earlier run of the agent that the list does not lead to, or whose end was decided then. It is
@@ -46,14 +54,14 @@ impl Agent {
     }
 
     /// Decides on the end of a script or hook that Heat does not wait for any more.
-    fn end_replaced(&mut self) -> Result<()> {
-        let Some(record) = self.running().filter(|record| record.ending.is_none()).cloned() else { return Ok(()) };
+    fn end_replaced(&mut self) {
+        let Some(record) = self.running().filter(|record| record.ending.is_none()).cloned() else { return };
         let Some(why) = self.hook.judge(&record, self.collector.snapshot()) else {
             if self.hook.goes_on() {
                 let message = format!("deployment {} is listed again and continues", record.name);
                 self.host.report.emit(job_event(Code::DeploymentReattached, &record, message));
             }
-            return Ok(());
+            return;
         };
         let limit = self.host.settings.deploy.replaced_grace;
         let over = match self.hook.wait(&record, limit, &self.host.clock) {
@@ -62,16 +70,16 @@ impl Agent {
                 let remedy = format!("heat-node-agent stop {id} stops it now; heat-node-agent logs {id} shows its output");
                 let event = job_event(Code::DeploymentReplaced, &record, message).cause(why).remedy(remedy);
                 self.host.report.emit(event.next_try(limit));
-                return Ok(());
+                return;
             }
-            Waits::Lasts => return Ok(()),
+            Waits::Lasts => return,
             Waits::Over(over) => over,
         };
         if !self.collector.snapshot().freshness().covers(over) {
             self.collector.ask(over);
-            return Ok(());
+            return;
         }
-        self.ledger.journal.end_early(&record.id, Ending::Replaced(why))
+        self.ledger.journal.end_early(&record.id, Ending::Replaced(why), &self.host.report);
     }
 
     /// Ends the running one where that was decided.
@@ -82,27 +90,28 @@ impl Agent {
         }
     }
 
-    /// Takes in that one was ended, or had ended by itself before that: `ran`.
+    /// Takes in that one was ended, or had ended by itself before that: `ran`. What can be recorded only later is said then.
     pub(super) fn ended_early(&mut self, record: &Record, ending: &Ending, ran: Option<Ran>) -> Result<()> {
         match (ending, ran) {
             (Ending::Stopped, None) => {
                 let (event, outcome) = stopped(record, &self.host.clock);
+                self.ledger.end(&record.id, outcome)?;
                 self.host.report.emit(event);
-                self.ledger.end(&record.id, outcome)
             }
             (Ending::Stopped, Some(ran)) => {
                 let outcome = self.outcome_of(record, ran);
-                self.ledger.end(&record.id, outcome)
+                self.ledger.end(&record.id, outcome)?;
             }
             (Ending::Replaced(why), ran) => {
                 let after = ran_for(record, &self.host.clock);
                 let message = format!("deployment {} was stopped{after}", record.name);
-                self.host.report.emit(job_event(Code::DeploymentEnded, record, message).cause(why.clone()));
                 let outcome =
                     ran.map_or_else(|| Outcome::refused(format!("stopped: {why}")), |ran| Outcome::of(&record.group, ran));
-                self.ledger.journal.end_unheard(&record.id, outcome, format!("stopped: {why}; Heat no longer waits for it"))
+                self.ledger.journal.end_unheard(&record.id, outcome, format!("stopped: {why}; Heat no longer waits for it"))?;
+                self.host.report.emit(job_event(Code::DeploymentEnded, record, message).cause(why.clone()));
             }
         }
+        Ok(())
     }
 }
 

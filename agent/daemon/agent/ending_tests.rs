@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::super::settle::tests::{BOOT, open_in};
 use super::*;
-use crate::deploy::State;
+use crate::daemon::requests::DIRECTORY;
+use crate::files::Attributes;
 use crate::http::fake::{Act, Fake, ok, status};
 use crate::metadata::Deployment;
 use crate::programs::{Job, runner};
@@ -17,7 +18,7 @@ use crate::report::Report;
 
 /// The lane has a script that goes on and on.
 fn hang(agent: &mut Agent, id: &str) {
-    agent.hook.hang(id);
+    agent.hook.keep(id);
 }
 
 /// An entry of a deployment of the one resource; the later the letter, the newer.
@@ -158,11 +159,11 @@ async fn a_cut_off_at_any_step_of_an_ending_ends_in_the_same_record() {
             let scene = Scene::new(vec![answer(listed)]).await;
             let (mut agent, _) = scene.agent(Duration::ZERO).await;
             scene.begin(&mut agent, "1");
-            agent.ledger.journal.end_early("1", Ending::Replaced("why".to_owned())).unwrap();
+            agent.ledger.journal.end_early("1", Ending::Replaced("why".to_owned()), &agent.host.report);
             let key = agent.ledger.journal.get("1").unwrap().job();
             if steps > 0 {
                 let started = Path::new("work").join(&key).join("started");
-                agent.host.state.write(&started, b"", crate::files::Attributes::mode(0o600)).unwrap();
+                agent.host.state.write(&started, b"", Attributes::mode(0o600)).unwrap();
             }
             if steps > 1 {
                 agent.programs.end(&key).await.unwrap();
@@ -216,7 +217,7 @@ async fn one_that_the_operator_stops_fails_and_heat_hears_of_it() {
         agent.collector.poll_once().await;
         scene.begin(&mut agent, "1");
         hang(&mut agent, "1");
-        agent.ledger.journal.end_early("1", Ending::Stopped).unwrap();
+        agent.ledger.journal.end_early("1", Ending::Stopped, &agent.host.report);
         if was_cut_off {
             agent = scene.agent(Duration::ZERO).await.0;
         }
@@ -235,7 +236,7 @@ async fn one_that_the_operator_stops_fails_and_heat_hears_of_it() {
     let (mut agent, _) = scene.agent(Duration::ZERO).await;
     scene.begin(&mut agent, "1");
     runner::run(&agent.programs.directory(&agent.ledger.journal.get("1").unwrap().job()), &agent.host.clock).unwrap();
-    agent.ledger.journal.end_early("1", Ending::Stopped).unwrap();
+    agent.ledger.journal.end_early("1", Ending::Stopped, &agent.host.report);
     agent.decide().unwrap();
     lane_ends(&mut agent).await;
     assert!(Path::new(&scene.at("ran")).exists() && !agent.ledger.journal.get("1").unwrap().failed());
@@ -267,4 +268,77 @@ fn how_long_one_ran_is_no_matter_of_the_wall_clock_and_not_said_where_nobody_kno
         }
         assert_eq!(ran_for(journal.get("1").unwrap(), &clock), said);
     }
+}
+
+/// What the writes of a record fail on, as on a full disk: nothing can be made over a directory.
+fn in_the_way(agent: &Agent, id: &str) -> std::path::PathBuf {
+    let path = Path::new("deployments").join(format!(".{}.json.hna-new", agent.ledger.journal.get(id).unwrap().key()));
+    agent.host.state.create_dir(&path, Attributes::mode(0o700)).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn an_end_that_cannot_be_recorded_comes_all_the_same_and_is_recorded_once_it_can_be() {
+    for cut_off in [false, true] {
+        let scene = Scene::new(vec![answer(&["1"]), answer(&["2"])]).await;
+        let (mut agent, mut report) = scene.agent(Duration::ZERO).await;
+        agent.collector.poll_once().await;
+        scene.begin(&mut agent, "1");
+        hang(&mut agent, "1");
+        let in_the_way = in_the_way(&agent, "1");
+        for _ in 0..2 {
+            agent.collector.poll_once().await;
+            for _ in 0..2 {
+                agent.decide().unwrap();
+            }
+        }
+        assert!(agent.hook.ends && agent.ledger.journal.get("1").unwrap().ending.is_some(), "it may be what fills the disk");
+        for _ in 0..2 {
+            lane_ends(&mut agent).await;
+            agent.decide().unwrap();
+        }
+        assert_eq!((agent.hook.id(), agent.ledger.journal.get("2")), (Some("1"), None), "nothing new before that is recorded");
+        let said = |report: &Report, words| report.events().iter().filter(|event| event.message.contains(words)).count();
+        assert_eq!((said(&report, "although that cannot be recorded yet"), says(&report, Code::DeploymentEnded)), (1, 0));
+        agent.host.state.remove_dir_all(&in_the_way).unwrap();
+        if cut_off {
+            drop(agent);
+            (agent, report) = scene.agent(Duration::ZERO).await;
+            agent.collector.poll_once().await;
+            agent.decide().unwrap();
+        }
+        lane_ends(&mut agent).await;
+        let record = agent.ledger.journal.get("1").unwrap();
+        assert_eq!((record.state, says(&report, Code::DeploymentEnded)), (State::Signalled, usize::from(!cut_off)));
+        assert!(record.note.as_ref().unwrap().contains("Heat replaced it by 2"), "{record:?}");
+        runner::run(&agent.programs.directory(&record.job()), &agent.host.clock).unwrap();
+        assert!(agent.ledger.outbox.waiting().is_empty() && !Path::new(&scene.at("ran")).exists());
+        agent.decide().unwrap();
+        assert_eq!(agent.hook.id(), Some("2"));
+    }
+}
+
+#[tokio::test]
+async fn an_order_to_stop_needs_no_room_and_waits_for_no_signal() {
+    let scene = Scene::new(vec![answer(&["1"])]).await;
+    let (mut agent, _) = scene.agent(Duration::ZERO).await;
+    agent.collector.poll_once().await;
+    scene.begin(&mut agent, "1");
+    hang(&mut agent, "1");
+    in_the_way(&agent, "1");
+    let destination = crate::signal::Destination::Url { url: "http://192.0.2.1/".into(), verb: "POST".into(), insecure: false };
+    let sent = crate::signal::Entry::new("result 0".into(), None, destination, Value::Null, crate::clock::Timestamp(1));
+    agent.ledger.unrecorded.push((sent, crate::signal::Fate::Delivered));
+    let order = |order: &str| json!({"schema": 1, "order": order, "deployment": "n-1"});
+    let at = |name: &str| Path::new(DIRECTORY).join(name);
+    let run_dir = crate::files::Tree::open(&agent.host.settings.run_dir).unwrap();
+    run_dir.write_json(&at("1.json"), &order("stop"), Attributes::mode(0o600)).unwrap();
+    agent.host.state.write_json(&at("2.json"), &order("forget"), Attributes::mode(0o600)).unwrap();
+    agent.serve_orders();
+    let answer: Value = run_dir.read_json(&at("1.answer")).unwrap().unwrap();
+    assert!(answer["done"] == true && run_dir.facts(&at("1.json")).unwrap().is_none(), "{answer}");
+    assert!(agent.host.state.facts(&at("2.json")).unwrap().is_some(), "what may change a result waits");
+    assert_eq!(agent.ledger.journal.get("1").unwrap().ending, Some(Ending::Stopped));
+    agent.decide().unwrap();
+    assert!(agent.hook.ends);
 }

@@ -148,9 +148,8 @@ impl HookLane {
         judged.gone.as_ref().map(|why| format!("{why}; it is stopped {grace} after that was learnt, if Heat then confirms it"))
     }
 
-    /// One that goes on and on.
-    #[cfg(test)]
-    pub(super) fn hang(&mut self, id: &str) {
+    /// Nothing is known of its end, for now.
+    pub(super) fn keep(&mut self, id: &str) {
         self.lane.start(id.to_owned(), std::future::pending());
     }
 }

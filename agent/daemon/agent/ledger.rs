@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::stream::FuturesUnordered;
 use serde_json::Value;
 
+use super::trouble::Trouble;
 use super::view::result_key;
 use crate::collect::Entries;
 use crate::daemon::host::Host;
@@ -39,7 +40,9 @@ pub(in crate::daemon) struct Ledger {
     /// Signals on their way.
     pub(super) sending: FuturesUnordered<Sending>,
     /// What left the outbox and could not be recorded, e.g. on a full disk: it must not be sent again.
-    unrecorded: Vec<(Entry, Fate)>,
+    pub(super) unrecorded: Vec<(Entry, Fate)>,
+    /// A result that could not be stored: it is tried again, and everything else goes on.
+    pub(in crate::daemon) unstored: Trouble,
 }
 
 impl Ledger {
@@ -47,8 +50,8 @@ impl Ledger {
         let (deploy, state) = (&host.settings.deploy, || Arc::clone(&host.state));
         let journal = Journal::open(state(), Some(&deploy.deployed_dir), deploy.keep, host.clock.clone(), &host.report)?;
         let generations = Generations::open(state(), &host.report)?;
-        let (outbox, sending) = (Rc::new(outbox), FuturesUnordered::new());
-        Ok(Self { host, progress, journal, generations, outbox, sending, unrecorded: Vec::new() })
+        let (outbox, sending, unstored) = (Rc::new(outbox), FuturesUnordered::new(), Trouble::new(Rc::clone(&host)));
+        Ok(Self { host, progress, journal, generations, outbox, sending, unrecorded: Vec::new(), unstored })
     }
 
     /// Whether what became of every signal that was sent is on disk.
@@ -89,12 +92,18 @@ impl Ledger {
     }
 
     /// Results without a signal get theirs stored: after a start, and after a disk was full. One that is on its way is in the outbox
-    /// until its fate is recorded or among those that could not be.
-    pub(super) fn take_up(&mut self) -> Result<()> {
+    /// until its fate is recorded or among those that could not be. One that cannot be stored holds nothing else up.
+    pub(super) fn take_up(&mut self) {
+        if !self.unstored.try_again() {
+            return;
+        }
         let told = |id: &str| self.unrecorded.iter().any(|(entry, _)| entry.key == result_key(id));
         let bare = |record: &&Record| !self.outbox.has(&result_key(&record.id)) && !told(&record.id);
         let finished: Vec<Record> = self.journal.finished().filter(bare).cloned().collect();
-        finished.iter().try_for_each(|record| self.store_signal(record))
+        finished.iter().for_each(|record| self.store_result(record));
+        if !self.unstored.lasts() {
+            self.unstored.passed();
+        }
     }
 
     /// Follows where Heat wants the results that it has not heard yet: an update of the stack may give an entry another place and no
@@ -148,13 +157,20 @@ impl Ledger {
 
     pub(super) fn end(&mut self, id: &str, outcome: Outcome) -> Result<()> {
         self.journal.finish(id, outcome)?;
-        self.store_signal_of(id)
+        self.store_result_of(id);
+        Ok(())
     }
 
-    pub(super) fn store_signal_of(&mut self, id: &str) -> Result<()> {
-        match self.journal.get(id).cloned() {
-            Some(record) if record.state == State::Finished => self.store_signal(&record),
-            _ => Ok(()),
+    pub(super) fn store_result_of(&mut self, id: &str) {
+        if let Some(record) = self.journal.get(id).filter(|record| record.state == State::Finished).cloned() {
+            self.store_result(&record);
+        }
+    }
+
+    /// Stores a finished deployment's result for Heat, or says why it cannot be stored yet: [`Ledger::take_up`] tries it again.
+    fn store_result(&mut self, record: &Record) {
+        if let Err(error) = self.store_signal(record) {
+            self.unstored.take(&format!("storing the result of deployment {} for Heat", record.name), &error);
         }
     }
 

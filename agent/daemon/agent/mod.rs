@@ -99,7 +99,7 @@ impl Agent {
         let ledger = Ledger::open(Rc::clone(&host), outbox, progress.clone())?;
         let programs = Rc::new(Programs::new(Arc::clone(state), systemd.clone(), clock.clone())?);
         let node = Node::new(Rc::clone(&host), http, keystone, Rc::clone(&programs), progress.clone());
-        let orders = requests::watch(state)?;
+        let orders = requests::watch(state, page.run_dir.as_ref())?;
         warn_of_settings(settings, report);
         report.emit(
             Event::new(Code::AgentStarted, format!("heat-node-agent {} started", env!("CARGO_PKG_VERSION")))

@@ -5,15 +5,16 @@ use crate::daemon::requests::{Desk, NodeState, tell};
 use crate::deploy::GenerationState;
 
 impl Agent {
-    /// Carries out what was ordered. What becomes of a signal on its way is not known yet: orders wait for it.
+    /// Carries out what was ordered. What becomes of a signal on its way is not known yet: orders wait for it, but for those to
+    /// stop what runs and has no result yet.
     pub(super) fn serve_orders(&mut self) {
-        if !self.ledger.is_settled() {
-            return;
-        }
         let is_in_place = self.ledger.generations.current().is_none_or(|current| current.state != GenerationState::Rejected);
         let node = NodeState { is_busy: self.node_lane.is_busy(), is_in_place };
+        let is_sending = !self.ledger.is_settled();
         let mut desk = Desk {
             state: &self.host.state,
+            run_dir: self.page.run_dir.as_ref(),
+            is_sending,
             root: &self.host.root,
             journal: &mut self.ledger.journal,
             outbox: &self.ledger.outbox,
@@ -33,7 +34,8 @@ impl Agent {
         if !served.is_empty() {
             self.publish();
         }
-        if let Err(error) = ended.and_then(|()| tell(&self.host.state, &served)) {
+        let told = tell(&self.host.state, self.page.run_dir.as_ref(), &served);
+        if let Err(error) = ended.and(told) {
             self.trouble.take("carrying out a request", &error);
         }
     }

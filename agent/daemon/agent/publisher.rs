@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Stopwatch;
 use crate::daemon::host::Host;
+use crate::daemon::requests::make_directory;
 use crate::daemon::status_file;
 use crate::files::Tree;
 use crate::report::notify::Notify;
@@ -19,7 +20,7 @@ const SHORT_LIST: u32 = 40;
 #[derive(Debug)]
 pub(in crate::daemon) struct Publisher {
     host: Rc<Host>,
-    /// Where the status file goes; the agent works without it too.
+    /// Where the status file goes and orders to stop lie; the agent works without it too.
     pub(super) run_dir: Option<Tree>,
     pub(super) notify: Notify,
     pub(in crate::daemon) phase: Phase,
@@ -32,6 +33,7 @@ pub(in crate::daemon) struct Publisher {
 impl Publisher {
     pub(super) fn open(host: Rc<Host>) -> Self {
         let run_dir = Tree::open_or_create(&host.settings.run_dir, 0o755);
+        let run_dir = run_dir.and_then(|dir| make_directory(&dir).map(|()| dir));
         let tell = |error: &_| {
             host.report.emit(Event::new(Code::StateWriteFailed, "no status file will be written").error(error));
         };

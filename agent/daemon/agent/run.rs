@@ -78,7 +78,7 @@ impl Agent {
         let waiting = !self.ledger.outbox.is_empty();
         let snapshot = self.collector.snapshot();
         let unheard = snapshot.authority.is_none() && snapshot.sources.values().any(|source| source.failures > 0);
-        let troubled = self.trouble.is_too_much() || self.worklist.was_malformed();
+        let troubled = self.trouble.is_too_much() || self.ledger.unstored.lasts() || self.worklist.was_malformed();
         if !(failed || waiting || unheard || troubled) {
             return Ok(exit::OK);
         }
@@ -122,7 +122,8 @@ impl Agent {
     pub(super) async fn turn(&mut self) {
         // In trouble nothing is begun or sent before its end: what is due would only spin.
         let due = self.ledger.outbox.due();
-        let wake = self.trouble.rest().or(due);
+        let unstored = self.ledger.unstored.rest();
+        let wake = self.trouble.rest().or_else(|| [due, unstored].into_iter().flatten().min());
         let watchdog = Notify::interval();
         let page = self.page.until_due(self.ledger.journal.len());
         let more = (self.worklist.goes_on && !self.trouble.lasts()).then_some(Duration::ZERO);

@@ -106,7 +106,7 @@ impl Agent {
             }
             (_, Err(error)) => {
                 self.trouble.take(&format!("running deployment {}", record.name), &error);
-                return;
+                return self.keep_ending(id);
             }
             (None, Ok(None)) => match gone(self.collector.snapshot(), &record) {
                 Some(why) => self.ledger.let_go(&record, &format!("{why}, before it ended")),
@@ -120,6 +120,7 @@ impl Agent {
         if let Err(error) = recorded.and_then(|()| self.count_output(id)) {
             self.trouble.take("recording a result", &error);
         }
+        self.keep_ending(id);
     }
 
     fn interrupted(&mut self, record: &Record) -> Result<()> {

@@ -232,12 +232,43 @@ async fn what_heat_took_is_not_sent_again_because_it_could_not_be_recorded() {
     tree(dir.path()).create_dir(&path, Attributes::mode(0o700)).unwrap();
     agent.sent((vec![(sent, Fate::Delivered)], Ok(())));
     assert!(agent.trouble.lasts());
-    agent.ledger.take_up().unwrap();
+    agent.ledger.take_up();
     assert!(agent.ledger.outbox.waiting().is_empty());
     tree(dir.path()).remove_dir_all(&path).unwrap();
     agent.record_fates(Vec::new());
-    agent.ledger.take_up().unwrap();
+    agent.ledger.take_up();
     assert_eq!((agent.ledger.journal.get("id-late").unwrap().state, agent.ledger.outbox.waiting().len()), (State::Signalled, 0));
+}
+
+#[tokio::test]
+async fn a_result_that_cannot_be_stored_holds_nothing_else_up() {
+    let signal = [("deploy_signal_id", "http://192.0.2.1/")];
+    let document =
+        json!({"deployments": [deployment("first", &signal), deployment("next", &signal), deployment("other", &signal)]});
+    let (dir, entries) = (tempfile::tempdir().unwrap(), document["deployments"].as_array().unwrap());
+    let (mut agent, report) = open_in(dir.path(), GIVEN, &document).await;
+    let key = crate::digest::key_of(&super::super::view::result_key("id-first"));
+    let in_the_way = Path::new("outbox").join(format!(".{key}.json.hna-new"));
+    agent.host.state.create_dir(&in_the_way, Attributes::mode(0o700)).unwrap();
+    agent.collector.poll_once().await;
+    for entry in &entries[..2] {
+        agent.ledger.see(&Deployment::parse(entry).unwrap().unwrap(), None).unwrap();
+        agent.ledger.journal.finish(entry["id"].as_str().unwrap(), Outcome::default()).unwrap();
+    }
+    agent.decide().unwrap();
+    let stored = |agent: &Agent| {
+        ["id-first", "id-next", "id-other"].map(|id| agent.ledger.outbox.has(&super::super::view::result_key(id)))
+    };
+    // The third one is refused by this very turn.
+    assert_eq!((stored(&agent), agent.trouble.lasts()), ([false, true, true], false));
+    let said = |event: &Event| event.message.contains("storing the result of deployment first");
+    assert!(report.events().iter().filter(|event| said(event)).count() == 1 && agent.ledger.unstored.condition().is_some());
+    agent.host.state.remove_dir_all(&in_the_way).unwrap();
+    agent.decide().unwrap();
+    assert_eq!(stored(&agent), [false, true, true], "not at each turn");
+    agent.ledger.unstored = crate::daemon::agent::trouble::Trouble::new(Rc::clone(&agent.host));
+    agent.decide().unwrap();
+    assert_eq!(stored(&agent), [true; 3]);
 }
 
 #[tokio::test]
