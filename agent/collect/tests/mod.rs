@@ -573,6 +573,9 @@ async fn local_data_is_weaker_than_heat_and_asks_for_nothing() {
     machine.root.set_attributes(Path::new("/var/lib/os-collect-config/local-data/mine"), Attributes::mode(0o666)).unwrap();
     collector.poll_once().await;
     let state = &collector.snapshot().sources["local"];
-    assert!(state.failures == 1 && state.cause.as_ref().unwrap().contains("can be changed by users other than root"), "{state:?}");
+    assert!(
+        state.failures == 1 && state.cause.as_ref().unwrap().contains("can be changed by users other than root"),
+        "{state:?}"
+    );
     assert_eq!(collector.snapshot().metadata["b"], 1, "what it said last stays");
 }
