@@ -40,7 +40,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
-use crate::identity::{LEARNT, Leftovers, Record};
+use crate::identity::{InstanceRecord, LEARNT, Leftovers};
 use crate::openstack::keystone::Keystone;
 use crate::report::damper::Damper;
 use crate::report::{Code, Event, Phase, Report};
@@ -191,7 +191,7 @@ impl Collector {
 
     /// Whose sources these are: each is polled in the instance's slot, and what the disk brought along from another
     /// instance is not used. `run_dir` lives as long as the boot: the first poll is splayed once in it.
-    pub fn belong_to(&mut self, record: &Record, run_dir: Option<&Tree>) {
+    pub fn belong_to(&mut self, record: &InstanceRecord, run_dir: Option<&Tree>) {
         self.learnt = self.state.read_json(Path::new(LEARNT)).ok().flatten();
         self.files.predecessors = record.predecessor.as_ref().map(|before| before.files.clone()).unwrap_or_default();
         self.read_files();
@@ -592,7 +592,7 @@ impl Collector {
     /// Reads what cloud-init and the operator left on this machine, which no cache holds. Asks nobody over the network.
     pub fn read_boot_copy(&mut self) {
         // What another instance left says nothing of this one.
-        let before = Record::read(&self.state).ok().flatten().and_then(|record| record.predecessor);
+        let before = InstanceRecord::read(&self.state).ok().flatten().and_then(|record| record.predecessor);
         self.files.predecessors = before.map(|before| before.files).unwrap_or_default();
         self.refresh_files();
         self.poll_file(SourceName::HeatLocal);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::{document, print};
-use crate::deploy::{Journal, Outcome, Record, State, choose};
+use crate::deploy::{DeploymentRecord, Journal, Outcome, State, choose};
 use crate::error::{Context, Result};
 use crate::files::Tree;
 use crate::http::without_userinfo;
@@ -34,7 +34,7 @@ pub fn run(settings: &Settings, name: Option<&str>, follow: bool) -> Result<Exit
     let state = document::open_state(settings)?;
     let records = Journal::look(&state)?;
     let Some(name) = name else { return print(&list(&state, &records)?).map(|()| exit::OK) };
-    let newest = |is: fn(&Record, &str) -> bool| records.iter().rev().find(|record| is(record, name));
+    let newest = |is: fn(&DeploymentRecord, &str) -> bool| records.iter().rev().find(|record| is(record, name));
     let known = newest(|record, name| record.id == name).or_else(|| newest(|record, name| record.name == name));
     let unit = name.strip_suffix(".service").unwrap_or(name);
     let record = match known {
@@ -65,7 +65,7 @@ pub fn run(settings: &Settings, name: Option<&str>, follow: bool) -> Result<Exit
                 return print(&unprinted(record)).map(|()| exit::OK);
             }
             None if ended => {
-                let record = Record { outcome: Journal::whole(&state, record)?, ..record.clone() };
+                let record = DeploymentRecord { outcome: Journal::whole(&state, record)?, ..record.clone() };
                 return print(&stored(&record)).map(|()| exit::OK);
             }
             None => watch.wait(POLL),
@@ -114,7 +114,7 @@ fn whole_characters(line: &[u8]) -> usize {
 }
 
 /// What is known of a run that left no output file.
-fn stored(record: &Record) -> String {
+fn stored(record: &DeploymentRecord) -> String {
     match &record.outcome {
         Some(outcome) => harmless(&format!("{}{}", outcome.stdout, outcome.stderr)) + &unprinted(record),
         None if record.state == State::Seen => "it has not run yet\n".to_owned(),
@@ -123,14 +123,14 @@ fn stored(record: &Record) -> String {
 }
 
 /// Why it failed, where its output cannot say so: it was not started, ended at its limit, or interrupted.
-fn unprinted(record: &Record) -> String {
+fn unprinted(record: &DeploymentRecord) -> String {
     let told = |outcome: &&Outcome, reason: &String| outcome.stdout.contains(reason) || outcome.stderr.contains(reason);
     let outcome = record.outcome.as_ref();
     let reason = outcome.and_then(|outcome| outcome.reason.as_ref().filter(|reason| !told(&outcome, reason)));
     reason.map_or(String::new(), |reason| format!("heat-node-agent: {}\n", escaped(reason)))
 }
 
-fn list(state: &Tree, records: &[Record]) -> Result<String> {
+fn list(state: &Tree, records: &[DeploymentRecord]) -> Result<String> {
     let mut lines = vec![format!("{:<36} {:<9} {:<10} {:>9} NAME", "ID", "STATE", "GROUP", "BYTES")];
     for record in records.iter().rev() {
         let output = Path::new("work").join(record.job()).join(OUTPUT);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{document, print};
 use crate::clock::Clock;
 use crate::daemon::requests::{DIRECTORY, Desk, Order, OrderResult, Request, answer_to, make_directory, tell};
-use crate::deploy::{Ending, Journal, Record};
+use crate::deploy::{DeploymentRecord, Ending, Journal};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::http::Http;
@@ -61,7 +61,8 @@ pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCo
 
 /// Ends what was ordered to be stopped; the next daemon has Heat hear of it.
 fn end_stopped(state: &Arc<Tree>, journal: &mut Journal, clock: &Clock, report: &Report) -> Result<()> {
-    let stopping: Vec<Record> = journal.running_jobs().filter(|record| record.ending == Some(Ending::Stopped)).cloned().collect();
+    let stopping: Vec<DeploymentRecord> =
+        journal.running_jobs().filter(|record| record.ending == Some(Ending::Stopped)).cloned().collect();
     if stopping.is_empty() {
         return Ok(());
     }

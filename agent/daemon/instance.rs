@@ -12,7 +12,7 @@ use crate::deploy::Generations;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
-use crate::identity::{Identity, Record, prune_beside, succeed};
+use crate::identity::{Identity, InstanceRecord, prune_beside, succeed};
 use crate::kubernetes::{self, Facts, Leave};
 use crate::metadata::Deployment;
 use crate::report::notify::Notify;
@@ -33,7 +33,7 @@ impl Host {
     ///
     /// # Errors
     /// If the state can be neither read nor put aside.
-    pub(super) async fn settle(&self, once: bool) -> Result<Option<Record>> {
+    pub(super) async fn settle(&self, once: bool) -> Result<Option<InstanceRecord>> {
         let machine = match Identity::of_machine(&self.root) {
             Ok(machine) => machine,
             Err(error) => {
@@ -48,11 +48,11 @@ impl Host {
                 }
             }
         };
-        let record = match Record::open(&self.state, &self.report)? {
+        let record = match InstanceRecord::open(&self.state, &self.report)? {
             Some(record) if record.leaving.is_none() && record.instance.is(&machine) => record,
             Some(old) => self.change(old, machine).await?,
             None => {
-                let record = Record::new(machine, self.clock.now());
+                let record = InstanceRecord::new(machine, self.clock.now());
                 record.write(&self.state)?;
                 let line = format!("this is instance {}", record.instance);
                 self.report.emit(Event::new(Code::IdentityKnown, line).phase(Phase::Settings));
@@ -105,7 +105,7 @@ impl Host {
     }
 
     /// The disk was copied: its state is put aside and nothing of it is used.
-    async fn change(&self, old: Record, machine: Identity) -> Result<Record> {
+    async fn change(&self, old: InstanceRecord, machine: Identity) -> Result<InstanceRecord> {
         // Stopping may take longer than systemd waits for a start.
         Notify::default().ready();
         self.retire_units().await;
@@ -194,7 +194,7 @@ fn former_node(state: &Tree) -> Option<Desired> {
 /// Says whose it is.
 pub(crate) fn check(state_dir: &Path) -> Result<()> {
     let known = || {
-        let record = Record::read(&Tree::open(state_dir).ok()?).ok()??;
+        let record = InstanceRecord::read(&Tree::open(state_dir).ok()?).ok()??;
         Some((record, Identity::of_machine(&Tree::open(Path::new("/")).ok()?).ok()?))
     };
     known().map_or(Ok(()), |(record, machine)| record.check(&machine))

@@ -9,7 +9,7 @@ use crate::budgets;
 use crate::certificates::judge::renewal_due;
 use crate::clock::Timestamp;
 use crate::collect::{Snapshot, SourceState};
-use crate::deploy::{Generation, GenerationState, Record, State};
+use crate::deploy::{DeploymentRecord, Generation, GenerationState, State};
 use crate::error::Error;
 use crate::files::Tree;
 use crate::keepers::certificates::{Item, Look, Turn, Verdict, next};
@@ -106,7 +106,12 @@ fn most_memory() -> u64 {
 }
 
 /// What is known on disk where no daemon has run since the boot: the same page, without a process.
-pub(crate) fn of_state(snapshot: &Snapshot, records: &[Record], generation: Option<&Generation>, waiting: &[Entry]) -> Status {
+pub(crate) fn of_state(
+    snapshot: &Snapshot,
+    records: &[DeploymentRecord],
+    generation: Option<&Generation>,
+    waiting: &[Entry],
+) -> Status {
     Status {
         schema_version: SCHEMA_VERSION,
         agent: AgentStatus { version: env!("CARGO_PKG_VERSION").to_owned(), pid: 0, started: "never since boot".to_owned() },
@@ -139,9 +144,9 @@ fn sources(snapshot: &Snapshot) -> Vec<SourceStatus> {
 }
 
 /// `outlook`: what is known of the end of the one script or hook that runs.
-fn deployments(records: &[&Record], snapshot: &Snapshot, outlook: Option<&str>) -> Vec<DeploymentStatus> {
+fn deployments(records: &[&DeploymentRecord], snapshot: &Snapshot, outlook: Option<&str>) -> Vec<DeploymentStatus> {
     let listed = ids(snapshot);
-    let deployment = |record: &&Record| DeploymentStatus {
+    let deployment = |record: &&DeploymentRecord| DeploymentStatus {
         id: record.id.clone(),
         name: record.name.clone(),
         group: record.group.clone(),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::budgets::json;
 use crate::clock::Timestamp;
 use crate::collect::Entries;
-use crate::deploy::{Ending, Journal, Record, State, choose, hooks};
+use crate::deploy::{DeploymentRecord, Ending, Journal, State, choose, hooks};
 use crate::desired::Rotation;
 use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, Tree};
@@ -297,7 +297,8 @@ impl Desk<'_> {
             noted.or_else(|error| if request.order == Order::Stop { Ok(()) } else { Err(error) })?;
             id
         };
-        let meant = |record: &&Record| request.order == Order::Rerun || request.seen.is_none_or(|seen| seen == record.seen);
+        let meant =
+            |record: &&DeploymentRecord| request.order == Order::Rerun || request.seen.is_none_or(|seen| seen == record.seen);
         let Some(record) = self.journal.get(&id).filter(meant).cloned() else {
             return if request.order == Order::Forget {
                 Ok((id.clone(), vec![format!("deployment {id} is forgotten")]))
@@ -313,9 +314,9 @@ impl Desk<'_> {
         Ok((id, lines))
     }
 
-    fn rerun(&mut self, path: &Path, record: &Record) -> Result<Vec<String>> {
+    fn rerun(&mut self, path: &Path, record: &DeploymentRecord) -> Result<Vec<String>> {
         let order = path.to_string_lossy();
-        let Record { id, name, group, .. } = record;
+        let DeploymentRecord { id, name, group, .. } = record;
         if record.order.as_deref() != Some(&*order) {
             self.refuse_running(record)?;
             if record.state == State::Seen {
@@ -339,8 +340,8 @@ impl Desk<'_> {
     }
 
     /// Records that it is to be ended; whoever holds the lock does so next ([`Ending`]).
-    fn stop(&mut self, record: &Record) -> Result<Vec<String>> {
-        let Record { id, name, group, state, .. } = record;
+    fn stop(&mut self, record: &DeploymentRecord) -> Result<Vec<String>> {
+        let DeploymentRecord { id, name, group, state, .. } = record;
         if record.ending.is_none() {
             let refusal = match state {
                 State::Seen => Some(("has not started: there is nothing to stop", "update the stack to have it replaced")),
@@ -376,8 +377,8 @@ impl Desk<'_> {
         Ok(lines)
     }
 
-    fn forget(&mut self, record: &Record) -> Result<Vec<String>> {
-        let Record { id, name, .. } = record;
+    fn forget(&mut self, record: &DeploymentRecord) -> Result<Vec<String>> {
+        let DeploymentRecord { id, name, .. } = record;
         self.refuse_running(record)?;
         self.outbox.withdraw(id)?;
         self.programs.forget(&record.job())?;
@@ -397,9 +398,9 @@ impl Desk<'_> {
         self.listed.is_some_and(|list| !list.lists(id))
     }
 
-    fn refuse_running(&self, record: &Record) -> Result<()> {
+    fn refuse_running(&self, record: &DeploymentRecord) -> Result<()> {
         if record.state == State::Running || self.programs.is_locked(&record.job())? {
-            let Record { id, name, .. } = record;
+            let DeploymentRecord { id, name, .. } = record;
             return Err(Error::refused(format!("deployment {name} ({id}) is running now"))
                 .rule("a deployment never runs twice at the same time")
                 .remedy(format!("wait for it to end: heat-node-agent status --wait; or stop it: heat-node-agent stop {id}")));

@@ -68,7 +68,7 @@ pub enum Ending {
 
 /// Everything that is remembered of a deployment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct DeploymentRecord {
     /// Format of this file.
     pub schema: u32,
     /// UUID of the derived config.
@@ -127,7 +127,7 @@ pub struct Record {
     pub ending: Option<Ending>,
 }
 
-impl Record {
+impl DeploymentRecord {
     /// Name of its files and unit.
     #[must_use]
     pub fn key(&self) -> String {
@@ -175,7 +175,7 @@ impl Record {
 pub struct Journal {
     state: Arc<Tree>,
     legacy: Option<Tree>,
-    records: BTreeMap<String, Record>,
+    records: BTreeMap<String, DeploymentRecord>,
     /// When the operator last had one forgotten.
     forgotten: Moment,
     /// Ids of those whose result Heat does not have yet.
@@ -219,7 +219,7 @@ impl Journal {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            if let Some(mut record) = state.read_state::<Record>(&path, report, Code::StatePutAside)? {
+            if let Some(mut record) = state.read_state::<DeploymentRecord>(&path, report, Code::StatePutAside)? {
                 record.shorten();
                 journal.insert(record);
             }
@@ -231,14 +231,14 @@ impl Journal {
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub fn look(state: &Tree) -> Result<Vec<Record>> {
+    pub fn look(state: &Tree) -> Result<Vec<DeploymentRecord>> {
         let names = state.list(Path::new(DIRECTORY))?;
         let paths = names
             .iter()
             .map(|name| Path::new(DIRECTORY).join(name))
             .filter(|path| path.extension().is_some_and(|end| end == "json"));
-        let mut records: Vec<Record> = Vec::new();
-        for mut record in paths.filter_map(|path| state.read_json::<Record>(&path).ok().flatten()) {
+        let mut records: Vec<DeploymentRecord> = Vec::new();
+        for mut record in paths.filter_map(|path| state.read_json::<DeploymentRecord>(&path).ok().flatten()) {
             record.shorten();
             records.push(record);
         }
@@ -248,7 +248,7 @@ impl Journal {
 
     /// The record of a deployment.
     #[must_use]
-    pub fn get(&self, id: &str) -> Option<&Record> {
+    pub fn get(&self, id: &str) -> Option<&DeploymentRecord> {
         self.records.get(id)
     }
 
@@ -260,20 +260,20 @@ impl Journal {
     }
 
     /// The scripts and hooks whose work may have begun and has not ended.
-    pub fn running_jobs(&self) -> impl Iterator<Item = &Record> {
+    pub fn running_jobs(&self) -> impl Iterator<Item = &DeploymentRecord> {
         self.records.values().filter(|record| record.state == State::Running && record.is_job())
     }
 
     /// All records, oldest first.
     #[must_use]
-    pub fn all(&self) -> Vec<&Record> {
+    pub fn all(&self) -> Vec<&DeploymentRecord> {
         let mut all: Vec<_> = self.records.values().collect();
         all.sort_by(|one, other| (one.seen, &one.id).cmp(&(other.seen, &other.id)));
         all
     }
 
     /// Those whose result Heat does not have yet.
-    pub fn finished(&self) -> impl Iterator<Item = &Record> {
+    pub fn finished(&self) -> impl Iterator<Item = &DeploymentRecord> {
         self.finished.iter().filter_map(|id| self.records.get(id))
     }
 
@@ -304,7 +304,7 @@ impl Journal {
     /// Memory of the records.
     #[must_use]
     pub fn weight(&self) -> usize {
-        self.records.values().map(Record::weight).sum()
+        self.records.values().map(DeploymentRecord::weight).sum()
     }
 
     /// The whole result of a deployment.
@@ -319,11 +319,11 @@ impl Journal {
     ///
     /// # Errors
     /// If it is on disk and cannot be read.
-    pub fn whole(state: &Tree, record: &Record) -> Result<Option<Outcome>> {
+    pub fn whole(state: &Tree, record: &DeploymentRecord) -> Result<Option<Outcome>> {
         if record.long_result_failed.is_none() {
             return Ok(record.outcome.clone());
         }
-        let stored = state.read_json::<Record>(&path_of(&record.id))?.and_then(|stored| stored.outcome);
+        let stored = state.read_json::<DeploymentRecord>(&path_of(&record.id))?.and_then(|stored| stored.outcome);
         if stored.as_ref().is_some_and(|stored| Some(stored) != record.outcome.as_ref()) {
             return Ok(stored);
         }
@@ -346,7 +346,7 @@ impl Journal {
     ///
     /// # Errors
     /// If it cannot be written; it is then not taken up.
-    pub fn see(&mut self, deployment: &Deployment) -> Result<Option<&Record>> {
+    pub fn see(&mut self, deployment: &Deployment) -> Result<Option<&DeploymentRecord>> {
         let mut record = self.new_record(&deployment.id, &deployment.name, &deployment.group);
         describe(&mut record, deployment);
         let (tree, mark) = self.mark(&deployment.id);
@@ -378,7 +378,7 @@ impl Journal {
     /// # Errors
     /// If it cannot be written.
     pub fn retarget(&mut self, id: &str, target: SignalTarget) -> Result<()> {
-        let is_other = |record: &Record| record.state <= State::Finished && record.target != target;
+        let is_other = |record: &DeploymentRecord| record.state <= State::Finished && record.target != target;
         if self.records.get(id).is_some_and(is_other) { self.change(id, |record| record.target = target) } else { Ok(()) }
     }
 
@@ -566,13 +566,13 @@ impl Journal {
     ///
     /// # Errors
     /// If a file cannot be removed.
-    pub fn prune(&mut self, listed: impl Fn(&Record) -> bool) -> Result<Vec<String>> {
+    pub fn prune(&mut self, listed: impl Fn(&DeploymentRecord) -> bool) -> Result<Vec<String>> {
         let ended = self.all().into_iter().filter(|record| record.state == State::Signalled && !listed(record));
         // Those last that have something left to do, should they come back.
         let (going, gone): (Vec<_>, Vec<_>) = ended.partition(|record| record.let_go.is_some());
         let ended: Vec<String> = gone.into_iter().chain(going).map(|record| record.id.clone()).collect();
         let mut gone = Vec::new();
-        let mut weight: usize = ended.iter().filter_map(|id| self.records.get(id)).map(Record::weight).sum();
+        let mut weight: usize = ended.iter().filter_map(|id| self.records.get(id)).map(DeploymentRecord::weight).sum();
         for (at, id) in ended.iter().enumerate() {
             if ended.len() - at <= self.keep && weight <= RECORDS_MEMORY {
                 break;
@@ -658,8 +658,8 @@ impl Journal {
         legacy.remove(&name.with_extension("notify.json")).map(drop)
     }
 
-    fn new_record(&self, id: &str, name: &str, group: &str) -> Record {
-        Record {
+    fn new_record(&self, id: &str, name: &str, group: &str) -> DeploymentRecord {
+        DeploymentRecord {
             schema: 1,
             id: id.to_owned(),
             name: name.to_owned(),
@@ -685,13 +685,13 @@ impl Journal {
         }
     }
 
-    fn change(&mut self, id: &str, change: impl FnOnce(&mut Record)) -> Result<()> {
+    fn change(&mut self, id: &str, change: impl FnOnce(&mut DeploymentRecord)) -> Result<()> {
         let Some(mut record) = self.records.get(id).cloned() else { return Ok(()) };
         change(&mut record);
         self.put(record)
     }
 
-    fn put(&mut self, mut record: Record) -> Result<()> {
+    fn put(&mut self, mut record: DeploymentRecord) -> Result<()> {
         record.since = self.clock.moment();
         // Where the job has the result, the record need not have it once more.
         let long = record.shorten();
@@ -708,7 +708,7 @@ impl Journal {
         Ok(())
     }
 
-    fn insert(&mut self, record: Record) {
+    fn insert(&mut self, record: DeploymentRecord) {
         let before = self.records.get(&record.id).map(|record| record.state);
         if before.is_some_and(|before| before > record.state) {
             self.revision += 1;
@@ -742,7 +742,7 @@ impl Journal {
 ///
 /// # Errors
 /// If there is none, or more than one; names are not unique, ids are.
-pub fn choose<'a>(records: &[&'a Record], wanted: &str) -> Result<&'a Record> {
+pub fn choose<'a>(records: &[&'a DeploymentRecord], wanted: &str) -> Result<&'a DeploymentRecord> {
     if let Some(record) = records.iter().find(|record| record.id == wanted) {
         return Ok(record);
     }
@@ -764,7 +764,7 @@ pub fn choose<'a>(records: &[&'a Record], wanted: &str) -> Result<&'a Record> {
 }
 
 /// What of a record the metadata decides, and not what became of it here.
-fn describe(record: &mut Record, deployment: &Deployment) {
+fn describe(record: &mut DeploymentRecord, deployment: &Deployment) {
     deployment.name.clone_into(&mut record.name);
     deployment.group.clone_into(&mut record.group);
     deployment.action().clone_into(&mut record.action);

@@ -11,6 +11,6 @@ mod result;
 mod work;
 
 pub use generation::{Extent, Generation, GenerationState, Generations, Reference};
-pub use journal::{Ending, Journal, Record, State, choose};
+pub use journal::{DeploymentRecord, Ending, Journal, State, choose};
 pub use result::{Outcome, SIGNAL_LIMIT, body};
 pub use work::{Policy, Todo, What, Work, todo};

@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 
 use serde_json::Value;
 
-use super::journal::{Record, State};
+use super::journal::{DeploymentRecord, State};
 use crate::metadata::Deployment;
 
 /// What the image builder allows (design.md 4).
@@ -70,7 +70,7 @@ pub struct Todo {
 /// Goes through the list in its order (R20: equal names are told apart by id).
 pub fn todo<'a>(
     entries: impl Iterator<Item = Value>,
-    known: impl Fn(&str) -> Option<&'a Record>,
+    known: impl Fn(&str) -> Option<&'a DeploymentRecord>,
     policy: &Policy,
 ) -> VecDeque<Todo> {
     let mut ids = HashSet::new();
@@ -136,7 +136,7 @@ mod tests {
         names_with(entries, |_| None, policy)
     }
 
-    fn names_with<'a>(entries: &[Value], known: impl Fn(&str) -> Option<&'a Record>, policy: &Policy) -> Vec<String> {
+    fn names_with<'a>(entries: &[Value], known: impl Fn(&str) -> Option<&'a DeploymentRecord>, policy: &Policy) -> Vec<String> {
         let list = todo(entries.iter().cloned(), known, policy);
         assert!(list.iter().all(|item| entries[item.at]["id"].as_str().unwrap_or_default() == item.id));
         let name = |item: &Todo| match item.what {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     /// Records of `a`, in this state.
-    fn known(state: State) -> Record {
+    fn known(state: State) -> DeploymentRecord {
         serde_json::from_value(
             json!({"schema": 1, "id": "a", "name": "same", "group": "kubernetes-node", "action": "CREATE", "state": state,
             "resource": null, "target": {"transport": "none"}, "outputs": [], "seen": 1}),

@@ -1,7 +1,7 @@
 //! Which instance this is, and whose the state on this disk is (design.md 4, "Identity").
 //!
 //! In: SMBIOS and what cloud-init said in this boot; the record in the state directory. Out: the [`Identity`] of the
-//! machine, the [`Record`] of whom the state belongs to, and, on a disk that was copied, the state put aside.
+//! machine, the [`InstanceRecord`] of whom the state belongs to, and, on a disk that was copied, the state put aside.
 //! Never: the machine-id, which a copied disk brings along.
 
 mod record;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
-pub use record::{ASIDE, LEARNT, Leftovers, Predecessor, Record, bytes_aside, may_start, prune_beside, succeed};
+pub use record::{ASIDE, InstanceRecord, LEARNT, Leftovers, Predecessor, bytes_aside, may_start, prune_beside, succeed};
 
 /// Readable by root alone.
 const PRODUCT_UUID: &str = "/sys/devices/virtual/dmi/id/product_uuid";

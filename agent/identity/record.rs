@@ -33,7 +33,7 @@ pub type Leftovers = BTreeMap<String, String>;
 
 /// Whose the state is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct InstanceRecord {
     /// Format of this file.
     pub schema: u32,
     /// The instance.
@@ -61,7 +61,7 @@ pub struct Predecessor {
     pub files: Leftovers,
 }
 
-impl Record {
+impl InstanceRecord {
     /// The record of an instance that finds no other one's.
     #[must_use]
     pub fn new(instance: Identity, since: Timestamp) -> Self {
@@ -112,7 +112,13 @@ impl Record {
 ///
 /// # Errors
 /// If something cannot be renamed; the next call goes on from there.
-pub fn succeed(state: &Tree, beside: &[PathBuf], mut old: Record, machine: Identity, now: Timestamp) -> Result<Record> {
+pub fn succeed(
+    state: &Tree,
+    beside: &[PathBuf],
+    mut old: InstanceRecord,
+    machine: Identity,
+    now: Timestamp,
+) -> Result<InstanceRecord> {
     let beside = beside.iter().filter_map(|path| Beside::open(path)).collect::<Vec<_>>();
     let number = if let Some(number) = old.leaving {
         number
@@ -133,7 +139,8 @@ pub fn succeed(state: &Tree, beside: &[PathBuf], mut old: Record, machine: Ident
     files.extend(learnt.unwrap_or_default());
     // The disk may have come back, e.g. by a rebuild with an image of the copy: what led this instance before is its own.
     for place in state.list(Path::new(ASIDE))?.iter().map(|number| Path::new(ASIDE).join(number)) {
-        if state.read_json::<Record>(&place.join(FILE)).ok().flatten().is_some_and(|record| record.instance.is(&machine)) {
+        if state.read_json::<InstanceRecord>(&place.join(FILE)).ok().flatten().is_some_and(|record| record.instance.is(&machine))
+        {
             let own = state.read_json::<Leftovers>(&place.join(LEARNT)).ok().flatten().unwrap_or_default();
             files.retain(|path, digest| own.get(path) != Some(digest));
         }
@@ -154,7 +161,7 @@ pub fn succeed(state: &Tree, beside: &[PathBuf], mut old: Record, machine: Ident
     }
     state.write_json(&aside.join(FILE), &old, Attributes::mode(0o600))?;
     let predecessor = Some(Predecessor { instance: old.instance, until: now, aside: number, files });
-    let record = Record { predecessor, ..Record::new(machine, now) };
+    let record = InstanceRecord { predecessor, ..InstanceRecord::new(machine, now) };
     record.write(state)?;
     prune(state)?;
     Ok(record)
@@ -166,7 +173,7 @@ pub fn succeed(state: &Tree, beside: &[PathBuf], mut old: Record, machine: Ident
 /// # Errors
 /// Says why not.
 pub fn may_start(root: &Tree, state: &Tree) -> Result<()> {
-    let Some(record) = Record::read(state)? else { return Ok(()) };
+    let Some(record) = InstanceRecord::read(state)? else { return Ok(()) };
     record.check(&Identity::of_machine(root)?)?;
     match &record.predecessor {
         Some(before) if state.facts(Path::new(NODE))?.is_none() => {
@@ -278,7 +285,7 @@ mod tests {
             let disk = Self { dir, state };
             disk.put("state/lock", "");
             disk.fill("a");
-            Record::new(id("a"), Timestamp(1)).write(&disk.state).unwrap();
+            InstanceRecord::new(id("a"), Timestamp(1)).write(&disk.state).unwrap();
             disk
         }
 
@@ -304,8 +311,8 @@ mod tests {
             std::fs::read_to_string(self.dir.path().join(path)).ok()
         }
 
-        fn succeed(&self, machine: &str, now: u64) -> Result<Record> {
-            let old = Record::read(&self.state).unwrap().unwrap();
+        fn succeed(&self, machine: &str, now: u64) -> Result<InstanceRecord> {
+            let old = InstanceRecord::read(&self.state).unwrap().unwrap();
             succeed(&self.state, &self.beside(), old, id(machine), Timestamp(now))
         }
 
@@ -324,7 +331,7 @@ mod tests {
             (before.instance.value.as_str(), before.aside, before.files["/etc/os-collect-config.conf"].as_str()),
             ("a", 1, "a")
         );
-        assert_eq!(Record::read(&disk.state).unwrap(), Some(record));
+        assert_eq!(InstanceRecord::read(&disk.state).unwrap(), Some(record));
         assert_eq!(disk.names(), ["aside", "identity.json", "lock"]);
         for path in [
             "state/aside/1/outbox/1.json",
@@ -343,7 +350,7 @@ mod tests {
         let names = ["outbox", "deployments", "node.json", "learnt.json"];
         for done in 0..=names.len() + 1 {
             let disk = Disk::new();
-            let mut old = Record::read(&disk.state).unwrap().unwrap();
+            let mut old = InstanceRecord::read(&disk.state).unwrap().unwrap();
             old.leaving = Some(1);
             old.write(&disk.state).unwrap();
             disk.state.create_dir_all(Path::new("aside/1"), Attributes::mode(0o700)).unwrap();
@@ -426,7 +433,7 @@ mod tests {
     fn a_torn_record_is_put_aside_and_the_state_kept() {
         let (disk, report) = (Disk::new(), Report::kept());
         disk.put("state/identity.json", "{\"schema\": 1");
-        assert_eq!(Record::open(&disk.state, &report).unwrap(), None);
+        assert_eq!(InstanceRecord::open(&disk.state, &report).unwrap(), None);
         assert_eq!(report.events()[0].code, Code::StatePutAside);
         assert_eq!(disk.read("state/outbox/1.json").as_deref(), Some("a"));
     }

@@ -431,8 +431,8 @@ fn a_command_reads_what_is_on_this_machine_and_asks_nobody() {
     assert!(machine.codes().contains(&Code::MetadataOdd), "{:?}", machine.codes());
 }
 
-fn instance(value: &str) -> Record {
-    Record::new(Identity { origin: Origin::Smbios, value: value.to_owned() }, Timestamp(0))
+fn instance(value: &str) -> InstanceRecord {
+    InstanceRecord::new(Identity { origin: Origin::Smbios, value: value.to_owned() }, Timestamp(0))
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use super::Agent;
 use super::view::lists_all;
 use crate::daemon::node;
 use crate::daemon::reason::{bad_parameters, sentence};
-use crate::deploy::{Generation, GenerationState, Outcome, Policy, Record, State, Todo, What, Work, hooks, todo};
+use crate::deploy::{DeploymentRecord, Generation, GenerationState, Outcome, Policy, State, Todo, What, Work, hooks, todo};
 use crate::error::{Error, Result};
 use crate::kubernetes::{self, Leave, Mistake};
 use crate::metadata::{Deployment, Malformed};
@@ -138,7 +138,7 @@ impl Agent {
 
     /// Whether a script or hook may be begun. One that has begun is only taken up: that needs nobody's word.
     fn may_begin(&mut self, id: &str, state: Option<State>) -> Result<bool> {
-        let job = self.ledger.journal.get(id).filter(|_| state == Some(State::Running)).map(Record::job);
+        let job = self.ledger.journal.get(id).filter(|_| state == Some(State::Running)).map(DeploymentRecord::job);
         Ok(job.map_or(Ok(false), |job| self.programs.has_begun(&job))? || self.is_up_to_date(id))
     }
 
@@ -189,7 +189,7 @@ impl Agent {
         if self.hook.id() == Some(id) || self.node_lane.bring_up.about().is_some_and(|one| one == id) {
             return Ok(true);
         }
-        let job = self.ledger.journal.get(id).filter(|record| record.state == State::Running).map(Record::job);
+        let job = self.ledger.journal.get(id).filter(|record| record.state == State::Running).map(DeploymentRecord::job);
         let Some(job) = job else { return Ok(false) };
         let has_begun = self.programs.has_begun(&job)?;
         if has_begun && self.hook.id().is_none() {

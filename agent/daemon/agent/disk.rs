@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::budgets::{JOBS_DISK, UNREADABLE_DISK, UNREADABLE_FILES};
 use crate::daemon::host::Host;
 use crate::deploy::hooks::script;
-use crate::deploy::{Journal, Record, State};
+use crate::deploy::{DeploymentRecord, Journal, State};
 use crate::error::Result;
 use crate::files::{FileKind, Tree};
 use crate::identity::{ASIDE, bytes_aside};
@@ -68,7 +68,7 @@ impl Disk {
 
     /// Counts what a deployment left; `outside` is what scripts left outside of the state, by name.
     fn count(&mut self, id: &str, outside: &BTreeMap<String, u64>, kept: &Kept<'_>) -> Result<()> {
-        let Some(job) = kept.journal.get(id).map(Record::job) else { return Ok(()) };
+        let Some(job) = kept.journal.get(id).map(DeploymentRecord::job) else { return Ok(()) };
         let outside = outside.get(&script::name(id)).copied().unwrap_or_default();
         let bytes = kept.programs.bytes(&job)? + kept.journal.legacy_bytes(id)? + outside;
         let before = self.jobs.insert(id.to_owned(), bytes).unwrap_or_default();
@@ -106,8 +106,9 @@ impl Disk {
     /// Removes what the oldest ended deployments left; whose, beside what lies outside of the state. Results that Heat may ask for
     /// go last, and those that wait for Heat never: the outbox bounds them.
     fn shed_oldest(&mut self, shed: &mut BTreeSet<String>, kept: &mut Kept<'_>) -> Result<()> {
-        let ended: Vec<&Record> = kept.journal.all().into_iter().filter(|record| record.state >= State::Finished).collect();
-        let is_over = |record: &Record| record.state == State::Signalled && record.let_go.is_none();
+        let ended: Vec<&DeploymentRecord> =
+            kept.journal.all().into_iter().filter(|record| record.state >= State::Finished).collect();
+        let is_over = |record: &DeploymentRecord| record.state == State::Signalled && record.let_go.is_none();
         let first = ended.iter().map(|record| (record.id.clone(), record.job(), is_over(record)));
         let superseded = ended.iter().filter(|record| record.let_go == Some(State::Finished));
         let last = superseded.map(|record| (record.id.clone(), record.job(), true));

@@ -11,7 +11,7 @@ use super::hook::Waits;
 use super::view::lists_all;
 use crate::clock::Clock;
 use crate::daemon::reason::sentence;
-use crate::deploy::{Ending, Outcome, Record, State};
+use crate::deploy::{DeploymentRecord, Ending, Outcome, State};
 use crate::error::{Error, Result};
 use crate::programs::{Programs, Ran};
 use crate::report::text::duration;
@@ -28,7 +28,7 @@ impl Agent {
 
     /// Keeps one in the lane whose end was decided and is not recorded: it is ended, or found ended, once more.
     pub(super) fn keep_ending(&mut self, id: &str) {
-        let ends = |record: &&Record| record.state == State::Running && record.ending.is_some();
+        let ends = |record: &&DeploymentRecord| record.state == State::Running && record.ending.is_some();
         if self.hook.id().is_none() && self.ledger.journal.get(id).filter(ends).is_some() {
             self.hook.keep(id);
         }
@@ -41,7 +41,7 @@ impl Agent {
             return;
         }
         let snapshot = self.collector.snapshot();
-        let unlisted = |record: &Record| {
+        let unlisted = |record: &DeploymentRecord| {
             // Before Heat has answered, and beside a file of `--metadata`, only what certainly runs is in the way of others.
             let counts = lists_all(snapshot) || self.programs.is_locked(&record.job()).unwrap_or(false);
             snapshot.deployments.is_some() && !snapshot.lists(&record.id) && counts
@@ -91,7 +91,7 @@ impl Agent {
     }
 
     /// Takes in that one was ended, or had ended by itself before that: `ran`. What can be recorded only later is said then.
-    pub(super) fn ended_early(&mut self, record: &Record, ending: &Ending, ran: Option<Ran>) -> Result<()> {
+    pub(super) fn ended_early(&mut self, record: &DeploymentRecord, ending: &Ending, ran: Option<Ran>) -> Result<()> {
         match (ending, ran) {
             (Ending::Stopped, None) => {
                 let (event, outcome) = stopped(record, &self.host.clock);
@@ -116,13 +116,13 @@ impl Agent {
 }
 
 /// An event about a script or hook.
-pub(super) fn job_event(code: Code, record: &Record, message: String) -> Event {
+pub(super) fn job_event(code: Code, record: &DeploymentRecord, message: String) -> Event {
     let unit = Programs::unit(&record.job());
     Event::new(code, message).phase(Phase::Deploy).deployment(&record.id, &record.name).foreign_unit(unit)
 }
 
 /// ` after 5 s`; nothing where an earlier run of the agent began it and the clock was set since.
-fn ran_for(record: &Record, clock: &Clock) -> String {
+fn ran_for(record: &DeploymentRecord, clock: &Clock) -> String {
     let by_wall = || clock.now().since(record.started.unwrap_or(record.seen));
     let lasted = match record.started_at {
         Some(began) => clock.since(began),
@@ -133,7 +133,7 @@ fn ran_for(record: &Record, clock: &Clock) -> String {
 }
 
 /// What is said of one that the operator stopped, and what Heat hears.
-pub(crate) fn stopped(record: &Record, clock: &Clock) -> (Event, Outcome) {
+pub(crate) fn stopped(record: &DeploymentRecord, clock: &Clock) -> (Event, Outcome) {
     let error = Error::permanent(format!("stopped by the operator{}", ran_for(record, clock)))
         .remedy(format!("heat-node-agent logs {} on the node shows how far it got; update the stack to run it again", record.id));
     let event = job_event(Code::DeploymentStopped, record, format!("deployment {} was stopped", record.name)).error(&error);

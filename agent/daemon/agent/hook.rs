@@ -8,7 +8,7 @@ use super::lane::Lane;
 use super::view::gone;
 use crate::clock::{Clock, Moment, Stopwatch};
 use crate::collect::Snapshot;
-use crate::deploy::{Ending, Record};
+use crate::deploy::{DeploymentRecord, Ending};
 use crate::error::Result;
 use crate::programs::{Programs, Ran};
 use crate::report::text::duration;
@@ -73,13 +73,13 @@ impl HookLane {
     }
 
     /// Watches a job that has begun.
-    pub(super) fn follow(&mut self, record: &Record) {
+    pub(super) fn follow(&mut self, record: &DeploymentRecord) {
         let (programs, key) = (Rc::clone(&self.programs), record.job());
         self.lane.start(record.id.clone(), async move { programs.follow(&key).await });
     }
 
     /// Ends a job, in the place of who only watched it.
-    pub(super) fn end(&mut self, record: &Record) {
+    pub(super) fn end(&mut self, record: &DeploymentRecord) {
         let (programs, key) = (Rc::clone(&self.programs), record.job());
         self.ends = true;
         self.lane.start(record.id.clone(), async move { programs.end(&key).await });
@@ -105,7 +105,7 @@ impl HookLane {
     }
 
     /// Why Heat waits for the running one no more: looked up once for each answer.
-    pub(super) fn judge(&mut self, record: &Record, snapshot: &Snapshot) -> Option<String> {
+    pub(super) fn judge(&mut self, record: &DeploymentRecord, snapshot: &Snapshot) -> Option<String> {
         let answer = snapshot.listing.as_ref().map(|listing| listing.look.began);
         let known = self.judged.as_ref().filter(|judged| judged.id == record.id && judged.answer == answer);
         if let Some(judged) = known {
@@ -117,7 +117,7 @@ impl HookLane {
     }
 
     /// Heat does not wait for it: how far its grace is.
-    pub(super) fn wait(&mut self, record: &Record, limit: Duration, clock: &Clock) -> Waits {
+    pub(super) fn wait(&mut self, record: &DeploymentRecord, limit: Duration, clock: &Clock) -> Waits {
         let Some(grace) = self.grace.as_mut().filter(|grace| grace.id == record.id) else {
             self.grace = Some(Grace { id: record.id.clone(), since: clock.start(), over: None });
             return Waits::Begins;
@@ -137,7 +137,7 @@ impl HookLane {
     }
 
     /// What there is to say of the end of a running script or hook before it is there.
-    pub(in crate::daemon) fn outlook(&self, record: &Record, grace: Duration) -> Option<String> {
+    pub(in crate::daemon) fn outlook(&self, record: &DeploymentRecord, grace: Duration) -> Option<String> {
         match &record.ending {
             Some(Ending::Stopped) => return Some("it is being stopped at the operator's request".to_owned()),
             Some(Ending::Replaced(why)) => return Some(format!("it is being stopped: {why}")),

@@ -14,7 +14,9 @@ use crate::collect::Entries;
 use crate::daemon::host::Host;
 use crate::daemon::node::Wait;
 use crate::daemon::node::deadline::Asked;
-use crate::deploy::{self, Generation, GenerationState, Generations, Journal, Outcome, Record, Reference, SIGNAL_LIMIT, State};
+use crate::deploy::{
+    self, DeploymentRecord, Generation, GenerationState, Generations, Journal, Outcome, Reference, SIGNAL_LIMIT, State,
+};
 use crate::error::{Error, Result};
 use crate::metadata::{Deployment, SignalTarget};
 use crate::progress::Progress;
@@ -98,8 +100,8 @@ impl Ledger {
             return;
         }
         let told = |id: &str| self.unrecorded.iter().any(|(entry, _)| entry.key == result_key(id));
-        let bare = |record: &&Record| !self.outbox.has(&result_key(&record.id)) && !told(&record.id);
-        let finished: Vec<Record> = self.journal.finished().filter(bare).cloned().collect();
+        let bare = |record: &&DeploymentRecord| !self.outbox.has(&result_key(&record.id)) && !told(&record.id);
+        let finished: Vec<DeploymentRecord> = self.journal.finished().filter(bare).cloned().collect();
         finished.iter().for_each(|record| self.store_result(record));
         if !self.unstored.lasts() {
             self.unstored.passed();
@@ -109,7 +111,7 @@ impl Ledger {
     /// Follows where Heat wants the results that it has not heard yet: an update of the stack may give an entry another place and no
     /// other id.
     pub(super) fn follow_places(&mut self, entries: &Entries) -> Result<()> {
-        let is_untold = |record: &&Record| matches!(record.state, State::Running | State::Finished);
+        let is_untold = |record: &&DeploymentRecord| matches!(record.state, State::Running | State::Finished);
         let mut untold: BTreeSet<String> =
             self.journal.all().into_iter().filter(is_untold).map(|record| record.id.clone()).collect();
         if untold.is_empty() {
@@ -136,7 +138,7 @@ impl Ledger {
 
     /// Records that Heat asks for a deployment no more before it ended, and from where it goes on if Heat does again: a script
     /// where it was, because it never runs twice; a node that was cut off before it had a result, from the beginning.
-    pub(super) fn let_go(&mut self, record: &Record, why: &str) -> Result<()> {
+    pub(super) fn let_go(&mut self, record: &DeploymentRecord, why: &str) -> Result<()> {
         let from = if self.leave_generation(&record.id, why)? { State::Seen } else { record.state };
         let line = format!("deployment {} is withdrawn: {why}", record.name);
         let event = Event::new(Code::DeploymentLetGo, line).phase(Phase::Deploy).deployment(&record.id, &record.name);
@@ -168,14 +170,14 @@ impl Ledger {
     }
 
     /// Stores a finished deployment's result for Heat, or says why it cannot be stored yet: [`Ledger::take_up`] tries it again.
-    fn store_result(&mut self, record: &Record) {
+    fn store_result(&mut self, record: &DeploymentRecord) {
         if let Err(error) = self.store_signal(record) {
             self.unstored.take(&format!("storing the result of deployment {} for Heat", record.name), &error);
         }
     }
 
     /// Puts a finished deployment's result into the outbox, or records that nobody waits for it.
-    fn store_signal(&mut self, record: &Record) -> Result<()> {
+    fn store_signal(&mut self, record: &DeploymentRecord) -> Result<()> {
         if record.outcome.is_none() {
             return Ok(());
         }

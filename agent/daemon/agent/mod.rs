@@ -40,7 +40,7 @@ use super::node::Node;
 use super::requests;
 use crate::clock::Timestamp;
 use crate::collect::Collector;
-use crate::deploy::Record;
+use crate::deploy::DeploymentRecord;
 use crate::error::Result;
 use crate::http::Http;
 use crate::programs::Programs;
@@ -56,7 +56,7 @@ pub(super) struct Agent {
     pub(super) host: Rc<Host>,
     pub(super) started: Timestamp,
     /// Whose machine and state this is.
-    pub(super) instance: crate::identity::Record,
+    pub(super) instance: crate::identity::InstanceRecord,
     /// What was found before the loop began.
     pub(super) conditions: Vec<Condition>,
     pub(super) collector: Collector,
@@ -77,7 +77,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    pub(super) fn open(host: Host, metadata: Option<PathBuf>, instance: crate::identity::Record) -> Result<Self> {
+    pub(super) fn open(host: Host, metadata: Option<PathBuf>, instance: crate::identity::InstanceRecord) -> Result<Self> {
         let host = Rc::new(host);
         let Host { settings, root, state, systemd, clock, report } = &*host;
         let http = Rc::new(Http::new(settings.tls.clone(), Arc::clone(root), clock.clone()));
@@ -144,7 +144,7 @@ impl Agent {
     }
 
     /// The deployment whose script or hook runs now.
-    pub(super) fn running(&self) -> Option<&Record> {
+    pub(super) fn running(&self) -> Option<&DeploymentRecord> {
         self.hook.id().and_then(|id| self.ledger.journal.get(id))
     }
 }

@@ -10,7 +10,7 @@ use crate::collect::Change;
 use crate::daemon::node::Done;
 use crate::daemon::reason::sentence;
 use crate::daemon::requests::is_any_waiting;
-use crate::deploy::{GenerationState, Outcome, Record, State, hooks};
+use crate::deploy::{DeploymentRecord, GenerationState, Outcome, State, hooks};
 use crate::error::{Error, Kind, Result};
 use crate::programs::Ran;
 use crate::report::{Code, Event, Phase};
@@ -60,10 +60,10 @@ impl Agent {
     fn take_back(&mut self) -> Result<()> {
         let view = self.view();
         self.ledger.outbox.take_back()?;
-        let is_asked = |record: &&Record| {
+        let is_asked = |record: &&DeploymentRecord| {
             record.let_go.is_some() && view.freshness.covers(record.since) && view.asks_for(&record.id, record.resource.as_ref())
         };
-        let back: Vec<Record> = self.ledger.journal.all().into_iter().filter(is_asked).cloned().collect();
+        let back: Vec<DeploymentRecord> = self.ledger.journal.all().into_iter().filter(is_asked).cloned().collect();
         for record in back {
             self.ledger.journal.take_back(&record.id)?;
             let state = record.let_go.map(State::as_str).unwrap_or_default();
@@ -79,15 +79,15 @@ impl Agent {
     fn let_go_of_unlisted(&mut self, listed: &BTreeSet<String>) {
         let freshness = self.collector.snapshot().freshness();
         let in_lane = |id: &String| self.hook.id() == Some(id) || self.node_lane.bring_up.about() == Some(id);
-        let may_run = |record: &Record| record.state == State::Running && record.is_job();
-        let orphaned = |record: &&Record| {
+        let may_run = |record: &DeploymentRecord| record.state == State::Running && record.is_job();
+        let orphaned = |record: &&DeploymentRecord| {
             record.state <= State::Running
                 && !may_run(record)
                 && !listed.contains(&record.id)
                 && !in_lane(&record.id)
                 && freshness.covers(record.since)
         };
-        let orphans: Vec<Record> = self.ledger.journal.all().into_iter().filter(orphaned).cloned().collect();
+        let orphans: Vec<DeploymentRecord> = self.ledger.journal.all().into_iter().filter(orphaned).cloned().collect();
         for record in orphans {
             if let Err(error) = self.ledger.let_go(&record, "removed from the metadata before it ended") {
                 self.trouble.take("withdrawing a deployment", &error);
@@ -123,7 +123,7 @@ impl Agent {
         self.keep_ending(id);
     }
 
-    fn interrupted(&mut self, record: &Record) -> Result<()> {
+    fn interrupted(&mut self, record: &DeploymentRecord) -> Result<()> {
         let error = Error::permanent("interrupted: its unit ended without a result, and a script is never run twice")
             .remedy("check how far it got, then update the stack to run it again");
         let message = format!("deployment {} was interrupted", record.name);
@@ -132,7 +132,7 @@ impl Agent {
     }
 
     /// What became of a script or hook that ended by itself, which is said.
-    pub(super) fn outcome_of(&self, record: &Record, ran: Ran) -> Outcome {
+    pub(super) fn outcome_of(&self, record: &DeploymentRecord, ran: Ran) -> Outcome {
         let (timed_out, duration) = (ran.timed_out, Duration::from_millis(ran.duration_ms));
         let outcome = Outcome::of(&record.group, ran);
         let code = match (outcome.fails(&record.outputs), timed_out) {

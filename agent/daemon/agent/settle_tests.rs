@@ -26,14 +26,14 @@ const GIVEN: &str = "document.json";
 pub(in crate::daemon::agent) const BOOT: &str = "var/lib/heat-cfntools/cfn-init-data";
 
 /// One full pass with this document; the state it leaves, what it said, and the records.
-async fn pass(place: &str, document: &Value) -> (tempfile::TempDir, Vec<Event>, Vec<Record>) {
+async fn pass(place: &str, document: &Value) -> (tempfile::TempDir, Vec<Event>, Vec<DeploymentRecord>) {
     let dir = tempfile::tempdir().unwrap();
     let (events, records) = pass_in(dir.path(), place, document).await;
     (dir, events, records)
 }
 
 /// The same on what an earlier pass left.
-async fn pass_in(dir: &Path, place: &str, document: &Value) -> (Vec<Event>, Vec<Record>) {
+async fn pass_in(dir: &Path, place: &str, document: &Value) -> (Vec<Event>, Vec<DeploymentRecord>) {
     let (agent, report) = open_in(dir, place, document).await;
     let (state, settings) = (Arc::clone(&agent.host.state), agent.host.settings.clone());
     Box::pin(agent.run_once()).await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::collect::{Authority, Snapshot};
-use crate::deploy::Record;
+use crate::deploy::DeploymentRecord;
 use crate::settings::source_name::SourceName;
 use crate::signal::View;
 
@@ -34,7 +34,7 @@ fn asks_keystone(source: &str) -> bool {
 
 /// Why Heat waits for a deployment no more: its entry is gone, or one of the same resource is newer. `None` while it may
 /// wait, or where no answer of Heat's own says so.
-pub(super) fn gone(snapshot: &Snapshot, record: &Record) -> Option<String> {
+pub(super) fn gone(snapshot: &Snapshot, record: &DeploymentRecord) -> Option<String> {
     let list = snapshot.deployments.as_ref().filter(|_| lists_all(snapshot))?;
     let is_listed = list.lists(&record.id);
     let text = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -107,7 +107,7 @@ impl Cause {
 /// What is remembered of drift, over restarts too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(in crate::daemon) struct Record {
+pub(in crate::daemon) struct DriftRecord {
     /// What was put back since the last deployment, oldest first.
     repairs: Vec<Repair>,
     /// What lay beside the node's files when it was brought up, and its digest; absent where nobody looked.
@@ -145,7 +145,7 @@ struct Repair {
     at: Timestamp,
 }
 
-impl Record {
+impl DriftRecord {
     /// Reads it; one that cannot be understood is put aside and said.
     pub(in crate::daemon) fn open(state: &Tree, report: &Report) -> Result<Self> {
         Ok(state.read_state(Path::new(FILE), report, Code::StatePutAside)?.unwrap_or_default())
@@ -293,7 +293,7 @@ pub(in crate::daemon) struct Sorted {
 }
 
 /// Sorts them by what was put back before; without a record of that, nobody is fought with.
-pub(in crate::daemon) fn sorted(found: &[Cause], record: Option<&Record>, now: Timestamp) -> Sorted {
+pub(in crate::daemon) fn sorted(found: &[Cause], record: Option<&DriftRecord>, now: Timestamp) -> Sorted {
     let ours = found.iter().filter(|cause| !cause.is_foreign()).cloned();
     let (fought, repairs) = ours.partition(|cause| record.is_some_and(|record| record.holds(cause, now)));
     Sorted { fought, repairs }
@@ -394,7 +394,7 @@ mod tests {
 
     /// How often a week of passes, one a minute, puts back what another tool does before each of them.
     fn repairs_of_a_week(cause: impl Fn(u32) -> Cause) -> u32 {
-        let (clock, mut record, mut repairs) = (Clock::manual(Timestamp(0)), Record::default(), 0);
+        let (clock, mut record, mut repairs) = (Clock::manual(Timestamp(0)), DriftRecord::default(), 0);
         for pass in 0..7 * 24 * 60 {
             let cause = cause(pass);
             if !record.holds(&cause, clock.now()) {
@@ -424,7 +424,7 @@ mod tests {
         let down = |state: &str| Cause::new(Kind::State, "kubelet.service", state, "kubelet.service is not running".to_owned());
         let unread = Cause::new(Kind::Effect, "kubelet.service", "", "kubelet.service has not reloaded its files".to_owned());
         let (written, changed) = (file("/etc/x", "a"), file("/etc/x", "b"));
-        let mut record = Record::default();
+        let mut record = DriftRecord::default();
         let mut look = |generation, causes: &[&Cause], is_whole| {
             let texts = |causes: Vec<Cause>| causes.into_iter().map(|cause| cause.what + " " + &cause.state).collect::<Vec<_>>();
             let (found, _) = record.sort_out(generation, causes.iter().copied().cloned().collect(), is_whole);
@@ -451,12 +451,12 @@ mod tests {
 
     #[test]
     fn a_new_cause_is_put_back_and_a_deployment_starts_afresh() {
-        let (now, mut record) = (Timestamp(1), Record::default());
+        let (now, mut record) = (Timestamp(1), DriftRecord::default());
         let (first, other, elsewhere) = (file("/etc/x", "a"), file("/etc/x", "b"), file("/etc/y", "a"));
         record.repaired(std::slice::from_ref(&first), now);
         assert!(record.holds(&first, now));
         assert!(!record.holds(&other, now) && !record.holds(&elsewhere, now));
-        assert!(!Record::of_new(BTreeMap::new()).holds(&first, now));
+        assert!(!DriftRecord::of_new(BTreeMap::new()).holds(&first, now));
         // A disk that comes and goes is no tool.
         let volume = Cause::of_volume("volume");
         record.repaired(std::slice::from_ref(&volume), now);
@@ -475,13 +475,13 @@ mod tests {
         let foreign = Cause::new(Kind::Foreign, "/etc/y", "", "/etc/y was added".to_owned());
         let store = Cause::of_volume("the store is read-only");
         let all = [theirs.clone(), gone.clone(), foreign.clone(), store.clone()];
-        let is = |found: &[Cause], record: Option<&Record>, fought: &[&Cause], repairs: &[&Cause]| {
+        let is = |found: &[Cause], record: Option<&DriftRecord>, fought: &[&Cause], repairs: &[&Cause]| {
             let sorted = sorted(found, record, now);
             assert_eq!(sorted.fought.iter().collect::<Vec<_>>(), fought);
             assert_eq!(sorted.repairs.iter().collect::<Vec<_>>(), repairs);
         };
-        is(&all, Some(&Record::default()), &[], &[&theirs, &gone, &store]);
-        let mut record = Record::default();
+        is(&all, Some(&DriftRecord::default()), &[], &[&theirs, &gone, &store]);
+        let mut record = DriftRecord::default();
         record.repaired(&all, now);
         is(&all, Some(&record), &[&theirs, &gone], &[&store]);
         is(&[theirs.clone(), foreign.clone()], Some(&record), &[&theirs], &[]);
@@ -558,7 +558,7 @@ mod tests {
         assert_ne!(digest(&causes), digest(&causes[1..]));
         assert_eq!(digest(&[]), 0);
         // With its volume away everything is an effect of that.
-        let record = Record::default();
+        let record = DriftRecord::default();
         let mut repaired = record.clone();
         observed.files.clear();
         let plan = Plan { volumes: vec!["volume".into()], ..converge::plan(&desired, &observed) };
@@ -602,7 +602,7 @@ mod tests {
         put(settings, "net.ipv4.ip_forward = 1\n");
         put("/usr/lib/systemd/system/etcd.service", "[Service]\n");
         put("/usr/lib/systemd/system/etcd.service.d/image.conf", "[Service]\n");
-        let mut record = Record::default();
+        let mut record = DriftRecord::default();
         assert_eq!(record.compare(beside(&desired, &tree).unwrap()), (vec![], true));
         assert_eq!(record.compare(beside(&desired, &tree).unwrap()), (vec![], false));
 

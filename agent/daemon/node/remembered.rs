@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::drift::{self, Cause, Found, Record, Sorted};
+use super::drift::{self, Cause, DriftRecord, Found, Sorted};
 use crate::daemon::host::Host;
 use crate::desired::Desired;
 use crate::error::Result;
@@ -14,7 +14,7 @@ use crate::report::{Code, Event};
 #[derive(Debug)]
 pub(super) struct Remembered {
     host: Rc<Host>,
-    record: RefCell<Option<Record>>,
+    record: RefCell<Option<DriftRecord>>,
 }
 
 impl Remembered {
@@ -27,7 +27,7 @@ impl Remembered {
         self.ask(|record| Ok(record.compare(drift::beside(desired, &self.host.root)?)))
     }
 
-    /// Tells what an update left undone from what was changed after it failed ([`Record::sort_out`]).
+    /// Tells what an update left undone from what was changed after it failed ([`DriftRecord::sort_out`]).
     pub(super) fn sort_out(&self, generation: u64, causes: Vec<Cause>, is_whole: bool) -> Result<Found> {
         self.ask(|record| Ok(record.sort_out(generation, causes, is_whole)))
     }
@@ -53,7 +53,7 @@ impl Remembered {
     /// A node was brought up: what lies beside its files was measured with it, and no repair of before counts.
     pub(super) fn take_as_it_is(&self, desired: &Desired) {
         self.told(drift::beside(desired, &self.host.root).and_then(|beside| {
-            let record = Record::of_new(beside);
+            let record = DriftRecord::of_new(beside);
             record.write(&self.host.state)?;
             self.record.replace(Some(record));
             Ok(())
@@ -61,11 +61,11 @@ impl Remembered {
     }
 
     /// Something of the record, which is written if that changed it.
-    fn ask<T>(&self, ask: impl FnOnce(&mut Record) -> Result<(T, bool)>) -> Result<T> {
+    fn ask<T>(&self, ask: impl FnOnce(&mut DriftRecord) -> Result<(T, bool)>) -> Result<T> {
         let mut record = self.record.borrow_mut();
         let record = match &mut *record {
             Some(record) => record,
-            none => none.insert(Record::open(&self.host.state, &self.host.report)?),
+            none => none.insert(DriftRecord::open(&self.host.state, &self.host.report)?),
         };
         let (answer, changed) = ask(record)?;
         if changed {

@@ -69,7 +69,7 @@ impl CertificateRecord {
         if let Some(record) = state.read_state(Path::new(FILE), report, Code::StatePutAside)? {
             return Ok(record);
         }
-        let copied = identity::Record::read(state).ok().flatten().is_some_and(|record| record.predecessor.is_some());
+        let copied = identity::InstanceRecord::read(state).ok().flatten().is_some_and(|record| record.predecessor.is_some());
         Ok(Self { schema: 1, foreign: never && copied, ..Self::default() })
     }
 
@@ -173,7 +173,8 @@ mod tests {
         let identity = |value: &str| Identity { origin: Origin::Smbios, value: value.into() };
         let before =
             Predecessor { instance: identity("a"), until: Timestamp(0), aside: 1, files: identity::Leftovers::default() };
-        let copied = identity::Record { predecessor: Some(before), ..identity::Record::new(identity("b"), Timestamp(0)) };
+        let copied =
+            identity::InstanceRecord { predecessor: Some(before), ..identity::InstanceRecord::new(identity("b"), Timestamp(0)) };
         // Is the disk a copy, what is the record -> is it another's?
         for (is_copy, record, foreign) in [
             (false, None, false),

@@ -15,7 +15,7 @@ use crate::certificates::key::PrivateKey;
 use crate::clock::{Clock, Timestamp};
 use crate::desired::{Authority, KeyType, MagnumAccess, MagnumUser, Material, Owner, Pair as GivenPair, Share};
 use crate::files::{Attributes, FileKind, Tree};
-use crate::identity::{Identity, Origin, Record as Whose};
+use crate::identity::{Identity, InstanceRecord as Whose, Origin};
 use crate::keepers::volumes::Ran;
 use crate::progress::Progress;
 use crate::report::Report;
