@@ -28,8 +28,8 @@ impl Agent {
 
     /// Keeps one in the lane whose end was decided and is not recorded: it is ended, or found ended, once more.
     pub(super) fn keep_ending(&mut self, id: &str) {
-        let ends = |record: &&DeploymentRecord| record.state == State::Running && record.ending.is_some();
-        if self.hook.id().is_none() && self.ledger.journal.get(id).filter(ends).is_some() {
+        let ends = |record: &DeploymentRecord| record.state == State::Running && record.ending.is_some();
+        if self.hook.id().is_none() && self.ledger.journal.get(id).is_some_and(ends) {
             self.hook.keep(id);
         }
     }

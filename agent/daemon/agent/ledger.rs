@@ -102,7 +102,9 @@ impl Ledger {
         let told = |id: &str| self.unrecorded.iter().any(|(entry, _)| entry.key == result_key(id));
         let bare = |record: &&DeploymentRecord| !self.outbox.has(&result_key(&record.id)) && !told(&record.id);
         let finished: Vec<DeploymentRecord> = self.journal.finished().filter(bare).cloned().collect();
-        finished.iter().for_each(|record| self.store_result(record));
+        for record in &finished {
+            self.store_result(record);
+        }
         if !self.unstored.lasts() {
             self.unstored.passed();
         }
