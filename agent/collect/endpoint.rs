@@ -52,7 +52,7 @@ impl Endpoint {
     /// Asks once.
     ///
     /// # Errors
-    /// No answer, or none that can be used; [`Error::asked_pause`] is what the server asks us to wait.
+    /// No answer, or none that can be used; `Error::asked_pause` is what the server asks us to wait.
     pub(super) async fn fetch(&self, tools: &Tools, memory: &mut Memory) -> Result<FetchedDocument> {
         match self {
             Self::Cfn(endpoint) => endpoint.fetch(tools, memory).await,

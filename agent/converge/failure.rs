@@ -142,7 +142,7 @@ impl Failure {
     }
 }
 
-/// What a run of [`converge`] ends with.
+/// What a run of `converge` ends with.
 pub type Outcome = Result<Converged, Failure>;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Makes a [`Desired`] true.
+//! Makes a [`Desired`](crate::desired::Desired) true.
 //!
 //! In: a `Desired` and what is there ([`Observed`]). Out: a [`Plan`] (pure, and what the command `plan` shows), and the
 //! outcome of carrying it out: [`Converged`] or the first [`Failure`]. Steps that do not depend on each other run
