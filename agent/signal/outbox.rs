@@ -34,7 +34,7 @@ const LIFE: Duration = Duration::from_hours(7 * 24);
 const BOUND: usize = 500;
 /// How many signals to wait conditions are kept for deployments that Heat may ask for again.
 const WITHDRAWN: usize = 50;
-/// Between tries; each may be half as long.
+/// Between tries, by the number of tries so far; each is shortened to between its half and its whole.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(2), LONGEST_PAUSE);
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 
@@ -78,7 +78,7 @@ pub struct Entry {
     /// How long the agent has had it, running, when this was written. A clock that is set does not make it older.
     #[serde(default)]
     pub age_ms: u64,
-    /// When by the outbox' own watch that was.
+    /// What the outbox' stopwatch showed then.
     #[serde(skip)]
     aged_at_ms: u64,
     /// Of its file.
@@ -87,7 +87,7 @@ pub struct Entry {
     /// When it was last sent.
     #[serde(default)]
     pub last_try: Option<Timestamp>,
-    /// Heat asks for its deployment no more; it is kept in case that it does again.
+    /// Heat no longer lists its deployment; kept in case it is listed again.
     #[serde(default)]
     withdrawn: bool,
     /// What an answer must cover before it is sent: that it was stored, later its last try.
@@ -220,7 +220,7 @@ enum Step {
 /// How an entry left the outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Heat took it.
+    /// Heat accepted it.
     Delivered,
     /// Heat refused it for good.
     Undeliverable(String),
@@ -242,7 +242,7 @@ pub struct Outbox {
     withdrawn: RefCell<BTreeMap<String, Entry>>,
     /// Runs since the outbox was opened.
     watch: Stopwatch,
-    /// For bodies in memory, a permit a KiB.
+    /// Limits the bodies in memory: one permit per KiB.
     room: Semaphore,
     /// What Heat was heard to say last. Each request of a signal asks again before it leaves.
     heard: Arc<Mutex<View>>,
@@ -256,7 +256,7 @@ pub type Sent = (Vec<(Entry, Fate)>, Result<()>);
 /// A signal on its way.
 pub type Sending = Pin<Box<dyn Future<Output = Sent>>>;
 
-/// One signal a place at a time.
+/// One signal per place at a time.
 struct Busy {
     outbox: Rc<Outbox>,
     place: String,
@@ -584,8 +584,8 @@ impl Outbox {
         if matches!(verdict, Verdict::Retry(_)) && standing == Standing::Superseded {
             return Ok(Some(Fate::Superseded));
         }
-        let keystone_is_well = self.heard().asked_keystone;
-        let fate = self.after(entry, &answer, verdict, keystone_is_well);
+        let keystone_answers = self.heard().asked_keystone;
+        let fate = self.apply_answer(entry, &answer, verdict, keystone_answers);
         if way != Way::AsGiven && fate == Some(Fate::Delivered) {
             let note = format!("the signal to {} was sent {}", entry.destination.shown(), way.shown());
             self.report.emit(entry.event(Code::SignalOtherWay, note));
@@ -648,9 +648,9 @@ impl Outbox {
         }
     }
 
-    /// Takes the answer into the entry; a fate where the entry is done with.
-    /// `keystone_is_well`: whether something shows that Keystone answered lately.
-    fn after(&self, entry: &mut Entry, answer: &SignalResponse, verdict: Verdict, keystone_is_well: bool) -> Option<Fate> {
+    /// Updates the entry by an answer; its fate if it is finished.
+    /// `keystone_answers`: whether something shows that Keystone answered lately.
+    fn apply_answer(&self, entry: &mut Entry, answer: &SignalResponse, verdict: Verdict, keystone_answers: bool) -> Option<Fate> {
         let (now, age) = (self.clock.now(), self.age(entry));
         entry.age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         entry.aged_at_ms = self.watch.millis();
@@ -659,7 +659,7 @@ impl Outbox {
         entry.cause = Some(answer.cause.clone());
         let pause = match verdict {
             Verdict::Delivered => return Some(Fate::Delivered),
-            Verdict::Refused if !keystone_is_well && Sender::is_doubtful(&entry.destination, answer) => {
+            Verdict::Refused if !keystone_answers && Sender::is_doubtful(&entry.destination, answer) => {
                 entry.cause = Some(format!("{}; {DOUBT}", answer.cause));
                 REFUSAL_SPAN / (REFUSALS - 1)
             }

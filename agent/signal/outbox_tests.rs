@@ -85,7 +85,7 @@ fn a_try_needs_an_answer_to_a_poll_that_began_after_the_fact_and_a_stale_result_
     // The same once more after each try.
     let first = view(&["a"], "a", &clock);
     let none_came = SignalResponse::none(&Error::transient("refused"), "refused");
-    assert_eq!(outbox.after(&mut entry, &none_came, Verdict::Retry(None), true), None);
+    assert_eq!(outbox.apply_answer(&mut entry, &none_came, Verdict::Retry(None), true), None);
     assert!(matches!(step(&entry, &first), Step::Wait(_)));
     clock.advance(Duration::from_mins(10));
     assert_eq!(step(&entry, &first), Step::NeedPoll);
@@ -134,7 +134,7 @@ fn a_clock_that_is_set_makes_no_answer_fresh_and_none_stale() {
     let outbox = outbox(dir.path(), &clock, &report);
     let mut entry = entry("a", clock.now());
     let before = view(&["a"], "a", &clock);
-    outbox.after(&mut entry, &refused(500), Verdict::Retry(None), true);
+    outbox.apply_answer(&mut entry, &refused(500), Verdict::Retry(None), true);
     // The try was at 999 s, then the clock was set back.
     (entry.last_try, entry.pause) = (Some(Timestamp(999_000)), Pause::default());
     assert_eq!(outbox.step(&entry, &before), Step::NeedPoll);
@@ -200,14 +200,14 @@ fn a_403_that_may_be_keystones_trouble_is_never_final() {
     let cfn = format!("http://127.0.0.1:9/v1/signal/{arn}?Signature=x");
     let swift = "http://127.0.0.1:9/v1/AUTH_p/c/o?temp_url_sig=x".to_owned();
     // Where the metadata comes from Swift, nothing shows that Keystone answers; whoever asks Heat for it has its requests checked.
-    for (url, code, keystone_is_well, is_final) in
+    for (url, code, keystone_answers, is_final) in
         [(&cfn, 403, false, false), (&cfn, 403, true, true), (&cfn, 404, false, true), (&swift, 403, false, true)]
     {
         let mut entry = entry("a", clock.now());
         entry.destination = Destination::Url { url: url.clone(), verb: "POST".into(), insecure: false };
         let mut fate = None;
         for _ in 0..20 {
-            fate = outbox.after(&mut entry, &refused(code), judge(&refused(code)), keystone_is_well);
+            fate = outbox.apply_answer(&mut entry, &refused(code), judge(&refused(code)), keystone_answers);
             if fate.is_some() {
                 break;
             }
@@ -215,7 +215,7 @@ fn a_403_that_may_be_keystones_trouble_is_never_final() {
             assert!(pause >= Duration::from_mins(7) && pause <= REFUSAL_SPAN, "{pause:?}");
             clock.advance(pause);
         }
-        assert_eq!(fate.is_some(), is_final, "{url} {code} {keystone_is_well}");
+        assert_eq!(fate.is_some(), is_final, "{url} {code} {keystone_answers}");
         assert_eq!(entry.cause.unwrap().contains("a Keystone failure looks the same"), !is_final);
     }
 }
@@ -226,11 +226,11 @@ fn three_refusals_over_a_quarter_of_an_hour_are_final_not_three_in_a_moment() {
     let outbox = outbox(dir.path(), &clock, &report);
     let mut entry = entry("a", clock.now());
     for _ in 0..4 {
-        assert_eq!(outbox.after(&mut entry, &refused(403), Verdict::Refused, true), None);
+        assert_eq!(outbox.apply_answer(&mut entry, &refused(403), Verdict::Refused, true), None);
     }
     clock.advance(REFUSAL_SPAN);
     assert_eq!(
-        outbox.after(&mut entry, &refused(404), Verdict::Refused, true),
+        outbox.apply_answer(&mut entry, &refused(404), Verdict::Refused, true),
         Some(Fate::Undeliverable("the answer was 404".into()))
     );
 }
@@ -242,11 +242,11 @@ fn pauses_grow_with_jitter_and_respect_retry_after() {
     let mut entry = entry("a", clock.now());
     let mut longest = Duration::ZERO;
     for _ in 0..12 {
-        outbox.after(&mut entry, &refused(500), Verdict::Retry(None), true);
+        outbox.apply_answer(&mut entry, &refused(500), Verdict::Retry(None), true);
         longest = longest.max(entry.not_before.since(clock.now()));
     }
     assert!(longest > LONGEST_PAUSE / 3 && longest <= LONGEST_PAUSE, "{longest:?}");
-    outbox.after(&mut entry, &refused(503), Verdict::Retry(Some(Duration::from_secs(299))), true);
+    outbox.apply_answer(&mut entry, &refused(503), Verdict::Retry(Some(Duration::from_secs(299))), true);
     assert!(entry.not_before.since(clock.now()) >= Duration::from_secs(299));
 }
 
@@ -273,7 +273,7 @@ fn a_clock_that_is_set_makes_no_signal_older_but_time_with_the_agent_does() {
     first.put(entry("a", clock.now())).unwrap();
     let mut stored = first.waiting().remove(0);
     clock.advance(LIFE / 2);
-    first.after(&mut stored, &refused(500), Verdict::Retry(None), true);
+    first.apply_answer(&mut stored, &refused(500), Verdict::Retry(None), true);
     first.state.write_json(&path_of(&stored.key), &stored, Attributes::mode(0o600)).unwrap();
     // Rebooted, and the clock was set from 1970 to now.
     let clock = Clock::manual(Timestamp::parse_rfc3339("2026-03-01T12:00:00Z").unwrap());
@@ -305,7 +305,7 @@ fn a_pause_is_as_long_as_it_is_whatever_the_clock_is_set_to_and_a_restart_keeps_
             second * 2
         } else {
             clock.advance(second * 2);
-            first.after(&mut stored, &refused(503), Verdict::Retry(Some(second * 30)), true);
+            first.apply_answer(&mut stored, &refused(503), Verdict::Retry(Some(second * 30)), true);
             second * 30
         };
         first.store(&mut stored).unwrap();
