@@ -35,3 +35,17 @@ pub fn timings(laps: &[Lap]) -> Vec<(String, u64)> {
     timings.extend(total.map(|total| ("total".to_owned(), total)));
     timings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timings_have_each_step_once_and_the_whole_run() {
+        let lap = |step: &str, began_ms, took_ms| Lap { step: step.to_owned(), began_ms, took_ms, ..Lap::default() };
+        let laps = [lap("gate a", 0, 40), lap("unit b", 40, 10), lap("gate a", 60, 5)];
+        let expected = [("gate a", 45), ("unit b", 10), ("total", 65)].map(|(step, ms)| (step.to_owned(), ms));
+        assert_eq!(timings(&laps), expected);
+        assert_eq!(timings(&[]), [], "a run that was not timed");
+    }
+}
