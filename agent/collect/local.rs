@@ -169,7 +169,11 @@ impl LocalFiles {
         }
         // It names Heat, and no server.
         let hint = self.config.get("cfn", "heat_metadata_hint").unwrap_or(HINT);
-        let content = root.read(Path::new(hint), 4096).ok().flatten().unwrap_or_default();
+        let content = read_safe(root, Path::new(hint), 4096).unwrap_or_else(|error| {
+            odd.push(format!("{hint} is ignored: {error}"));
+            None
+        });
+        let content = content.unwrap_or_default();
         self.hint = std::str::from_utf8(&content).ok().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned);
         odd
     }
@@ -406,6 +410,28 @@ mod tests {
             assert!(
                 matches!(&files.boot, Some(Ok(_))) && files.config.get("cfn", "stack_name") == Some("a") && !files.is_unread()
             );
+        }
+    }
+
+    /// It names whom the server's keys are shown to.
+    #[test]
+    fn a_hint_that_others_may_change_names_nobody_and_is_reported() {
+        let sources = Settings::default().sources;
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        put(&tree, HINT, "http://192.0.2.1:8000\n");
+        for (path, mode, hint) in [
+            (HINT, 0o600, Some("http://192.0.2.1:8000")),
+            (HINT, 0o666, None),
+            (HINT, 0o600, Some("http://192.0.2.1:8000")),
+            ("/var/lib/heat-cfntools", 0o777, None),
+        ] {
+            tree.set_attributes(Path::new(path), Attributes::mode(mode)).unwrap();
+            let mut files = LocalFiles::default();
+            let odd = files.refresh(&tree, &sources);
+            assert_eq!(files.hint.as_deref(), hint, "{path} {mode:o}");
+            let said = odd.iter().any(|line| line.starts_with(HINT) && line.contains("can be changed by users other than root"));
+            assert_eq!(said, hint.is_none(), "{odd:?}");
         }
     }
 

@@ -173,10 +173,11 @@ impl Snapshot {
     }
 
     /// How new the list in force is. A newer answer without a list, of the same source or another one, says nothing of a
-    /// deployment.
+    /// deployment. While an answer of another source waits to be confirmed, which may be the newer one, nothing rests on the list.
     #[must_use]
     pub fn freshness(&self) -> Freshness {
         match &self.listing {
+            Some(_) if self.awaited.is_some() => Freshness::Awaited,
             Some(listing) => Freshness::Answered(listing.look),
             None if self.is_expected() => Freshness::Awaited,
             None => Freshness::Unasked,

@@ -373,15 +373,6 @@ impl Journal {
         if record == *known { Ok(()) } else { self.put(record) }
     }
 
-    /// Takes in where Heat wants a result that it has not heard yet.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn retarget(&mut self, id: &str, target: SignalTarget) -> Result<()> {
-        let is_other = |record: &DeploymentRecord| record.state <= State::Finished && record.target != target;
-        if self.records.get(id).is_some_and(is_other) { self.change(id, |record| record.target = target) } else { Ok(()) }
-    }
-
     /// Records an entry that cannot be run, as finished with failure.
     ///
     /// # Errors

@@ -362,33 +362,6 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends a waiting signal elsewhere from now on: Heat lists its deployment with another place. The new one has refused nothing.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn redirect(&self, key: &str, destination: Destination, pause: Duration) -> Result<()> {
-        let waiting = self.entries.borrow().get(key).filter(|entry| entry.destination != destination).cloned();
-        let Some(mut entry) = waiting else { return Ok(()) };
-        (entry.destination, entry.refusals, entry.first_refusal_ms) = (destination, 0, None);
-        entry.hold(pause, &self.clock);
-        self.store(&mut entry)?;
-        let line = format!("the signal goes to {}: Heat lists its deployment with that place now", entry.destination.shown());
-        self.report.emit(entry.event(Code::SignalQueued, line));
-        self.entries.borrow_mut().insert(entry.key.clone(), entry);
-        Ok(())
-    }
-
-    /// What became of a try; where it goes next may have changed while it was on its way.
-    fn tried(&self, entry: Entry) -> Entry {
-        match self.entries.borrow().get(&entry.key) {
-            Some(newer) if newer.destination != entry.destination => {
-                let Entry { tries, last_try, since, cause, .. } = entry;
-                Entry { tries, last_try, since, cause, ..newer.clone() }
-            }
-            _ => entry,
-        }
-    }
-
     /// Takes back what was withdrawn of deployments that Heat asks for again, and forgets what grew too old.
     ///
     /// # Errors
@@ -563,7 +536,6 @@ impl Outbox {
                         return Ok(());
                     }
                     let Some(fate) = self.try_once(&mut entry).await? else {
-                        entry = self.tried(entry);
                         // In memory first: on a full disk too the next try keeps its pause and asks for a fresh poll.
                         self.entries.borrow_mut().insert(entry.key.clone(), entry.clone());
                         return self.store(&mut entry);

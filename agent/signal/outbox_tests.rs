@@ -522,39 +522,6 @@ async fn a_signal_leaves_only_on_a_look_that_began_just_before_first_tries_and_r
 }
 
 #[tokio::test]
-async fn a_signal_goes_to_the_place_that_is_listed_last_also_where_it_is_on_its_way_to_the_one_before() {
-    for on_its_way in [false, true] {
-        let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
-        let (outbox, until) = (outbox(dir.path(), &clock, &report), Arc::new(Notify::new()));
-        let heat = Fake::start(vec![Act::Held(Arc::clone(&until), Box::new(status("403 Forbidden", ""))), ok("")]).await;
-        let to = |name: &str| Destination::Url { url: format!("{}/{name}", heat.base), verb: "PUT".into(), insecure: false };
-        outbox.put(Entry { destination: to("old"), ..entry("a", clock.now()) }).unwrap();
-        let redirect = || outbox.redirect("deployment a", to("new"), Duration::from_secs(2)).unwrap();
-        let asks = || view(&["a"], "a", &clock);
-        if on_its_way {
-            let meanwhile = async {
-                while heat.requests().is_empty() {
-                    tokio::task::yield_now().await;
-                }
-                redirect();
-                until.notify_one();
-            };
-            tokio::join!(sent(heard(&outbox, &asks())), meanwhile).0.1.unwrap();
-            assert_eq!((outbox.waiting()[0].tries, outbox.waiting()[0].refusals), (1, 0));
-        } else {
-            redirect();
-            heat.play(vec![ok("")]);
-        }
-        outbox.redirect("no such", to("new"), Duration::ZERO).unwrap();
-        assert_eq!(outbox.step(&outbox.waiting()[0], &asks()), Step::Wait(Duration::from_secs(2)));
-        clock.advance(Duration::from_secs(2));
-        assert_eq!(sent(heard(&outbox, &asks())).await.0[0].1, Fate::Delivered);
-        let last = heat.requests().pop().unwrap();
-        assert!(last.starts_with("PUT /new ") && last.contains("deploy_status_code"), "{last}");
-    }
-}
-
-#[tokio::test]
 async fn a_signal_that_has_left_is_waited_for_whatever_is_heard_meanwhile() {
     for meanwhile in [View::default(), View { listed: Some(Arc::default()), ..View::default() }] {
         let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());

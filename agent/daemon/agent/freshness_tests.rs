@@ -409,19 +409,3 @@ async fn a_server_whose_metadata_has_no_list_waits_for_nothing() {
     assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
     assert_eq!(asked(&fake)[..2], ["GET /metadata", "PUT /wait"]);
 }
-
-#[tokio::test]
-async fn a_result_goes_to_the_place_that_heat_lists_now() {
-    let fake = Fake::start(vec![ok("")]).await;
-    let dir = tempfile::tempdir().unwrap();
-    let (old, mut new) = (run_of(&fake.base, "r", 1), run_of(&fake.base, "r", 2));
-    new["id"] = old["id"].clone();
-    let mut agent = open_in(dir.path(), BOOT, &boot(&fake.base, &[])).await.0;
-    look(&mut agent, &fake, std::slice::from_ref(&old)).await;
-    assert_eq!(agent.ledger.outbox.waiting().len(), 1);
-    for _ in 0..2 {
-        look(&mut agent, &fake, std::slice::from_ref(&new)).await;
-    }
-    let signals: Vec<_> = asked(&fake).into_iter().filter(|line| line.starts_with("POST")).collect();
-    assert_eq!(signals, ["POST /signal/r2"]);
-}

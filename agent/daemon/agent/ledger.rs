@@ -1,6 +1,5 @@
 //! What is on disk of deployments, and what Heat is to hear of them: journal, generations and outbox, which are changed together.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,6 @@ use serde_json::Value;
 
 use super::trouble::Trouble;
 use super::view::result_key;
-use crate::collect::Entries;
 use crate::daemon::host::Host;
 use crate::daemon::node::Wait;
 use crate::daemon::node::deadline::Asked;
@@ -108,29 +106,6 @@ impl Ledger {
         if !self.unstored.lasts() {
             self.unstored.passed();
         }
-    }
-
-    /// Follows where Heat wants the results that it has not heard yet: an update of the stack may give an entry another place and no
-    /// other id.
-    pub(super) fn follow_places(&mut self, entries: &Entries) -> Result<()> {
-        let is_untold = |record: &&DeploymentRecord| matches!(record.state, State::Running | State::Finished);
-        let mut untold: BTreeSet<String> =
-            self.journal.all().into_iter().filter(is_untold).map(|record| record.id.clone()).collect();
-        if untold.is_empty() {
-            return Ok(());
-        }
-        for entry in entries.values() {
-            let Some(id) = entry.get("id").and_then(Value::as_str).filter(|id| untold.contains(*id)) else { continue };
-            let Ok(Some(deployment)) = Deployment::parse(&entry) else { continue };
-            let target = deployment.signal_target();
-            let Some(destination) = Destination::of(&target) else { continue };
-            // Of several entries of one id the first counts, as everywhere.
-            untold.remove(id);
-            self.journal.retarget(id, target.clone())?;
-            let pause = if may_be_unnoticed(&target, deployment.action()) { UNNOTICED } else { Duration::ZERO };
-            self.outbox.redirect(&result_key(id), destination, pause)?;
-        }
-        Ok(())
     }
 
     /// Nothing of a deployment without a record is sent. What is on its way has left the outbox already.

@@ -32,11 +32,6 @@ impl Agent {
         if let Err(error) = self.take_back() {
             self.trouble.take("resuming deployments", &error);
         }
-        if let Some(entries) = self.collector.snapshot().deployments.clone().filter(|_| change.metadata)
-            && let Err(error) = self.ledger.follow_places(&entries)
-        {
-            self.trouble.take("following where results are to be sent", &error);
-        }
         let listed = ids(self.collector.snapshot());
         self.let_go_of_unlisted(&listed);
         let freshness = self.collector.snapshot().freshness();
