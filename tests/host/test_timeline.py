@@ -37,7 +37,8 @@ def test_a_bring_up_is_drawn_with_what_each_step_waited_for(hosts, signal_server
     # etcd's gate comes after its unit, which comes after its volume; nothing begins before what it waited for.
     found = laps(host)
     assert {lap["state"] for lap in found.values()} == {"ok"}
-    assert found["checks"]["after"] == [] and found["gate etcd"]["after"][-1] == "unit etcd.service" and "volume etcd" in found["unit etcd.service"]["after"]
+    assert found["installed programs"]["after"] == [] and found["checks"]["after"] == ["installed programs"]
+    assert found["gate etcd"]["after"][-1] == "unit etcd.service" and "volume etcd" in found["unit etcd.service"]["after"]
     for lap in found.values():
         # Who needs a gate may be released by its first good answer.
         done = [found[need]["began_ms"] if need.startswith("gate ") else end(found[need]) for need in lap["after"]]
@@ -49,9 +50,10 @@ def test_a_bring_up_is_drawn_with_what_each_step_waited_for(hosts, signal_server
     place = {step: next(i for name, i in shown.items() if step.startswith(name)) for step in found}
     assert place["volume etcd"] < place["unit etcd.service"] < place["gate etcd"], page
     assert rows[place["gate etcd"]].endswith("after unit etcd.service") and all(len(row) <= 100 for row in rows), page
-    # The critical path leads from the beginning to whoever ended last.
+    # The critical path leads from the beginning to whoever ended last: what was started had to go on answering.
     critical = [step for step in found if rows[place[step]].startswith("# ")]
-    assert critical[0] == "checks" and end(found[critical[-1]]) == max(map(end, found.values())), page
+    assert critical[0] == "installed programs" and critical[-1] == "final proof", page
+    assert end(found["final proof"]) == max(map(end, found.values())), page
 
     picture = timeline(host, "--svg")
     root = ElementTree.fromstring(picture)
