@@ -60,13 +60,13 @@ impl Desired {
                 Some(_) => return Err(format!("directory {}", directory.path)),
             }
         }
-        join(&mut self.files, part.files, |file| format!("file {}", file.path))?;
-        join(&mut self.volumes, part.volumes, |volume| format!("volume {}", volume.role))?;
-        join(&mut self.units, part.units, |unit| format!("unit {}", unit.name))?;
-        join(&mut self.gates, part.gates, |gate| format!("gate {}", gate.name))?;
-        join(&mut self.authorities, part.authorities, |authority| format!("authority {}", authority.path))?;
-        join(&mut self.certificates, part.certificates, |certificate| format!("certificate {}", certificate.name))?;
-        join(&mut self.objects, part.objects, |object| format!("object {}", object.name))?;
+        join(&mut self.files, part.files, "file", |file| &file.path)?;
+        join(&mut self.volumes, part.volumes, "volume", |volume| volume.role.as_str())?;
+        join(&mut self.units, part.units, "unit", |unit| &unit.name)?;
+        join(&mut self.gates, part.gates, "gate", |gate| &gate.name)?;
+        join(&mut self.authorities, part.authorities, "authority", |authority| &authority.path)?;
+        join(&mut self.certificates, part.certificates, "certificate", |certificate| &certificate.name)?;
+        join(&mut self.objects, part.objects, "object", |object| &object.name)?;
         join_one(&mut self.trust, part.trust, "trust")?;
         join_one(&mut self.flannel, part.flannel, "flannel's configuration")?;
         join_one(&mut self.etcd, part.etcd, "etcd's member")
@@ -88,10 +88,10 @@ impl Desired {
     }
 }
 
-fn join<T>(all: &mut Vec<T>, more: Vec<T>, name: impl Fn(&T) -> String) -> Result<(), String> {
+fn join<T>(all: &mut Vec<T>, more: Vec<T>, kind: &str, name: impl Fn(&T) -> &str) -> Result<(), String> {
     for one in more {
         if all.iter().any(|other| name(other) == name(&one)) {
-            return Err(name(&one));
+            return Err(format!("{kind} {}", name(&one)));
         }
         all.push(one);
     }
@@ -99,14 +99,11 @@ fn join<T>(all: &mut Vec<T>, more: Vec<T>, name: impl Fn(&T) -> String) -> Resul
 }
 
 fn join_one<T>(all: &mut Option<T>, more: Option<T>, name: &str) -> Result<(), String> {
-    match (&all, more) {
-        (Some(_), Some(_)) => Err(name.to_owned()),
-        (_, None) => Ok(()),
-        (None, more) => {
-            *all = more;
-            Ok(())
-        }
+    if all.is_some() && more.is_some() {
+        return Err(name.to_owned());
     }
+    *all = all.take().or(more);
+    Ok(())
 }
 
 /// A directory with exact mode and owner.

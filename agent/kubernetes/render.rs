@@ -19,16 +19,20 @@ use crate::http::has_userinfo;
 /// # Errors
 /// Two parts have one file, unit or gate: a mistake of this program.
 pub fn render(spec: &NodeSpec, facts: &Facts) -> Result<Desired, Mistake> {
-    let mut desired = Desired::default();
-    desired.merge(host::part(spec, facts)).map_err(|what| twice(&what))?;
-    if let (Role::Master, Some(address)) = (spec.role, spec.address) {
-        desired.merge(etcd::part(spec, address)).map_err(|what| twice(&what))?;
-    }
-    desired.merge(docker::part(spec, facts)).map_err(|what| twice(&what))?;
-    if let Some(cluster) = &spec.kubernetes {
-        add_cluster(spec, cluster, facts, &mut desired).map_err(|what| twice(&what))?;
-    }
+    let mut desired = merged(spec, facts).map_err(|what| twice(&what))?;
     close(&mut desired);
+    Ok(desired)
+}
+
+fn merged(spec: &NodeSpec, facts: &Facts) -> Result<Desired, String> {
+    let mut desired = host::part(spec, facts);
+    if let (Role::Master, Some(address)) = (spec.role, spec.address) {
+        desired.merge(etcd::part(spec, address))?;
+    }
+    desired.merge(docker::part(spec, facts))?;
+    if let Some(cluster) = &spec.kubernetes {
+        add_cluster(spec, cluster, facts, &mut desired)?;
+    }
     Ok(desired)
 }
 
@@ -72,12 +76,12 @@ fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &
     }
     if spec.role == Role::Master {
         // Restarted for the files that their flags name.
-        let given = desired.files.clone();
-        desired.merge(apiserver::part(spec, cluster, &given))?;
-        desired.merge(controller_manager::part(cluster, &given))?;
-        desired.merge(scheduler::part(cluster, &given))?;
-        desired.merge(podmaster::part(spec, cluster, facts))?;
-        desired.merge(bootstrap::part(spec, cluster, facts))?;
+        let given = &desired.files;
+        let readers =
+            [apiserver::part(spec, cluster, given), controller_manager::part(cluster, given), scheduler::part(cluster, given)];
+        for part in readers.into_iter().chain([podmaster::part(spec, cluster, facts), bootstrap::part(spec, cluster, facts)]) {
+            desired.merge(part)?;
+        }
     }
     for part in EVERYWHERE {
         desired.merge(part(spec, cluster, facts))?;

@@ -1,12 +1,5 @@
 //! The move with a fake systemd, and with cp, diff and rm as they do it: on directories of this process.
 
-use crate::converge::Failure;
-use crate::converge::Volumes;
-use crate::desired::Owner;
-use crate::error::Error;
-use crate::files::Tree;
-use crate::report::Code;
-use crate::storage::marker::VolumeRecord;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -15,9 +8,12 @@ use std::time::Duration;
 use super::super::test_keeper::keeper as keeper_with;
 use super::super::*;
 use super::{COPY, DATA};
-use crate::error::Result;
-use crate::files::Attributes;
-use crate::storage::marker::FILE;
+use crate::converge::{Failure, Volumes};
+use crate::desired::Owner;
+use crate::error::{Error, Result};
+use crate::files::{Attributes, Tree};
+use crate::report::Code;
+use crate::storage::marker::{FILE, VolumeRecord};
 use crate::storage::mount_unit::tests::volume;
 use crate::storage::probe::tests::{machine, put};
 

@@ -1,12 +1,5 @@
 //! The thin pool by a fake LVM that keeps its state in a file, as a disk does.
 
-use crate::converge::Volumes;
-use crate::desired::Content;
-use crate::desired::Owner;
-use crate::desired::Volume;
-use crate::error::Error;
-use crate::report::Code;
-use crate::storage::marker::State;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -15,8 +8,11 @@ use std::time::Duration;
 use super::super::test_keeper::{extend, keeper as keeper_with};
 use super::super::*;
 use super::thin_pool;
-use crate::desired::VolumeRole;
-use crate::error::Result;
+use crate::converge::Volumes;
+use crate::desired::{Content, Owner, Volume, VolumeRole};
+use crate::error::{Error, Result};
+use crate::report::Code;
+use crate::storage::marker::State;
 use crate::storage::mount_unit::tests::volume as etcd_volume;
 use crate::storage::probe::tests::{machine, put};
 use crate::storage::thin_pool::DATA;
