@@ -184,6 +184,7 @@ fn node(current: &Generation) -> NodeStatus {
         certificates: None,
         pod_network: None,
         thin_pool: None,
+        components: Vec::new(),
     }
 }
 

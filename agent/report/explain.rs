@@ -2,6 +2,7 @@
 //! a page for people out.
 
 use super::catalog::Code;
+use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
 use super::status::{Condition, DeploymentStatus, NodeStatus, Status};
 use super::text::{duration, escaped, shortened};
@@ -183,6 +184,8 @@ fn node(node: &NodeStatus) -> Condition {
             all.remedy = Some("`heat-node-agent plan` shows how; DRIFT=repair restores it".to_owned());
         }
         // What waits for somebody once it is in place: its certificates, its network of pods.
+        // A component that fails now is the node's failure; what an earlier run could not do is not.
+        "applied" if node.components.iter().any(|component| component.state == ComponentState::Failed) => all.state = Failed,
         "applied" => all.state = if all.parts.iter().any(|part| part.state == Waiting) { Waiting } else { Ok },
         "rejected" => {
             all.state = Failed;
@@ -210,6 +213,9 @@ fn steps(node: &NodeStatus) -> Vec<Condition> {
     let certificates = node.certificates.as_ref().and_then(|all| all.waits.clone());
     let network = node.pod_network.as_ref().and_then(super::status::PodNetworkStatus::condition);
     let pool = node.thin_pool.as_ref().and_then(super::status::ThinPoolStatus::condition);
+    if node.state == "applied" {
+        steps.extend(node.components.iter().filter_map(ComponentStatus::condition));
+    }
     // What an authority waits for is of a node that was not put in place whole, too.
     let of_certificates = certificates.filter(|_| ["applied", "rejected"].contains(&node.state.as_str()));
     for waits in of_certificates.into_iter().chain(network.into_iter().chain(pool).filter(|_| node.state == "applied")) {
@@ -408,6 +414,23 @@ mod tests {
             certificates: None,
             pod_network: None,
             thin_pool: None,
+            components: Vec::new(),
+        }
+    }
+
+    /// A node in place, one of whose components is so.
+    fn with_component(state: ComponentState) -> Status {
+        let component = ComponentStatus { name: "kubelet".into(), state, since: AT.into(), ..ComponentStatus::default() };
+        changed(|s| s.node.as_mut().unwrap().components = vec![component])
+    }
+
+    #[test]
+    fn a_component_that_is_not_healthy_is_exit_code_2_and_no_failed_deployment() {
+        for (state, degraded) in
+            [(ComponentState::Healthy, false), (ComponentState::Degraded, true), (ComponentState::Failed, true)]
+        {
+            let status = with_component(state);
+            assert_eq!((status.is_degraded(), status.verdict(true)), (degraded, Verdict::Well), "{state:?}");
         }
     }
 
@@ -506,6 +529,15 @@ mod tests {
                 "waiting for deployments > name-n > node > volume etcd",
                 Wait,
             ),
+            ("a component fails now", with_component(ComponentState::Failed), true, "FAILED at node > component kubelet", Well),
+            (
+                "a component is on its way",
+                with_component(ComponentState::Degraded),
+                true,
+                "waiting for node > component kubelet",
+                Well,
+            ),
+            ("every component is healthy", with_component(ComponentState::Healthy), true, "OK: every condition is met", Well),
             ("a gate is red", changed(|s| s.node = Some(failing_gate())), true, "FAILED at node > gate etcd", Bad),
             (
                 "a red gate, as its deployment has it",

@@ -5,6 +5,7 @@
 //! between it and the journal, and what does not fit is counted and said later.
 
 pub mod catalog;
+pub mod component;
 pub mod condition_state;
 mod console;
 pub mod damper;

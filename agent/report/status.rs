@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::component::ComponentStatus;
 use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::lap::Lap;
@@ -317,6 +318,9 @@ pub struct NodeStatus {
     /// docker's thin pool, where the node has one in use; nothing before the first look.
     #[serde(default)]
     pub thin_pool: Option<ThinPoolStatus>,
+    /// How its components are now, as measured; empty before the first measurement.
+    #[serde(default)]
+    pub components: Vec<ComponentStatus>,
 }
 
 /// docker's thin pool.
@@ -488,6 +492,7 @@ impl Status {
             || self.node.as_ref().and_then(|node| node.certificates.as_ref()).is_some_and(|all| all.waits.is_some())
             || self.node.as_ref().and_then(|node| node.pod_network.as_ref()).is_some_and(|network| !network.wrong.is_empty())
             || self.node.as_ref().and_then(|node| node.thin_pool.as_ref()).is_some_and(|pool| pool.wrong.is_some())
+            || self.node.as_ref().is_some_and(|node| node.components.iter().any(ComponentStatus::is_ill))
     }
 
     /// Whether the agent itself goes on trying at something.
@@ -546,6 +551,10 @@ impl Status {
             if !node.timings.is_empty() {
                 let steps: Vec<_> = node.timings.iter().map(|(step, ms)| format!("{step} {ms} ms")).collect();
                 lines.push(format!("  {}", escaped(&steps.join(", "))));
+            }
+            if !node.components.is_empty() {
+                lines.push("  components:".to_owned());
+                lines.extend(node.components.iter().flat_map(ComponentStatus::lines));
             }
             lines.extend(node.certificates.iter().flat_map(CertificatesStatus::lines));
             lines.extend(node.pod_network.iter().flat_map(PodNetworkStatus::lines));
