@@ -196,15 +196,16 @@ pub(crate) fn read(settings: &Settings) -> Result<(Status, bool)> {
 
 /// Reads the state directory as it is, without the daemon's lock.
 fn of_state(settings: &Settings) -> Result<Status> {
+    let root = Tree::open(Path::new("/"))?;
     let state = match document::open_state(settings) {
         Ok(state) => state,
         // Where the daemon never ran, there is nothing to know of it but that.
-        Err(_) if geteuid().is_root() => return Ok(daemon::of_state(&Snapshot::default(), &[], None, &[])),
+        Err(_) if geteuid().is_root() => return Ok(daemon::of_state(&Snapshot::default(), &[], None, &[], &root)),
         Err(error) => return Err(Error::permanent(format!("the daemon has not run since boot, and {}", error.cause()))),
     };
     let collector = document::collected(settings, &Report::kept())?;
     let (records, generation, waiting) = (Journal::look(&state)?, Generations::look(&state), Outbox::look(&state)?);
-    Ok(daemon::of_state(collector.snapshot(), &records, generation.as_ref(), &waiting))
+    Ok(daemon::of_state(collector.snapshot(), &records, generation.as_ref(), &waiting, &root))
 }
 
 /// Room on the machine's disks, asked for now: the first thing to look at when a node is sick.

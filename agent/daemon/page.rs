@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::agent::Agent;
 use super::agent::view::ids;
-use super::node::Waits;
+use super::node::{Outline, Waits};
 use crate::budgets;
 use crate::certificates::judge::renewal_due;
 use crate::clock::Timestamp;
@@ -42,21 +42,7 @@ pub(super) fn of(agent: &Agent) -> Status {
         summary: summary(agent),
         sources: sources(snapshot),
         deployments: deployments(&agent.ledger.journal.all(), snapshot, outlook.as_deref()),
-        node: agent.ledger.generations.current().map(|current| NodeStatus {
-            drifted: agent.node_lane.look.drifted,
-            steps: agent.progress.steps(),
-            // Until it ends they are on no disk.
-            laps: if current.state == GenerationState::Applying { agent.progress.laps() } else { current.laps.clone() },
-            certificates: agent
-                .node_lane
-                .look
-                .certificates
-                .as_ref()
-                .and_then(|seen| certificates(&seen.look, seen.turn, seen.renewal.as_ref())),
-            pod_network: agent.node_lane.pod_network.status.clone(),
-            thin_pool: agent.node_lane.look.thin_pool.as_ref().map(thin_pool),
-            ..node(current)
-        }),
+        node: agent.ledger.generations.current().map(|current| node_now(agent, current)),
         signals: signals(&agent.ledger.outbox.waiting()),
         conditions: agent
             .conditions
@@ -73,6 +59,26 @@ pub(super) fn of(agent: &Agent) -> Status {
         },
         budgets: budgets(agent),
         set_aside: agent.disk.set_aside.clone(),
+    }
+}
+
+/// The node as the newest run and the newest look left it.
+fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
+    let look = &agent.node_lane.look;
+    let seen = look.certificates.as_ref();
+    let known = NodeStatus {
+        drifted: look.drifted,
+        steps: agent.progress.steps(),
+        // Until it ends they are on no disk.
+        laps: if current.state == GenerationState::Applying { agent.progress.laps() } else { current.laps.clone() },
+        certificates: seen.and_then(|seen| certificates(&seen.look, seen.turn, seen.renewal.as_ref())),
+        pod_network: agent.node_lane.pod_network.status.clone(),
+        thin_pool: look.thin_pool.as_ref().map(thin_pool),
+        ..node(current)
+    };
+    match agent.node_lane.node.outline() {
+        Some(outline) => outline.show(known, look.is_whole && !look.drifted),
+        None => known,
     }
 }
 
@@ -111,6 +117,7 @@ pub(crate) fn of_state(
     records: &[DeploymentRecord],
     generation: Option<&Generation>,
     waiting: &[Entry],
+    root: &Tree,
 ) -> Status {
     Status {
         schema_version: SCHEMA_VERSION,
@@ -120,7 +127,10 @@ pub(crate) fn of_state(
         summary: "the daemon has not run since boot".to_owned(),
         sources: sources(snapshot),
         deployments: deployments(&records.iter().collect::<Vec<_>>(), snapshot, None),
-        node: generation.map(node),
+        node: generation.map(|generation| match Outline::of_entry(&generation.entry, root) {
+            Some(outline) => outline.show(node(generation), false),
+            None => node(generation),
+        }),
         signals: signals(waiting),
         conditions: Vec::new(),
         metadata: MetadataStatus { source: None, expected: true, listed: snapshot.deployments.as_ref().map(|list| list.len()) },
@@ -179,12 +189,7 @@ fn node(current: &Generation) -> NodeStatus {
         reason: current.reason.clone(),
         timings: if current.state == GenerationState::Applied { timings(&current.laps) } else { Vec::new() },
         laps: current.laps.clone(),
-        drifted: false,
-        steps: Vec::new(),
-        certificates: None,
-        pod_network: None,
-        thin_pool: None,
-        components: Vec::new(),
+        ..NodeStatus::default()
     }
 }
 

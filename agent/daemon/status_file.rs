@@ -28,7 +28,7 @@ mod tests {
     fn no_password_of_a_url_is_in_the_status_file() {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path()).unwrap();
-        let mut page = of_state(&Snapshot::default(), &[], None, &[]);
+        let mut page = of_state(&Snapshot::default(), &[], None, &[], &tree);
         page.summary = "source cfn fails: http://u:hush@h/v1/ \"x\"".to_owned();
         let cause = Some("gate: GET https://u:hu\"sh@h".to_owned());
         page.conditions = vec![Condition { cause, ..Condition::default() }];

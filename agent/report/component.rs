@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::condition::Condition;
 use super::condition_state::ConditionState;
-use super::status::Condition;
 use super::text::escaped;
 
 /// How a component is.

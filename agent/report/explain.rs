@@ -407,14 +407,8 @@ mod tests {
             state: state.into(),
             deployment: Some("n".into()),
             reason: Some("HNA-0703 the whole reason".into()),
-            timings: vec![],
-            laps: vec![],
-            drifted: false,
             steps,
-            certificates: None,
-            pod_network: None,
-            thin_pool: None,
-            components: Vec::new(),
+            ..NodeStatus::default()
         }
     }
 

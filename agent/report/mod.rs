@@ -6,6 +6,7 @@
 
 pub mod catalog;
 pub mod component;
+pub mod condition;
 pub mod condition_state;
 mod console;
 pub mod damper;
@@ -18,6 +19,7 @@ pub mod notify;
 pub mod status;
 pub mod text;
 pub mod timeline;
+pub mod volume;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -5,10 +5,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::component::ComponentStatus;
+pub use super::condition::Condition;
 use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::lap::Lap;
 use super::text::duration;
+use super::volume::VolumeStatus;
 use crate::clock::Timestamp;
 
 /// Version of the document: raised where a member changes its meaning or goes.
@@ -88,48 +90,6 @@ impl SetAsideStatus {
     pub fn size(&self) -> String {
         format!("{}{} MiB", if self.is_all { "" } else { "more than " }, self.bytes.div_ceil(1024 * 1024))
     }
-}
-
-/// One condition on the way from source to signal.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Condition {
-    /// `gate etcd`.
-    pub name: String,
-    /// Id of the deployment that it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<String>,
-    /// How far it is.
-    pub state: ConditionState,
-    /// The first that fails, else the first that is waited for.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub first: bool,
-    /// What there is to know of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub detail: Option<String>,
-    /// Since when it is in this state (RFC 3339).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub since: Option<String>,
-    /// When it is given up (RFC 3339).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub given_up: Option<String>,
-    /// How often it was tried in this state; 0 where that is not counted.
-    pub attempt: u32,
-    /// When it is tried again (RFC 3339).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_try: Option<String>,
-    /// Why it is not met.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cause: Option<String>,
-    /// What to do about it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub remedy: Option<String>,
-    /// The steps that it waits for before it begins.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub waits_for: Vec<String>,
-    /// What it consists of.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub parts: Vec<Self>,
 }
 
 /// Who speaks for Heat now.
@@ -321,6 +281,18 @@ pub struct NodeStatus {
     /// How its components are now, as measured; empty before the first measurement.
     #[serde(default)]
     pub components: Vec<ComponentStatus>,
+    /// `master` or `minion`; nothing where the parameters cannot be read, as with what follows.
+    #[serde(default)]
+    pub role: Option<String>,
+    /// Its name in the cluster.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// The version of Kubernetes that was asked for.
+    #[serde(default)]
+    pub kube_version: Option<String>,
+    /// Its volumes.
+    #[serde(default)]
+    pub volumes: Vec<VolumeStatus>,
 }
 
 /// docker's thin pool.

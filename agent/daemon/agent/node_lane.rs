@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_mins(1);
 
 /// What is done with the node, and what is known of it.
 pub(in crate::daemon) struct NodeLane {
-    pub(super) node: Rc<Node>,
+    pub(in crate::daemon) node: Rc<Node>,
     /// The node that is being brought up, by the deployment's id.
     pub(in crate::daemon) bring_up: Lane<String, Done>,
     /// The node that is being compared with its parameters.

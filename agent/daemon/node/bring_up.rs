@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::deadline::time_left;
 use super::hands::Issuers;
+use super::outline::Outline;
 use super::plan::Plan;
 use super::wait::{Wait, wait_id};
 use super::{Node, renewal};
@@ -74,6 +75,7 @@ impl Node {
         let is_told = plan.wait.is_some() || !matches!(deployment.signal_target(), SignalTarget::None);
         let settles = if is_told { SETTLES } else { Duration::ZERO };
         let course = Course { deadline, settles, generation, is_update: true };
+        self.outline.replace(Some(Outline::of(&plan.spec, &plan.desired, &self.hostname())));
         self.remembered.forget_left();
         let desired = renewal::beside_an_update(&plan.desired);
         let result = self.converge(&plan.spec, &desired, course).await;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use super::Node;
 use super::drift::{self, Cause};
 use super::hands::Hands;
+use super::outline::Outline;
 use super::renewal::Waits;
 use crate::clock::BUILT;
 use crate::converge;
@@ -23,6 +24,8 @@ use crate::systemd::Systemd;
 #[derive(Debug, Default)]
 pub(in crate::daemon) struct Look {
     pub(in crate::daemon) drifted: bool,
+    /// Whether all of the node was looked at.
+    pub(in crate::daemon) is_whole: bool,
     /// Its certificates, where they were looked at.
     pub(in crate::daemon) certificates: Option<SeenCertificates>,
     /// docker's thin pool, where there is one in use.
@@ -71,6 +74,7 @@ impl Node {
             return Ok(Look::default());
         };
         let desired = kubernetes::render(&spec, &self.facts())?;
+        self.outline.replace(Some(Outline::of(&spec, &desired, &self.hostname())));
         let drifted = match reference.extent {
             Extent::Whole => self.compare(&spec, &desired, systemd, generation).await?,
             Extent::Part => self.compare_part(&desired, systemd, generation).await?,
@@ -81,7 +85,7 @@ impl Node {
         let renewal = self.renewal.waits().filter(|_| reference.extent == Extent::Whole);
         let certificates = seen.map(|look| SeenCertificates { look, turn, renewal });
         let thin_pool = Box::pin(self.look_at_pool(&desired, systemd)).await?;
-        Ok(Look { drifted, certificates, thin_pool })
+        Ok(Look { drifted, is_whole: reference.extent == Extent::Whole, certificates, thin_pool })
     }
 
     /// How full docker's thin pool is.

@@ -13,6 +13,7 @@ mod findings;
 mod hands;
 mod look;
 mod machine;
+mod outline;
 mod part;
 mod plan;
 mod pods;
@@ -22,7 +23,6 @@ mod unrest;
 mod wait;
 
 use std::cell::RefCell;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -31,6 +31,7 @@ use self::findings::Memory;
 use self::hands::Hands;
 pub(super) use self::look::Look;
 use self::machine::KnownMachine;
+pub(super) use self::outline::Outline;
 pub(crate) use self::plan::{Plan, understand};
 use self::remembered::Remembered;
 use self::renewal::Renewal;
@@ -40,7 +41,6 @@ pub(super) use self::wait::Wait;
 pub(crate) use self::wait::wait_id;
 use super::host::Host;
 use super::pause::Pause;
-use crate::files::READ_LIMIT;
 use crate::http::Http;
 use crate::keepers::certificates;
 use crate::keepers::volumes::{Fills, Growths, VolumeKeeper};
@@ -71,6 +71,8 @@ pub(super) struct Node {
     growths: Rc<Growths>,
     /// How full docker's thin pool is.
     fills: Fills,
+    /// Who the node is and what it consists of, once a deployment or a look said so.
+    outline: RefCell<Option<Outline>>,
     /// What was found of the network of pods.
     pods: RefCell<Memory>,
 }
@@ -92,6 +94,7 @@ impl Node {
             renewal: Renewal::default(),
             growths: Rc::default(),
             fills: Fills::default(),
+            outline: RefCell::default(),
             pods: RefCell::default(),
         }
     }
@@ -99,6 +102,11 @@ impl Node {
     /// What the machine is.
     pub(super) fn facts(&self) -> Facts {
         self.machine.facts(&self.host.root)
+    }
+
+    /// Who the node is and what it consists of.
+    pub(super) fn outline(&self) -> Option<Outline> {
+        self.outline.borrow().clone()
     }
 
     fn hands(&self, systemd: &Systemd) -> Hands {
@@ -123,7 +131,6 @@ impl Node {
     }
 
     fn hostname(&self) -> String {
-        let bytes = self.host.root.read(Path::new("/proc/sys/kernel/hostname"), READ_LIMIT).ok().flatten().unwrap_or_default();
-        String::from_utf8_lossy(&bytes).trim().to_owned()
+        outline::hostname(&self.host.root)
     }
 }
