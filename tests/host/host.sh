@@ -320,6 +320,8 @@ up() {
     loop=$(volume "${spec%%:*}" "$id")
     VOLUMES+=("${v%% *} $loop $id"); save_conf "$h"
   done
+  # Without its directory no host has it: one was ended before it could remove it.
+  [ ! -e "/run/netns/$NETNS" ] || ip netns del "$NETNS"
   ip netns add "$NETNS"; ip -n "$NETNS" link set lo up
   if [ -n "$net" ]; then
     ip -n "lab-${net%%:*}" link add "v-$h" type veth peer name eth0 netns "$NETNS"
