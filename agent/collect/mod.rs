@@ -405,7 +405,7 @@ impl Collector {
     fn poll_file(&mut self, name: SourceName) -> Change {
         let Some(source) = self.sources.iter().find(|source| source.name == name) else { return Change::default() };
         let (started, began) = (self.clock.now(), self.clock.moment());
-        let mut memory = source.memory.clone();
+        let mut memory = source.memory_for("");
         let given = self.metadata_file.as_ref().filter(|_| name == SourceName::File);
         let (place, outcome) = if let Some(path) = given {
             (path.display().to_string(), Source::read_file(path, &mut memory))
@@ -429,8 +429,7 @@ impl Collector {
         if !due && !source.was_asked_otherwise(&key) {
             return Change::default();
         }
-        // What one endpoint answered is nothing to another one.
-        let memory = if source.key == key { source.memory.clone() } else { Memory::default() };
+        let memory = source.memory_for(&key);
         let mut polled = Polled {
             source: name,
             started: self.clock.now(),
@@ -540,11 +539,10 @@ impl Collector {
     fn settle(&mut self, mut polled: Polled) -> Change {
         let others = self.sources.iter().filter(|source| source.name != polled.source);
         let beside = others.map(|source| source.weight).sum();
-        // What one endpoint answered is nothing to another one.
         let asked = self.sources.iter().find(|source| source.name == polled.source);
         let before = match asked {
             Some(source) if polled.former => source.former.as_ref().map(|former| former.memory.clone()),
-            asked => asked.filter(|source| source.key == polled.key).map(|source| source.memory.clone()),
+            asked => asked.map(|source| source.memory_for(&polled.key)),
         };
         let before = before.unwrap_or_default();
         polled.read(&before, beside);

@@ -170,7 +170,9 @@ pub(super) struct Source {
     pub(super) flying: bool,
     timer: Timer,
     /// What the last answer left for the next poll.
-    pub(super) memory: Memory,
+    memory: Memory,
+    /// The key of the settings by which that answer was asked for.
+    memory_key: String,
     /// Without `deployments`.
     pub(super) document: Option<Arc<Map<String, Value>>>,
     deployments: Option<Arc<Entries>>,
@@ -214,6 +216,7 @@ impl Source {
             flying: false,
             timer: Timer::new(settings.min_polling_interval, settings.polling_interval, Some(first), clock),
             memory: Memory::default(),
+            memory_key: String::new(),
             document: None,
             deployments: None,
             weight: 0,
@@ -311,6 +314,11 @@ impl Source {
         }
     }
 
+    /// What the last answer to these settings left for the next poll: what one endpoint answered is nothing to another one.
+    pub(super) fn memory_for(&self, key: &str) -> Memory {
+        if self.memory_key == key { self.memory.clone() } else { Memory::default() }
+    }
+
     /// Notes where the source is asked; an event where that is new.
     pub(super) fn learn(&mut self, place: &str, key: &str) -> Option<Event> {
         self.configured = true;
@@ -397,6 +405,7 @@ impl Source {
         self.state.last_try = Some(polled.started);
         self.asked = self.asked.max(polled.began);
         self.memory = polled.memory;
+        self.memory_key.clone_from(&polled.key);
         let mut settled = Settled::default();
         if !matches!(polled.outcome, Outcome::Absent) {
             settled.events.extend(self.learn(&polled.place, &polled.key));

@@ -1,6 +1,7 @@
 //! When a source that takes another one's place has answered, and what stays true afterwards: two never replace each other for ever.
 
 use super::replaced::{count, pass, telling, whole};
+use super::transports::header;
 use super::*;
 
 fn request(base: &str) -> Value {
@@ -129,4 +130,26 @@ async fn a_source_that_fails_leaves_its_list_in_force_until_another_one_answers_
         collector.changed().await;
     }
     assert_eq!((collector.snapshot().listing.as_ref().unwrap().source, collector.snapshot().awaited), ("cfn", None));
+}
+
+/// Attack: the answer that was refused the first time was asked for with the old place's ETag, and its 304 counted as an answer.
+#[tokio::test]
+async fn what_was_refused_is_not_accepted_as_unchanged() {
+    let tagged = |document: &Value| Act::Answer("200 OK", vec!["Etag: 0123abcd".to_owned()], document.to_string().into_bytes());
+    let unchanged = || Act::Answer("304 Not Modified", vec![], vec![]);
+    let (old, new) = (Fake::start(vec![]).await, Fake::start(vec![]).await);
+    let machine = Machine::new();
+    machine.put(CONF, &format!("[request]\nmetadata_url = {}/o\n", old.base));
+    let there = whole("request", &request(&new.base));
+    old.play(vec![tagged(&telling("a", &there)), unchanged()]);
+    new.play(vec![tagged(&json!({})), unchanged(), tagged(&json!({})), unchanged()]);
+    let mut collector = machine.collector();
+    pass(&mut collector, &machine, Duration::from_mins(10)).await;
+    let asked = new.requests();
+    assert!(asked.len() >= 4 && asked.iter().all(|request| header(request, "if-none-match").is_none()), "{asked:?}");
+    let snapshot = collector.snapshot();
+    assert!(snapshot.lists("a") && snapshot.sources["request"].failures > 0, "{snapshot:?}");
+    old.play(vec![tagged(&telling("corrected", &whole("request", &json!({"metadata_url": format!("{}/o", old.base)}))))]);
+    pass(&mut collector, &machine, Duration::from_mins(10)).await;
+    assert!(collector.snapshot().lists("corrected") && collector.snapshot().sources["request"].cause.is_none());
 }

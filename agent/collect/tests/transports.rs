@@ -1,5 +1,6 @@
 //! The sources `heat` and `request`, and changes from one transport to another.
 
+use super::replaced::pass;
 use super::*;
 
 /// The metadata that Heat writes for POLL_SERVER_HEAT.
@@ -43,7 +44,7 @@ async fn polling_heat() -> (Fake, Fake, Machine) {
 }
 
 /// What follows `name: ` in the head of a request.
-fn header(request: &str, name: &str) -> Option<String> {
+pub(super) fn header(request: &str, name: &str) -> Option<String> {
     let (head, _) = request.split_once("\r\n\r\n").unwrap();
     head.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).map(str::to_owned)
 }
@@ -373,11 +374,17 @@ async fn of_two_sources_the_one_that_answered_last_says_with_which_keys_to_ask()
     machine.put(BOOT, &json!({"os-collect-config": both}).to_string());
     let mut collector = machine.collector();
     collector.poll_once().await;
-    for (last, key) in [(SourceName::Cfn, "FROM-CFN"), (SourceName::Heat, "FROM-HEAT"), (SourceName::Cfn, "FROM-CFN")] {
+    let is_asked_with = |key: &str| cfn.requests().last().unwrap().contains(&format!("AWSAccessKeyId={key}&"));
+    for (last, key) in [(SourceName::Cfn, "FROM-CFN"), (SourceName::Heat, "FROM-HEAT")] {
         poll(&mut collector, last, &machine.clock).await;
         poll(&mut collector, SourceName::Cfn, &machine.clock).await;
-        assert!(cfn.requests().last().unwrap().contains(&format!("AWSAccessKeyId={key}&")), "{last:?}");
+        assert!(is_asked_with(key), "{last:?}");
     }
+    // What it answers by the keys that the other one names leads back to those that it had: until both agree, it is asked by both.
+    assert!(collector.snapshot().sources["cfn"].cause.as_ref().unwrap().contains("leads back"));
+    cfn.play(vec![answer(&said("FROM-HEAT"))]);
+    pass(&mut collector, &machine, Duration::from_mins(10)).await;
+    assert!(is_asked_with("FROM-HEAT") && collector.snapshot().sources["cfn"].cause.is_none());
 }
 
 /// An object in Swift.
