@@ -60,6 +60,9 @@ pub const RESULT_IN_MEMORY: usize = KIB;
 /// job's runner keeps of a program's outputs is bounded by it while they are read.
 pub const RESULT_BYTES: usize = 4 * MIB;
 
+/// Bytes of the texts by which a script may show the secret inputs of its deployment, each form of them: 20 keys of 4 KiB in three forms.
+pub const SECRET_TEXTS: usize = 256 * KIB;
+
 /// Outputs of one result.
 pub const OUTPUTS: usize = 1_000;
 

@@ -275,10 +275,12 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>, findings
                     Err(mistakes) => findings.extend(mistakes.into_iter().map(|mistake| of_mistake(&place, mistake))),
                 }
             }
-            "script" => findings.extend(hooks::script::job(&deployment, None).err().map(|error| of_error(&place, "", &error))),
+            "script" => {
+                findings.extend(hooks::script::job(&deployment, None, |_| false).err().map(|error| of_error(&place, "", &error)))
+            }
             "Heat::Ungrouped" | "os-apply-config" => {}
             _ => {
-                let hook = root.map(|root| hooks::external(&deployment, root, &settings.hook_dirs, None));
+                let hook = root.map(|root| hooks::external(&deployment, root, &settings.hook_dirs, None, |_| false));
                 findings.extend(hook.and_then(Result::err).map(|error| of_error(&place, "group", &error)));
             }
         }

@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use crate::budgets::json;
 
-/// The longest of the forms of one value that are looked for whole, in bytes: of a longer one the scalars within are enough, and it
-/// would be held in memory several times.
+/// The longest of the forms of a list or a map that are looked for whole, in bytes: of a longer one the scalars within are enough.
 const WHOLE: usize = 4096;
 
 /// One input: name, declared type, value.
@@ -38,42 +37,74 @@ impl Input {
         }
     }
 
-    /// Every text by which a program that has this input may show its value or a part of it: the value as a script and as a hook get it,
-    /// and each scalar within it, JSON within text included; as it is, without the blanks around it (which a shell drops), and as JSON
-    /// and Python write it.
-    #[must_use]
-    pub fn traces(&self) -> BTreeSet<String> {
-        let mut traces = BTreeSet::new();
-        if !self.value.is_string() {
-            let whole = [self.environment_text(), python_text(&self.value), self.value.to_string(), json_text(&self.value)];
-            traces.extend(whole.into_iter().filter(|text| text.len() <= WHOLE));
+    /// Adds every text by which a program that has this input may show its value or a part of it: the value as a script and as a hook
+    /// get it, and each scalar within it, JSON within text included; as it is, without the blanks around it (which a shell drops), and as
+    /// JSON and Python write it.
+    pub fn trace(&self, traces: &mut Traces) {
+        let compact = if self.value.is_string() { String::new() } else { self.value.to_string() };
+        // The others are about as long.
+        if !self.value.is_string() && compact.len() <= WHOLE {
+            let whole = [compact, self.environment_text(), python_text(&self.value), json_text(&self.value)];
+            whole.iter().for_each(|text| traces.add(text));
         }
-        add_scalars(&self.value, &mut traces);
-        let trimmed: Vec<_> = traces.iter().map(|text| text.trim().to_owned()).collect();
-        traces.extend(trimmed);
-        traces.remove("");
-        traces
+        traces.add_scalars(&self.value);
     }
 }
 
-fn add_scalars(value: &Value, texts: &mut BTreeSet<String>) {
-    match value {
-        Value::Null | Value::Bool(_) => {}
-        Value::Number(number) => drop(texts.insert(number.to_string())),
-        Value::Array(items) => items.iter().for_each(|item| add_scalars(item, texts)),
-        Value::Object(members) => members.values().for_each(|item| add_scalars(item, texts)),
-        Value::String(text) => {
-            if text.len() <= WHOLE {
+/// Texts to be hidden, of a bounded number of bytes.
+#[derive(Debug)]
+pub struct Traces {
+    texts: BTreeSet<String>,
+    /// Bytes that may still be added; `None` once there were more.
+    left: Option<usize>,
+}
+
+impl Traces {
+    /// None yet, and no more than so many bytes.
+    #[must_use]
+    pub fn within(bytes: usize) -> Self {
+        Self { texts: BTreeSet::new(), left: Some(bytes) }
+    }
+
+    /// All of them; `None` if there were more than the bytes allow.
+    #[must_use]
+    pub fn all(self) -> Option<Vec<String>> {
+        self.left.map(|_| self.texts.into_iter().collect())
+    }
+
+    fn add(&mut self, text: &str) {
+        for text in [text, text.trim()] {
+            if text.is_empty() || self.texts.contains(text) {
+                continue;
+            }
+            self.left = self.left.and_then(|left| left.checked_sub(text.len()));
+            if self.left.is_none() {
+                return;
+            }
+            self.texts.insert(text.to_owned());
+        }
+    }
+
+    fn add_scalars(&mut self, value: &Value) {
+        // Of a longer text the forms would only be made to be thrown away.
+        let Some(left) = self.left else { return };
+        match value {
+            Value::Null | Value::Bool(_) => {}
+            Value::Number(number) => self.add(&number.to_string()),
+            Value::Array(items) => items.iter().for_each(|item| self.add_scalars(item)),
+            Value::Object(members) => members.values().for_each(|item| self.add_scalars(item)),
+            Value::String(text) if text.len() > left => self.left = None,
+            Value::String(text) => {
                 for quoted in [value.to_string(), json_text(value), python_quoted(text)] {
-                    texts.insert(quoted.get(1..quoted.len() - 1).unwrap_or_default().to_owned());
+                    self.add(quoted.get(1..quoted.len() - 1).unwrap_or_default());
                 }
+                // A text within a text has twice its backslashes, so that their depth is the logarithm of the length.
+                let inner = text.trim_start().starts_with(['{', '[', '"']).then(|| json::small(text.trim().as_bytes())).flatten();
+                if let Some(inner) = inner {
+                    self.add_scalars(&inner);
+                }
+                self.add(text);
             }
-            // A text within a text has twice its backslashes, so that their depth is the logarithm of the length.
-            let inner = text.trim_start().starts_with(['{', '[', '"']).then(|| json::small(text.trim().as_bytes())).flatten();
-            if let Some(inner) = inner {
-                add_scalars(&inner, texts);
-            }
-            texts.insert(text.clone());
         }
     }
 }
@@ -161,6 +192,14 @@ mod tests {
 
     use super::*;
 
+    const BYTES: usize = 64 * 1024;
+
+    fn traces_of(input: &Input) -> Option<Vec<String>> {
+        let mut traces = Traces::within(BYTES);
+        input.trace(&mut traces);
+        traces.all()
+    }
+
     #[test]
     fn texts_are_those_that_existing_scripts_expect() {
         // The right-hand sides were printed by CPython's str() and json.dumps().
@@ -200,13 +239,28 @@ mod tests {
             ("Json", json!({"a": "é\"q"}), &["é\"q", "é\\\"q", "\\u00e9\\\"q"]),
         ] {
             let input = Input { name: "x".into(), kind: kind.into(), value };
-            let traces = input.traces();
-            assert!(shown.iter().all(|text| traces.contains(*text)), "{shown:?}: {traces:?}");
-            assert!(traces.contains(input.environment_text().trim()), "{traces:?}");
+            let traces = traces_of(&input).unwrap();
+            assert!(shown.iter().all(|&text| traces.contains(&text.to_owned())), "{shown:?}: {traces:?}");
+            assert!(traces.contains(&input.environment_text().trim().to_owned()), "{traces:?}");
         }
         let nothing = Input { name: "x".into(), kind: "Json".into(), value: json!(null) };
-        assert_eq!(nothing.traces(), BTreeSet::from(["None".to_owned(), "null".to_owned()]), "too short to be hidden");
+        assert_eq!(traces_of(&nothing).unwrap(), ["None", "null"], "too short to be hidden");
         let large = Input { name: "x".into(), kind: "Json".into(), value: json!(vec!["hush".to_owned(); WHOLE]) };
-        assert_eq!(large.traces(), BTreeSet::from(["hush".to_owned()]));
+        assert_eq!(traces_of(&large).unwrap(), ["hush"]);
+        // Attack: beside a long text none of the forms that JSON gives it was known.
+        let quoted = format!("\"{}\"", "x".repeat(WHOLE));
+        let long = Input { name: "x".into(), kind: "Json".into(), value: json!({"a": quoted}) };
+        assert!(traces_of(&long).unwrap().contains(&format!("\\\"{}\\\"", "x".repeat(WHOLE))));
+    }
+
+    /// Attack: a list of 50,000 strings took ten times its size.
+    #[test]
+    fn more_than_can_be_hidden_is_said_and_not_held() {
+        let mut traces = Traces::within(BYTES);
+        let many: Vec<_> = (0..50_000).map(|n| format!("secret \"{n}\"")).collect();
+        Input { name: "x".into(), kind: "Json".into(), value: json!(many) }.trace(&mut traces);
+        assert!(traces.texts.iter().map(String::len).sum::<usize>() <= BYTES);
+        assert_eq!(traces.all(), None);
+        assert_eq!(traces_of(&Input { name: "x".into(), kind: "String".into(), value: json!("x".repeat(BYTES + 1)) }), None);
     }
 }

@@ -7,4 +7,4 @@ mod deployment;
 mod input;
 
 pub use deployment::{Deployment, Malformed, Output, SignalTarget};
-pub use input::{Input, python_text};
+pub use input::{Input, Traces, python_text};

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::mask::Mask;
 use crate::report::text::harmless;
 
 /// Bytes kept of the beginning of each stream.
@@ -18,8 +19,6 @@ const TAIL: usize = 384 * 1024;
 const FILE_LIMIT: u64 = 16 * 1024 * 1024;
 /// A line longer than this is passed on in pieces.
 const LINE: usize = 16 * 1024;
-/// The shortest line of a secret of several lines that is hidden by itself.
-const SECRET_LINE: usize = 16;
 /// Bytes that a pipe may hold (the kernel's own limit is 1 MiB, its default 64 KiB): as many are read of one whose writers never stop.
 const PIPE: usize = 1024 * 1024;
 
@@ -123,11 +122,11 @@ pub(super) fn drain(
     to: &mut impl Write,
     log: &Arc<Mutex<Log>>,
     kept: &Arc<Mutex<HeadAndTail>>,
-    secrets: &[String],
+    mask: &Mask,
 ) {
     let mut line = Vec::new();
     // What a piece of a long line may end with of a secret.
-    let part = secrets.iter().map(String::len).max().unwrap_or_default().saturating_sub(1).min(LINE / 2);
+    let part = mask.longest().saturating_sub(1).min(LINE / 2);
     let mut buffer = [0_u8; 8192];
     let mut left = PIPE;
     loop {
@@ -144,17 +143,22 @@ pub(super) fn drain(
         if is_enough {
             left = left.saturating_sub(count);
         }
+        if mask.withholds() {
+            // A note takes the place of all of it at the end.
+            line.resize(1, b'\n');
+            continue;
+        }
         for piece in buffer.get(..count).unwrap_or_default().split_inclusive(|byte| *byte == b'\n') {
             line.extend_from_slice(piece);
             if line.ends_with(b"\n") {
-                pass_on(&mut line, 0, to, log, kept, secrets);
+                pass_on(&mut line, 0, to, log, kept, mask);
             } else if line.len() >= LINE {
-                pass_on(&mut line, part, to, log, kept, secrets);
+                pass_on(&mut line, part, to, log, kept, mask);
             }
         }
     }
     if !line.is_empty() {
-        pass_on(&mut line, 0, to, log, kept, secrets);
+        pass_on(&mut line, 0, to, log, kept, mask);
     }
 }
 
@@ -165,9 +169,9 @@ fn pass_on(
     to: &mut impl Write,
     log: &Arc<Mutex<Log>>,
     kept: &Arc<Mutex<HeadAndTail>>,
-    secrets: &[String],
+    mask: &Mask,
 ) {
-    let mut masked = mask(line, secrets);
+    let mut masked = mask.hide(line);
     let rest = masked.split_off(masked.len().saturating_sub(part));
     // A journal that does not take the line costs the line, not the program.
     let _ = to.write_all(&masked);
@@ -176,43 +180,11 @@ fn pass_on(
     *line = rest;
 }
 
-/// What is looked for in order to hide these: a key in PEM is shown a line at a time, so each line of it that is long enough to be
-/// none of another text counts; the longest first, as one may be part of another.
-pub(super) fn traces(secrets: &[String]) -> Vec<String> {
-    let line = |line: &&str| line.len() >= SECRET_LINE && !line.starts_with("-----");
-    let lines = secrets.iter().flat_map(|secret| secret.lines().map(str::trim).filter(line));
-    let mut traces: Vec<String> = secrets.iter().map(String::as_str).chain(lines).map(str::to_owned).collect();
-    traces.sort_by_key(|trace| std::cmp::Reverse(trace.len()));
-    traces.dedup();
-    traces
-}
-
-/// Replaces each known secret by asterisks.
-pub(super) fn mask(bytes: &[u8], secrets: &[String]) -> Vec<u8> {
-    let mut out = bytes.to_vec();
-    for secret in secrets {
-        let needle = secret.as_bytes();
-        if needle.len() < 6 {
-            continue;
-        }
-        let mut masked = Vec::with_capacity(out.len());
-        let mut rest = out.as_slice();
-        while let Some(at) = rest.windows(needle.len()).position(|window| window == needle) {
-            let (before, after) = rest.split_at(at);
-            masked.extend_from_slice(before);
-            masked.extend_from_slice(b"******");
-            rest = after.get(needle.len()..).unwrap_or_default();
-        }
-        masked.extend_from_slice(rest);
-        out = masked;
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
+    use super::super::mask::tests::hiding;
     use super::*;
     use crate::files::{Attributes, Tree};
 
@@ -230,12 +202,6 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_masked_everywhere_short_words_are_not() {
-        let secrets = ["p%ssw0rd!".to_owned(), "abc".to_owned()];
-        assert_eq!(mask(b"a p%ssw0rd!p%ssw0rd! abc\xff", &secrets), b"a ************ abc\xff");
-    }
-
-    #[test]
     fn a_terminal_does_not_obey_what_a_program_says_and_a_pipe_gets_every_byte() {
         let said = "o\u{1b}]0;PWN\u{7}\u{9b}\u{202e}\tx\n".as_bytes();
         for (is_terminal, shown) in [(false, said), (true, "o\\u{1b}]0;PWN\\u{7}\\u{9b}\\u{202e}\tx\n".as_bytes())] {
@@ -246,7 +212,7 @@ mod tests {
     }
 
     /// What a program's output is kept as.
-    fn kept(said: &str, secrets: &[String]) -> String {
+    fn kept(said: &str, mask: &Mask) -> String {
         let (from, mut writer) = std::io::pipe().unwrap();
         let said = said.to_owned();
         let saying = std::thread::spawn(move || writer.write_all(said.as_bytes()));
@@ -254,7 +220,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::new(Tree::open(dir.path()).unwrap().append(Path::new("log"), Attributes::mode(0o600)).unwrap());
         let kept = Arc::default();
-        drain(from, &enough, &mut std::io::sink(), &log, &kept, &traces(secrets));
+        drain(from, &enough, &mut std::io::sink(), &log, &kept, mask);
         saying.join().unwrap().unwrap();
         kept.lock().unwrap().text()
     }
@@ -263,12 +229,12 @@ mod tests {
     fn a_key_of_several_lines_is_masked_and_so_is_a_secret_that_a_long_line_is_cut_in() {
         let (one, two) = ("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEA", "q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQ");
         let key = format!("-----BEGIN PRIVATE KEY-----\r\n{one}\r\n{two}\n-----END PRIVATE KEY-----\n");
-        let secrets = [key.clone(), "q83vEjRW".to_owned()];
-        assert_eq!(kept(&key, &secrets), "-----BEGIN PRIVATE KEY-----\r\n******\r\n******\n-----END PRIVATE KEY-----\n");
+        let mask = &hiding(&[&key, "q83vEjRW"]);
+        assert_eq!(kept(&key, mask), "-----BEGIN PRIVATE KEY-----\r\n******\r\n******\n-----END PRIVATE KEY-----\n");
         // As a traced shell and a JSON document show it.
-        assert_eq!(kept(&format!("+ x=$'{one}\\n{two}\\n'"), &secrets), "+ x=$'******\\n******\\n'");
+        assert_eq!(kept(&format!("+ x=$'{one}\\n{two}\\n'"), mask), "+ x=$'******\\n******\\n'");
         for before in LINE - one.len() - 1..=LINE + 1 {
-            let text = kept(&format!("{}{one}{}\n", "-".repeat(before), "-".repeat(LINE)), &secrets);
+            let text = kept(&format!("{}{one}{}\n", "-".repeat(before), "-".repeat(LINE)), mask);
             assert!(text.contains("-******-") && !text.contains(&one[1..7]) && !text.contains(&one[one.len() - 7..]), "{before}");
         }
     }
@@ -300,7 +266,7 @@ mod tests {
             drop(waited);
             let dir = tempfile::tempdir().unwrap();
             let log = Log::new(Tree::open(dir.path()).unwrap().append(Path::new("log"), Attributes::mode(0o600)).unwrap());
-            drain(from, &enough, &mut to, &log, &Arc::default(), &[]);
+            drain(from, &enough, &mut to, &log, &Arc::default(), &hiding(&[]));
             assert!(expected.contains(&std::fs::read(dir.path().join("log")).unwrap().len()), "{said}");
             drop(writer);
         }

@@ -11,6 +11,7 @@
 
 mod capture;
 pub mod encoded;
+mod mask;
 pub mod runner;
 pub mod tool;
 
@@ -78,6 +79,9 @@ pub struct Job {
     /// Values that are masked wherever the output goes.
     #[serde(default)]
     pub secrets: Vec<String>,
+    /// There are more of them than can be masked: nothing that the program says is shown.
+    #[serde(default)]
+    pub withheld: bool,
 }
 
 /// A file that a job needs.

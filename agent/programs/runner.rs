@@ -17,7 +17,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::capture::{HeadAndTail, Log, PassedOn, drain, mask, traces};
+use super::capture::{HeadAndTail, Log, PassedOn, drain};
+use super::mask::Mask;
 use super::{GROUP, GROUP_ROOM, Job, LOCK, OUTPUT, RESULT, RESULT_ROOM, RESULT_ROOM_BYTES, Ran, STARTED, encoded, take_rooms};
 use crate::backoff::Backoff;
 use crate::budgets::{OUTPUTS, RESULT_BYTES};
@@ -109,7 +110,7 @@ fn write_result(tree: &Tree, ran: &Ran) -> Result<()> {
 fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
     let root = Tree::open(Path::new("/"))?;
     prepare(&root, job)?;
-    let secrets = traces(&job.secrets);
+    let mask = Mask::of(job);
     let log = Log::new(tree.append(Path::new(OUTPUT), Attributes::mode(0o600))?);
     let (enough, waited) = std::io::pipe()?;
     let enough = Arc::new(enough);
@@ -122,8 +123,8 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
     }
     feed(&mut child, job.stdin.clone());
     let (streams, drained) = channel();
-    let stdout = keep(child.stdout.take(), &enough, PassedOn::new(std::io::stdout()), &log, &secrets, &streams);
-    let stderr = keep(child.stderr.take(), &enough, PassedOn::new(std::io::stderr()), &log, &secrets, &streams);
+    let stdout = keep(child.stdout.take(), &enough, PassedOn::new(std::io::stdout()), &log, &mask, &streams);
+    let stderr = keep(child.stderr.take(), &enough, PassedOn::new(std::io::stderr()), &log, &mask, &streams);
     drop(streams);
     let (status, timed_out) = match wait(child, group, job.time_limit_ms.map(Duration::from_millis)) {
         Ok(ended) => ended,
@@ -135,7 +136,7 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
         status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)),
         stdout: text(&stdout),
         stderr: text(&stderr),
-        outputs: outputs(&root, job, &secrets),
+        outputs: outputs(&root, job, &mask),
         timed_out,
         not_started: None,
         duration_ms: 0,
@@ -204,15 +205,15 @@ fn keep(
     enough: &Arc<PipeReader>,
     mut to: impl Write + Send + 'static,
     log: &Arc<Mutex<Log>>,
-    secrets: &[String],
+    mask: &Mask,
     done: &Sender<()>,
 ) -> Arc<Mutex<HeadAndTail>> {
     let kept = Arc::new(Mutex::new(HeadAndTail::default()));
     if let Some(stream) = stream {
         let (kept, enough, log) = (Arc::clone(&kept), Arc::clone(enough), Arc::clone(log));
-        let (secrets, done) = (secrets.to_vec(), done.clone());
+        let (mask, done) = (mask.clone(), done.clone());
         let reader = std::thread::Builder::new().name("output".to_owned()).spawn(move || {
-            drain(stream, &enough, &mut to, &log, &kept, &secrets);
+            drain(stream, &enough, &mut to, &log, &kept, &mask);
             drop(done);
         });
         drop(reader);
@@ -256,7 +257,7 @@ fn wait_for_streams(drained: &Receiver<()>, waited: PipeWriter) {
 ///
 /// However many and large the files are, no more of them is held at a time than a result may have: each is cut as it is read to the share
 /// that its size leaves it.
-fn outputs(root: &Tree, job: &Job, secrets: &[String]) -> BTreeMap<String, String> {
+fn outputs(root: &Tree, job: &Job, mask: &Mask) -> BTreeMap<String, String> {
     // What cannot be looked at is named when it is read.
     let size = |path: &str| root.facts_followed(Path::new(path)).map_or(Some(0), |facts| facts.map(|facts| facts.size));
     let there = job.outputs.iter().filter_map(|(name, path)| Some((name, path, size(path)?)));
@@ -266,7 +267,7 @@ fn outputs(root: &Tree, job: &Job, secrets: &[String]) -> BTreeMap<String, Strin
     let mut found = BTreeMap::new();
     for (name, path, _) in there.iter().take(OUTPUTS) {
         let text = match root.read(Path::new(path), OUTPUT_FILE_LIMIT) {
-            Ok(Some(bytes)) => String::from_utf8_lossy(&mask(&bytes, secrets)).into_owned(),
+            Ok(Some(bytes)) => String::from_utf8_lossy(&mask.hide(&bytes)).into_owned(),
             Ok(None) => continue,
             Err(error) => format!("[heat-node-agent could not read this output: {error}]"),
         };
@@ -299,6 +300,7 @@ fn bound(ran: &mut Ran, limit: usize) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::mask::tests::hiding;
     use super::*;
     use crate::deploy::{Outcome, SIGNAL_LIMIT, body};
     use crate::files::READ_LIMIT;
@@ -410,6 +412,23 @@ mod tests {
     }
 
     #[test]
+    fn of_a_job_with_too_many_secrets_nothing_is_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = dir.path().join("left").display().to_string();
+        let mut job = shell(&format!("echo one; echo two; echo three >&2; echo four > {left}; exit 3"));
+        job.outputs.insert("left".to_owned(), left);
+        job.withheld = true;
+        let (directory, ran) = run_job(&job);
+        let log = std::fs::read_to_string(directory.path().join(OUTPUT)).unwrap();
+        assert_eq!((ran.status, log.matches("withheld").count()), (3, 2));
+        for text in [&ran.stdout, &ran.stderr, &ran.outputs["left"]] {
+            assert!(text.starts_with("[heat-node-agent withheld this output: ") && text.lines().count() == 1, "{text}");
+        }
+        job.argv = ["/bin/true".to_owned()].to_vec();
+        assert_eq!(run_job(&job).1.stdout, "", "nothing was said, so nothing is withheld");
+    }
+
+    #[test]
     fn where_the_whole_result_finds_no_room_a_shortened_one_has_it() {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path()).unwrap();
@@ -505,14 +524,14 @@ mod tests {
         (1..20).for_each(|number| assert!(tree.link("o00", Path::new(&format!("o{number:02}"))).unwrap()));
         put("zz", "small");
         let names: Vec<String> = (0..20).map(|number| format!("o{number:02}")).chain(["none".into(), "zz".into()]).collect();
-        let found = outputs(&root, &job(&names), &[]);
+        let found = outputs(&root, &job(&names), &hiding(&[]));
         assert!(found.values().map(String::len).sum::<usize>() <= RESULT_BYTES && found.len() == 21, "{}", found.len());
         assert!(found["o19"].starts_with("BEGIN") && found["o19"].ends_with("END") && found["zz"] == "small", "each its share");
         let many: Vec<String> = (0..OUTPUTS + 7).map(|number| format!("p{number:04}")).collect();
         for name in &many {
             put(name, "x");
         }
-        let found = outputs(&root, &job(&many), &[]);
+        let found = outputs(&root, &job(&many), &hiding(&[]));
         assert!(found.len() == OUTPUTS + 1 && found["p1000"].contains("left out 7 outputs"), "{:?}", found.get("p1000"));
     }
 

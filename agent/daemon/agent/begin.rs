@@ -152,16 +152,14 @@ impl Agent {
             return Ok(true);
         }
         let limit = self.host.settings.deploy.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+        // A script of Magnum's may print what only its parameters' names tell to be secret.
+        let is_secret = kubernetes::is_secret_parameter;
         let job = match work {
-            Work::Script => hooks::script::job(&deployment, limit),
-            _ => hooks::external(&deployment, &self.host.root, &self.host.settings.deploy.hook_dirs, limit),
+            Work::Script => hooks::script::job(&deployment, limit, is_secret),
+            _ => hooks::external(&deployment, &self.host.root, &self.host.settings.deploy.hook_dirs, limit, is_secret),
         };
         let job = match job {
-            Ok(mut job) => {
-                // A script of Magnum's may print what only its parameters' names tell to be secret.
-                job.secrets.extend(hooks::secrets_of(&deployment, kubernetes::is_secret_parameter));
-                job
-            }
+            Ok(job) => job,
             Err(error) => {
                 let code = if work == Work::Script { Code::DeploymentMalformed } else { Code::DeploymentNoHook };
                 self.refuse(&deployment, code, &error)?;

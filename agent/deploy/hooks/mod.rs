@@ -5,26 +5,35 @@ pub mod script;
 use std::path::{Path, PathBuf};
 
 use super::work::Work;
+use crate::budgets::SECRET_TEXTS;
 use crate::error::{Error, Result};
 use crate::files::{FileKind, Tree};
-use crate::metadata::{Deployment, Input};
+use crate::metadata::{Deployment, Input, Traces};
 use crate::programs::Job;
 
 /// Inputs whose values are never shown.
 const SECRET_INPUTS: [&str; 2] = ["deploy_password", "deploy_signal_id"];
 
-/// The job for a group that has a hook of its own in the image.
+/// The job for a group that has a hook of its own in the image. `is_secret`: of which further inputs it must not show the values.
 ///
 /// # Errors
 /// If there is no hook, or one that others than root may change (R56).
-pub fn external(deployment: &Deployment, root: &Tree, first: &[PathBuf], limit_ms: Option<u64>) -> Result<Job> {
+pub fn external(
+    deployment: &Deployment,
+    root: &Tree,
+    first: &[PathBuf],
+    limit_ms: Option<u64>,
+    is_secret: impl Fn(&str) -> bool,
+) -> Result<Job> {
     if let Some(path) = find(&deployment.group, root, first)? {
         root.check_only_root_changes(Path::new(&path))?;
+        let secrets = secrets(deployment, is_secret);
         return Ok(Job {
             argv: vec![path],
             stdin: deployment.to_hook_json().to_string(),
             time_limit_ms: limit_ms,
-            secrets: secrets(deployment),
+            withheld: secrets.is_none(),
+            secrets: secrets.unwrap_or_default(),
             ..Job::default()
         });
     }
@@ -56,14 +65,12 @@ pub fn runs_code(group: &str, root: Option<&Tree>, directories: &[PathBuf]) -> b
     }
 }
 
-/// What must be masked in any output.
-fn secrets(deployment: &Deployment) -> Vec<String> {
-    secrets_of(deployment, |name| SECRET_INPUTS.contains(&name))
-}
-
-/// Whatever may be seen of the inputs whose names are secret.
-pub fn secrets_of(deployment: &Deployment, is_secret: impl Fn(&str) -> bool) -> Vec<String> {
-    deployment.inputs.iter().filter(|input| is_secret(&input.name)).flat_map(Input::traces).collect()
+/// What must be masked in any output: whatever may be seen of the inputs whose names are secret. `None` where that is too much.
+fn secrets(deployment: &Deployment, is_secret: impl Fn(&str) -> bool) -> Option<Vec<String>> {
+    let mut traces = Traces::within(SECRET_TEXTS);
+    let is_secret = |input: &&Input| SECRET_INPUTS.contains(&input.name.as_str()) || is_secret(&input.name);
+    deployment.inputs.iter().filter(is_secret).for_each(|input| input.trace(&mut traces));
+    traces.all()
 }
 
 #[cfg(test)]
@@ -91,11 +98,11 @@ mod tests {
         };
         let mode = |mode| std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(mode)).unwrap();
         mode(0o755);
-        let job = external(&deployment("../an/si.ble"), &tree, &at, None).unwrap();
+        let job = external(&deployment("../an/si.ble"), &tree, &at, None, |_| false).unwrap();
         assert_eq!((job.argv[0].as_str(), job.secrets), ("/usr/libexec/heat-config/hooks/ansible", vec!["s3cret!".to_owned()]));
         let handle = json!({"id": "a", "group": "x", "inputs": [{"name": "deploy_password", "value": "s3cret!"},
             {"name": "HANDLE", "value": {"token": "t0ken!!"}}, {"name": "other", "value": "shown"}]});
-        let secrets = secrets_of(&Deployment::parse(&handle).unwrap().unwrap(), |name| name == "HANDLE");
+        let secrets = secrets(&Deployment::parse(&handle).unwrap().unwrap(), |name| name == "HANDLE").unwrap();
         assert!(secrets.contains(&"t0ken!!".to_owned()) && !secrets.iter().any(|one| one.contains("shown")), "{secrets:?}");
         let code = |group: &str, root| runs_code(group, root, &at);
         assert!(code("script", Some(&tree)) && code("ansible", Some(&tree)) && code("puppet", None));
@@ -104,14 +111,17 @@ mod tests {
         }
         mode(0o775);
         assert!(
-            external(&deployment("ansible"), &tree, &at, None)
+            external(&deployment("ansible"), &tree, &at, None, |_| false)
                 .unwrap_err()
                 .to_string()
                 .contains("can be changed by users other than root")
         );
         assert!(
-            external(&deployment("puppet"), &tree, &at, None).unwrap_err().to_string().contains("no hook for group \"puppet\"")
+            external(&deployment("puppet"), &tree, &at, None, |_| false)
+                .unwrap_err()
+                .to_string()
+                .contains("no hook for group \"puppet\"")
         );
-        assert!(external(&deployment("../.."), &tree, &at, None).is_err());
+        assert!(external(&deployment("../.."), &tree, &at, None, |_| false).is_err());
     }
 }

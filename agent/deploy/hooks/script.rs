@@ -19,11 +19,11 @@ const REAL_OUTPUTS: &str = "/run/heat-config/heat-config-script";
 /// Files of a directory in the place of a script's output that are counted.
 const COUNTED: usize = 1_000;
 
-/// The job that a script deployment is.
+/// The job that a script deployment is. `is_secret`: of which further inputs it must not show the values.
 ///
 /// # Errors
 /// If its config is no text: there is nothing to run.
-pub fn job(deployment: &Deployment, limit_ms: Option<u64>) -> Result<Job> {
+pub fn job(deployment: &Deployment, limit_ms: Option<u64>, is_secret: impl Fn(&str) -> bool) -> Result<Job> {
     let Some(script) = deployment.config.as_str() else {
         return Err(Error::permanent("config: not a string")
             .rule("the config of a script deployment is the script itself")
@@ -39,6 +39,7 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>) -> Result<Job> {
     environment.insert("heat_outputs_path".to_owned(), outputs_path.clone());
     let outputs = deployment.outputs.iter().filter(|output| !output.name.contains(['/', '\0']));
     let outputs = outputs.map(|output| (output.name.clone(), format!("{real_path}.{}", output.name))).collect();
+    let secrets = super::secrets(deployment, is_secret);
     Ok(Job {
         argv: vec![path.clone()],
         environment,
@@ -48,7 +49,8 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>) -> Result<Job> {
         outputs,
         directories: vec![REAL_OUTPUTS.to_owned()],
         time_limit_ms: limit_ms,
-        secrets: super::secrets(deployment),
+        withheld: secrets.is_none(),
+        secrets: secrets.unwrap_or_default(),
     })
 }
 
@@ -123,7 +125,7 @@ mod tests {
         let entry = json!({"id": "b1a6-02", "group": "script", "config": "#!/bin/sh\n",
             "inputs": [{"name": "count", "type": "Number", "value": 3}, {"name": "flag", "type": "String", "value": true}],
             "outputs": [{"name": "result"}, {"name": "../../etc/passwd"}]});
-        let job = job(&Deployment::parse(&entry).unwrap().unwrap(), Some(5000)).unwrap();
+        let job = job(&Deployment::parse(&entry).unwrap().unwrap(), Some(5000), |_| false).unwrap();
         assert_eq!(job.argv, ["/var/lib/heat-config/heat-config-script/b1a6-02"]);
         assert_eq!(job.environment["count"], "3");
         assert_eq!(job.environment["flag"], "True");

@@ -1,0 +1,85 @@
+//! Hiding secrets in what a program says.
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+use super::Job;
+use crate::budgets::SECRET_TEXTS;
+
+/// The shortest line of a secret of several lines that is hidden by itself.
+const SECRET_LINE: usize = 16;
+/// What is shorter is a word of any text.
+const SHORTEST: usize = 6;
+/// What stands in a secret's place.
+const HIDDEN: &[u8] = b"******";
+
+/// The secrets of a job, to be looked for in whatever it says.
+#[derive(Clone, Debug)]
+pub(super) struct Mask {
+    /// `None`: there is more than can be looked for.
+    finder: Option<AhoCorasick>,
+    /// Bytes of the longest secret.
+    longest: usize,
+}
+
+impl Mask {
+    /// A key in PEM is shown a line at a time, so each line of it that is long enough to be none of another text counts.
+    pub(super) fn of(job: &Job) -> Self {
+        let line = |line: &&str| line.len() >= SECRET_LINE && !line.starts_with("-----");
+        let lines = job.secrets.iter().flat_map(|secret| secret.lines().map(str::trim).filter(line));
+        let secrets = || job.secrets.iter().map(String::as_str).chain(lines.clone()).filter(|secret| secret.len() >= SHORTEST);
+        // As one may be part of another.
+        let build = || AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(secrets()).ok();
+        Self { finder: (!job.withheld).then(build).flatten(), longest: secrets().map(str::len).max().unwrap_or_default() }
+    }
+
+    /// Bytes of the longest text that is looked for.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Whether nothing is shown at all.
+    pub(super) fn withholds(&self) -> bool {
+        self.finder.is_none()
+    }
+
+    /// Replaces each known secret by asterisks; all of it by a note where there are too many.
+    pub(super) fn hide(&self, bytes: &[u8]) -> Vec<u8> {
+        let Some(finder) = &self.finder else {
+            let most = SECRET_TEXTS / 1024;
+            let why = format!(
+                "the secret inputs of the deployment have more text than can be masked ({most} KiB, all its forms together)"
+            );
+            return format!("[heat-node-agent withheld this output: {why}]\n").into_bytes();
+        };
+        let mut out = Vec::with_capacity(bytes.len());
+        finder.replace_all_with_bytes(bytes, &mut out, |_, _, out| {
+            out.extend_from_slice(HIDDEN);
+            true
+        });
+        out
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::programs) fn hiding(secrets: &[&str]) -> Mask {
+        Mask::of(&Job { secrets: secrets.iter().map(|&secret| secret.to_owned()).collect(), ..Job::default() })
+    }
+
+    #[test]
+    fn secrets_are_masked_everywhere_short_words_are_not() {
+        assert_eq!(hiding(&["p%ssw0rd!", "abc"]).hide(b"a p%ssw0rd!p%ssw0rd! abc\xff"), b"a ************ abc\xff");
+        // The longest of those that begin at one place.
+        assert_eq!(hiding(&["secret", "secrets and lies"]).hide(b"secrets and lies, secrets"), b"******, ******s");
+        assert_eq!(hiding(&[]).hide(b"shown"), b"shown");
+    }
+
+    #[test]
+    fn where_there_are_more_secrets_than_can_be_looked_for_nothing_is_shown() {
+        let mask = Mask::of(&Job { withheld: true, ..Job::default() });
+        let shown = String::from_utf8(mask.hide(b"anything")).unwrap();
+        assert!(mask.withholds() && shown.starts_with("[heat-node-agent withheld") && !shown.contains("anything"), "{shown}");
+    }
+}
