@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use rustls::pki_types::pem::SectionKind;
 use x509_parser::asn1_rs::{Any, FromDer, GeneralizedTime, Tag, UtcTime};
 use x509_parser::certificate::X509Certificate;
+use x509_parser::error::X509Error;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::nom::Offset as _;
 use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_EXT_SUBJECT_KEY_IDENTIFIER, OID_X509_ORGANIZATION_NAME};
@@ -107,12 +108,24 @@ impl X509 {
         pem::write("CERTIFICATE", &self.der)
     }
 
-    /// Whether who trusts the other certificate's authority trusts what this one's signs, too: it has the same key, or was issued by it.
+    /// Whether who trusts the other certificate's authority may trust what this one's signs, too: it has the same key, or was issued by it.
     /// Issuers are told by their names here, which errs on the side of yes.
     #[must_use]
     pub fn is_trusted_with(&self, other: &Self) -> bool {
-        let is_issued_by_another = self.issuer_der != self.subject_der;
-        self.public_key == other.public_key || is_issued_by_another && self.issuer_der == other.subject_der
+        self.public_key == other.public_key || self.is_issued_as(other) && !self.is_self_signed()
+    }
+
+    /// Whether it names the other one's subject as its issuer.
+    #[must_use]
+    pub fn is_issued_as(&self, other: &Self) -> bool {
+        self.issuer_der == other.subject_der
+    }
+
+    /// Whether nobody above it vouches for it: its own key has signed it. Of an algorithm that cannot be verified here the names count.
+    #[must_use]
+    pub fn is_self_signed(&self) -> bool {
+        let verified = || parse_x509_certificate(&self.der).map(|(_, certificate)| certificate.verify_signature(None));
+        self.is_issued_as(self) && !matches!(verified(), Ok(Err(X509Error::SignatureVerificationError)))
     }
 
     /// SHA-256 of the whole certificate, in hexadecimal digits.

@@ -70,13 +70,13 @@ impl Checks<'_> {
         };
         let remedy = match name {
             "ETCD_TAG" => {
-                "use etcd 3.4 or later, or give etcd its own CA (ETCD_CA_CERTIFICATE and CA_CERTIFICATE as text, with different keys)"
+                "use etcd 3.4 or later, or give etcd its own CA (ETCD_CA_CERTIFICATE and CA_CERTIFICATE as text, with different keys, and every CA above CA_CERTIFICATE in it)"
             }
             "ETCD_ADMIN_CERTIFICATE" => {
                 "remove it and its key, so that the agent generates them; or give etcd its own CA (ETCD_CA_CERTIFICATE and CA_CERTIFICATE as text)"
             }
             _ => {
-                "give etcd its own CA (ETCD_CA_CERTIFICATE and CA_CERTIFICATE as text, with different keys); or set FLANNEL_RUNS_AS to add-on"
+                "give etcd its own CA (ETCD_CA_CERTIFICATE and CA_CERTIFICATE as text, with different keys, and every CA above CA_CERTIFICATE in it); or set FLANNEL_RUNS_AS to add-on"
             }
         };
         if self.spec.lets_join_by_token() {

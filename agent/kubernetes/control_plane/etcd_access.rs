@@ -70,7 +70,8 @@ pub(in crate::kubernetes) fn clients(cluster: &ClusterSpec) -> Clients {
 /// Whether the authority signs, or may sign, for others than etcd: whatever is not known to be etcd's alone counts as shared. Of Magnum
 /// it is known only when it answers, before 13.0 it has one for all; of a file only when it is put in place.
 ///
-/// Keys are compared, not texts: one key signs for both however its certificate is written, renewed or bundled.
+/// Keys are compared, not texts: one key signs for both however its certificate is written, renewed or bundled. A main authority below
+/// others, which is no root itself, has to bring them along: else nobody knows whether etcd's is one of them.
 fn is_shared(cluster: &ClusterSpec) -> bool {
     let certificates = |signer| match &cluster.trust.authority(signer).certificate {
         Some(Material::Text(text)) => X509::all_from_pem(text).ok(),
@@ -78,7 +79,9 @@ fn is_shared(cluster: &ClusterSpec) -> bool {
     };
     let etcds = certificates(Signer::Etcd).filter(|_| cluster.certificates != CertificateSource::Magnum);
     let Some((etcds, main)) = etcds.zip(certificates(Signer::Kubernetes)) else { return true };
-    main.iter().any(|one| etcds.iter().any(|etcds| one.is_trusted_with(etcds)))
+    let is_below_unknown =
+        |one: &X509| !one.is_self_signed() && !main.iter().any(|above| above != one && one.is_issued_as(above));
+    main.iter().any(|one| is_below_unknown(one) || etcds.iter().any(|etcds| one.is_trusted_with(etcds)))
 }
 
 /// Whether a text holds a certificate with the name of clients.
@@ -176,7 +179,18 @@ mod tests {
         let (main, _) = authority("kubernetes", &main_key, None);
         let (renewed, renamed) = (authority("kubernetes", &main_key, None).0, authority("etcd", &main_key, None).0);
         let (own, params) = authority("kubernetes", &etcds_key, None);
-        let (below_etcds, _) = authority("below", &main_key, Some(&rcgen::Issuer::new(params, etcds_key)));
+        let issuer = rcgen::Issuer::new(params, etcds_key);
+        let (below_etcds, _) = authority("below", &main_key, Some(&issuer));
+        let namesake = authority("kubernetes", &main_key, Some(&issuer)).0;
+        // etcd's root, below it a policy authority, below that the main one; and the same below a root that has nothing to do with etcd's.
+        let middle_key = rcgen::KeyPair::generate().unwrap();
+        let (middle, params) = authority("policy", &middle_key, Some(&issuer));
+        let far = authority("far", &main_key, Some(&rcgen::Issuer::new(params, middle_key))).0;
+        let (root_key, middle_key) = (rcgen::KeyPair::generate().unwrap(), rcgen::KeyPair::generate().unwrap());
+        let (root, params) = authority("root", &root_key, None);
+        let (other_middle, params) = authority("other policy", &middle_key, Some(&rcgen::Issuer::new(params, root_key)));
+        let other_far = authority("far", &main_key, Some(&rcgen::Issuer::new(params, middle_key))).0;
+        let whole = format!("{other_far}{other_middle}{root}");
         let base64: String = main.lines().filter(|line| !line.starts_with('-')).collect();
         let lines: Vec<_> = base64.as_bytes().chunks(76).map(|line| String::from_utf8_lossy(line)).collect();
         let rewrapped = format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"));
@@ -198,6 +212,13 @@ mod tests {
             (&main, &below_etcds, true),
             (&own, &below_etcds, false),
             (MAIN_AUTHORITY, ETCDS_AUTHORITY, false),
+            // Attack: only one issuer was looked up. And an issuer of the same name is another one all the same.
+            (&far, &own, true),
+            (&format!("{far}{middle}"), &own, true),
+            (&other_far, &own, true),
+            (&format!("{other_far}{other_middle}"), &own, true),
+            (&whole, &own, false),
+            (&namesake, &own, true),
             // A file may hold anything, and so may what cannot be read.
             (&main, "/given/etcd-ca.crt", true),
             ("/given/ca.crt", &own, true),
