@@ -276,7 +276,8 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>, findings
                 }
             }
             "script" => {
-                findings.extend(hooks::script::job(&deployment, None, |_| false).err().map(|error| of_error(&place, "", &error)))
+                let job = hooks::script::job(&deployment, None, |_| false);
+                findings.extend(job.err().map(|error| of_error(&place, "", &error)));
             }
             "Heat::Ungrouped" | "os-apply-config" => {}
             _ => {

@@ -41,11 +41,12 @@ impl Input {
     /// get it, and each scalar within it, JSON within text included; as it is, without the blanks around it (which a shell drops), and as
     /// JSON and Python write it.
     pub fn trace(&self, traces: &mut Traces) {
-        let compact = if self.value.is_string() { String::new() } else { self.value.to_string() };
+        let compact = (!self.value.is_string()).then(|| self.value.to_string());
         // The others are about as long.
-        if !self.value.is_string() && compact.len() <= WHOLE {
-            let whole = [compact, self.environment_text(), python_text(&self.value), json_text(&self.value)];
-            whole.iter().for_each(|text| traces.add(text));
+        if let Some(compact) = compact.filter(|text| text.len() <= WHOLE) {
+            for text in [compact, self.environment_text(), python_text(&self.value), json_text(&self.value)] {
+                traces.add(&text);
+            }
         }
         traces.add_scalars(&self.value);
     }

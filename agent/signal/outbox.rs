@@ -576,7 +576,7 @@ impl Outbox {
             let why = match standing {
                 Standing::Asked => return Ok(()),
                 Standing::Superseded => "Heat asks for something newer by now".to_owned(),
-                Standing::Unknown => "the newest answer of Heat has no list of deployments".to_owned(),
+                Standing::Unknown => "no answer of Heat says yet which deployments it asks for now".to_owned(),
                 Standing::LongAgo => {
                     let lasts = LASTS.as_secs();
                     format!("it could not leave within {lasts} s of reading the metadata, which is read again first")

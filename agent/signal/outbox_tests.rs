@@ -440,7 +440,7 @@ async fn no_further_request_of_a_try_leaves_once_heat_is_heard_to_have_moved_on(
             continue;
         }
         assert_eq!((fates, outbox.waiting()[0].tries, last), (vec![], 1, Code::SignalRetry));
-        assert!(outbox.waiting()[0].cause.as_ref().unwrap().contains("no list of deployments"));
+        assert!(outbox.waiting()[0].cause.as_ref().unwrap().contains("no answer of Heat says yet"));
         // The next answer with a list lets it go.
         heat.play(vec![ok("")]);
         clock.advance(LONGEST_PAUSE);
