@@ -62,8 +62,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         // A mistake in the settings stops the agent; it must not stop etcd and docker at the next boot.
         Command::InstanceGuard => commands::instance_guard::run(&checked(&options)?.settings),
         Command::Run { once, metadata } => with_settings(&with(metadata), |options, loaded| daemon::run(options, loaded, once)),
-        Command::Status { json, wait, watch } => {
-            let wanted = commands::status::Wanted { json, wait, watch };
+        Command::Status { json, verbose, wait, watch } => {
+            let wanted = commands::status::Wanted { json, wait, watch, verbose };
             with_settings(&options, |_, loaded| commands::status::run(&loaded.settings, wanted))
         }
         Command::Explain { json } => match settings(&options) {

@@ -31,7 +31,11 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         metadata: Option<PathBuf>,
     },
-    /// Show phase, sources, deployments, node and signals; works while the daemon is down
+    /// Show on one screen what is so now: the node, its components, volumes, sources, deployments, signals
+    ///
+    /// The first line is READY, WAITING for something, DEGRADED, FAILED or NOT RUNNING. What is fine is counted; what waits or fails is
+    /// shown with its cause, its next try and what to do. Works while the daemon is down. Lines follow the width of the terminal; colours
+    /// are for terminals, unless NO_COLOR is set.
     ///
     /// Exits with 0 if everything is OK and 2 if something is degraded or the daemon is down. With --wait it exits with 0 once
     /// everything that Heat requested is done and reported, with 1 as soon as something fails for good, and with 75
@@ -40,6 +44,9 @@ pub enum Command {
         /// Print the whole status as JSON
         #[arg(long)]
         json: bool,
+        /// Show everything: all deployments with their ids, whole texts, budgets, data that was set aside
+        #[arg(short, long, conflicts_with = "json")]
+        verbose: bool,
         /// Wait until everything is OK or something failed, for at most SECONDS; without a number, wait indefinitely
         #[arg(long, value_name = "SECONDS", require_equals = true)]
         wait: Option<Option<u64>>,

@@ -22,6 +22,7 @@ pub mod verify;
 
 mod document;
 mod image;
+mod terminal;
 
 pub use crate::daemon::requests::Order;
 use crate::output::carry_out;

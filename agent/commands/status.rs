@@ -1,4 +1,4 @@
-//! `status [--json] [--wait[=SECONDS]] [--watch]`, `explain [--json]`: what the daemon last said of itself; they work when
+//! `status [-v] [--json] [--wait[=SECONDS]] [--watch]`, `explain [--json]`: what the daemon last said of itself; they work when
 //! it is down.
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use nix::unistd::geteuid;
 use serde_json::json;
 use sysinfo::Disks;
 
-use super::{document, print, print_error};
+use super::{document, print, print_error, terminal};
 use crate::clock::Clock;
 use crate::collect::Snapshot;
 use crate::daemon;
@@ -21,6 +21,7 @@ use crate::process::exit;
 use crate::report::Report;
 use crate::report::condition_state::ConditionState;
 use crate::report::explain::{headline, page, tree};
+use crate::report::screen::{self, screen};
 use crate::report::status::{Condition, SCHEMA_VERSION, Status, Verdict};
 use crate::report::text::json_page;
 use crate::settings::Settings;
@@ -39,6 +40,8 @@ pub struct Wanted {
     pub wait: Option<Option<u64>>,
     /// At every change.
     pub watch: bool,
+    /// With all that there is.
+    pub verbose: bool,
 }
 
 /// Prints the page, or the document: once, when the wait is over, or at every change.
@@ -47,7 +50,7 @@ pub struct Wanted {
 /// If nothing is known of the agent on this machine, or it cannot be read.
 pub fn run(settings: &Settings, wanted: Wanted) -> Result<ExitCode> {
     if let Some(seconds) = wanted.wait {
-        return wait(settings, seconds.map_or(Duration::MAX, Duration::from_secs), wanted.json);
+        return wait(settings, seconds.map_or(Duration::MAX, Duration::from_secs), wanted);
     }
     let watch = watch(settings);
     let (mut shown, mut trouble) = (None, None);
@@ -58,7 +61,7 @@ pub fn run(settings: &Settings, wanted: Wanted) -> Result<ExitCode> {
                     say_whose(settings);
                 }
                 if shown.as_ref() != Some(&(status.clone(), running)) {
-                    show(&status, running, wanted.json)?;
+                    show(&status, running, wanted)?;
                 }
                 if !wanted.watch {
                     return Ok(if status.is_degraded() || !running { exit::pending() } else { exit::OK });
@@ -80,7 +83,7 @@ pub fn run(settings: &Settings, wanted: Wanted) -> Result<ExitCode> {
 }
 
 /// Until every condition is met (0) or one failed (1), or until the time is up (75). A daemon that is down is waited for too: it may be starting.
-fn wait(settings: &Settings, limit: Duration, json: bool) -> Result<ExitCode> {
+fn wait(settings: &Settings, limit: Duration, wanted: Wanted) -> Result<ExitCode> {
     let since = Clock::system().start();
     let watch = watch(settings);
     loop {
@@ -95,7 +98,7 @@ fn wait(settings: &Settings, limit: Duration, json: bool) -> Result<ExitCode> {
             say_whose(settings);
         }
         match &known {
-            Ok((status, running)) if json => show(status, *running, true)?,
+            Ok((status, running)) if wanted.json => show(status, *running, wanted)?,
             Ok((status, running)) => print(&format!("{}\n", outcome(verdict, &headline(&tree(status, *running)))))?,
             Err(error) => print_error(error),
         }
@@ -122,13 +125,22 @@ fn watch(settings: &Settings) -> Watch {
     watch
 }
 
-fn show(status: &Status, running: bool, json: bool) -> Result<()> {
-    if !json {
-        return print(&format!("{}{}", status.page(running, Clock::system().now()), machine()));
+fn show(status: &Status, running: bool, wanted: Wanted) -> Result<()> {
+    let disks = disks(status);
+    if !wanted.json {
+        let now = Clock::system().now();
+        return print(&screen(status, running, now, free_space(&disks).as_deref(), terminal::style(wanted.verbose)));
     }
     let mut value = serde_json::to_value(status).map_err(Error::permanent)?;
     if let Some(agent) = value.get_mut("agent").and_then(|agent| agent.as_object_mut()) {
         agent.insert("running".to_owned(), running.into());
+    }
+    if let Some(page) = value.as_object_mut() {
+        let (stand, line) = screen::headline(status, running);
+        page.insert("stand".to_owned(), stand.as_str().into());
+        page.insert("headline".to_owned(), line.into());
+        let disk = |disk: &Room| json!({"path": disk.path, "free_mib": disk.free >> 20, "size_mib": disk.size >> 20});
+        page.insert("disks".to_owned(), disks.iter().map(disk).collect());
     }
     print(&json_page(&value))
 }
@@ -208,19 +220,33 @@ fn of_state(settings: &Settings) -> Result<Status> {
     Ok(daemon::of_state(collector.snapshot(), &records, generation.as_ref(), &waiting, &root))
 }
 
-/// Room on the machine's disks, asked for now: the first thing to look at when a node is sick.
-fn machine() -> String {
-    let mib = |bytes: u64| bytes / (1024 * 1024);
-    let mut room = Vec::new();
-    let mut seen = Vec::new();
+/// Room on a disk.
+struct Room {
+    path: String,
+    free: u64,
+    size: u64,
+}
+
+/// Room on the disks that the node's work fills, asked for now: the first thing to look at when a node is sick.
+fn disks(status: &Status) -> Vec<Room> {
+    let volumes = status.node.iter().flat_map(|node| &node.volumes).map(|volume| volume.place.as_str());
+    let places: Vec<&str> = ["/", "/var", "/var/lib/docker", "/var/lib/etcd"].into_iter().chain(volumes).collect();
+    let mut found: Vec<Room> = Vec::new();
     for disk in Disks::new_with_refreshed_list().iter().flatten() {
-        let point = disk.mount_point().display().to_string();
-        if ["/", "/var", "/var/lib/docker", "/var/lib/etcd"].contains(&point.as_str()) && !seen.contains(&point) {
-            room.push(format!("{point} {} of {} MiB", mib(disk.available_space()), mib(disk.total_space())));
-            seen.push(point);
+        let path = disk.mount_point().display().to_string();
+        if places.contains(&path.as_str()) && found.iter().all(|other| other.path != path) {
+            found.push(Room { path, free: disk.available_space(), size: disk.total_space() });
         }
     }
-    if room.is_empty() { String::new() } else { format!("free: {}\n", room.join(", ")) }
+    found
+}
+
+/// `/ 3.1 of 9.8 GiB`, all in one line.
+fn free_space(disks: &[Room]) -> Option<String> {
+    let tenths = |bytes: u64| bytes.saturating_mul(10) >> 30;
+    let gib = |bytes: u64| format!("{}.{}", tenths(bytes) / 10, tenths(bytes) % 10);
+    let all: Vec<_> = disks.iter().map(|disk| format!("{} {} of {} GiB", disk.path, gib(disk.free), gib(disk.size))).collect();
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 /// Whether the process that wrote the status is still there, and still an agent.

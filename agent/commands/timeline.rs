@@ -1,8 +1,8 @@
 //! `timeline [--svg]`: the newest bring-up of the node against time; it works when the daemon is down.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use super::terminal::{WIDTH, width};
 use super::{print, status};
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
@@ -13,9 +13,6 @@ use crate::report::status::NodeStatus;
 use crate::report::text::shortened;
 use crate::report::timeline::{page, svg};
 use crate::settings::Settings;
-
-/// Where no terminal says how wide it is.
-const WIDTH: usize = 100;
 
 /// Prints the page, or the picture.
 ///
@@ -49,12 +46,6 @@ fn told(node: &NodeStatus, running: bool, now: Timestamp) -> (String, Vec<Lap>) 
         lap.took_ms = lap.took_ms.max(so_far);
     }
     (shortened(&title, WIDTH), laps)
-}
-
-fn width() -> usize {
-    let stdout = std::io::stdout();
-    let columns = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout).ok()).flatten();
-    columns.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(WIDTH)
 }
 
 #[cfg(test)]

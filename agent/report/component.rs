@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
 use super::condition_state::ConditionState;
-use super::text::escaped;
 
 /// How a component is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -84,17 +83,6 @@ impl ComponentStatus {
             ..Condition::default()
         })
     }
-
-    pub(super) fn lines(&self) -> Vec<String> {
-        let mut line = format!("    {:<24} {}", escaped(&self.name), self.state.as_str());
-        if let Some(problem) = &self.problem {
-            line.push_str(&format!(": {}", escaped(problem)));
-        }
-        let mut lines = vec![line];
-        lines.extend(self.cause.iter().map(|cause| format!("      why: {}", escaped(cause))));
-        lines.extend(self.remedy.iter().map(|remedy| format!("      remedy: {}", escaped(remedy))));
-        lines
-    }
 }
 
 /// The components that are not healthy, the worst first, in a few words; nothing where all are.
@@ -131,11 +119,10 @@ mod tests {
     fn what_is_wrong_is_a_condition_with_its_cause_and_remedy() {
         assert_eq!(ComponentStatus::default().condition(), None);
         let mut dead = component("kubelet", ComponentState::Failed, "not running");
-        (dead.cause, dead.remedy) = (Some("why\u{1b}".into()), Some("do".into()));
+        (dead.cause, dead.remedy) = (Some("why".into()), Some("do".into()));
         let condition = dead.condition().unwrap();
         assert_eq!((condition.name.as_str(), condition.state), ("component kubelet", ConditionState::Failed));
         assert_eq!((condition.detail, condition.remedy), (Some("not running".into()), Some("do".into())));
-        assert_eq!(dead.lines()[1..], ["      why: why\\u{1b}", "      remedy: do"]);
         let slow = component("docker", ComponentState::Degraded, "starting");
         assert_eq!(slow.condition().unwrap().state, ConditionState::Waiting);
     }

@@ -16,6 +16,7 @@ mod fold;
 mod journal;
 pub mod lap;
 pub mod notify;
+pub mod screen;
 pub mod status;
 pub mod text;
 pub mod timeline;

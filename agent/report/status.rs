@@ -153,31 +153,6 @@ impl IdentityStatus {
             ..Condition::default()
         }
     }
-
-    fn lines(&self) -> Vec<String> {
-        use super::text::escaped;
-        let mut lines = Vec::new();
-        match (&self.instance, &self.cause) {
-            (Some(instance), _) => lines.push(format!("instance: {}", escaped(instance))),
-            (None, cause) => {
-                let cause = cause.as_deref().unwrap_or_default();
-                lines.push(format!("instance: UNKNOWN, so nothing is run or sent: {}", escaped(cause)));
-                lines.extend(self.remedy.iter().map(|remedy| format!("  remedy: {}", escaped(remedy))));
-            }
-        }
-        if let (Some(other), Some(place)) = (&self.copy_of, &self.put_aside) {
-            lines.push(format!(
-                "  the disk is a copy of instance {}, whose state was moved to {}",
-                escaped(other),
-                escaped(place)
-            ));
-        }
-        for file in &self.left_over {
-            lines.push(format!("  IGNORED: {} has the content of that instance", escaped(file)));
-            lines.push(format!("  remedy: {}", super::Code::SourceLeftOver.entry().remedy));
-        }
-        lines
-    }
 }
 
 /// A source.
@@ -241,7 +216,7 @@ impl DeploymentStatus {
     }
 
     /// How long it has run, and the command that ends it.
-    fn run_time(&self, now: Timestamp) -> Option<String> {
+    pub(super) fn run_time(&self, now: Timestamp) -> Option<String> {
         let since = self.since.as_deref().and_then(Timestamp::parse_rfc3339)?;
         Some(format!("has been running for {}; `{}` stops it", duration(now.since(since)), self.stop_command()?))
     }
@@ -326,18 +301,6 @@ impl ThinPoolStatus {
             ..Condition::default()
         })
     }
-
-    fn lines(&self) -> Vec<String> {
-        use super::text::escaped;
-        let unknown = || "unknown".to_owned();
-        let told = |percent: &Option<String>| percent.as_ref().map_or_else(unknown, |percent| format!("{percent} %"));
-        let size = self.size_mib.map_or_else(unknown, |size| format!("{size} MiB"));
-        let (data, metadata) = (told(&self.data_percent), told(&self.metadata_percent));
-        let mut lines = vec![format!("  thin pool: {size}, data {data} used, metadata {metadata} used")];
-        lines.extend(self.wrong.iter().map(|wrong| format!("    WRONG: {}", escaped(wrong))));
-        lines.extend(self.remedy.iter().map(|remedy| format!("    remedy: {}", escaped(remedy))));
-        lines
-    }
 }
 
 /// The network of pods of a node in place.
@@ -371,15 +334,6 @@ impl PodNetworkStatus {
             ..Condition::default()
         })
     }
-
-    fn lines(&self) -> Vec<String> {
-        use super::text::escaped;
-        let subnet = self.subnet.as_deref().unwrap_or("unknown");
-        let mut lines = vec![format!("  pod network: {}, subnet {subnet}, {} other nodes", self.driver, self.peers)];
-        lines.extend(self.wrong.iter().map(|wrong| format!("    WRONG: {}", escaped(wrong))));
-        lines.extend(self.remedy.iter().map(|remedy| format!("    remedy: {}", escaped(remedy))));
-        lines
-    }
 }
 
 /// The certificates of a node in place.
@@ -391,20 +345,6 @@ pub struct CertificatesStatus {
     pub first_end: String,
     /// What waits for somebody: one that is near its end, a change of authority that waits for its next step.
     pub waits: Option<Condition>,
-}
-
-impl CertificatesStatus {
-    fn lines(&self) -> Vec<String> {
-        use super::text::escaped;
-        let mut lines = vec![format!("  certificates: first to expire: {}, {}", escaped(&self.first_to_end), self.first_end)];
-        if let Some(waits) = &self.waits {
-            let told = [("", &waits.cause), ("remedy: ", &waits.remedy)];
-            lines.extend(
-                told.iter().flat_map(|(label, text)| text.iter().map(move |text| format!("    {label}{}", escaped(text)))),
-            );
-        }
-        lines
-    }
 }
 
 /// A waiting signal.
@@ -475,89 +415,6 @@ impl Status {
             || self.conditions.iter().any(|one| one.name == STATE && one.state == ConditionState::Failed)
             || !self.signals.is_empty()
     }
-
-    /// The page for people.
-    #[must_use]
-    pub fn page(&self, running: bool, now: Timestamp) -> String {
-        use super::text::escaped;
-        let mut lines = Vec::new();
-        let state = if running {
-            format!("running, pid {}", self.agent.pid)
-        } else {
-            "NOT RUNNING; below is its last known state".to_owned()
-        };
-        lines.push(format!("heat-node-agent {} ({state}; started {})", self.agent.version, self.agent.started));
-        lines.push(format!("phase: {} - {}", self.phase.as_str(), escaped(&self.summary)));
-        for condition in self.conditions.iter().filter(|condition| condition.state == ConditionState::Failed) {
-            let cause = condition.cause.as_deref().unwrap_or_default();
-            lines.push(format!("{}: FAILED: {}", escaped(&condition.name), escaped(cause)));
-        }
-        lines.extend(self.identity.iter().flat_map(IdentityStatus::lines));
-        lines.push("sources:".to_owned());
-        for source in &self.sources {
-            let good = source.last_good.as_deref().unwrap_or("never");
-            match &source.cause {
-                Some(cause) if source.failures > 0 => {
-                    lines.push(format!(
-                        "  {:<12} FAILING ({} times), last good {good}: {}",
-                        source.name,
-                        source.failures,
-                        escaped(cause)
-                    ));
-                    lines.extend(source.remedy.iter().map(|remedy| format!("  {:<12} remedy: {}", "", escaped(remedy))));
-                }
-                _ if source.last_good.is_none() => lines.push(format!("  {:<12} not read yet", source.name)),
-                _ => {
-                    let older = if source.older { "; a newer list stays in force until it answers again" } else { "" };
-                    lines.push(format!("  {:<12} ok, last good {good}{older}", source.name));
-                }
-            }
-        }
-        if self.sources.is_empty() {
-            lines.push("  none known yet".to_owned());
-        }
-        if let Some(node) = &self.node {
-            let drift = if node.drifted { ", DRIFTED (see heat-node-agent plan)" } else { "" };
-            lines.push(format!("node: generation {} {}{drift}", node.generation, node.state));
-            lines.extend(node.reason.iter().map(|reason| format!("  {}", escaped(reason))));
-            if !node.timings.is_empty() {
-                let steps: Vec<_> = node.timings.iter().map(|(step, ms)| format!("{step} {ms} ms")).collect();
-                lines.push(format!("  {}", escaped(&steps.join(", "))));
-            }
-            if !node.components.is_empty() {
-                lines.push("  components:".to_owned());
-                lines.extend(node.components.iter().flat_map(ComponentStatus::lines));
-            }
-            lines.extend(node.certificates.iter().flat_map(CertificatesStatus::lines));
-            lines.extend(node.pod_network.iter().flat_map(PodNetworkStatus::lines));
-            lines.extend(node.thin_pool.iter().flat_map(ThinPoolStatus::lines));
-        }
-        lines.push("deployments:".to_owned());
-        for one in &self.deployments {
-            let code = one.status_code.map(|code| format!(" status {code}")).unwrap_or_default();
-            lines.push(format!(
-                "  {:<9} {:<16} {:<8} {} ({}){code}",
-                one.state,
-                escaped(&one.group),
-                escaped(&one.action),
-                escaped(&one.name),
-                escaped(&one.id)
-            ));
-            lines.extend(one.run_time(now).map(|text| format!("            {}", escaped(&text))));
-            lines.extend(one.reason.iter().chain(&one.note).map(|text| format!("            {}", escaped(text))));
-        }
-        if self.deployments.is_empty() {
-            lines.push("  none".to_owned());
-        }
-        if !self.signals.is_empty() {
-            lines.push("signals not yet delivered to Heat:".to_owned());
-            for signal in &self.signals {
-                let cause = signal.cause.as_deref().map(|cause| format!(": {}", escaped(cause))).unwrap_or_default();
-                lines.push(format!("  {} ({} tries{cause})", escaped(&signal.to), signal.tries));
-            }
-        }
-        lines.join("\n") + "\n"
-    }
 }
 
 #[cfg(test)]
@@ -565,66 +422,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_shows_what_failed_why_and_what_to_do() {
-        let mut status = Status {
-            schema_version: SCHEMA_VERSION,
-            agent: AgentStatus { version: "1".into(), pid: 7, started: "2026-03-01T12:00:00Z".into() },
-            identity: Some(IdentityStatus { instance: Some("a (SMBIOS)".into()), ..IdentityStatus::default() }),
-            phase: Phase::Steady,
-            summary: "well".into(),
-            sources: vec![SourceStatus {
-                name: "cfn".into(),
-                last_good: None,
-                older: false,
-                failures: 0,
-                cause: None,
-                remedy: None,
-                next_try: None,
-            }],
-            deployments: vec![],
-            node: None,
-            signals: vec![],
-            conditions: vec![],
-            metadata: MetadataStatus::default(),
-            budgets: Vec::new(),
-            set_aside: Vec::new(),
-        };
-        assert!(!status.is_degraded());
-        status.identity = Some(IdentityStatus {
-            copy_of: Some("b".into()),
-            put_aside: Some("/aside/1".into()),
-            left_over: vec!["/f".into()],
-            ..status.identity.unwrap()
-        });
-        let page = status.page(true, Timestamp(0));
-        for part in ["instance: a (SMBIOS)\n", "copy of instance b, whose state was moved to /aside/1", "IGNORED: /f", "remedy: "]
-        {
-            assert!(page.contains(part), "{part} in {page}");
-        }
-        assert!(status.is_degraded());
-        status.identity =
-            Some(IdentityStatus { cause: Some("why".into()), remedy: Some("do".into()), ..IdentityStatus::default() });
-        let page = status.page(true, Timestamp(0));
-        assert!(
-            status.is_degraded() && page.contains("instance: UNKNOWN, so nothing is run or sent: why\n  remedy: do\n"),
-            "{page}"
-        );
-        let unknown = status.identity.take().unwrap();
-        assert_eq!(
-            (unknown.condition(false).state, unknown.condition(false).cause.as_deref()),
-            (ConditionState::Waiting, Some("why"))
-        );
+    fn what_another_instance_left_matters_while_nobody_of_this_one_answers() {
+        let unknown = IdentityStatus { cause: Some("why".into()), remedy: Some("do".into()), ..IdentityStatus::default() };
+        let shown = unknown.condition(false);
+        assert_eq!((shown.state, shown.cause.as_deref()), (ConditionState::Waiting, Some("why")));
         let copy = IdentityStatus { instance: Some("a".into()), left_over: vec!["/f".into()], ..IdentityStatus::default() };
-        // What the other instance left matters only while nobody of this one's answers.
         assert_eq!((copy.condition(true).state, copy.condition(false).state), (ConditionState::Waiting, ConditionState::Ok));
         assert!(copy.condition(true).cause.unwrap().starts_with("/f: ") && copy.condition(false).cause.is_none());
-        status.sources[0].failures = 3;
-        status.sources[0].cause = Some("connection refused\x1b[2J".into());
-        status.sources[0].remedy = Some("look at heat-api-cfn".into());
-        let page = status.page(false, Timestamp(0));
-        assert!(status.is_degraded());
-        for part in ["NOT RUNNING", "FAILING (3 times)", "connection refused\\u{1b}", "remedy: look at heat-api-cfn"] {
-            assert!(page.contains(part), "{part} in {page}");
-        }
     }
 }

@@ -62,7 +62,7 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
 def nothing_ever_ran(host):
     """Each command says so; usage is 64."""
     assert "FAILED at daemon" in hna(host, "explain", code=1)
-    assert "NOT RUNNING" in hna(host, "status", code=2)
+    assert hna(host, "status", code=2).startswith("NOT RUNNING: the agent has not run since boot\n")
     hna(host, "status", "--wait=0", code=75)
     assert "unrecognized subcommand" in hna(host, "expalin", code=64)
     assert "unexpected argument" in hna(host, "status", "--jsn", code=64)
@@ -183,7 +183,7 @@ def a_failing_source_is_seen(host, server, watched):
     host.wait_for(lambda: host.exists("/var/lib/heat-node-agent/requests/1.unreadable"))
     with open(watched, "w") as pages:
         watch = host.popen("heat-node-agent", "status", "--watch", stdout=pages)
-    host.wait_for(lambda: "running" in watched.read_text().split("\n")[0], what="the first page")
+    host.wait_for(lambda: ", running for " in watched.read_text(), what="the first page")
     server.stop()
     host.exec("systemctl", "reload", UNIT)
     host.wait_for(lambda: "FAILING" in watched.read_text(), what="a page of the source that fails")
@@ -201,7 +201,7 @@ def without_the_daemon(host, server, ids: list[str], watch):
     assert first(document(host, "explain", code=1)["conditions"]) == ["daemon"]
     document(host, "status", code=2)
     host.sh("mv /run/heat-node-agent/status.json /run/saved")
-    assert "twin" in hna(host, "status", code=2) and "FAILED at daemon" in hna(host, "explain", code=1)
+    assert "twin" in hna(host, "status", "-v", code=2) and "FAILED at daemon" in hna(host, "explain", code=1)
     assert document(host, "status", code=2)["agent"]["pid"] == 0
     assert "the daemon is down" in hna(host, "rerun", ids[2])
     assert "is forgotten" in hna(host, "forget", ids[0])

@@ -100,7 +100,7 @@ def all_of_the_original_is_kept(host):
     assert host.sh("ls -A /var/lib/heat-config/deployed").strip() == ""
     status = host.exec("heat-node-agent", "status", check=False)
     assert status.returncode == 2
-    for words in ("instance: copy (cloud-init)", "copy of instance original (cloud-init)", "IGNORED: /etc/os-collect-config.conf", "remedy:"):
+    for words in ("instance      copy (cloud-init)", "copy of instance original (cloud-init)", "IGNORED: /etc/os-collect-config.conf", "remedy:"):
         assert words in status.stdout, status.stdout
 
 
@@ -149,7 +149,7 @@ def test_while_nobody_says_which_instance_this_is_the_agent_waits_and_says_so(ho
     host.wait_for(lambda: events(host, "IdentityUnknown"))
     assert host.show(UNIT, "ActiveState", "SubState") == {"ActiveState": "active", "SubState": "running"}
     status = host.exec("heat-node-agent", "status", check=False)
-    assert status.returncode == 2 and "instance: UNKNOWN" in status.stdout and "cloud-init status --long" in status.stdout
+    assert status.returncode == 2 and "UNKNOWN, so nothing is run or sent" in status.stdout and "cloud-init status --long" in status.stdout
     assert "waiting for the identity of this instance" in host.show(UNIT, "StatusText")["StatusText"]
     assert host.exec("heat-node-agent", "run", "--once", "--state", "/var/tmp/other", check=False).returncode == 1
     time.sleep(3)

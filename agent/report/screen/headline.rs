@@ -1,0 +1,193 @@
+//! What is so, in one line: the first of `status`.
+
+use super::sheet::Tone;
+use crate::report::component::{self, ComponentState, ComponentStatus};
+use crate::report::condition_state::ConditionState;
+use crate::report::status::{Condition, DeploymentStatus, NodeStatus, STATE, Status};
+
+/// How everything stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// All that is asked for is done, and is so now.
+    Ready,
+    /// Something is on its way.
+    Waiting,
+    /// It works, but not as it should.
+    Degraded,
+    /// Something ended badly, and somebody has to look.
+    Failed,
+    /// The agent is down.
+    Down,
+}
+
+impl Stand {
+    /// For monitoring.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Waiting => "waiting",
+            Self::Degraded => "degraded",
+            Self::Failed => "failed",
+            Self::Down => "down",
+        }
+    }
+
+    pub(super) fn tone(self) -> Tone {
+        match self {
+            Self::Ready => Tone::Good,
+            Self::Waiting | Self::Degraded => Tone::Odd,
+            Self::Failed | Self::Down => Tone::Bad,
+        }
+    }
+}
+
+/// How everything stands, and the line that says so.
+#[must_use]
+pub fn headline(status: &Status, running: bool) -> (Stand, String) {
+    if running {
+        return judge(status);
+    }
+    let line = if status.agent.pid == 0 {
+        "NOT RUNNING: the agent has not run since boot".to_owned()
+    } else {
+        format!("NOT RUNNING: the agent is down; it last said: {}", judge(status).1)
+    };
+    (Stand::Down, line)
+}
+
+fn judge(status: &Status) -> (Stand, String) {
+    let (stand, what) =
+        [of_agent, of_failures, of_work, of_troubles, of_waiting].iter().find_map(|part| part(status)).unwrap_or_else(|| {
+            // Whatever it is: the exit code says the same.
+            if status.is_degraded() { (Stand::Degraded, "see the rows below".to_owned()) } else { (Stand::Ready, String::new()) }
+        });
+    let line = match stand {
+        Stand::Ready | Stand::Down => "READY".to_owned(),
+        Stand::Waiting => format!("WAITING for {what}"),
+        Stand::Degraded => format!("DEGRADED: {what}"),
+        Stand::Failed => format!("FAILED {what}"),
+    };
+    (stand, line)
+}
+
+/// What keeps the agent from its work.
+fn of_agent(status: &Status) -> Option<(Stand, String)> {
+    if status.identity.as_ref().is_some_and(|identity| identity.instance.is_none()) {
+        return Some((Stand::Waiting, "the identity of this instance".to_owned()));
+    }
+    let condition = status.conditions.iter().find(|one| one.state == ConditionState::Failed && one.name != "settings")?;
+    let what = match condition.name.as_str() {
+        "bus" => "systemd does not answer",
+        STATE => "the agent cannot do its own work",
+        _ => "the metadata cannot be understood",
+    };
+    Some((Stand::Failed, format!("{}: {what}", condition.name)))
+}
+
+/// What ended badly.
+fn of_failures(status: &Status) -> Option<(Stand, String)> {
+    let node = status.node.as_ref();
+    if let Some(node) = node.filter(|node| node.state == "rejected") {
+        return Some((Stand::Failed, generation(node)));
+    }
+    if let Some(what) = node.and_then(|node| of_components(node, |one| one.state == ComponentState::Failed)) {
+        return Some((Stand::Degraded, what));
+    }
+    let failed = |one: &&DeploymentStatus| one.listed && one.failed;
+    let mut all = status.deployments.iter().filter(failed);
+    let first = all.next()?;
+    let more = match all.count() {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    let code = first.status_code.map_or(String::new(), |code| format!(" (status {code})"));
+    Some((Stand::Failed, format!("deployment {}{code}{more}", first.name)))
+}
+
+/// `generation 2 at volume etcd (HNA-0306)`.
+fn generation(node: &NodeStatus) -> String {
+    let step = node.steps.iter().find(|step| step.state == ConditionState::Failed);
+    let at = step.map_or(String::new(), |step| format!(" at {}", step.name));
+    let code = node.reason.as_deref().and_then(|reason| reason.split(' ').next()).filter(|word| word.starts_with("HNA-"));
+    let code = code.map_or(String::new(), |code| format!(" ({code})"));
+    format!("generation {}{at}{code}", node.generation)
+}
+
+fn of_components(node: &NodeStatus, is: impl Fn(&ComponentStatus) -> bool) -> Option<String> {
+    let found = node.state == "applied" && node.components.iter().any(is);
+    found.then(|| component::headline(&node.components)).flatten()
+}
+
+/// What is on its way.
+fn of_work(status: &Status) -> Option<(Stand, String)> {
+    if let Some(node) = status.node.as_ref().filter(|node| node.state == "applying") {
+        return Some((Stand::Waiting, step_of(node)));
+    }
+    let running = status.deployments.iter().find(|one| one.state == "running")?;
+    Some((Stand::Waiting, format!("deployment {} to end", running.name)))
+}
+
+/// The step that a node that is brought up waits for.
+fn step_of(node: &NodeStatus) -> String {
+    let waits = |step: &&Condition| step.state == ConditionState::Waiting;
+    // One that complained is why the others wait.
+    let mut waiting = node.steps.iter().filter(waits);
+    let first = waiting.clone().find(|step| step.cause.is_some()).or_else(|| waiting.next());
+    match first {
+        Some(step) => format!("{} (generation {})", step.name, node.generation),
+        None => format!("the node: generation {} is being applied", node.generation),
+    }
+}
+
+/// What works, but not as it should.
+fn of_troubles(status: &Status) -> Option<(Stand, String)> {
+    let node = status.node.as_ref();
+    let degraded = |what: String| Some((Stand::Degraded, what));
+    if let Some(what) = node.and_then(|node| of_components(node, ComponentStatus::is_ill)) {
+        return degraded(what);
+    }
+    if node.is_some_and(|node| node.drifted) {
+        return degraded("the node differs from its parameters".to_owned());
+    }
+    if let Some(source) = status.sources.iter().find(|source| source.failures > 0) {
+        return degraded(format!("source {} fails", source.name));
+    }
+    let of_node = |node: &NodeStatus| {
+        if node.thin_pool.as_ref().is_some_and(|pool| pool.wrong.is_some()) {
+            return Some("docker's thin pool");
+        }
+        if node.pod_network.as_ref().is_some_and(|network| !network.wrong.is_empty()) {
+            return Some("the network of pods");
+        }
+        node.certificates.as_ref().is_some_and(|all| all.waits.is_some()).then_some("certificates wait for somebody")
+    };
+    if let Some(what) = node.and_then(of_node) {
+        return degraded(what.to_owned());
+    }
+    if let Some(lost) = status.deployments.iter().find(|one| one.listed && one.undelivered) {
+        return degraded(format!("Heat does not have the result of {}", lost.name));
+    }
+    let settings = status.conditions.iter().any(|one| one.state == ConditionState::Failed);
+    if settings { degraded("a settings file is skipped".to_owned()) } else { None }
+}
+
+/// What is waited for before everything is done.
+fn of_waiting(status: &Status) -> Option<(Stand, String)> {
+    let waiting = |what: String| Some((Stand::Waiting, what));
+    if status.sources.is_empty() {
+        return waiting("metadata: no source is known yet".to_owned());
+    }
+    if status.metadata.expected && status.metadata.source.is_none() {
+        return waiting("metadata: no source has answered yet".to_owned());
+    }
+    if status.metadata.listed.is_none() {
+        return waiting("metadata: no list of deployments has come yet".to_owned());
+    }
+    if !status.signals.is_empty() {
+        let signals = if status.signals.len() == 1 { "1 signal".to_owned() } else { format!("{} signals", status.signals.len()) };
+        return waiting(format!("Heat to take {signals}"));
+    }
+    let turn = status.deployments.iter().find(|one| one.listed && one.state != "signalled")?;
+    waiting(format!("deployment {}", turn.name))
+}

@@ -1,0 +1,410 @@
+//! The page of `status`: one screen of what is so now. Pure: a status and the time in, text out.
+//!
+//! What is fine takes a row or is counted; what waits or fails comes with its cause, its next try and what to do.
+
+mod headline;
+mod sheet;
+#[cfg(test)]
+mod tests;
+
+use super::component::{ComponentState, ComponentStatus};
+use super::condition_state::ConditionState;
+use super::status::{
+    CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, NodeStatus, PodNetworkStatus, SourceStatus, Status,
+    ThinPoolStatus,
+};
+use super::text::shortened;
+use super::volume::VolumeStatus;
+use crate::clock::Timestamp;
+pub use headline::{Stand, headline};
+pub use sheet::Style;
+use sheet::{Row, Sheet, Tone};
+
+/// The page. `room`: how much of the machine's disks is free.
+#[must_use]
+pub fn screen(status: &Status, running: bool, now: Timestamp, room: Option<&str>, style: Style) -> String {
+    let mut sheet = Sheet::new(style);
+    let (stand, line) = headline(status, running);
+    sheet.headline(&line, stand.tone());
+    sheet.gap();
+    facts(status, running, now, &mut sheet);
+    if let Some(node) = &status.node {
+        // What the first line says needs no row to say it again.
+        let told = node.components.iter().filter_map(|component| component.problem.as_ref());
+        told.filter(|problem| line.contains(*problem)).for_each(|problem| sheet.know(problem));
+        sheet.table(&["COMPONENT", "STATE", "SINCE", "RESTARTS", "DETAIL"], &component_rows(node, now));
+        reason(node, &mut sheet);
+        sheet.table(&["VOLUME", "STATE", "SINCE", "DISK", "PLACE"], &volume_rows(node, now));
+    }
+    sheet.table(&["SOURCE", "STATE", "ANSWERED", "DETAIL"], &source_rows(status, now));
+    deployments(status, now, &mut sheet);
+    signals(status, now, &mut sheet);
+    sheet.gap();
+    if let Some(node) = &status.node {
+        below(node, now, &mut sheet);
+    }
+    sheet.fact("free space", room.unwrap_or_default());
+    if sheet.is_verbose() {
+        everything(status, &mut sheet);
+    }
+    sheet.text()
+}
+
+/// Who the node is, and what its agent says of itself.
+fn facts(status: &Status, running: bool, now: Timestamp, sheet: &mut Sheet) {
+    if let Some(node) = &status.node {
+        let version = node.kube_version.as_ref().map(|version| format!("Kubernetes {version}"));
+        let generation = format!("generation {} {}", node.generation, node.state);
+        let all = [node.name.clone(), node.role.clone(), version, Some(generation)];
+        sheet.fact("node", &all.into_iter().flatten().collect::<Vec<_>>().join(", "));
+        if node.drifted {
+            sheet.fact("drift", "`heat-node-agent plan` shows how; DRIFT=repair restores it");
+        }
+    }
+    let agent = if running {
+        let since = ago(Some(&status.agent.started), now);
+        let pid = if sheet.is_verbose() { format!(", pid {}", status.agent.pid) } else { String::new() };
+        format!("{}, running for {since}{pid}, phase {}", status.agent.version, status.phase.as_str())
+    } else {
+        format!("{}, not running: start it with `systemctl start --no-block heat-node-agent`", status.agent.version)
+    };
+    sheet.fact("agent", &agent);
+    for condition in status.conditions.iter().filter(|one| one.state == ConditionState::Failed) {
+        sheet.fact(&condition.name, condition.cause.as_deref().unwrap_or_default());
+        remedy(condition.remedy.as_ref(), sheet);
+    }
+    if let Some(identity) = &status.identity {
+        self::identity(identity, sheet);
+    }
+}
+
+fn remedy(remedy: Option<&String>, sheet: &mut Sheet) {
+    if let Some(remedy) = remedy {
+        sheet.note("remedy", remedy);
+    }
+}
+
+fn identity(identity: &IdentityStatus, sheet: &mut Sheet) {
+    match (&identity.instance, &identity.cause) {
+        (Some(instance), _) if sheet.is_verbose() || identity.copy_of.is_some() => sheet.fact("instance", instance),
+        (Some(_), _) => {}
+        (None, cause) => {
+            let cause = cause.as_deref().unwrap_or_default();
+            sheet.fact("instance", &format!("UNKNOWN, so nothing is run or sent: {cause}"));
+            remedy(identity.remedy.as_ref(), sheet);
+        }
+    }
+    if let (Some(other), Some(place)) = (&identity.copy_of, &identity.put_aside) {
+        sheet.note("", &format!("the disk is a copy of instance {other}, whose state was moved to {place}"));
+    }
+    for file in &identity.left_over {
+        sheet.note("IGNORED", &format!("{file} has the content of that instance"));
+        sheet.note("remedy", super::Code::SourceLeftOver.entry().remedy);
+    }
+}
+
+/// A row a component as it was measured; of a node on its way, and before the first measurement, as its steps are.
+fn component_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
+    let is_measured = !node.components.is_empty() && (node.state == "applied" || node.steps.is_empty());
+    if is_measured {
+        return node.components.iter().map(|component| measured(component, now)).collect();
+    }
+    let mut rows: Vec<(String, &Condition)> = Vec::new();
+    for step in &node.steps {
+        let Some(name) = row_of(step) else { continue };
+        match rows.iter_mut().find(|(other, _)| *other == name) {
+            // Its gate comes after its unit.
+            Some((_, worst)) if rank(step) >= rank(worst) => *worst = step,
+            Some(_) => {}
+            None => rows.push((name, step)),
+        }
+    }
+    let is_given_up = node.state == "rejected";
+    rows.into_iter().map(|(name, step)| step_row(&name, step, is_given_up, now)).collect()
+}
+
+fn measured(component: &ComponentStatus, now: Timestamp) -> Row {
+    let (word, tone) = match component.state {
+        ComponentState::Healthy => ("healthy", Tone::Good),
+        ComponentState::Degraded => ("degraded", Tone::Odd),
+        ComponentState::Failed => ("FAILED", Tone::Bad),
+    };
+    let tone_of_restarts = if component.restarts > 0 { Tone::Odd } else { Tone::Plain };
+    Row::new(&component.name)
+        .cell(word, tone)
+        .cell(ago(Some(&component.since), now), Tone::Plain)
+        .cell(component.restarts.to_string(), tone_of_restarts)
+        .detail(component.problem.clone().unwrap_or_default())
+        .note("why", component.cause.as_ref())
+        .note("remedy", component.remedy.as_ref())
+}
+
+/// The row of a step: a unit's, with the gate of the same name. What comes before and beside them has one while it is not done, and
+/// volumes have a table of their own.
+fn row_of(step: &Condition) -> Option<String> {
+    let is_open = matches!(step.state, ConditionState::Waiting | ConditionState::Failed);
+    if step.name.starts_with("volume ") {
+        return None;
+    }
+    if let Some(unit) = step.name.strip_prefix("unit ") {
+        return (is_open || !unit.starts_with("systemd-")).then(|| unit.trim_end_matches(".service").to_owned());
+    }
+    let gate = step.name.strip_prefix("gate ");
+    if is_open { Some(gate.unwrap_or(&step.name).to_owned()) } else { None }
+}
+
+fn rank(step: &Condition) -> u8 {
+    match step.state {
+        ConditionState::Ok => 0,
+        ConditionState::Pending => 1,
+        ConditionState::Waiting => 2,
+        ConditionState::Failed => 3,
+    }
+}
+
+fn step_row(name: &str, step: &Condition, is_given_up: bool, now: Timestamp) -> Row {
+    let (word, tone) = match step.state {
+        ConditionState::Ok => ("up", Tone::Good),
+        ConditionState::Pending => ("pending", Tone::Plain),
+        ConditionState::Waiting if is_given_up => ("pending", Tone::Plain),
+        ConditionState::Waiting => ("waiting", Tone::Odd),
+        ConditionState::Failed => ("FAILED", Tone::Bad),
+    };
+    let row = Row::new(name).cell(word, tone).cell(ago(step.since.as_ref(), now), Tone::Plain).cell("", Tone::Plain);
+    match step.state {
+        ConditionState::Ok => row,
+        ConditionState::Pending if step.waits_for.is_empty() => row,
+        ConditionState::Pending => row.detail(format!("after {}", step.waits_for.join(" and "))),
+        ConditionState::Waiting if is_given_up => row,
+        ConditionState::Waiting => {
+            row.detail(tries(step, now)).note("why", step.cause.as_ref()).note("remedy", step.remedy.as_ref())
+        }
+        ConditionState::Failed => row.note("why", step.cause.as_ref()).note("remedy", step.remedy.as_ref()),
+    }
+}
+
+/// `tried 31 times, next in 12s, given up in 4m`.
+fn tries(step: &Condition, now: Timestamp) -> String {
+    let mut parts = Vec::new();
+    if step.attempt > 1 {
+        parts.push(format!("tried {} times", step.attempt));
+    }
+    parts.extend(ahead(step.next_try.as_ref(), now).map(|wait| format!("next try in {wait}")));
+    parts.extend(ahead(step.given_up.as_ref(), now).map(|wait| format!("given up in {wait}")));
+    parts.join(", ")
+}
+
+/// Why a node was refused that no step says.
+fn reason(node: &NodeStatus, sheet: &mut Sheet) {
+    let told = node.steps.iter().any(|step| step.state == ConditionState::Failed);
+    if let Some(reason) = node.reason.as_ref().filter(|_| node.state == "rejected" && !told) {
+        sheet.note("why", reason);
+    }
+}
+
+fn volume_rows(node: &NodeStatus, now: Timestamp) -> Vec<Row> {
+    let row = |volume: &VolumeStatus| {
+        let (word, tone) = match volume.state {
+            Some(ConditionState::Ok) => ("in place", Tone::Good),
+            Some(ConditionState::Waiting) => ("waiting", Tone::Odd),
+            Some(ConditionState::Failed) => ("FAILED", Tone::Bad),
+            Some(ConditionState::Pending) => ("pending", Tone::Plain),
+            None => ("unknown", Tone::Plain),
+        };
+        let is_open = matches!(volume.state, Some(ConditionState::Waiting | ConditionState::Failed));
+        let is_own = |step: &&Condition| step.name.strip_prefix("volume ") == Some(&volume.name);
+        let step = node.steps.iter().find(is_own).filter(|_| volume.state == Some(ConditionState::Waiting));
+        let of_step = step.map(|step| tries(step, now));
+        Row::new(&volume.name)
+            .cell(word, tone)
+            .cell(ago(volume.since.as_ref(), now), Tone::Plain)
+            .cell(volume.disk.clone(), Tone::Plain)
+            .detail(volume.place.clone())
+            .note("", of_step.as_ref())
+            .note("why", volume.cause.as_ref().filter(|_| is_open))
+            .note("remedy", volume.remedy.as_ref().filter(|_| is_open))
+    };
+    node.volumes.iter().map(row).collect()
+}
+
+fn source_rows(status: &Status, now: Timestamp) -> Vec<Row> {
+    let row = |source: &SourceStatus| {
+        let answered =
+            source.last_good.as_ref().map_or("never".to_owned(), |_| format!("{} ago", ago(source.last_good.as_ref(), now)));
+        let (word, tone) = match (source.failures, &source.last_good) {
+            (0, Some(_)) => ("ok", Tone::Good),
+            (0, None) => ("waiting", Tone::Odd),
+            _ => ("FAILING", Tone::Bad),
+        };
+        let row = Row::new(&source.name).cell(word, tone).cell(answered, Tone::Plain);
+        if source.failures == 0 {
+            let older = if source.older { "a newer list stays in force until it answers again" } else { "" };
+            return row.detail(older);
+        }
+        let next = ahead(source.next_try.as_ref(), now).map(|wait| format!(", next try in {wait}")).unwrap_or_default();
+        let times = if source.failures == 1 { "once".to_owned() } else { format!("{} times", source.failures) };
+        row.detail(format!("failed {times}{next}")).note("why", source.cause.as_ref()).note("remedy", source.remedy.as_ref())
+    };
+    status.sources.iter().map(row).collect()
+}
+
+/// What is not done or ended badly, a row each; the rest is counted.
+fn deployments(status: &Status, now: Timestamp, sheet: &mut Sheet) {
+    let all = sheet.is_verbose();
+    let is_open = |one: &DeploymentStatus| one.listed && (one.failed || one.undelivered || one.state != "signalled");
+    let is_shown = |one: &&DeploymentStatus| all || is_open(one) || one.state == "running";
+    let node = status.node.as_ref();
+    let rows: Vec<Row> = status.deployments.iter().filter(is_shown).map(|one| deployment_row(one, node, all, now)).collect();
+    let (heads, done) =
+        (["DEPLOYMENT", "STATE", "SINCE", "ID", "DETAIL"], status.deployments.iter().filter(|one| !is_shown(one)));
+    let (listed, gone): (Vec<_>, Vec<_>) = done.partition(|one| one.listed);
+    sheet.table(&heads, &rows);
+    let mut counted = Vec::new();
+    match &listed[..] {
+        [] => {}
+        [one] => counted.push(format!("{} succeeded", one.name)),
+        many => counted.push(format!("{} succeeded", many.len())),
+    }
+    if !gone.is_empty() {
+        counted.push(format!("{} that Heat lists no more", gone.len()));
+    }
+    if counted.is_empty() && rows.is_empty() {
+        counted.push("none".to_owned());
+    }
+    if rows.is_empty() {
+        sheet.gap();
+    }
+    sheet.fact(if rows.is_empty() { "deployments" } else { "others" }, &counted.join(", "));
+}
+
+fn deployment_row(one: &DeploymentStatus, node: Option<&NodeStatus>, all: bool, now: Timestamp) -> Row {
+    let ended = one.state == "finished" || one.state == "signalled";
+    let (word, tone) = match one.state.as_str() {
+        _ if ended && one.failed => ("FAILED", Tone::Bad),
+        _ if ended && one.undelivered => ("unheard", Tone::Bad),
+        "signalled" => ("succeeded", Tone::Good),
+        // Its result waits in the outbox.
+        "finished" => ("finished", Tone::Odd),
+        "running" => ("running", Tone::Odd),
+        _ => ("waiting", Tone::Plain),
+    };
+    let code = one.status_code.filter(|code| *code != 0).map(|code| format!("status {code}"));
+    let gone = (!one.listed).then(|| "Heat lists it no more".to_owned());
+    let detail: Vec<String> = code.into_iter().chain(gone).collect();
+    let row = Row::new(&one.name)
+        .cell(word, tone)
+        .cell(ago(one.since.as_ref(), now), Tone::Plain)
+        .cell(one.id.clone(), Tone::Plain)
+        .detail(detail.join("; "));
+    // The node's own rows say why.
+    let is_of_node = !all && node.is_some_and(|node| node.deployment.as_ref() == Some(&one.id) && node.state == "rejected");
+    let look = (one.failed && one.group != "kubernetes-node").then(|| format!("heat-node-agent logs {}", shortened(&one.id, 64)));
+    row.note("", one.run_time(now).as_ref())
+        .note("why", one.reason.as_ref().filter(|_| !is_of_node))
+        .note("note", one.note.as_ref())
+        .note("look", look.as_ref())
+}
+
+fn signals(status: &Status, now: Timestamp, sheet: &mut Sheet) {
+    let row = |signal: &super::status::SignalStatus| {
+        let named = |id: &String| status.deployments.iter().find(|one| one.id == *id).map(|one| one.name.clone());
+        let about = signal.deployment.as_ref().and_then(named);
+        let next = ahead(signal.next_try.as_ref(), now).map(|wait| format!(", next try in {wait}")).unwrap_or_default();
+        let tried = match signal.tries {
+            0 => "not sent yet".to_owned(),
+            1 => format!("sent once{next}"),
+            tries => format!("sent {tries} times{next}"),
+        };
+        let remedy = signal.cause.as_ref().map(|_| super::Code::SignalRetry.entry().remedy.to_owned());
+        Row::new(about.as_deref().unwrap_or("wait condition"))
+            .cell(ago(signal.since.as_ref(), now), Tone::Plain)
+            .detail(tried)
+            .note("to", Some(&signal.to))
+            .note("why", signal.cause.as_ref())
+            .note("remedy", remedy.as_ref())
+    };
+    sheet.table(&["SIGNAL WAITS", "SINCE", "DETAIL"], &status.signals.iter().map(row).collect::<Vec<_>>());
+}
+
+/// What is said of the node below the tables.
+fn below(node: &NodeStatus, now: Timestamp, sheet: &mut Sheet) {
+    if let Some(all) = &node.certificates {
+        certificates(all, now, sheet);
+    }
+    if let Some(network) = &node.pod_network {
+        pod_network(network, sheet);
+    }
+    if let Some(pool) = &node.thin_pool {
+        thin_pool(pool, sheet);
+    }
+}
+
+fn certificates(all: &CertificatesStatus, now: Timestamp, sheet: &mut Sheet) {
+    let date = all.first_end.split('T').next().unwrap_or_default();
+    let line = match ahead(Some(&all.first_end), now) {
+        Some(left) => format!("the next to expire is {}, in {left} ({date})", all.first_to_end),
+        None => format!("{} expired on {date}", all.first_to_end),
+    };
+    sheet.fact("certificates", &line);
+    if let Some(waits) = &all.waits {
+        sheet.note("", waits.cause.as_deref().unwrap_or_default());
+        remedy(waits.remedy.as_ref(), sheet);
+    }
+}
+
+fn pod_network(network: &PodNetworkStatus, sheet: &mut Sheet) {
+    let subnet = network.subnet.as_deref().unwrap_or("unknown");
+    sheet.fact("pod network", &format!("{}, subnet {subnet}, other nodes: {}", network.driver, network.peers));
+    for wrong in &network.wrong {
+        sheet.note("WRONG", wrong);
+    }
+    remedy(network.remedy.as_ref(), sheet);
+}
+
+fn thin_pool(pool: &ThinPoolStatus, sheet: &mut Sheet) {
+    let unknown = || "unknown".to_owned();
+    let told = |percent: &Option<String>| percent.as_ref().map_or_else(unknown, |percent| format!("{percent} %"));
+    let size = pool.size_mib.map_or_else(unknown, |size| format!("{size} MiB"));
+    sheet.fact(
+        "thin pool",
+        &format!("{size}, data {} used, metadata {} used", told(&pool.data_percent), told(&pool.metadata_percent)),
+    );
+    if let Some(wrong) = &pool.wrong {
+        sheet.note("WRONG", wrong);
+    }
+    remedy(pool.remedy.as_ref(), sheet);
+}
+
+/// What only who asks for everything wants to see.
+fn everything(status: &Status, sheet: &mut Sheet) {
+    sheet.fact("started", &status.agent.started);
+    for budget in &status.budgets {
+        let told =
+            |amount: u64| if budget.unit == "bytes" { format!("{} KiB", amount.div_ceil(1024)) } else { amount.to_string() };
+        sheet.fact("budget", &format!("{}: {} of {}", budget.name, told(budget.used), told(budget.limit)));
+    }
+    for kept in &status.set_aside {
+        sheet.fact("set aside", &format!("{} ({}), which nothing uses; `{}` removes it", kept.path, kept.size(), kept.remove));
+    }
+}
+
+/// How long ago that was: `12s`, `4m`, `5h`, `3d`.
+fn ago(at: Option<&String>, now: Timestamp) -> String {
+    at.and_then(|at| Timestamp::parse_rfc3339(at)).map_or(String::new(), |at| span(now.since(at)))
+}
+
+/// How long until then; nothing where that is past.
+fn ahead(at: Option<&String>, now: Timestamp) -> Option<String> {
+    let left = at.and_then(|at| Timestamp::parse_rfc3339(at))?.since(now);
+    (!left.is_zero()).then(|| span(left))
+}
+
+fn span(span: std::time::Duration) -> String {
+    let seconds = span.as_secs();
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}

@@ -1,0 +1,274 @@
+//! How lines of a page for people are set: columns, wrapped texts, colours, and no text twice.
+
+use std::collections::BTreeSet;
+
+use crate::report::text::{escaped, shortened};
+
+/// The narrowest page that is set; a smaller terminal wraps by itself.
+const NARROWEST: usize = 40;
+/// The widest first column.
+const NAME: usize = 36;
+/// Lines that a text may take where not everything is asked for.
+const LINES: usize = 4;
+
+/// What a terminal takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    /// Columns.
+    pub width: usize,
+    /// Whether it shows colours.
+    pub color: bool,
+    /// Whether everything is shown, with whole texts.
+    pub verbose: bool,
+}
+
+/// What a word means for who reads it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Tone {
+    #[default]
+    Plain,
+    Good,
+    Odd,
+    Bad,
+}
+
+impl Tone {
+    fn paint(self, text: &str, color: bool) -> String {
+        let code = match self {
+            Self::Good => "32",
+            Self::Odd => "33",
+            Self::Bad => "1;31",
+            Self::Plain => return text.to_owned(),
+        };
+        if color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// A row of a table: a word a column, and what does not fit into any.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Row {
+    pub(super) cells: Vec<(String, Tone)>,
+    /// In the last column, or below the row where it is long.
+    pub(super) detail: String,
+    /// Below the row, each with its label.
+    pub(super) notes: Vec<(&'static str, String)>,
+}
+
+impl Row {
+    pub(super) fn new(name: &str) -> Self {
+        Self { cells: vec![(name.to_owned(), Tone::Plain)], ..Self::default() }
+    }
+
+    pub(super) fn cell(mut self, text: impl Into<String>, tone: Tone) -> Self {
+        self.cells.push((text.into(), tone));
+        self
+    }
+
+    pub(super) fn detail(mut self, text: impl Into<String>) -> Self {
+        self.detail = text.into();
+        self
+    }
+
+    pub(super) fn note(mut self, label: &'static str, text: Option<&String>) -> Self {
+        self.notes.extend(text.map(|text| (label, text.clone())));
+        self
+    }
+}
+
+/// The page in the making.
+#[derive(Debug)]
+pub(super) struct Sheet {
+    style: Style,
+    lines: Vec<String>,
+    /// What was said: nothing is said twice.
+    said: BTreeSet<String>,
+}
+
+impl Sheet {
+    pub(super) fn new(style: Style) -> Self {
+        Self { style: Style { width: style.width.max(NARROWEST), ..style }, lines: Vec::new(), said: BTreeSet::new() }
+    }
+
+    pub(super) fn is_verbose(&self) -> bool {
+        self.style.verbose
+    }
+
+    /// This is known to the reader from here on.
+    pub(super) fn know(&mut self, text: &str) {
+        self.said.insert(escaped(text));
+    }
+
+    /// The first line.
+    pub(super) fn headline(&mut self, text: &str, tone: Tone) {
+        self.know(text);
+        let lines = wrapped(&escaped(text), self.style.width);
+        self.lines.extend(lines.iter().map(|line| tone.paint(line, self.style.color)));
+    }
+
+    /// Parts are set apart.
+    pub(super) fn gap(&mut self) {
+        if self.lines.last().is_some_and(|line| !line.is_empty()) {
+            self.lines.push(String::new());
+        }
+    }
+
+    /// A label and a text beside it.
+    pub(super) fn fact(&mut self, label: &str, text: &str) {
+        self.set(&format!("{label:<13} "), text, Tone::Plain);
+    }
+
+    /// Below a row: why it is so, or what to do.
+    pub(super) fn note(&mut self, label: &str, text: &str) {
+        let label = if label.is_empty() { String::new() } else { format!("{label}: ") };
+        self.set(&format!("    {label}"), text, Tone::Plain);
+    }
+
+    /// A text with a hanging indent, unless it was said.
+    fn set(&mut self, lead: &str, text: &str, tone: Tone) {
+        let text = escaped(text);
+        if text.is_empty() || !self.said.insert(text.clone()) {
+            return;
+        }
+        let indent = lead.chars().count();
+        let room = self.style.width.saturating_sub(indent).max(NARROWEST / 2);
+        let text = if self.style.verbose { text } else { shortened(&text, room * LINES) };
+        for (at, line) in wrapped(&text, room).iter().enumerate() {
+            let lead = if at == 0 { lead.to_owned() } else { " ".repeat(indent) };
+            self.lines.push(format!("{lead}{}", tone.paint(line, self.style.color)));
+        }
+    }
+
+    /// A table with its heads. A column without a word in any row is left out.
+    pub(super) fn table(&mut self, heads: &[&str], rows: &[Row]) {
+        if rows.is_empty() {
+            return;
+        }
+        self.gap();
+        let cell = |row: &Row, at: usize| row.cells.get(at).map_or(String::new(), |(text, _)| shortened(&escaped(text), NAME));
+        let columns = heads.len().saturating_sub(1);
+        let filled: Vec<bool> = (0..columns).map(|at| rows.iter().any(|row| !cell(row, at).is_empty())).collect();
+        let width =
+            |at: usize, head: &str| rows.iter().map(|row| cell(row, at).chars().count()).max().unwrap_or(0).max(head.len());
+        let widths: Vec<usize> = heads.iter().take(columns).enumerate().map(|(at, head)| width(at, head)).collect();
+        let used: usize = widths.iter().zip(&filled).filter(|(_, filled)| **filled).map(|(width, _)| width + 2).sum();
+        let room = self.style.width.saturating_sub(used);
+        let fits = |row: &Row| escaped(&row.detail).chars().count() <= room;
+        let mut head = String::new();
+        for at in (0..columns).filter(|at| filled.get(*at) == Some(&true)) {
+            let (width, text) = (widths.get(at).copied().unwrap_or(0), heads.get(at).copied().unwrap_or_default());
+            head.push_str(&format!("{text:<width$}  "));
+        }
+        if rows.iter().any(|row| !row.detail.is_empty() && fits(row)) {
+            head.push_str(heads.last().copied().unwrap_or_default());
+        }
+        self.lines.push(head.trim_end().to_owned());
+        for row in rows {
+            let mut line = String::new();
+            for at in (0..columns).filter(|at| filled.get(*at) == Some(&true)) {
+                let width = widths.get(at).copied().unwrap_or(0);
+                let tone = row.cells.get(at).map_or(Tone::Plain, |(_, tone)| *tone);
+                let text = cell(row, at);
+                let blank = " ".repeat(width.saturating_sub(text.chars().count()) + 2);
+                line.push_str(&format!("{}{blank}", tone.paint(&text, self.style.color)));
+            }
+            let is_news = !row.detail.is_empty() && !self.said.contains(&escaped(&row.detail));
+            if is_news && fits(row) {
+                line.push_str(&escaped(&row.detail));
+                self.know(&row.detail);
+            }
+            self.lines.push(line.trim_end().to_owned());
+            if is_news {
+                self.note("", &row.detail);
+            }
+            for (label, text) in &row.notes {
+                self.note(label, text);
+            }
+        }
+    }
+
+    pub(super) fn text(self) -> String {
+        self.lines.join("\n") + "\n"
+    }
+}
+
+/// Pieces between which a line may be broken: words, and commands in backticks that fit into a line, so that they can be copied.
+fn words(text: &str, width: usize) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let is_open =
+            |piece: &&mut String| piece.matches('`').count() % 2 == 1 && piece.chars().count() + word.chars().count() < width;
+        match all.last_mut().filter(is_open) {
+            Some(command) => {
+                command.push(' ');
+                command.push_str(word);
+            }
+            None => all.push(word.to_owned()),
+        }
+    }
+    all
+}
+
+/// Lines of at most `width` characters, broken at blanks where there are some.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in words(text, width) {
+        let (has, more) = (line.chars().count(), word.chars().count());
+        if has > 0 && has + 1 + more > width {
+            lines.push(std::mem::take(&mut line));
+        } else if has > 0 {
+            line.push(' ');
+        }
+        for c in word.chars() {
+            if line.chars().count() == width {
+                lines.push(std::mem::take(&mut line));
+            }
+            line.push(c);
+        }
+    }
+    lines.push(line);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sheet(color: bool) -> Sheet {
+        Sheet::new(Style { width: 40, color, verbose: false })
+    }
+
+    #[test]
+    fn long_texts_are_wrapped_and_no_line_is_longer_than_the_terminal() {
+        assert_eq!(wrapped("aa bb cc", 5), ["aa bb", "cc"]);
+        assert_eq!(wrapped("aaaaaaa bb", 3), ["aaa", "aaa", "a", "bb"]);
+        assert_eq!(wrapped("", 3), [""]);
+        assert_eq!(wrapped("run `a b c` now", 8), ["run", "`a b c`", "now"], "a command can be copied");
+        let mut sheet = sheet(false);
+        let long = "word ".repeat(60);
+        sheet.headline(&long, Tone::Plain);
+        sheet.table(&["NAME", "STATE", "DETAIL"], &[Row::new(&"n".repeat(90)).cell("ok", Tone::Good).detail(format!("x{long}"))]);
+        sheet.note("remedy", &format!("y{long}"));
+        let text = sheet.text();
+        assert!(text.lines().all(|line| line.chars().count() <= 48), "{text}");
+        assert!(text.contains('…'), "{text}");
+    }
+
+    #[test]
+    fn the_same_text_is_said_once() {
+        let mut sheet = sheet(false);
+        let row = |name: &str| Row::new(name).cell("bad", Tone::Bad).detail("refused").note("remedy", Some(&"do it".to_owned()));
+        sheet.table(&["NAME", "STATE", "DETAIL"], &[row("a"), row("b")]);
+        assert_eq!(sheet.text(), "NAME  STATE  DETAIL\na     bad    refused\n    remedy: do it\nb     bad\n");
+    }
+
+    #[test]
+    fn a_column_without_words_is_left_out_and_colours_take_no_room() {
+        let mut sheet = sheet(true);
+        sheet.table(
+            &["NAME", "SINCE", "STATE", "DETAIL"],
+            &[Row::new("a").cell("", Tone::Plain).cell("ok", Tone::Good).detail("x\x1b")],
+        );
+        assert_eq!(sheet.text(), "NAME  STATE  DETAIL\na     \x1b[32mok\x1b[0m     x\\u{1b}\n");
+    }
+}

@@ -1,0 +1,333 @@
+use super::*;
+use crate::report::Phase;
+use crate::report::status::{AgentStatus, METADATA, MetadataStatus, SCHEMA_VERSION, STATE, SignalStatus};
+
+const DAY: u64 = 86_400_000;
+
+fn at(ago_ms: u64) -> String {
+    Timestamp(now().0 - ago_ms).rfc3339()
+}
+
+fn now() -> Timestamp {
+    Timestamp::parse_rfc3339("2026-03-10T12:00:00Z").unwrap()
+}
+
+fn style() -> Style {
+    Style { width: 100, color: false, verbose: false }
+}
+
+fn page(status: &Status) -> String {
+    screen(status, true, now(), Some("/ 3.1 of 9.8 GiB"), style())
+}
+
+fn component(name: &str, state: ComponentState) -> ComponentStatus {
+    let unit = Some(format!("{name}.service"));
+    ComponentStatus { name: name.into(), unit, state, since: at(3 * DAY), ..ComponentStatus::default() }
+}
+
+fn crash_loop() -> ComponentStatus {
+    ComponentStatus {
+        since: at(240_000),
+        restarts: 11,
+        problem: Some("crash-looping (11 restarts)".into()),
+        cause: Some("exit status 1; its last line: \"failed to load Kubelet config file /var/lib/kubelet/config: strict decoding error: unknown field evictionHards\"".into()),
+        remedy: Some("correct KUBELET_OPTIONS in the template and update the stack".into()),
+        ..component("kubelet", ComponentState::Failed)
+    }
+}
+
+fn deployment(name: &str, state: &str, failed: bool) -> DeploymentStatus {
+    DeploymentStatus {
+        id: format!("id-of-{name}"),
+        name: name.into(),
+        group: if name == "master" { "kubernetes-node" } else { "script" }.into(),
+        action: "CREATE".into(),
+        state: state.into(),
+        status_code: Some(i32::from(failed) * 3),
+        reason: None,
+        note: None,
+        listed: true,
+        failed,
+        since: Some(at(3 * DAY)),
+        undelivered: false,
+    }
+}
+
+fn volume(state: Option<ConditionState>) -> VolumeStatus {
+    VolumeStatus {
+        name: "etcd".into(),
+        disk: "8c2b6d4e-5a8f-4c43-9d6a-1f6f4c1c2a11".into(),
+        place: "/var/lib/etcd".into(),
+        state,
+        since: Some(at(3 * DAY)),
+        ..VolumeStatus::default()
+    }
+}
+
+fn ready() -> Status {
+    Status {
+        schema_version: SCHEMA_VERSION,
+        agent: AgentStatus { version: "0.1.0".into(), pid: 7, started: at(4 * DAY) },
+        identity: Some(IdentityStatus { instance: Some("7ee5 (SMBIOS)".into()), ..IdentityStatus::default() }),
+        phase: Phase::Steady,
+        summary: "watching".into(),
+        sources: vec![SourceStatus {
+            name: "cfn".into(),
+            last_good: Some(at(12_000)),
+            older: false,
+            failures: 0,
+            cause: None,
+            remedy: None,
+            next_try: None,
+        }],
+        deployments: vec![deployment("prepare", "signalled", false), deployment("master", "signalled", false)],
+        node: Some(NodeStatus {
+            generation: 2,
+            state: "applied".into(),
+            deployment: Some("id-of-master".into()),
+            role: Some("master".into()),
+            name: Some("blue-master-0".into()),
+            kube_version: Some("v1.28.9".into()),
+            components: ["etcd", "kubelet"].map(|name| component(name, ComponentState::Healthy)).into(),
+            volumes: vec![volume(Some(ConditionState::Ok))],
+            certificates: Some(CertificatesStatus {
+                first_to_end: "kubelet".into(),
+                first_end: "2027-03-09T12:00:00Z".into(),
+                waits: None,
+            }),
+            ..NodeStatus::default()
+        }),
+        signals: vec![],
+        conditions: vec![],
+        metadata: MetadataStatus { source: Some("cfn".into()), expected: true, listed: Some(2) },
+        budgets: Vec::new(),
+        set_aside: Vec::new(),
+    }
+}
+
+fn with_node(change: impl FnOnce(&mut NodeStatus)) -> Status {
+    let mut status = ready();
+    status.node.as_mut().into_iter().for_each(|node| {
+        node.name = Some("blue-master-0".into());
+    });
+    change(status.node.as_mut().unwrap());
+    status
+}
+
+fn step(name: &str, state: ConditionState) -> Condition {
+    Condition { name: name.into(), state, since: Some(at(90_000)), ..Condition::default() }
+}
+
+/// etcd's volume is not attached; the first that it holds up are shown, too.
+fn waiting() -> Status {
+    let volume_step = Condition {
+        cause: Some("no disk with the Cinder id 8c2b6d4e-5a8f-4c43-9d6a-1f6f4c1c2a11; present: vda (10 GiB)".into()),
+        remedy: Some("`openstack server volume list SERVER` shows what is attached".into()),
+        given_up: Some("2026-03-10T12:20:00Z".into()),
+        ..step("volume etcd", ConditionState::Waiting)
+    };
+    let etcd = Condition { waits_for: vec!["volume etcd".into()], ..step("unit etcd.service", ConditionState::Pending) };
+    let mut status = with_node(|node| {
+        node.state = "applying".into();
+        node.components.clear();
+        node.certificates = None;
+        node.volumes = vec![VolumeStatus {
+            cause: volume_step.cause.clone(),
+            remedy: volume_step.remedy.clone(),
+            ..volume(Some(ConditionState::Waiting))
+        }];
+        node.steps = vec![
+            step("files", ConditionState::Ok),
+            volume_step,
+            step("unit systemd-sysctl.service", ConditionState::Ok),
+            step("unit containerd.service", ConditionState::Ok),
+            step("gate containerd", ConditionState::Ok),
+            etcd,
+            step("gate etcd", ConditionState::Pending),
+        ];
+    });
+    status.deployments[1].state = "running".into();
+    status.deployments[1].status_code = None;
+    status
+}
+
+/// A foreign file system.
+fn failed() -> Status {
+    let mut status = with_node(|node| {
+        node.state = "rejected".into();
+        node.components.clear();
+        node.reason = Some("HNA-0306 volume etcd: holds ext4 (remedy: wipe it)".into());
+        let why = Condition {
+            cause: Some("it holds an ext4 file system".into()),
+            remedy: Some("`wipefs -a /dev/vdc`, if nobody needs it".into()),
+            ..step("volume etcd", ConditionState::Failed)
+        };
+        node.volumes =
+            vec![VolumeStatus { cause: why.cause.clone(), remedy: why.remedy.clone(), ..volume(Some(ConditionState::Failed)) }];
+        node.steps = vec![step("unit containerd.service", ConditionState::Ok), why, step("gate etcd", ConditionState::Waiting)];
+    });
+    status.deployments[1] =
+        DeploymentStatus { reason: Some("HNA-0306 the whole reason".into()), ..deployment("master", "signalled", true) };
+    status
+}
+
+fn golden(name: &str, text: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("agent/report/screen/golden").join(name);
+    if std::env::var_os("HNA_RENEW_GOLDEN").is_some() {
+        crate::files::Tree::open_or_create(path.parent().unwrap(), 0o755)
+            .unwrap()
+            .write(std::path::Path::new(name), text.as_bytes(), crate::files::Attributes::mode(0o644))
+            .unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, expected, "{name}: HNA_RENEW_GOLDEN=1 renews it");
+}
+
+/// A person reads the difference.
+#[test]
+fn the_screens_are_as_they_were_read() {
+    let degraded = with_node(|node| node.components[1] = crash_loop());
+    for (name, status) in
+        [("ready.txt", ready()), ("waiting.txt", waiting()), ("failed.txt", failed()), ("degraded.txt", degraded)]
+    {
+        golden(name, &page(&status));
+    }
+    golden("verbose.txt", &screen(&waiting(), false, now(), None, Style { verbose: true, ..style() }));
+}
+
+fn troubles() -> Vec<(&'static str, Status)> {
+    let changed = |change: &dyn Fn(&mut Status)| {
+        let mut status = ready();
+        change(&mut status);
+        status
+    };
+    let condition =
+        |name: &str| Condition { state: ConditionState::Failed, cause: Some("why".into()), ..step(name, ConditionState::Failed) };
+    let wrong = |node: &mut NodeStatus| {
+        node.pod_network = Some(PodNetworkStatus { wrong: vec!["no route".into()], since: at(0), ..PodNetworkStatus::default() });
+    };
+    vec![
+        ("READY", ready()),
+        ("WAITING for volume etcd (generation 2)", waiting()),
+        ("FAILED generation 2 at volume etcd (HNA-0306)", failed()),
+        ("DEGRADED: kubelet crash-looping (11 restarts)", with_node(|node| node.components[1] = crash_loop())),
+        ("DEGRADED: the node differs from its parameters", with_node(|node| node.drifted = true)),
+        ("DEGRADED: the network of pods", with_node(wrong)),
+        (
+            "DEGRADED: certificates wait for somebody",
+            with_node(|node| {
+                node.certificates.as_mut().unwrap().waits = Some(step("certificates", ConditionState::Waiting));
+            }),
+        ),
+        (
+            "DEGRADED: source cfn fails",
+            changed(&|s| (s.sources[0].failures, s.sources[0].cause) = (3, Some("connection refused".into()))),
+        ),
+        ("DEGRADED: Heat does not have the result of prepare", changed(&|s| s.deployments[0].undelivered = true)),
+        ("DEGRADED: a settings file is skipped", changed(&|s| s.conditions = vec![condition("settings")])),
+        ("FAILED deployment prepare (status 3)", changed(&|s| s.deployments[0] = deployment("prepare", "signalled", true))),
+        ("FAILED state: the agent cannot do its own work", changed(&|s| s.conditions = vec![condition(STATE)])),
+        ("FAILED metadata: the metadata cannot be understood", changed(&|s| s.conditions = vec![condition(METADATA)])),
+        ("WAITING for deployment prepare to end", changed(&|s| s.deployments[0].state = "running".into())),
+        ("WAITING for deployment prepare", changed(&|s| s.deployments[0].state = "seen".into())),
+        ("WAITING for metadata: no source is known yet", changed(&|s| s.sources.clear())),
+        ("WAITING for metadata: no source has answered yet", changed(&|s| s.metadata.source = None)),
+        ("WAITING for metadata: no list of deployments has come yet", changed(&|s| s.metadata.listed = None)),
+        ("WAITING for the identity of this instance", changed(&|s| s.identity = Some(IdentityStatus::default()))),
+        (
+            "WAITING for Heat to take 1 signal",
+            changed(&|s| {
+                let cause = Some("503 Service Unavailable".to_owned());
+                s.signals = vec![SignalStatus {
+                    to: "http://heat/signal".into(),
+                    deployment: None,
+                    tries: 3,
+                    cause,
+                    since: Some(at(9_000)),
+                    next_try: None,
+                }];
+            }),
+        ),
+    ]
+}
+
+#[test]
+fn the_first_line_is_what_is_so_and_agrees_with_the_exit_code() {
+    for (line, status) in troubles() {
+        let page = page(&status);
+        assert_eq!(page.lines().next(), Some(line), "{page}");
+        assert!(headline(&status, true).0 != Stand::Ready || !status.is_degraded(), "{line}");
+        let (stand, down) = headline(&status, false);
+        assert!(stand == Stand::Down && down.ends_with(&format!("it last said: {line}")), "{down}");
+    }
+}
+
+#[test]
+fn it_is_one_screen_in_which_nothing_stands_twice_and_no_line_is_too_long() {
+    for (line, status) in troubles() {
+        for width in [60, 80, 100, 200] {
+            let page = screen(&status, true, now(), Some("/ 3.1 of 9.8 GiB"), Style { width, ..style() });
+            assert!(page.lines().all(|line| line.chars().count() <= width.max(90)), "{page}");
+            assert!(page.lines().count() <= 30, "{page}");
+        }
+        let page = page(&status);
+        let texts: Vec<&str> = page.lines().map(str::trim).filter(|text| text.len() > 20).collect();
+        for (at, text) in texts.iter().enumerate() {
+            assert!(!texts[at + 1..].contains(text), "{line}: twice: {text}\n{page}");
+        }
+        assert!(!page.contains(" ms"), "no timings: {page}");
+    }
+}
+
+#[test]
+fn nothing_commands_the_terminal_and_colours_are_there_where_they_are_asked_for() {
+    let mut status = ready();
+    (status.sources[0].failures, status.sources[0].cause) = (2, Some("refused\x1b[2J".into()));
+    assert!(page(&status).contains("refused\\u{1b}") && !page(&status).contains('\x1b'));
+    let colored = screen(&status, true, now(), None, Style { color: true, ..style() });
+    assert!(colored.starts_with("\x1b[33mDEGRADED") && colored.contains("\x1b[32mhealthy"), "{colored}");
+}
+
+#[test]
+fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
+    let mut status = ready();
+    status.identity = Some(IdentityStatus {
+        copy_of: Some("b".into()),
+        put_aside: Some("/aside/1".into()),
+        left_over: vec!["/f".into()],
+        ..status.identity.unwrap()
+    });
+    let text = page(&status);
+    for part in
+        ["instance      7ee5 (SMBIOS)\n", "copy of instance b, whose state was moved to /aside/1", "IGNORED: /f has", "remedy: "]
+    {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    status.identity = Some(IdentityStatus { cause: Some("why".into()), remedy: Some("do".into()), ..IdentityStatus::default() });
+    let text = page(&status);
+    assert!(text.contains("instance      UNKNOWN, so nothing is run or sent: why\n    remedy: do\n"), "{text}");
+}
+
+#[test]
+fn spans_are_short() {
+    for (ms, text) in
+        [(59_000, "59s"), (119_000, "119s"), (120_000, "2m"), (7_199_000, "119m"), (7_200_000, "2h"), (2 * DAY, "2d")]
+    {
+        assert_eq!(span(std::time::Duration::from_millis(ms)), text);
+    }
+}
+
+#[test]
+fn a_script_that_runs_says_how_long_and_what_stops_it() {
+    let mut status = ready();
+    status.deployments[0] = DeploymentStatus {
+        note: Some("Heat replaced it by b".into()),
+        since: Some(at(245_000)),
+        ..deployment("prepare", "running", false)
+    };
+    let text = page(&status);
+    let lines = "has been running for 4m05s; `heat-node-agent stop id-of-prepare` stops it\n    note: Heat replaced it by b\n";
+    assert!(text.contains(lines), "{text}");
+    status.deployments[0].group = "kubernetes-node".into();
+    assert!(!page(&status).contains(" stop "), "nobody stops a node");
+}
