@@ -19,9 +19,10 @@ from lib.magnum import Magnum  # noqa: E402
 from lib.signal_server import SignalServer  # noqa: E402
 
 NAME, ADDRESS = "demo-master", "10.78.0.11"
-# What users look at once it is done.
-PAGES = ["heat-node-agent status", "heat-node-agent timeline", "heat-node-agent certificates", "journalctl -x -q --no-pager --no-hostname -u heat-node-agent"]
+# What users look at when they want to know more.
+PAGES = ["heat-node-agent timeline", "heat-node-agent certificates", "journalctl -x -q --no-pager --no-hostname -u heat-node-agent"]
 PATIENCE = 600
+GREETED = "Heat"
 SCRIPT = """#!/bin/sh
 echo "hello $who, this is $(hostname)"
 printf 'hello %s' "$who" >"$heat_outputs_path.greeting"
@@ -48,7 +49,7 @@ def say(text: str):
 
 
 def heading(text: str):
-    print(f"\n{'=' * 100}\n{text}\n{'=' * 100}", flush=True)
+    print(f"\n--- {text} {'-' * (95 - len(text))}", flush=True)
 
 
 def follow(host: Host, server: Heat, expected: list[str]) -> bool:
@@ -94,7 +95,43 @@ def verdicts(server: Heat, expected: list[str]) -> list[str]:
     return wrong
 
 
-def work(host: Host, server: Heat, magnum: Magnum, folder: Path) -> int:
+def show(host: Host, server: Heat, parameters: dict, expected: list[str]):
+    """One screen: what was asked, what `status` says, what Heat heard."""
+    heading("what was asked, in the metadata of the server")
+    print(f"hello             script           prints a greeting for who={GREETED}, and gives it back as an output\n"
+          f"configure-master  kubernetes-node  ROLE=master KUBE_TAG={parameters['KUBE_TAG']} NETWORK_DRIVER={parameters['NETWORK_DRIVER']},\n"
+          f"{'':35}{len(parameters)} parameters, two volumes, certificates signed by Magnum")
+    heading("heat-node-agent status")
+    print(host.exec("heat-node-agent", "status", check=False).stdout.rstrip(), flush=True)
+    heading("what Heat heard")
+    for name in expected:
+        for one in server.signals(name, accepted=True):
+            print(f"{name:17} {heard(one.json())}")
+
+
+def heard(body: dict) -> str:
+    """A signal in a line, without what the agent adds for people."""
+    if "status" in body:
+        return f"{body['status']}: {body.get('reason', '')}"
+    outputs = {name: value for name, value in body.items() if not name.startswith("deploy_")}
+    texts = [f"{name}={value}" for name, value in outputs.items() if isinstance(value, str) and value and len(value) < 40]
+    return f"exit status {body.get('deploy_status_code')}" + "".join(f", {text}" for text in texts[:3])
+
+
+def show_all(host: Host, server: Heat):
+    for page in PAGES:
+        heading(page)
+        print(host.exec(*page.split(), check=False).stdout, flush=True)
+    heading("what Heat got, word for word")
+    for one in server.signals():
+        print(f"{one.method} {urlsplit(one.target).path}\n  answered {one.status}; {one.header('content-type') or 'no content type'}")
+        try:
+            print("  " + json.dumps(one.json(), indent=2, ensure_ascii=False).replace("\n", "\n  ") + "\n", flush=True)
+        except ValueError:
+            print(f"  {one.body!r}\n", flush=True)
+
+
+def work(host: Host, server: Heat, magnum: Magnum, folder: Path, verbose: bool) -> int:
     parameters, outputs = master()
     say("a network, stand-ins for heat-api-cfn, Keystone and Magnum, a host with two blank volumes (vdb, vdc)")
     lab_up("demo", f"{GATEWAY}/24")
@@ -102,7 +139,7 @@ def work(host: Host, server: Heat, magnum: Magnum, folder: Path) -> int:
     parameters |= magnum.start().parameters()
     handle = json.dumps({"alarm_url": server.signal_url("wait_handle", "waitcondition")})
     server.deploy(
-        server.deployment("hello", config=SCRIPT, inputs={"who": "Heat"}, outputs=["greeting"]),
+        server.deployment("hello", config=SCRIPT, inputs={"who": GREETED}, outputs=["greeting"]),
         server.deployment("configure-master", group="kubernetes-node", inputs=parameters | {"WAIT_HANDLE": handle}, outputs=outputs),
     )
     expected = ["hello", "configure-master", "wait_handle"]
@@ -121,23 +158,16 @@ def work(host: Host, server: Heat, magnum: Magnum, folder: Path) -> int:
     code = settled(host)
     host.exec("journalctl", "--sync")
 
-    for page in PAGES:
-        heading(f"# {page}")
-        print(host.exec(*page.split(), check=False).stdout, flush=True)
-    heading("what Heat got")
-    for one in server.signals():
-        print(f"{one.method} {urlsplit(one.target).path}\n  answered {one.status}; {one.header('content-type') or 'no content type'}")
-        try:
-            print("  " + json.dumps(one.json(), indent=2, ensure_ascii=False).replace("\n", "\n  ") + "\n", flush=True)
-        except ValueError:
-            print(f"  {one.body!r}\n", flush=True)
+    if verbose:
+        show_all(host, server)
+    show(host, server, parameters, expected)
     wrong = verdicts(server, expected)
     if not heard:
         wrong.insert(0, f"Heat did not hear everything within {PATIENCE} s")
     if code:
         wrong.append(f"heat-node-agent status ended with {code}")
     if not wrong:
-        say("well: Heat heard SUCCESS for the script, the master and the wait condition")
+        print("\nsucceeded: Heat heard SUCCESS for the script, the master and the wait condition")
         return 0
     host.save_failure(folder)
     say(f"FAILED (journal and console of the host are in {folder.relative_to(REPO)}):")
@@ -149,7 +179,7 @@ def main() -> int:
     def end(*_):
         raise KeyboardInterrupt
     signal.signal(signal.SIGTERM, end)
-    keep = "--keep" in sys.argv[1:]
+    keep, verbose = ("--keep" in sys.argv[1:]), ("--verbose" in sys.argv[1:])
     folder = REPO / "target/demo"
     host = Host(NAME)
     server = Heat(folder / "heat", ip=GATEWAY, port=8000, lab="demo")
@@ -158,7 +188,7 @@ def main() -> int:
     server.forget()
     magnum.forget()
     try:
-        code = work(host, server, magnum, folder)
+        code = work(host, server, magnum, folder, verbose)
     except (Failed, AssertionError, OSError) as error:
         print(error, file=sys.stderr)
         code = 1
