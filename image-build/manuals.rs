@@ -2,7 +2,8 @@
 //! `cargo run --example manuals -- DIR` (image-build/documents does it).
 //!
 //! heat-node-agent(8) comes from the command line, heat-node-agent.toml(5) from the keys of the settings,
-//! heat-node-agent-messages(7) from the journal's messages: the same tables by which the agent works.
+//! heat-node-agent-parameters(7) from the parameters of `kubernetes-node`, heat-node-agent-messages(7) from the journal's messages: the
+//! same tables by which the agent works.
 
 use std::path::Path;
 
@@ -13,13 +14,14 @@ use heat_node_agent::clock::Timestamp;
 use heat_node_agent::commands::command_line::Cli;
 use heat_node_agent::error::{Error, Result};
 use heat_node_agent::files::{Attributes, Tree};
+use heat_node_agent::kubernetes::parameters::table::TABLE;
 use heat_node_agent::report::Code;
 use heat_node_agent::settings::KEYS;
 
 const NAME: &str = "heat-node-agent";
 
 /// Headings of the messages, by the two digits after `HNA-`.
-const ROOMS: &[(&str, &str)] = &[
+const SECTIONS: &[(&str, &str)] = &[
     ("01", "The agent and its settings"),
     ("02", "Metadata sources"),
     ("03", "Volumes"),
@@ -28,6 +30,24 @@ const ROOMS: &[(&str, &str)] = &[
     ("06", "Files and units"),
     ("07", "Gates"),
     ("08", "Signals"),
+];
+
+/// What is typed most, by whom and when.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("heat-node-agent status", "Whether this node is in order, and if not, what is wrong and what to do."),
+    (
+        "heat-node-agent explain kubelet",
+        "Where the kubelet comes from: its unit, its files, each flag and the parameter behind it, its gates.",
+    ),
+    (
+        "journalctl -x -u heat-node-agent -p warning",
+        "What went wrong so far, each line with its text of heat-node-agent-messages(7).",
+    ),
+    ("heat-node-agent logs kubelet", "What the kubelet said last, with the known secrets masked."),
+    ("heat-node-agent plan --metadata FILE", "What a changed template would change on this node, as a diff; nothing is touched."),
+    ("heat-node-agent verify --metadata FILE", "Before a stack update: every mistake in a document at once, without a node."),
+    ("heat-node-agent verify --image", "In an image's build: whether the image has what the agent needs."),
+    ("heat-node-agent rerun ID", "Run a failed deployment again once its cause is gone; Heat gets the new result."),
 ];
 
 fn main() -> Result<()> {
@@ -44,6 +64,7 @@ fn main() -> Result<()> {
     let man = "/usr/share/man";
     put(&format!("{man}/man8/{NAME}.8"), commands(&command).as_bytes())?;
     put(&format!("{man}/man5/{NAME}.toml.5"), settings().as_bytes())?;
+    put(&format!("{man}/man7/{NAME}-parameters.7"), parameters().as_bytes())?;
     put(&format!("{man}/man7/{NAME}-messages.7"), messages().as_bytes())?;
     for (shell, path) in [
         (Shell::Bash, format!("/usr/share/bash-completion/completions/{NAME}")),
@@ -94,14 +115,14 @@ fn commands(root: &Command) -> String {
     }
     page.section("EXIT STATUS");
     for (code, meaning) in [
-        ("0", "Well."),
+        ("0", "Success."),
         ("1", "Failed. For `run --once`: a deployment failed, or a signal waits."),
         (
             "2",
             "Only plan, status and certificates: changes are pending, something is degraded or near its end, or the daemon is down.",
         ),
         ("64", "Usage, or settings that cannot be used; systemd does not restart into them."),
-        ("75", "A wait was over before what was waited for."),
+        ("75", "The time limit of a wait was reached."),
     ] {
         page.item(&format!("`{code}`"), meaning);
     }
@@ -112,12 +133,16 @@ fn commands(root: &Command) -> String {
         ("/var/lib/heat-cfntools/cfn-init-data, /var/lib/cloud/data/cfn-init-data", "The first metadata, from cloud-init."),
         ("/var/lib/heat-node-agent", "Directory for journal, outbox and caches; mode 0700."),
         ("/run/heat-node-agent/status.json", "The state for monitoring, without secrets."),
-        ("/var/lib/heat-config/deployed", "The replaced tools' record, honoured and kept up to date."),
+        ("/var/lib/heat-config/deployed", "The replaced tools' records, respected and kept up to date."),
     ] {
         page.item(&format!("\u{1}{path}\u{2}"), meaning);
     }
+    page.section("EXAMPLES");
+    for (command, purpose) in EXAMPLES {
+        page.item(&format!("`{command}`"), purpose);
+    }
     page.section("SEE ALSO");
-    page.text("heat-node-agent.toml(5), heat-node-agent-messages(7), journalctl(1), systemctl(1)");
+    page.text("heat-node-agent.toml(5), heat-node-agent-parameters(7), heat-node-agent-messages(7), journalctl(1), systemctl(1)");
     page.done()
 }
 
@@ -225,8 +250,49 @@ fn settings() -> String {
     page.section("EXAMPLE");
     page.verbatim("polling_interval = 30\n\n[tls]\nca_file = \"/etc/ssl/certs/cloud-ca.pem\"\n\n[deploy]\ngroups = [\"kubernetes-node\", \"script\"]\n");
     page.section("SEE ALSO");
+    page.text("heat-node-agent(8), heat-node-agent-parameters(7), heat-node-agent-messages(7)");
+    page.done()
+}
+
+fn parameters() -> String {
+    let mut page = Page::new("heat-node-agent-parameters", "7", "Parameters of the deployment group kubernetes-node");
+    page.section("DESCRIPTION");
+    page.text(
+        "A deployment of the group `kubernetes-node` makes the server a Kubernetes node. Its inputs, or the assignments of its config in the form of \
+         Magnum's heat-params, are these parameters: those of Magnum's templates from the first release to the last Heat driver, and the agent's own. \
+         Names may be in any letter case. An empty value counts as none. An unknown name is an error in the inputs and a warning in heat-params.",
+    );
+    page.text(
+        "`heat-node-agent verify --metadata` \u{1}FILE\u{2} checks a document; `heat-node-agent explain` \u{1}COMPONENT\u{2} shows on a node which \
+         parameters a component was made from.",
+    );
+    page.section("PARAMETERS");
+    let mut rows: Vec<_> = TABLE.iter().collect();
+    rows.sort_by_key(|row| row.name);
+    for row in rows {
+        let default = if row.default.is_empty() { String::new() } else { format!(" Default: `{}`.", row.default) };
+        let secret = if row.secret { " Its value is never shown." } else { "" };
+        let meaning = capitalised(row.meaning);
+        page.item(&format!("`{}`", row.name), &format!("{meaning}. Value: {}.{default}{secret}", row.kind.rule()));
+    }
+    page.section("EXAMPLE");
+    page.verbatim(
+        "resources:\n  config:\n    type: OS::Heat::StructuredConfig\n    properties:\n      group: kubernetes-node\n      config: {}\n      inputs:\n      \
+         - {name: ROLE, default: minion}\n      - {name: KUBE_TAG, default: v1.28.4}\n      - {name: KUBE_MASTER_IP}\n",
+    );
+    page.section("SEE ALSO");
     page.text("heat-node-agent(8), heat-node-agent-messages(7)");
     page.done()
+}
+
+fn capitalised(text: &str) -> String {
+    // A word that begins in lower case on purpose is a value: `haproxy: …`.
+    let is_value = text.split_whitespace().next().is_some_and(|word| word.ends_with(':'));
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) if !is_value => first.to_uppercase().chain(letters).collect(),
+        _ => text.to_owned(),
+    }
 }
 
 fn messages() -> String {
@@ -236,13 +302,13 @@ fn messages() -> String {
         "Every line of the agent in the journal has a code, in `HNA_CODE`, and a `MESSAGE_ID`; both keep their meaning. `journalctl -x -u \
          heat-node-agent` shows the texts of this page beside each line, and `journalctl HNA_CODE=`\u{1}CODE\u{2} finds the lines of one message.",
     );
-    let mut room = None;
+    let mut section = None;
     for code in Code::ALL {
         let entry = code.entry();
         let here = entry.code.get(4..6);
-        if room != here {
-            room = here;
-            let title = ROOMS.iter().find(|(digits, _)| Some(*digits) == here).map_or("Others", |(_, title)| title);
+        if section != here {
+            section = here;
+            let title = SECTIONS.iter().find(|(digits, _)| Some(*digits) == here).map_or("Others", |(_, title)| title);
             page.section(&title.to_uppercase());
         }
         page.heading(&format!("{} {}", entry.code, entry.subject));

@@ -139,7 +139,7 @@ def test_on_a_running_host_it_is_enabled_and_runs(deb, hosts, signal_server):
     text = host.exec("journalctl", "-q", "-x", f"MESSAGE_ID={line['MESSAGE_ID']}").stdout
     assert "Defined-By: heat-node-agent" in text and f"Subject: A deployment is running [{line['HNA_CODE']}]" in text, text
     # Manual pages and completions lie where they are looked for.
-    for page in ("man8/heat-node-agent.8", "man5/heat-node-agent.toml.5", "man7/heat-node-agent-messages.7"):
+    for page in ("man8/heat-node-agent.8", "man5/heat-node-agent.toml.5", "man7/heat-node-agent-parameters.7", "man7/heat-node-agent-messages.7"):
         assert ".TH " in host.sh(f"zcat /usr/share/man/{page}.gz")
     assert host.sh("""set +u; . /usr/share/bash-completion/completions/heat-node-agent
         COMP_WORDS=(heat-node-agent stat); COMP_CWORD=1; _heat__node__agent heat-node-agent stat heat-node-agent
