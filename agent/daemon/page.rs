@@ -17,8 +17,8 @@ use crate::keepers::volumes::Sight;
 use crate::report::condition_state::ConditionState;
 use crate::report::lap::timings;
 use crate::report::status::{
-    AgentStatus, BudgetStatus, CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, METADATA, MetadataStatus,
-    NodeStatus, SCHEMA_VERSION, SignalStatus, SourceStatus, Status, ThinPoolStatus,
+    AgentStatus, BudgetStatus, CertificateEnd, CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, METADATA,
+    MetadataStatus, NodeStatus, SCHEMA_VERSION, SignalStatus, SourceStatus, Status, ThinPoolStatus,
 };
 use crate::report::{Code, Phase};
 use crate::settings::Warning;
@@ -252,7 +252,9 @@ fn certificates(look: &Look, turn: Option<Turn>, renewal: Option<&Waits>) -> Opt
         }
         None => None,
     };
-    Some(CertificatesStatus { first_to_end: first_to_end.clone(), first_end: first_end.rfc3339(), waits })
+    let end = |item: &Item| Some(CertificateEnd { name: item.name.clone(), end: item.end?.rfc3339() });
+    let ends = look.items.iter().filter_map(end).collect();
+    Some(CertificatesStatus { first_to_end: first_to_end.clone(), first_end: first_end.rfc3339(), waits, ends })
 }
 
 /// What the metadata has wrong that no source and no deployment shows.

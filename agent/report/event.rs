@@ -36,6 +36,21 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// All of them, in their order.
+    pub(super) const ALL: [Self; 11] = [
+        Self::Settings,
+        Self::Metadata,
+        Self::Deploy,
+        Self::Plan,
+        Self::Volume,
+        Self::Certificates,
+        Self::Files,
+        Self::Units,
+        Self::Gates,
+        Self::Signal,
+        Self::Steady,
+    ];
+
     /// The word that journal, status and console use.
     #[must_use]
     pub fn as_str(self) -> &'static str {

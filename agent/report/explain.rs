@@ -435,7 +435,8 @@ mod tests {
             remedy: Some("set CERTIFICATE_RENEWAL".into()),
             ..step("certificates", Waiting)
         };
-        CertificatesStatus { first_to_end: "server".into(), first_end: "2026-06-01T00:00:00Z".into(), waits: Some(waits) }
+        let (first_to_end, first_end) = ("server".into(), "2026-06-01T00:00:00Z".into());
+        CertificatesStatus { first_to_end, first_end, waits: Some(waits), ends: Vec::new() }
     }
 
     fn signal() -> SignalStatus {

@@ -15,6 +15,7 @@ pub mod explain;
 mod fold;
 mod journal;
 pub mod lap;
+pub mod metrics;
 pub mod notify;
 pub mod screen;
 pub mod status;

@@ -345,6 +345,18 @@ pub struct CertificatesStatus {
     pub first_end: String,
     /// What waits for somebody: one that is near its end, a change of authority that waits for its next step.
     pub waits: Option<Condition>,
+    /// When each of them ends.
+    #[serde(default)]
+    pub ends: Vec<CertificateEnd>,
+}
+
+/// When a certificate ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateEnd {
+    /// Its name.
+    pub name: String,
+    /// Its end (RFC 3339).
+    pub end: String,
 }
 
 /// A waiting signal.

@@ -24,6 +24,8 @@ pub(super) enum Rule {
     Sources,
     /// A list of options of components, as `kubelet:--config`.
     Options,
+    /// A path that node_exporter's textfile collector takes, or an empty text for none.
+    MetricsFile,
     /// One of these words.
     OneOf(&'static [&'static str]),
 }
@@ -136,6 +138,12 @@ pub const KEYS: &[Key] = &[
         "Options that parameters may set although they override the agent's safety settings, or bring code: [\"kubelet:--config\"].",
     ),
     key("report.console", Rule::Switch, "true", "Whether each phase prints a line on the console."),
+    key(
+        "report.metrics",
+        Rule::MetricsFile,
+        "",
+        "File with metrics for the textfile collector of Prometheus' node_exporter; \"\" for none; default: heat-node-agent.prom in run.dir.",
+    ),
 ];
 
 /// What one file says.
@@ -199,6 +207,7 @@ pub(super) struct NodeFragment {
 #[serde(default)]
 pub(super) struct ReportFragment {
     pub(super) console: Option<bool>,
+    pub(super) metrics: Option<PathBuf>,
 }
 
 /// A mistake in one file.
@@ -269,6 +278,7 @@ impl Fragment {
         take(&mut self.node.patience, stronger.node.patience);
         take(&mut self.node.allow_options, stronger.node.allow_options);
         take(&mut self.report.console, stronger.report.console);
+        take(&mut self.report.metrics, stronger.report.metrics);
     }
 }
 
@@ -337,6 +347,10 @@ impl Rule {
                 list(&|item| item.as_str().is_some_and(is_option)),
                 format!("a list of COMPONENT:--flag, each component one of {}", COMPONENTS.join(", ")),
             ),
+            Self::MetricsFile => {
+                let is_taken = |text: &str| text.is_empty() || (path(value) && text.ends_with(".prom"));
+                (value.as_str().is_some_and(is_taken), "an absolute path without .. that ends in .prom, or empty".to_owned())
+            }
             Self::OneOf(words) => {
                 (value.as_str().is_some_and(|word| words.contains(&word)), format!("one of {}", words.join(", ")))
             }
@@ -410,6 +424,7 @@ mod tests {
                     Rule::Words => "[\"other\"]".to_owned(),
                     Rule::Sources => "[\"cfn\"]".to_owned(),
                     Rule::Options => "[\"kubelet:--config\"]".to_owned(),
+                    Rule::MetricsFile => "\"\"".to_owned(),
                     Rule::OneOf(words) => format!("\"{}\"", words[1]),
                 };
                 format!("{} = {value}", key.path)
@@ -456,6 +471,10 @@ mod tests {
             ),
             ("[node]\nsource = \"magnum\"", "node.source: this string is not one of deployment, heat-params"),
             ("[node]\npatience = 0", "node.patience: 0 is not a whole number from 1 to 100"),
+            (
+                "[report]\nmetrics = \"/var/lib/node_exporter/agent.txt\"",
+                "report.metrics: this string is not an absolute path without .. that ends in .prom, or empty",
+            ),
             ("deploy = 1", "deploy: is a section: [deploy]"),
         ] {
             let (fragment, mistakes) = Fragment::parse(text.as_bytes());

@@ -24,6 +24,9 @@ use source_name::SourceName;
 /// Weakest first (design.md 3, as systemd's own files).
 const DIRECTORIES: [&str; 3] = ["/usr/lib/heat-node-agent", "/run/heat-node-agent", "/etc/heat-node-agent"];
 
+/// Name of the file of metrics in the run directory; the collector takes only what ends so.
+const METRICS: &str = "heat-node-agent.prom";
+
 /// Largest settings file, in bytes.
 const FILE_LIMIT: u64 = 1024 * 1024;
 
@@ -56,6 +59,8 @@ pub struct Settings {
     pub allow_options: Vec<String>,
     /// Whether each phase prints a line on the console.
     pub console: bool,
+    /// Where the metrics go, as the files say; empty: nowhere. See [`Settings::metrics_file`].
+    pub metrics: Option<PathBuf>,
 }
 
 /// Which numbers the settings files say.
@@ -133,6 +138,15 @@ pub struct Loaded {
     pub settings: Settings,
     /// Every mistake that did not stop us.
     pub warnings: Vec<Warning>,
+}
+
+impl Settings {
+    /// Where the metrics go; `None`: nowhere.
+    #[must_use]
+    pub fn metrics_file(&self) -> Option<PathBuf> {
+        let path = self.metrics.clone().unwrap_or_else(|| self.run_dir.join(METRICS));
+        Some(path).filter(|path| !path.as_os_str().is_empty())
+    }
 }
 
 impl Default for Settings {
@@ -310,6 +324,7 @@ impl From<Fragment> for Settings {
             patience: node.patience.unwrap_or(1),
             allow_options: node.allow_options.unwrap_or_default(),
             console: report.console.unwrap_or(true),
+            metrics: report.metrics,
         }
     }
 }

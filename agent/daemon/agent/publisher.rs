@@ -1,5 +1,6 @@
 //! The status document on its way to its file and to systemd: where it changed, and not too often.
 
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -7,7 +8,9 @@ use crate::clock::Stopwatch;
 use crate::daemon::host::Host;
 use crate::daemon::requests::make_directory;
 use crate::daemon::status_file;
-use crate::files::Tree;
+use crate::error::{Error, Result};
+use crate::files::{Attributes, Tree};
+use crate::report::metrics;
 use crate::report::notify::Notify;
 use crate::report::status::Status;
 use crate::report::{Code, Event, Phase};
@@ -15,6 +18,10 @@ use crate::report::{Code, Event, Phase};
 /// For each deployment on the page, the pause before it is made anew, where there are more than a few.
 const PAUSE: Duration = Duration::from_micros(500);
 const SHORT_LIST: u32 = 40;
+
+/// The metrics are written at least so often, also while they stay the same, whenever the agent turns: whoever collects them sees by
+/// the age of the file that it is alive.
+const METRICS_AGE: Duration = Duration::from_mins(1);
 
 /// What was published last.
 #[derive(Debug)]
@@ -28,6 +35,26 @@ pub(in crate::daemon) struct Publisher {
     /// Since the page was last made, and whether something moved since.
     since: Stopwatch,
     is_old: bool,
+    metrics: Metrics,
+}
+
+/// The file of metrics.
+#[derive(Debug)]
+struct Metrics {
+    path: Option<PathBuf>,
+    /// Since it was last written.
+    since: Stopwatch,
+    /// Why it could not be; that is reported where it changed.
+    cause: Option<String>,
+}
+
+impl Metrics {
+    fn write(path: &Path, page: &Status) -> Result<()> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Error::permanent(format!("{} is no path of a file", path.display())));
+        };
+        Tree::open(parent)?.write(Path::new(name), metrics::page(page).as_bytes(), Attributes::mode(0o644))
+    }
 }
 
 impl Publisher {
@@ -44,6 +71,7 @@ impl Publisher {
             page: None,
             since: host.clock.start(),
             is_old: false,
+            metrics: Metrics { path: host.settings.metrics_file(), since: host.clock.start(), cause: None },
             host,
         }
     }
@@ -72,10 +100,28 @@ impl Publisher {
         (self.since, self.is_old, self.phase) = (self.host.clock.start(), false, phase);
     }
 
+    fn write_metrics(&mut self, page: &Status) {
+        let Some(path) = &self.metrics.path else { return };
+        self.metrics.since = self.host.clock.start();
+        let error = Metrics::write(path, page).err();
+        let cause = error.as_ref().map(ToString::to_string);
+        if let Some(error) = error.filter(|_| cause != self.metrics.cause) {
+            let message = format!("the metrics file {} cannot be written", path.display());
+            let remedy = "create its directory, below /etc, /var or /run, or set report.metrics to another path";
+            let event = Event::new(Code::StateWriteFailed, message).step("metrics");
+            self.host.report.emit(event.error(&error.remedy(remedy)));
+        }
+        self.metrics.cause = cause;
+    }
+
     /// The status file and systemd's line, where they changed.
     pub(super) fn publish(&mut self, page: Status) {
         self.notify.status(&page.summary);
-        if self.page.as_ref() == Some(&page) {
+        let is_same = self.page.as_ref() == Some(&page);
+        if !is_same || self.metrics.since.elapsed() >= METRICS_AGE {
+            self.write_metrics(&page);
+        }
+        if is_same {
             return;
         }
         if let Some(run_dir) = &self.run_dir
@@ -85,5 +131,27 @@ impl Publisher {
             self.host.report.emit(event.error(&error));
         }
         self.page = Some(page);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::Snapshot;
+    use crate::daemon::of_state;
+
+    #[test]
+    fn the_metrics_are_a_file_that_others_may_read_and_a_directory_that_is_not_there_is_never_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let page = of_state(&Snapshot::default(), &[], None, &[], &Tree::open(dir.path()).unwrap());
+        let path = dir.path().join("agent.prom");
+        Metrics::write(&path, &page).unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        assert_eq!(tree.facts(Path::new("agent.prom")).unwrap().unwrap().mode & 0o777, 0o644);
+        assert!(std::fs::read_to_string(&path).unwrap().starts_with("# HELP heat_node_agent_build_info "));
+        // The collector reads every file that ends in .prom: nothing else does.
+        assert_eq!(tree.list(Path::new(".")).unwrap(), ["agent.prom"]);
+        let missing = dir.path().join("node_exporter/agent.prom");
+        assert!(Metrics::write(&missing, &page).is_err() && !missing.parent().unwrap().exists());
     }
 }

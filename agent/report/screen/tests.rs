@@ -94,6 +94,7 @@ fn ready() -> Status {
                 first_to_end: "kubelet".into(),
                 first_end: "2027-03-09T12:00:00Z".into(),
                 waits: None,
+                ends: Vec::new(),
             }),
             ..NodeStatus::default()
         }),
