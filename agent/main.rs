@@ -71,9 +71,14 @@ fn run(cli: Cli) -> Result<ExitCode> {
             Err(error) => commands::status::explain_settings(&error, json),
         },
         Command::Timeline { svg } => with_settings(&options, |_, loaded| commands::timeline::run(&loaded.settings, svg)),
-        Command::Plan { metadata, root } => {
-            with_settings(&with(metadata), |options, loaded| commands::plan::run(options, &loaded.settings, root.as_deref()))
+        Command::Plan { metadata, root, json } => with_settings(&with(metadata), |options, loaded| {
+            commands::plan::run(options, &loaded.settings, root.as_deref(), json)
+        }),
+        Command::Support { out } => {
+            with_settings(&options, |options, loaded| commands::support::run(options, &loaded.settings, out.as_deref()))
         }
+        Command::Repair { dry_run: false } => order(&options, Order::Repair, ""),
+        Command::Repair { dry_run: true } => with_settings(&options, |_, loaded| commands::repair::preview(&loaded.settings)),
         Command::Apply { root, metadata } => {
             with_settings(&with(metadata), |options, loaded| commands::apply::run(options, &loaded.settings, &root))
         }

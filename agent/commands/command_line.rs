@@ -74,7 +74,7 @@ pub enum Command {
         #[arg(long)]
         svg: bool,
     },
-    /// Show what would change: a diff of each file, the unit and volume actions; exits with 2 if there are changes
+    /// Show what would change: a summary, a diff of each file, the unit and volume actions; exits with 2 if there are changes
     Plan {
         /// Metadata document to use instead of the collected metadata
         #[arg(long, value_name = "FILE")]
@@ -82,6 +82,19 @@ pub enum Command {
         /// Directory tree to use instead of this machine
         #[arg(long, value_name = "DIR")]
         root: Option<PathBuf>,
+        /// Print the plan as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put back what differs from the node's parameters, now and once, whatever DRIFT says
+    ///
+    /// Asks the daemon, and waits until it is done: files, modes and owners, units, certificates, as after a deployment, with only the
+    /// restarts needed. Also what another tool keeps changing is put back. What somebody added beside the node's files is listed and
+    /// left alone. Refused while the daemon is down, or if the last update failed: `heat-node-agent rerun ID` tries that again.
+    Repair {
+        /// Only list what would be put back, without the daemon; exits with 2 if there is anything
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Write the same files and unit enablement into a directory tree, offline
     Apply {
@@ -207,6 +220,17 @@ pub enum Command {
         /// Action to perform instead of listing.
         #[command(subcommand)]
         action: Option<CertificatesAction>,
+    },
+    /// Write one archive for whoever helps: what the agent and the node say of themselves, with secrets masked
+    ///
+    /// Contains status, explain, timeline, plan, verify, certificates and metadata as the commands print them, the journals of the agent,
+    /// of every unit of the node and of the kernel since boot, disks, versions, network. The value of every secret that the metadata
+    /// holds is masked wherever it occurs, as are values behind the names of secrets, private keys and signed URLs. Read it before you
+    /// pass it on: nobody knows what a program wrote to its journal. Works while the daemon is down. Mode 0600; overwrites nothing.
+    Support {
+        /// File to write; default: /var/tmp/heat-node-agent-support-HOST-TIME.tar
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
     },
     /// Run a recorded job, at most once
     #[command(hide = true)]

@@ -15,8 +15,10 @@ pub mod order;
 pub mod plan;
 pub mod pod_network;
 pub mod port_holders;
+pub mod repair;
 pub mod signal;
 pub mod status;
+pub mod support;
 pub mod timeline;
 pub mod verify;
 

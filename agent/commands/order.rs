@@ -1,4 +1,4 @@
-//! `rerun ID`, `stop ID`, `forget ID`, `certificates rotate`: orders to the daemon; without one they are carried out here.
+//! `rerun ID`, `stop ID`, `forget ID`, `certificates rotate`, `repair`: orders to the daemon; without one they are carried out here.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{document, print};
 use crate::clock::Clock;
-use crate::daemon::requests::{DIRECTORY, Desk, Order, OrderResult, Request, answer_to, make_directory, tell};
+use crate::daemon::requests::{DIRECTORY, Desk, Order, OrderResult, Repairs, Request, answer_to, make_directory, tell};
 use crate::deploy::{DeploymentRecord, Ending, Journal};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
@@ -23,6 +23,8 @@ use crate::watch::Watch;
 
 /// How long the daemon may take to answer: it answers at once unless a signal is just on its way.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same for a repair, which is answered when it is done: after restarts, and when gates are green.
+const REPAIR_PATIENCE: Duration = Duration::from_mins(20);
 /// The net under inotify, and how often it is looked whether the daemon is still there.
 const POLL: Duration = Duration::from_millis(500);
 
@@ -43,7 +45,8 @@ pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCo
     let watch = Watch::open();
     watch.add(&tree.base().join(DIRECTORY));
     let since = clock.start();
-    while since.elapsed() < PATIENCE {
+    let patience = if order == Order::Repair { REPAIR_PATIENCE } else { PATIENCE };
+    while since.elapsed() < patience {
         if let Some(answer) = tree.read_json::<OrderResult>(&answer_to(&path))? {
             tree.remove(&answer_to(&path))?;
             return show(&answer);
@@ -54,7 +57,7 @@ pub fn run(settings: &Settings, order: Order, deployment: &str) -> Result<ExitCo
             None => watch.wait(POLL),
         }
     }
-    Err(Error::transient(format!("the daemon has not answered within {} s", PATIENCE.as_secs()))
+    Err(Error::transient(format!("the daemon has not answered within {} s", patience.as_secs()))
         .context(format!("waiting for the answer to {}", tree.base().join(&path).display()))
         .remedy("the request stays queued until the daemon gets to it; `heat-node-agent explain` shows what the daemon is doing"))
 }
@@ -118,6 +121,7 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
         report: &report,
         listed: snapshot.deployments.as_deref(),
         daemon: None,
+        repairs: &mut Repairs::default(),
     };
     let mut done = Vec::new();
     let served = desk.serve(&mut done);

@@ -1,4 +1,4 @@
-//! `plan [--metadata FILE] [--root DIR]`: what would change; 2 if anything. On the machine itself also whether the installed
+//! `plan [--metadata FILE] [--root DIR] [--json]`: what would change; 2 if anything. On the machine itself also whether the installed
 //! programs take it.
 
 use std::path::Path;
@@ -19,6 +19,7 @@ use crate::machine::facts;
 use crate::machine::installed::{self, Machine, RULE, Verdicts};
 use crate::process::{Options, exit, runtime};
 use crate::programs::tool;
+use crate::report::text::json_page;
 use crate::settings::Settings;
 use crate::systemd::Systemd;
 
@@ -26,7 +27,7 @@ use crate::systemd::Systemd;
 ///
 /// # Errors
 /// If the parameters are wrong, an installed program is known not to take them, or the machine cannot be looked at.
-pub fn run(options: &Options, settings: &Settings, root: Option<&Path>) -> Result<ExitCode> {
+pub fn run(options: &Options, settings: &Settings, root: Option<&Path>, json: bool) -> Result<ExitCode> {
     let facts = match root {
         Some(_) => Facts::default(),
         None => facts::of_machine(&Tree::open(Path::new("/"))?),
@@ -47,7 +48,7 @@ pub fn run(options: &Options, settings: &Settings, root: Option<&Path>) -> Resul
         observed.certificates = look.drift.iter().map(ToString::to_string).collect();
         converge::plan(&desired, &observed)
     };
-    print(&plan.render())?;
+    print(&if json { json_page(&plan.document()) } else { plan.render() })?;
     for (_, verdict) in verdicts.odd {
         note(&format!("{}; {}", verdict.odd.unwrap_or_default(), verdict.remedy));
     }

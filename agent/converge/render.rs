@@ -1,6 +1,8 @@
-//! A plan for people: what the command `plan` prints. Pure.
+//! A plan for people and for programs: what the command `plan` prints. Pure.
 
-use super::plan::{AttributeChange, FileChange, Plan};
+use serde_json::{Value, json};
+
+use super::plan::{AttributeChange, DirectoryChange, FileChange, Plan};
 use super::unified;
 use crate::http::without_userinfo;
 use crate::report::text::escaped;
@@ -9,13 +11,65 @@ use crate::report::text::escaped;
 const DIFF_LIMIT: usize = 256 * 1024;
 
 impl Plan {
-    /// For people: a unified diff of each file, then what happens to units and volumes. Secrets are masked.
+    /// In one line: how many of what.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let mut parts = Vec::new();
+        let mut part = |count: usize, one: &str, many: &str, verb: &str| {
+            if count > 0 {
+                parts.push(format!("{count} {} {verb}", if count == 1 { one } else { many }));
+            }
+        };
+        let (new, old): (Vec<_>, Vec<_>) = self.directories.iter().partition(|change| change.new);
+        part(new.len(), "directory", "directories", "to create");
+        part(old.len(), "directory", "directories", "to change");
+        let files = |action: &str| self.files.iter().filter(|change| change.action() == action).count();
+        part(files("create"), "file", "files", "to create");
+        part(files("change"), "file", "files", "to change");
+        part(files("attributes"), "file", "files", "to give another mode or owner");
+        for (verb, units) in self.units() {
+            part(units.len(), "unit", "units", &format!("to {verb}"));
+        }
+        part(self.volumes.len(), "volume", "volumes", "to bring up");
+        part(self.certificates.len(), "certificate or key", "certificates or keys", "to create or update");
+        match parts.as_slice() {
+            [] if self.reload => "systemd's unit files to reload".to_owned(),
+            [] => "Nothing to do".to_owned(),
+            parts => parts.join(", "),
+        }
+    }
+
+    /// For programs: the same as [`Plan::render`] says, and nothing that it masks.
+    #[must_use]
+    pub fn document(&self) -> Value {
+        json!({
+            "schema_version": 1,
+            "summary": self.summary(),
+            "changes": !self.is_empty(),
+            "directories": self.directories.iter().map(DirectoryChange::document).collect::<Vec<_>>(),
+            "files": self.files.iter().map(FileChange::document).collect::<Vec<_>>(),
+            "reload": self.reload,
+            "enable": self.enable,
+            "run": self.helpers,
+            "start": self.start,
+            "restart": self.restart,
+            "volumes": self.volumes,
+            "certificates": self.certificates,
+        })
+    }
+
+    /// What happens to units, by verb.
+    fn units(&self) -> [(&'static str, &[String]); 4] {
+        [("enable", &self.enable), ("run", &self.helpers), ("start", &self.start), ("restart", &self.restart)]
+    }
+
+    /// For people: a summary, a unified diff of each file, then what happens to units and volumes. Secrets are masked.
     #[must_use]
     pub fn render(&self) -> String {
         if self.is_empty() {
             return "Nothing to do.\n".to_owned();
         }
-        let mut out = String::new();
+        let mut out = format!("{}\n\n", self.summary());
         for change in &self.directories {
             let verb = if change.new { "create directory" } else { "change directory" };
             line(&mut out, format_args!("{verb} {}: {}", change.path, attributes(&change.attributes)));
@@ -26,9 +80,7 @@ impl Plan {
         if self.reload {
             out.push_str("reload systemd's unit files\n");
         }
-        for (verb, units) in
-            [("enable", &self.enable), ("run", &self.helpers), ("start", &self.start), ("restart", &self.restart)]
-        {
+        for (verb, units) in self.units() {
             for unit in units {
                 line(&mut out, format_args!("{verb} {unit}"));
             }
@@ -43,12 +95,73 @@ impl Plan {
     }
 }
 
+impl DirectoryChange {
+    fn document(&self) -> Value {
+        let mut document = self.attributes.document();
+        document["path"] = self.path.clone().into();
+        document["action"] = if self.new { "create" } else { "change" }.into();
+        document
+    }
+}
+
+impl FileChange {
+    /// What is done to it, in a word.
+    fn action(&self) -> &'static str {
+        match (&self.before, self.rewrites) {
+            (None, _) => "create",
+            (Some(_), true) => "change",
+            (Some(_), false) => "attributes",
+        }
+    }
+
+    fn is_large(&self) -> bool {
+        self.before.as_deref().map_or(0, str::len).max(self.after.len()) > DIFF_LIMIT
+    }
+
+    /// Its unified diff, where it is shown: line by line, without what must not reach a terminal.
+    fn diff(&self) -> Option<Vec<String>> {
+        if !self.rewrites || self.secret || self.is_large() {
+            return None;
+        }
+        let path = escaped(&self.path);
+        let old = if self.before.is_some() { path.as_str() } else { "/dev/null" };
+        let text = format!("--- {old}\n+++ {path}\n{}", unified::hunks(self.before.as_deref().unwrap_or_default(), &self.after));
+        // The file that is there may hold anything: it must not move the cursor.
+        let row = |row: &str| without_userinfo(row).split('\t').map(escaped).collect::<Vec<_>>().join("\t");
+        Some(text.lines().map(row).collect())
+    }
+
+    fn document(&self) -> Value {
+        let mut document = self.attributes.document();
+        document["path"] = escaped(&self.path).into();
+        document["action"] = self.action().into();
+        document["secret"] = self.secret.into();
+        document["bytes_before"] = self.before.as_ref().map(String::len).into();
+        document["bytes_after"] = self.after.len().into();
+        document["diff"] = self.diff().map(|rows| rows.join("\n") + "\n").into();
+        document
+    }
+}
+
+impl AttributeChange {
+    fn document(&self) -> Value {
+        let owner = |(user, group): (u32, u32)| format!("{user}:{group}");
+        json!({
+            "mode_before": self.mode_before.map(|mode| format!("{mode:04o}")),
+            "mode": format!("{:04o}", self.mode),
+            "owner_before": self.owner_before.map(owner),
+            "owner": format!("{}:{}", self.owner.user, self.owner.group),
+            "owner_changes": self.owner_changes,
+        })
+    }
+}
+
 fn file(out: &mut String, change: &FileChange) {
     let path = escaped(&change.path);
-    let verb = match (&change.before, change.rewrites) {
-        (None, _) => "create file",
-        (Some(_), true) => "change file",
-        (Some(_), false) => "change mode or owner of",
+    let verb = match change.action() {
+        "create" => "create file",
+        "change" => "change file",
+        _ => "change mode or owner of",
     };
     line(out, format_args!("{verb} {path}: {}", attributes(&change.attributes)));
     if !change.rewrites {
@@ -58,17 +171,11 @@ fn file(out: &mut String, change: &FileChange) {
     if change.secret {
         let state = if change.before.is_some() { "changed" } else { "new" };
         line(out, format_args!("    (secret, {} bytes, {state})", change.after.len()));
-    } else if before.len().max(change.after.len()) > DIFF_LIMIT {
+    } else if change.is_large() {
         line(out, format_args!("    ({} bytes before, {} bytes after: too large to show)", before.len(), change.after.len()));
-    } else {
-        let old = if change.before.is_some() { path.as_str() } else { "/dev/null" };
-        let text = format!("--- {old}\n+++ {path}\n{}", unified::hunks(before, &change.after));
-        for row in text.lines() {
-            // The file that is there may hold anything: it must not move the cursor.
-            let row = without_userinfo(row);
-            let row: Vec<String> = row.split('\t').map(escaped).collect();
-            line(out, format_args!("{}", row.join("\t")));
-        }
+    }
+    for row in change.diff().unwrap_or_default() {
+        line(out, format_args!("{row}"));
     }
 }
 
@@ -136,6 +243,9 @@ mod tests {
             volumes: vec!["etcd volume 1234 (Heat calls it /dev/vdc): mounted on /var/lib/etcd, formatted if blank".into()],
         };
         let expected = "\
+1 directory to create, 1 file to create, 2 files to change, 1 file to give another mode or owner, 1 unit to enable, 1 unit to run, \
+1 unit to start, 1 unit to restart, 1 volume to bring up, 1 certificate or key to create or update
+
 create directory /etc/etcd: mode 0750, owner etcd:etcd
 change file /etc/etcd/etcd.conf: mode 0644 -> 0640, owner 0:0 -> etcd:etcd
 --- /etc/etcd/etcd.conf
@@ -165,6 +275,20 @@ create or update /etc/etcd/certs/server.crt: it expired at 2026-01-01T00:00:00Z
 ";
         assert_eq!(plan.render(), expected);
         assert!(!format!("{plan:?}").contains("hunter"));
+        let document = plan.document();
+        assert!(!document.to_string().contains("hunter"), "{document}");
+        assert_eq!(document["summary"], expected.lines().next().unwrap());
+        let files: Vec<_> = document["files"].as_array().unwrap().iter().map(|file| (&file["action"], &file["diff"])).collect();
+        let diff = "--- /dev/null\n+++ /etc/etcd/new\n@@ -0,0 +1 @@\n+x\n";
+        assert_eq!(files[1], (&json!("create"), &json!(diff)));
+        assert_eq!([files[0].0, files[2].0, files[3].0], [&json!("change"), &json!("change"), &json!("attributes")]);
+        assert!(files[2].1.is_null() && files[3].1.is_null() && document["files"][2]["secret"] == true);
+        assert_eq!(
+            (&document["directories"][0]["mode"], &document["directories"][0]["owner"]),
+            (&json!("0750"), &json!("etcd:etcd"))
+        );
+        assert_eq!((&document["changes"], &document["restart"]), (&json!(true), &json!(["docker.service"])));
+        assert_eq!(Plan::default().document()["changes"], false);
         assert_eq!(Plan::default().render(), "Nothing to do.\n");
     }
 

@@ -1,4 +1,4 @@
-//! Orders of the operator (`rerun`, `stop`, `forget`, `certificates rotate`), as files in `requests/` of the state directory;
+//! Orders of the operator (`rerun`, `stop`, `forget`, `certificates rotate`, `repair`), as files in `requests/` of the state directory;
 //! those to `stop` in that of the run directory, because what they end may have filled the disk, and runs no longer than the boot.
 //!
 //! A command writes an order and waits for its answer; whoever holds the state directory carries it out: the daemon, or
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::budgets::json;
 use crate::clock::Timestamp;
 use crate::collect::Entries;
-use crate::deploy::{DeploymentRecord, Ending, Journal, State, choose, hooks};
+use crate::deploy::{DeploymentRecord, Ending, Extent, Journal, State, choose, hooks};
 use crate::desired::Rotation;
 use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, Tree};
@@ -45,6 +45,8 @@ pub enum Order {
     Forget,
     /// The node goes one step on in a change of authority.
     Rotate,
+    /// What differs from the node's parameters is put back.
+    Repair,
 }
 
 impl Order {
@@ -54,6 +56,7 @@ impl Order {
             Self::Stop => "stop",
             Self::Forget => "forget",
             Self::Rotate => "rotate",
+            Self::Repair => "repair",
         }
     }
 }
@@ -154,6 +157,17 @@ pub(crate) struct Desk<'a> {
     pub(crate) listed: Option<&'a Entries>,
     /// `None`: the daemon is down, and a command carries its order out itself.
     pub(crate) daemon: Option<NodeState>,
+    pub(crate) repairs: &'a mut Repairs,
+}
+
+/// Between orders to repair the node and the node's lane, which does it: an order lies until that has answered. One that is cut off is
+/// begun anew, which finds less to do.
+#[derive(Debug, Default)]
+pub(crate) struct Repairs {
+    /// An order waits for a repair.
+    pub(crate) wanted: bool,
+    /// What became of the last repair, until an order takes it.
+    pub(crate) outcome: Option<Result<Vec<String>>>,
 }
 
 /// What the daemon is doing with the node.
@@ -163,6 +177,8 @@ pub(crate) struct NodeState {
     pub(crate) is_busy: bool,
     /// Nothing of it waits for another deployment: the last one succeeded, or is being applied.
     pub(crate) is_in_place: bool,
+    /// How much of its generation the node has; nothing while it is being changed, and before there is one.
+    pub(crate) extent: Option<Extent>,
 }
 
 impl Desk<'_> {
@@ -185,7 +201,7 @@ impl Desk<'_> {
         let hidden = |path: &&PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         for path in paths.iter().filter(|path| !hidden(path) && !done(path)).take(AT_ONCE) {
             match Self::read(tree, path) {
-                Ok(Some(request)) if self.waits(request.order) => {}
+                Ok(Some(request)) if self.waits(request.order) || self.awaits_repair(request.order) => {}
                 Ok(Some(request)) => served.push(Served { in_run_dir, ..self.answer(tree, path, request)? }),
                 Ok(None) => {}
                 Err(error) if error.kind() == Kind::Permanent => {
@@ -214,8 +230,40 @@ impl Desk<'_> {
 
     /// Whether it is not yet the time for an order.
     fn waits(&self, order: Order) -> bool {
-        let is_busy = order == Order::Rotate && self.daemon.is_some_and(|node| node.is_busy);
+        let is_busy = matches!(order, Order::Rotate | Order::Repair) && self.daemon.is_some_and(|node| node.is_busy);
         is_busy || (self.is_sending && order != Order::Stop)
+    }
+
+    /// Whether this is an order to repair that nobody has carried out yet: that is asked for.
+    fn awaits_repair(&mut self, order: Order) -> bool {
+        let awaits = order == Order::Repair && self.repairs.outcome.is_none() && self.refuse_repair().is_ok();
+        self.repairs.wanted |= awaits;
+        awaits
+    }
+
+    /// Only a node that has all that was asked is put back: else that would carry out an update that failed.
+    fn refuse_repair(&self) -> Result<()> {
+        let (why, remedy) = match self.daemon.map(|node| node.extent) {
+            None => (
+                "the daemon is down, and it alone repairs the node",
+                "start it: systemctl start heat-node-agent; `heat-node-agent repair --dry-run` works without it",
+            ),
+            Some(Some(Extent::Whole)) => return Ok(()),
+            Some(Some(Extent::Part)) => (
+                "the node's last update failed on the way, and a repair would carry it out",
+                "try the update again: heat-node-agent rerun ID (`heat-node-agent status` lists the ids)",
+            ),
+            Some(Some(Extent::Nothing) | None) => {
+                ("no node is in place on this machine", "`heat-node-agent explain` shows what the node is waiting for")
+            }
+        };
+        Err(Error::refused(why).remedy(remedy))
+    }
+
+    fn repair(&mut self) -> Result<Vec<String>> {
+        let outcome = self.repairs.outcome.take();
+        self.refuse_repair()?;
+        outcome.unwrap_or_else(|| Err(Error::transient("the node has not been repaired yet")))
     }
 
     fn read(tree: &Tree, path: &Path) -> Result<Option<Request>> {
@@ -235,10 +283,10 @@ impl Desk<'_> {
 
     fn answer(&mut self, tree: &Tree, path: &Path, mut request: Request) -> Result<Served> {
         let rotates = request.order == Order::Rotate;
-        let done = if rotates {
-            self.rotate(tree, path, &mut request).map(|lines| (None, lines))
-        } else {
-            self.carry_out(tree, path, &mut request).map(|(id, lines)| (Some(id), lines))
+        let done = match request.order {
+            Order::Rotate => self.rotate(tree, path, &mut request).map(|lines| (None, lines)),
+            Order::Repair => self.repair().map(|lines| (None, lines)),
+            _ => self.carry_out(tree, path, &mut request).map(|(id, lines)| (Some(id), lines)),
         };
         match done {
             Ok((about, lines)) => {
@@ -247,9 +295,16 @@ impl Desk<'_> {
             }
             Err(error) if error.kind() == Kind::Transient => Err(error),
             Err(error) => {
-                let about = if rotates { "the CA" } else { &request.deployment };
+                let about = match request.order {
+                    Order::Rotate => "the CA",
+                    Order::Repair => "the node",
+                    _ => &request.deployment,
+                };
                 let line = format!("the request to {} {about} was refused", request.order.as_str());
-                self.report.emit(Event::new(Code::RequestRefused, line).error(&error));
+                // A repair that failed was begun, and what failed was reported where it happened.
+                if request.order != Order::Repair || error.kind() == Kind::Refused {
+                    self.report.emit(Event::new(Code::RequestRefused, line).error(&error));
+                }
                 let answer = OrderResult { done: false, lines: tidy(&error.lines()) };
                 Ok(Served { in_run_dir: false, path: path.to_owned(), answer, about: None, node: false })
             }
@@ -309,7 +364,7 @@ impl Desk<'_> {
         let lines = match request.order {
             Order::Forget => self.forget(&record)?,
             Order::Stop => self.stop(&record)?,
-            Order::Rerun | Order::Rotate => self.rerun(path, &record)?,
+            Order::Rerun | Order::Rotate | Order::Repair => self.rerun(path, &record)?,
         };
         Ok((id, lines))
     }
@@ -442,6 +497,8 @@ mod tests {
         report: Report,
         now: std::cell::Cell<u64>,
         busy: std::cell::Cell<bool>,
+        extent: std::cell::Cell<Option<Extent>>,
+        repairs: std::cell::RefCell<Repairs>,
         sending: std::cell::Cell<bool>,
     }
 
@@ -457,7 +514,8 @@ mod tests {
     impl Place {
         fn new() -> Self {
             let (dir, report) = (tempfile::tempdir().unwrap(), Report::kept());
-            let place = Self { dir, report, now: 1000.into(), busy: false.into(), sending: false.into() };
+            let (extent, repairs) = (Some(Extent::Whole).into(), std::cell::RefCell::default());
+            let place = Self { dir, report, now: 1000.into(), busy: false.into(), extent, repairs, sending: false.into() };
             make_directory(&place.open().state).unwrap();
             place
         }
@@ -508,7 +566,8 @@ mod tests {
                 programs: &opened.programs,
                 report: &self.report,
                 listed: listed.as_ref(),
-                daemon: Some(NodeState { is_busy: self.busy.get(), is_in_place: true }),
+                daemon: Some(NodeState { is_busy: self.busy.get(), is_in_place: true, extent: self.extent.get() }),
+                repairs: &mut self.repairs.borrow_mut(),
             };
             let mut served = Vec::new();
             desk.serve(&mut served)?;
@@ -746,6 +805,44 @@ mod tests {
         assert!(place.answer("3.json").unwrap().0);
         assert_eq!(ordered(), Some(Rotation::DropOld));
         assert_eq!(place.report.events().iter().filter(|event| event.code == Code::RotationOrdered).count(), 2);
+    }
+
+    #[test]
+    fn a_repair_is_asked_for_once_the_node_is_at_rest_and_its_order_is_answered_by_what_became_of_it() {
+        let place = Place::new();
+        let order = |name| place.order(name, &json!({"schema": 1, "order": "repair", "deployment": ""}));
+        let take_wanted = || std::mem::take(&mut place.repairs.borrow_mut().wanted);
+        order("1.json");
+        place.busy.set(true);
+        place.serve(None);
+        assert!(!take_wanted() && place.answer("1.json").is_none(), "it waits while the node is worked on");
+        place.busy.set(false);
+        // Cut off between the two: it is asked for again.
+        for _ in 0..2 {
+            place.serve(None);
+            assert!(take_wanted() && place.answer("1.json").is_none());
+        }
+        place.repairs.borrow_mut().outcome = Some(Ok(vec!["put back: /etc/x differs".to_owned()]));
+        order("2.json");
+        place.serve(None);
+        assert_eq!(place.answer("1.json").unwrap(), (true, "put back: /etc/x differs".to_owned()));
+        assert!(
+            take_wanted() && place.answer("2.json").is_none(),
+            "an order takes what became of a repair of before to nobody else"
+        );
+        place.repairs.borrow_mut().outcome = Some(Err(Error::permanent("etcd does not answer")));
+        place.serve(None);
+        let (done, text) = place.answer("2.json").unwrap();
+        assert!(!done && text.contains("etcd does not answer"), "{text}");
+        for (extent, words) in
+            [(Some(Extent::Part), "rerun ID"), (Some(Extent::Nothing), "no node is in place"), (None, "no node")]
+        {
+            place.extent.set(extent);
+            order("3.json");
+            place.serve(None);
+            let (done, text) = place.answer("3.json").unwrap();
+            assert!(!done && text.contains(words) && !take_wanted(), "{text}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ const HIDDEN: &[u8] = b"******";
 
 /// The secrets of a job, to be looked for in whatever it says.
 #[derive(Clone, Debug)]
-pub(super) struct Mask {
+pub(crate) struct Mask {
     /// `None`: there is more than can be looked for.
     finder: Option<AhoCorasick>,
     /// Bytes of the longest secret.
@@ -22,14 +22,20 @@ pub(super) struct Mask {
 }
 
 impl Mask {
-    /// A key in PEM is shown a line at a time, so each line of it that is long enough to be none of another text counts.
+    /// What a job must not show.
     pub(super) fn of(job: &Job) -> Self {
+        let mask = Self::hiding(&job.secrets);
+        if job.withheld { Self { finder: None, ..mask } } else { mask }
+    }
+
+    /// A key in PEM is shown a line at a time, so each line of it that is long enough to be none of another text counts.
+    pub(crate) fn hiding(secrets: &[String]) -> Self {
         let line = |line: &&str| line.len() >= SECRET_LINE && !line.starts_with("-----");
-        let lines = job.secrets.iter().flat_map(|secret| secret.lines().map(str::trim).filter(line));
-        let secrets = || job.secrets.iter().map(String::as_str).chain(lines.clone()).filter(|secret| secret.len() >= SHORTEST);
+        let lines = secrets.iter().flat_map(|secret| secret.lines().map(str::trim).filter(line));
+        let secrets = || secrets.iter().map(String::as_str).chain(lines.clone()).filter(|secret| secret.len() >= SHORTEST);
         // As one may be part of another.
-        let build = || AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(secrets()).ok();
-        Self { finder: (!job.withheld).then(build).flatten(), longest: secrets().map(str::len).max().unwrap_or_default() }
+        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(secrets()).ok();
+        Self { finder, longest: secrets().map(str::len).max().unwrap_or_default() }
     }
 
     /// Bytes of the longest text that is looked for.
@@ -43,7 +49,7 @@ impl Mask {
     }
 
     /// Replaces each known secret by asterisks; all of it by a note where there are too many.
-    pub(super) fn hide(&self, bytes: &[u8]) -> Vec<u8> {
+    pub(crate) fn hide(&self, bytes: &[u8]) -> Vec<u8> {
         let Some(finder) = &self.finder else {
             let most = SECRET_TEXTS / 1024;
             let why = format!(

@@ -10,6 +10,7 @@
 //! Never: a job run twice. The marker `started` is made by exactly one runner (O_EXCL).
 
 mod capture;
+pub(crate) use mask::Mask;
 pub mod encoded;
 mod mask;
 pub mod runner;

@@ -374,6 +374,10 @@ messages! {
         "A repeated change on the node is not repaired again",
         "Another tool keeps reverting the agent's repair. The agent does not fight it: it repairs each cause once.",
         "Find what writes the path or stops the unit named here (configuration management, a timer, a person), and let only one of the two manage it. A new deployment, or `heat-node-agent rerun`, allows a new repair.";
+    RepairOrdered = "HNA-0517", Notice, "5bfe42dc78ae483181e262c3f7fb176a",
+        "A repair of the node was requested",
+        "The operator ran `heat-node-agent repair`. What differs from the node's parameters is put back at once, whatever DRIFT says.",
+        "`heat-node-agent repair` prints what became of it.";
     UpdateLeft = "HNA-0597", Warning, "bb7cf911294f4d6ca2113c21a7c3c165",
         "A failed update left the node different from its parameters",
         "The listed changes were not made, or not finished, when the update failed. This is reported once; later changes are reported as drift (HNA-0506). Nothing is repaired until a deployment succeeds.",

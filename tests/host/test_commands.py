@@ -52,6 +52,7 @@ def test_every_command_beside_the_daemon_and_without_it(hosts, signal_server, tm
     a_failed_node_is_explained_and_tried_again(host, server, ids)
     certificates_of_a_node_without_any(host)
     what_was_collected(host)
+    what_others_read(host)
     what_is_for_root_alone(host)
     every_mistake_at_once(host, server)
     watch = a_failing_source_is_seen(host, server, tmp_path / "watched")
@@ -152,10 +153,28 @@ def what_was_collected(host):
     assert SECRET in host.exec("heat-node-agent", "metadata", "--show-secrets").stdout
 
 
+def what_others_read(host):
+    """A program, Prometheus, and whoever helps, who get no secret."""
+    plan = document(host, "plan")
+    assert (plan["changes"], plan["summary"]) == (False, "Nothing to do")
+    assert hna(host, "repair", "--dry-run") == "nothing differs from the node's parameters\n"
+    metrics = host.read("/run/heat-node-agent/heat-node-agent.prom")
+    assert 'heat_node_agent_node_state{state="applied"} 1\n' in metrics and "heat_node_agent_signals_waiting 0\n" in metrics
+    host.sh(f"printf '10.9.9.9 {SECRET}\\n' >>/etc/hosts; printf '# password=hidden-as-well\\n' >>/etc/hosts")
+    hna(host, "support", "--out", "/var/tmp/support.tar")
+    assert "exists" in hna(host, "support", "--out", "/var/tmp/support.tar", code=1)
+    assert host.sh("stat -c %a /var/tmp/support.tar").strip() == "600"
+    names = host.sh("tar -tf /var/tmp/support.tar").replace("heat-node-agent-support/", "").split()
+    assert {"CONTENTS", "status.json", "metadata.json", "network/hosts", "journal/docker.service.txt", "journal/heat-node-agent.service.txt"} <= set(names)
+    text = host.sh("tar -xOf /var/tmp/support.tar")
+    assert SECRET not in text and "hidden-as-well" not in text and "10.9.9.9 ******" in text
+
+
 def what_is_for_root_alone(host):
     for command in (("status",), ("explain",)):
         host.exec("runuser", "-u", "nobody", "--", "heat-node-agent", *command)
-    for command in (("logs",), ("rerun", "x"), ("forget", "x"), ("metadata",), ("certificates",), ("certificates", "rotate")):
+    for command in (("logs",), ("rerun", "x"), ("forget", "x"), ("metadata",), ("certificates",), ("certificates", "rotate"),
+                    ("repair",), ("repair", "--dry-run"), ("support",)):
         said = host.exec("runuser", "-u", "nobody", "--", "heat-node-agent", *command, check=False)
         assert (said.returncode, said.stderr.count("\n")) == (1, 1) and "as root" in said.stderr, said.stderr
 

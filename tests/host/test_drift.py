@@ -66,6 +66,7 @@ def test_drift_is_told_and_put_back_once(hosts, signal_server):
     assert bring_up(host, server, NODE) == ""
     node.files = host.sha256(ETCD, DOCKER, OURS)
     reported_and_not_touched(node)
+    put_back_by_order(node)
     put_right_by_a_deployment(node)
     put_back_once_for_each_cause(node)
     a_stopped_unit_comes_back_once(node)
@@ -83,6 +84,21 @@ def reported_and_not_touched(node: Drifting):
     assert node.runs() == before and not host.exists(OURS)
     node.shows_it()
     assert not node.events("DriftHeld")
+
+
+def put_back_by_order(node: Drifting):
+    """With DRIFT=report too; then spoiled again."""
+    host = node.host
+    host.sh("systemctl unmask -q --runtime docker; systemctl daemon-reload")
+    dry = host.exec("heat-node-agent", "repair", "--dry-run", check=False)
+    assert dry.returncode == 2 and f"would be put back: {ETCD} differs\n" in dry.stdout, dry
+    assert f"would be left alone: {THEIRS} was added\n" in dry.stdout and host.sha256(ETCD)[ETCD] != node.files[ETCD]
+    told = host.exec("heat-node-agent", "repair").stdout
+    assert f"put back: {ETCD} differs\n" in told and f"left alone: {THEIRS} was added\n" in told, told
+    assert host.sha256(*node.files) == node.files
+    assert host.show("etcd.service", "UnitFileState")["UnitFileState"] == "enabled"
+    assert host.exec("heat-node-agent", "repair", "--dry-run").stdout == f"would be left alone: {THEIRS} was added\n"
+    host.sh(f"{theirs(ETCD)}; rm {OURS}; systemctl disable -q etcd")
 
 
 def put_right_by_a_deployment(node: Drifting):

@@ -37,7 +37,7 @@ use self::view::view;
 use self::worklist::Worklist;
 use super::host::Host;
 use super::node::Node;
-use super::requests;
+use super::requests::{self, Repairs};
 use crate::clock::Timestamp;
 use crate::collect::Collector;
 use crate::deploy::DeploymentRecord;
@@ -74,6 +74,7 @@ pub(super) struct Agent {
     pub(super) page: Publisher,
     /// Tells when an order of the operator comes.
     orders: AsyncWatch,
+    repairs: Repairs,
 }
 
 impl Agent {
@@ -120,6 +121,7 @@ impl Agent {
             trouble: Trouble::new(Rc::clone(&host)),
             page,
             orders,
+            repairs: Repairs::default(),
             host,
         })
     }

@@ -2,14 +2,16 @@
 
 use super::Agent;
 use crate::daemon::requests::{Desk, NodeState, tell};
-use crate::deploy::GenerationState;
+use crate::deploy::{Generation, GenerationState};
+use crate::report::{Code, Event};
 
 impl Agent {
     /// Carries out what was ordered. What becomes of a signal on its way is not known yet: orders wait for it, but for those to
     /// stop what runs and has no result yet.
     pub(super) fn serve_orders(&mut self) {
         let is_in_place = self.ledger.generations.current().is_none_or(|current| current.state != GenerationState::Rejected);
-        let node = NodeState { is_busy: self.node_lane.is_busy(), is_in_place };
+        let extent = self.ledger.generations.current().and_then(Generation::reference).map(|reference| reference.extent);
+        let node = NodeState { is_busy: self.node_lane.is_busy(), is_in_place, extent };
         let is_sending = !self.ledger.is_settled();
         let mut desk = Desk {
             state: &self.host.state,
@@ -22,13 +24,19 @@ impl Agent {
             report: &self.host.report,
             listed: self.collector.snapshot().deployments.as_deref(),
             daemon: Some(node),
+            repairs: &mut self.repairs,
         };
         let mut served = Vec::new();
         let ended = desk.serve(&mut served);
         for id in served.iter().filter_map(|one| one.about.as_ref()) {
             self.hook.forget_false_starts(id);
         }
-        if served.iter().any(|one| one.node) {
+        let repairs = std::mem::take(&mut self.repairs.wanted);
+        if repairs {
+            self.node_lane.node.order_repair();
+            self.host.report.emit(Event::new(Code::RepairOrdered, "a repair of the node was requested").step("drift"));
+        }
+        if repairs || served.iter().any(|one| one.node) {
             self.look_after_node();
         }
         if !served.is_empty() {

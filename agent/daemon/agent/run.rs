@@ -159,6 +159,9 @@ impl Agent {
     }
 
     fn looked(&mut self, look: Result<node::Look>) {
+        if let Some(outcome) = self.node_lane.node.repaired(look.as_ref().err()) {
+            self.repairs.outcome = Some(outcome);
+        }
         match look {
             Ok(look) => self.node_lane.look = look,
             Err(error) => self.trouble.take("comparing the node with its parameters", &error),

@@ -6,8 +6,10 @@ use crate::budgets::json;
 use crate::http::{MASK, redacted, without_userinfo};
 use crate::kubernetes::{config_as_yaml, is_broken_url, readable_config};
 
+mod page;
 mod words;
 
+pub(crate) use page::KnownSecrets;
 use words::{is_secret, masked_words};
 
 /// The group, or the tool of a component's part, whose config is parameters.

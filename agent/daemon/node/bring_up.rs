@@ -174,7 +174,7 @@ fn event(code: Code, message: String, generation: u64, deployment: &Deployment) 
     Event::new(code, message).generation(generation).deployment(&deployment.id, &deployment.name)
 }
 
-fn error_of(failure: &Failure) -> Error {
+pub(super) fn error_of(failure: &Failure) -> Error {
     let doing = failure.doing();
     let what = match &failure.unit {
         Some(unit) if !matches!(&failure.step, StepId::Unit(name) if name == unit) => format!("{doing} ({unit})"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Node;
-use super::bring_up::Course;
+use super::bring_up::{Course, error_of};
 use super::decision::{Facts, First, Tried, Verdict};
 use super::drift::{self, Cause, Sorted};
 use super::look::Sight;
@@ -26,17 +26,21 @@ impl Node {
         let Some(sight) = self.see(desired, &volumes, systemd, generation).await? else { return Ok(true) };
         let due = self.renewal.due(sight.certificates.as_deref(), desired, sight.is_arriving, self.host.clock.now());
         let Sight { found, is_arriving, is_sick, is_flawed, mounted, disks, .. } = sight;
-        let sorted = self.remembered.sorted(&found, spec.repair);
+        // What the operator asks for by name is put back whoever else writes it, and however young the last try is.
+        let is_asked = self.repair.is_ordered();
+        let sorted = self.remembered.sorted(&found, spec.repair && !is_asked);
         let record = certificates::CertificateRecord::look(&self.host.state);
         let ordered = record.ordered.filter(|_| !is_arriving && record.is_ordered());
-        let facts = Facts { found, sorted, is_arriving, is_sick, due, is_ordered: ordered.is_some(), repairs: spec.repair };
+        let facts =
+            Facts { found, sorted, is_arriving, is_sick, due, is_ordered: ordered.is_some(), repairs: spec.repair || is_asked };
         if facts.is_early() {
             return Ok(false);
         }
+        self.repair.finds(&facts.found);
         let Sorted { fought, repairs } = &facts.sorted;
         let reason = Reason { generation, ordered, renews: due.is_now(), drifted: is_flawed, beside: drift::digest(repairs) };
         let failed = self.pause.has_failed();
-        let tried = Tried { holds: self.pause.holds(reason), failed };
+        let tried = Tried { holds: self.pause.holds(reason) && !is_asked, failed };
         // A file that another tool writes stays as that tool wants it. Certificates are renewed in their own time.
         let without_fought = || renewal::none(renewal::leaving(desired, fought));
         match facts.first(tried) {
@@ -100,7 +104,11 @@ impl Node {
     ) -> bool {
         self.pause.begin(reason, &self.host.clock);
         let course = Course { deadline, settles: Duration::ZERO, generation: reason.generation, is_update: false };
-        let failed = self.converge(spec, desired, course).await.is_err();
+        let failure = self.converge(spec, desired, course).await.err();
+        let failed = failure.is_some();
+        if let Some(failure) = failure {
+            self.repair.fails(error_of(&failure));
+        }
         // What only passes by itself, and was not put back, is not tried at each look.
         let is_idle = !reason.is_about_certificates() && repairs.iter().all(Cause::is_effect);
         self.pause.end(failed || is_idle, &self.host.clock);

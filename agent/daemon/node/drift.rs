@@ -151,6 +151,11 @@ impl DriftRecord {
         Ok(state.read_state(Path::new(FILE), report, Code::StatePutAside)?.unwrap_or_default())
     }
 
+    /// What it says, for who only looks; nothing where it cannot be read.
+    pub(super) fn look(state: &Tree) -> Self {
+        state.read_json(Path::new(FILE)).ok().flatten().unwrap_or_default()
+    }
+
     /// Writes it.
     pub(in crate::daemon) fn write(&self, state: &Tree) -> Result<()> {
         state.write_json(Path::new(FILE), self, Attributes::mode(0o600))

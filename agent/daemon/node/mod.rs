@@ -19,6 +19,7 @@ mod plan;
 mod pods;
 mod remembered;
 mod renewal;
+mod repair;
 mod unrest;
 mod wait;
 
@@ -36,11 +37,14 @@ pub(crate) use self::plan::{Plan, understand};
 use self::remembered::Remembered;
 use self::renewal::Renewal;
 pub(super) use self::renewal::Waits;
+use self::repair::Repair;
+pub(crate) use self::repair::{in_place, preview as preview_repair};
 use self::unrest::Unrest;
 pub(super) use self::wait::Wait;
 pub(crate) use self::wait::wait_id;
 use super::host::Host;
 use super::pause::Pause;
+use crate::error::{Error, Result};
 use crate::http::Http;
 use crate::keepers::certificates;
 use crate::keepers::volumes::{Fills, Growths, VolumeKeeper};
@@ -67,6 +71,7 @@ pub(super) struct Node {
     unrest: Unrest,
     pause: Pause,
     renewal: Renewal,
+    repair: Repair,
     remembered: Remembered,
     growths: Rc<Growths>,
     /// How full docker's thin pool is.
@@ -92,6 +97,7 @@ impl Node {
             unrest: Unrest::default(),
             pause: Pause::default(),
             renewal: Renewal::default(),
+            repair: Repair::default(),
             growths: Rc::default(),
             fills: Fills::default(),
             outline: RefCell::default(),
@@ -107,6 +113,16 @@ impl Node {
     /// Who the node is and what it consists of.
     pub(super) fn outline(&self) -> Option<Outline> {
         self.outline.borrow().clone()
+    }
+
+    /// The next look puts back what differs, for an order of the operator.
+    pub(super) fn order_repair(&self) {
+        self.repair.order();
+    }
+
+    /// What became of such an order, once a look has ended.
+    pub(super) fn repaired(&self, look: Option<&Error>) -> Option<Result<Vec<String>>> {
+        self.repair.ends(look)
     }
 
     fn hands(&self, systemd: &Systemd) -> Hands {

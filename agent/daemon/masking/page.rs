@@ -1,0 +1,219 @@
+//! Hiding secrets in texts of any origin: by the names that stand before them, and by their values, wherever they stand.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::words::masked_words;
+use super::{json_within, masked};
+use crate::http::{MASK, redacted, without_userinfo};
+use crate::metadata::{Input, Traces};
+use crate::programs::Mask;
+use crate::report::text::json_page;
+
+/// Most bytes of secrets that are looked for, in all their forms together.
+const BYTES: usize = 2 * 1024 * 1024;
+
+/// Values that must not be shown anywhere, from documents that hold them.
+#[derive(Debug, Default)]
+pub(crate) struct KnownSecrets {
+    texts: BTreeSet<String>,
+    /// There are more than can be looked for.
+    is_too_much: bool,
+}
+
+impl KnownSecrets {
+    /// Learns whatever [`masked`] hides in a document.
+    pub(crate) fn learn(&mut self, document: &Value) {
+        self.hidden(document, &masked(document));
+    }
+
+    /// Learns values as they are.
+    pub(crate) fn extend(&mut self, values: impl IntoIterator<Item = String>) {
+        self.texts.extend(values);
+    }
+
+    /// All that was learnt, ready to be looked for.
+    pub(crate) fn mask(&self) -> TextMask {
+        let is_too_much = self.is_too_much || self.texts.iter().map(String::len).sum::<usize>() > BYTES;
+        let all: Vec<String> = self.texts.iter().cloned().collect();
+        TextMask((!is_too_much).then(|| Mask::hiding(&all)))
+    }
+
+    /// What of the original is not in what is shown of it.
+    fn hidden(&mut self, original: &Value, shown: &Value) {
+        match (original, shown) {
+            (Value::Array(items), Value::Array(shown)) => {
+                items.iter().zip(shown).for_each(|(item, shown)| self.hidden(item, shown));
+            }
+            // Names may be masked too; the order of members stays.
+            (Value::Object(members), Value::Object(shown)) => {
+                for ((name, value), (shown_name, shown)) in members.iter().zip(shown) {
+                    gaps(name, shown_name, &mut self.texts);
+                    self.hidden(value, shown);
+                }
+            }
+            (original, Value::String(shown)) if shown == MASK => {
+                let mut traces = Traces::within(BYTES);
+                Input { name: String::new(), kind: String::new(), value: original.clone() }.trace(&mut traces);
+                match traces.all() {
+                    Some(texts) => self.texts.extend(texts),
+                    None => self.is_too_much = true,
+                }
+            }
+            (Value::String(text), Value::String(shown)) if text != shown => match (json_within(text), json_within(shown)) {
+                (Some(inner), Some(shown)) => self.hidden(&inner, &shown),
+                _ => gaps(text, shown, &mut self.texts),
+            },
+            _ => {}
+        }
+    }
+}
+
+/// Masks texts of any origin.
+#[derive(Debug)]
+pub(crate) struct TextMask(Option<Mask>);
+
+impl TextMask {
+    /// The text without known secrets, without what stands behind the name of a secret, without private keys, signatures of URLs, and
+    /// users of URLs. A whole JSON document is masked as such. Nothing of it where there are more secrets than can be looked for.
+    pub(crate) fn masked(&self, text: &str) -> String {
+        let Some(known) = &self.0 else {
+            return "[withheld by heat-node-agent: the metadata has more secrets than can be looked for]\n".to_owned();
+        };
+        let text = match json_within(text) {
+            Some(document @ (Value::Object(_) | Value::Array(_))) => json_page(&masked(&document)),
+            _ => masked_words(&without_signatures(&without_keys(text))),
+        };
+        let text = String::from_utf8_lossy(&known.hide(text.as_bytes())).into_owned();
+        without_userinfo(&text).into_owned()
+    }
+}
+
+/// What was in the places of the masks in a text; a signed URL, whose query is not shown, counts whole.
+fn gaps(text: &str, shown: &str, secrets: &mut BTreeSet<String>) {
+    if text == shown {
+        return;
+    }
+    if !shown.contains(MASK) {
+        secrets.extend([text.to_owned()]);
+        return;
+    }
+    let mut rest = text;
+    for (at, piece) in shown.split(MASK).enumerate() {
+        let found = if piece.is_empty() { (at > 0).then_some(rest.len()) } else { rest.find(piece) };
+        let Some(place) = found.or((at == 0).then_some(0)) else { return };
+        if let Some(secret) = rest.get(..place).map(str::trim).filter(|secret| at > 0 && !secret.is_empty()) {
+            secrets.insert(secret.to_owned());
+            secrets.extend(first_words(secret));
+        }
+        rest = rest.get(place + piece.len()..).unwrap_or_default();
+    }
+}
+
+/// The secret in a text of which more was masked, because nobody can tell where it ends: the word right behind its name, and behind `Bearer`
+/// and its kind the next.
+fn first_words(masked: &str) -> impl Iterator<Item = String> {
+    let mut words =
+        masked.split(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | ',' | ';')).filter(|word| !word.is_empty());
+    let first = words.next();
+    let is_scheme = |word: &&str| word.len() < 10 && word.chars().all(char::is_alphabetic);
+    let second = first.filter(is_scheme).and_then(|_| words.next());
+    first.filter(|word| !is_scheme(word)).into_iter().chain(second).map(str::to_owned).collect::<Vec<_>>().into_iter()
+}
+
+/// The same without the blocks of private keys, also of one that has no end.
+fn without_keys(text: &str) -> String {
+    let mut out = String::new();
+    let mut is_inside = false;
+    for line in text.split_inclusive('\n') {
+        let begins = line.contains("-----BEGIN ") && line.contains("PRIVATE KEY");
+        let ends = line.contains("-----END ") && line.contains("PRIVATE KEY");
+        if begins {
+            out.push_str(line.split("-----BEGIN ").next().unwrap_or_default());
+        }
+        if begins || (is_inside && ends) {
+            out.push_str(MASK);
+            out.push('\n');
+        } else if !is_inside {
+            out.push_str(line);
+        }
+        is_inside = (is_inside || begins) && !ends;
+    }
+    out
+}
+
+/// The same with signed URLs shown without their queries.
+fn without_signatures(text: &str) -> String {
+    if !["Signature=", "temp_url_sig="].iter().any(|sign| text.contains(sign)) {
+        return text.to_owned();
+    }
+    let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '`' | '\\');
+    let mut out = String::new();
+    for piece in text.split_inclusive(is_end) {
+        let word = piece.trim_end_matches(is_end);
+        if word.contains("Signature=") || word.contains("temp_url_sig=") {
+            let at = word.find("http").unwrap_or_default();
+            let (before, url) = word.split_at(at);
+            out.push_str(before.split('?').next().unwrap_or_default());
+            out.push_str(&redacted(url));
+            out.push_str(piece.get(word.len()..).unwrap_or_default());
+        } else {
+            out.push_str(piece);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const KEY: &str = "-----BEGIN RSA PRIVATE KEY-----\nc2VjcmV0LWtleS1saW5lLW9uZQ==\n-----END RSA PRIVATE KEY-----\n";
+
+    #[test]
+    fn what_is_masked_in_metadata_is_masked_wherever_it_stands() {
+        let mut known = KnownSecrets::default();
+        known.learn(&json!({
+            "os-collect-config": {"cfn": {"secret_access_key": "s3-access-key"}},
+            "deployments": [{"inputs": [
+                {"name": "deploy_signal_id", "value": "http://heat/x?Signature=s3signature%3D"},
+                {"name": "db_password", "value": "s3 \"quoted\" word"},
+                {"name": "CA_KEY", "value": KEY},
+                {"name": "handle", "value": "curl -i -H 'X-Auth-Token: s3-token-value' http://h"},
+                {"name": "header", "value": "Authorization: Bearer s3-bearer-value; x"},
+                {"name": "more", "value": "{\"password\": \"s3-in-json\", \"user\": \"public-user\"}"},
+                {"name": "url", "value": "https://bob:s3-in-url@h/v3"},
+                {"name": "api_token", "value": {"a": ["s3-in-map"]}},
+            ]}],
+        }));
+        let text = "a s3-access-key b http://heat/x?Signature=s3signature%3D c s3 \"quoted\" word d s3 \\\"quoted\\\" word \
+                    c2VjcmV0LWtleS1saW5lLW9uZQ== s3-token-value s3-bearer-value s3-in-json bob:s3-in-url s3-in-map public-user";
+        let shown = known.mask().masked(text);
+        assert!(!shown.contains("s3") && !shown.contains("c2Vj") && shown.contains("public-user"), "{shown}");
+        assert!(shown.starts_with("a ****** b "), "{shown}");
+    }
+
+    #[test]
+    fn what_nobody_knows_is_masked_by_its_form() {
+        let known = KnownSecrets::default().mask();
+        for text in [
+            format!("before\nNov 23 host x: {KEY}after\n"),
+            "before\nkubelet: --token=s3cret after\nafter\n".to_owned(),
+            "before\nGET http://h/v1/x?temp_url_sig=s3cret&a=b: 403\nafter\n".to_owned(),
+            "before\nGET \"http://h/v1/x?a=b&Signature=s3cret\": 403\nafter\n".to_owned(),
+            "before\nhttp://u:s3cret@h/ failed\nafter\n".to_owned(),
+            "before\nsecret_access_key: s3cret\nafter\n".to_owned(),
+        ] {
+            let shown = known.masked(&text);
+            assert!(!shown.contains("s3cret") && !shown.contains("c2Vj"), "{shown}");
+            assert!(shown.starts_with("before\n") && shown.ends_with("after\n"), "{shown}");
+        }
+        let open = known.masked("x -----BEGIN PRIVATE KEY-----\nc2Vjcm\nc2Vjcn\n");
+        assert!(open.starts_with("x ******") && !open.contains("c2Vj"), "{open}");
+        let shown = known.masked("{\"password\": \"s3cret\", \"a\": 1}");
+        assert!(!shown.contains("s3cret") && shown.contains("\"a\": 1"), "{shown}");
+    }
+}

@@ -1,0 +1,158 @@
+//! A repair that the operator ordered: what differs is put back now and once, whatever DRIFT says, and whoever fights for it.
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use super::drift::{self, Cause, DriftRecord};
+use crate::clock::Clock;
+use crate::converge;
+use crate::deploy::{Extent, Generation, Generations};
+use crate::desired::Desired;
+use crate::error::{Error, Result};
+use crate::files::Tree;
+use crate::keepers::certificates;
+use crate::kubernetes::{self, Leave};
+use crate::machine::facts;
+use crate::metadata::Deployment;
+use crate::systemd::Systemd;
+
+/// What differs from a node's parameters, in words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Differences {
+    /// What a repair puts back.
+    pub(crate) put_back: Vec<String>,
+    /// Somebody else's, which is left alone.
+    pub(crate) left: Vec<String>,
+}
+
+impl Differences {
+    fn of(causes: &[Cause]) -> Self {
+        let (left, put_back): (Vec<&Cause>, Vec<&Cause>) = causes.iter().partition(|cause| cause.is_foreign());
+        let texts = |causes: Vec<&Cause>| causes.into_iter().map(|cause| cause.text.clone()).collect();
+        Self { put_back: texts(put_back), left: texts(left) }
+    }
+}
+
+/// The repair that is carried out by the next look.
+#[derive(Debug, Default)]
+pub(super) struct Repair(RefCell<Option<Trial>>);
+
+#[derive(Debug, Default)]
+struct Trial {
+    found: Option<Differences>,
+    failure: Option<Error>,
+}
+
+impl Repair {
+    pub(super) fn order(&self) {
+        self.0.replace(Some(Trial::default()));
+    }
+
+    pub(super) fn is_ordered(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
+    /// This is found.
+    pub(super) fn finds(&self, causes: &[Cause]) {
+        if let Some(trial) = &mut *self.0.borrow_mut() {
+            trial.found = Some(Differences::of(causes));
+        }
+    }
+
+    /// Putting it back failed.
+    pub(super) fn fails(&self, error: Error) {
+        if let Some(trial) = &mut *self.0.borrow_mut() {
+            trial.failure = Some(error);
+        }
+    }
+
+    /// What became of it, now that the look has ended; nothing where none was ordered.
+    pub(super) fn ends(&self, look: Option<&Error>) -> Option<Result<Vec<String>>> {
+        let trial = self.0.take()?;
+        if let Some(error) = look {
+            return Some(Err(Error::permanent(error.to_string()).context("looking at the node")));
+        }
+        let Some(found) = trial.found else {
+            let cause = "units of the node are still starting, or something else ails it, so it cannot be compared";
+            return Some(Err(Error::permanent(cause).remedy("`heat-node-agent explain` shows what it is waiting for")));
+        };
+        Some(match trial.failure {
+            Some(error) => Err(error.context("repairing the node")),
+            None => Ok(lines(&found)),
+        })
+    }
+}
+
+fn lines(found: &Differences) -> Vec<String> {
+    let put_back = found.put_back.iter().map(|text| format!("put back: {text}"));
+    let left = found.left.iter().map(|text| format!("left alone: {text}"));
+    let lines: Vec<String> = put_back.chain(left).collect();
+    if lines.is_empty() { vec!["nothing differs from the node's parameters".to_owned()] } else { lines }
+}
+
+/// What the node in place was asked to be, from the state as it is on disk.
+///
+/// # Errors
+/// If no node is in place, or this version cannot read what it was asked.
+pub(crate) fn in_place(state: &Tree, root: &Tree) -> Result<(Desired, Extent)> {
+    let no_node = || Error::refused("no node is in place on this machine").remedy("`heat-node-agent explain` shows why");
+    let reference = Generations::look(state).as_ref().and_then(Generation::reference).ok_or_else(no_node)?;
+    if reference.extent == Extent::Nothing {
+        return Err(no_node());
+    }
+    let deployment = Deployment::parse(&reference.entry).ok().flatten();
+    let spec = deployment.and_then(|deployment| kubernetes::node_of(&deployment, &Leave::everything()).ok());
+    let spec =
+        spec.ok_or_else(|| Error::permanent("this version of the agent cannot read the parameters of the node in place"))?;
+    Ok((kubernetes::render(&spec, &facts::of_machine(root))?, reference.extent))
+}
+
+/// What a repair would find; nothing is changed, and no daemon is asked.
+pub(crate) async fn preview(state: &Tree) -> Result<Differences> {
+    let root = Tree::open(Path::new("/"))?;
+    let (desired, extent) = in_place(state, &root)?;
+    if extent == Extent::Part {
+        return Err(Error::refused("the node's last update failed on the way, and a repair would carry it out")
+            .remedy("try the update again: heat-node-agent rerun ID (`heat-node-agent status` lists the ids)"));
+    }
+    let systemd = Systemd::connect().await?;
+    let mut observed = converge::observe(&desired, &root, &systemd).await?;
+    if !desired.trusted_paths().is_empty() {
+        let look = certificates::look(&root, &desired, Clock::system().now())?;
+        observed.certificates = look.to_put_back(&desired).map(ToString::to_string).collect();
+    }
+    let mut found = drift::causes(&converge::plan(&desired, &observed), &observed);
+    found.extend(DriftRecord::look(state).compare(drift::beside(&desired, &root)?).0);
+    Ok(Differences::of(&found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_answered_by_what_was_put_back_what_was_left_or_why_it_failed() {
+        let repair = Repair::default();
+        let ours = Cause::of_volume("/etc/x differs");
+        let theirs = Cause::of_systemd("etcd", "etcd fails to start".to_owned());
+        repair.finds(std::slice::from_ref(&ours));
+        assert!(!repair.is_ordered() && repair.ends(None).is_none(), "nobody asked");
+        let after = |deed: &dyn Fn()| {
+            repair.order();
+            deed();
+            repair.ends(None).unwrap()
+        };
+        assert_eq!(after(&|| repair.finds(&[])).unwrap(), ["nothing differs from the node's parameters"]);
+        let both = after(&|| repair.finds(&[theirs.clone(), ours.clone()])).unwrap();
+        assert_eq!(both, ["put back: /etc/x differs", "left alone: etcd fails to start"]);
+        let failed = after(&|| {
+            repair.finds(std::slice::from_ref(&ours));
+            repair.fails(Error::permanent("no room"));
+        });
+        assert!(failed.unwrap_err().to_string().contains("no room"));
+        assert!(after(&|| ()).unwrap_err().to_string().contains("cannot be compared"), "it was not looked at");
+        repair.order();
+        assert!(repair.ends(Some(&Error::transient("no bus"))).unwrap().unwrap_err().to_string().contains("no bus"));
+        assert!(!repair.is_ordered());
+    }
+}
