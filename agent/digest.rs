@@ -52,6 +52,15 @@ pub fn hex(bytes: &[u8]) -> String {
     digest.hex()
 }
 
+/// The digest of a value as JSON: what is digested is what its serialization says, and no more.
+#[must_use]
+pub fn of(value: &impl serde::Serialize) -> String {
+    let mut digest = Sha256::default();
+    // A digest takes whatever it is fed, and maps with names that are no texts are not given to it.
+    let _ = serde_json::to_writer(&mut digest, value);
+    digest.hex()
+}
+
 /// A name for the files and the unit of a thing with an id from outside: 32 hexadecimal digits of its digest.
 #[must_use]
 pub fn key_of(id: &str) -> String {
@@ -62,6 +71,8 @@ pub fn key_of(id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -78,5 +89,11 @@ mod tests {
         let mut digest = Sha256::default();
         b"abc".chunks(1).for_each(|byte| digest.update(byte));
         assert_eq!((hex(b"abc").as_str(), digest.hex().as_str()), (known, known));
+    }
+
+    #[test]
+    fn the_digest_of_a_value_is_that_of_its_json() {
+        let value = ("a b", None::<u32>, BTreeMap::from([("c", vec!["d"])]));
+        assert_eq!(of(&value), hex(br#"["a b",null,{"c":["d"]}]"#));
     }
 }

@@ -170,7 +170,7 @@ impl Said {
             }
         }
         let sections: Vec<_> = sections.values().map(Section::values).collect();
-        digest::hex(format!("{collectors:?} {sections:?}").as_bytes())
+        digest::of(&(collectors, sections))
     }
 
     fn section(&mut self, source: SourceName) -> &mut Section {
@@ -441,7 +441,7 @@ impl Learnt {
     pub(super) fn key(&self, source: SourceName) -> String {
         match self.set(source) {
             Ok(None) => String::new(),
-            Ok(Some(set)) => set.key(&format!("{:?} {:?}", self.ca(source), self.deployment_keys(source))),
+            Ok(Some(set)) => set.key(self.ca(source), &self.deployment_keys(source)),
             Err(error) => digest::hex(error.to_string().as_bytes()),
         }
     }

@@ -151,9 +151,9 @@ impl SourceSet {
         self.endpoint.place()
     }
 
-    /// Tells it from others, together with what this machine's files add, without showing it.
-    pub(super) fn key(&self, local: &str) -> String {
-        digest::hex(format!("{:?} {local}", self.section.values()).as_bytes())
+    /// Tells it from others, together with what this machine's files add (an authority, and names of lists), without showing it.
+    pub(super) fn key(&self, ca: Option<&str>, deployment_keys: &[String]) -> String {
+        digest::of(&(self.section.values(), ca, deployment_keys))
     }
 
     /// Whom to ask. An authority that os-collect-config.conf names for the source is believed where the set has none.

@@ -314,8 +314,11 @@ pub(in crate::daemon) fn digest(causes: &[Cause]) -> u64 {
     }
 }
 
+/// Mode and owner as they were found; `-` where there is nothing.
 fn found(attributes: &AttributeChange) -> String {
-    format!("{:?} {:?}", attributes.mode_before, attributes.owner_before)
+    let mode = attributes.mode_before.map_or_else(|| "-".to_owned(), |mode| format!("{mode:o}"));
+    let owner = attributes.owner_before.map_or_else(|| "-".to_owned(), |(user, group)| format!("{user}:{group}"));
+    format!("{mode} {owner}")
 }
 
 /// What lies beside the node's own files and bends what they say: unit files and drop-ins of its units, settings of the kernel

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use crate::converge::Owners;
 use crate::desired::Owner;
-use crate::digest::key_of;
+use crate::digest;
 use crate::error::{Context as _, Error, Result};
 use crate::files::{Attributes, FileKind, READ_LIMIT, Tree};
 
@@ -208,9 +208,9 @@ impl Set {
     /// If something cannot be written.
     pub(super) fn make_ready(&self, tree: &Tree) -> Result<String> {
         let directory = Path::new(&self.directory);
-        let content =
-            format!("{:?}", self.entries.iter().map(|one| (&one.name, one.mode, one.owner, &one.content)).collect::<Vec<_>>());
-        let digest: String = key_of(&content).chars().take(16).collect();
+        let content: Vec<_> =
+            self.entries.iter().map(|one| (&one.name, one.mode, one.owner, digest::hex(&one.content))).collect();
+        let digest: String = digest::of(&content).chars().take(16).collect();
         let current = current(tree, directory)?;
         // Of the second name is a set that takes the place of one that somebody damaged.
         for name in [format!("{SET}{digest}"), format!("{SET}{digest}.1")] {
