@@ -91,7 +91,7 @@ impl Host {
                 _ = reload.recv() => {}
                 () = self.clock.wait(LOOKING) => {}
             }
-            notify.alive();
+            notify.alive(&self.clock);
             match Identity::of_machine(&self.root) {
                 Ok(machine) => return Ok(Some(machine)),
                 Err(newer) => error = newer,
@@ -148,7 +148,7 @@ impl Host {
         }
         for unit in units {
             // Each may take half of what the watchdog allows.
-            Notify::default().alive();
+            Notify::default().alive(&self.clock);
             // Large futures: rarely made, and not to be carried along by every start.
             let stopped = Box::pin(self.clock.limit(STOPPING, async {
                 if !systemd.unit(&unit).await?.may_run() {

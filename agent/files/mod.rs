@@ -37,6 +37,10 @@ pub const READ_LIMIT: u64 = 16 * 1024 * 1024;
 /// The end of the name, beside a file, under which its next content is made.
 const NEW: &str = ".hna-new";
 
+/// Buffer for a file whose size the kernel does not tell, and the least that `Read::read_to_end` takes without a probe of its own.
+const UNSIZED: u64 = 4095;
+const LEAST: usize = 64;
+
 /// How many symbolic links a path may have, as in the kernel.
 const LINKS: usize = 40;
 
@@ -194,8 +198,10 @@ impl Tree {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(errno) => return Err(self.doing("reading", path).failed(errno)),
         };
-        let file = self.regular(fd, path)?;
-        let mut bytes = Vec::new();
+        let (file, size) = self.regular(fd, path)?;
+        // One read takes all of it: with an empty buffer the first ones are tiny. Files of /proc are said to be empty.
+        let size = if size == 0 { UNSIZED } else { size.min(limit) };
+        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0).saturating_add(1).max(LEAST));
         file.take(limit.saturating_add(1)).read_to_end(&mut bytes).at(|| self.doing("reading", path))?;
         if bytes.len() as u64 > limit {
             return Err(Error::permanent(format!("larger than {limit} bytes")).context(self.doing("reading", path)));
@@ -212,17 +218,18 @@ impl Tree {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let opened = self.try_parent(path).and_then(|(parent, name)| openat(&parent, name.as_os_str(), flags, Mode::empty()));
         match opened {
-            Ok(fd) => self.regular(fd, path).map(Some),
+            Ok(fd) => self.regular(fd, path).map(|(file, _)| Some(file)),
             Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
             Err(Errno::ELOOP) => Err(self.not_regular(path)),
             Err(errno) => Err(self.doing("reading", path).failed(errno)),
         }
     }
 
-    fn regular(&self, fd: OwnedFd, path: &Path) -> Result<File> {
+    /// The file, and how large it is said to be.
+    fn regular(&self, fd: OwnedFd, path: &Path) -> Result<(File, u64)> {
         let stat = fstat(&fd).at(|| self.doing("reading", path))?;
         let is_regular = SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFREG;
-        if is_regular { Ok(File::from(fd)) } else { Err(self.not_regular(path)) }
+        if is_regular { Ok((File::from(fd), u64::try_from(stat.st_size).unwrap_or(0))) } else { Err(self.not_regular(path)) }
     }
 
     fn not_regular(&self, path: &Path) -> Error {
@@ -522,7 +529,7 @@ impl Tree {
             Err(errno) => return Err(doing().failed(errno)),
         };
         let mut names = Vec::new();
-        for entry in Dir::from_fd(fd).at(doing)?.iter() {
+        for entry in Dir::from_fd(fd).at(doing)? {
             let name = entry.at(doing)?.file_name().to_bytes().to_vec();
             if name != b"." && name != b".." {
                 names.push(OsString::from_vec(name));

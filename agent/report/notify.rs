@@ -5,11 +5,18 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 
 use super::text::{escaped, shortened};
+use crate::clock::{Clock, Stopwatch};
+
+/// Of the time that systemd waits for WATCHDOG=1, the part after which it is sent again: with a turn of the loop at least after each
+/// half of that time, it comes well before the end, and not at each of many turns.
+const FEED: u32 = 8;
 
 /// Tells systemd; silent where nobody listens.
 #[derive(Debug, Default)]
 pub struct Notify {
     status: String,
+    /// Since WATCHDOG=1 was last sent.
+    fed: Option<Stopwatch>,
 }
 
 impl Notify {
@@ -39,8 +46,12 @@ impl Notify {
     }
 
     /// The loop made progress.
-    pub fn alive(&self) {
-        tell(NotifyState::Watchdog);
+    pub fn alive(&mut self, clock: &Clock) {
+        let Some(limit) = sd_notify::watchdog_enabled() else { return };
+        if self.fed.as_ref().is_none_or(|fed| fed.elapsed() >= limit / FEED) {
+            tell(NotifyState::Watchdog);
+            self.fed = Some(clock.start());
+        }
     }
 
     /// How often systemd wants to hear that: half of WATCHDOG_USEC.

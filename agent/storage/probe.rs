@@ -2,7 +2,7 @@
 //! never writes, and opens nothing but the disk that was asked for.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::mem;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,10 @@ use crate::clock::Stopwatch;
 use crate::error::{Context, Result};
 
 /// Longest serial or page that is read, in bytes: VPD pages are at most 64 KiB, useful ones far smaller.
-const PAGE: u64 = 4096;
+const PAGE: usize = 4096;
+
+/// What a mount table mostly fits into, in bytes.
+const TABLE: usize = 16 * 1024;
 
 /// Where the kernel tells of devices; a test gives a tree of its own.
 #[derive(Clone, Debug)]
@@ -92,13 +95,18 @@ impl Probe {
     fn add_links(&self, directory: &str, disks: &mut [Disk], list: fn(&mut Names) -> &mut Vec<String>) {
         let directory = self.dev.join(directory);
         for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
-            let (Ok(link), Ok(target)) = (entry.file_name().into_string(), entry.path().canonicalize()) else { continue };
-            let disk = match number(&target) {
-                Some(number) => disks.iter_mut().find(|disk| disk.number == number),
-                None => disks.iter_mut().find(|disk| disk.node.file_name() == target.file_name()),
+            let (path, Ok(link)) = (entry.path(), entry.file_name().into_string()) else { continue };
+            let number_of_link = number(&path);
+            let disk = if let Some(number) = number_of_link {
+                disks.iter_mut().find(|disk| disk.number == number)
+            } else {
+                let Ok(target) = path.canonicalize() else { continue };
+                disks.iter_mut().find(|disk| disk.node.file_name() == target.file_name())
             };
             let Some(disk) = disk else { continue };
-            if number(&disk.node).as_ref() != Some(&disk.number) {
+            if number(&disk.node).as_ref() != Some(&disk.number)
+                && let Ok(target) = path.canonicalize()
+            {
                 disk.node = target;
             }
             list(&mut disk.names).push(link);
@@ -165,7 +173,10 @@ impl Probe {
     /// If it cannot be read.
     pub fn read_mounts(&self) -> Result<Vec<Mount>> {
         let path = self.proc.join("self/mountinfo");
-        let text = std::fs::read(&path).context(|| format!("reading {}", path.display()))?;
+        // The kernel makes the table anew for each read.
+        let mut text = Vec::with_capacity(TABLE);
+        let read = File::open(&path).and_then(|mut file| file.read_to_end(&mut text));
+        read.context(|| format!("reading {}", path.display()))?;
         let mut mounts: Vec<Mount> = String::from_utf8_lossy(&text).lines().filter_map(mount).collect();
         for mount in mounts.iter_mut().filter(|mount| mount.number.starts_with("0:") && mount.source.starts_with("/dev/")) {
             // btrfs shows a number of its own, which is no disk's.
@@ -269,8 +280,12 @@ fn open(disk: &Disk, flags: i32) -> io::Result<File> {
 
 /// What a disk tells of itself: virtio-blk has `serial`, `NVMe` the controller's, SCSI its VPD pages.
 fn serials(sys: &Path) -> Vec<String> {
-    let texts = ["serial", "device/serial"].into_iter().filter_map(|name| line(&sys.join(name)));
-    let pages = ["device/vpd_pg80", "device/vpd_pg83"].into_iter().flat_map(|name| runs(&bytes(&sys.join(name))));
+    // Loop devices and their kind have none.
+    let has_device = sys.join("device").exists();
+    let texts = ["serial", "device/serial"].into_iter().take(if has_device { 2 } else { 1 });
+    let texts = texts.filter_map(|name| line(&sys.join(name)));
+    let pages = ["device/vpd_pg80", "device/vpd_pg83"].into_iter().filter(|_| has_device);
+    let pages = pages.flat_map(|name| runs(&bytes(&sys.join(name))));
     let mut all: Vec<String> = texts.chain(pages).filter(|text| !text.is_empty()).collect();
     all.dedup();
     all
@@ -286,7 +301,8 @@ fn bytes(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     // A page that is not there or not readable tells nothing; the next name may.
     if let Ok(file) = File::open(path) {
-        let _read = io::Read::read_to_end(&mut io::Read::take(file, PAGE), &mut bytes);
+        bytes.reserve_exact(PAGE + 1);
+        let _read = file.take(PAGE as u64).read_to_end(&mut bytes);
     }
     bytes
 }

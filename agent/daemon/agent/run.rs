@@ -141,7 +141,7 @@ impl Agent {
             () = self.progress.changed() => {}
             () = self.host.clock.wait(pause) => {}
         }
-        self.page.notify.alive();
+        self.page.notify.alive(&self.host.clock);
     }
 
     fn current_phase(&self) -> Phase {
