@@ -57,8 +57,12 @@ def said(host) -> str:
     return "\n".join(entry["MESSAGE"] for entry in host.journal(UNIT, boot=0))
 
 
-def test_docker_gets_flannels_subnet_at_each_boot(hosts):
-    host = hosts("n1", ip=IP)
+def bridge(host) -> list[str]:
+    return [line.split()[3] for line in host.sh("ip -4 -o addr show dev docker0").splitlines()]
+
+
+def docker_gets_the_subnet(host) -> str:
+    """The network that the unit makes."""
     host.install_agent()
     want(host, "docker-bridge", network="10.100.0.0/16", bridge="docker0")
     host.put({"/etc/systemd/system/docker.service.d/pods.conf": (DOCKER.encode(), 0o644), "/etc/subnet.env": (subnet_env("10.100.26.1/24").encode(), 0o644),
@@ -70,9 +74,7 @@ def test_docker_gets_flannels_subnet_at_each_boot(hosts):
     for words in ("/run/flanneld/subnet.env contains 172.30.1.0/24, which is not within 10.100.0.0/16", "ip link del dev docker0\nit had 172.17.0.1/16"):
         host.wait_for(lambda: words in said(host), what=words)
 
-    def bridge() -> list[str]:
-        return [line.split()[3] for line in host.sh("ip -4 -o addr show dev docker0").splitlines()]
-    assert bridge() == ["10.100.26.1/24"]
+    assert bridge(host) == ["10.100.26.1/24"]
     assert json.loads(host.sh("docker network inspect bridge"))[0]["Options"]["com.docker.network.driver.mtu"] == "1450"
     # flannel masquerades: docker must not, or pods elsewhere would see the node's address.
     assert "MASQUERADE" not in host.sh("iptables -t nat -S POSTROUTING")
@@ -81,10 +83,11 @@ def test_docker_gets_flannels_subnet_at_each_boot(hosts):
     before = network(host)
     host.exec("heat-node-agent", "pod-network")
     assert network(host) == before and host.exec("heat-node-agent", "pod-network").stdout == ""
+    return before
 
-    # docker drops what is forwarded; a peer's pods get through all the same, and would not without the rules.
-    assert "-P FORWARD DROP" in before
-    peer = hosts("n2", ip=PEER, base="base")
+
+def pods_get_through_a_closed_chain(host, peer):
+    """docker drops what is forwarded; a peer's pods get through all the same, and would not without the rules."""
     peer.sh(f"ip link add br1 type bridge; ip addr add 10.100.27.1/24 dev br1; ip link set br1 up; ip route add 10.100.26.0/24 via {IP}")
     host.sh(f"ip route add 10.100.27.0/24 via {PEER}")
     pod(peer, "br1", "10.100.27.2/24", "10.100.27.1")
@@ -97,10 +100,12 @@ def test_docker_gets_flannels_subnet_at_each_boot(hosts):
     host.exec("systemctl", "reload", UNIT)
     reach((peer, "10.100.26.2"))
 
-    # Another subnet under a running docker: the bridge stays until docker is stopped.
+
+def subnet_changes_under_docker(host):
+    """The bridge stays until docker is stopped."""
     host.write("/run/flannel/subnet.env", subnet_env("10.100.30.1/24", 1400, "false"))
     done = host.exec("heat-node-agent", "pod-network")
-    assert "docker0 has 10.100.26.1/24 and is kept, because docker is running" in done.stderr and bridge() == ["10.100.26.1/24"]
+    assert "docker0 has 10.100.26.1/24 and is kept, because docker is running" in done.stderr and bridge(host) == ["10.100.26.1/24"]
     assert host.read("/run/flannel/docker") == 'DOCKER_NETWORK_OPTIONS="--bip=10.100.30.1/24 --mtu=1400"\n'
     host.exec("systemctl", "stop", "docker.socket", "docker.service")
     assert "because containers are attached to it" in host.exec("heat-node-agent", "pod-network").stderr
@@ -113,18 +118,28 @@ def test_docker_gets_flannels_subnet_at_each_boot(hosts):
     assert done.returncode == 1 and "reading /run/flannel/subnet.env" in done.stderr and "not an IPv4 address" in done.stderr
     assert "10.100.30.1" in host.read("/run/flannel/docker")
 
-    # A boot without the agent: docker waits for the subnet, and has it.
+
+def docker_waits_for_the_subnet_at_boot(host):
+    """A boot without the agent."""
     host.write("/etc/subnet.env", subnet_env("10.100.40.1/24"))
     host.sh("iptables -F FORWARD")  # the network namespace outlives PID 1 here
     host.reboot()
     assert not host.is_active("heat-node-agent.service") and host.is_active("docker.service")
-    assert bridge() == ["10.100.40.1/24"] and re.search(r"waiting, \d+ s: flannel's subnet file", said(host))
+    assert bridge(host) == ["10.100.40.1/24"] and re.search(r"waiting, \d+ s: flannel's subnet file", said(host))
     assert "-A FORWARD -d 10.100.0.0/16 -m comment --comment heat-node-agent -j ACCEPT" in network(host)
 
 
-def test_static_routes_come_back_and_follow_the_parameters(hosts):
-    n1, n2 = hosts("n1", ip=IP, base="base"), hosts("n2", ip=PEER, base="base")
-    peers = [{"subnet": "10.0.1.0/24", "node": IP}, {"subnet": "10.0.2.0/24", "node": PEER}]
+def test_docker_gets_flannels_subnet_at_each_boot(hosts):
+    host = hosts("n1", ip=IP)
+    before = docker_gets_the_subnet(host)
+    assert "-P FORWARD DROP" in before
+    pods_get_through_a_closed_chain(host, hosts("n2", ip=PEER, base="base"))
+    subnet_changes_under_docker(host)
+    docker_waits_for_the_subnet_at_boot(host)
+
+
+def set_up_routes(n1, n2, peers: list) -> str:
+    """The network of the first node, whose pods reach those of the other."""
     nodes = ((n1, "10.0.1", peers), (n2, "10.0.2", peers[:1]))
     for host, net, others in nodes:
         host.install_agent()
@@ -138,7 +153,11 @@ def test_static_routes_come_back_and_follow_the_parameters(hosts):
     assert "proto 72" not in n1.sh("ip route show 10.0.1.0/24") and "proto 72" in n1.sh("ip route show 10.0.2.0/24")
     before = network(n1)
     assert n1.exec("heat-node-agent", "pod-network").stdout == "" and network(n1) == before
-    # Each thing that is taken away comes back, and nothing goes down meanwhile.
+    return before
+
+
+def routes_come_back(n1, n2, before: str):
+    """Each thing that is taken away comes back, and nothing goes down meanwhile; all of it is there after a boot."""
     index = n1.sh("ip -o link show eth0; ip -o link show kbr0")
     n1.sh("ip route del 10.0.2.0/24; ip addr add 10.0.9.1/24 dev kbr0; iptables -F FORWARD")
     n1.exec("systemctl", "reload", UNIT)
@@ -152,7 +171,9 @@ def test_static_routes_come_back_and_follow_the_parameters(hosts):
     n1.wait_for(lambda: network(n1) == before, what="the bridge's carrier")
     reach((n1, "10.0.2.2"), (n2, "10.0.1.2"))
 
-    # Other peers: what we made goes, what others made stays, and what cannot be is named without holding up the rest.
+
+def other_peers(n1):
+    """What we made goes, what others made stays, and what cannot be is named without holding up the rest."""
     n1.sh(f"ip route add 10.0.7.0/24 via {PEER}; ip route add 10.0.8.0/24 via 10.77.0.99; ip route add default via 10.77.0.1")
     want(n1, "routes", network="10.0.0.0/16", bridge="kbr0", address="10.0.1.1/24", peers=[
         {"subnet": "10.0.3.0/24", "node": "198.51.100.3"}, {"subnet": "10.0.7.0/24", "node": PEER}, {"subnet": "10.0.8.0/24", "node": PEER},
@@ -166,7 +187,9 @@ def test_static_routes_come_back_and_follow_the_parameters(hosts):
     assert f"10.0.7.0/24 via {PEER} dev eth0 \n" in routes and "10.0.8.0/24 via 10.77.0.99" in routes
     assert f"10.0.4.0/24 via {PEER} dev eth0 proto 72" in routes
 
-    # A bridge of somebody else's keeps what it has, and is named.
+
+def bridge_of_somebody_else(n1, peers: list):
+    """It keeps what it has, and is named."""
     n1.sh("ip netns del pod; ip link del kbr0; ip link add kbr0 type bridge; ip addr add 192.0.2.1/24 dev kbr0")
     done = n1.exec("heat-node-agent", "pod-network", check=False)
     assert done.returncode == 1 and "it exists, the agent did not create it, and it has 192.0.2.1/24" in done.stderr
@@ -178,7 +201,10 @@ def test_static_routes_come_back_and_follow_the_parameters(hosts):
     want(n1, "routes", network="10.0.0.0/16", bridge="kbr0", address="10.0.6.1/24", peers=peers[1:])
     n1.exec("heat-node-agent", "pod-network")
     assert n1.sh("ip -4 -o addr show dev kbr0 | awk '{print $4}'") == "10.0.6.1/24\n"
-    # Another name, and no network at all: what we made goes, whatever else is there stays.
+
+
+def another_bridge_and_no_network(n1, peers: list):
+    """What we made goes, whatever else is there stays."""
     want(n1, "routes", network="10.0.0.0/16", bridge="kbr1", address="10.0.6.1/24", peers=peers[1:])
     n1.exec("heat-node-agent", "pod-network")
     assert "kbr0" not in n1.sh("ip link") and "proto 72" in n1.sh("ip route")
@@ -194,6 +220,16 @@ def test_static_routes_come_back_and_follow_the_parameters(hosts):
     n1.sh("ip link add kbr0 type veth peer name other")
     done = n1.exec("heat-node-agent", "pod-network", check=False)
     assert done.returncode == 1 and "creating the bridge kbr0: it exists and is not a bridge" in " ".join(done.stderr.replace("\n ", ":").split()).replace("heat-node-agent: ", "")
+
+
+def test_static_routes_come_back_and_follow_the_parameters(hosts):
+    n1, n2 = hosts("n1", ip=IP, base="base"), hosts("n2", ip=PEER, base="base")
+    peers = [{"subnet": "10.0.1.0/24", "node": IP}, {"subnet": "10.0.2.0/24", "node": PEER}]
+    before = set_up_routes(n1, n2, peers)
+    routes_come_back(n1, n2, before)
+    other_peers(n1)
+    bridge_of_somebody_else(n1, peers)
+    another_bridge_and_no_network(n1, peers)
 
 
 def test_routes_come_once_the_network_does(hosts):

@@ -1,4 +1,4 @@
-"""What systemd and an image have in store: each trap ends in a node that is up, or in a cause that Heat, explain and the console tell.
+"""What systemd and an image have in store: each trap ends in a node that is up, or in a cause that Heat, explain and the console report.
 
 One host for all of them, one after the other; its node is a master of real etcd and docker.
 """
@@ -41,15 +41,15 @@ class Traps:
         """Heat hears SUCCESS, and nobody who looks at the node takes it for one that failed."""
         assert ended(self.server) == "", self.explain()
         self.host.wait_for(lambda: self.host.sh("curl -s http://127.0.0.1:2379/health").startswith('{"health":"true"'), what="etcd's health")
-        def well() -> bool:
+        def is_ok() -> bool:
             status, explained = self.explain()
             assert status == 0 and explained.startswith("OK: every condition is met "), explained
             return True
-        wait_for(well, 300, "explain has nothing to explain")  # that Heat took the signal is still to be noted
+        wait_for(is_ok, 300, "explain has nothing to explain")  # that Heat took the signal is still to be noted
         wait_for(lambda: self.console("phase=steady state=ok code=HNA-0503 "), 300, "a steady state on the console")
         assert not self.console("state=failed"), self.console()
 
-    def told(self, code: str, *words: str, unit: str = "unit=etcd.service", remedy: str = "") -> str:
+    def reported(self, code: str, *words: str, unit: str = "unit=etcd.service", remedy: str = "") -> str:
         """Each of these words stands in Heat's cause, in explain, and in the console's one line about the failure."""
         self.deploy(WAIT_TIMEOUT=self.patience)
         cause = ended(self.server)
@@ -65,16 +65,13 @@ class Traps:
         return cause + explained + line
 
 
-def test_every_trap_is_got_over_or_told(hosts, signal_server):
-    server = signal_server()
-    host = hosts("traps", ip=IP, volumes={"vdb": ("1G", VDB)})
-    host.sh(": >/dev/console")  # these hosts have no console: a file takes what would go to it
-    traps = Traps(host, server)
-
-    # systemd reads its files slowly: its answer comes later than any other call's would. Then etcd's start lasts, and while it does the
-    # bus is restarted and systemd reads its files anew, so that the end of the job is told to nobody.
+def slow_reload_and_bus_restart(traps: Traps):
+    """systemd reads its files slowly: its answer comes later than any other call's would. Then etcd's start lasts, and while it does the
+    bus is restarted and systemd reads its files anew, so that nobody is notified of the end of the job.
+    """
+    host = traps.host
     host.sh("mkdir -p /etc/systemd/system-generators /etc/systemd/system/etcd.service.d")
-    start(host, server)
+    start(host, traps.server)
     host.write("/etc/systemd/system-generators/slow", "#!/bin/sh\n[ -e /run/begun ] || sleep 27\n", 0o755)
     host.write(TRAP, "[Service]\nExecStartPre=+/bin/sh -c 'touch /run/begun; until [ -e /run/go ]; do sleep 0.1; done'\n")
     traps.deploy("CREATE")
@@ -86,19 +83,25 @@ def test_every_trap_is_got_over_or_told(hosts, signal_server):
     assert host.show(UNIT, "NRestarts")["NRestarts"] == "0"
     host.remove(TRAP, "/etc/systemd/system-generators/slow")
 
-    # A masked unit.
+
+def masked_unit(traps: Traps):
+    """A masked unit."""
+    host = traps.host
     host.sh(f"systemctl mask -q {ETCD}")
-    traps.told("HNA-0606", "etcd.service is masked", remedy="systemctl unmask etcd.service")
+    traps.reported("HNA-0606", "etcd.service is masked", remedy="systemctl unmask etcd.service")
     host.sh(f"systemctl unmask -q {ETCD}")
 
-    # A unit whose name is another one's alias, and which is wanted by nobody who is there.
+
+def alias_wanted_by_nobody(traps: Traps):
+    """A unit whose name is another one's alias, and which is wanted by nobody who is there."""
+    host = traps.host
     host.sh(f"systemctl disable -q {ETCD}; systemctl stop {ETCD}; cd {SHIPPED}; cp etcd.service /root/; mv etcd.service real-etcd.service; "
             "sed -i 's/^WantedBy=.*/WantedBy=absent.target/; /^Alias=/d' real-etcd.service; ln -s real-etcd.service etcd.service; systemctl daemon-reload")
     traps.deploy()
     traps.got_over()
     assert host.show(ETCD, "Id", "UnitFileState") == {"Id": "real-etcd.service", "UnitFileState": "enabled"}
-    told = host.told("UnitNotWanted")
-    assert len(told) == 1 and "absent.target" in told[0]["MESSAGE"], told
+    reported = host.told("UnitNotWanted")
+    assert len(reported) == 1 and "absent.target" in reported[0]["MESSAGE"], reported
     [line] = traps.console("absent.target")
     assert "phase=units state=waiting code=HNA-0625 unit=etcd.service " in line
     traps.deploy()
@@ -109,31 +112,54 @@ def test_every_trap_is_got_over_or_told(hosts, signal_server):
     traps.deploy()
     traps.got_over()
 
-    # An image without the binary: at once, long before the deadline.
+
+def no_program(traps: Traps):
+    """An image without the binary: at once, long before the deadline."""
+    host = traps.host
     host.sh("mv /usr/bin/etcd /usr/bin/etcd.away")
     traps.patience = 600
-    traps.told("HNA-0606", "etcd does not exist or cannot be run", "203/EXEC")
+    traps.reported("HNA-0606", "etcd does not exist or cannot be run", "203/EXEC")
     traps.patience = 120
     host.sh("mv /usr/bin/etcd.away /usr/bin/etcd")
 
-    # Its port is somebody else's. It says so itself, and a secret besides, which nobody else is told. Tried once: what is quoted are
-    # its last lines at the deadline, and those would be the first ones of a further try.
+
+def port_taken(traps: Traps):
+    """Its port is somebody else's. It says so itself, and a secret besides, which nobody else gets to see. Tried once: what is quoted are
+    its last lines at the deadline, and those would be the first ones of a further try.
+    """
+    host = traps.host
     host.write(TRAP, f"[Service]\nRestartSec=600\nExecStopPost=/bin/echo the proxy has {SECRET}\n")
     host.sh("systemctl daemon-reload")
     host.exec("systemctl", "stop", ETCD)
     host.exec("systemd-run", "-q", "--unit=squatter", "python3", "-c", SQUATTER)
     host.wait_for("</dev/tcp/127.0.0.1/2379")
-    said = traps.told("HNA-0606", "(last lines of etcd.service: ", "127.0.0.1:2379: bind: address already in use", "the proxy has ******",
-                       "; port 2379 is held by python3 (pid ", ", squatter.service)")
+    said = traps.reported("HNA-0606", "(last lines of etcd.service: ", "127.0.0.1:2379: bind: address already in use", "the proxy has ******",
+                           "; port 2379 is held by python3 (pid ", ", squatter.service)")
     assert SECRET not in said
     host.sh(f"systemctl stop squatter.service {ETCD}")
 
-    # It starts, answers, and dies 5 s later, again and again.
+
+def dies_again_and_again(traps: Traps):
+    """It starts, answers, and dies 5 s later, again and again."""
+    host = traps.host
     host.write(TRAP, "[Service]\nRuntimeMaxSec=5\n")
     host.sh("systemctl daemon-reload")
     traps.patience = 160
-    traps.told("HNA-0703", "systemd restarted etcd.service", unit="unit=etcd.service gate=etcd")
+    traps.reported("HNA-0703", "systemd restarted etcd.service", unit="unit=etcd.service gate=etcd")
     host.remove(TRAP)
     host.sh("systemctl daemon-reload")
     traps.deploy()
     traps.got_over()
+
+
+def test_every_trap_is_got_over_or_reported(hosts, signal_server):
+    server = signal_server()
+    host = hosts("traps", ip=IP, volumes={"vdb": ("1G", VDB)})
+    host.sh(": >/dev/console")  # these hosts have no console: a file takes what would go to it
+    traps = Traps(host, server)
+    slow_reload_and_bus_restart(traps)
+    masked_unit(traps)
+    alias_wanted_by_nobody(traps)
+    no_program(traps)
+    port_taken(traps)
+    dies_again_and_again(traps)
