@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_life_is_told_with_four_digits() {
+    fn a_long_life_is_reported_with_four_digits() {
         for life in [20 * YEAR, 30 * YEAR, 9000 * YEAR] {
             let authority = SigningAuthority::create("cluster", NOW, life).unwrap();
             let end = authority.certificate.not_before.after(life).min(Timestamp::LAST);

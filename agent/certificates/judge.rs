@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn two_thirds_of_a_life_are_told() {
+    fn two_thirds_of_a_life_are_reported() {
         let ca = SigningAuthority::create("cluster", NOW.after(DAY), 3 * YEAR).unwrap().certificate;
         assert_eq!(renewal_due(&ca), NOW.after(2 * YEAR));
         for (at, stage) in [

@@ -321,7 +321,7 @@ impl Collector {
             change.absorb(self.poll_file(name));
         }
         let learnt = self.learn();
-        self.tell_refused(&learnt);
+        self.report_refused(&learnt);
         change.absorb(self.follow(&learnt));
         // Nobody is waited for any more, or somebody may be.
         change.sources |= was_unread != self.snapshot.is_unread;
@@ -329,7 +329,7 @@ impl Collector {
             change.absorb(self.start_remote(name, &learnt, due.contains(&name)));
             self.start_former(name, &learnt);
         }
-        self.tell_nothing_known(&learnt);
+        self.report_nothing_known(&learnt);
         change
     }
 
@@ -361,7 +361,7 @@ impl Collector {
     fn refresh_files(&mut self) {
         const CONFIG: &str = "os-collect-config.conf";
         let odd = self.files.refresh(&self.root, &self.settings.sources);
-        self.tell_odd(CONFIG, &odd);
+        self.report_odd(CONFIG, &odd);
         let unread = self.files.config_unread.as_ref().map(Error::to_string);
         if !self.unread.news(unread.as_slice()).is_empty()
             && let Some(error) = &self.files.config_unread
@@ -502,7 +502,7 @@ impl Collector {
     }
 
     /// Says what documents ask for and is not followed, once as long as any of them does.
-    fn tell_refused(&mut self, learnt: &Learnt) {
+    fn report_refused(&mut self, learnt: &Learnt) {
         let refused = learnt.refusals();
         if refused.is_empty() {
             self.refused.clear();
@@ -574,7 +574,7 @@ impl Collector {
         for event in settled.events {
             self.report.emit(event);
         }
-        self.tell_odd(name, &settled.odd);
+        self.report_odd(name, &settled.odd);
         let had = (self.snapshot.digest.clone(), self.snapshot.deployments.as_ref().map(|list| list.len()));
         self.merge(settled.reshaped);
         let metadata = self.snapshot.digest != had.0;
@@ -648,7 +648,7 @@ impl Collector {
         }
     }
 
-    fn tell_odd(&self, source: &str, odd: &[String]) {
+    fn report_odd(&self, source: &str, odd: &[String]) {
         for what in odd {
             let event = Event::new(Code::MetadataOdd, format!("{source}: {what}")).phase(Phase::Metadata).source(source);
             self.report.emit(event.step(what.clone()).cause(what.clone()));
@@ -656,7 +656,7 @@ impl Collector {
     }
 
     /// Says once, each time it comes to that, that there is nowhere to read metadata from.
-    fn tell_nothing_known(&mut self, learnt: &Learnt) {
+    fn report_nothing_known(&mut self, learnt: &Learnt) {
         // The boot copy alone does not help where Heat wants the server to look elsewhere.
         let unsupported = learnt.asks_for("zaqar");
         let helps = |source: &Source| source.name.speaks_for_heat() || !unsupported;

@@ -10,6 +10,6 @@ pub(crate) struct Finding {
     pub(crate) problem: String,
     pub(crate) rule: String,
     pub(crate) remedy: String,
-    /// Whether it is only told of: nothing has to be mended.
+    /// Whether it is only reported: nothing has to be mended.
     pub(crate) warns: bool,
 }

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_key_is_told_with_what_is_there_the_nearest_first() {
+    fn a_missing_key_is_reported_with_what_is_there_the_nearest_first() {
         let value = json!({"os-collect-config": {"cfn": {}, "heat": {}, "polling": 3}, "deployments": [1, 2], "e": []});
         for (key, words) in [
             ("os-collect-confg.cfn", "there is no \"os-collect-confg\" in the metadata; it has os-collect-config, "),

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_file_that_cannot_be_read_is_told_with_the_way_out() {
+    fn a_status_file_that_cannot_be_read_is_reported_with_the_way_out() {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path()).unwrap();
         tree.write(Path::new(FILE), b"{", crate::files::Attributes::mode(0o644)).unwrap();

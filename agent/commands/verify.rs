@@ -327,7 +327,7 @@ mod tests {
         );
         let json: Value = crate::budgets::json::typed(&json).unwrap();
         assert_eq!(json["left_out"], findings.left_out());
-        // One alone is told however long it is.
+        // One alone is shown however long it is.
         let mut one = Findings::default();
         one.push(Finding { problem: "x".repeat(2 * VERIFY_BYTES), ..Finding::default() });
         assert_eq!((one.kept.len(), one.left_out(), one.mistakes), (1, 0, 1));

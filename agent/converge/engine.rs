@@ -105,13 +105,13 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
                 failure.cause.push_str(&quoted_words(unit, &said));
                 let taken = name_holders(desired, unit, &said, words);
                 if let Some(holder) = context.clock.limit(WORDS_LIMIT, taken).await.flatten() {
-                    failure.cause.push_str(&format!("; {}", holder.told()));
+                    failure.cause.push_str(&format!("; {}", holder.summary()));
                     failure.remedy =
                         format!("{} frees the port; or move its user to another port. {}", holder.remedy(), failure.remedy);
                 }
             }
             context.progress.fail(&run.at_work, &failure.step, &failure.cause, &failure.remedy);
-            // Volumes tell of their own failures.
+            // Volumes report their own failures.
             if !matches!(failure.step, StepId::Volume(_)) {
                 context.progress.report().emit(failure.event().generation(context.generation));
             }
@@ -293,7 +293,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         for name in &plan.enable {
             if self.starter.enable(name).await?.changed {
                 self.outcome.changed = true;
-                self.tell(Phase::Units, Event::new(Code::UnitEnabled, format!("enabled {name}")).unit(name));
+                self.emit(Phase::Units, Event::new(Code::UnitEnabled, format!("enabled {name}")).unit(name));
             }
         }
         if !plan.enable.is_empty() {
@@ -308,7 +308,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
                 self.starter.patience("reload", None, error).await?;
             }
             self.outcome.changed = true;
-            self.tell(
+            self.emit(
                 Phase::Units,
                 Event::new(Code::UnitsReloaded, "systemd reloaded its unit files").step("reload").duration(taken.elapsed()),
             );
@@ -411,7 +411,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
                     match step {
                         Step::Unit(unit) if !unit.applies_files => drop(fresh.insert(&unit.name)),
                         Step::Object(_) => {
-                            self.tell(Phase::Gates, Event::new(Code::ObjectWritten, format!("wrote {}", self.at_work)));
+                            self.emit(Phase::Gates, Event::new(Code::ObjectWritten, format!("wrote {}", self.at_work)));
                         }
                         _ => {}
                     }
@@ -497,14 +497,14 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     fn directory(&mut self, change: &DirectoryChange) -> std::result::Result<(), Failure> {
         self.give(&change.path, &change.attributes, |root| write::directory(root, change))?;
         let verb = if change.new { "created directory" } else { "changed mode or owner of" };
-        self.tell(Phase::Files, Event::new(Code::FileWritten, format!("{verb} {}", change.path)));
+        self.emit(Phase::Files, Event::new(Code::FileWritten, format!("{verb} {}", change.path)));
         Ok(())
     }
 
     fn file(&mut self, change: &FileChange) -> std::result::Result<(), Failure> {
         self.give(&change.path, &change.attributes, |root| write::file(root, change))?;
         let verb = if change.rewrites { "wrote" } else { "changed mode or owner of" };
-        self.tell(Phase::Files, Event::new(Code::FileWritten, format!("{verb} {}", change.path)));
+        self.emit(Phase::Files, Event::new(Code::FileWritten, format!("{verb} {}", change.path)));
         Ok(())
     }
 
@@ -553,7 +553,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         self.context.progress.end(&self.at_work);
     }
 
-    fn tell(&self, phase: Phase, event: Event) {
+    fn emit(&self, phase: Phase, event: Event) {
         self.context.progress.report().emit(event.phase(phase).generation(self.context.generation));
     }
 }
@@ -699,7 +699,7 @@ fn own_port(probe: &Probe) -> Option<u16> {
 fn late_volume(volume: &Volume, progress: &Progress, generation: u64) -> Failure {
     let failure =
         Failure::new(Code::VolumeFailed, "deadline", "not finished at the deadline").part_of(StepId::Volume(volume.role));
-    // It was dropped in the middle and cannot tell of itself.
+    // It was dropped in the middle and cannot report itself.
     progress.report().emit(failure.event().generation(generation));
     failure
 }

@@ -634,7 +634,7 @@ async fn what_is_independent_runs_side_by_side() {
 }
 
 #[tokio::test]
-async fn what_the_image_lacks_is_told_before_a_volume_is_touched() {
+async fn what_the_image_lacks_is_reported_before_a_volume_is_touched() {
     let machine = Machine::new(manual());
     let fake = Fake::new(&machine.clock, &[("systemd-sysctl.service", "active"), ("etcd.service", "active")]);
     let failure = machine.converge(&node(), &fake).await.unwrap_err();
@@ -705,7 +705,7 @@ async fn while_systemd_tries_again_so_do_we() {
 }
 
 #[tokio::test]
-async fn a_gate_that_stays_red_is_told_at_the_deadline_with_its_last_answer() {
+async fn a_gate_that_stays_red_is_reported_at_the_deadline_with_its_last_answer() {
     let machine = Machine::new(manual());
     let desired = Desired { gates: vec![gate("etcd", None, 1, &[])], ..Desired::default() };
     let fake = Fake::new(&machine.clock, &[]);
@@ -764,7 +764,7 @@ async fn a_gate_has_a_deadline_of_its_own_from_when_it_is_measured() {
         assert!(failure.cause.ends_with(words), "{}", failure.cause);
         let ended = begin.after(Duration::from_secs(after));
         assert_eq!(machine.clock.now(), ended, "{words}");
-        assert_eq!(told.lock().unwrap().as_deref(), Some(ended.rfc3339().as_str()), "told from the start");
+        assert_eq!(told.lock().unwrap().as_deref(), Some(ended.rfc3339().as_str()), "reported from the start");
     }
 }
 
@@ -1218,7 +1218,7 @@ async fn who_holds_a_port_of_a_unit_that_failed_is_named() {
 
 /// systemd tries again for ever, and so would the wait.
 #[tokio::test]
-async fn a_program_that_is_not_there_is_told_at_once() {
+async fn a_program_that_is_not_there_is_reported_at_once() {
     let lacking = UnitState {
         sub_state: "auto-restart".into(),
         result: "exit-code".into(),
@@ -1242,7 +1242,7 @@ async fn a_program_that_is_not_there_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn a_unit_that_no_boot_starts_is_told() {
+async fn a_unit_that_no_boot_starts_is_reported() {
     let machine = Machine::new(manual());
     let mut fake = Fake::new(&machine.clock, &[("x.service", "inactive")]);
     fake.states.lock().unwrap().get_mut("x.service").unwrap().unit_file_state = "disabled".into();
@@ -1280,13 +1280,13 @@ async fn a_good_answer_counts_only_while_the_units_own_process_is_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_hangs_is_told_at_the_deadline() {
+async fn a_volume_that_hangs_is_reported_at_the_deadline() {
     let machine = Machine::new(manual());
     let desired = Desired { volumes: vec![volume(VolumeRole::Etcd, "/var/lib/etcd")], ..Desired::default() };
     let fake = Fake { hangs: true, ..Fake::new(&machine.clock, &[]) };
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
     assert_eq!((failure.code, failure.doing().as_str()), (Code::VolumeFailed, "volume etcd: deadline"));
-    assert_eq!(machine.codes(), [Code::VolumeFailed], "told once");
+    assert_eq!(machine.codes(), [Code::VolumeFailed], "reported once");
 }
 
 #[tokio::test]
@@ -1458,7 +1458,7 @@ async fn who_reads_a_changed_certificate_is_noted_before_it_changes_and_restarte
 }
 
 #[tokio::test]
-async fn without_its_certificates_nothing_that_reads_them_starts_and_the_first_cause_is_told() {
+async fn without_its_certificates_nothing_that_reads_them_starts_and_the_first_cause_is_reported() {
     let machine = Machine::new(manual());
     let fake = Fake::new(&machine.clock, &[("docker.service", "inactive"), ("etcd.service", "inactive")]);
     let failure = Failure::new(Code::CertificatesFailed, "certificates", "it expired");

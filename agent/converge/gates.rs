@@ -189,7 +189,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
             self.until(gate, passing, |passing| passing.is_green(gate)).await?;
         }
         let event = Event::new(Code::GateGreen, format!("gate {} passed", gate.name));
-        self.tell(gate, event.duration(passing.taken.elapsed()));
+        self.emit(gate, event.duration(passing.taken.elapsed()));
         Ok(())
     }
 
@@ -255,7 +255,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
                 return Err(red(gate, late(&passing.cause(&cause, unit), own), code));
             }
             let pause = pauses.next_pause();
-            self.tell(
+            self.emit(
                 gate,
                 Event::new(Code::GateWaiting, format!("gate {} has not passed yet: {cause}", gate.name))
                     .attempt(passing.attempt)
@@ -281,13 +281,13 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
         heard
     }
 
-    fn tell(&self, gate: &Gate, event: Event) {
+    fn emit(&self, gate: &Gate, event: Event) {
         let event = event.phase(Phase::Gates).generation(self.generation).gate(&gate.name);
         let event = match &gate.unit {
             Some(unit) => event.unit(unit),
             None => event,
         };
-        self.progress.tell(&StepId::Gate(gate.name.clone()), event);
+        self.progress.emit(&StepId::Gate(gate.name.clone()), event);
     }
 
     /// One measurement, good: main process and number of restarts of the gate's unit, because good answers count together
@@ -316,7 +316,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
         let sight = look(self.root, pods, &leases).map_err(words)?;
         let off_segment = |wrong: &&Wrong| matches!(wrong, Wrong::OffSegment { .. });
         let strangers = sight.wrong.iter().filter(off_segment).count();
-        // Whoever has neighbours is in its place: a stranger among them is refused itself, and told of here.
+        // Whoever has neighbours is in its place: a stranger among them is refused itself, and reported here.
         if let Some(wrong) = sight.wrong.iter().find(off_segment) {
             if strangers == sight.others.len() {
                 return Err(Red { cause: wrong.to_string(), code: Some(code(wrong)), at_once: true });
@@ -331,7 +331,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
         }
         let questions = sight.questions(self.root, 0).map_err(words)?;
         match packets::verdict(&self.prober.send(&questions).await) {
-            Verdict::Well => Ok(()),
+            Verdict::Ok => Ok(()),
             Verdict::Lost(peers) => {
                 Err(Red { cause: packets::lost(pods.network, &peers), code: Some(Code::PodPacketsLost), at_once: false })
             }

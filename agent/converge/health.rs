@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ails_the_root_disk_is_not_told_of_the_volume_that_carries_a_pool() {
+    fn what_ails_the_root_disk_is_not_reported_for_the_volume_that_carries_a_pool() {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), "var/lib/docker/image", b"");
         let root = Tree::open(dir.path()).unwrap();

@@ -319,7 +319,7 @@ mod tests {
             let plan = plan(&desired, &observed);
             let got = (!plan.enable.is_empty(), !plan.start.is_empty(), !plan.restart.is_empty());
             assert_eq!(got, expected, "{active} {file} {changes} {pending}");
-            assert_eq!(plan.reload, expected.0, "enabling is told only after a reload");
+            assert_eq!(plan.reload, expected.0, "enabling takes effect only after a reload");
             assert_eq!(plan.is_empty(), expected == (false, false, false));
         }
     }

@@ -293,7 +293,7 @@ create or update /etc/etcd/certs/server.crt: it expired at 2026-01-01T00:00:00Z
     }
 
     #[test]
-    fn a_huge_file_is_told_of_by_size() {
+    fn a_huge_file_is_reported_by_size() {
         let huge = "x\n".repeat(DIFF_LIMIT);
         let plan = Plan { files: vec![change("/etc/huge", None, &huge, false)], ..Plan::default() };
         assert!(plan.render().ends_with("(0 bytes before, 524288 bytes after: too large to show)\n"));

@@ -89,7 +89,7 @@ impl<U: Units> Starter<'_, U> {
                     if !enabled.absent.is_empty() {
                         let absent = enabled.absent.join(", ");
                         let cause = format!("its [Install] section names {absent}, which does not exist on this machine");
-                        self.tell(
+                        self.emit(
                             name,
                             Event::new(Code::UnitNotWanted, format!("{name} will not start at boot: {cause}")).cause(cause),
                         );
@@ -124,14 +124,14 @@ impl<U: Units> Starter<'_, U> {
                 let runs = self.look(name).await?.may_run();
                 let message =
                     if runs { format!("restarted {name}") } else { format!("{name} applied its files and is not running") };
-                self.tell(name, Event::new(Code::UnitRestarted, message).duration(taken.elapsed()));
+                self.emit(name, Event::new(Code::UnitRestarted, message).duration(taken.elapsed()));
                 return Ok(true);
             }
             Some(Ok(outcome)) => format!("its job ended with result `{}`", outcome.result),
             Some(Err(error)) => error.to_string(),
             None => "it did not end in time".to_owned(),
         };
-        self.tell(name, Event::new(Code::UnitHelperFailed, format!("{name} failed: {cause}")).cause(cause));
+        self.emit(name, Event::new(Code::UnitHelperFailed, format!("{name} failed: {cause}")).cause(cause));
         Ok(true)
     }
 
@@ -159,7 +159,7 @@ impl<U: Units> Starter<'_, U> {
             if after.is_active() {
                 let (code, verb) =
                     if deed == Deed::Start { (Code::UnitStarted, "started") } else { (Code::UnitRestarted, "restarted") };
-                self.tell(name, Event::new(code, format!("{verb} {name}")).duration(taken.elapsed()));
+                self.emit(name, Event::new(code, format!("{verb} {name}")).duration(taken.elapsed()));
                 return Ok(true);
             }
             if outcome.result == "canceled" && !after.is_failed() && canceled < CANCELED_TRIES {
@@ -229,9 +229,9 @@ impl<U: Units> Starter<'_, U> {
         })
     }
 
-    fn tell(&self, name: &str, event: Event) {
+    fn emit(&self, name: &str, event: Event) {
         let event = event.phase(Phase::Units).generation(self.generation).unit(name);
-        self.progress.tell(&StepId::Unit(name.to_owned()), event);
+        self.progress.emit(&StepId::Unit(name.to_owned()), event);
     }
 }
 

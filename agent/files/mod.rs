@@ -7,7 +7,7 @@
 //! new content, after a power cut too.
 
 mod doing;
-mod room;
+mod reserve;
 mod trusted;
 
 use std::ffi::OsString;

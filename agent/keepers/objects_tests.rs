@@ -161,7 +161,7 @@ async fn an_api_that_is_away_is_waited_for_until_the_deadline() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_told_once_with_what_to_do() {
+async fn what_is_refused_is_reported_once_with_what_to_do() {
     let master = Master::new(Clock::system());
     let other = ok(kept(&[("/roleRef/name", json!("another"))]).to_string());
     for (script, kind, words, remedy) in [

@@ -24,7 +24,7 @@ pub struct Holder {
 impl Holder {
     /// `port 2379 is held by nc (pid 812, foo.service)`.
     #[must_use]
-    pub fn told(&self) -> String {
+    pub fn summary(&self) -> String {
         let unit = self.unit.as_ref().map(|unit| format!(", {unit}")).unwrap_or_default();
         format!("port {} is held by {} (pid {}{unit})", self.port, self.name.replace(char::is_control, "?"), self.pid)
     }
@@ -142,14 +142,14 @@ mod tests {
         process(root, 900, "sh", "0::/user.slice/user-0.slice\n", &[13]);
         put(root, "self/comm", b"x");
         let found = holders(root, &BTreeSet::from([2379, 2380, 6443, 10_250]));
-        let told: Vec<_> = found.iter().map(|one| (one.told(), one.remedy())).collect();
+        let summaries: Vec<_> = found.iter().map(|one| (one.summary(), one.remedy())).collect();
         let expected = [
             ("port 2379 is held by nc (pid 812, foo.service)", "`systemctl stop foo.service`"),
             ("port 6443 is held by hyperkube (pid 813, runc-api.scope)", "`systemctl stop runc-api.scope`"),
             ("port 10250 is held by systemd (pid 1, init.scope)", "`kill 1`"),
             ("port 10250 is held by sh (pid 900)", "`kill 900`"),
         ];
-        assert_eq!(told, expected.map(|(told, remedy)| (told.to_owned(), remedy.to_owned())));
+        assert_eq!(summaries, expected.map(|(summary, remedy)| (summary.to_owned(), remedy.to_owned())));
         assert!(holders(root, &BTreeSet::from([2380, 1])).is_empty(), "a connection holds no port");
         assert!(holders(&root.join("none"), &BTreeSet::from([2379])).is_empty());
     }

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_named_and_heat_can_still_be_told() {
+    fn every_mistake_is_named_and_heat_can_still_be_notified() {
         let bad = entry(|entry| {
             entry["id"] = json!(7);
             entry["group"] = json!("");

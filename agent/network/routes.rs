@@ -273,7 +273,7 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
     }
 
     #[test]
-    fn each_thing_that_can_be_wrong_with_a_route_is_told_with_its_addresses() {
+    fn each_thing_that_can_be_wrong_with_a_route_is_reported_with_its_addresses() {
         let line = |to: &str, gateway: &str, interface: &str, mask: &str| {
             format!("{interface}\t{to}\t{gateway}\t0003\t0\t0\t0\t{mask}\t0\t0\t0\n")
         };

@@ -215,7 +215,7 @@ async fn whatever_magnum_says_there_is_one_cause_and_a_remedy() {
 }
 
 #[tokio::test]
-async fn what_is_slow_ends_at_the_deadline_and_what_keystone_refuses_is_told() {
+async fn what_is_slow_ends_at_the_deadline_and_what_keystone_refuses_is_reported() {
     let (keystone, slow) =
         (Fake::start(vec![token("t")]).await, Fake::start(vec![Act::Slow(DEADLINE * 2, Box::new(signed()))]).await);
     let (node, access) = (Node::new(Tls::default()), access_to(&slow, trustee(&keystone, None)));

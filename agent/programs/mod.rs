@@ -41,11 +41,11 @@ const LOCK: &str = "lock";
 /// The process group of a started program: by it one is ended where no systemd runs.
 const GROUP: &str = "group";
 /// Taken before the start, so that at least a shortened result can be written when the disk is full by then …
-const RESULT_ROOM: &str = "result.room";
-const RESULT_ROOM_BYTES: usize = 64 * 1024;
+const RESULT_RESERVE: &str = "result.room";
+const RESULT_RESERVE_BYTES: usize = 64 * 1024;
 /// … and the process group, before anything else is done with the program.
-const GROUP_ROOM: &str = "group.room";
-const GROUP_ROOM_BYTES: usize = 16;
+const GROUP_RESERVE: &str = "group.room";
+const GROUP_RESERVE_BYTES: usize = 16;
 /// How long a job that is ended has after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 /// The live output, kept beside the job.
@@ -180,7 +180,7 @@ impl Programs {
         let path = directory.join(JOB);
         if self.state.facts(&path)?.is_none() {
             // Here, where a full disk means no more than that the job cannot begin yet.
-            take_rooms(&self.state, &directory)?;
+            reserve_all(&self.state, &directory)?;
             self.state.write_json(&path, job, Attributes::mode(0o600))?;
         }
         Ok(())
@@ -260,7 +260,7 @@ impl Programs {
             return Ok(Some(ran));
         }
         let directory = Path::new("work").join(key);
-        // A runner that comes now finds that another one was there before it. Where there is no room for this mark, there is none
+        // A runner that comes now finds that another one was there before it. Where there is no space for this mark, there is none
         // for that runner's either; the job is ended all the same, and whoever hears of the error asks for it again.
         let marked = self
             .state
@@ -322,7 +322,7 @@ impl Programs {
     pub fn bytes(&self, key: &str) -> Result<u64> {
         let directory = Path::new("work").join(key);
         let mut sum = 0;
-        for name in [JOB, OUTPUT, RESULT, RESULT_ROOM] {
+        for name in [JOB, OUTPUT, RESULT, RESULT_RESERVE] {
             sum += self.state.facts(&directory.join(name))?.map_or(0, |facts| facts.size);
         }
         Ok(sum)
@@ -334,7 +334,7 @@ impl Programs {
     /// If something cannot be removed.
     pub fn shed(&self, key: &str) -> Result<()> {
         let directory = Path::new("work").join(key);
-        [OUTPUT, RESULT, JOB, RESULT_ROOM, GROUP_ROOM]
+        [OUTPUT, RESULT, JOB, RESULT_RESERVE, GROUP_RESERVE]
             .into_iter()
             .try_for_each(|name| self.state.remove(&directory.join(name)).map(drop))
     }
@@ -387,7 +387,7 @@ impl Programs {
             systemd.start_transient_service(&service).await?;
             return Ok(Watched::Unit);
         }
-        #[expect(clippy::disallowed_methods, reason = "this is the room that starts programs")]
+        #[expect(clippy::disallowed_methods, reason = "this is the module that starts programs")]
         let mut command = Command::new(&self.executable);
         command.args(argv.iter().skip(1)).stdin(Stdio::null()).process_group(0);
         let mut child = command.spawn().context(|| format!("starting {}", self.executable.display()))?;
@@ -414,12 +414,12 @@ impl Programs {
     }
 }
 
-/// Takes the room that a job in `directory` will need at its start and at its end, unless it has it.
-fn take_rooms(tree: &Tree, directory: &Path) -> Result<()> {
-    for (room, bytes) in [(RESULT_ROOM, RESULT_ROOM_BYTES), (GROUP_ROOM, GROUP_ROOM_BYTES)] {
-        let room = directory.join(room);
-        if tree.facts(&room)?.is_none() {
-            tree.take_room(&room, bytes)?;
+/// Reserves the disk space that a job in `directory` will need at its start and at its end, unless it has it.
+fn reserve_all(tree: &Tree, directory: &Path) -> Result<()> {
+    for (reserve, bytes) in [(RESULT_RESERVE, RESULT_RESERVE_BYTES), (GROUP_RESERVE, GROUP_RESERVE_BYTES)] {
+        let reserve = directory.join(reserve);
+        if tree.facts(&reserve)?.is_none() {
+            tree.reserve(&reserve, bytes)?;
         }
     }
     Ok(())

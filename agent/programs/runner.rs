@@ -19,7 +19,9 @@ use nix::unistd::Pid;
 
 use super::capture::{HeadAndTail, Log, PassedOn, drain};
 use super::mask::Mask;
-use super::{GROUP, GROUP_ROOM, Job, LOCK, OUTPUT, RESULT, RESULT_ROOM, RESULT_ROOM_BYTES, Ran, STARTED, encoded, take_rooms};
+use super::{
+    GROUP, GROUP_RESERVE, Job, LOCK, OUTPUT, RESULT, RESULT_RESERVE, RESULT_RESERVE_BYTES, Ran, STARTED, encoded, reserve_all,
+};
 use crate::backoff::Backoff;
 use crate::budgets::{OUTPUTS, RESULT_BYTES};
 use crate::clock::Clock;
@@ -42,7 +44,7 @@ const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs
 /// Runs the job of a directory, at most once, and ends only when its result is written.
 ///
 /// # Errors
-/// If the job cannot be read, or there is no room for what it needs at its start and its end: it has not begun then. If its
+/// If the job cannot be read, or there is no disk space for what it needs at its start and its end: it has not begun then. If its
 /// directory was removed while it ran. A program that fails is no error.
 pub fn run(directory: &Path, clock: &Clock) -> Result<()> {
     run_in(&Tree::open(directory)?, clock)
@@ -58,7 +60,7 @@ fn run_in(tree: &Tree, clock: &Clock) -> Result<()> {
         return Ok(());
     }
     // The one who prepared the job has done so, unless it is of an earlier version.
-    take_rooms(tree, Path::new(""))?;
+    reserve_all(tree, Path::new(""))?;
     if !tree.create_new(Path::new(STARTED), b"", Attributes::mode(0o600))? {
         return Ok(());
     }
@@ -95,16 +97,16 @@ fn deliver(tree: &Tree, ran: &Ran, clock: &Clock) -> Result<()> {
     Ok(())
 }
 
-/// Where there is no room for the whole result, a shortened one goes where room was taken for it.
+/// Where there is no space for the whole result, a shortened one goes where space was reserved for it.
 fn write_result(tree: &Tree, ran: &Ran) -> Result<()> {
     if tree.write_json(Path::new(RESULT), ran, Attributes::mode(0o600)).is_ok() {
-        let _ = tree.remove(Path::new(RESULT_ROOM));
+        let _ = tree.remove(Path::new(RESULT_RESERVE));
         return Ok(());
     }
     let mut short = ran.clone();
-    bound(&mut short, RESULT_ROOM_BYTES - RESULT_FRAME);
+    bound(&mut short, RESULT_RESERVE_BYTES - RESULT_FRAME);
     let bytes = serde_json::to_vec_pretty(&short).map_err(Error::permanent)?;
-    tree.write_in_room(Path::new(RESULT_ROOM), Path::new(RESULT), &bytes)
+    tree.write_reserved(Path::new(RESULT_RESERVE), Path::new(RESULT), &bytes)
 }
 
 fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
@@ -118,7 +120,7 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
     // From here on there is a program: no error may leave it running with nobody who watches it.
     let group = Pid::from_raw(child.id().cast_signed());
     // For who ends the job.
-    if let Err(error) = tree.write_in_room(Path::new(GROUP_ROOM), Path::new(GROUP), group.to_string().as_bytes()) {
+    if let Err(error) = tree.write_reserved(Path::new(GROUP_RESERVE), Path::new(GROUP), group.to_string().as_bytes()) {
         return Ok(given_up(group, &error));
     }
     feed(&mut child, job.stdin.clone());
@@ -170,7 +172,7 @@ fn prepare(root: &Tree, job: &Job) -> Result<()> {
 
 fn spawn(job: &Job) -> Result<Child> {
     let Some((program, arguments)) = job.argv.split_first() else { return Err(Error::permanent("the job names no program")) };
-    #[expect(clippy::disallowed_methods, reason = "this is the room that starts programs")]
+    #[expect(clippy::disallowed_methods, reason = "this is the module that starts programs")]
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     for (name, value) in &job.environment {
@@ -440,8 +442,8 @@ mod tests {
         let ran: Ran = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
         assert_eq!(ran.status, 3);
         assert!(ran.stdout.starts_with("BEGIN\n\0") && ran.stdout.ends_with("\0END\n"), "{}", ran.stdout.len());
-        assert!(tree.facts(Path::new(RESULT)).unwrap().unwrap().size <= RESULT_ROOM_BYTES as u64);
-        assert_eq!(tree.facts(Path::new(RESULT_ROOM)).unwrap(), None);
+        assert!(tree.facts(Path::new(RESULT)).unwrap().unwrap().size <= RESULT_RESERVE_BYTES as u64);
+        assert_eq!(tree.facts(Path::new(RESULT_RESERVE)).unwrap(), None);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub struct ToolOutput {
 /// If it cannot be started or not be heard to the end.
 pub fn ask<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<Option<ToolOutput>> {
     let doing = || line(tool, arguments);
-    #[expect(clippy::disallowed_methods, reason = "this is the room that starts programs")]
+    #[expect(clippy::disallowed_methods, reason = "this is the module that starts programs")]
     let mut command = Command::new(tool);
     command
         .args(arguments.iter().map(AsRef::as_ref))
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_tool_says_and_how_it_ends_is_told() {
+    fn what_a_tool_says_and_how_it_ends_is_reported() {
         let script = "read line; echo \"got $line in $LC_ALL\"; echo oh >&2; [ \"$line\" = well ]";
         for (input, ok) in [("well\n", true), ("ill\n", false)] {
             let answer = ask("sh", &["-c", script], input).unwrap().unwrap();

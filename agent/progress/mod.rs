@@ -228,7 +228,7 @@ impl Progress {
 
     /// Says something about a step. A complaint is what the step waits for from now on; good news say what the step itself had
     /// waited for.
-    pub fn tell(&self, step: &StepId, mut event: Event) {
+    pub fn emit(&self, step: &StepId, mut event: Event) {
         event.mask();
         match event.code.entry().priority {
             Priority::Warning | Priority::Notice => self.hear(step, &event),

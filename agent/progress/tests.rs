@@ -28,7 +28,7 @@ fn a_step_begins_waits_for_what_events_say_and_ends() {
     progress.expect(vec![StepId::Files, ETCD, gate("etcd")]);
     let waits = |attempt| {
         let event = Event::new(Code::GateWaiting, "not green").attempt(attempt).cause("refused");
-        progress.tell(&gate("etcd"), event);
+        progress.emit(&gate("etcd"), event);
     };
     // Before it begins nothing is waited for.
     waits(1);
@@ -38,8 +38,8 @@ fn a_step_begins_waits_for_what_events_say_and_ends() {
     progress.begin(&gate("etcd"), vec![]);
     progress.begin_early(&ETCD);
     waits(31);
-    progress.tell(&ETCD, Event::new(Code::VolumeWaiting, "no disk has it"));
-    progress.tell(&gate("etcd"), Event::new(Code::GateGreen, "green"));
+    progress.emit(&ETCD, Event::new(Code::VolumeWaiting, "no disk has it"));
+    progress.emit(&gate("etcd"), Event::new(Code::GateGreen, "green"));
     assert_eq!(shown(&progress), ["files Ok 0 -", "volume etcd Waiting 0 no disk has it", "gate etcd Waiting 31 refused"]);
     assert_eq!(progress.steps()[2].since.as_deref(), Some("1970-01-01T00:00:01Z"));
     progress.give_up_after(&gate("etcd"), Duration::from_mins(10));
@@ -62,13 +62,13 @@ fn good_news_of_a_step_say_what_it_waited_for_and_complaints_do_not() {
         (event.message, event.waited_for, event.waited.map(|waited| waited.as_millis()))
     };
     let green = || {
-        progress.tell(&gate("etcd"), Event::new(Code::GateGreen, "gate etcd passed").duration(Duration::from_millis(800)));
+        progress.emit(&gate("etcd"), Event::new(Code::GateGreen, "gate etcd passed").duration(Duration::from_millis(800)));
         last()
     };
     progress.begin_run();
     clock.advance(Duration::from_millis(100));
     progress.begin(&unit("etcd.service"), vec![]);
-    progress.tell(&unit("etcd.service"), Event::new(Code::UnitStarted, "started"));
+    progress.emit(&unit("etcd.service"), Event::new(Code::UnitStarted, "started"));
     assert_eq!(last().1, None);
     clock.advance(Duration::from_millis(14_200));
     progress.end(&unit("etcd.service"));
@@ -76,7 +76,7 @@ fn good_news_of_a_step_say_what_it_waited_for_and_complaints_do_not() {
     progress.begin(&gate("etcd"), vec![StepId::Certificates, unit("etcd.service")]);
     let said = "gate etcd passed (800ms, waited 14.3s for unit etcd.service)";
     assert_eq!(green(), (said.into(), Some("unit etcd.service".into()), Some(14_300)));
-    progress.tell(&gate("etcd"), Event::new(Code::GateWaiting, "not green"));
+    progress.emit(&gate("etcd"), Event::new(Code::GateWaiting, "not green"));
     assert_eq!(last(), ("not green".into(), None, None));
 }
 

@@ -29,7 +29,7 @@ pub use catalog::Code;
 pub use event::{Event, Phase};
 pub use journal::{TRACES, trace_libraries};
 
-/// The handle by which every room tells what happened. Cheap to clone.
+/// The handle by which every room reports what happened. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Report(Arc<Sink>);
 

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn file_systems_of_the_kernel_are_told_by_whole_names() {
+    fn file_systems_of_the_kernel_are_recognised_by_whole_names() {
         let text = "nodev\tsysfs\nnodev\toverlay\n\text4\n\tbtrfs\n";
         assert!(lists(text, "overlay") && lists(text, "btrfs") && !lists(text, "over") && !lists(text, "nodev"));
     }

@@ -92,14 +92,14 @@ impl Progress {
 impl Survey {
     /// `7,512 places were read, 570 of 102,400 MiB`.
     #[must_use]
-    pub fn told(&self) -> String {
+    pub fn summary(&self) -> String {
         let (read, all) = (grouped(self.bytes.div_ceil(MIB)), grouped(self.size.div_ceil(MIB)));
         let places = grouped(self.places);
-        let mut told = format!("{places} places were read, {read} of {all} MiB");
+        let mut text = format!("{places} places were read, {read} of {all} MiB");
         if self.left_out > 0 {
-            told.push_str(&format!(" ({} samples left out: the disk is slow)", grouped(self.left_out)));
+            text.push_str(&format!(" ({} samples left out: the disk is slow)", grouped(self.left_out)));
         }
-        told
+        text
     }
 }
 

@@ -108,15 +108,15 @@ fn a_blank_disk_is_read_in_thousands_of_places() {
     {
         let survey = Disk::of(size, &[]).survey(&BLANK);
         assert!(survey.found.is_none() && survey.left_out == 0);
-        assert!(places.contains(&survey.places) && mib.contains(&(survey.bytes / MIB)), "{}", survey.told());
+        assert!(places.contains(&survey.places) && mib.contains(&(survey.bytes / MIB)), "{}", survey.summary());
     }
     // What both ends make up is read to the last byte.
     for size in [SECTOR, 3 * MIB + SECTOR, 16 * MIB, 32 * MIB] {
         let survey = Disk::of(size, &[(size - 1, b"x")]).survey(&BLANK);
         assert_eq!(survey.found, Some(Strange::Data(size - 1)), "{size}");
     }
-    let told = Survey { places: 7512, bytes: 570 * MIB, size: 100 * GIB, left_out: 1200, found: None };
-    assert_eq!(told.told(), "7,512 places were read, 570 of 102,400 MiB (1,200 samples left out: the disk is slow)");
+    let survey = Survey { places: 7512, bytes: 570 * MIB, size: 100 * GIB, left_out: 1200, found: None };
+    assert_eq!(survey.summary(), "7,512 places were read, 570 of 102,400 MiB (1,200 samples left out: the disk is slow)");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_slow_disk_is_read_as_far_as_it_must_be_and_that_is_said() {
     let survey = survey(100 * GIB, &BLANK, &clock.start(), &progress.clone(), read).unwrap();
     let least = near(100 * GIB).len() + beginnings(100 * GIB).len();
     assert_eq!(survey.places, least as u64 + SAMPLES.0);
-    assert!(survey.left_out > 3000 && survey.told().contains("samples left out: the disk is slow"), "{}", survey.told());
+    assert!(survey.left_out > 3000 && survey.summary().contains("samples left out: the disk is slow"), "{}", survey.summary());
     assert_eq!(progress.places(), survey.places);
 }
 

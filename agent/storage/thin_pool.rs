@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_is_nearly_full_is_told_with_the_command_that_helps() {
+    fn a_pool_that_is_nearly_full_is_reported_with_the_command_that_helps() {
         for (answer, told, remedy) in [
             ("  102005473280|113246208|43.10|12.00\n", None, ""),
             ("  102005473280|113246208|84.99|84.99\n", None, ""),

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_by_itself_is_told_from_what_stays() {
+    fn what_passes_by_itself_is_distinguished_from_what_stays() {
         for (name, kind) in [
             ("org.freedesktop.DBus.Error.NoReply", Kind::Transient),
             ("org.freedesktop.DBus.Error.NameHasNoOwner", Kind::Transient),

@@ -4,7 +4,7 @@
 
 /// A value of a kind that is read. All other kinds are passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told<'a> {
+pub(super) enum Shown<'a> {
     /// A string or an object path. The bus lets only UTF-8 through.
     Text(&'a [u8]),
     Unsigned(u32),
@@ -23,7 +23,7 @@ const COMMANDS: &[u8] = b"a(sasbttttuii)";
 const DEPTH: usize = 64;
 
 /// Tells `take` the name and value of each property; `None` where the body is not as D-Bus asks for.
-pub(super) fn read<'a>(body: &'a [u8], little_endian: bool, mut take: impl FnMut(&'a [u8], Told<'a>)) -> Option<()> {
+pub(super) fn read<'a>(body: &'a [u8], little_endian: bool, mut take: impl FnMut(&'a [u8], Shown<'a>)) -> Option<()> {
     let mut reader = Reader { body, at: 0, little_endian };
     let length = reader.length()?;
     reader.align(8)?;
@@ -32,20 +32,20 @@ pub(super) fn read<'a>(body: &'a [u8], little_endian: bool, mut take: impl FnMut
         reader.align(8)?;
         let name = reader.text()?;
         match reader.signature()? {
-            b"s" | b"o" => take(name, Told::Text(reader.text()?)),
-            b"u" => take(name, Told::Unsigned(reader.u32()?)),
-            b"i" => take(name, Told::Signed(reader.u32()?.cast_signed())),
-            b"b" => take(name, Told::Flag(reader.u32()? != 0)),
+            b"s" | b"o" => take(name, Shown::Text(reader.text()?)),
+            b"u" => take(name, Shown::Unsigned(reader.u32()?)),
+            b"i" => take(name, Shown::Signed(reader.u32()?.cast_signed())),
+            b"b" => take(name, Shown::Flag(reader.u32()? != 0)),
             b"(uo)" => {
                 reader.align(8)?;
-                take(name, Told::Job(reader.u32()?, reader.text()?));
+                take(name, Shown::Job(reader.u32()?, reader.text()?));
             }
             COMMANDS => {
                 let length = reader.length()?;
                 reader.align(8)?;
                 let end = reader.at.checked_add(length)?;
                 if length > 0 {
-                    take(name, Told::Program(reader.text()?));
+                    take(name, Shown::Program(reader.text()?));
                 }
                 (reader.at <= end && end <= body.len()).then_some(())?;
                 reader.at = end;
@@ -218,15 +218,15 @@ mod tests {
     }
 
     #[test]
-    fn the_program_of_a_command_line_is_told() {
+    fn the_program_of_a_command_line_is_reported() {
         for (programs, expected) in [(&["/usr/bin/etcd", "/bin/two"][..], Some("/usr/bin/etcd")), (&[], None)] {
             for pad in ["P", "PPP"] {
                 let properties = BTreeMap::from([(pad, Value::from(true)), ("Q", commands(programs)), ("Z", Value::from("end"))]);
                 for endian in [Endian::Little, Endian::Big] {
                     let body = body(&properties, endian);
-                    let told = told(&body, endian).unwrap();
-                    assert_eq!(told.get(b"Q".as_slice()), expected.map(|path| Told::Program(path.as_bytes())).as_ref());
-                    assert_eq!(told.get(b"Z".as_slice()), Some(&Told::Text(b"end")));
+                    let all = shown(&body, endian).unwrap();
+                    assert_eq!(all.get(b"Q".as_slice()), expected.map(|path| Shown::Program(path.as_bytes())).as_ref());
+                    assert_eq!(all.get(b"Z".as_slice()), Some(&Shown::Text(b"end")));
                 }
             }
         }
@@ -236,7 +236,7 @@ mod tests {
         to_bytes(Context::new_dbus(endian, 0), properties).unwrap().to_vec()
     }
 
-    fn told(body: &[u8], endian: Endian) -> Option<BTreeMap<&[u8], Told<'_>>> {
+    fn shown(body: &[u8], endian: Endian) -> Option<BTreeMap<&[u8], Shown<'_>>> {
         let mut all = BTreeMap::new();
         read(body, endian == Endian::Little, |name, value| {
             all.insert(name, value);
@@ -249,15 +249,15 @@ mod tests {
         for endian in [Endian::Little, Endian::Big] {
             let body = body(&any(), endian);
             let expected = BTreeMap::from([
-                (b"Id".as_slice(), Told::Text(b"etcd.service")),
-                (b"Empty", Told::Text(b"")),
-                (b"Following", Told::Text(b"/")),
-                (b"MainPID", Told::Unsigned(4_000_000_000)),
-                (b"ExecMainStatus", Told::Signed(-3)),
-                (b"CanStart", Told::Flag(true)),
-                (b"Job", Told::Job(7, b"/org/freedesktop/systemd1/job/7")),
+                (b"Id".as_slice(), Shown::Text(b"etcd.service")),
+                (b"Empty", Shown::Text(b"")),
+                (b"Following", Shown::Text(b"/")),
+                (b"MainPID", Shown::Unsigned(4_000_000_000)),
+                (b"ExecMainStatus", Shown::Signed(-3)),
+                (b"CanStart", Shown::Flag(true)),
+                (b"Job", Shown::Job(7, b"/org/freedesktop/systemd1/job/7")),
             ]);
-            assert_eq!(told(&body, endian), Some(expected));
+            assert_eq!(shown(&body, endian), Some(expected));
         }
     }
 
@@ -269,8 +269,8 @@ mod tests {
                 let value = OwnedValue::try_from(value.clone()).unwrap();
                 let properties = BTreeMap::from([(pad, Value::from(value)), ("Z", Value::from("end"))]);
                 let body = body(&properties, Endian::Little);
-                let told = told(&body, Endian::Little).unwrap();
-                assert_eq!(told.get(b"Z".as_slice()), Some(&Told::Text(b"end")), "{name} {pad}");
+                let all = shown(&body, Endian::Little).unwrap();
+                assert_eq!(all.get(b"Z".as_slice()), Some(&Shown::Text(b"end")), "{name} {pad}");
             }
         }
     }
@@ -279,22 +279,22 @@ mod tests {
     fn a_body_that_is_cut_or_too_long_is_refused() {
         let whole = body(&any(), Endian::Little);
         for end in 0..whole.len() {
-            assert_eq!(told(&whole[..end], Endian::Little), None, "{end} of {}", whole.len());
+            assert_eq!(shown(&whole[..end], Endian::Little), None, "{end} of {}", whole.len());
         }
         let longer = [whole.as_slice(), b"\0"].concat();
-        assert_eq!(told(&longer, Endian::Little), None);
+        assert_eq!(shown(&longer, Endian::Little), None);
         let nested = [&200_u32.to_le_bytes()[..], &[0; 4], &1_u32.to_le_bytes(), b"N\0", &[150], &[b'('; 150], b"\0"].concat();
-        assert_eq!(told(&nested, Endian::Little), None);
+        assert_eq!(shown(&nested, Endian::Little), None);
     }
 
     proptest! {
         #[test]
         fn no_bytes_are_its_end(bytes: Vec<u8>, signature in "[ybnqiuxtdsogva(){}]{0,40}") {
-            let _ = told(&bytes, Endian::Little);
+            let _ = shown(&bytes, Endian::Little);
             let entry = [b"\0\0\0\0", &1_u32.to_le_bytes()[..], b"N\0", &[u8::try_from(signature.len()).unwrap()],
                 signature.as_bytes(), b"\0", &bytes].concat();
             let length = u32::try_from(entry.len() - 4).unwrap().to_le_bytes();
-            let _ = told(&[&length[..], &entry].concat(), Endian::Little);
+            let _ = shown(&[&length[..], &entry].concat(), Endian::Little);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What systemd says of a unit, as plain words: newer versions add words, and an unknown one must not cost the rest.
 
-use super::properties::{self, Told};
+use super::properties::{self, Shown};
 
 /// What systemd takes for the exit status of a program that it could not run.
 const EXIT_EXEC: i32 = 203;
@@ -112,18 +112,18 @@ impl Seen {
         let mut job = None;
         let text = |text| String::from_utf8_lossy(text).into_owned();
         properties::read(body, little_endian, |key, value| match (key, value) {
-            (b"LoadState", Told::Text(word)) => state.load_state = text(word),
-            (b"ActiveState", Told::Text(word)) => state.active_state = text(word),
-            (b"SubState", Told::Text(word)) => state.sub_state = text(word),
-            (b"UnitFileState", Told::Text(word)) => state.unit_file_state = text(word),
-            (b"Result", Told::Text(word)) => state.result = text(word),
-            (b"FragmentPath", Told::Text(path)) => state.fragment_path = text(path),
-            (b"ExecMainStatus", Told::Signed(status)) => state.exec_main_status = status,
-            (b"ExecStart", Told::Program(path)) => state.program = text(path),
-            (b"NeedDaemonReload", Told::Flag(flag)) => state.need_daemon_reload = flag,
-            (b"MainPID", Told::Unsigned(pid)) => state.main_pid = pid,
-            (b"NRestarts", Told::Unsigned(count)) => state.n_restarts = count,
-            (b"Job", Told::Job(id, path)) if id != 0 => job = Some(text(path)),
+            (b"LoadState", Shown::Text(word)) => state.load_state = text(word),
+            (b"ActiveState", Shown::Text(word)) => state.active_state = text(word),
+            (b"SubState", Shown::Text(word)) => state.sub_state = text(word),
+            (b"UnitFileState", Shown::Text(word)) => state.unit_file_state = text(word),
+            (b"Result", Shown::Text(word)) => state.result = text(word),
+            (b"FragmentPath", Shown::Text(path)) => state.fragment_path = text(path),
+            (b"ExecMainStatus", Shown::Signed(status)) => state.exec_main_status = status,
+            (b"ExecStart", Shown::Program(path)) => state.program = text(path),
+            (b"NeedDaemonReload", Shown::Flag(flag)) => state.need_daemon_reload = flag,
+            (b"MainPID", Shown::Unsigned(pid)) => state.main_pid = pid,
+            (b"NRestarts", Shown::Unsigned(count)) => state.n_restarts = count,
+            (b"Job", Shown::Job(id, path)) if id != 0 => job = Some(text(path)),
             _ => {}
         })?;
         state.job_queued = job.is_some();
@@ -141,7 +141,7 @@ impl Seen {
 pub struct Enabled {
     /// Whether a link was made or taken away.
     pub changed: bool,
-    /// Units that start an enabled one at boot and are not on this machine (told by systemd from about 250 on).
+    /// Units that start an enabled one at boot and are not on this machine (reported by systemd from about 250 on).
     pub absent: Vec<String>,
 }
 

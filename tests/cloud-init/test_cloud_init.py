@@ -159,7 +159,7 @@ def test_where_cloud_init_says_nothing_the_boot_ends_and_the_agent_says_what_it_
     host.wait_for(lambda: host.is_active(UNIT), 300)
     assert not cycles(host, host.console()) and not host.sh("systemctl --failed --no-legend").strip()
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         asked = host.exec("heat-node-agent", "explain", check=False).stdout
         # What it waits for comes first in the tree.
         assert [word for word in words if word not in asked] == [], asked

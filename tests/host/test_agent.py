@@ -66,7 +66,7 @@ def test_a_script_outlives_a_restart_of_the_agent_and_is_answered_once(hosts, si
     assert host.read("/var/tmp/ran") == "begin\nend\n"
 
 
-def test_a_power_cut_in_a_script_is_told_as_interrupted_and_it_does_not_run_again(hosts, signal_server):
+def test_a_power_cut_in_a_script_is_reported_as_interrupted_and_it_does_not_run_again(hosts, signal_server):
     server = signal_server()
     host = hosts("n1", ip=IP)
     server.deploy(server.deployment("cut", config="#!/bin/sh\necho ran >>/var/tmp/ran; sync\nsleep 600\n"))
@@ -131,7 +131,7 @@ def test_a_result_is_not_sent_for_what_heat_moved_on_to_since_the_last_poll(host
     assert len([p for p in server.polls()[polled:] if p.time < server.signals("d")[0].time]) == 2
 
 
-def test_mistakes_are_told_while_a_long_script_runs(hosts, signal_server):
+def test_mistakes_are_reported_while_a_long_script_runs(hosts, signal_server):
     server = signal_server()
     host = hosts("n1", ip=IP)
     wait = {"WAIT_HANDLE": json.dumps({"alarm_url": server.signal_url("handle", kind="waitcondition")})}

@@ -59,7 +59,7 @@ def theirs(path: str, line: str = "# theirs") -> str:
     return f"echo '{line}' >>{path}"
 
 
-def test_drift_is_told_and_put_back_once(hosts, signal_server):
+def test_drift_is_reported_and_put_back_once(hosts, signal_server):
     server = signal_server()
     host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB)})
     node = Drifting(host, server)

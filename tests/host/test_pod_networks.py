@@ -136,7 +136,7 @@ def forgets(node):
 
 # --- what is found and told -----------------------------------------------------------------------
 @NEW
-def test_a_lost_event_is_found_and_told_and_repaired(cluster):
+def test_a_lost_event_is_found_and_reported_and_repaired(cluster):
     a, c = cluster.nodes["a"], cluster.nodes["c"]
     forgets(a)
     lease = cluster.lease_of("c")
@@ -168,7 +168,7 @@ def test_a_lease_that_is_deleted_comes_back(cluster):
 
 
 @NEW
-def test_a_route_that_goes_elsewhere_is_told_and_repaired(cluster):
+def test_a_route_that_goes_elsewhere_is_reported_and_repaired(cluster):
     # Another node than the one above, whose flanneld was restarted within the last minute: that is done once a minute at most.
     b, subnet = cluster.nodes["b"], cluster.lease_of("a").replace("-", "/")
     before = b.causes("RouteElsewhere", subnet)
@@ -179,7 +179,7 @@ def test_a_route_that_goes_elsewhere_is_told_and_repaired(cluster):
 
 
 @NEW
-def test_lost_packets_are_told_from_wrong_routes(cluster):
+def test_lost_packets_are_distinguished_from_wrong_routes(cluster):
     """Routes are right and nodes reach each other: it is the ports of the cloud."""
     with cluster.port_security():
         node = cluster.nodes["b"]
@@ -235,7 +235,7 @@ def test_static_routes_reach_every_pod_over_reboots(cluster):
 
 
 @STATIC
-def test_a_lost_static_route_is_told_and_repaired(cluster):
+def test_a_lost_static_route_is_reported_and_repaired(cluster):
     a = cluster.nodes["a"]
     forgets(a)
     before = a.causes("RouteMissing", "10.100.2.0/24")

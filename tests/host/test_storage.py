@@ -116,7 +116,7 @@ def test_etcds_data_moves_from_the_root_disk_to_its_volume(hosts, signal_server)
     assert not host.exists("/var/lib/etcd.before-volume-2")
 
 
-def test_a_store_that_is_read_only_full_or_gone_is_told_and_nothing_loops(hosts, signal_server):
+def test_a_store_that_is_read_only_full_or_gone_is_reported_and_nothing_loops(hosts, signal_server):
     server = signal_server()
     host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB)})
     host.attach("vdc", "1G", VDC)

@@ -126,7 +126,7 @@ def test_two_volumes_that_come_late_and_in_the_other_order_find_their_places(hos
     assert host.read("/var/lib/docker/kept") == "kept\n"
 
 
-def test_who_misses_a_disk_is_told_which_ones_there_are(hosts):
+def test_who_misses_a_disk_is_reported_which_ones_there_are(hosts):
     host = hosts("n1", ip=IP, volumes={"vdb": ("1G", "deadbeef-0000-4000-8000-000000000001")})
     host.install_agent()
     assert once(host, **WORKER | {"WAIT_TIMEOUT": 40}) == 1

@@ -40,7 +40,7 @@ impl<P: PodNetwork> KeyKeeper<'_, P> {
                 Ok(written) => {
                     if written {
                         let line = format!("wrote flannel's network configuration to {}", key::path(store));
-                        self.tell(Event::new(Code::FlannelKeyWritten, line));
+                        self.emit(Event::new(Code::FlannelKeyWritten, line));
                     }
                     return Ok(written);
                 }
@@ -52,13 +52,13 @@ impl<P: PodNetwork> KeyKeeper<'_, P> {
             }
             let line = format!("flannel's network configuration is not in etcd yet: {error}");
             let pause = pauses.next_pause();
-            self.tell(Event::new(Code::FlannelKeyWaiting, line).attempt(attempt).next_try(pause).error(&error));
+            self.emit(Event::new(Code::FlannelKeyWaiting, line).attempt(attempt).next_try(pause).error(&error));
             self.clock.wait(pause.min(left)).await;
         }
     }
 
-    fn tell(&self, event: Event) {
+    fn emit(&self, event: Event) {
         let step = StepId::FlannelKey;
-        self.progress.tell(&step, event.phase(step.phase()).step(step.to_string()).generation(self.generation));
+        self.progress.emit(&step, event.phase(step.phase()).step(step.to_string()).generation(self.generation));
     }
 }

@@ -62,7 +62,7 @@ pub fn far(subnet: Ipv4Net) -> Ipv4Addr {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Packets arrive, or nobody is there who could show it.
-    Well,
+    Ok,
     /// Packets of pods are dropped on the way to everybody.
     Lost(Vec<Peer>),
     /// They arrive at some, and not at these.
@@ -76,7 +76,7 @@ pub fn verdict(heard: &[Heard]) -> Verdict {
     let dropped = |one: &&Heard| one.control.is_heard() && one.far == PacketFate::Silence && !one.arrives();
     let silent: Vec<Peer> = heard.iter().filter(dropped).map(|one| one.peer).collect();
     if silent.is_empty() {
-        Verdict::Well
+        Verdict::Ok
     } else if heard.iter().any(Heard::arrives) {
         Verdict::Silent(silent)
     } else {
@@ -112,14 +112,14 @@ mod tests {
         let lost = |ids: &[u8]| Verdict::Lost(ids.iter().map(|id| peer(*id)).collect());
         let silent = |ids: &[u8]| Verdict::Silent(ids.iter().map(|id| peer(*id)).collect());
         for (case, answers, expected) in [
-            ("nobody there", vec![], Verdict::Well),
-            ("well", vec![[TurnedBack, TurnedBack, Arrived]], Verdict::Well),
-            ("a firewall on the peer", vec![[TurnedBack, TurnedBack, Silence]], Verdict::Well),
-            ("one that says no", vec![[TurnedBack, Silence, TurnedBack]], Verdict::Well),
-            ("the peer is down", vec![[Silence, Silence, Silence]], Verdict::Well),
-            ("the peer does not forward yet", vec![[Silence, Silence, Arrived]], Verdict::Well),
-            ("the kernel's search for the peer ended", vec![[TurnedBack, TurnedBack, TurnedBack]], Verdict::Well),
-            ("this node's bridge does not exist", vec![[TurnedBack, NotAsked, NotAsked]], Verdict::Well),
+            ("nobody there", vec![], Verdict::Ok),
+            ("they arrive", vec![[TurnedBack, TurnedBack, Arrived]], Verdict::Ok),
+            ("a firewall on the peer", vec![[TurnedBack, TurnedBack, Silence]], Verdict::Ok),
+            ("one that says no", vec![[TurnedBack, Silence, TurnedBack]], Verdict::Ok),
+            ("the peer is down", vec![[Silence, Silence, Silence]], Verdict::Ok),
+            ("the peer does not forward yet", vec![[Silence, Silence, Arrived]], Verdict::Ok),
+            ("the kernel's search for the peer ended", vec![[TurnedBack, TurnedBack, TurnedBack]], Verdict::Ok),
+            ("this node's bridge does not exist", vec![[TurnedBack, NotAsked, NotAsked]], Verdict::Ok),
             ("port security", vec![[TurnedBack, Silence, Silence]], lost(&[0])),
             ("port security, one down", vec![[Silence; 3], [TurnedBack, Silence, Silence]], lost(&[1])),
             ("a peer that is odd", vec![[TurnedBack, Silence, Silence], [TurnedBack, TurnedBack, Arrived]], silent(&[0])),

@@ -296,7 +296,7 @@ async fn others_wait_until_it_is_there_and_means_the_same() {
 }
 
 #[tokio::test]
-async fn an_etcd_without_the_api_that_flanneld_reads_is_told_by_name() {
+async fn an_etcd_without_the_api_that_flanneld_reads_is_reported_by_name() {
     for (flanneld, script, words, remedy) in [
         (V2, vec![status("404 Not Found", "404 page not found\n")], "does not serve the v2 API", "--enable-v2"),
         (V3, vec![server("2.3.8")], "does not serve the v3 API", "3.0"),

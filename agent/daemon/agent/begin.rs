@@ -88,7 +88,7 @@ impl Agent {
             match (item.what, parsed) {
                 _ if self.ledger.journal.get(&item.id).is_some_and(|record| record.state >= State::Finished) => {}
                 (What::Malformed, Err(malformed)) => self.refuse_malformed(&malformed, &entry)?,
-                (What::Copy, Err(malformed)) => self.tell_once(&malformed, &entry),
+                (What::Copy, Err(malformed)) => self.report_once(&malformed, &entry),
                 (What::Forbidden, Ok(Some(deployment))) => {
                     let rule = self.host.settings.deploy.groups.clone().unwrap_or_default().join(", ");
                     let error = Error::refused(format!("group {:?} is not allowed on this image", deployment.group))
@@ -259,7 +259,7 @@ impl Agent {
     fn refuse_malformed(&mut self, malformed: &Malformed, entry: &Value) -> Result<()> {
         let runs = malformed.id.as_deref().map_or(Ok(false), |id| self.is_running(id))?;
         let Some(id) = malformed.id.as_ref().filter(|_| !runs) else {
-            self.tell_once(malformed, entry);
+            self.report_once(malformed, entry);
             return Ok(());
         };
         let error = mistakes(malformed);
@@ -279,7 +279,7 @@ impl Agent {
 
     /// An entry that stands for no deployment that could be refused: without an id, or with that of another one. It is said once
     /// for each text of it.
-    fn tell_once(&mut self, malformed: &Malformed, entry: &Value) {
+    fn report_once(&mut self, malformed: &Malformed, entry: &Value) {
         if !self.worklist.is_news(entry) {
             return;
         }

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_moved_away_is_told_with_its_size_and_nothing_else_is() {
+    fn what_was_moved_away_is_reported_with_its_size_and_nothing_else_is() {
         let dir = tempfile::tempdir().unwrap();
         let root = Tree::open(dir.path()).unwrap();
         let data = Path::new(MEMBERSHIPS[0].path);

@@ -169,7 +169,7 @@ async fn a_place_that_does_not_answer_holds_up_no_other_one() {
 }
 
 #[tokio::test]
-async fn what_leaves_the_list_for_one_answer_is_told_when_it_comes_back() {
+async fn what_leaves_the_list_for_one_answer_is_reported_when_it_comes_back() {
     let fake = Fake::start(vec![ok("")]).await;
     let one = [run_of(&fake.base, "a", 1)];
     for restarts in [false, true] {

@@ -70,7 +70,7 @@ fn deployment(name: &str, inputs: &[(&str, &str)]) -> Value {
 }
 
 #[tokio::test]
-async fn every_transport_gets_its_result_or_is_told_once_as_impossible() {
+async fn every_transport_gets_its_result_or_is_reported_once_as_impossible() {
     let fake = Fake::start(vec![ok("")]).await;
     fake.play(vec![token("tok", &fake.base), ok("null")]);
     let auth_url = format!("{}/v3", fake.base);
@@ -198,7 +198,7 @@ async fn a_generation_that_nobody_goes_on_with_is_not_on_its_way_for_ever() {
 }
 
 #[tokio::test]
-async fn a_wait_condition_that_is_never_told_is_noted_and_fails_no_deployment() {
+async fn a_wait_condition_that_is_never_signalled_is_noted_and_fails_no_deployment() {
     let document = json!({"deployments": [deployment("node", &[])]});
     let (dir, _, records) = pass(GIVEN, &document).await;
     let (mut agent, _) = open_in(dir.path(), GIVEN, &document).await;

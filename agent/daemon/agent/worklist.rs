@@ -51,7 +51,7 @@ impl Worklist {
         (self.entries, self.revision, self.is_judged, self.goes_on) = (entries, revision, false, false);
     }
 
-    /// Whether a malformed entry without an id of its own was not told of yet.
+    /// Whether a malformed entry without an id of its own was not reported yet.
     pub(super) fn is_news(&mut self, entry: &Value) -> bool {
         self.told.is_news(&key_of(&entry.to_string()))
     }

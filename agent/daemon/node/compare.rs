@@ -65,17 +65,17 @@ impl Node {
                 Ok(drifted)
             }
             Verdict::Differs { told, repairs: false, .. } => {
-                self.tell_drift(generation, &told, fought);
+                self.report_drift(generation, &told, fought);
                 Ok(true)
             }
             Verdict::Differs { told, repairs: true, rest } => {
-                self.tell_drift(generation, &told, fought);
+                self.report_drift(generation, &told, fought);
                 Ok(!self.put_back(spec, &without_fought(), reason, repairs).await || rest)
             }
         }
     }
 
-    fn tell_drift(&self, generation: u64, told: &[String], fought: &[Cause]) {
+    fn report_drift(&self, generation: u64, told: &[String], fought: &[Cause]) {
         let tell = |code, message, texts: &[&str]| {
             let cause = shortened(&texts.join(", "), REASON_LIMIT);
             self.host.report.emit(Event::new(code, message).generation(generation).step("drift").cause(cause));
@@ -148,7 +148,7 @@ impl Node {
         Some(succeeded)
     }
 
-    /// Tells of a cause once.
+    /// Reports a cause once.
     fn renewal_waits(&self, cause: &str, generation: u64) -> Option<bool> {
         if self.renewal.waits_for(cause) {
             let line = format!("the certificate renewal is waiting: {cause}");

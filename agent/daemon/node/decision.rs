@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_told_and_put_back_where_drift_says_so() {
+    fn what_differs_is_reported_and_put_back_where_drift_says_so() {
         let (a, foreign) = (ours("a"), theirs());
         let (one, other) = ([a.clone()], [foreign.clone()]);
         let all = [a.clone(), foreign.clone()];

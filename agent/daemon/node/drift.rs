@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_update_left_is_told_once_and_what_changes_later_is_drift() {
+    fn what_a_failed_update_left_is_reported_once_and_what_changes_later_is_drift() {
         let down = |state: &str| Cause::new(Kind::State, "kubelet.service", state, "kubelet.service is not running".to_owned());
         let unread = Cause::new(Kind::Effect, "kubelet.service", "", "kubelet.service has not reloaded its files".to_owned());
         let (written, changed) = (file("/etc/x", "a"), file("/etc/x", "b"));

@@ -26,11 +26,11 @@ pub(super) struct Finding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     /// It is wrong for the second time.
-    Tell(Finding),
+    Report(Finding),
     /// The unit that sets routes is restarted for this cause.
     Repair(String),
     /// All is right again.
-    Well,
+    Recovered,
 }
 
 /// What was found before.
@@ -52,8 +52,8 @@ impl Memory {
         let confirmed: Vec<Finding> = found.iter().filter(|finding| self.last.contains(finding)).cloned().collect();
         // One of several causes that went says nothing of the others.
         let has_recovered = found.is_empty() && !self.told.reported().is_empty();
-        let mut effects: Vec<Effect> = self.told.news(&confirmed).into_iter().map(Effect::Tell).collect();
-        effects.extend(has_recovered.then_some(Effect::Well));
+        let mut effects: Vec<Effect> = self.told.news(&confirmed).into_iter().map(Effect::Report).collect();
+        effects.extend(has_recovered.then_some(Effect::Recovered));
         self.repaired.retain(|(_, at)| now.since(*at) < REPAIRED_FOR);
         let rests = self.repaired.iter().any(|(_, at)| now.since(*at) < BETWEEN_REPAIRS);
         let is_new = |finding: &&Finding| {
@@ -90,9 +90,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_twice_is_told_once_and_its_end_too() {
+    fn what_is_wrong_twice_is_reported_once_and_its_end_too() {
         let (a, b) = (missing("a"), missing("b"));
-        let told = |finding: &Finding| Effect::Tell(finding.clone());
+        let told = |finding: &Finding| Effect::Report(finding.clone());
         let only = |finding: &Finding| vec![finding.clone()];
         let both = [a.clone(), b.clone()];
         let effects = looks(
@@ -101,8 +101,19 @@ mod tests {
             &[&[], &only(&a), &[], &only(&a), &only(&a), &only(&a), &both, &both, &only(&b), &[], &[]],
         );
         let none = Vec::new;
-        let expected =
-            [none(), none(), none(), none(), vec![told(&a)], none(), none(), vec![told(&b)], none(), vec![Effect::Well], none()];
+        let expected = [
+            none(),
+            none(),
+            none(),
+            none(),
+            vec![told(&a)],
+            none(),
+            none(),
+            vec![told(&b)],
+            none(),
+            vec![Effect::Recovered],
+            none(),
+        ];
         assert_eq!(effects, expected);
     }
 
@@ -145,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_route_is_told_within_ten_seconds() {
+    fn a_missing_route_is_reported_within_ten_seconds() {
         assert!(2 * (EVERY + Duration::from_millis(SPREAD_MS)) < Duration::from_secs(10));
     }
 }

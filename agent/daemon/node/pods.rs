@@ -148,7 +148,7 @@ impl Node {
     async fn packets(&self, watched: &Watched, sight: &Sight, turn: usize) -> Option<Finding> {
         let questions = sight.questions(&self.host.root, turn).unwrap_or_default();
         match packets::verdict(&self.http.send(&questions).await) {
-            Verdict::Well => None,
+            Verdict::Ok => None,
             Verdict::Lost(peers) => {
                 Some(Finding { code: Code::PodPacketsLost, cause: packets::lost(watched.pods.network, &peers) })
             }
@@ -161,11 +161,11 @@ impl Node {
 
     async fn carry_out(&self, watched: &Watched, effect: &Effect) {
         match effect {
-            Effect::Tell(finding) => {
+            Effect::Report(finding) => {
                 let remedy = finding.code.entry().remedy;
                 self.host.report.emit(watched.event(finding.code, &finding.cause).cause(&finding.cause).remedy(remedy));
             }
-            Effect::Well => self.host.report.emit(watched.event(Code::PodNetworkWell, "the pod network has recovered")),
+            Effect::Recovered => self.host.report.emit(watched.event(Code::PodNetworkWell, "the pod network has recovered")),
             Effect::Repair(cause) => {
                 let unit = watched.unit();
                 self.host

@@ -187,13 +187,13 @@ pub(super) fn near_ends<'a>(all: impl Iterator<Item = (String, &'a X509)>, now: 
 }
 
 /// Tells of each end once.
-pub(super) fn tell_near_ends(
+pub(super) fn report_near_ends(
     ends: &BTreeMap<String, Timestamp>,
-    told: &BTreeMap<String, Timestamp>,
+    reported: &BTreeMap<String, Timestamp>,
     report: &Report,
     generation: u64,
 ) {
-    for (name, end) in ends.iter().filter(|(name, end)| told.get(*name) != Some(end)) {
+    for (name, end) in ends.iter().filter(|(name, end)| reported.get(*name) != Some(end)) {
         let event = Event::new(Code::CertificateNearEnd, format!("certificate {name} expires at {}", end.rfc3339()));
         report.emit(event.generation(generation).phase(Phase::Certificates));
     }
@@ -244,9 +244,9 @@ impl Watcher {
         let look = Rc::new(look(root, desired, now)?);
         let mut record = CertificateRecord::open(state, report)?;
         let ends = look.near_ends();
-        if ends != record.told {
-            tell_near_ends(&ends, &record.told, report, generation);
-            record.told = ends;
+        if ends != record.reported {
+            report_near_ends(&ends, &record.reported, report, generation);
+            record.reported = ends;
             record.write(state)?;
         }
         let judged = Judged { generation, stamps, at: now, until: look.until(now), look: Rc::clone(&look) };

@@ -79,7 +79,7 @@ impl<H: Hands> Certificates for CertificateKeeper<H> {
                 return Err(failed(&stopped.error));
             }
             let event = Event::new(Code::CertificatesWaiting, format!("waiting for certificates: {}", stopped.error));
-            self.tell(event.error(&stopped.error).attempt(attempt).next_try(wait));
+            self.emit(event.error(&stopped.error).attempt(attempt).next_try(wait));
             self.clock.wait(wait).await;
             attempt = attempt.saturating_add(1);
         }
@@ -92,7 +92,7 @@ impl<H: Hands> Certificates for CertificateKeeper<H> {
         }
         if !prepared.changes.is_empty() {
             let paths: Vec<&str> = prepared.changes.iter().map(String::as_str).collect();
-            self.tell(Event::new(Code::CertificatesChanged, format!("installed: {}", paths.join(", "))));
+            self.emit(Event::new(Code::CertificatesChanged, format!("installed: {}", paths.join(", "))));
         }
         match &prepared.record {
             Some(record) => self.remember(record.clone(), &before).map_err(|error| failed(&error)),
@@ -106,7 +106,7 @@ impl<H: Hands> CertificateKeeper<H> {
     async fn wait_for_clock(&self, deadline: Duration) -> std::result::Result<(), Failure> {
         let started = self.clock.start();
         let limit = deadline.min(CLOCK_LIMIT);
-        let mut told = false;
+        let mut is_reported = false;
         loop {
             let now = self.clock.now();
             if now >= self.built {
@@ -118,9 +118,9 @@ impl<H: Hands> CertificateKeeper<H> {
                 let error = Error::permanent(cause).rule("certificates are checked against the clock").remedy(remedy);
                 return Err(failed(&error));
             }
-            if !told {
-                self.tell(Event::new(Code::ClockWrong, "the clock is wrong: certificates wait until it is set").cause(cause));
-                told = true;
+            if !is_reported {
+                self.emit(Event::new(Code::ClockWrong, "the clock is wrong: certificates wait until it is set").cause(cause));
+                is_reported = true;
             }
             self.clock.wait(CLOCK_POLL.min(limit)).await;
         }
@@ -290,7 +290,7 @@ impl<H: Hands> CertificateKeeper<H> {
         let authorities = desired.authorities.iter().filter_map(|authority| {
             Some((look::name_of(authority.signer), look::foremost(decision.bundles.get(&authority.path)?, now)?))
         });
-        record.told = look::near_ends(leaves.chain(authorities), now);
+        record.reported = look::near_ends(leaves.chain(authorities), now);
         record
     }
 
@@ -319,18 +319,18 @@ impl<H: Hands> CertificateKeeper<H> {
                 }
                 None => "the old CA is no longer trusted",
             };
-            self.tell(Event::new(Code::AuthorityChanged, line));
+            self.emit(Event::new(Code::AuthorityChanged, line));
             if let Some(next) = record.next_step() {
-                self.tell(Event::new(Code::RotationWaiting, format!("waiting for the next step: {}", next.as_str())));
+                self.emit(Event::new(Code::RotationWaiting, format!("waiting for the next step: {}", next.as_str())));
             }
         }
-        look::tell_near_ends(&record.told, &before.told, self.progress.report(), self.generation);
+        look::report_near_ends(&record.reported, &before.reported, self.progress.report(), self.generation);
         if record == *before { Ok(()) } else { record.write(&self.state) }
     }
 
-    fn tell(&self, event: Event) {
+    fn emit(&self, event: Event) {
         let step = StepId::Certificates;
-        self.progress.tell(&step, event.phase(step.phase()).step(step.to_string()).generation(self.generation));
+        self.progress.emit(&step, event.phase(step.phase()).step(step.to_string()).generation(self.generation));
     }
 }
 

@@ -32,7 +32,8 @@ pub struct CertificateRecord {
     /// The step that the operator ordered on this node, beyond the one that is done.
     pub ordered: Option<Rotation>,
     /// Certificates whose near end was reported, by name.
-    pub told: BTreeMap<String, Timestamp>,
+    #[serde(rename = "told")]
+    pub reported: BTreeMap<String, Timestamp>,
     /// What lies in the directories is of the instance that the disk was copied from.
     pub foreign: bool,
 }

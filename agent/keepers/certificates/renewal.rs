@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_or_only_told_of_is_never_due() {
+    fn what_is_given_or_only_reported_is_never_due() {
         let expired = || vec![item(DAY * 301, DAY * 300)];
         assert_eq!(found(expired(), Share::ALONE, |desired| desired.trust.as_mut().unwrap().renew = false), Due::Nothing);
         let given = |desired: &mut Desired| {

@@ -623,7 +623,7 @@ async fn a_copied_disk_keeps_no_key_and_trusts_no_authority_of_the_other_instanc
 }
 
 #[tokio::test]
-async fn near_its_end_a_certificate_is_told_once_or_renewed_with_its_key() {
+async fn near_its_end_a_certificate_is_reported_once_or_renewed_with_its_key() {
     let node = Node::new();
     node.run(&desired(), 1).await.unwrap();
     let keys = node.keys(&desired());
@@ -668,7 +668,7 @@ async fn what_expired_is_renewed_by_itself_and_is_no_drift_then() {
     let look = node.look(&renewing);
     let now = node.clock.now();
     assert_eq!((due(&look, &renewing, now), look.drift.len(), look.to_put_back(&renewing).count()), (Due::Expired, 3, 0));
-    // Only told of, it is what it was: something to be put back.
+    // Only reported, it is what it was: something to be put back.
     assert_eq!((due(&look, &desired(), now), look.to_put_back(&desired()).count()), (Due::Nothing, 3));
     // What has expired is signed again beside what is only near its end, which has its own time.
     node.outside.since.set((2027, 6));

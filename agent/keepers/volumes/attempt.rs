@@ -16,7 +16,7 @@ pub(super) const UNIT_LIMIT: u64 = 64 * 1024;
 
 /// How long a disk that somebody holds or that cannot be read is looked at again: the kernel claims a new disk while it
 /// looks for partitions, and its node may come a moment after it. Time, not looks: at a boot each of udev's many events is a look,
-/// and a slow disk takes seconds. Heat is told of a disk that stays so within ten seconds.
+/// and a slow disk takes seconds. A disk that stays so is reported to Heat within ten seconds.
 pub(super) const FLEETING: Duration = Duration::from_secs(8);
 /// The same where the deadline has passed: shorter than the engine's own patience after it.
 const FLEETING_AT_LAST: Duration = Duration::from_secs(3);

@@ -51,7 +51,7 @@ impl<H: Hands> VolumeKeeper<H> {
             match self.clock.limit(course.left() + LAST_WORDS, attempt(&mut course)).await {
                 // systemd or the bus is away for a moment. What was done is on record, and the next try goes on there.
                 Some(Err(stopped)) if stopped.passing && !course.left().is_zero() => {
-                    self.tell_waiting(volume, &mut course, stopped.failure.cause);
+                    self.report_waiting(volume, &mut course, stopped.failure.cause);
                     self.clock.wait(POLL.min(course.left())).await;
                 }
                 Some(outcome) => break outcome.map_err(|stopped| *stopped.failure),
@@ -93,14 +93,14 @@ impl<H: Hands> VolumeKeeper<H> {
             if let Some(disk) = disk.as_ref().filter(|_| !course.found) {
                 course.found = true;
                 let message = format!("volume {} is {}", volume.disk, disk.node.display());
-                self.tell(volume, event(Code::VolumeFound, volume, message).duration(course.started.elapsed()));
+                self.emit(volume, event(Code::VolumeFound, volume, message).duration(course.started.elapsed()));
             }
             let decision = self.judge(volume, disk.as_ref(), &mut evidence).await?;
             if let Decision::Refuse { found, .. } = &decision {
                 let since = fleeting.get_or_insert_with(|| self.clock.start()).elapsed();
                 if is_fleeting(&evidence, since, course) {
                     if since >= FLEETING {
-                        self.tell_waiting(volume, course, found.clone());
+                        self.report_waiting(volume, course, found.clone());
                     }
                     self.next_look(&news, course).await;
                     continue;
@@ -114,7 +114,7 @@ impl<H: Hands> VolumeKeeper<H> {
                     let one = evidence.disk.signatures.first();
                     let fs_uuid = one.and_then(|one| one.uuid.clone()).unwrap_or_default();
                     let size = one.and_then(|one| one.size).unwrap_or_default();
-                    self.tell(volume, event(Code::VolumeReused, volume, format!("volume {} is used as it is", volume.disk)));
+                    self.emit(volume, event(Code::VolumeReused, volume, format!("volume {} is used as it is", volume.disk)));
                     break Found { disk, fs_type: one.map_or(volume.content.kind(), |one| one.kind).to_owned(), fs_uuid, size };
                 }
                 (refusal @ Decision::Refuse { .. }, _) => return Err(refused(refusal).into()),
@@ -122,7 +122,7 @@ impl<H: Hands> VolumeKeeper<H> {
                     if course.left().is_zero() {
                         return Err(missing(volume, &reason, course.deadline).into());
                     }
-                    self.tell_waiting(volume, course, reason);
+                    self.report_waiting(volume, course, reason);
                     self.next_look(&news, course).await;
                 }
                 // A decision about a disk that is gone, or a marker that stayed unread: look again.
@@ -144,7 +144,7 @@ impl<H: Hands> VolumeKeeper<H> {
         let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, found.size, State::InPlace, Some(what))?;
         let message = format!("volume {} is mounted at {}", volume.disk, volume.mount_point);
         let unit = mount_unit::name(&volume.mount_point);
-        self.tell(volume, event(Code::VolumeMounted, volume, message).unit(unit).duration(course.started.elapsed()));
+        self.emit(volume, event(Code::VolumeMounted, volume, message).unit(unit).duration(course.started.elapsed()));
         Ok(record)
     }
 

@@ -226,9 +226,9 @@ fn tells_who_is_stopped(failure: &Failure, is_stopped: bool) {
     assert_eq!(failure.remedy.contains("`heat-node-agent rerun`"), is_stopped, "{failure:?}");
 }
 
-/// The engine cannot know what was stopped, so it is told before the engine loses patience.
+/// The engine cannot know what was stopped, so it is reported before the engine loses patience.
 #[tokio::test(start_paused = true)]
-async fn a_copy_at_the_deadline_is_told_with_who_is_stopped_for_it_and_taken_up() {
+async fn a_copy_at_the_deadline_is_reported_with_who_is_stopped_for_it_and_taken_up() {
     let dir = tempfile::tempdir().unwrap();
     let mut keeper = keeper(dir.path());
     keeper.hands.endless = true;

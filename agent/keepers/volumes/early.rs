@@ -90,7 +90,7 @@ impl<H: Hands> VolumeKeeper<H> {
                     if !course.waiting {
                         self.progress.begin_early(&StepId::Volume(volume.role));
                     }
-                    self.tell_waiting(volume, course, reason);
+                    self.report_waiting(volume, course, reason);
                     self.next_look(&news, course).await;
                 }
                 Some(refusal) => return Err(refused(refusal).into()),

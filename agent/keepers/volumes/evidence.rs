@@ -133,7 +133,7 @@ impl<H: Hands> VolumeKeeper<H> {
         match surveyed {
             Ok(survey) => {
                 let outcome = if survey.found.is_none() { "all zeros" } else { "not blank" };
-                let message = format!("{node} was scanned for volume {}: {}, {outcome}", volume.disk, survey.told());
+                let message = format!("{node} was scanned for volume {}: {}, {outcome}", volume.disk, survey.summary());
                 self.progress
                     .report()
                     .emit(event(Code::VolumeSurveyed, volume, message).step("look").duration(started.elapsed()));

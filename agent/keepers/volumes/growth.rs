@@ -40,7 +40,7 @@ impl<H: Hands> VolumeKeeper<H> {
             // A failure is reported where it happens, and the looks at the node that follow keep it in mind.
             Ok(disks) => self.follow_disk(volume, record, &disks).await.unwrap_or(false),
             Err(error) => {
-                self.tell_not_grown(volume, &failed("grow", &error));
+                self.report_not_grown(volume, &failed("grow", &error));
                 false
             }
         }
@@ -62,13 +62,13 @@ impl<H: Hands> VolumeKeeper<H> {
             }
             Err(stopped) => {
                 self.growths.fail(volume.role, &stopped.failure, &self.clock);
-                self.tell_not_grown(volume, &stopped.failure);
+                self.report_not_grown(volume, &stopped.failure);
                 Err(stopped)
             }
         }
     }
 
-    fn tell_not_grown(&self, volume: &Volume, failure: &Failure) {
+    fn report_not_grown(&self, volume: &Volume, failure: &Failure) {
         let message = format!("volume {} cannot be grown to its disk's size: {}", volume.disk, failure.cause);
         let event = event(Code::VolumeNotGrown, volume, message).step("grow");
         self.progress.report().emit(event.cause(failure.cause.clone()).remedy(failure.remedy.clone()));

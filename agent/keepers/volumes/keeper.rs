@@ -101,16 +101,16 @@ impl<H: Hands> VolumeKeeper<H> {
         }
     }
 
-    pub(super) fn tell_waiting(&self, volume: &Volume, course: &mut Course, reason: String) {
+    pub(super) fn report_waiting(&self, volume: &Volume, course: &mut Course, reason: String) {
         if !course.waiting {
             course.waiting = true;
-            self.tell(volume, event(Code::VolumeWaiting, volume, reason));
+            self.emit(volume, event(Code::VolumeWaiting, volume, reason));
         }
     }
 
     /// Says something about the step of a volume, not about a part of it.
-    pub(super) fn tell(&self, volume: &Volume, event: Event) {
-        self.progress.tell(&StepId::Volume(volume.role), event);
+    pub(super) fn emit(&self, volume: &Volume, event: Event) {
+        self.progress.emit(&StepId::Volume(volume.role), event);
     }
 
     pub(super) async fn next_look(&self, news: &DeviceNews, course: &Course) {

@@ -71,7 +71,7 @@ impl<H: Hands> VolumeKeeper<H> {
         // LVM's word on it, not the disk's: a pool that was found may lie on a disk that was extended since.
         let record = self.write_record(volume, &found.fs_type, &found.fs_uuid, member.size, State::InPlace, Some(what))?;
         let message = format!("volume {} holds the thin pool {POOL}", volume.disk);
-        self.tell(volume, event(Code::VolumeMounted, volume, message).unit(UNIT).duration(course.started.elapsed()));
+        self.emit(volume, event(Code::VolumeMounted, volume, message).unit(UNIT).duration(course.started.elapsed()));
         Ok(record)
     }
 

@@ -214,7 +214,7 @@ async fn a_blank_volume_becomes_the_pool_and_is_then_left_alone() {
 }
 
 #[tokio::test]
-async fn how_full_the_pool_is_is_asked_now_and_then_and_told_when_it_nears_its_end() {
+async fn how_full_the_pool_is_is_asked_now_and_then_and_reported_when_it_nears_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path());
     let fills = Fills::default();
@@ -239,7 +239,7 @@ async fn how_full_the_pool_is_is_asked_now_and_then_and_told_when_it_nears_its_e
     answers("102005473280|113246208|92.00|12.00");
     keeper.clock.advance(MINUTE);
     let fuller = look().await.unwrap();
-    assert_eq!((fuller.fill.unwrap().data, fuller.since, told()), (9200, full.since, 1), "told once");
+    assert_eq!((fuller.fill.unwrap().data, fuller.since, told()), (9200, full.since, 1), "reported once");
     // LVM that says nothing is no empty pool.
     for answer in ["", "1|2||"] {
         answers(answer);

@@ -417,7 +417,7 @@ async fn what_was_extended_is_grown_once() {
 }
 
 #[tokio::test]
-async fn a_growth_that_fails_is_told_fails_nothing_else_and_is_tried_ever_more_seldom() {
+async fn a_growth_that_fails_is_reported_fails_nothing_else_and_is_tried_ever_more_seldom() {
     let dir = tempfile::tempdir().unwrap();
     let mut keeper = keeper(dir.path(), &vec![0; SIZE]);
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
@@ -561,7 +561,7 @@ async fn a_live_store_is_never_mounted_over() {
 }
 
 #[tokio::test]
-async fn a_missing_disk_is_waited_for_until_the_deadline_and_told_once() {
+async fn a_missing_disk_is_waited_for_until_the_deadline_and_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path(), &vec![0; SIZE]);
     put(dir.path(), "sys/class/block/vdb/serial", b"another");

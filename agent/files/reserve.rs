@@ -1,4 +1,4 @@
-//! Room on the disk that is taken before it is needed, for what must be written although the disk is full by then.
+//! Disk space that is reserved before it is needed, for what must be written although the disk is full by then.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,12 +13,12 @@ use super::{Tree, mode};
 use crate::error::Result;
 
 impl Tree {
-    /// Takes room for so many bytes, which [`Tree::write_in_room`] uses later. Not synced: a file system that allocates late
-    /// reserves the blocks at the write all the same, and after a power cut nobody asks for the room any more.
+    /// Reserves disk space for so many bytes, which [`Tree::write_reserved`] uses later. Not synced: a file system that allocates late
+    /// reserves the blocks at the write all the same, and after a power cut nobody asks for the space any more.
     ///
     /// # Errors
-    /// If the disk does not have the room; none is taken then.
-    pub fn take_room(&self, path: &Path, bytes: usize) -> Result<()> {
+    /// If the disk does not have the space; none is taken then.
+    pub fn reserve(&self, path: &Path, bytes: usize) -> Result<()> {
         let doing = || self.doing("reserving disk space for", path);
         let (parent, name) = self.parent(path)?;
         self.change().at(doing)?;
@@ -27,20 +27,20 @@ impl Tree {
         File::from(fd).write_all(&vec![b'\n'; bytes]).at(doing).inspect_err(|_| drop(self.remove(path)))
     }
 
-    /// Writes a file whole, as [`Tree::write`] does, in the room that was taken for it, which is gone afterwards.
+    /// Writes a file whole, as [`Tree::write`] does, in the space that was reserved for it, which is gone afterwards.
     ///
     /// # Errors
-    /// If any step fails; the old content is then still in place, and so is the room.
-    pub fn write_in_room(&self, room: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
+    /// If any step fails; the old content is then still in place, and so is the reserved space.
+    pub fn write_reserved(&self, reserved: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
         let doing = || self.doing("writing", path);
-        let (parent, name) = self.parent(room)?;
+        let (parent, name) = self.parent(reserved)?;
         let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(&parent, name.as_os_str(), flags, Mode::empty()).at(doing)?);
         // The length last: blocks that are given back could be taken by somebody else before a second try.
         file.write_all(bytes).at(doing)?;
         file.set_len(bytes.len() as u64).at(doing)?;
         fsync(&file).at(doing)?;
-        self.rename(room, path)
+        self.rename(reserved, path)
     }
 }
 
@@ -49,20 +49,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_in_room_that_was_taken_replaces_the_file_and_uses_the_room_up() {
+    fn what_is_written_into_reserved_space_replaces_the_file_and_uses_the_space_up() {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path()).unwrap();
-        let (room, path) = (Path::new("room"), Path::new("file"));
-        assert!(tree.write_in_room(room, path, b"x").is_err(), "no room was taken");
-        for text in [&b"first"[..], b"second, which is longer than the room"] {
-            tree.take_room(room, 10).unwrap();
-            tree.write_in_room(room, path, text).unwrap();
+        let (reserved, path) = (Path::new("reserved"), Path::new("file"));
+        assert!(tree.write_reserved(reserved, path, b"x").is_err(), "nothing was reserved");
+        for text in [&b"first"[..], b"second, which is longer than the space"] {
+            tree.reserve(reserved, 10).unwrap();
+            tree.write_reserved(reserved, path, text).unwrap();
             assert_eq!(tree.read(path, 100).unwrap().as_deref(), Some(text));
             assert_eq!(tree.list(Path::new("")).unwrap(), ["file"]);
         }
-        tree.take_room(room, 10).unwrap();
+        tree.reserve(reserved, 10).unwrap();
         tree.create_dir(Path::new("directory"), crate::files::Attributes::mode(0o700)).unwrap();
-        assert!(tree.write_in_room(room, Path::new("directory"), b"x").is_err());
-        tree.write_in_room(room, path, b"third").unwrap();
+        assert!(tree.write_reserved(reserved, Path::new("directory"), b"x").is_err());
+        tree.write_reserved(reserved, path, b"third").unwrap();
     }
 }
