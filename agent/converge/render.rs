@@ -97,10 +97,8 @@ impl Plan {
 
 impl DirectoryChange {
     fn document(&self) -> Value {
-        let mut document = self.attributes.document();
-        document["path"] = self.path.clone().into();
-        document["action"] = if self.new { "create" } else { "change" }.into();
-        document
+        let action = if self.new { "create" } else { "change" };
+        self.attributes.beside(json!({"path": self.path, "action": action}))
     }
 }
 
@@ -132,27 +130,32 @@ impl FileChange {
     }
 
     fn document(&self) -> Value {
-        let mut document = self.attributes.document();
-        document["path"] = escaped(&self.path).into();
-        document["action"] = self.action().into();
-        document["secret"] = self.secret.into();
-        document["bytes_before"] = self.before.as_ref().map(String::len).into();
-        document["bytes_after"] = self.after.len().into();
-        document["diff"] = self.diff().map(|rows| rows.join("\n") + "\n").into();
-        document
+        self.attributes.beside(json!({
+            "path": escaped(&self.path),
+            "action": self.action(),
+            "secret": self.secret,
+            "bytes_before": self.before.as_ref().map(String::len),
+            "bytes_after": self.after.len(),
+            "diff": self.diff().map(|rows| rows.join("\n") + "\n"),
+        }))
     }
 }
 
 impl AttributeChange {
-    fn document(&self) -> Value {
+    /// These members, and behind them its own.
+    fn beside(&self, mut members: Value) -> Value {
         let owner = |(user, group): (u32, u32)| format!("{user}:{group}");
-        json!({
-            "mode_before": self.mode_before.map(|mode| format!("{mode:04o}")),
-            "mode": format!("{:04o}", self.mode),
-            "owner_before": self.owner_before.map(owner),
-            "owner": format!("{}:{}", self.owner.user, self.owner.group),
-            "owner_changes": self.owner_changes,
-        })
+        let own = [
+            ("mode_before", self.mode_before.map(|mode| format!("{mode:04o}")).into()),
+            ("mode", format!("{:04o}", self.mode).into()),
+            ("owner_before", self.owner_before.map(owner).into()),
+            ("owner", format!("{}:{}", self.owner.user, self.owner.group).into()),
+            ("owner_changes", self.owner_changes.into()),
+        ];
+        if let Some(members) = members.as_object_mut() {
+            members.extend(own.map(|(name, value): (&str, Value)| (name.to_owned(), value)));
+        }
+        members
     }
 }
 

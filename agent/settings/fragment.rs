@@ -348,7 +348,9 @@ impl Rule {
                 format!("a list of COMPONENT:--flag, each component one of {}", COMPONENTS.join(", ")),
             ),
             Self::MetricsFile => {
-                let is_taken = |text: &str| text.is_empty() || (path(value) && text.ends_with(".prom"));
+                let is_taken = |text: &str| {
+                    text.is_empty() || (path(value) && std::path::Path::new(text).extension().is_some_and(|end| end == "prom"))
+                };
                 (value.as_str().is_some_and(is_taken), "an absolute path without .. that ends in .prom, or empty".to_owned())
             }
             Self::OneOf(words) => {

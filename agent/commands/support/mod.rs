@@ -135,7 +135,7 @@ fn default_path(now: Timestamp) -> PathBuf {
     let host = gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
     let host: String = host.chars().filter(is_plain).collect();
-    let time: String = now.rfc3339().chars().filter(|c| c.is_ascii_alphanumeric()).collect();
+    let time: String = now.rfc3339().chars().filter(char::is_ascii_alphanumeric).collect();
     PathBuf::from(format!("/var/tmp/heat-node-agent-support-{host}-{time}.tar"))
 }
 
