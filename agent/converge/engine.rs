@@ -16,27 +16,21 @@ use super::graph::{self, Graph, Step};
 use super::observed::{self, Observed, look, observe_files};
 use super::plan::{self, AttributeChange, DirectoryChange, FileChange, Plan, needs_of_file};
 use super::units::Starter;
+use super::words::find_out;
 use super::{
     Certificates, Converged, Failure, LastWords, Objects, Outcome, Owners, Prepared, Prober, Units, Volumes, pending, store,
     write,
 };
 use crate::clock::{Clock, Stopwatch};
-use crate::desired::{Desired, Directory, File, Gate, Need, Probe, Unit, Volume};
+use crate::desired::{Desired, Directory, File, Gate, Need, Unit, Volume};
 use crate::error::{Error, Kind, Result};
 use crate::files::Tree;
-use crate::machine::listeners::{Holder, refused_ports};
 use crate::network::flannel::Version;
 use crate::progress::{Progress, StepId};
-use crate::report::text::{escaped, shortened};
 use crate::report::{Code, Event, Phase};
 
 /// How long after the deadline a volume, or who signs certificates, may still say itself what it waited for.
 const GRACE: Duration = Duration::from_secs(5);
-/// The longest wait for the last words of a unit that failed.
-const WORDS_LIMIT: Duration = Duration::from_secs(15);
-/// The most that is quoted of them: lines, and characters of all.
-const WORDS: (usize, usize) = (5, 600);
-
 /// What a run works with.
 #[derive(Debug)]
 pub struct Context<'a, U, V, P, C> {
@@ -101,13 +95,10 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
         Err(mut failure) => {
             failure.touched = run.touched;
             if let Some(unit) = failure.unit.as_ref().filter(|_| !failure.unstartable) {
-                let said = context.clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default();
-                failure.cause.push_str(&quoted_words(unit, &said));
-                let taken = name_holders(desired, unit, &said, words);
-                if let Some(holder) = context.clock.limit(WORDS_LIMIT, taken).await.flatten() {
-                    failure.cause.push_str(&format!("; {}", holder.summary()));
-                    failure.remedy =
-                        format!("{} frees the port; or move its user to another port. {}", holder.remedy(), failure.remedy);
+                let why = find_out(desired, unit, context.root, context.clock, words).await;
+                failure.cause.push_str(&why.told);
+                if let Some(remedy) = why.remedy {
+                    failure.remedy = format!("{remedy} {}", failure.remedy);
                 }
             }
             context.progress.fail(&run.at_work, &failure.step, &failure.cause, &failure.remedy);
@@ -644,55 +635,6 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
 fn own_deadline(desired: &Desired, unit: &Unit) -> Option<Duration> {
     let gates = desired.gates.iter().filter(|gate| gate.unit.as_ref() == Some(&unit.name));
     gates.filter_map(|gate| gate.deadline).max()
-}
-
-/// What a unit said last, for the end of a cause: the newest lines, as many as are short enough. What it says at each try stands
-/// there once.
-fn quoted_words(unit: &str, said: &[String]) -> String {
-    let mut lines: Vec<&str> = said.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).collect();
-    lines.dedup();
-    let mut words = String::new();
-    for line in lines.into_iter().rev().take(WORDS.0) {
-        let line = shortened(&escaped(line), WORDS.1 / 2);
-        if words.is_empty() {
-            words = line;
-        } else if words.chars().count() + line.chars().count() <= WORDS.1 {
-            words = format!("{line} | {words}");
-        } else {
-            break;
-        }
-    }
-    if words.is_empty() { words } else { format!(" (last lines of {unit}: {words})") }
-}
-
-/// Who else holds a port of a unit that failed: one that the unit itself said it could not listen on, or the one of a gate of its
-/// own, which somebody may answer in its place.
-async fn name_holders(desired: &Desired, unit: &str, said: &[String], words: &impl LastWords) -> Option<Holder> {
-    let refused = refused_ports(said);
-    let of_gates =
-        desired.gates.iter().filter(|gate| gate.unit.as_deref() == Some(unit)).filter_map(|gate| own_port(&gate.probe));
-    let ports: BTreeSet<u16> = refused.iter().copied().chain(of_gates).collect();
-    if ports.is_empty() {
-        return None;
-    }
-    // A gate may ask another service of the node, and who serves for a unit may run in a scope.
-    let is_in_the_way = |holder: &Holder| match holder.unit.as_deref() {
-        Some(holding) if holding == unit => false,
-        Some(holding) if !refused.contains(&holder.port) => {
-            holding.ends_with(".service") && desired.units.iter().all(|unit| unit.name != holding)
-        }
-        _ => refused.contains(&holder.port),
-    };
-    words.holders(&ports).await.into_iter().find(is_in_the_way)
-}
-
-/// The port of this machine that a gate asks.
-fn own_port(probe: &Probe) -> Option<u16> {
-    let (Probe::Http { url, .. } | Probe::HttpJson { url, .. }) = probe else { return None };
-    let (_, rest) = url.split_once("://")?;
-    let (host, port) = rest.split('/').next()?.rsplit_once(':')?;
-    let is_own = host.starts_with("127.") || host == "localhost" || host == "[::1]";
-    port.parse().ok().filter(|_| is_own)
 }
 
 /// A volume on which something hangs (a disk that does not answer, a program that does not end).

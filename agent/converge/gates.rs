@@ -344,6 +344,12 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     }
 }
 
+/// Whether a gate passes now, whoever waits for it or not; else the cause in words. Routes to pods are watched by whoever mends them.
+pub(crate) async fn passes(root: &Tree, prober: &impl Prober, clock: &Clock, gate: &Gate) -> Result<(), String> {
+    let answer = clock.limit(ANSWER_LIMIT, ask(root, prober, &gate.probe)).await;
+    answer.unwrap_or_else(|| Err(format!("no answer within {} s", ANSWER_LIMIT.as_secs())))
+}
+
 /// One question: whether the answer is as it should be, else the cause in words.
 async fn ask(root: &Tree, prober: &impl Prober, probe: &Probe) -> Result<(), String> {
     match probe {

@@ -13,7 +13,7 @@ mod engine_tests;
 pub(crate) mod etcd;
 mod failure;
 pub mod flannel;
-mod gates;
+pub(crate) mod gates;
 pub(crate) mod graph;
 pub mod health;
 mod install;
@@ -28,6 +28,7 @@ mod rooms;
 pub mod store;
 mod unified;
 mod units;
+pub(crate) mod words;
 mod write;
 
 pub use engine::{Context, converge};

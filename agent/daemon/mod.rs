@@ -46,14 +46,26 @@ pub(super) use page::of_state;
 pub fn run(options: &Options, loaded: Loaded, once: bool) -> Result<ExitCode> {
     let runtime = runtime()?;
     let report = Report::to_journal(loaded.settings.console && !once);
+    let run_dir = loaded.settings.run_dir.clone();
     let code = runtime.block_on(serve(options, loaded, once, &report));
     if let Err(error) = &code {
         report.emit(Event::new(Code::of_trouble(error), "the agent cannot continue").error(error));
+        if !once {
+            leave_word(&run_dir, error);
+        }
     }
     report.flush();
     // A name lookup or a child's watcher may still hold a thread: nobody waits for it.
     runtime.shutdown_background();
     code
+}
+
+/// Says in the status file why no daemon runs: on a full disk, say, which the run directory is not on. Where that fails too, the
+/// journal has it.
+fn leave_word(run_dir: &Path, error: &Error) {
+    let (Ok(root), Ok(tree)) = (Tree::open(Path::new("/")), Tree::open_or_create(run_dir, 0o755)) else { return };
+    let before = tree.read_json(Path::new(status_file::FILE)).ok().flatten();
+    drop(status_file::write(&tree, &page::of_stopped(before, error, &root, Clock::system().now())));
 }
 
 async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -> Result<ExitCode> {

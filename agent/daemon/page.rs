@@ -14,11 +14,12 @@ use crate::error::Error;
 use crate::files::Tree;
 use crate::keepers::certificates::{Item, Look, Turn, Verdict, next};
 use crate::keepers::volumes::Sight;
+use crate::report::component::headline;
 use crate::report::condition_state::ConditionState;
 use crate::report::lap::timings;
 use crate::report::status::{
     AgentStatus, BudgetStatus, CertificateEnd, CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, METADATA,
-    MetadataStatus, NodeStatus, SCHEMA_VERSION, SignalStatus, SourceStatus, Status, ThinPoolStatus,
+    MetadataStatus, NodeStatus, SCHEMA_VERSION, STATE, SignalStatus, SourceStatus, Status, ThinPoolStatus,
 };
 use crate::report::{Code, Phase};
 use crate::settings::Warning;
@@ -74,6 +75,7 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
         certificates: seen.and_then(|seen| certificates(&seen.look, seen.turn, seen.renewal.as_ref())),
         pod_network: agent.node_lane.pod_network.status.clone(),
         thin_pool: look.thin_pool.as_ref().map(thin_pool),
+        components: agent.node_lane.components(),
         ..node(current)
     };
     match agent.node_lane.node.outline() {
@@ -317,6 +319,23 @@ pub(super) fn without_identity(started: Timestamp, error: &Error) -> Status {
     }
 }
 
+/// What there is to show of a daemon that cannot continue: what it, or one before it, said last, and why it is not there.
+pub(super) fn of_stopped(before: Option<Status>, error: &Error, root: &Tree, now: Timestamp) -> Status {
+    let mut status = before.unwrap_or_else(|| of_state(&Snapshot::default(), &[], None, &[], root));
+    status.agent = this_process(now);
+    status.summary = format!("the agent cannot continue: {error}");
+    status.conditions.retain(|condition| condition.name != STATE);
+    status.conditions.push(Condition {
+        name: STATE.to_owned(),
+        state: ConditionState::Failed,
+        since: Some(now.rfc3339()),
+        cause: Some(error.to_string()),
+        remedy: Some(error.suggested_remedy().unwrap_or(Code::of_trouble(error).entry().remedy).to_owned()),
+        ..Condition::default()
+    });
+    status
+}
+
 fn this_process(started: Timestamp) -> AgentStatus {
     AgentStatus { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id(), started: started.rfc3339() }
 }
@@ -336,10 +355,16 @@ fn identity(agent: &Agent) -> IdentityStatus {
 fn summary(agent: &Agent) -> String {
     if let Some(id) = agent.node_lane.bring_up.about() {
         let generation = agent.ledger.generations.current().map_or(0, |current| current.number);
-        return format!("bringing up the node: generation {generation}, deployment {id}");
+        return match agent.progress.in_vain() {
+            Some((step, cause)) => format!("bringing up the node: generation {generation} waits for {step}: {cause}"),
+            None => format!("bringing up the node: generation {generation}, deployment {id}"),
+        };
     }
     if let Some(record) = agent.running() {
         return format!("running deployment {}", record.name);
+    }
+    if let Some(ill) = headline(&agent.node_lane.components()) {
+        return format!("DEGRADED: {ill}");
     }
     let snapshot = agent.collector.snapshot();
     let failing = snapshot.sources.iter().find(|(_, source)| source.failures > 0);
@@ -367,9 +392,39 @@ mod tests {
     use crate::desired::Rotation;
     use crate::metadata::SignalTarget;
     use crate::report::Report;
+    use crate::report::status::SetAsideStatus;
 
     fn listing(entries: Vec<Value>) -> Snapshot {
         Snapshot { deployments: Some(Arc::new(Entries::new(entries).unwrap())), ..Snapshot::default() }
+    }
+
+    #[test]
+    fn a_daemon_that_cannot_continue_leaves_the_reason_and_what_was_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Tree::open(dir.path()).unwrap();
+        let full: Error = std::io::Error::from_raw_os_error(28).into();
+        let now = Timestamp(1_772_366_400_000);
+        let status = of_stopped(None, &full.context("writing lock"), &root, now);
+        assert_eq!(status.agent.pid, std::process::id());
+        let failed = |status: &Status| status.conditions.iter().filter(|one| one.name == STATE).cloned().collect::<Vec<_>>();
+        let [condition] = &failed(&status)[..] else { panic!("one reason") };
+        assert!(condition.cause.as_ref().unwrap().starts_with("writing lock: ") && status.summary.contains("writing lock: "));
+        assert!(condition.remedy.as_ref().unwrap().contains("Free space"), "{condition:?}");
+        let page = crate::report::explain::page(&crate::report::explain::tree(&status, false), now);
+        assert!(
+            page.starts_with("FAILED at daemon\n")
+                && page.contains("why:    it is not running; it stopped because: writing lock"),
+            "{page}"
+        );
+        // Another one, later: the newest reason, beside what was known before.
+        let known = Status {
+            summary: "watching".to_owned(),
+            set_aside: vec![SetAsideStatus { path: "/x".into(), bytes: 1, is_all: true, remove: String::new() }],
+            ..status
+        };
+        let again = of_stopped(Some(known), &Error::permanent("another"), &root, now);
+        assert_eq!((failed(&again).len(), again.set_aside.len()), (1, 1));
+        assert_eq!(failed(&again)[0].cause.as_deref(), Some("another"));
     }
 
     #[test]

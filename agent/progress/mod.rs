@@ -57,6 +57,8 @@ struct Step {
     cause: Option<String>,
     remedy: Option<String>,
     waits_for: Vec<StepId>,
+    /// Why its wait is in vain for now, and what to do: it says more than the last try.
+    why: Option<(String, String)>,
 }
 
 #[derive(Clone, Debug)]
@@ -79,6 +81,7 @@ impl Step {
             cause: None,
             remedy: None,
             waits_for: Vec::new(),
+            why: None,
         }
     }
 
@@ -89,14 +92,16 @@ impl Step {
     }
 
     fn condition(&self) -> Condition {
+        let (cause, remedy) =
+            self.why.clone().map_or((self.cause.clone(), self.remedy.clone()), |(why, what)| (Some(why), Some(what)));
         Condition {
             name: self.id.to_string(),
             state: self.state,
             since: self.since.map(Timestamp::rfc3339),
             given_up: self.given_up.map(Timestamp::rfc3339),
             attempt: self.attempt,
-            cause: self.cause.clone(),
-            remedy: self.remedy.clone(),
+            cause,
+            remedy,
             waits_for: texts(&self.waits_for),
             ..Condition::default()
         }
@@ -203,6 +208,20 @@ impl Progress {
         if let Some(step) = self.run().step(step) {
             step.given_up = Some(then);
         }
+    }
+
+    /// What a step that is worked on waits for in vain, as somebody beside it found out, with what to do; nothing once that passed.
+    pub fn explain(&self, step: &StepId, why: Option<(String, String)>) {
+        let mut run = self.run();
+        let Some(step) = run.step(step).filter(|step| step.state == ConditionState::Waiting && step.why != why) else { return };
+        step.why = why;
+        self.0.news.notify_one();
+    }
+
+    /// The step that is waited for and why, where somebody beside it found that out.
+    #[must_use]
+    pub fn in_vain(&self) -> Option<(StepId, String)> {
+        self.run().steps.iter().find_map(|step| Some((step.id.clone(), step.why.as_ref()?.0.clone())))
     }
 
     /// The run ended with a failure. `at_work`: what was timed; `step`: what the failure is about. One that nobody expected is shown

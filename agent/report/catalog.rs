@@ -550,6 +550,22 @@ messages! {
         "A unit is restarted to repair pod routes",
         "DRIFT=repair requests it. It is done once per cause.",
         "Nothing needs to be done. If the cause comes back, check the unit's journal.";
+    ComponentFailed = "HNA-0720", Error, "4a9d8fcfab8176ff8c862e6df5ff7f67",
+        "A component of the node has failed",
+        "It was healthy after the node was brought up. Now it does not run, dies again and again, or does not answer. Heat is not told: its resource is complete.",
+        "Find the reason in `journalctl -u` of the unit that the message names. Nothing is restarted by this message; DRIFT=repair starts a unit that is down.";
+    ComponentDegraded = "HNA-0721", Warning, "734e36e1749f9699075c721543e245fe",
+        "A component of the node is degraded",
+        "It has been starting for minutes, or something that it needs has not been there for that long.",
+        "`heat-node-agent explain` names what it waits for.";
+    ComponentRecovered = "HNA-0722", Info, "98907f52855a95ec09fa28958370930b",
+        "A component of the node has recovered",
+        "Its unit runs and its gates pass again.",
+        "Nothing needs to be done.";
+    UnitDying = "HNA-0723", Warning, "18ededa8f64328d24cf4a3e2838441b8",
+        "A unit dies while the node is brought up",
+        "systemd restarts it, and the agent keeps waiting for it until the deadline. The message quotes its last lines, and names who holds its port and which file system is full where that is the reason.",
+        "Remove the cause that the message quotes: the next restart of the unit then succeeds by itself.";
     SignalQueued = "HNA-0801", Info, "f64474a3567547648f5ed4914c529dda",
         "A signal to Heat was stored",
         "It is sent until Heat accepts it, across restarts and reboots.",

@@ -4,7 +4,7 @@
 use super::catalog::Code;
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
-use super::status::{Condition, DeploymentStatus, NodeStatus, Status};
+use super::status::{Condition, DeploymentStatus, NodeStatus, STATE, Status};
 use super::text::{duration, escaped, shortened};
 use crate::clock::Timestamp;
 
@@ -84,6 +84,13 @@ fn daemon(status: &Status, running: bool) -> Condition {
     if running {
         let detail = Some(format!("version {}, pid {}", status.agent.version, status.agent.pid));
         return Condition { detail, since: Some(status.agent.started.clone()), ..condition("daemon", Ok) };
+    }
+    let last = status.conditions.iter().find(|one| one.name == STATE && one.state == Failed);
+    if let Some(last) = last.filter(|_| status.agent.pid != 0) {
+        let cause = format!("it is not running; it stopped because: {}", last.cause.as_deref().unwrap_or("unknown"));
+        let start = "then `systemctl restart heat-node-agent`";
+        let remedy = last.remedy.as_ref().map_or(start.to_owned(), |remedy| format!("{remedy} {start}"));
+        return Condition { cause: Some(cause), remedy: Some(remedy), ..condition("daemon", Failed) };
     }
     // Early in a boot its start waits for cloud-init; a second `systemctl start` would only wait beside it.
     let (cause, remedy) = if status.agent.pid == 0 {

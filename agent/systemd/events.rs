@@ -6,8 +6,10 @@
 
 use std::sync::Arc;
 
+use std::future::ready;
+
 use futures_util::StreamExt as _;
-use futures_util::stream::SelectAll;
+use futures_util::stream::{BoxStream, SelectAll};
 use systemd_zbus::JobRemoved;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -16,10 +18,13 @@ use zbus::zvariant::ObjectPath;
 use zbus::{Connection, MatchRule, Message, MessageStream};
 
 use super::bus::{Arguments, MANAGER, SYSTEMD, SYSTEMD_PATH};
-use super::names::{UNIT_PATHS, unit_of};
+use super::names::{UNIT_PATHS, object_path, unit_of};
 
 /// More than systemd sends in one turn of its loop on a busy node; who lags behind looks for himself.
 const BUFFERED: usize = 1024;
+
+/// What may wait of one unit for whoever follows a few: systemd tells of a change in two or three signals.
+const OF_ONE_UNIT: usize = 16;
 
 /// The bus itself, by its name as a sender.
 const BUS: &str = "org.freedesktop.DBus";
@@ -85,6 +90,22 @@ impl Hub {
         let receiver = self.sender.upgrade()?.subscribe();
         Some(Events { receiver, _hub: Arc::clone(self) })
     }
+}
+
+/// Names of these units as something about them changes: the bus lets no signal of another unit through to this connection. Ends
+/// when the bus goes away.
+pub(super) async fn follow(connection: Connection, units: &[String]) -> zbus::Result<BoxStream<'static, String>> {
+    let mut messages = SelectAll::new();
+    for unit in units {
+        let rule = MatchRule::builder().msg_type(Type::Signal).sender(SYSTEMD)?.path(object_path(unit))?;
+        let rule = rule.interface("org.freedesktop.DBus.Properties")?.build();
+        messages.push(MessageStream::for_match_rule(rule, &connection, Some(OF_ONE_UNIT)).await?);
+    }
+    connection.call_method(Some(SYSTEMD), SYSTEMD_PATH, Some(MANAGER), "Subscribe", &Arguments::NONE).await?;
+    let unit = |message: Message| message.header().path().and_then(|path| unit_of(path));
+    let names =
+        messages.take_while(|message| ready(message.is_ok())).filter_map(move |message| ready(message.ok().and_then(unit)));
+    Ok(names.boxed())
 }
 
 /// Tells what messages say.

@@ -314,6 +314,22 @@ impl Systemd {
         Ok(names.boxed())
     }
 
+    /// Names of these units as something about them changes, from now on, over a connection of its own: whoever listens for as long
+    /// as the node is there is not woken by every other unit of the machine. Ends when the bus goes away.
+    ///
+    /// # Errors
+    /// If systemd cannot be reached.
+    pub async fn changes_of(&self, units: &[String]) -> Result<BoxStream<'static, String>> {
+        let follow = async {
+            let connection = self.0.link.open().await?;
+            match self.0.link.clock().limit(ANSWER, events::follow(connection, units)).await {
+                Some(changes) => Ok(changes?),
+                None => Err(Fault::Late(ANSWER)),
+            }
+        };
+        follow.await.context(|| "subscribing to the signals of the node's units")
+    }
+
     async fn look(&self, name: &str) -> Result<Seen> {
         let path = names::object_path(name);
         // An empty interface name asks for the properties of all of them, so that one call serves every kind of unit.

@@ -203,6 +203,8 @@ def test_a_node_comes_up_waits_for_late_volumes_and_repairs_itself_only_when_ask
     lines = [e for e in host.journal(**{"_SYSTEMD_UNIT": UNIT}) if e.get("SYSLOG_IDENTIFIER") == "heat-node-agent"]
     assert lines and all(e.get("MESSAGE_ID") in known for e in lines), [e for e in lines if e.get("MESSAGE_ID") not in known]
 
+    what_fails_on_a_steady_node_is_seen_and_its_end_too(host, server)
+
     # Somebody stops etcd: it is said, and with DRIFT=repair it comes back.
     host.exec("systemctl", "stop", "etcd.service")
     host.exec("systemctl", "kill", "-s", "HUP", UNIT)
@@ -217,6 +219,48 @@ def test_a_node_comes_up_waits_for_late_volumes_and_repairs_itself_only_when_ask
     host.exec("systemctl", "stop", "etcd.service")
     host.exec("systemctl", "kill", "-s", "HUP", UNIT)
     host.wait_for(lambda: host.is_active("etcd.service"))
+
+
+def what_fails_on_a_steady_node_is_seen_and_its_end_too(host, server):
+    """docker hangs and etcd dies again and again: status, exit code, status.json, explain, systemd's line, the console and the journal say
+    so, nothing is repaired, and Heat is not told again."""
+    def status() -> tuple[int, dict]:
+        done = host.exec("heat-node-agent", "status", "--json", check=False)
+        return done.returncode, json.loads(done.stdout)
+
+    def component(name: str) -> dict:
+        return next((one for one in status()[1]["node"]["components"] if one["name"] == name), {})
+
+    def is_well() -> bool:
+        code, page = status()
+        components = page["node"]["components"]
+        return code == 0 and bool(components) and {one["state"] for one in components} == {"healthy"}
+    host.wait_for(is_well, what="a node all of whose components are healthy")
+    signals = len(server.signals())
+    host.exec("systemctl", "kill", "-s", "STOP", "docker.service")
+    etcd = host.show("etcd.service", "MainPID")["MainPID"]
+    for restarts in ("1", "2", "3"):
+        host.exec("systemctl", "kill", "-s", "KILL", "etcd.service")
+        host.wait_for(lambda: host.show("etcd.service", "NRestarts", "ActiveState") == {"NRestarts": restarts, "ActiveState": "active"})
+    host.wait_for(lambda: component("etcd").get("problem", "") == "crash-looping (3 restarts)", 60, "the crash loop in the status document")
+    code, page = status()
+    assert code == 2 and page["summary"].startswith("DEGRADED: etcd crash-looping (3 restarts)"), page["summary"]
+    assert "(last lines of etcd.service: " in component("etcd")["cause"] and component("etcd")["state"] == "failed"
+    assert host.show(UNIT, "StatusText")["StatusText"].startswith("DEGRADED: etcd")
+    told = host.told("ComponentFailed", HNA_UNIT="etcd.service")
+    assert [e["HNA_CODE"] for e in told] == ["HNA-0720"] and "crash-looping" in told[0]["MESSAGE"], told
+    host.wait_for(lambda: "phase=steady state=failed code=HNA-0720" in host.read("/dev/console"), what="the console's line of the failure")
+
+    host.wait_for(lambda: component("docker").get("problem", "") == "not answering", 90, "the hung docker")
+    explained = host.exec("heat-node-agent", "explain", check=False)
+    assert explained.returncode == 1 and "component docker: not answering" in explained.stdout, explained.stdout
+    assert host.is_active("docker.service") and host.show("etcd.service", "MainPID")["MainPID"] not in ("0", etcd)
+
+    host.exec("systemctl", "kill", "-s", "CONT", "docker.service")
+    host.wait_for(is_well, what="healthy components again")
+    host.told("ComponentRecovered", HNA_UNIT="etcd.service")
+    host.told("ComponentRecovered", HNA_UNIT="docker.service")
+    assert len(server.signals()) == signals and not host.journal(HNA_EVENT="UnitRestarted", HNA_UNIT="docker.service")
 
 
 def test_a_worker_comes_up_without_etcd(hosts, signal_server):

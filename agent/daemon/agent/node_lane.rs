@@ -9,6 +9,7 @@ use crate::daemon::node::{Done, Look, Node, Plan};
 use crate::deploy::{Extent, Reference};
 use crate::error::Result;
 use crate::metadata::Deployment;
+use crate::report::component::ComponentStatus;
 use crate::report::status::PodNetworkStatus;
 
 /// The shortest interval at which a node is looked at without a poll that says anything.
@@ -26,6 +27,8 @@ pub(in crate::daemon) struct NodeLane {
     /// The newest look.
     pub(in crate::daemon) look: Look,
     pub(in crate::daemon) pod_network: PodNetworkLane,
+    /// The components of the node in place are measured, for which generation and how much of it.
+    pub(super) health: Lane<(u64, Extent), ()>,
 }
 
 /// The network of pods of the node in place is watched.
@@ -46,7 +49,13 @@ impl NodeLane {
             since_look: clock.start(),
             look: Look::default(),
             pod_network: PodNetworkLane::default(),
+            health: Lane::default(),
         }
+    }
+
+    /// How the components of the node in place are; nothing while it is brought up.
+    pub(in crate::daemon) fn components(&self) -> Vec<ComponentStatus> {
+        if self.bring_up.is_busy() { Vec::new() } else { self.node.components() }
     }
 
     /// Whether the node is brought up or looked at now.
@@ -74,6 +83,20 @@ impl NodeLane {
     pub(super) fn until_look(&self, polling_interval: Duration) -> Duration {
         let at_most = polling_interval.max(LOOK) * 2;
         if self.is_busy() { at_most } else { at_most.saturating_sub(self.since_look.elapsed()) }
+    }
+
+    /// Measures the components of the node, whatever came of the last deployment; not while it is brought up, which has its own gates.
+    pub(super) fn watch_components(&mut self, reference: Option<&Reference>) {
+        let is_there = |reference: &&Reference| reference.extent != Extent::Nothing && !self.bring_up.is_busy();
+        let Some(reference) = reference.filter(is_there) else {
+            self.health.stop();
+            return;
+        };
+        let about = (reference.generation, reference.extent);
+        if self.health.about() != Some(&about) {
+            let (node, reference) = (Rc::clone(&self.node), reference.clone());
+            self.health.start(about, async move { node.watch_components(&reference).await });
+        }
     }
 
     /// Keeps watch on the network of pods, whatever came of the last deployment; not while the node is brought up, when units come

@@ -1,6 +1,7 @@
 //! The loop: one thread, and whatever moves next.
 
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::stream::StreamExt;
@@ -111,7 +112,9 @@ impl Agent {
                 self.trouble.passed();
             }
         }
-        self.node_lane.watch_pods(self.ledger.reference());
+        let reference = self.ledger.reference();
+        self.node_lane.watch_components(reference.as_ref());
+        self.node_lane.watch_pods(reference);
         let phase = self.current_phase();
         if self.page.is_due(self.ledger.journal.len(), phase) {
             self.publish();
@@ -120,6 +123,7 @@ impl Agent {
 
     /// Waits until one thing moves, and takes it in.
     pub(super) async fn turn(&mut self) {
+        let node = Rc::clone(&self.node_lane.node);
         // In trouble nothing is begun or sent before its end: what is due would only spin.
         let due = self.ledger.outbox.due();
         let unstored = self.ledger.unstored.rest();
@@ -135,6 +139,9 @@ impl Agent {
             (id, done) = self.node_lane.bring_up.ended() => self.node_ended(&id, done),
             ((), look) = self.node_lane.watch.ended() => self.looked(look),
             ((), seen) = self.node_lane.pod_network.lane.ended() => self.node_lane.pod_network.saw(seen),
+            // It never ends by itself: what it finds is the next one's news.
+            (_, ()) = self.node_lane.health.ended() => {}
+            () = node.component_changed() => {}
             Some(sent) = self.ledger.sending.next() => self.sent(sent),
             () = self.orders.changed() => {}
             // The page is made anew at the end of the turn.

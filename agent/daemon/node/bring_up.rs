@@ -164,9 +164,34 @@ impl Node {
             },
         };
         // A large future: on the heap once, not in every state above.
-        let outcome = Box::pin(converge::converge(desired, &context, &self.hands(systemd))).await;
-        self.unrest.forget();
+        let hands = self.hands(systemd);
+        let outcome = Box::pin(converge::converge(desired, &context, &hands));
+        let deaths = Box::pin(self.watch_deaths(desired, systemd, generation));
+        let touched = Touched::begin(self);
+        let outcome = tokio::select! {
+            outcome = outcome => outcome,
+            never = deaths => match never {},
+        };
+        drop(touched);
         outcome
+    }
+}
+
+/// The node is being touched: what its units do meanwhile is covered by the report of that, also where it is broken off.
+struct Touched<'a>(&'a Node);
+
+impl<'a> Touched<'a> {
+    fn begin(node: &'a Node) -> Self {
+        node.is_converging.set(true);
+        Self(node)
+    }
+}
+
+impl Drop for Touched<'_> {
+    fn drop(&mut self) {
+        self.0.is_converging.set(false);
+        self.0.unrest.forget();
+        self.0.health.borrow_mut().forget();
     }
 }
 

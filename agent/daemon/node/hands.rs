@@ -71,7 +71,9 @@ impl LastWords for Hands {
             ..Job::default()
         };
         // The cause is known without them, so that none is said of a journal that cannot be read.
-        let said = self.ran("program-journalctl", &job).await.map(|ran| ran.stdout).unwrap_or_default();
+        // Of each unit by itself: two may be asked about at the same time.
+        let key = format!("program-journalctl-{}", unit.trim_end_matches(".service"));
+        let said = self.ran(&key, &job).await.map(|ran| ran.stdout).unwrap_or_default();
         said.lines().map(str::to_owned).collect()
     }
 

@@ -1,5 +1,5 @@
 //! The node's own lane: from a kubernetes-node deployment to its result and its wait condition's signal (`bring_up.rs`), and looks
-//! at the node in place (`look.rs`, `compare.rs`, `pods.rs`).
+//! at the node in place (`look.rs`, `compare.rs`, `pods.rs`, `pulse.rs`).
 //!
 //! In: a deployment, or what the last generation asked for. Out: what became of it. What is remembered from one look to the next is
 //! in types of its own, each with its rules; this file says which.
@@ -11,25 +11,30 @@ mod decision;
 mod drift;
 mod findings;
 mod hands;
+mod health;
 mod look;
 mod machine;
 mod outline;
 mod part;
 mod plan;
 mod pods;
+mod pulse;
 mod remembered;
 mod renewal;
 mod repair;
 mod unrest;
 mod wait;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+
+use tokio::sync::Notify;
 
 pub(super) use self::bring_up::Done;
 use self::findings::Memory;
 use self::hands::Hands;
+use self::health::Health;
 pub(super) use self::look::Look;
 use self::machine::KnownMachine;
 pub(super) use self::outline::Outline;
@@ -80,6 +85,10 @@ pub(super) struct Node {
     outline: RefCell<Option<Outline>>,
     /// What was found of the network of pods.
     pods: RefCell<Memory>,
+    /// How its components are, who waits for a change of it, and whether they are being touched now.
+    health: RefCell<Health>,
+    health_news: Notify,
+    is_converging: Cell<bool>,
 }
 
 impl Node {
@@ -102,6 +111,9 @@ impl Node {
             fills: Fills::default(),
             outline: RefCell::default(),
             pods: RefCell::default(),
+            health: RefCell::default(),
+            health_news: Notify::new(),
+            is_converging: Cell::default(),
         }
     }
 

@@ -1,0 +1,145 @@
+//! Why a unit died: what it said last, who holds its port, which file system is full.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::statvfs::statvfs;
+
+use super::LastWords;
+use crate::clock::Clock;
+use crate::desired::{Desired, Probe};
+use crate::files::Tree;
+use crate::machine::listeners::{Holder, refused_ports};
+use crate::report::text::{escaped, shortened};
+
+/// The longest wait for the last words of a unit that failed.
+const WORDS_LIMIT: Duration = Duration::from_secs(15);
+/// The most that is quoted of them: lines, and characters of all.
+const WORDS: (usize, usize) = (5, 600);
+
+/// What the C library says of ENOSPC, which programs repeat with or without its capital.
+const NO_SPACE: &str = "no space left on device";
+/// Where the services of a node write, beside its volumes. One of each file system is named: the first.
+const WRITTEN: [&str; 7] =
+    ["/var/lib/etcd", "/var/lib/docker", "/var/lib/containerd", "/var/lib/kubelet", "/var/log", "/run", "/"];
+/// With less than this a file system is full for whoever writes more than a few lines: some of it is kept for root.
+const NOTHING: u64 = 1024 * 1024;
+
+/// Why a unit died, as far as can be seen from outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Why {
+    /// For the end of a cause.
+    pub(crate) told: String,
+    /// What mends it, where that is known.
+    pub(crate) remedy: Option<String>,
+}
+
+/// Finds out why a unit died.
+pub(crate) async fn find_out(desired: &Desired, unit: &str, root: &Tree, clock: &Clock, words: &impl LastWords) -> Why {
+    let said = clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default();
+    let mut why = Why { told: quoted_words(unit, &said), remedy: None };
+    let full = if lacks_space(&said) { full_places(desired, root) } else { Vec::new() };
+    if let Some(first) = full.first() {
+        why.told.push_str(&format!("; no space is left on {}", full.join(", ")));
+        why.remedy = Some(format!("Free space or inodes there (`df -h {first}`, `df -i {first}`)."));
+    }
+    let taken = name_holders(desired, unit, &said, words);
+    if let Some(holder) = clock.limit(WORDS_LIMIT, taken).await.flatten() {
+        why.told.push_str(&format!("; {}", holder.summary()));
+        why.remedy = Some(format!("{} frees the port; or move its user to another port.", holder.remedy()));
+    }
+    why
+}
+
+fn lacks_space(said: &[String]) -> bool {
+    said.iter().any(|line| line.to_ascii_lowercase().contains(NO_SPACE))
+}
+
+/// Where nothing more can be written, one place of each file system.
+fn full_places(desired: &Desired, root: &Tree) -> Vec<String> {
+    let volumes = desired.volumes.iter().map(|volume| volume.mount_point.as_str());
+    let mut seen = BTreeSet::new();
+    let is_full = |place: &&str| {
+        let path = root.base().join(Path::new(place).strip_prefix("/").unwrap_or(Path::new(place)));
+        statvfs(&path).is_ok_and(|space| {
+            let free = space.blocks_available().saturating_mul(space.fragment_size());
+            let is_full = free < NOTHING || (space.files() > 0 && space.files_available() == 0);
+            seen.insert(space.filesystem_id()) && is_full
+        })
+    };
+    volumes.chain(WRITTEN).filter(is_full).map(str::to_owned).collect()
+}
+
+/// What a unit said last, for the end of a cause: the newest lines, as many as are short enough. What it says at each try stands
+/// there once.
+fn quoted_words(unit: &str, said: &[String]) -> String {
+    let mut lines: Vec<&str> = said.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).collect();
+    lines.dedup();
+    let mut words = String::new();
+    for line in lines.into_iter().rev().take(WORDS.0) {
+        let line = shortened(&escaped(line), WORDS.1 / 2);
+        if words.is_empty() {
+            words = line;
+        } else if words.chars().count() + line.chars().count() <= WORDS.1 {
+            words = format!("{line} | {words}");
+        } else {
+            break;
+        }
+    }
+    if words.is_empty() { words } else { format!(" (last lines of {unit}: {words})") }
+}
+
+/// Who else holds a port of a unit that failed: one that the unit itself said it could not listen on, or the one of a gate of its
+/// own, which somebody may answer in its place.
+async fn name_holders(desired: &Desired, unit: &str, said: &[String], words: &impl LastWords) -> Option<Holder> {
+    let refused = refused_ports(said);
+    let of_gates =
+        desired.gates.iter().filter(|gate| gate.unit.as_deref() == Some(unit)).filter_map(|gate| own_port(&gate.probe));
+    let ports: BTreeSet<u16> = refused.iter().copied().chain(of_gates).collect();
+    if ports.is_empty() {
+        return None;
+    }
+    // A gate may ask another service of the node, and who serves for a unit may run in a scope.
+    let is_in_the_way = |holder: &Holder| match holder.unit.as_deref() {
+        Some(holding) if holding == unit => false,
+        Some(holding) if !refused.contains(&holder.port) => {
+            holding.ends_with(".service") && desired.units.iter().all(|unit| unit.name != holding)
+        }
+        _ => refused.contains(&holder.port),
+    };
+    words.holders(&ports).await.into_iter().find(is_in_the_way)
+}
+
+/// The port of this machine that a gate asks.
+fn own_port(probe: &Probe) -> Option<u16> {
+    let (Probe::Http { url, .. } | Probe::HttpJson { url, .. }) = probe else { return None };
+    let (_, rest) = url.split_once("://")?;
+    let (host, port) = rest.split('/').next()?.rsplit_once(':')?;
+    let is_own = host.starts_with("127.") || host == "localhost" || host == "[::1]";
+    port.parse().ok().filter(|_| is_own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_space_is_known_by_what_the_kernel_calls_it() {
+        for (line, lacks) in [
+            ("wal: write /var/lib/etcd/member/wal/1.tmp: no space left on device", true),
+            ("No space left on device", true),
+            ("no space", false),
+        ] {
+            assert_eq!(lacks_space(&["starting".to_owned(), line.to_owned()]), lacks, "{line}");
+        }
+        assert!(!lacks_space(&[]));
+    }
+
+    #[test]
+    fn a_file_system_with_room_is_not_called_full_and_one_that_is_not_there_is_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Tree::open(dir.path()).unwrap();
+        assert!(full_places(&Desired::default(), &root).is_empty());
+    }
+}

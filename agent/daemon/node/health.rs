@@ -1,0 +1,569 @@
+//! How each component of a node in place is, from what systemd says of its unit and what its gates answer: pure. The edge is
+//! `pulse.rs`.
+//!
+//! What is wrong for a moment is no news: a state counts once it has lasted, and one that comes back has to stay away longer before
+//! it counts as over.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::backoff::{Backoff, spread};
+use crate::clock::Timestamp;
+use crate::converge::words::Why;
+use crate::desired::{Desired, Gate, Need, Probe};
+use crate::report::component::{ComponentState, ComponentStatus};
+use crate::report::damper::Damper;
+use crate::systemd::UnitState;
+
+/// Between two measurements of a node that is well, at the most: one that hangs is seen at the second bad answer, each of which may take
+/// 5 s, and that is less than a minute and a half after it hung.
+const EVERY: Duration = Duration::from_secs(40);
+/// Between two where something is wrong: what recovers without a word of systemd's is seen soon, and not asked for ever so often.
+const ILL: Backoff = Backoff::new(Duration::from_secs(5), EVERY);
+/// Until the second look at what may be wrong.
+const AGAIN: Duration = Duration::from_secs(3);
+/// Bad answers in a row that count.
+const BAD: u32 = 2;
+/// So many restarts within this time are a crash loop. Every component starts again after 5 s or less.
+const LOOP: (u32, Duration) = (3, Duration::from_mins(10));
+/// How long a process must have stayed up before a crash loop counts as over.
+const STAYS_UP: Duration = Duration::from_secs(30);
+/// How long what came back has to stay away, each time longer.
+const CALM: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_mins(30));
+/// What comes back after this long is something else.
+const FORGOTTEN: Duration = Duration::from_hours(1);
+/// A process younger than this may still be reading what it keeps.
+const YOUNG: Duration = Duration::from_mins(1);
+/// How long something may be on its way up, or be asked for in vain, before that is news.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// What is wrong with a component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ill {
+    /// It is on its way up.
+    Starting,
+    /// It died, and systemd is about to start it again.
+    Dying,
+    /// A gate that asks others is red, or one of its own that waits for what is red.
+    Waits,
+    /// It is up and does not answer as it should.
+    Silent,
+    /// It does not run, and nobody starts it.
+    Down,
+    /// It dies again and again.
+    Looping,
+}
+
+impl Ill {
+    pub(super) fn state(self) -> ComponentState {
+        match self {
+            Self::Starting | Self::Dying | Self::Waits => ComponentState::Degraded,
+            Self::Silent | Self::Down | Self::Looping => ComponentState::Failed,
+        }
+    }
+
+    /// How long it must last before it counts.
+    fn counts_after(self) -> Duration {
+        match self {
+            // Of a restart by hand nobody need hear.
+            Self::Starting | Self::Down => AGAIN,
+            Self::Dying | Self::Waits | Self::Silent | Self::Looping => Duration::ZERO,
+        }
+    }
+
+    /// How long it must have counted before it is news.
+    fn told_after(self) -> Duration {
+        match self {
+            Self::Starting | Self::Dying | Self::Waits => PATIENCE,
+            Self::Silent | Self::Down | Self::Looping => Duration::ZERO,
+        }
+    }
+
+    /// Whether its last lines say why.
+    pub(super) fn has_words(self) -> bool {
+        matches!(self, Self::Down | Self::Looping | Self::Dying)
+    }
+}
+
+/// What is wrong, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Complaint {
+    pub(super) ill: Ill,
+    problem: String,
+    cause: String,
+    remedy: String,
+}
+
+/// What a judgement leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Something is wrong with this component, and nobody was told yet.
+    Tell(String, Ill),
+    /// It is healthy again.
+    Well(String),
+}
+
+/// A gate of a component.
+#[derive(Debug)]
+struct Part {
+    gate: Gate,
+    /// A bad answer is the component's own fault.
+    is_own: bool,
+    bad: Option<Bad>,
+    /// This process passed it before.
+    has_passed: bool,
+}
+
+/// Bad answers in a row.
+#[derive(Debug)]
+struct Bad {
+    times: u32,
+    cause: String,
+}
+
+impl Part {
+    fn of(gate: &Gate) -> Self {
+        // Without a deadline another machine decides when it passes: `registration`; but for what is asked how it is itself.
+        let is_itself = gate.unit.as_ref().is_none_or(|unit| unit.trim_end_matches(".service").ends_with(&gate.name));
+        Self { gate: gate.clone(), is_own: is_itself || gate.deadline.is_some(), bad: None, has_passed: false }
+    }
+
+    fn is_red(&self) -> bool {
+        self.bad.as_ref().is_some_and(|bad| bad.times >= BAD)
+    }
+}
+
+/// A component and what was seen of it.
+#[derive(Debug)]
+struct Component {
+    name: String,
+    unit: Option<String>,
+    parts: Vec<Part>,
+    /// As systemd said last.
+    state: Option<UnitState>,
+    /// Since when its process is up.
+    up: Option<Timestamp>,
+    was_up: bool,
+    /// When systemd restarted it: since it was last well, and not too long ago.
+    deaths: Vec<Timestamp>,
+    /// How many of them were told.
+    told_deaths: u32,
+    /// How many there were since it was well.
+    died: u32,
+    complaint: Option<Complaint>,
+    since: Timestamp,
+    /// What may follow the complaint, or the lack of one, since then.
+    doubt: Option<(Option<Ill>, Timestamp)>,
+    told: Damper<Ill>,
+    /// When it was last well again, and what that has to last from then on.
+    recovered: Option<Timestamp>,
+    calm: Backoff,
+    hold: Duration,
+    /// Why it died.
+    why: Why,
+}
+
+impl Component {
+    fn new(name: String, unit: Option<String>, now: Timestamp) -> Self {
+        Self {
+            name,
+            unit,
+            parts: Vec::new(),
+            state: None,
+            up: None,
+            was_up: false,
+            deaths: Vec::new(),
+            told_deaths: 0,
+            died: 0,
+            complaint: None,
+            since: now,
+            doubt: None,
+            told: Damper::default(),
+            recovered: None,
+            calm: CALM,
+            hold: Duration::ZERO,
+            why: Why::default(),
+        }
+    }
+
+    fn saw(&mut self, state: UnitState, now: Timestamp) {
+        let before = self.state.as_ref().map(|before| (before.n_restarts, before.main_pid));
+        match before {
+            Some((restarts, _)) if state.n_restarts > restarts => {
+                let more = state.n_restarts - restarts;
+                self.died = self.died.saturating_add(more);
+                self.deaths.extend((0..more.min(LOOP.0)).map(|_| now));
+                self.deaths.drain(..self.deaths.len().saturating_sub(LOOP.0 as usize));
+            }
+            // Somebody started it by hand.
+            Some((restarts, _)) if state.n_restarts < restarts => self.forget_deaths(),
+            _ => {}
+        }
+        let is_same = before.is_none_or(|(restarts, pid)| (restarts, pid) == (state.n_restarts, state.main_pid));
+        if !state.is_active() {
+            self.up = None;
+        } else if self.up.is_none() || !is_same {
+            // Of one that was up before anybody looked nobody knows since when: it is taken as young.
+            self.up = Some(now);
+            self.parts.iter_mut().for_each(|part| part.has_passed = false);
+        }
+        if self.up.is_none() {
+            // Who is down does not answer; what it answers once it is up is another matter.
+            self.parts.iter_mut().for_each(|part| part.bad = None);
+        }
+        self.was_up |= self.up.is_some();
+        self.state = Some(state);
+    }
+
+    fn forget_deaths(&mut self) {
+        self.deaths.clear();
+        (self.died, self.told_deaths) = (0, 0);
+    }
+
+    /// Whether its gates say anything now.
+    fn is_measured(&self) -> bool {
+        self.unit.is_none() || self.up.is_some()
+    }
+
+    fn has_been_up(&self, now: Timestamp) -> Duration {
+        self.up.map(|up| now.since(up)).unwrap_or_default()
+    }
+
+    fn is_young(&self, now: Timestamp) -> bool {
+        self.unit.is_some() && self.has_been_up(now) < YOUNG
+    }
+
+    /// What is wrong at this moment. `red`: gates that do not pass.
+    fn complaint_now(&self, red: &[String], now: Timestamp) -> Option<Complaint> {
+        let of_unit = self.unit.as_ref().zip(self.state.as_ref()).and_then(|(unit, state)| self.of_unit(unit, state, now));
+        of_unit.or_else(|| self.parts.iter().filter_map(|part| self.of_gate(part, red, now)).max_by_key(|one| one.ill))
+    }
+
+    fn of_unit(&self, unit: &str, state: &UnitState, now: Timestamp) -> Option<Complaint> {
+        let looks = format!("`systemctl status {unit}`; `journalctl -u {unit} -n 50`");
+        let recent = self.deaths.iter().filter(|at| now.since(**at) < LOOP.1).count();
+        let is_loop = recent >= LOOP.0 as usize && self.has_been_up(now) < STAYS_UP;
+        let (ill, problem, cause, remedy) = if is_loop {
+            let problem = format!("crash-looping ({} restarts)", state.n_restarts);
+            let died = if state.is_active() { "up for a moment".to_owned() } else { state.describe() };
+            let cause = format!("{unit} dies again and again; systemd restarted it {} times; it is {died}", state.n_restarts);
+            (Ill::Looping, problem, cause, looks)
+        } else if state.load_state == "masked" && !state.may_run() {
+            (Ill::Down, "masked".to_owned(), format!("{unit} is masked"), format!("`systemctl unmask --now {unit}`"))
+        } else if state.is_active() {
+            return None;
+        } else if state.sub_state == "auto-restart" {
+            let cause = format!("{unit} died and is about to be restarted: {}", state.describe());
+            (Ill::Dying, "restarting".to_owned(), cause, looks)
+        } else if state.is_settling() {
+            let cause = format!("{unit} is {}", state.describe());
+            (Ill::Starting, "starting".to_owned(), cause, format!("`systemctl list-jobs`; {looks}"))
+        } else {
+            let word = if state.is_failed() { "failed" } else { "not running" };
+            let cause = format!("{unit} is {}", state.describe());
+            (Ill::Down, word.to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it"))
+        };
+        Some(Complaint { ill, problem, cause, remedy })
+    }
+
+    fn of_gate(&self, part: &Part, red: &[String], now: Timestamp) -> Option<Complaint> {
+        let Bad { cause, .. } = part.bad.as_ref().filter(|_| part.is_red() && self.is_measured())?;
+        let name = &part.gate.name;
+        let need = part.gate.needs.iter().find_map(|need| match need {
+            Need::Gate(gate) if gate != name && red.contains(gate) => Some(gate),
+            _ => None,
+        });
+        let told = format!("gate {name}: {cause}");
+        let (ill, problem, cause) = match need {
+            Some(need) => (Ill::Waits, format!("waiting for {need}"), format!("{told}; it needs {need}, which does not pass")),
+            None if self.is_young(now) && !part.has_passed => (Ill::Starting, "starting".to_owned(), told),
+            None if !part.is_own => (Ill::Waits, format!("gate {name} does not pass"), told),
+            None if cause.contains("no answer") => (Ill::Silent, "not answering".to_owned(), told),
+            None => (Ill::Silent, format!("gate {name} does not pass"), told),
+        };
+        let restart =
+            self.unit.iter().filter(|_| ill == Ill::Silent).map(|unit| format!("; `systemctl restart {unit}` starts it anew"));
+        let remedy = format!("{}{}", part.gate.remedy, restart.collect::<String>());
+        Some(Complaint { ill, problem, cause, remedy })
+    }
+
+    /// Takes over what is wrong at this moment once it has lasted, and says what is news.
+    fn judge(&mut self, red: &[String], now: Timestamp) -> Option<Effect> {
+        let seen = self.complaint_now(red, now);
+        let (shown, ill) = (self.complaint.as_ref().map(|one| one.ill), seen.as_ref().map(|one| one.ill));
+        let lasts = match self.doubt {
+            Some((of, since)) if of == ill => now.since(since),
+            _ => {
+                self.doubt = Some((ill, now));
+                Duration::ZERO
+            }
+        };
+        let needed = match ill {
+            // systemd does nothing more about it.
+            Some(Ill::Down) if self.state.as_ref().is_some_and(UnitState::is_failed) => Duration::ZERO,
+            // At a boot its turn may not have come.
+            Some(Ill::Down) if !self.was_up => YOUNG,
+            Some(ill) => ill.counts_after(),
+            None => self.hold,
+        };
+        if ill != shown && lasts < needed {
+            return None;
+        }
+        if seen.as_ref().map(|one| one.ill.state()) != self.complaint.as_ref().map(|one| one.ill.state()) {
+            self.since = now;
+        }
+        self.complaint = seen;
+        match ill {
+            Some(ill) => self.news_of(ill, lasts, now),
+            None => self.recover(now),
+        }
+    }
+
+    fn news_of(&mut self, ill: Ill, lasts: Duration, now: Timestamp) -> Option<Effect> {
+        if lasts < ill.told_after() {
+            return None;
+        }
+        let is_more = ill == Ill::Looping && self.told_deaths > 0 && self.died >= self.told_deaths.saturating_mul(2);
+        let is_first = self.told.reported().is_empty();
+        if !self.told.is_news(&ill) && !is_more {
+            return None;
+        }
+        if ill == Ill::Looping {
+            self.told_deaths = self.died;
+        }
+        if is_first {
+            match self.recovered {
+                Some(at) if now.since(at) < FORGOTTEN => self.hold = self.calm.next_pause(),
+                _ => {
+                    self.calm.reset();
+                    self.hold = Duration::ZERO;
+                }
+            }
+        }
+        Some(Effect::Tell(self.name.clone(), ill))
+    }
+
+    fn recover(&mut self, now: Timestamp) -> Option<Effect> {
+        if self.has_been_up(now) >= STAYS_UP {
+            self.forget_deaths();
+        }
+        self.why = Why::default();
+        let was_told = !self.told.reported().is_empty();
+        self.told.clear();
+        self.hold = Duration::ZERO;
+        was_told.then(|| {
+            self.recovered = Some(now);
+            Effect::Well(self.name.clone())
+        })
+    }
+
+    /// Whether another look will tell more, soon.
+    fn is_unsure(&self) -> bool {
+        let shown = self.complaint.as_ref().map(|one| one.ill);
+        self.doubt.is_some_and(|(ill, _)| ill != shown && (ill.is_some() || self.hold <= AGAIN))
+            || self.parts.iter().any(|part| part.bad.as_ref().is_some_and(|bad| bad.times < BAD))
+    }
+
+    fn status(&self) -> ComponentStatus {
+        let complaint = self.complaint.as_ref();
+        let is_why = complaint.is_some_and(|one| one.ill.has_words());
+        let why = Some(&self.why).filter(|_| is_why);
+        ComponentStatus {
+            name: self.name.clone(),
+            unit: self.unit.clone(),
+            state: complaint.map(|one| one.ill.state()).unwrap_or_default(),
+            since: self.since.rfc3339(),
+            restarts: self.state.as_ref().map(|state| state.n_restarts).unwrap_or_default(),
+            problem: complaint.map(|one| one.problem.clone()),
+            cause: complaint.map(|one| format!("{}{}", one.cause, why.map(|why| why.told.as_str()).unwrap_or_default())),
+            remedy: complaint.map(|one| match why.and_then(|why| why.remedy.as_ref()) {
+                Some(first) => format!("{first} {}", one.remedy),
+                None => one.remedy.clone(),
+            }),
+        }
+    }
+}
+
+/// Every component of a node.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    components: Vec<Component>,
+    /// All of them were measured.
+    is_whole: bool,
+    pauses: Option<Backoff>,
+}
+
+impl Health {
+    /// The components of a node. What was seen of one before stays, where it is still one.
+    pub(super) fn begin(&mut self, desired: &Desired, now: Timestamp) {
+        let mut before: BTreeMap<String, Component> =
+            std::mem::take(&mut self.components).into_iter().map(|one| (one.name.clone(), one)).collect();
+        let mut take = |name: &str, unit: Option<&str>| {
+            let mut component =
+                before.remove(name).unwrap_or_else(|| Component::new(name.to_owned(), unit.map(str::to_owned), now));
+            component.parts.clear();
+            component
+        };
+        for unit in desired.units.iter().filter(|unit| !unit.applies_files) {
+            self.components.push(take(unit.name.trim_end_matches(".service"), Some(&unit.name)));
+        }
+        // Routes to pods are watched by `pods.rs`.
+        for gate in desired.gates.iter().filter(|gate| !matches!(gate.probe, Probe::PodRoutes(_))) {
+            let at = self.components.iter().position(|one| one.unit.is_some() && one.unit == gate.unit);
+            let at = at.unwrap_or_else(|| {
+                self.components.push(take(&gate.name, None));
+                self.components.len() - 1
+            });
+            if let Some(component) = self.components.get_mut(at) {
+                component.parts.push(Part::of(gate));
+            }
+        }
+    }
+
+    /// The node was just touched: what its units did meanwhile was told there.
+    pub(super) fn forget(&mut self) {
+        for component in &mut self.components {
+            (component.state, component.up, component.doubt) = (None, None, None);
+            component.forget_deaths();
+            component.parts.iter_mut().for_each(|part| part.bad = None);
+        }
+    }
+
+    /// The units that are asked about.
+    pub(super) fn units(&self) -> Vec<String> {
+        self.components.iter().filter_map(|one| one.unit.clone()).collect()
+    }
+
+    /// The gates that say something now; of one unit alone, or of all.
+    pub(super) fn gates(&self, unit: Option<&str>) -> Vec<String> {
+        let wanted = self.components.iter().filter(|one| one.is_measured() && (unit.is_none() || one.unit.as_deref() == unit));
+        wanted.flat_map(|one| one.parts.iter().map(|part| part.gate.name.clone())).collect()
+    }
+
+    /// What systemd says of a unit. True: it came up, or another process did.
+    pub(super) fn saw(&mut self, state: UnitState, now: Timestamp) -> bool {
+        let Some(component) = self.components.iter_mut().find(|one| one.unit.as_ref() == Some(&state.name)) else { return false };
+        let before = component.up;
+        component.saw(state, now);
+        component.up.is_some() && component.up != before
+    }
+
+    /// What a gate answered.
+    pub(super) fn heard(&mut self, gate: &str, answer: Result<(), String>) {
+        let parts = self.components.iter_mut().flat_map(|one| one.parts.iter_mut());
+        for part in parts.filter(|part| part.gate.name == gate) {
+            part.has_passed |= answer.is_ok();
+            part.bad = answer.as_ref().err().map(|cause| {
+                let times = part.bad.as_ref().map_or(0, |bad| bad.times);
+                Bad { times: times.saturating_add(1), cause: cause.clone() }
+            });
+        }
+    }
+
+    /// Every component was measured since the beginning.
+    pub(super) fn complete(&mut self) {
+        self.is_whole = true;
+    }
+
+    /// Takes over what was seen; what of it is news.
+    pub(super) fn judge(&mut self, now: Timestamp) -> Vec<Effect> {
+        // A gate of a unit that is down does not pass either.
+        let is_red = |one: &Component, part: &Part| part.is_red() || !one.is_measured();
+        let red: Vec<String> = self
+            .components
+            .iter()
+            .flat_map(|one| one.parts.iter().filter(|part| is_red(one, part)).map(|part| part.gate.name.clone()))
+            .collect();
+        self.components.iter_mut().filter_map(|one| one.judge(&red, now)).collect()
+    }
+
+    /// Why a component died, which is shown with it.
+    pub(super) fn explain(&mut self, name: &str, why: Why) {
+        if let Some(component) = self.components.iter_mut().find(|one| one.name == name) {
+            component.why = why;
+        }
+    }
+
+    /// How long until everything is measured again; `random` is in `0.0..1.0`.
+    pub(super) fn pause(&mut self, random: f64) -> Duration {
+        if self.components.iter().any(Component::is_unsure) {
+            return AGAIN;
+        }
+        if self.components.iter().any(|one| one.complaint.is_some()) {
+            return self.pauses.get_or_insert(ILL).next_pause();
+        }
+        self.pauses = None;
+        spread(EVERY, random)
+    }
+
+    /// How they are; nothing before all of them were measured.
+    pub(super) fn status(&self) -> Vec<ComponentStatus> {
+        if self.is_whole { self.components.iter().map(Component::status).collect() } else { Vec::new() }
+    }
+
+    /// How one of them is.
+    pub(super) fn of(&self, name: &str) -> Option<ComponentStatus> {
+        self.components.iter().find(|one| one.name == name).map(Component::status)
+    }
+}
+
+/// Units that die while the node is brought up.
+#[derive(Debug, Default)]
+pub(super) struct Deaths(BTreeMap<String, Dying>);
+
+#[derive(Debug)]
+struct Dying {
+    /// systemd's count when it was first looked at.
+    first: u32,
+    last: u32,
+    told: u32,
+    /// What it was up with at the last look at all of them.
+    up_with: Option<u32>,
+}
+
+impl Deaths {
+    /// What is seen of a unit: how often it died since the first look, and whether that is news: the first time, from the third on as a
+    /// crash loop, and then each time the number has doubled.
+    pub(super) fn saw(&mut self, state: &UnitState) -> (u32, bool) {
+        let new = Dying { first: state.n_restarts, last: state.n_restarts, told: 0, up_with: None };
+        let dying = self.0.entry(state.name.clone()).or_insert(new);
+        if state.n_restarts < dying.last {
+            // Somebody started it anew.
+            (dying.first, dying.told) = (0, 0);
+        }
+        dying.last = state.n_restarts;
+        let died = state.n_restarts.saturating_sub(dying.first) + u32::from(state.sub_state == "auto-restart");
+        let next = match dying.told {
+            0 => 1,
+            told if told < LOOP.0 => LOOP.0,
+            told => told.saturating_mul(2),
+        };
+        let is_news = died >= next;
+        if is_news {
+            dying.told = died;
+        }
+        (died, is_news)
+    }
+
+    /// Whether it was up at this look and at the one before it, and did not die between them.
+    pub(super) fn has_calmed(&mut self, state: &UnitState) -> bool {
+        let Some(dying) = self.0.get_mut(&state.name) else { return false };
+        let up_with = state.is_active().then_some(state.n_restarts);
+        let before = std::mem::replace(&mut dying.up_with, up_with);
+        up_with.is_some() && before == up_with
+    }
+}
+
+/// In words, how often a unit died while the node was brought up.
+pub(super) fn died(state: &UnitState, times: u32) -> String {
+    let unit = &state.name;
+    if times >= LOOP.0 {
+        format!("{unit} is crash-looping: it died {times} times; it is {}", state.describe())
+    } else {
+        format!("{unit} died and systemd restarts it; it is {}", state.describe())
+    }
+}
+
+#[cfg(test)]
+#[path = "health_tests.rs"]
+mod tests;

@@ -1,0 +1,341 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::desired::Unit;
+
+const ETCD: &str = "etcd.service";
+
+fn unit(name: &str) -> Unit {
+    Unit {
+        name: name.to_owned(),
+        enable: true,
+        restart_on: BTreeSet::new(),
+        needs: BTreeSet::new(),
+        applies_files: name.starts_with("systemd-"),
+    }
+}
+
+fn gate(name: &str, unit: Option<&str>, needs: &[&str], deadline: Option<Duration>) -> Gate {
+    Gate {
+        name: name.to_owned(),
+        unit: unit.map(str::to_owned),
+        probe: Probe::Socket("/run/x".to_owned()),
+        consecutive: 3,
+        deadline,
+        needs: needs.iter().map(|gate| Need::Gate((*gate).to_owned())).collect(),
+        remedy: format!("`look at {name}`"),
+    }
+}
+
+/// A master's: etcd, an API server that needs it, a kubelet that another machine registers, and settings of the kernel.
+fn node() -> Desired {
+    let own = Some(Duration::from_mins(10));
+    Desired {
+        units: [ETCD, "kube-apiserver.service", "kubelet.service", "systemd-sysctl.service"].map(unit).into(),
+        gates: vec![
+            gate("etcd", Some(ETCD), &[], None),
+            gate("apiserver", Some("kube-apiserver.service"), &["etcd"], own),
+            gate("kubelet", Some("kubelet.service"), &[], own),
+            gate("registration", Some("kubelet.service"), &[], None),
+            gate("sysctl", Some("systemd-sysctl.service"), &[], own),
+        ],
+        ..Desired::default()
+    }
+}
+
+/// A node that is measured, with the hands of its clock.
+struct Watch {
+    health: Health,
+    now: Timestamp,
+    states: BTreeMap<String, UnitState>,
+    red: BTreeMap<&'static str, &'static str>,
+}
+
+impl Watch {
+    /// One that has been well for two minutes.
+    fn new() -> Self {
+        let mut health = Health::default();
+        let now = Timestamp(0);
+        health.begin(&node(), now);
+        let up = |name: String| (name.clone(), state(&name, "active", "running", 0));
+        let states = health.units().into_iter().map(up).collect();
+        let mut watch = Self { health, now, states, red: BTreeMap::new() };
+        assert!(watch.measure(0).is_empty() && watch.measure(120).is_empty());
+        assert!(watch.is_well());
+        watch
+    }
+
+    /// So many seconds later everything is measured; what of it is news.
+    fn measure(&mut self, after: u64) -> Vec<Effect> {
+        self.now = self.now.after(Duration::from_secs(after));
+        for state in self.states.values() {
+            self.health.saw(state.clone(), self.now);
+        }
+        for name in self.health.gates(None) {
+            self.health.heard(&name, self.red.get(name.as_str()).map_or(Ok(()), |cause| Err((*cause).to_owned())));
+        }
+        self.health.complete();
+        self.health.judge(self.now)
+    }
+
+    /// systemd tells of a unit.
+    fn hear(&mut self, after: u64, state: UnitState) -> Vec<Effect> {
+        self.now = self.now.after(Duration::from_secs(after));
+        self.states.insert(state.name.clone(), state.clone());
+        self.health.saw(state, self.now);
+        self.health.judge(self.now)
+    }
+
+    /// etcd dies, and is restarted 5 s later for the `count`th time.
+    fn die(&mut self, count: u32) -> Vec<Effect> {
+        let mut died = state(ETCD, "activating", "auto-restart", count - 1);
+        (died.result, died.exec_main_status) = ("exit-code".to_owned(), 1);
+        let mut effects = self.hear(1, died);
+        effects.extend(self.hear(5, state(ETCD, "active", "running", count)));
+        effects
+    }
+
+    fn of(&self, name: &str) -> (ComponentState, String) {
+        let component = self.health.of(name).unwrap();
+        (component.state, component.problem.unwrap_or_default())
+    }
+
+    fn is_well(&self) -> bool {
+        let all = self.health.status();
+        !all.is_empty() && all.iter().all(|one| one.state == ComponentState::Healthy)
+    }
+}
+
+fn state(name: &str, active: &str, sub: &str, n_restarts: u32) -> UnitState {
+    UnitState {
+        name: name.to_owned(),
+        load_state: "loaded".to_owned(),
+        active_state: active.to_owned(),
+        sub_state: sub.to_owned(),
+        result: "success".to_owned(),
+        main_pid: if active == "active" { 100 + n_restarts } else { 0 },
+        n_restarts,
+        ..UnitState::default()
+    }
+}
+
+fn tell(name: &str, ill: Ill) -> Vec<Effect> {
+    vec![Effect::Tell(name.to_owned(), ill)]
+}
+
+fn well(name: &str) -> Vec<Effect> {
+    vec![Effect::Well(name.to_owned())]
+}
+
+#[test]
+fn components_are_the_units_that_run_and_gates_that_speak_for_none_of_them() {
+    let mut health = Health::default();
+    health.begin(&node(), Timestamp(0));
+    assert!(health.status().is_empty(), "nothing is known before the first measurement");
+    health.complete();
+    let names = |health: &Health| health.status().into_iter().map(|one| (one.name, one.unit.is_some())).collect::<Vec<_>>();
+    let expected =
+        [("etcd", true), ("kube-apiserver", true), ("kubelet", true), ("sysctl", false)].map(|(name, of)| (name.to_owned(), of));
+    assert_eq!(names(&health), expected);
+    // What is down is not asked, and what speaks for no unit always is.
+    assert_eq!(health.gates(None), ["sysctl"]);
+    assert!(health.saw(state("kubelet.service", "active", "running", 0), Timestamp(0)), "it came up");
+    assert!(!health.saw(state("kubelet.service", "active", "running", 0), Timestamp(1)), "it is the same process");
+    assert_eq!(health.gates(Some("kubelet.service")), ["kubelet", "registration"]);
+    // Another generation, which has no kubelet.
+    let mut other = node();
+    other.units.remove(2);
+    other.gates.drain(2..4);
+    health.begin(&other, Timestamp(2));
+    assert_eq!(names(&health).len(), 3);
+}
+
+#[test]
+fn what_systemd_says_of_a_unit_is_a_verdict() {
+    for (active, sub, load, job, expected, at_once) in [
+        ("active", "running", "loaded", false, (ComponentState::Healthy, ""), true),
+        ("reloading", "reload", "loaded", false, (ComponentState::Healthy, ""), true),
+        ("activating", "start", "loaded", false, (ComponentState::Degraded, "starting"), false),
+        ("inactive", "dead", "loaded", true, (ComponentState::Degraded, "starting"), false),
+        ("activating", "auto-restart", "loaded", false, (ComponentState::Degraded, "restarting"), true),
+        ("inactive", "dead", "loaded", false, (ComponentState::Failed, "not running"), false),
+        ("inactive", "dead", "masked", false, (ComponentState::Failed, "masked"), false),
+        ("failed", "failed", "loaded", false, (ComponentState::Failed, "failed"), true),
+    ] {
+        let mut watch = Watch::new();
+        let mut found = state(ETCD, active, sub, 0);
+        (found.load_state, found.job_queued) = (load.to_owned(), job);
+        watch.hear(1, found);
+        let expected = (expected.0, expected.1.to_owned());
+        assert_eq!(watch.of("etcd") == expected, at_once, "{active} {sub}: {:?}", watch.of("etcd"));
+        if !at_once {
+            assert_eq!(watch.health.pause(0.5), AGAIN, "it is looked at again soon");
+        }
+        watch.measure(3);
+        assert_eq!(watch.of("etcd"), expected, "{active} {sub}");
+    }
+}
+
+#[test]
+fn a_restart_by_hand_is_no_news() {
+    let mut watch = Watch::new();
+    assert!(watch.hear(1, state(ETCD, "deactivating", "stop-sigterm", 0)).is_empty());
+    assert!(watch.hear(1, state(ETCD, "inactive", "dead", 0)).is_empty());
+    assert!(watch.hear(1, state(ETCD, "activating", "start", 0)).is_empty());
+    assert!(watch.hear(1, UnitState { main_pid: 7, ..state(ETCD, "active", "running", 0) }).is_empty());
+    assert!(watch.measure(3).is_empty() && watch.is_well());
+}
+
+#[test]
+fn a_unit_that_is_stopped_is_told_once_and_its_return_too() {
+    let mut watch = Watch::new();
+    let stopped = || state(ETCD, "inactive", "dead", 0);
+    assert!(watch.hear(1, stopped()).is_empty());
+    assert_eq!(watch.measure(3), tell("etcd", Ill::Down));
+    assert!(watch.measure(40).is_empty() && watch.hear(5, stopped()).is_empty());
+    assert_eq!(watch.hear(1, state(ETCD, "active", "running", 0)), well("etcd"));
+    assert!(watch.measure(40).is_empty());
+}
+
+#[test]
+fn the_third_restart_is_a_crash_loop_until_the_process_stays_up() {
+    let mut watch = Watch::new();
+    assert!(watch.die(1).is_empty() && watch.is_well(), "one death is no news");
+    assert!(watch.die(2).is_empty());
+    assert_eq!(watch.die(3), tell("etcd", Ill::Looping));
+    assert_eq!(watch.of("etcd"), (ComponentState::Failed, "crash-looping (3 restarts)".to_owned()));
+    let status = watch.health.of("etcd").unwrap();
+    assert_eq!((status.restarts, status.unit.as_deref()), (3, Some(ETCD)));
+    assert!(watch.health.status().iter().filter(|one| one.is_ill()).count() == 1);
+    // It is told again each time the number has doubled.
+    let told: Vec<u32> = (4..=13).filter(|count| !watch.die(*count).is_empty()).collect();
+    assert_eq!(told, [6, 12]);
+    assert!(watch.measure(29).is_empty() && !watch.is_well(), "it was up for 29 s before, too");
+    assert_eq!(watch.measure(1), well("etcd"));
+    assert!(watch.is_well());
+}
+
+#[test]
+fn what_comes_back_has_to_stay_away_longer_each_time() {
+    let mut watch = Watch::new();
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        watch.hear(1, state(ETCD, "failed", "failed", 0));
+        let since = watch.now;
+        let mut effects = watch.hear(1, state(ETCD, "active", "running", 0));
+        while effects.is_empty() {
+            effects = watch.measure(1);
+        }
+        assert_eq!(effects, well("etcd"));
+        held.push(watch.now.since(since).as_secs());
+    }
+    assert_eq!(held, [1, 31, 61, 121]);
+    // An hour later it is another matter.
+    watch.measure(3600);
+    watch.hear(1, state(ETCD, "failed", "failed", 0));
+    assert_eq!(watch.hear(1, state(ETCD, "active", "running", 0)), well("etcd"));
+}
+
+#[test]
+fn a_process_that_hangs_is_told_at_its_second_bad_answer() {
+    let mut watch = Watch::new();
+    watch.red.insert("etcd", "no answer within 5 s");
+    assert!(watch.measure(40).is_empty() && watch.is_well());
+    assert_eq!(watch.health.pause(0.5), AGAIN);
+    // Who needs it is not blamed, and not told of beside it.
+    watch.red.insert("apiserver", "answered 500");
+    assert_eq!(watch.measure(3), tell("etcd", Ill::Silent));
+    assert_eq!(watch.of("etcd"), (ComponentState::Failed, "not answering".to_owned()));
+    let status = watch.health.of("etcd").unwrap();
+    assert_eq!(status.cause.as_deref(), Some("gate etcd: no answer within 5 s"));
+    assert_eq!(status.remedy.as_deref(), Some("`look at etcd`; `systemctl restart etcd.service` starts it anew"));
+    assert!(watch.measure(5).is_empty());
+    assert_eq!(watch.of("kube-apiserver"), (ComponentState::Degraded, "waiting for etcd".to_owned()));
+    watch.red.clear();
+    // Of a process that was young and answered nobody says that it is starting.
+    watch.hear(1, UnitState { main_pid: 7, ..state("kubelet.service", "active", "running", 0) });
+    assert_eq!(watch.measure(10), well("etcd"));
+    watch.red.insert("kubelet", "connection refused");
+    assert!(watch.measure(10).is_empty());
+    assert_eq!(watch.measure(3), tell("kubelet", Ill::Silent));
+    watch.red.clear();
+    assert_eq!(watch.measure(10), well("kubelet"));
+    assert!(watch.is_well());
+}
+
+#[test]
+fn it_is_seen_within_90_seconds_that_a_process_hangs() {
+    let answer = Duration::from_secs(5);
+    assert!(EVERY + answer + AGAIN + answer < Duration::from_secs(90));
+    let mut watch = Watch::new();
+    let pauses = [0.0, 0.999].map(|random| watch.health.pause(random).as_secs());
+    assert_eq!(pauses, [20, 39]);
+    // While something is wrong it is looked at more often, and less and less.
+    watch.hear(1, state(ETCD, "failed", "failed", 0));
+    assert_eq!([(); 5].map(|()| watch.health.pause(0.5).as_secs()), [5, 10, 20, 40, 40]);
+}
+
+#[test]
+fn a_bad_answer_counts_by_whose_fault_it_is() {
+    for (gate, name, young, expected) in [
+        ("kubelet", "kubelet", false, (ComponentState::Failed, "gate kubelet does not pass")),
+        ("kubelet", "kubelet", true, (ComponentState::Degraded, "starting")),
+        ("registration", "kubelet", false, (ComponentState::Degraded, "gate registration does not pass")),
+        ("apiserver", "kube-apiserver", false, (ComponentState::Failed, "gate apiserver does not pass")),
+        ("sysctl", "sysctl", false, (ComponentState::Failed, "gate sysctl does not pass")),
+    ] {
+        let mut watch = Watch::new();
+        if young {
+            watch.hear(1, UnitState { main_pid: 7, ..state("kubelet.service", "active", "running", 0) });
+        }
+        watch.red.insert(gate, "answered 500");
+        watch.measure(30);
+        let effects = [watch.measure(3), watch.measure(3)].concat();
+        assert_eq!(watch.of(name), (expected.0, expected.1.to_owned()), "{gate} {young}");
+        assert_eq!(effects.is_empty(), expected.0 == ComponentState::Degraded, "what may pass by itself is no news yet");
+        // It lasts.
+        let told: usize = effects.len() + [290, 11, 40].map(|after| watch.measure(after).len()).iter().sum::<usize>();
+        assert_eq!(told, 1, "{gate} {young}");
+    }
+}
+
+#[test]
+fn at_a_boot_units_may_take_their_turn_and_a_node_that_was_touched_is_looked_at_anew() {
+    let mut health = Health::default();
+    health.begin(&node(), Timestamp(0));
+    let mut look = |seconds: u64| {
+        let now = Timestamp(seconds * 1000);
+        health.saw(state(ETCD, "inactive", "dead", 0), now);
+        health.judge(now)
+    };
+    assert!([0, 3, 30, 59].into_iter().all(|seconds| look(seconds).is_empty()));
+    assert_eq!(look(60), tell("etcd", Ill::Down));
+    let mut watch = Watch::new();
+    watch.die(1);
+    watch.die(2);
+    watch.health.forget();
+    assert!(watch.die(12).is_empty(), "what it did meanwhile was told by whoever touched the node");
+    assert!(watch.measure(40).is_empty() && watch.is_well());
+}
+
+#[test]
+fn deaths_while_the_node_is_brought_up_are_told_at_the_first_and_third_and_each_time_they_doubled() {
+    let mut deaths = Deaths::default();
+    let mut told = Vec::new();
+    for count in 0..13 {
+        let (_, up) = deaths.saw(&state(ETCD, "active", "running", count));
+        let (died, down) = deaths.saw(&state(ETCD, "activating", "auto-restart", count));
+        told.extend((up || down).then_some(died));
+    }
+    assert_eq!(told, [1, 3, 6, 12]);
+    // Up twice in a row with the same count: it has calmed.
+    let up = state(ETCD, "active", "running", 13);
+    assert!(!deaths.has_calmed(&up) && deaths.has_calmed(&up));
+    assert!(!deaths.has_calmed(&state(ETCD, "activating", "auto-restart", 13)) && !deaths.has_calmed(&up));
+    // Somebody starts it by hand; it was looping before anybody looked.
+    assert_eq!(deaths.saw(&state(ETCD, "active", "running", 0)), (0, false));
+    assert_eq!(deaths.saw(&state(ETCD, "activating", "auto-restart", 0)), (1, true));
+    assert_eq!(Deaths::default().saw(&state(ETCD, "active", "running", 40)), (0, false));
+    let words = died(&state(ETCD, "activating", "auto-restart", 2), 3);
+    assert_eq!(words, "etcd.service is crash-looping: it died 3 times; it is activating (auto-restart)");
+}

@@ -1,0 +1,226 @@
+//! Measures every component of a node in place for as long as it is there: the edge of `health.rs`. systemd tells of its units, gates
+//! are asked at a slow pace with chance in it; nothing is repaired by this, and Heat is not told again.
+//!
+//! While the node is brought up or put back, units that die are watched beside that, so that what is waited for in vain has its cause.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::pending;
+use std::time::Duration;
+
+use futures_util::future::{join_all, try_join_all};
+use futures_util::stream::{BoxStream, StreamExt as _};
+
+use super::Node;
+use super::health::{Deaths, Effect, died};
+use crate::backoff::random;
+use crate::converge::gates::passes;
+use crate::converge::words::find_out;
+use crate::deploy::{Extent, Reference};
+use crate::desired::Desired;
+use crate::kubernetes::{self, Leave};
+use crate::metadata::Deployment;
+use crate::progress::StepId;
+use crate::report::component::{ComponentState, ComponentStatus};
+use crate::report::{Code, Event, Phase};
+use crate::systemd::{Systemd, UnitState};
+
+/// Before a node that is being put back is looked at again.
+const BUSY: Duration = Duration::from_secs(2);
+/// systemd tells of one change in several signals: one look for all of them.
+const ONE_CHANGE: Duration = Duration::from_millis(100);
+/// The net under lost signals, while the node is brought up.
+const NET: Duration = Duration::from_secs(10);
+
+/// News of units.
+type Changes = Option<BoxStream<'static, String>>;
+
+/// The next unit that systemd tells of, within this time.
+async fn news(node: &Node, systemd: &Systemd, units: &[String], changes: &mut Changes, within: Duration) -> Option<String> {
+    if changes.is_none() && !within.is_zero() {
+        *changes = systemd.changes_of(units).await.ok();
+    }
+    let next = async {
+        match changes {
+            Some(stream) => stream.next().await,
+            None => pending().await,
+        }
+    };
+    match node.host.clock.limit(within, next).await {
+        Some(Some(unit)) => Some(unit),
+        // The bus went away: the next round listens anew.
+        Some(None) => {
+            *changes = None;
+            node.host.clock.wait(BUSY.min(within)).await;
+            None
+        }
+        None => None,
+    }
+}
+
+impl Node {
+    /// How the components are.
+    pub(in crate::daemon) fn components(&self) -> Vec<ComponentStatus> {
+        self.health.borrow().status()
+    }
+
+    /// Waits until one of them changed. Safe to drop.
+    pub(in crate::daemon) async fn component_changed(&self) {
+        self.health_news.notified().await;
+    }
+
+    /// Measures them for as long as the node is as this generation asks. Safe to drop.
+    pub(in crate::daemon) async fn watch_components(&self, reference: &Reference) {
+        let Some(systemd) = &self.host.systemd else { return pending().await };
+        let deployment = Deployment::parse(&reference.entry).ok().flatten();
+        let spec = deployment.and_then(|deployment| kubernetes::node_of(&deployment, &Leave::everything()).ok());
+        let Some(desired) = spec.and_then(|spec| kubernetes::render(&spec, &self.facts()).ok()) else { return pending().await };
+        self.health.borrow_mut().begin(&desired, self.host.clock.now());
+        let units = self.health.borrow().units();
+        let mut changes: Changes = None;
+        let (mut since, mut pause) = (self.host.clock.start(), Duration::ZERO);
+        loop {
+            let unit = news(self, systemd, &units, &mut changes, pause.saturating_sub(since.elapsed())).await;
+            if self.is_converging.get() {
+                self.host.clock.wait(BUSY).await;
+                (since, pause) = (self.host.clock.start(), Duration::ZERO);
+                continue;
+            }
+            if let Some(unit) = unit {
+                self.host.clock.wait(ONE_CHANGE).await;
+                if let Ok(state) = systemd.unit(&unit).await {
+                    self.take(&desired, state).await;
+                }
+            } else {
+                self.measure(&desired, systemd, &units).await;
+                since = self.host.clock.start();
+            }
+            if !self.is_converging.get() {
+                self.settle(&desired, reference).await;
+            }
+            pause = self.health.borrow_mut().pause(random());
+        }
+    }
+
+    /// All of them.
+    async fn measure(&self, desired: &Desired, systemd: &Systemd, units: &[String]) {
+        // A bus that is away is told of elsewhere; what is known stays.
+        let Ok(states) = try_join_all(units.iter().map(|unit| systemd.unit(unit))).await else { return };
+        for (state, unit) in states.into_iter().zip(units) {
+            // systemd tells an alias by the name that was asked for.
+            let state = UnitState { name: unit.clone(), ..state };
+            self.health.borrow_mut().saw(state, self.host.clock.now());
+        }
+        self.ask(desired, None).await;
+        self.health.borrow_mut().complete();
+    }
+
+    /// One unit that systemd told of; what came up is asked how it is.
+    async fn take(&self, desired: &Desired, state: UnitState) {
+        let unit = state.name.clone();
+        let is_new = self.health.borrow_mut().saw(state, self.host.clock.now());
+        if is_new {
+            self.ask(desired, Some(&unit)).await;
+        }
+    }
+
+    async fn ask(&self, desired: &Desired, unit: Option<&str>) {
+        let gates = self.health.borrow().gates(unit);
+        let known = desired.gates.iter().filter(|gate| gates.contains(&gate.name));
+        let ask = async |gate| (gate, passes(&self.host.root, &*self.http, &self.host.clock, gate).await);
+        for (gate, answer) in join_all(known.map(ask)).await {
+            self.health.borrow_mut().heard(&gate.name, answer);
+        }
+    }
+
+    /// Tells what follows from what was seen.
+    async fn settle(&self, desired: &Desired, reference: &Reference) {
+        let before = self.components();
+        let effects = self.health.borrow_mut().judge(self.host.clock.now());
+        for effect in effects {
+            match effect {
+                Effect::Tell(name, ill) => {
+                    let unit = self.health.borrow().of(&name).and_then(|component| component.unit);
+                    if let Some(unit) = unit.filter(|_| ill.has_words())
+                        && let Some(systemd) = &self.host.systemd
+                    {
+                        let hands = self.hands(systemd);
+                        let why = find_out(desired, &unit, &self.host.root, &self.host.clock, &hands).await;
+                        self.health.borrow_mut().explain(&name, why);
+                    }
+                    self.tell_component(&name, reference);
+                }
+                Effect::Well(name) => self.tell_component(&name, reference),
+            }
+        }
+        if self.components() != before {
+            self.health_news.notify_one();
+        }
+    }
+
+    fn tell_component(&self, name: &str, reference: &Reference) {
+        let Some(component) = self.health.borrow().of(name) else { return };
+        let (code, verb) = match component.state {
+            ComponentState::Healthy => (Code::ComponentRecovered, "recovered"),
+            ComponentState::Degraded => (Code::ComponentDegraded, "is degraded"),
+            ComponentState::Failed => (Code::ComponentFailed, "failed"),
+        };
+        let problem = component.problem.iter().map(|problem| format!(": {problem}")).collect::<String>();
+        let mut event = Event::new(code, format!("component {name} {verb}{problem}")).generation(reference.generation);
+        // What an update that failed left undone was told, and is no news on the console.
+        if reference.extent == Extent::Whole {
+            event = event.phase(Phase::Steady);
+        }
+        event = match &component.unit {
+            Some(unit) => event.unit(unit),
+            None => event.gate(name),
+        };
+        (event.cause, event.remedy) = (component.cause, component.remedy);
+        self.host.report.emit(event);
+    }
+
+    /// Watches the units of a node that is brought up or put back: what dies is told at once, and shown where it is waited for. Never
+    /// ends; safe to drop.
+    pub(super) async fn watch_deaths(&self, desired: &Desired, systemd: &Systemd, generation: u64) -> Infallible {
+        let units: Vec<String> = desired.units.iter().filter(|unit| !unit.applies_files).map(|unit| unit.name.clone()).collect();
+        let (mut deaths, mut changes, mut told) = (Deaths::default(), None, BTreeMap::new());
+        loop {
+            let news = news(self, systemd, &units, &mut changes, NET).await;
+            for unit in units.iter().filter(|unit| news.as_ref().is_none_or(|news| news == *unit)) {
+                let Ok(state) = systemd.unit(unit).await else { continue };
+                let state = UnitState { name: unit.clone(), ..state };
+                let (times, is_news) = deaths.saw(&state);
+                if is_news {
+                    told.insert(unit, self.tell_death(desired, systemd, &state, times, generation).await);
+                } else if news.is_none() && deaths.has_calmed(&state) {
+                    told.remove(unit);
+                }
+                // Its gate may have begun since.
+                let gates = desired.gates.iter().filter(|gate| gate.unit.as_ref() == Some(unit));
+                for step in gates.map(|gate| StepId::Gate(gate.name.clone())).chain([StepId::Unit(unit.clone())]) {
+                    self.progress.explain(&step, told.get(unit).cloned());
+                }
+            }
+        }
+    }
+
+    /// Cause and remedy, once they are told.
+    async fn tell_death(
+        &self,
+        desired: &Desired,
+        systemd: &Systemd,
+        state: &UnitState,
+        times: u32,
+        generation: u64,
+    ) -> (String, String) {
+        let unit = &state.name;
+        let why = find_out(desired, unit, &self.host.root, &self.host.clock, &self.hands(systemd)).await;
+        let line = died(state, times);
+        let cause = format!("{line}{}", why.told);
+        let looks = format!("`systemctl status {unit}`; `journalctl -u {unit} -n 50`.");
+        let remedy = why.remedy.map_or(looks.clone(), |first| format!("{first} {looks}"));
+        let event = Event::new(Code::UnitDying, line).phase(Phase::Units).generation(generation).unit(unit);
+        self.host.report.emit(event.cause(&cause).remedy(&remedy));
+        (cause, remedy)
+    }
+}
