@@ -8,6 +8,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::format_description::well_known::{Rfc2822, Rfc3339};
 
+/// How often [`Clock::watched`] looks at the time.
+const TICK: Duration = Duration::from_millis(250);
+/// A tick that comes so late is one of a process that stood still.
+const LATE: Duration = Duration::from_millis(250);
+
 /// Wall-clock time in milliseconds since 1970-01-01T00:00:00Z. Survives a restart; may jump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
@@ -198,6 +203,21 @@ impl Clock {
         }
     }
 
+    /// Runs `what`, and says how long this process stood still meanwhile: stopped, frozen, or without a processor.
+    pub async fn watched<T>(&self, what: impl Future<Output = T>) -> (T, Duration) {
+        let Source::System(_) = &self.source else { return (what.await, Duration::ZERO) };
+        let mut what = std::pin::pin!(what);
+        let mut stood = Duration::ZERO;
+        loop {
+            let tick = self.start();
+            let done = self.limit(TICK, &mut what).await;
+            stood += Some(tick.elapsed().saturating_sub(TICK)).filter(|late| *late > LATE).unwrap_or_default();
+            if let Some(done) = done {
+                return (done, stood);
+            }
+        }
+    }
+
     /// Waits. Only for deadlines, back-off and the poll that is the net under an event.
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub async fn wait(&self, duration: Duration) {
@@ -260,6 +280,24 @@ impl Stopwatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_time_for_which_this_process_stood_still_is_known() {
+        let clock = Clock::system();
+        let pause = TICK + LATE + Duration::from_millis(200);
+        let (said, stood) = clock.watched(async { 7 }).await;
+        assert_eq!((said, stood), (7, Duration::ZERO));
+        // Nothing else runs on this thread meanwhile, as if it was stopped.
+        let twice = async {
+            for _ in 0..2 {
+                tokio::task::yield_now().await;
+                clock.pause(pause);
+            }
+        };
+        let ((), stood) = clock.watched(twice).await;
+        assert!(stood + TICK * 2 >= pause * 2, "{stood:?}");
+        assert_eq!(Clock::manual(Timestamp(0)).watched(async { 7 }).await, (7, Duration::ZERO));
+    }
 
     #[test]
     fn times_are_written_and_read_as_heat_does() {

@@ -35,8 +35,8 @@ pub struct Look {
 }
 
 impl Look {
-    /// Of a request that began then. `took`: how long this answer and the one before it of the same source were on their way. One that
-    /// came late because this machine stood still is no slow source: the quicker of the two counts.
+    /// Of a request that began then. `took`: how long this answer and the one before it of the same source were on their way. One slow
+    /// answer makes no slow source: the quicker of the two counts.
     #[must_use]
     pub fn new(began: Moment, took: [Duration; 2]) -> Self {
         let [this, before] = took;

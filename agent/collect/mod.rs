@@ -247,6 +247,7 @@ impl Collector {
     /// fact: an answer to a later one is wanted. Who has not answered at all, or fails, is asked at its own pace.
     pub fn ask(&mut self, fact: Moment) {
         let Some(name) = self.asked() else { return };
+        let fact = self.snapshot.doubted.unwrap_or_default().max(fact);
         let sources = self.sources.iter_mut().filter(|source| source.name.as_str() == name);
         sources.for_each(|source| source.want(fact));
     }
@@ -416,8 +417,21 @@ impl Collector {
             (paths.join(" "), Source::take_boot(self.files.boot.as_ref(), &mut memory))
         };
         let (key, basis, deployment_keys) = (String::new(), String::new(), vec![DEPLOYMENTS.to_owned()]);
-        let (set, former) = (None, false);
-        self.settle(Polled { source: name, started, began, place, key, set, former, basis, memory, deployment_keys, outcome })
+        let (set, former, took) = (None, false, Duration::ZERO);
+        self.settle(Polled {
+            source: name,
+            started,
+            began,
+            took,
+            place,
+            key,
+            set,
+            former,
+            basis,
+            memory,
+            deployment_keys,
+            outcome,
+        })
     }
 
     /// Asks a source over the network, if it is due or the settings say something new of it.
@@ -437,6 +451,7 @@ impl Collector {
             place: String::new(),
             key,
             set: None,
+            took: Duration::ZERO,
             former: false,
             basis: self.basis.clone(),
             memory,
@@ -476,6 +491,7 @@ impl Collector {
             place: former.set.place(),
             key: String::new(),
             set: Some(former.set.clone()),
+            took: Duration::ZERO,
             former: true,
             // Somebody who has pointed the server elsewhere by hand is not led back.
             basis: former.basis.clone(),
@@ -491,8 +507,11 @@ impl Collector {
         let Some(endpoint) = polled.set.as_ref().map(|set| set.endpoint(ca)) else { return };
         let http = self.http_for(polled.source, &endpoint);
         let tools = Tools { http, keystone: self.keystone.clone(), deadline: self.deadline(polled.source) };
+        let clock = self.clock.clone();
         self.flying.spawn(async move {
-            polled.outcome = match endpoint.fetch(&tools, &mut polled.memory).await {
+            let (fetched, stood) = clock.watched(endpoint.fetch(&tools, &mut polled.memory)).await;
+            polled.took = clock.since(polled.began).saturating_sub(stood);
+            polled.outcome = match fetched {
                 Ok(Some(read)) => Outcome::Unread(Box::new(|| read().map(|document| (document, Vec::new())))),
                 Ok(None) => Outcome::Same,
                 Err(error) => Outcome::Failed(error),

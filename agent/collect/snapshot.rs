@@ -35,6 +35,9 @@ pub struct Snapshot {
     pub heard: Moment,
     /// The source whose next answer brings the list in force: what it answered last is not known to be newer than that one.
     pub awaited: Option<&'static str>,
+    /// When the newest such answer arrived. Whatever becomes of its source, nothing rests on a list that was asked for before: Heat may
+    /// have moved on.
+    pub doubted: Option<Moment>,
     /// Of metadata and deployments together, SHA-256.
     pub digest: String,
     /// With what the server may speak to Heat.
@@ -126,10 +129,10 @@ impl Snapshot {
             .filter(|layer| layer.deployments.is_some() && (layer.authoritative() || self.authority.is_none()))
             .max_by_key(|layer| layer.rank());
         let listing = best.and_then(Layer::authority);
-        if let Some(answer) =
-            listing.as_ref().filter(|answer| self.listing.as_ref() != Some(answer) && answer.look.began <= self.heard)
-        {
+        let is_older = |answer: &&Authority| self.listing.as_ref() != Some(answer) && answer.look.began <= self.heard;
+        if let Some((answer, layer)) = listing.as_ref().filter(is_older).zip(best) {
             self.awaited = Some(answer.source);
+            self.doubted = self.doubted.max(Some(layer.heard));
             return false;
         }
         if let Some(layer) = best.filter(|_| listing.is_some()) {
@@ -173,11 +176,12 @@ impl Snapshot {
     }
 
     /// How new the list in force is. A newer answer without a list, of the same source or another one, says nothing of a
-    /// deployment. While an answer of another source waits to be confirmed, which may be the newer one, nothing rests on the list.
+    /// deployment. After an answer of another source that is not known to be the older one, nothing rests on the list until whoever
+    /// speaks for Heat was asked again.
     #[must_use]
     pub fn freshness(&self) -> Freshness {
         match &self.listing {
-            Some(_) if self.awaited.is_some() => Freshness::Awaited,
+            Some(listing) if self.doubted >= Some(listing.look.began) => Freshness::Awaited,
             Some(listing) => Freshness::Answered(listing.look),
             None if self.is_expected() => Freshness::Awaited,
             None => Freshness::Unasked,
@@ -418,6 +422,27 @@ mod tests {
             snapshot.hear(&[slow.clone(), other]);
             assert_eq!(snapshot.awaited, awaited, "{began}");
         }
+    }
+
+    /// Attack: what the preferred source said was forgotten when the poll that was to confirm it failed, and a result left on the list that
+    /// it had replaced.
+    #[test]
+    fn nothing_rests_on_a_list_that_another_answer_put_in_doubt_until_somebody_was_asked_again() {
+        use SourceName::{Cfn, Request};
+        let none = json!({});
+        let cfn = |began| layer(Cfn, &none, Some(&["old"]), Some(began), true);
+        let request = |healthy| Layer { heard: moment(8), ..layer(Request, &none, Some(&["new"]), Some(4), healthy) };
+        let mut snapshot = Snapshot::default();
+        snapshot.hear(&[cfn(5), layer(Request, &none, None, None, false)]);
+        assert_eq!(snapshot.freshness(), Freshness::Answered(look(5)));
+        for healthy in [true, false] {
+            snapshot.hear(&[cfn(5), request(healthy)]);
+            assert_eq!((snapshot.freshness(), snapshot.lists("old")), (Freshness::Awaited, true), "{healthy}");
+        }
+        snapshot.hear(&[cfn(7), request(false)]);
+        assert_eq!(snapshot.freshness(), Freshness::Awaited, "its request began before the other one's answer came");
+        snapshot.hear(&[cfn(9), request(false)]);
+        assert_eq!(snapshot.freshness(), Freshness::Answered(look(9)));
     }
 
     #[test]

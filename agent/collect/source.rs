@@ -33,6 +33,8 @@ pub(super) struct Polled {
     pub(super) started: Timestamp,
     /// The same in the order of events: its answer says nothing of what came later.
     pub(super) began: Moment,
+    /// How long its answer was on its way, without the time for which this process itself stood still.
+    pub(super) took: Duration,
     /// Where it was asked, for people.
     pub(super) place: String,
     /// Tells the settings by which it was asked from others.
@@ -395,7 +397,7 @@ impl Source {
         if let Some(former) = &mut self.former {
             former.landed(after, clock);
         }
-        self.said_again((polled.started, polled.began), polled.basis, &mut settled, clock);
+        self.said_again((polled.started, polled.began, polled.took), polled.basis, &mut settled, clock);
         settled
     }
 
@@ -424,7 +426,7 @@ impl Source {
             }
             Outcome::Failed(error) => self.failed(&error, &mut settled),
             Outcome::Same => {
-                self.said_again((polled.started, polled.began), polled.basis, &mut settled, clock);
+                self.said_again((polled.started, polled.began, polled.took), polled.basis, &mut settled, clock);
                 self.answer(polled.set, &mut settled);
                 After::Steady
             }
@@ -432,7 +434,7 @@ impl Source {
             Outcome::Unread(_) => After::Steady,
             Outcome::Said(said) => {
                 let after = self.new_document(*said, polled.deployment_keys, &mut settled);
-                self.said_again((polled.started, polled.began), polled.basis, &mut settled, clock);
+                self.said_again((polled.started, polled.began, polled.took), polled.basis, &mut settled, clock);
                 self.answer(polled.set, &mut settled);
                 after
             }
@@ -477,13 +479,18 @@ impl Source {
         After::Failed(error.asked_pause())
     }
 
-    fn said_again(&mut self, (started, began): (Timestamp, Moment), basis: String, settled: &mut Settled, clock: &Clock) {
+    fn said_again(
+        &mut self,
+        (started, began, took): (Timestamp, Moment, Duration),
+        basis: String,
+        settled: &mut Settled,
+        clock: &Clock,
+    ) {
         settled.answered = true;
         // Who answers for the first time, or again, may speak for Heat now.
         settled.reshaped |= self.answered.is_none() || self.state.failures > 0;
         self.kept &= self.basis == basis;
         self.basis = basis;
-        let took = clock.since(began);
         self.answered = Some(Look::new(began, [took, std::mem::replace(&mut self.took, took)]));
         self.heard = clock.moment();
         self.state.last_good = Some(started);
