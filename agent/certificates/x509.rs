@@ -11,7 +11,7 @@ use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::nom::Offset as _;
 use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_EXT_SUBJECT_KEY_IDENTIFIER, OID_X509_ORGANIZATION_NAME};
 use x509_parser::parse_x509_certificate;
-use x509_parser::x509::X509Name;
+use x509_parser::x509::{SubjectPublicKeyInfo, X509Name};
 
 use super::pem;
 use crate::clock::Timestamp;
@@ -112,20 +112,26 @@ impl X509 {
     /// Issuers are told by their names here, which errs on the side of yes.
     #[must_use]
     pub fn is_trusted_with(&self, other: &Self) -> bool {
-        self.public_key == other.public_key || self.is_issued_as(other) && !self.is_self_signed()
+        self.public_key == other.public_key || self.issuer_der == other.subject_der && !self.is_self_signed()
     }
 
-    /// Whether it names the other one's subject as its issuer.
+    /// Whether the other one's key has signed it; not, where that is of an algorithm that cannot be verified here.
     #[must_use]
-    pub fn is_issued_as(&self, other: &Self) -> bool {
-        self.issuer_der == other.subject_der
+    pub fn is_signed_by(&self, other: &Self) -> bool {
+        self.issuer_der == other.subject_der && matches!(self.verified(&other.public_key), Some(Ok(())))
     }
 
     /// Whether nobody above it vouches for it: its own key has signed it. Of an algorithm that cannot be verified here the names count.
     #[must_use]
     pub fn is_self_signed(&self) -> bool {
-        let verified = || parse_x509_certificate(&self.der).map(|(_, certificate)| certificate.verify_signature(None));
-        self.is_issued_as(self) && !matches!(verified(), Ok(Err(X509Error::SignatureVerificationError)))
+        let is_refuted = || matches!(self.verified(&self.public_key), Some(Err(X509Error::SignatureVerificationError)));
+        self.issuer_der == self.subject_der && !is_refuted()
+    }
+
+    fn verified(&self, public_key: &[u8]) -> Option<std::result::Result<(), X509Error>> {
+        let (_, certificate) = parse_x509_certificate(&self.der).ok()?;
+        let (_, public_key) = SubjectPublicKeyInfo::from_der(public_key).ok()?;
+        Some(certificate.verify_signature(Some(&public_key)))
     }
 
     /// SHA-256 of the whole certificate, in hexadecimal digits.

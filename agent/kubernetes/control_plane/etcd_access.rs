@@ -79,9 +79,22 @@ fn is_shared(cluster: &ClusterSpec) -> bool {
     };
     let etcds = certificates(Signer::Etcd).filter(|_| cluster.certificates != CertificateSource::Magnum);
     let Some((etcds, main)) = etcds.zip(certificates(Signer::Kubernetes)) else { return true };
-    let is_below_unknown =
-        |one: &X509| !one.is_self_signed() && !main.iter().any(|above| above != one && one.is_issued_as(above));
-    main.iter().any(|one| is_below_unknown(one) || etcds.iter().any(|etcds| one.is_trusted_with(etcds)))
+    !is_rooted(&main) || main.iter().any(|one| etcds.iter().any(|etcds| one.is_trusted_with(etcds)))
+}
+
+/// Whether every one of these is a root, or signed by one of them that leads to a root.
+fn is_rooted(all: &[X509]) -> bool {
+    let (mut rooted, mut rest): (Vec<_>, Vec<_>) = all.iter().partition(|one| one.is_self_signed());
+    while !rest.is_empty() {
+        let (found, left): (Vec<_>, Vec<_>) =
+            rest.into_iter().partition(|one| rooted.iter().any(|above| one.is_signed_by(above)));
+        if found.is_empty() {
+            return false;
+        }
+        rooted.extend(found);
+        rest = left;
+    }
+    true
 }
 
 /// Whether a text holds a certificate with the name of clients.
@@ -191,6 +204,7 @@ mod tests {
         let (other_middle, params) = authority("other policy", &middle_key, Some(&rcgen::Issuer::new(params, root_key)));
         let other_far = authority("far", &main_key, Some(&rcgen::Issuer::new(params, middle_key))).0;
         let whole = format!("{other_far}{other_middle}{root}");
+        let decoy = authority("policy", &rcgen::KeyPair::generate().unwrap(), None).0;
         let base64: String = main.lines().filter(|line| !line.starts_with('-')).collect();
         let lines: Vec<_> = base64.as_bytes().chunks(76).map(|line| String::from_utf8_lossy(line)).collect();
         let rewrapped = format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"));
@@ -219,6 +233,7 @@ mod tests {
             (&format!("{other_far}{other_middle}"), &own, true),
             (&whole, &own, false),
             (&namesake, &own, true),
+            (&format!("{far}{decoy}"), &own, true),
             // A file may hold anything, and so may what cannot be read.
             (&main, "/given/etcd-ca.crt", true),
             ("/given/ca.crt", &own, true),
