@@ -74,7 +74,9 @@ impl Traces {
     }
 
     fn add(&mut self, text: &str) {
-        for text in [text, text.trim()] {
+        // The environment has no NUL, and a shell puts one blank between words.
+        let (without_nul, words) = (text.replace('\0', ""), text.split_whitespace().collect::<Vec<_>>().join(" "));
+        for text in [text, text.trim(), &without_nul, without_nul.trim(), &words] {
             if text.is_empty() || self.texts.contains(text) {
                 continue;
             }
@@ -230,6 +232,8 @@ mod tests {
         for (kind, value, shown) in [
             ("String", json!("hush"), &["hush"][..]),
             ("String", json!(" hush \n"), &["hush", " hush \n"]),
+            ("String", json!("hush\u{0} hush"), &["hush hush"]),
+            ("String", json!("hush \t hush"), &["hush hush"]),
             ("Number", json!(70_123_456_789_u64), &["70123456789"]),
             ("String", json!(70_123_456_789_u64), &["70123456789"]),
             ("Json", handle.clone(), &["http://h/v1", "gAAAA s3", r#"{"endpoint": "http://h/v1", "token": "gAAAA s3"}"#]),

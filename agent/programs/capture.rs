@@ -55,6 +55,15 @@ impl HeadAndTail {
     }
 }
 
+/// What is kept of a stream.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// With its secrets masked.
+    pub(super) masked: HeadAndTail,
+    /// As it was said, where that is asked for.
+    pub(super) plain: Option<HeadAndTail>,
+}
+
 /// The output file that both streams share.
 #[derive(Debug)]
 pub(super) struct Log {
@@ -121,7 +130,7 @@ pub(super) fn drain(
     enough: &impl AsFd,
     to: &mut impl Write,
     log: &Arc<Mutex<Log>>,
-    kept: &Arc<Mutex<HeadAndTail>>,
+    kept: &Arc<Mutex<Kept>>,
     mask: &Mask,
 ) {
     let mut line = Vec::new();
@@ -140,12 +149,15 @@ pub(super) fn drain(
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(_) => break,
         };
+        if let Some(plain) = &mut kept.lock().unwrap_or_else(PoisonError::into_inner).plain {
+            plain.add(buffer.get(..count).unwrap_or_default());
+        }
         if is_enough {
             left = left.saturating_sub(count);
         }
         if mask.withholds() {
             // A note takes the place of all of it at the end.
-            line.resize(1, b'\n');
+            line.resize(1, b'x');
             continue;
         }
         for piece in buffer.get(..count).unwrap_or_default().split_inclusive(|byte| *byte == b'\n') {
@@ -163,20 +175,13 @@ pub(super) fn drain(
 }
 
 /// All of the line but its last `part` bytes, which stay in it.
-fn pass_on(
-    line: &mut Vec<u8>,
-    part: usize,
-    to: &mut impl Write,
-    log: &Arc<Mutex<Log>>,
-    kept: &Arc<Mutex<HeadAndTail>>,
-    mask: &Mask,
-) {
+fn pass_on(line: &mut Vec<u8>, part: usize, to: &mut impl Write, log: &Arc<Mutex<Log>>, kept: &Arc<Mutex<Kept>>, mask: &Mask) {
     let mut masked = mask.hide(line);
     let rest = masked.split_off(masked.len().saturating_sub(part));
     // A journal that does not take the line costs the line, not the program.
     let _ = to.write_all(&masked);
     log.lock().unwrap_or_else(PoisonError::into_inner).add(&masked);
-    kept.lock().unwrap_or_else(PoisonError::into_inner).add(&masked);
+    kept.lock().unwrap_or_else(PoisonError::into_inner).masked.add(&masked);
     *line = rest;
 }
 
@@ -219,10 +224,10 @@ mod tests {
         let (enough, _waited) = std::io::pipe().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let log = Log::new(Tree::open(dir.path()).unwrap().append(Path::new("log"), Attributes::mode(0o600)).unwrap());
-        let kept = Arc::default();
+        let kept: Arc<Mutex<Kept>> = Arc::default();
         drain(from, &enough, &mut std::io::sink(), &log, &kept, mask);
         saying.join().unwrap().unwrap();
-        kept.lock().unwrap().text()
+        kept.lock().unwrap().masked.text()
     }
 
     #[test]

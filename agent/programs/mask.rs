@@ -1,9 +1,11 @@
 //! Hiding secrets in what a program says.
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+
+use serde_json::Value;
 
 use super::Job;
-use crate::budgets::SECRET_TEXTS;
+use crate::budgets::{SECRET_TEXTS, json};
 
 /// The shortest line of a secret of several lines that is hidden by itself.
 const SECRET_LINE: usize = 16;
@@ -33,8 +35,9 @@ impl Mask {
         let line = |line: &&str| line.len() >= SECRET_LINE && !line.starts_with("-----");
         let lines = secrets.iter().flat_map(|secret| secret.lines().map(str::trim).filter(line));
         let secrets = || secrets.iter().map(String::as_str).chain(lines.clone()).filter(|secret| secret.len() >= SHORTEST);
-        // As one may be part of another.
-        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(secrets()).ok();
+        // The longest match, as one may be part of another. Other kinds are quicker and take 500 bytes for each byte of a secret.
+        let kind = Some(AhoCorasickKind::ContiguousNFA);
+        let finder = AhoCorasick::builder().kind(kind).match_kind(MatchKind::LeftmostLongest).build(secrets()).ok();
         Self { finder, longest: secrets().map(str::len).max().unwrap_or_default() }
     }
 
@@ -48,9 +51,12 @@ impl Mask {
         self.finder.is_none()
     }
 
-    /// Replaces each known secret by asterisks; all of it by a note where there are too many.
+    /// Replaces each known secret by asterisks; where there are too many, a note takes the place of whatever is not blank.
     pub(crate) fn hide(&self, bytes: &[u8]) -> Vec<u8> {
         let Some(finder) = &self.finder else {
+            if bytes.trim_ascii().is_empty() {
+                return bytes.to_vec();
+            }
             let most = SECRET_TEXTS / 1024;
             let why = format!(
                 "the secret inputs of the deployment have more text than can be masked ({most} KiB, all its forms together)"
@@ -63,6 +69,55 @@ impl Mask {
             true
         });
         out
+    }
+}
+
+/// The member of a hook's answer that says how it ended (heat-protocol.md R34).
+const STATUS_CODE: &str = "deploy_status_code";
+
+impl Mask {
+    /// A hook's answer with its values masked; `None` where it is no JSON object. Its names and its status stay what they are whatever is
+    /// secret: of a masked text nobody knows whether the hook succeeded.
+    pub(super) fn hide_within(&self, answer: &str) -> Option<String> {
+        let Value::Object(mut said) = json::small(answer.as_bytes())? else { return None };
+        let is_status = |name: &str, value: &Value| name == STATUS_CODE && status_of(value).is_some();
+        for (_, value) in said.iter_mut().filter(|(name, value)| !is_status(name, value)) {
+            self.hide_value(value);
+        }
+        Some(Value::Object(said).to_string())
+    }
+
+    fn hide_text(&self, text: &str) -> String {
+        String::from_utf8_lossy(&self.hide(text.as_bytes())).into_owned()
+    }
+
+    fn hide_value(&self, value: &mut Value) {
+        match value {
+            Value::Null | Value::Bool(_) => {}
+            Value::String(text) => *text = self.hide_text(text),
+            Value::Number(number) => {
+                let (text, hidden) = (number.to_string(), self.hide_text(&number.to_string()));
+                if hidden != text {
+                    *value = Value::String(hidden);
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.hide_value(item)),
+            Value::Object(members) => {
+                let hidden = std::mem::take(members).into_iter().map(|(name, mut value)| {
+                    self.hide_value(&mut value);
+                    (self.hide_text(&name), value)
+                });
+                *members = hidden.collect();
+            }
+        }
+    }
+}
+
+/// A status as a hook may write it.
+fn status_of(value: &Value) -> Option<i64> {
+    match value {
+        Value::String(text) => text.parse().ok(),
+        value => value.as_i64(),
     }
 }
 
@@ -82,10 +137,44 @@ pub(super) mod tests {
         assert_eq!(hiding(&[]).hide(b"shown"), b"shown");
     }
 
+    /// Attack: a secret that is part of `deploy_status_code` made a failed hook a success.
+    #[test]
+    fn of_a_hooks_answer_the_values_are_masked_and_its_names_and_status_stay() {
+        let answer = r#"{"deploy_stderr": "deploy 7012345", "deploy_status_code": 2, "out": [{"deploy": 7012345, "x": null}], "n": 7012345}"#;
+        let hidden = hiding(&["deploy", "_status_code", "7012345"]).hide_within(answer).unwrap();
+        assert_eq!(
+            hidden,
+            r#"{"deploy_stderr":"****** ******","deploy_status_code":2,"out":[{"******":"******","x":null}],"n":"******"}"#
+        );
+        let secret = hiding(&["hunter2222"]);
+        assert_eq!(secret.hide_within(r#"{"deploy_status_code": "hunter2222"}"#).unwrap(), r#"{"deploy_status_code":"******"}"#);
+        for other in ["", "[1]", "hunter2222", "{"] {
+            assert_eq!(secret.hide_within(other), None, "{other}");
+        }
+        let withheld = Mask::of(&Job { withheld: true, ..Job::default() });
+        let said = withheld.hide_within(r#"{"deploy_status_code": "3", "deploy_stdout": "", "err": " ", "out": "x"}"#).unwrap();
+        assert!(said.starts_with(r#"{"deploy_status_code":"3","deploy_stdout":"","err":" ","out":"[heat-node-agent"#), "{said}");
+    }
+
+    /// Attack: six keys of 40 KiB took 126 MiB.
+    #[test]
+    fn as_many_secrets_as_are_masked_take_little_memory() {
+        let texts: Vec<_> = (0..6_u64)
+            .map(|n| {
+                (0..2_000).map(|m| format!("{:020}", (n * 2_000 + m).wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect::<String>()
+            })
+            .collect();
+        let mask = hiding(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+        let memory = mask.finder.as_ref().map(AhoCorasick::memory_usage).unwrap();
+        assert!(memory <= 8 * 1024 * 1024, "{memory}");
+        assert_eq!(mask.hide(texts[5].as_bytes()), HIDDEN);
+    }
+
     #[test]
     fn where_there_are_more_secrets_than_can_be_looked_for_nothing_is_shown() {
         let mask = Mask::of(&Job { withheld: true, ..Job::default() });
         let shown = String::from_utf8(mask.hide(b"anything")).unwrap();
+        assert_eq!(mask.hide(b" \n"), b" \n");
         assert!(mask.withholds() && shown.starts_with("[heat-node-agent withheld") && !shown.contains("anything"), "{shown}");
     }
 }

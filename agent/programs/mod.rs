@@ -83,6 +83,9 @@ pub struct Job {
     /// There are more of them than can be masked: nothing that the program says is shown.
     #[serde(default)]
     pub withheld: bool,
+    /// What it says on standard output is one JSON object, as a hook's is: of that the values are masked, not the text.
+    #[serde(default)]
+    pub says_json: bool,
 }
 
 /// A file that a job needs.

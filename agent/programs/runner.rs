@@ -17,7 +17,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::capture::{HeadAndTail, Log, PassedOn, drain};
+use super::capture::{HeadAndTail, Kept, Log, PassedOn, drain};
 use super::mask::Mask;
 use super::{
     GROUP, GROUP_RESERVE, Job, LOCK, OUTPUT, RESULT, RESULT_RESERVE, RESULT_RESERVE_BYTES, Ran, STARTED, encoded, reserve_all,
@@ -125,15 +125,21 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
     }
     feed(&mut child, job.stdin.clone());
     let (streams, drained) = channel();
-    let stdout = keep(child.stdout.take(), &enough, PassedOn::new(std::io::stdout()), &log, &mask, &streams);
-    let stderr = keep(child.stderr.take(), &enough, PassedOn::new(std::io::stderr()), &log, &mask, &streams);
+    let kept = [job.says_json, false].map(|plain| Kept { plain: plain.then(HeadAndTail::default), ..Kept::default() });
+    let [stdout, stderr] = kept.map(|kept| Arc::new(Mutex::new(kept)));
+    keep(child.stdout.take(), &enough, PassedOn::new(std::io::stdout()), &log, &mask, &streams, &stdout);
+    keep(child.stderr.take(), &enough, PassedOn::new(std::io::stderr()), &log, &mask, &streams, &stderr);
     drop(streams);
     let (status, timed_out) = match wait(child, group, job.time_limit_ms.map(Duration::from_millis)) {
         Ok(ended) => ended,
         Err(error) => return Ok(given_up(group, &error)),
     };
     wait_for_streams(&drained, waited);
-    let text = |kept: &Arc<Mutex<HeadAndTail>>| kept.lock().unwrap_or_else(PoisonError::into_inner).text();
+    let text = |kept: &Arc<Mutex<Kept>>| {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = kept.plain.as_mut().and_then(|plain| mask.hide_within(&plain.text()));
+        answer.unwrap_or_else(|| kept.masked.text())
+    };
     Ok(Ran {
         status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)),
         stdout: text(&stdout),
@@ -209,10 +215,10 @@ fn keep(
     log: &Arc<Mutex<Log>>,
     mask: &Mask,
     done: &Sender<()>,
-) -> Arc<Mutex<HeadAndTail>> {
-    let kept = Arc::new(Mutex::new(HeadAndTail::default()));
+    kept: &Arc<Mutex<Kept>>,
+) {
     if let Some(stream) = stream {
-        let (kept, enough, log) = (Arc::clone(&kept), Arc::clone(enough), Arc::clone(log));
+        let (kept, enough, log) = (Arc::clone(kept), Arc::clone(enough), Arc::clone(log));
         let (mask, done) = (mask.clone(), done.clone());
         let reader = std::thread::Builder::new().name("output".to_owned()).spawn(move || {
             drain(stream, &enough, &mut to, &log, &kept, &mask);
@@ -220,7 +226,6 @@ fn keep(
         });
         drop(reader);
     }
-    kept
 }
 
 /// Waits for the program; at the time limit its whole process group gets SIGTERM, then SIGKILL.
@@ -428,6 +433,23 @@ mod tests {
         }
         job.argv = ["/bin/true".to_owned()].to_vec();
         assert_eq!(run_job(&job).1.stdout, "", "nothing was said, so nothing is withheld");
+    }
+
+    /// Attack: what a hook answered was masked before it was read, and its failure became a success.
+    #[test]
+    fn a_hooks_answer_keeps_its_status_whatever_is_secret() {
+        let answer = r#"{"deploy_stderr": "hunter2222 failed", "deploy_status_code": 2, "out": "hunter2222"}"#;
+        let mut job = shell(&format!("echo '{answer}'"));
+        job.secrets = ["deploy", "hunter2222"].map(str::to_owned).to_vec();
+        job.says_json = true;
+        for withheld in [false, true] {
+            job.withheld = withheld;
+            let (directory, ran) = run_job(&job);
+            let log = std::fs::read_to_string(directory.path().join(OUTPUT)).unwrap();
+            assert!(!log.contains("hunter2222") && !ran.stdout.contains("hunter2222"), "{log} {ran:?}");
+            let outcome = Outcome::of_hook(ran);
+            assert_eq!((outcome.status, outcome.outputs.len(), outcome.reason), (2, 1, None));
+        }
     }
 
     #[test]

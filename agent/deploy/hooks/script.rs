@@ -49,6 +49,7 @@ pub fn job(deployment: &Deployment, limit_ms: Option<u64>, is_secret: impl Fn(&s
         outputs,
         directories: vec![REAL_OUTPUTS.to_owned()],
         time_limit_ms: limit_ms,
+        says_json: false,
         withheld: secrets.is_none(),
         secrets: secrets.unwrap_or_default(),
     })
