@@ -110,7 +110,7 @@ mod tests {
         let well = ComponentStatus { name: "etcd".into(), ..ComponentStatus::default() };
         let slow = component("docker", ComponentState::Degraded, "starting");
         let dead = component("kubelet", ComponentState::Failed, "crash-looping (11 restarts)");
-        assert_eq!(headline(&[well.clone()]), None);
+        assert_eq!(headline(std::slice::from_ref(&well)), None);
         assert_eq!(headline(&[well.clone(), slow.clone()]).as_deref(), Some("docker starting"));
         assert_eq!(headline(&[slow, well, dead]).as_deref(), Some("kubelet crash-looping (11 restarts), and 1 more"));
     }

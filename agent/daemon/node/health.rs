@@ -449,7 +449,7 @@ impl Health {
     }
 
     /// What a gate answered.
-    pub(super) fn heard(&mut self, gate: &str, answer: Result<(), String>) {
+    pub(super) fn heard(&mut self, gate: &str, answer: &Result<(), String>) {
         let parts = self.components.iter_mut().flat_map(|one| one.parts.iter_mut());
         for part in parts.filter(|part| part.gate.name == gate) {
             part.has_passed |= answer.is_ok();

@@ -72,7 +72,8 @@ impl Watch {
             self.health.saw(state.clone(), self.now);
         }
         for name in self.health.gates(None) {
-            self.health.heard(&name, self.red.get(name.as_str()).map_or(Ok(()), |cause| Err((*cause).to_owned())));
+            let answer = self.red.get(name.as_str()).map_or(Ok(()), |cause| Err((*cause).to_owned()));
+            self.health.heard(&name, &answer);
         }
         self.health.complete();
         self.health.judge(self.now)

@@ -129,7 +129,7 @@ impl Node {
         let known = desired.gates.iter().filter(|gate| gates.contains(&gate.name));
         let ask = async |gate| (gate, passes(&self.host.root, &*self.http, &self.host.clock, gate).await);
         for (gate, answer) in join_all(known.map(ask)).await {
-            self.health.borrow_mut().heard(&gate.name, answer);
+            self.health.borrow_mut().heard(&gate.name, &answer);
         }
     }
 
