@@ -137,8 +137,14 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
     wait_for_streams(&drained, waited);
     let text = |kept: &Arc<Mutex<Kept>>| {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = kept.plain.as_mut().and_then(|plain| mask.hide_within(&plain.text()));
-        answer.unwrap_or_else(|| kept.masked.text())
+        let answer = kept.plain.as_mut().map(|plain| mask.hide_within(&plain.text()));
+        let masked = kept.masked.text();
+        match answer {
+            Some(Some(answer)) => answer,
+            // Masking may make an object of what was none, and its status is then nobody's.
+            Some(None) if !masked.trim().is_empty() => format!("[no JSON object]\n{masked}"),
+            _ => masked,
+        }
     };
     Ok(Ran {
         status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)),
@@ -450,6 +456,12 @@ mod tests {
             let outcome = Outcome::of_hook(ran);
             assert_eq!((outcome.status, outcome.outputs.len(), outcome.reason), (2, 1, None));
         }
+        // What becomes an object by being masked was none: nobody knows how the hook ended.
+        let mut job = shell("printf '%s' '{\"deploy_stdout\": \"a\"b\"c\", \"deploy_status_code\": 2}'");
+        job.secrets = ["a\"b\"c", "deploy_status_code"].map(str::to_owned).to_vec();
+        job.says_json = true;
+        let outcome = Outcome::of_hook(run_job(&job).1);
+        assert_eq!(outcome.status, 1, "{outcome:?}");
     }
 
     #[test]

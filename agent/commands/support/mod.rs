@@ -121,12 +121,16 @@ pub fn run(options: &Options, settings: &Settings, out: Option<&Path>) -> Result
     if directory.facts(Path::new(name))?.is_some() {
         return Err(Error::refused(format!("{} exists", path.display())).remedy("give another file by --out, or remove it"));
     }
-    let archive = pack(&collect(options, settings), &known_secrets(settings), now, LIMITS);
+    let (known, unread) = known_secrets(settings);
+    let archive = pack(&collect(options, settings), &known, now, LIMITS);
     directory.write(Path::new(name), &archive, Attributes::mode(0o600))?;
     print(&harmless(&format!(
-        "{} ({} KiB): known secrets are masked in it; read it before you pass it on (tar -xf)\n",
+        "{} ({} KiB): {}; read it before you pass it on (tar -xf)\n",
         path.display(),
-        archive.len().div_ceil(1024)
+        archive.len().div_ceil(1024),
+        unread.map_or("known secrets are masked in it".to_owned(), |error| format!(
+            "the metadata cannot be read, so its secrets are NOT masked by their values: {error}"
+        ))
     )))?;
     Ok(exit::OK)
 }
@@ -205,13 +209,17 @@ fn said(tool: &str, arguments: &[String], shown: &str) -> String {
     }
 }
 
-/// Every secret that any document of this machine holds.
-fn known_secrets(settings: &Settings) -> KnownSecrets {
+/// Every secret that any document of this machine holds, and why those of the sources are not known.
+fn known_secrets(settings: &Settings) -> (KnownSecrets, Option<Error>) {
     let mut known = KnownSecrets::default();
     let mut documents = Vec::new();
-    if let Ok(collector) = document::collected(settings, &Report::kept()) {
-        documents.push(collector.snapshot().document());
-        documents.extend(SourceName::ALL.iter().filter_map(|name| collector.said(*name)));
+    let mut unread = None;
+    match document::collected(settings, &Report::kept()) {
+        Ok(collector) => {
+            documents.push(collector.snapshot().document());
+            documents.extend(SourceName::ALL.iter().filter_map(|name| collector.said(*name)));
+        }
+        Err(error) => unread = Some(error),
     }
     let generation = Tree::open(&settings.state_dir).ok().and_then(|state| Generations::look(&state));
     let mut entries: Vec<Value> = documents.iter().flat_map(|document| document::entries(document).to_vec()).collect();
@@ -225,7 +233,7 @@ fn known_secrets(settings: &Settings) -> KnownSecrets {
             known.extend(kubernetes::readable_parameters(&deployment).secrets());
         }
     }
-    known
+    (known, unread)
 }
 
 /// The archive, with everything masked.
