@@ -164,7 +164,7 @@ def test_where_cloud_init_says_nothing_the_boot_ends_and_the_agent_says_what_it_
         # What it waits for comes first in the tree.
         assert [word for word in words if word not in asked] == [], asked
         return host.exec("heat-node-agent", "status", check=False).returncode == 2
-    host.wait_for(is_told, 300)
+    host.wait_for(is_reported, 300)
 
 
 def test_cloud_init_must_not_wait_for_what_waits_for_it(boot, server):
