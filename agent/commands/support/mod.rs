@@ -1,5 +1,5 @@
 //! `support [--out FILE]`: one archive with what the agent and the node say of themselves. Every text on its way into it is masked at one
-//! place ([`pack`]).
+//! place (`pack`).
 
 mod tar;
 
