@@ -66,8 +66,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let wanted = commands::status::Wanted { json, wait, watch, verbose };
             with_settings(&options, |_, loaded| commands::status::run(&loaded.settings, wanted))
         }
-        Command::Explain { json } => match settings(&options) {
-            Ok(loaded) => commands::status::explain(&loaded.settings, json),
+        Command::Explain { json, all } => match settings(&options) {
+            Ok(loaded) => commands::status::explain(&loaded.settings, json, all),
             Err(error) => commands::status::explain_settings(&error, json),
         },
         Command::Timeline { svg } => with_settings(&options, |_, loaded| commands::timeline::run(&loaded.settings, svg)),

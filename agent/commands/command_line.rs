@@ -64,6 +64,9 @@ pub enum Command {
         /// Print the tree as JSON
         #[arg(long)]
         json: bool,
+        /// Show what is fine too, in place of its number
+        #[arg(long, conflicts_with = "json")]
+        all: bool,
     },
     /// Show the latest bring-up of the node over time: each step, what it waited for, how long it took
     ///

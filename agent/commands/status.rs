@@ -149,10 +149,10 @@ fn show(status: &Status, running: bool, wanted: Wanted) -> Result<()> {
 ///
 /// # Errors
 /// If nothing is known of the agent on this machine, or it cannot be read.
-pub fn explain(settings: &Settings, json: bool) -> Result<ExitCode> {
+pub fn explain(settings: &Settings, json: bool, all: bool) -> Result<ExitCode> {
     let (status, running) = read(settings)?;
     say_whose(settings);
-    show_tree(&tree(&status, running), json)
+    show_tree(&tree(&status, running), json, all)
 }
 
 /// The tree of a machine whose settings cannot be read: its first condition.
@@ -168,16 +168,16 @@ pub fn explain_settings(error: &Error, json: bool) -> Result<ExitCode> {
         remedy: error.suggested_remedy().map(str::to_owned),
         ..Condition::default()
     };
-    show_tree(&[settings], json).map(|_| exit::usage())
+    show_tree(&[settings], json, true).map(|_| exit::usage())
 }
 
-fn show_tree(tree: &[Condition], json: bool) -> Result<ExitCode> {
+fn show_tree(tree: &[Condition], json: bool, all: bool) -> Result<ExitCode> {
     let failed = tree.iter().any(|condition| condition.state == ConditionState::Failed);
     if json {
         let document = json!({"schema_version": SCHEMA_VERSION, "summary": headline(tree), "failed": failed, "conditions": tree});
         print(&json_page(&document))?;
     } else {
-        print(&page(tree, Clock::system().now()))?;
+        print(&page(tree, Clock::system().now(), all))?;
     }
     Ok(if failed { exit::FAILED } else { exit::OK })
 }

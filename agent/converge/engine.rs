@@ -88,8 +88,13 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
         outcome: Converged::default(),
         at_work: StepId::Checks,
         touched: false,
+        written: 0,
     };
     let result = run.all().await;
+    if run.written > 0 {
+        let line = format!("wrote {} files and directories", run.written);
+        run.emit(Phase::Files, Event::new(Code::FilesWritten, line));
+    }
     match result {
         Ok(()) => Ok(run.outcome),
         Err(mut failure) => {
@@ -122,6 +127,8 @@ struct Run<'a, U, V, P, C> {
     at_work: StepId,
     /// Whether anything of the machine may have changed.
     touched: bool,
+    /// Files and directories that were written.
+    written: usize,
 }
 
 /// How a step ended.
@@ -284,7 +291,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         for name in &plan.enable {
             if self.starter.enable(name).await?.changed {
                 self.outcome.changed = true;
-                self.emit(Phase::Units, Event::new(Code::UnitEnabled, format!("enabled {name}")).unit(name));
+                self.emit(Phase::Units, Event::new(Code::UnitEnabled, format!("enabled {name}")).unit(name).detail());
             }
         }
         if !plan.enable.is_empty() {
@@ -301,7 +308,10 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
             self.outcome.changed = true;
             self.emit(
                 Phase::Units,
-                Event::new(Code::UnitsReloaded, "systemd reloaded its unit files").step("reload").duration(taken.elapsed()),
+                Event::new(Code::UnitsReloaded, "systemd reloaded its unit files")
+                    .step("reload")
+                    .duration(taken.elapsed())
+                    .detail(),
             );
             self.end();
         }
@@ -488,15 +498,20 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
     fn directory(&mut self, change: &DirectoryChange) -> std::result::Result<(), Failure> {
         self.give(&change.path, &change.attributes, |root| write::directory(root, change))?;
         let verb = if change.new { "created directory" } else { "changed mode or owner of" };
-        self.emit(Phase::Files, Event::new(Code::FileWritten, format!("{verb} {}", change.path)));
+        self.wrote(&format!("{verb} {}", change.path));
         Ok(())
     }
 
     fn file(&mut self, change: &FileChange) -> std::result::Result<(), Failure> {
         self.give(&change.path, &change.attributes, |root| write::file(root, change))?;
         let verb = if change.rewrites { "wrote" } else { "changed mode or owner of" };
-        self.emit(Phase::Files, Event::new(Code::FileWritten, format!("{verb} {}", change.path)));
+        self.wrote(&format!("{verb} {}", change.path));
         Ok(())
+    }
+
+    fn wrote(&mut self, what: &str) {
+        self.written += 1;
+        self.emit(Phase::Files, Event::new(Code::FileWritten, what).detail());
     }
 
     fn give(

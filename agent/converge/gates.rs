@@ -37,6 +37,8 @@ const GOOD_PAUSE: Duration = Duration::from_secs(1);
 const STAYS_UP: Duration = Duration::from_secs(15);
 /// A measurement that takes longer is a bad one.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// A service that takes no longer until it answers is none to speak of.
+const USUAL: Duration = Duration::from_secs(10);
 /// The most that is quoted of an unexpected answer.
 const QUOTED: usize = 200;
 
@@ -255,13 +257,11 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
                 return Err(red(gate, late(&passing.cause(&cause, unit), own), code));
             }
             let pause = pauses.next_pause();
-            self.emit(
-                gate,
-                Event::new(Code::GateWaiting, format!("gate {} has not passed yet: {cause}", gate.name))
-                    .attempt(passing.attempt)
-                    .next_try(pause)
-                    .cause(cause),
-            );
+            let line = format!("gate {} has not passed yet: {cause}", gate.name);
+            let waits = Event::new(Code::GateWaiting, line).attempt(passing.attempt).next_try(pause).cause(cause);
+            // Every service takes a moment until it answers. Later on, the message is the agent's: in the unit's own journal it would
+            // bury what the unit says.
+            self.emit(gate, if passing.taken.elapsed() < USUAL { waits.detail() } else { waits });
             if changes.is_none() && gate.unit.is_some() {
                 changes = self.units.changes().await.ok();
             }
@@ -284,6 +284,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     fn emit(&self, gate: &Gate, event: Event) {
         let event = event.phase(Phase::Gates).generation(self.generation).gate(&gate.name);
         let event = match &gate.unit {
+            Some(unit) if event.code == Code::GateWaiting => event.foreign_unit(unit),
             Some(unit) => event.unit(unit),
             None => event,
         };

@@ -181,7 +181,7 @@ pub(crate) fn shown(desired: &Desired) -> Vec<StepId> {
     let volumes = desired.volumes.iter().map(Step::Volume);
     let certificates = (!desired.trusted_paths().is_empty()).then_some(Step::Certificates);
     let flannel = desired.flannel.as_ref().map(Step::FlannelKey);
-    let units = desired.units.iter().map(Step::Unit);
+    let units = desired.units.iter().filter(|unit| !unit.is_kept_off()).map(Step::Unit);
     let gates = desired.gates.iter().map(Step::Gate);
     let objects = desired.objects.iter().map(Step::Object);
     let steps = volumes.chain(certificates).chain(flannel).chain(units).chain(gates).chain(objects);

@@ -410,7 +410,7 @@ mod tests {
         let [condition] = &failed(&status)[..] else { panic!("one reason") };
         assert!(condition.cause.as_ref().unwrap().starts_with("writing lock: ") && status.summary.contains("writing lock: "));
         assert!(condition.remedy.as_ref().unwrap().contains("Free space"), "{condition:?}");
-        let page = crate::report::explain::page(&crate::report::explain::tree(&status, false), now);
+        let page = crate::report::explain::page(&crate::report::explain::tree(&status, false), now, false);
         assert!(
             page.starts_with("FAILED at daemon\n")
                 && page.contains("why:    it is not running; it stopped because: writing lock"),

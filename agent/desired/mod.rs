@@ -345,6 +345,15 @@ pub struct Unit {
     pub applies_files: bool,
 }
 
+impl Unit {
+    /// Whether it is there to be kept from starting: only its own drop-in, which says so, is new to it.
+    #[must_use]
+    pub fn is_kept_off(&self) -> bool {
+        let folder = format!("/{}.d/", self.name);
+        self.applies_files && !self.enable && self.restart_on.iter().any(|path| path.contains(&folder))
+    }
+}
+
 /// Something that one step waits for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Need {

@@ -321,7 +321,8 @@ impl Progress {
         let mut run = self.run();
         let Some(step) = run.step(step).filter(|step| step.state == ConditionState::Waiting) else { return };
         let cause = Some(event.cause.as_ref().unwrap_or(&event.message).clone());
-        let remedy = event.remedy.clone().or_else(|| Some(event.code.entry().remedy.to_owned()));
+        let remedy =
+            event.remedy.clone().or_else(|| Some(event.code.entry().remedy.to_owned()).filter(|remedy| !remedy.is_empty()));
         step.attempt = event.attempt.unwrap_or(step.attempt);
         if (&step.cause, &step.remedy) != (&cause, &remedy) {
             (step.cause, step.remedy) = (cause, remedy);

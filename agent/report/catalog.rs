@@ -65,7 +65,7 @@ messages! {
     AgentStarted = "HNA-0101", Info, "6db037ac68c444ef891e24f9dc151c72",
         "The agent has started",
         "The agent has read its settings, locked its state directory and begun to work.",
-        "Nothing needs to be done. `heat-node-agent status` shows what it is doing.";
+        "`heat-node-agent status` shows what it is doing.";
     SettingsUnknownKey = "HNA-0102", Warning, "1d85ca66df98456c87da674ea4d78a64",
         "A settings file has an unknown key",
         "The key is ignored; everything else in the file is used. A misspelt key is the usual reason.",
@@ -77,7 +77,7 @@ messages! {
     AgentStopping = "HNA-0104", Info, "d34ce3c88cba4ca28da938c3ffecc35c",
         "The agent is stopping",
         "Running deployments continue in their own units; the agent collects their results when it next starts.",
-        "Nothing needs to be done.";
+        "";
     MessagesLost = "HNA-0105", Warning, "ac205d89c59a490b8b5bb04a79579074",
         "Messages were lost because the journal did not accept them",
         "The journal was slow or stopped; the agent did not wait for it.",
@@ -105,7 +105,7 @@ messages! {
     IdentityKnown = "HNA-0111", Info, "fa4378ac43db489d813314f1c3d089cb",
         "The agent's state is bound to this instance",
         "The instance is recorded with the state, so that a copy of this disk is recognised as a copy.",
-        "Nothing needs to be done.";
+        "";
     IdentityUnknown = "HNA-0112", Warning, "5e9b667bb22447a0bf0299af5b4a46b7",
         "The identity of this instance is not known yet",
         "Neither SMBIOS (in a virtual machine) nor cloud-init (in a container) has provided it. Until it is known, the agent opens no state, runs nothing and sends nothing.",
@@ -113,7 +113,7 @@ messages! {
     IdentityChanged = "HNA-0113", Warning, "8aca6d65589e48f2a9d54b66c9b2ce3c",
         "This disk is a copy of another instance's",
         "The other instance's state is quarantined: none of its signals is sent, none of its deployments is run, and its etcd and docker are not started.",
-        "Nothing needs to be done: the agent continues with this instance's own metadata. The quarantined state is in `aside` in the state directory.";
+        "The agent continues with this instance's own metadata. The quarantined state is in `aside` in the state directory.";
     IdentityUnitStopped = "HNA-0114", Warning, "72b85af6f55a43b08f0b4ec24502db06",
         "A unit of another instance was running and was stopped",
         "The disk is a copy; the unit was configured for the original instance.",
@@ -141,7 +141,7 @@ messages! {
     SourceLearnt = "HNA-0201", Info, "ffd5bc7866684207863ee5a400d9d2d6",
         "A metadata source is in use",
         "The source was found in files written by cloud-init, Heat or the image, or in the settings.",
-        "Nothing needs to be done.";
+        "";
     SourceFailed = "HNA-0202", Warning, "fdd98955fd474c428c0f58f7399e1fef",
         "A metadata source cannot be read",
         "Its last good document remains in force. The agent keeps retrying with increasing delays.",
@@ -149,11 +149,11 @@ messages! {
     SourceRecovered = "HNA-0203", Info, "187c2b55f9394722857261fdbb65dad2",
         "A metadata source can be read again",
         "The source responds again after failures.",
-        "Nothing needs to be done.";
+        "";
     MetadataChanged = "HNA-0204", Info, "7a82cd45ac9446348de9b6056ae40e52",
         "The metadata changed",
         "A source delivered a document that differs from the previous one.",
-        "Nothing needs to be done. `heat-node-agent metadata` shows it, masked.";
+        "`heat-node-agent metadata` shows it, masked.";
     NoSource = "HNA-0205", Warning, "3d6acd0a57654ecc816719d1ed1acd37",
         "No metadata source is known yet",
         "Neither cfn-init-data nor os-collect-config.conf exists, and no source is configured.",
@@ -165,7 +165,7 @@ messages! {
     SourceRetired = "HNA-0207", Info, "aab25c785d1e40c9943a7583d96d371a",
         "A metadata source is no longer polled",
         "Heat or os-collect-config.conf names other sources, or its settings were removed; another source has answered, or this one never did.",
-        "Nothing needs to be done after a change of software_config_transport. Otherwise check os-collect-config.conf and cfn-init-data.";
+        "Unless software_config_transport was changed, check os-collect-config.conf and cfn-init-data.";
     SourceLeftOver = "HNA-0210", Warning, "fc7f82c4c5334eb7b02c6e8231b17567",
         "A file left by the instance that this disk was copied from is ignored",
         "Its content is the other instance's and would lead to that server's metadata. It is used as soon as it changes.",
@@ -181,15 +181,15 @@ messages! {
     SourceHeld = "HNA-0277", Notice, "e2a2f399d21a463c97951d5f6e0d09f6",
         "A replaced metadata source stays in use until the new one answers",
         "It is polled a quarter as often, also after restarts, and its documents are used. It is dropped as soon as the new source has answered once.",
-        "Nothing needs to be done if the new source answers. Otherwise correct its settings in Heat: the old source delivers the correction.";
+        "If the new source does not answer, correct its settings in Heat: the old source delivers the correction.";
     SourceOlder = "HNA-0278", Info, "fa5e8411ed034a84b99d09d7d4916a08",
         "A source that answers is not used yet, because its answer is older",
         "The source that is preferred now answered before the newest list of deployments did, or beside it. The newest list stays in force, so nothing that Heat took back is run or reported.",
-        "Nothing needs to be done: the next answer of the source takes over.";
+        "The next answer of the source takes over.";
     VolumeFound = "HNA-0301", Info, "11ba224dd2da49cb84bc8fe6578b2262",
         "A volume was found",
         "The disk with the Cinder id is attached.",
-        "Nothing needs to be done.";
+        "";
     VolumeWaiting = "HNA-0302", Notice, "e064b8479e3c4dbf8d48892cf8db60c2",
         "A volume is not attached yet",
         "The agent waits for the disk whose serial is the start of the Cinder id; it continues as soon as udev reports it. The message lists the disks that are present.",
@@ -197,15 +197,15 @@ messages! {
     VolumeFormatting = "HNA-0303", Notice, "c528336a1d5a46498b50e1fc6ac8d598",
         "A blank volume is being formatted",
         "Every safety check passed; the decision is recorded before the first byte is written.",
-        "Nothing needs to be done.";
+        "";
     VolumeFormatted = "HNA-0304", Info, "ddf5e65cda2442828f06729080c8ce18",
         "A volume was formatted",
         "It now carries the agent's marker.",
-        "Nothing needs to be done.";
+        "";
     VolumeReused = "HNA-0305", Info, "138627afc39c4ce28ece04b14a933122",
         "A volume's file system is used as it is",
         "It carries the marker of this cluster and role, or VOLUME_ADOPT names it.",
-        "Nothing needs to be done.";
+        "";
     VolumeRefused = "HNA-0306", Error, "91acff0eec864c34837d91fc47f5214a",
         "A volume is refused",
         "The disk holds data that is not this node's, or something else is using it. Nothing was written to it.",
@@ -213,7 +213,7 @@ messages! {
     VolumeMounted = "HNA-0307", Info, "2d3ba9a101b949918d1b8565142bcbe1",
         "A volume is mounted",
         "A mount unit mounts it at every boot.",
-        "Nothing needs to be done.";
+        "";
     VolumeMissing = "HNA-0308", Error, "72f26e3e600a40e089ae367700789fb6",
         "A volume did not appear in time",
         "The deadline of the node's wait condition is near, so the failure is reported to Heat now.",
@@ -225,11 +225,11 @@ messages! {
     VolumeGrowing = "HNA-0310", Notice, "2f7335b195b844cabf62549ab87d1a4d",
         "A volume was extended; its file system is being grown",
         "The disk is larger than the file system on it. The file system is grown while in use; this cannot be undone.",
-        "Nothing needs to be done.";
+        "";
     VolumeGrown = "HNA-0311", Info, "3cc2de719d2b437a96c3b0a4637c1ee6",
         "The file system of a volume was grown",
         "It fills its disk.",
-        "Nothing needs to be done.";
+        "";
     VolumeNotGrown = "HNA-0312", Error, "a82dc28b2a064b57a2613882105b46d9",
         "A volume was extended, but its file system could not be grown",
         "The store keeps its old size. The agent retries after a delay that grows from a minute to an hour, and at once with a new deployment.",
@@ -241,7 +241,7 @@ messages! {
     StoreMoving = "HNA-0321", Notice, "8f7415b30051428c90a189e5ade377d5",
         "A store is being moved from the root disk to its volume",
         "Its service is stopped, its data copied and verified, and only then used from the volume. The original stays on the root disk under another name.",
-        "Nothing needs to be done. Once the node is healthy, the old copy may be removed by hand.";
+        "Once the node is healthy, the old copy may be removed by hand.";
     StoreMoved = "HNA-0322", Notice, "ae6d0637bd2e4388a44b8e1789432343",
         "A store was moved to its volume",
         "The copy was verified against the original before use.",
@@ -253,7 +253,7 @@ messages! {
     VolumeSurveyed = "HNA-0394", Info, "60ee2e2e12274beeaefcbac55777242d",
         "A volume that may be blank was read in depth",
         "The message says how much of it was read.",
-        "Nothing needs to be done.";
+        "";
     PoolNearlyFull = "HNA-0395", Error, "c410607e3280452cbce984eab51237d4",
         "Docker's thin pool is nearly full",
         "With less than a tenth of its data or metadata space free, docker creates no new layers or containers; a full pool stops those that write.",
@@ -261,15 +261,15 @@ messages! {
     DeploymentSeen = "HNA-0401", Info, "011d2856e36d4d4282b45de7c0eee3d0",
         "A new deployment was recorded",
         "It runs after those before it in the list have ended.",
-        "Nothing needs to be done.";
+        "";
     DeploymentStarted = "HNA-0402", Info, "50924fa3850a469587994ccb89c286ca",
         "A deployment is running",
         "HNA_UNIT names its unit: `journalctl -u` shows the output.",
-        "Nothing needs to be done.";
+        "";
     DeploymentSucceeded = "HNA-0403", Info, "b7094472af9e48438a205450b901d9d5",
         "A deployment succeeded",
         "Its result is stored and sent to Heat if a signal is requested.",
-        "Nothing needs to be done.";
+        "";
     DeploymentFailed = "HNA-0404", Error, "034f7a537fbe4b6c8b19fc1c6b470387",
         "A deployment failed",
         "Heat receives the status code and the end of the output.",
@@ -289,7 +289,7 @@ messages! {
     DeploymentReattached = "HNA-0408", Info, "080aa374f5ab49568258576ccc094d7c",
         "A deployment that outlived the agent is monitored again",
         "Its unit kept running while the agent was down.",
-        "Nothing needs to be done.";
+        "";
     DeploymentForbidden = "HNA-0409", Error, "7931d9177be846f686cb90ab323c9ee4",
         "This image does not allow the deployment's group",
         "[deploy] groups in agent.toml does not list it.",
@@ -301,27 +301,27 @@ messages! {
     DeploymentKnown = "HNA-0411", Info, "8f42f5e77a3f41d485a585c7151ea520",
         "A deployment had already been run before it was recorded",
         "The replaced tools ran it (their record is under /var/lib/heat-config/deployed), or this agent did and has since removed its record; it is not run again.",
-        "Nothing needs to be done. `heat-node-agent rerun ID` runs it again.";
+        "`heat-node-agent rerun ID` runs it again.";
     DeploymentRerun = "HNA-0412", Notice, "6354824346b845a69bb53726e3a6dea2",
         "A deployment is run again at the operator's request",
         "Its earlier result and output are discarded; it runs and signals once more. Heat accepts the result only while the resource is in progress.",
-        "Nothing needs to be done. `heat-node-agent status --wait` waits for its end.";
+        "`heat-node-agent status --wait` waits for its end.";
     DeploymentForgotten = "HNA-0413", Notice, "47b649c8409f4860a7380347512421b9",
         "A deployment was forgotten at the operator's request",
         "Its record, its output and any unsent result were removed. If the metadata lists it, it runs as a new one.",
-        "Nothing needs to be done.";
+        "";
     DeploymentLetGo = "HNA-0470", Notice, "f4d8aec811f8420089681ac1ffca309a",
         "A deployment was withdrawn because Heat no longer lists it",
         "It disappeared from the metadata before it ended. Its result is not sent. If Heat lists it again, it resumes where it was.",
-        "Nothing needs to be done.";
+        "";
     DeploymentBack = "HNA-0471", Notice, "782c40056d284ee6b8db0275b53d62c4",
         "A withdrawn deployment is in the metadata again",
         "Heat's metadata omitted it once and now lists it again: a known result is sent, a deployment that never ran is run, and no script runs twice.",
-        "Nothing needs to be done.";
+        "";
     DeploymentReplaced = "HNA-0479", Warning, "f49b4275968d49b7a4cdf9cf9a3e744f",
         "A running script or hook belongs to a deployment that Heat has replaced or removed",
         "Nobody waits for its result, and later deployments wait for it to end. After the grace period [deploy] replaced_grace its unit is stopped, if a fresh answer from Heat confirms it.",
-        "Nothing needs to be done. `heat-node-agent stop ID` stops it at once; `heat-node-agent logs ID` shows its output.";
+        "`heat-node-agent stop ID` stops it at once; `heat-node-agent logs ID` shows its output.";
     DeploymentEnded = "HNA-0480", Warning, "37186abdba744665bda42429c71a8c91",
         "A script or hook was stopped because Heat had replaced or removed its deployment",
         "Every process of its unit was killed. Nothing is reported to Heat, which no longer waits for this deployment. It is not run again.",
@@ -333,15 +333,15 @@ messages! {
     DeploymentStopping = "HNA-0482", Notice, "2df5eba9667743daa1f4c76913ab1b89",
         "A script or hook is being stopped at the operator's request",
         "Its processes receive SIGTERM and, ten seconds later, SIGKILL.",
-        "Nothing needs to be done.";
+        "";
     OutputsRemoved = "HNA-0483", Notice, "aa3a71d39b1c412d8fcc5e86e2c5c288",
         "Output of old deployments was removed",
         "Deployment output may use a bounded part of the disk. The oldest output was removed; the records stay, and so do results that Heat has yet to receive.",
-        "Nothing needs to be done. `heat-node-agent status --json` shows the budgets; the journal still has the scripts' output.";
+        "`heat-node-agent status --json` shows the budgets; the journal still has the scripts' output.";
     NodePlanned = "HNA-0501", Info, "a3dc45b57c254d8b85f5fee1c9352062",
         "A generation of the node was planned",
         "The parameters are valid; files, units and volumes are brought into line with them.",
-        "Nothing needs to be done. `heat-node-agent plan` shows the changes without making them.";
+        "`heat-node-agent plan` shows the changes without making them.";
     NodeParametersBad = "HNA-0502", Error, "aa6aa4bd9f1344ea8f4fb380df852269",
         "The node's parameters are invalid",
         "Nothing was changed. All errors are listed at once.",
@@ -349,7 +349,7 @@ messages! {
     NodeConverged = "HNA-0503", Info, "ebf9fbed5a15495e8ea2b188220a8f79",
         "The node is ready",
         "It matches its parameters, and every health gate has passed.",
-        "Nothing needs to be done.";
+        "";
     NodeFailed = "HNA-0504", Error, "607acdd5241e421686ec1f8d58865c7a",
         "The node could not be brought up",
         "The step, the cause and the remedy are reported to Heat.",
@@ -357,7 +357,7 @@ messages! {
     NodeUnchanged = "HNA-0505", Info, "ce7fd872b31444038d06920e48f87575",
         "The node needs no change",
         "The parameters are those of the current generation, and nothing has drifted.",
-        "Nothing needs to be done.";
+        "";
     NodeDrift = "HNA-0506", Warning, "32af13c74cd24ca78e3161f6e2afb5be",
         "The node differs from its parameters",
         "A file was changed or a unit stopped. With DRIFT=repair it is restored.",
@@ -385,23 +385,23 @@ messages! {
     FileWritten = "HNA-0601", Info, "6ca855286f2b4a77878187cbcfea208d",
         "A file was written",
         "It differed from what the parameters require.",
-        "Nothing needs to be done.";
+        "";
     UnitsReloaded = "HNA-0602", Info, "a14420e2c56547f38a5d0db164ac77e9",
         "systemd reloaded its unit files",
         "A unit file was written.",
-        "Nothing needs to be done.";
+        "";
     UnitEnabled = "HNA-0603", Info, "62742c13b92745ac8a7f51ee1d3c8b1c",
         "A unit was enabled",
         "It starts at every boot.",
-        "Nothing needs to be done.";
+        "";
     UnitStarted = "HNA-0604", Info, "534965afbe3e49fa8a636f3d4b794d65",
         "A unit was started",
         "It was not running.",
-        "Nothing needs to be done.";
+        "";
     UnitRestarted = "HNA-0605", Info, "166dea9ca64346858110b14c911606df",
         "A unit was restarted",
         "A file that it reads has changed.",
-        "Nothing needs to be done.";
+        "";
     UnitFailed = "HNA-0606", Error, "581c62ade1e642048186abe2e56965a4",
         "A unit failed to start",
         "The cause is the one that systemd reports.",
@@ -421,11 +421,11 @@ messages! {
     KeyMade = "HNA-0610", Info, "997f08da05297fc51a01279ae92977f5",
         "A private key was generated",
         "It is generated once and kept across restarts, reboots, renewals and new names.",
-        "Nothing needs to be done.";
+        "";
     CertificatesChanged = "HNA-0611", Notice, "c9327f5d1a204b3d62c492dacf96ebcd",
         "Certificates were installed",
         "The files of one directory are checked against each other and replaced together. Only units that read a changed one are restarted.",
-        "Nothing needs to be done.";
+        "";
     CertificatesWaiting = "HNA-0612", Notice, "08aeda6ce0516c9bc48dab809b0ecfc9",
         "The agent is waiting for certificates",
         "The issuer has not returned a certificate yet, but may do so later. The certificates in use stay as they are.",
@@ -441,7 +441,7 @@ messages! {
     AuthorityChanged = "HNA-0615", Notice, "75c8811c5a164f000c040d26cda20e50",
         "A CA rotation advanced one step on this node",
         "First the new CA is trusted alongside the old one, then the node's certificates are signed by it, then the old one is dropped.",
-        "Nothing needs to be done here. All nodes must complete a step before any takes the next.";
+        "All nodes must complete a step before any takes the next.";
     RotationWaiting = "HNA-0616", Notice, "3fe1bbaafff064acf9fb464248bb0ed1",
         "A CA rotation is waiting for its next step",
         "All nodes must take a step before any takes the next, and only the operator knows when they have.",
@@ -453,11 +453,11 @@ messages! {
     RotationOrdered = "HNA-0618", Notice, "699e123e00e943f098ef25e6f65ba3fb",
         "The next step of a CA rotation was requested on this node",
         "The operator ran `heat-node-agent certificates rotate`. The step is taken at once, or when the daemon starts.",
-        "Nothing needs to be done here. All nodes must complete a step before any takes the next.";
+        "All nodes must complete a step before any takes the next.";
     ObjectWritten = "HNA-0620", Info, "cdb4daa22d8b0640e9f52624bd884d96",
         "A Kubernetes API object was written",
         "It was absent or differed from what the parameters require.",
-        "Nothing needs to be done.";
+        "";
     ObjectWaiting = "HNA-0621", Notice, "c19473eb84553637eba0e7b580f9e61e",
         "The agent is waiting to write a Kubernetes API object",
         "The API server does not accept it yet.",
@@ -478,10 +478,14 @@ messages! {
         "A unit is enabled, but will not start at boot",
         "Its [Install] section names a target that this machine does not have. The agent has started the unit now; after a reboot it stays down until it is repaired (DRIFT=repair).",
         "Correct the unit's [Install] section in the image: `WantedBy=multi-user.target`.";
+    FilesWritten = "HNA-0634", Info, "cd6e604f8d99496eb2f25c79c07fda61",
+        "Files of the node were written",
+        "They differed from what the parameters require. Each has a message of its own (HNA-0601) at debug priority.",
+        "";
     LeftoversRemoved = "HNA-0690", Notice, "6a85740bffff49d79378ca4d1d1e08cc",
         "Old quarantined or leftover files were removed",
         "Unreadable state files, earlier records of the replaced tools and empty markers are kept in a bounded number, the newest first. Temporary files of interrupted writes are removed at the start.",
-        "Nothing needs to be done.";
+        "";
     RenewalWaits = "HNA-0697", Notice, "7775ba7cf1f54d91b3224fcf9b573f6f",
         "A certificate renewal is waiting",
         "It restarts this master's etcd and API server. Masters renew one at a time, and only while etcd keeps its quorum without this member. A certificate that has expired is renewed without waiting.",
@@ -493,7 +497,7 @@ messages! {
     GateGreen = "HNA-0702", Info, "bec74ff347264962816a75be4f26603a",
         "A health gate passed",
         "The check succeeded several times in a row.",
-        "Nothing needs to be done.";
+        "";
     GateRed = "HNA-0703", Error, "bbc3b65a9522474c8c0b9026565d4fcd",
         "A health gate did not pass in time",
         "Its own deadline has passed, or that of the node's wait condition is near: the cause says which. The failure is reported to Heat now.",
@@ -501,7 +505,7 @@ messages! {
     FlannelKeyWritten = "HNA-0704", Notice, "5a90f8cc7e9d4a89902ffc3b8a2a08aa",
         "Flannel's network configuration was written to etcd",
         "It was absent or differed from what the parameters require. Every flanneld in the cluster uses it; this node alone cannot undo that.",
-        "Nothing needs to be done.";
+        "";
     FlannelKeyWaiting = "HNA-0705", Notice, "3466fe2ad5cd4fab82beb17245bb5596",
         "The agent is waiting for flannel's network configuration in etcd",
         "A master writes it once its etcd is up. Without it flanneld runs but does nothing.",
@@ -533,7 +537,7 @@ messages! {
     PodNetworkWell = "HNA-0712", Info, "b5766b82a3c84424bc3e10e116129e8b",
         "The pod network has recovered",
         "Every route is correct, and packets arrive.",
-        "Nothing needs to be done.";
+        "";
     LeasesUnknown = "HNA-0713", Warning, "5b735a49be7f48cc8ea55ae8551794c2",
         "The subnets that flannel has allocated are unknown",
         "etcd does not answer, or flanneld has no lease on this node. The routes are left alone; whether they are correct is unknown.",
@@ -549,7 +553,7 @@ messages! {
     PodNetworkRepair = "HNA-0716", Notice, "ba2907cc358040c0b3e42af04e741392",
         "A unit is restarted to repair pod routes",
         "DRIFT=repair requests it. It is done once per cause.",
-        "Nothing needs to be done. If the cause comes back, check the unit's journal.";
+        "If the cause comes back, check the unit's journal.";
     ComponentFailed = "HNA-0720", Error, "4a9d8fcfab8176ff8c862e6df5ff7f67",
         "A component of the node has failed",
         "It was healthy after the node was brought up. Now it does not run, dies again and again, or does not answer. Heat is not told: its resource is complete.",
@@ -561,7 +565,7 @@ messages! {
     ComponentRecovered = "HNA-0722", Info, "98907f52855a95ec09fa28958370930b",
         "A component of the node has recovered",
         "Its unit runs and its gates pass again.",
-        "Nothing needs to be done.";
+        "";
     UnitDying = "HNA-0723", Warning, "18ededa8f64328d24cf4a3e2838441b8",
         "A unit dies while the node is brought up",
         "systemd restarts it, and the agent keeps waiting for it until the deadline. The message quotes its last lines, and names who holds its port and which file system is full where that is the reason.",
@@ -569,11 +573,11 @@ messages! {
     SignalQueued = "HNA-0801", Info, "f64474a3567547648f5ed4914c529dda",
         "A signal to Heat was stored",
         "It is sent until Heat accepts it, across restarts and reboots.",
-        "Nothing needs to be done.";
+        "";
     SignalDelivered = "HNA-0802", Info, "a283c30d1382491c8346f043e3b30ff3",
         "Heat accepted a signal",
         "The request succeeded.",
-        "Nothing needs to be done.";
+        "";
     SignalRetry = "HNA-0803", Warning, "a1ed24a3daf84af78455b29996bdf79f",
         "A signal was not accepted",
         "It stays stored and is sent again after a fresh poll of the metadata.",
@@ -585,7 +589,7 @@ messages! {
     SignalSuperseded = "HNA-0805", Notice, "09878907237f4fca8024eb80cff05f30",
         "A result was dropped because Heat wants something newer",
         "The deployment is no longer in the metadata, or was replaced; its late result would complete the wrong one.",
-        "Nothing needs to be done.";
+        "";
     SignalExpired = "HNA-0806", Error, "eb110bf8b3ec43428b48bf828e5a14ad",
         "A signal expired",
         "Neither Heat nor its metadata could be reached before the signal expired.",
@@ -601,7 +605,7 @@ messages! {
     SignalOtherWay = "HNA-0809", Notice, "ad237794ecf4bf9153dd9bb7c0dad2f2",
         "A signal was sent by another way than the one Heat gave",
         "Its URL or token had expired or was refused. The same signal was sent with the server's own keys or user, which Heat accepts for any resource of the stack.",
-        "Nothing needs to be done. Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL to avoid this for long deployments.";
+        "Use signal_transport HEAT_SIGNAL or TEMP_URL_SIGNAL to avoid this for long deployments.";
 }
 
 /// The journal catalog in the format of systemd's catalog files.
@@ -612,11 +616,12 @@ pub fn journal_catalog() -> String {
         let entry = code.entry();
         // What needs attention carries the remedy of the case in a field; the table's is its default.
         let remedy = if entry.priority < Priority::Info { "@HNA_REMEDY@".to_owned() } else { wrap(entry.remedy) };
+        let remedy = if remedy.is_empty() { remedy } else { format!("\n\nWhat to do: {remedy}") };
         // Writing to a String cannot fail.
         let _ = write!(
             text,
             "\n-- {}\nSubject: {} [{}]\nDefined-By: heat-node-agent\nSupport: man:heat-node-agent(8)\nDocumentation: man:heat-node-agent-messages(7)\n\n\
-             {}\n\nWhat to do: {remedy}\n",
+             {}{remedy}\n",
             entry.message_id,
             entry.subject,
             entry.code,
@@ -668,7 +673,10 @@ mod tests {
         for code in Code::ALL {
             let entry = code.entry();
             assert!(shipped.contains(&format!("-- {}\nSubject: {}", entry.message_id, entry.subject)), "{}", entry.code);
-            assert!(!entry.body.is_empty() && !entry.remedy.is_empty(), "{}", entry.code);
+            assert!(!entry.body.is_empty(), "{}", entry.code);
+            // What needs attention says what to do.
+            assert!(!entry.remedy.is_empty() || entry.priority >= Priority::Notice, "{}", entry.code);
+            assert!(!entry.remedy.starts_with("Nothing needs"), "{}", entry.code);
         }
     }
 }

@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::Code;
 use super::catalog::Priority;
 use super::event::{Event, Phase};
 use super::text::{escaped, shortened};
@@ -28,6 +29,8 @@ const PIECES: usize = 256;
 pub(super) struct Console {
     device: Option<File>,
     last: Option<(Phase, &'static str, &'static str)>,
+    /// Why something failed, until something else is begun.
+    failure: Option<String>,
 }
 
 impl Console {
@@ -35,12 +38,12 @@ impl Console {
     #[expect(clippy::disallowed_methods, reason = "a device, not a file: nothing to write whole or sync")]
     pub(super) fn open() -> Self {
         let device = std::fs::OpenOptions::new().write(true).custom_flags(NO_TERMINAL).open("/dev/console").ok();
-        Self { device, last: None }
+        Self { device, last: None, failure: None }
     }
 
     /// Says nothing.
     pub(super) fn none() -> Self {
-        Self { device: None, last: None }
+        Self { device: None, last: None, failure: None }
     }
 
     /// Tells the console of an event, if it changes the picture.
@@ -52,13 +55,24 @@ impl Console {
     }
 
     fn line(&mut self, event: &Event) -> Option<String> {
-        let phase = event.phase?;
+        let phase = event.phase.filter(|_| !event.is_detail)?;
         let entry = event.code.entry();
         let state = match entry.priority {
             Priority::Error => "failed",
-            Priority::Warning | Priority::Notice => "waiting",
-            Priority::Info => "ok",
+            Priority::Warning => "waiting",
+            Priority::Notice if waits(event.code) => "waiting",
+            Priority::Notice | Priority::Info => "ok",
         };
+        let why = event.cause.as_deref().unwrap_or(&event.message);
+        // What follows a failure tells Heat of it. The failure itself stays the last line, and is shown once.
+        let is_of_failure = |failure: &String| match entry.priority {
+            Priority::Error => why.contains(failure) || failure.contains(why),
+            _ => phase == Phase::Signal,
+        };
+        if self.failure.as_ref().is_some_and(is_of_failure) {
+            return None;
+        }
+        self.failure = (entry.priority == Priority::Error).then(|| why.to_owned());
         let picture = (phase, state, entry.code);
         let same = self.last.is_some_and(|(phase, state, _)| (phase, state) == (picture.0, picture.1));
         self.last = Some(picture);
@@ -71,11 +85,32 @@ impl Console {
                 line.push_str(&format!(" {key}={}", escaped(value)));
             }
         }
-        let why = event.cause.as_deref().unwrap_or(&event.message);
         let room = if entry.priority == Priority::Error { ROOM_OF_FAILURE } else { ROOM };
-        line.push_str(&format!(" msg=\"{}\"\r\n", shortened(&escaped(why), room)));
+        line.push_str(&format!(" msg=\"{}\"", shortened(&escaped(why), room)));
+        let remedy = event.remedy.as_deref().unwrap_or(entry.remedy);
+        if entry.priority == Priority::Error && !remedy.is_empty() && !why.contains(remedy) {
+            line.push_str(&format!(" remedy=\"{}\"", shortened(&escaped(remedy), ROOM_OF_FAILURE)));
+        }
+        line.push_str("\r\n");
         Some(line)
     }
+}
+
+/// Whether a message that is worth a look is about something that goes on, not about something that was done.
+fn waits(code: Code) -> bool {
+    matches!(
+        code,
+        Code::VolumeWaiting
+            | Code::VolumeFormatting
+            | Code::VolumeGrowing
+            | Code::StoreMoving
+            | Code::CertificatesWaiting
+            | Code::RotationWaiting
+            | Code::ObjectWaiting
+            | Code::RenewalWaits
+            | Code::GateWaiting
+            | Code::FlannelKeyWaiting
+    )
 }
 
 /// Writes a line to a console that may be busy with the kernel's own. One that does not take it must not stop the agent.
@@ -105,11 +140,10 @@ mod tests {
     use nix::fcntl::{FcntlArg, fcntl};
 
     use super::*;
-    use crate::report::Code;
 
     #[test]
     fn one_line_a_phase_and_state_with_nothing_dangerous_in_it() {
-        let mut console = Console { device: None, last: None };
+        let mut console = Console { device: None, last: None, failure: None };
         let waiting = Event::new(Code::VolumeWaiting, "volume\x1b[0m 1").phase(Phase::Volume);
         assert_eq!(
             console.line(&waiting).unwrap(),
@@ -123,10 +157,20 @@ mod tests {
         let long = |words: usize| format!("{} address already in use", "x ".repeat(words));
         let line = console.line(&Event::new(Code::GateWaiting, long(100)).phase(Phase::Gates)).unwrap();
         assert!(line.ends_with("x…\"\r\n") && !line.contains("address"), "{line}");
-        let line = console.line(&Event::new(Code::GateRed, "red").phase(Phase::Gates).cause(long(450))).unwrap();
-        assert!(line.contains("state=failed code=HNA-0703") && line.ends_with(" address already in use\"\r\n"), "{line}");
+        let red = Event::new(Code::GateRed, "red").phase(Phase::Gates).cause(long(450)).remedy("free the port");
+        let line = console.line(&red).unwrap();
+        assert!(line.contains("state=failed code=HNA-0703"), "{line}");
+        assert!(line.ends_with(" address already in use\" remedy=\"free the port\"\r\n"), "{line}");
+        // It stays the last line, whatever tells Heat of it.
+        let told = Event::new(Code::NodeFailed, "n").phase(Phase::Units).cause(format!("gate etcd: {}", long(450)));
+        let sent = Event::new(Code::SignalDelivered, "sent").phase(Phase::Signal);
+        assert_eq!((console.line(&told), console.line(&sent)), (None, None));
+        // What was done does not wait.
+        let done = Event::new(Code::CertificatesChanged, "installed").phase(Phase::Certificates);
+        assert!(console.line(&done).unwrap().contains("phase=certificates state=ok code=HNA-0611"));
+        assert_eq!(console.line(&Event::new(Code::FileWritten, "wrote /x").phase(Phase::Files).detail()), None);
         let line = console.line(&Event::new(Code::UnitFailed, long(800)).phase(Phase::Units)).unwrap();
-        assert!(line.ends_with("x…\"\r\n"), "{line}");
+        assert!(line.contains("x…\" remedy=\""), "{line}");
     }
 
     #[test]

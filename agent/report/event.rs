@@ -123,6 +123,8 @@ pub struct Event {
     pub cause: Option<String>,
     /// `HNA_REMEDY`.
     pub remedy: Option<String>,
+    /// Whether it is written at the priority of debug messages: one of many of its kind.
+    pub is_detail: bool,
 }
 
 impl Event {
@@ -160,6 +162,7 @@ impl Event {
             waited: None,
             cause: None,
             remedy: None,
+            is_detail: false,
         }
     }
 
@@ -240,6 +243,13 @@ impl Event {
     #[must_use]
     pub fn duration(mut self, duration: Duration) -> Self {
         self.duration = Some(duration);
+        self
+    }
+
+    /// It is one of many of its kind, which another message sums up.
+    #[must_use]
+    pub fn detail(mut self) -> Self {
+        self.is_detail = true;
         self
     }
 

@@ -253,14 +253,23 @@ fn signals(status: &Status) -> Condition {
     sum("signals", lost.chain(waiting).collect())
 }
 
-/// The page: a line a condition; what is not met with its cause and remedy.
+/// The page: a line a condition; what is not met with its cause and remedy. What is met is counted, unless `all` is asked for.
 #[must_use]
-pub fn page(tree: &[Condition], now: Timestamp) -> String {
+pub fn page(tree: &[Condition], now: Timestamp, all: bool) -> String {
     let mut out = vec![headline(tree)];
-    for condition in tree {
-        lines(condition, 0, now, &mut out);
+    let is_folded = |condition: &&Condition| !all && condition.state == Ok;
+    for condition in tree.iter().filter(|condition| !is_folded(condition)) {
+        lines(condition, 0, now, all, &mut out);
+    }
+    let folded = tree.iter().filter(is_folded).count();
+    if folded > 0 {
+        out.push(format!("   {:<8} {}", word(Ok), counted(folded)));
     }
     out.join("\n") + "\n"
+}
+
+fn counted(folded: usize) -> String {
+    format!("{folded} more; --all shows them")
 }
 
 /// Where everything stands, in one line.
@@ -285,7 +294,7 @@ fn path(tree: &[Condition]) -> Option<Vec<&Condition>> {
     })
 }
 
-fn lines(condition: &Condition, depth: usize, now: Timestamp, out: &mut Vec<String>) {
+fn lines(condition: &Condition, depth: usize, now: Timestamp, all: bool, out: &mut Vec<String>) {
     let marker = if condition.first { "=>" } else { "" };
     let indent = "  ".repeat(depth);
     let mut line = format!("{marker:<3}{:<8} {indent}{}", word(condition.state), escaped(&condition.name));
@@ -297,6 +306,10 @@ fn lines(condition: &Condition, depth: usize, now: Timestamp, out: &mut Vec<Stri
     if condition.state != Ok {
         for (label, text) in [("why:   ", &condition.cause), ("remedy:", &condition.remedy)] {
             let text = text.iter().map(|text| shortened(&escaped(text), LINE));
+            // Of several with one cause the first says it.
+            let text: Vec<String> =
+                text.filter(|text| !out.iter().any(|line| line.ends_with(&format!("{label} {text}")))).collect();
+            let text = text.iter();
             out.extend(text.map(|text| format!("{:<12}{indent}  {label} {text}", "")));
         }
     }
@@ -304,7 +317,7 @@ fn lines(condition: &Condition, depth: usize, now: Timestamp, out: &mut Vec<Stri
     let (mut shown, mut more) = (0, 0);
     for part in condition.parts.iter().filter(open) {
         if shown < SHOWN || part.first {
-            lines(part, depth + 1, now, out);
+            lines(part, depth + 1, now, all, out);
             shown += 1;
         } else {
             more += 1;
@@ -315,7 +328,9 @@ fn lines(condition: &Condition, depth: usize, now: Timestamp, out: &mut Vec<Stri
     }
     for state in [Ok, Pending] {
         let names: Vec<_> = condition.parts.iter().filter(|part| part.state == state).map(name_with_needs).collect();
-        if !names.is_empty() {
+        if !names.is_empty() && state == Ok && !all {
+            out.push(format!("   {:<8} {indent}  {}", word(state), counted(names.len())));
+        } else if !names.is_empty() {
             let names = shortened(&names.join(", "), LINE);
             out.push(format!("   {:<8} {indent}  {names}", word(state)));
         }
@@ -617,7 +632,7 @@ mod tests {
             let tree = tree(&status, running);
             assert_eq!(headline(&tree), headline_, "{case}");
             assert_eq!(status.verdict(running), verdict, "{case}");
-            let text = page(&tree, Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap());
+            let text = page(&tree, Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true);
             assert!((5..=25).contains(&text.lines().count()), "{case}:\n{text}");
             assert_eq!(text.matches("=>").count(), usize::from(!headline_.starts_with("OK")), "{case}:\n{text}");
             assert_eq!(text.contains("its start waits for cloud-init"), case == "no daemon yet", "{text}");
@@ -635,7 +650,7 @@ mod tests {
         {
             let tree = tree(&status, true);
             assert_eq!((headline(&tree).as_str(), status.verdict(true)), (headline_, Verdict::Failed));
-            let text = page(&tree, Timestamp(0));
+            let text = page(&tree, Timestamp(0), true);
             assert!(!text.contains("waiting") && text.contains("remedy:") == (headline_ != "FAILED at metadata"), "{text}");
         }
     }
@@ -670,7 +685,7 @@ mod tests {
         let mut status = changed(|s| s.sources = vec![source(3)]);
         status.sources[0].cause = Some("refused\x1b[2J".into());
         status.deployments.extend((0..40).map(|n| deployment(&format!("x{n}"), "script", "seen", false)));
-        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap());
+        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true);
         for part in [
             "FAILED at sources > cfn",
             "=> FAILED     cfn: last good 2026-03-01T12:00:00Z, tried 3 times, next try in 55.0s",
@@ -683,18 +698,21 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
+        let folded = page(&tree(&status, true), Timestamp(0), false);
+        assert!(folded.contains("ok         2 more; --all shows them") && !folded.contains("name-a"), "{folded}");
+        assert!(folded.ends_with("   ok       5 more; --all shows them\n") && !folded.contains("daemon"), "{folded}");
         let mut gate = step("gate etcd", Waiting);
         gate.given_up = Some("2026-03-01T12:20:00Z".into());
         let status = changed(|s| s.node = Some(node("applying", vec![gate])));
-        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap());
+        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true);
         assert!(text.contains("gate etcd, since 2026-03-01T12:00:00Z (4m05s), given up in 15m55s"), "{text}");
         let later = Condition { waits_for: vec!["volume etcd".into(), "certificates".into()], ..condition("unit etcd", Pending) };
         let steps = vec![step("files", Ok), step("volume etcd", Waiting), later];
         let status = changed(|s| s.node = Some(node("applying", steps)));
-        let text = page(&tree(&status, true), Timestamp(0));
+        let text = page(&tree(&status, true), Timestamp(0), true);
         assert!(text.contains("pending    unit etcd (after volume etcd and certificates)"), "{text}");
         let status = changed(|s| s.node.as_mut().unwrap().certificates = Some(near_end()));
-        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap());
+        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true);
         for part in
             ["=> waiting    certificates, since 2026", "why:    server ends at 2026-06", "remedy: set CERTIFICATE_RENEWAL"]
         {
@@ -706,7 +724,7 @@ mod tests {
             s.deployments[0].note = Some("Heat replaced it by b".into());
         });
         let now = Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap();
-        let text = page(&tree(&running, true), now);
+        let text = page(&tree(&running, true), now, true);
         assert!(text.contains("logs a --follow; `heat-node-agent stop a` stops it") && !text.contains("stop n"), "{text}");
         assert!(text.contains("why:    Heat replaced it by b"), "{text}");
     }

@@ -16,6 +16,9 @@ impl Folder {
     /// The event as it is to be written, or nothing where it is folded away.
     pub(super) fn pass(&mut self, mut event: Event) -> Option<Event> {
         let subject = subject(&event);
+        if event.is_detail {
+            return Some(event);
+        }
         if event.code.entry().priority > Priority::Notice {
             // A normal message about a thing ends the series of complaints about it.
             self.0.retain(|(_, of, _), _| *of != subject);

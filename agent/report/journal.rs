@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use tracing::Level;
+use tracing_journald::{Priority as JournalPriority, PriorityMappings};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
@@ -78,12 +79,20 @@ impl Writer {
 }
 
 fn write_all(items: &Receiver<Item>, console: bool) {
-    let journald = tracing_journald::layer()
-        .map(|layer| layer.with_field_prefix(None).with_syslog_identifier("heat-node-agent".to_owned()))
-        .ok();
-    let to_journal = journald.is_some();
-    // Our own target alone, so that tracing in libraries is disabled and costs nothing.
-    let subscriber = tracing_subscriber::registry().with(journald).with(Targets::new().with_target(TARGET, LevelFilter::DEBUG));
+    let journald = || {
+        tracing_journald::layer()
+            .ok()
+            .map(|layer| layer.with_field_prefix(None).with_syslog_identifier("heat-node-agent".to_owned()))
+    };
+    let entries = journald();
+    let to_journal = entries.is_some();
+    // What is below debug is compiled out, so that details have a layer of their own, whose debug is journald's.
+    let mappings = PriorityMappings { debug: JournalPriority::Debug, ..PriorityMappings::new() };
+    let details = journald().map(|layer| layer.with_priority_mappings(mappings));
+    // Our own targets alone, so that tracing in libraries is disabled and costs nothing.
+    let only = |target: &'static str| Targets::new().with_target(target, LevelFilter::DEBUG);
+    let subscriber =
+        tracing_subscriber::registry().with(entries.with_filter(only(TARGET))).with(details.with_filter(only(DETAIL)));
     let mut console = if console { Console::open() } else { Console::none() };
     let mut folder = Folder::default();
     tracing::subscriber::with_default(subscriber, || {
@@ -109,16 +118,21 @@ fn write_all(items: &Receiver<Item>, console: bool) {
 
 /// Tracing target of the journal's entries.
 const TARGET: &str = "heat_node_agent::entry";
+/// Tracing target of details.
+const DETAIL: &str = "heat_node_agent::detail";
 
 /// One native journal entry. Absent fields are not written at all.
 fn write(event: &Event) {
     // One of tracing-journald's default levels: ERROR 3, WARN 4, INFO 5 (notice), DEBUG 6 (info).
     macro_rules! at {
-        ($level:expr) => {{
+        ($level:expr) => {
+            at!($level, TARGET)
+        };
+        ($level:expr, $target:expr) => {{
             let entry = event.code.entry();
-            let general = (entry.priority < Priority::Info).then_some(entry.remedy);
+            let general = (entry.priority < Priority::Info && !entry.remedy.is_empty()).then_some(entry.remedy);
             tracing::event!(
-                target: TARGET,
+                target: $target,
                 $level,
                 message = line(event).as_str(),
                 MESSAGE_ID = entry.message_id,
@@ -144,6 +158,7 @@ fn write(event: &Event) {
         }};
     }
     match event.code.entry().priority {
+        _ if event.is_detail => at!(Level::DEBUG, DETAIL),
         Priority::Error => at!(Level::ERROR),
         Priority::Warning => at!(Level::WARN),
         Priority::Notice => at!(Level::INFO),
@@ -154,6 +169,7 @@ fn write(event: &Event) {
 fn write_plain(event: &Event) {
     let mut stderr = std::io::stderr().lock();
     let level = match event.code.entry().priority {
+        _ if event.is_detail => 7,
         Priority::Error => 3,
         Priority::Warning => 4,
         Priority::Notice => 5,

@@ -136,7 +136,7 @@ impl<H: Hands> VolumeKeeper<H> {
                 let message = format!("{node} was scanned for volume {}: {}, {outcome}", volume.disk, survey.summary());
                 self.progress
                     .report()
-                    .emit(event(Code::VolumeSurveyed, volume, message).step("look").duration(started.elapsed()));
+                    .emit(event(Code::VolumeSurveyed, volume, message).step("look").duration(started.elapsed()).detail());
                 evidence.survey = Some(survey);
             }
             Err(error) => evidence.disk.unreadable = Some(error.to_string()),
