@@ -89,11 +89,11 @@ impl AsyncWatch {
     }
 }
 
-/// The multicast group in which udev tells of a device once its links are made; the kernel's own is 1
+/// The multicast group in which udev announces a device once its links are made; the kernel's own is 1
 /// (`libudev`, `udev_monitor_new_from_netlink(3)`).
 const UDEV_GROUP: u32 = 2;
 
-/// Devices that come, change and go, as udev tells of them.
+/// Devices that come, change and go, as udev announces them.
 pub struct DeviceNews(Option<AsyncFd<OwnedFd>>);
 
 impl DeviceNews {
@@ -118,7 +118,7 @@ impl DeviceNews {
     }
 }
 
-/// The multicast groups in which the kernel tells of links, of IPv4 addresses and of IPv4 routes (rtnetlink(7): `RTMGRP_LINK`,
+/// The multicast groups in which the kernel announces links, of IPv4 addresses and of IPv4 routes (rtnetlink(7): `RTMGRP_LINK`,
 /// `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV4_ROUTE`).
 const ROUTE_GROUPS: u32 = 0x1 | 0x10 | 0x40;
 

@@ -66,7 +66,7 @@ pub const SECRET_TEXTS: usize = 256 * KIB;
 /// Outputs of one result.
 pub const OUTPUTS: usize = 1_000;
 
-/// Bytes of what `verify` tells at most: several hundred mistakes. Further ones are counted.
+/// Bytes of what `verify` reports at most: several hundred mistakes. Further ones are counted.
 pub const VERIFY_BYTES: usize = 512 * KIB;
 
 /// The status document, as values and as text, and the one before.
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn state_on_disk_is_bounded_in_sum() {
-        // The newest state that was put aside is as large as this one's at most.
+        // The newest state that was set aside is as large as this one's at most.
         let caches = 3 * DOCUMENT_BYTES;
         let own = JOBS_DISK + OUTBOX_DISK + caches + UNREADABLE_DISK;
         assert!(own + ASIDE_DISK.max(own) <= 512 * MIB, "{} MiB", (own + ASIDE_DISK.max(own)) / MIB);

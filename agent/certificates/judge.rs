@@ -12,7 +12,7 @@ use super::x509::{DIGITAL_SIGNATURE, KEY_CERT_SIGN, Name, X509};
 use crate::clock::Timestamp;
 use crate::desired::Certificate;
 
-/// Why a certificate cannot be used; one cause each, told as text by `Display`.
+/// Why a certificate cannot be used; one cause each, written as text by `Display`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     /// Its life has not begun.

@@ -172,7 +172,7 @@ fn supported(key: &PrivateKeyDer<'_>) -> Option<(Vec<u8>, Arc<dyn Signer>, Algor
     Some((key.public_key()?.to_vec(), Arc::from(signer), algorithm))
 }
 
-/// The ECPrivateKey (RFC 5915) in a PKCS#8 text, with the curve in it, which PKCS#8 tells outside.
+/// The ECPrivateKey (RFC 5915) in a PKCS#8 text, with the curve in it, which PKCS#8 has outside.
 fn sec1_of(pkcs8: &[u8]) -> Option<Vec<u8>> {
     let (_, info) = parse_der(pkcs8).ok()?;
     let (_, key) = parse_der(part(&info, 2)?).ok()?;

@@ -110,7 +110,7 @@ mod tests {
     use crate::certificates::fixtures::{rsa_key, wish};
 
     /// What another reader sees in a request: subject, and each extension in words.
-    fn told(wish: &Certificate, key: &PrivateKey) -> (String, Vec<String>) {
+    fn described(wish: &Certificate, key: &PrivateKey) -> (String, Vec<String>) {
         let (kind, der) = pem::read(&request(wish, key).unwrap()).unwrap().remove(0);
         let (rest, request) = X509CertificationRequest::from_der(&der).unwrap();
         assert!(kind == SectionKind::Csr && rest.is_empty());
@@ -139,7 +139,7 @@ mod tests {
         kubelet.organisations.push("Ünïted".into());
         let client = Certificate { names: Vec::new(), addresses: Vec::new(), organisations: Vec::new(), serves: false, ..wish() };
         assert_eq!(
-            told(&kubelet, &PrivateKey::generate().unwrap()),
+            described(&kubelet, &PrivateKey::generate().unwrap()),
             (
                 "O=system:nodes, O=Ünïted, CN=system:node:minion-0".into(),
                 vec![
@@ -150,7 +150,7 @@ mod tests {
             )
         );
         assert_eq!(
-            told(&client, &rsa_key()),
+            described(&client, &rsa_key()),
             (
                 "CN=system:node:minion-0".into(),
                 vec!["Digital Signature, Key Encipherment".into(), "client=true server=false".into()]

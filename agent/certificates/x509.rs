@@ -109,7 +109,7 @@ impl X509 {
     }
 
     /// Whether who trusts the other certificate's authority may trust what this one's signs, too: it has the same key, or was issued by it.
-    /// Issuers are told by their names here, which errs on the side of yes.
+    /// Issuers are recognized by their names here, which errs on the side of yes.
     #[must_use]
     pub fn is_trusted_with(&self, other: &Self) -> bool {
         self.public_key == other.public_key || self.issuer_der == other.subject_der && !self.is_self_signed()

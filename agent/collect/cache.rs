@@ -37,13 +37,13 @@ fn path(source: SourceName) -> PathBuf {
     format!("cache/{}.json", source.as_str()).into()
 }
 
-/// Reads what was kept. An unreadable file is the same as none: it is put aside and said so (heat-protocol.md R2).
+/// Reads what was kept. An unreadable file is the same as none: it is quarantined and logged (heat-protocol.md R2).
 pub(super) fn load(state: &Tree, source: SourceName, report: &Report) -> Option<Cached> {
     let path = path(source);
     let usable = state.read_state::<Cached>(&path, report, Code::StatePutAside).and_then(|cached| match cached {
         Some(cached) if cached.version != VERSION => {
             let wrong = Error::permanent(format!("version {}, expected {VERSION}", cached.version));
-            state.put_aside(&path, report, Code::StatePutAside, &wrong).map(|()| None)
+            state.quarantine(&path, report, Code::StatePutAside, &wrong).map(|()| None)
         }
         other => Ok(other),
     });
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_comes_back_and_a_broken_file_is_put_aside() {
+    fn a_document_comes_back_and_a_broken_file_is_quarantined() {
         let dir = tempfile::tempdir().unwrap();
         let state = Tree::open(dir.path()).unwrap();
         let report = Report::kept();

@@ -51,7 +51,7 @@ fn place(learnt: &Learnt, source: SourceName) -> String {
 }
 
 /// What is said of documents that are not followed.
-fn told(learnt: &Learnt) -> Vec<(Code, String)> {
+fn refusals_of(learnt: &Learnt) -> Vec<(Code, String)> {
     learnt.refusals().iter().map(Refusal::event).map(|event| (event.code, event.message)).collect()
 }
 
@@ -70,7 +70,7 @@ fn of_each_source_the_strongest_whole_set_is_followed_and_none_is_put_together()
     assert_eq!(place(&known, Cfn), "http://h:8000/v1/ stack s srv.Metadata");
     assert_eq!(place(&known, Heat), "Heat at http://k:5000/v3/, stack s/1 srv");
     assert_eq!(place(&known, Request), "http://swift/v1/o?…");
-    let said = told(&known);
+    let said = refusals_of(&known);
     assert!(said.iter().all(|(code, _)| *code == Code::SourceIncomplete), "{said:?}");
     for words in [
         "metadata source cfn is described incompletely: reading os-collect-config.conf: the settings of cfn lack metadata_url, access_key_id, secret_access_key",
@@ -123,8 +123,12 @@ fn what_says_nothing_changes_nothing_and_a_whole_set_replaces_a_whole_set() {
         json!({"heat": {"auth_url": "http://other/v3", "user_id": "u"}}),
     ] {
         let (changed, after) = overlay(half.clone());
-        assert_eq!((changed, told(&after).last().map(|(code, _)| *code)), ([false; 3], Some(Code::SourceIncomplete)), "{half}");
-        assert!(!told(&after).iter().any(|(_, message)| message.contains("hush")));
+        assert_eq!(
+            (changed, refusals_of(&after).last().map(|(code, _)| *code)),
+            ([false; 3], Some(Code::SourceIncomplete)),
+            "{half}"
+        );
+        assert!(!refusals_of(&after).iter().any(|(_, message)| message.contains("hush")));
     }
     let mut cfn = complete()["os-collect-config"]["cfn"].clone();
     cfn["path"] = json!(["x.Metadata", "y.Metadata"]);

@@ -31,7 +31,7 @@ pub(super) struct Memory {
 /// An answer, to be read: `None` where it is byte for byte what it was.
 pub(super) type FetchedDocument = Option<Box<dyn FnOnce() -> Result<Map<String, Value>> + Send>>;
 
-/// An answer that tells of a failure.
+/// An answer that stands for a failure.
 pub(super) fn refusal(response: &Response, who: &str, said: &str, remedy: impl std::fmt::Display) -> Error {
     let status = response.status;
     let kind = if (400..500).contains(&status) && status != 408 && status != 429 { Kind::Permanent } else { Kind::Transient };

@@ -124,9 +124,9 @@ fn stored(record: &DeploymentRecord) -> String {
 
 /// Why it failed, where its output cannot say so: it was not started, ended at its limit, or interrupted.
 fn unprinted(record: &DeploymentRecord) -> String {
-    let told = |outcome: &&Outcome, reason: &String| outcome.stdout.contains(reason) || outcome.stderr.contains(reason);
+    let is_printed = |outcome: &&Outcome, reason: &String| outcome.stdout.contains(reason) || outcome.stderr.contains(reason);
     let outcome = record.outcome.as_ref();
-    let reason = outcome.and_then(|outcome| outcome.reason.as_ref().filter(|reason| !told(&outcome, reason)));
+    let reason = outcome.and_then(|outcome| outcome.reason.as_ref().filter(|reason| !is_printed(&outcome, reason)));
     reason.map_or(String::new(), |reason| format!("heat-node-agent: {}\n", escaped(reason)))
 }
 

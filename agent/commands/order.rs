@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{document, print};
 use crate::clock::Clock;
-use crate::daemon::requests::{DIRECTORY, Desk, Order, OrderResult, Repairs, Request, answer_to, make_directory, tell};
+use crate::daemon::requests::{DIRECTORY, Desk, Order, OrderResult, Repairs, Request, answer_to, deliver, make_directory};
 use crate::deploy::{DeploymentRecord, Ending, Journal};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
@@ -125,7 +125,7 @@ fn serve_here(settings: &Settings, state: &Arc<Tree>, clock: &Clock) -> Result<(
     };
     let mut done = Vec::new();
     let served = desk.serve(&mut done);
-    let served = served.and(end_stopped(state, &mut journal, clock, &report)).and(tell(state, run_dir.as_ref(), &done));
+    let served = served.and(end_stopped(state, &mut journal, clock, &report)).and(deliver(state, run_dir.as_ref(), &done));
     report.flush();
     served.map_err(|error| error.context("carrying out a request, which stays in requests/ until it is done"))
 }

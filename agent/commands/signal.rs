@@ -1,4 +1,4 @@
-//! `signal SUCCESS|FAILURE`: tells a wait condition, as cfn-signal and the handle's curl line did.
+//! `signal SUCCESS|FAILURE`: signals a wait condition, as cfn-signal and the handle's curl line did.
 
 use std::io::Read;
 use std::path::Path;
@@ -153,7 +153,7 @@ mod tests {
     use crate::http::Tls;
     use crate::http::fake::{Act, Fake, ok, status};
 
-    async fn told(script: Vec<Act>) -> (Result<Way>, Vec<String>) {
+    async fn sent(script: Vec<Act>) -> (Result<Way>, Vec<String>) {
         let fake = Fake::start(script).await;
         let clock = Clock::manual(Timestamp(0));
         let http = Http::new(Tls::default(), Arc::new(Tree::open(Path::new("/")).unwrap()), clock.clone());
@@ -167,12 +167,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_busy_is_tried_again_and_what_refuses_is_not() {
-        let (way, requests) = told(vec![status("503 Busy", ""), Act::Close, ok("null")]).await;
+        let (way, requests) = sent(vec![status("503 Busy", ""), Act::Close, ok("null")]).await;
         assert_eq!((way, requests.len()), (Ok(Way::AsGiven), 3));
         assert!(requests[2].ends_with(r#"{"status":"SUCCESS","reason":"r","data":null,"id":"n"}"#), "{}", requests[2]);
-        let (way, requests) = told(vec![status("503 Busy", "")]).await;
+        let (way, requests) = sent(vec![status("503 Busy", "")]).await;
         assert_eq!((way.unwrap_err().kind(), requests.len()), (Kind::Transient, 6));
-        let (way, requests) = told(vec![status("401 Unauthorized", "")]).await;
+        let (way, requests) = sent(vec![status("401 Unauthorized", "")]).await;
         let error = way.unwrap_err();
         assert_eq!((error.kind(), requests.len()), (Kind::Permanent, 1));
         assert!(error.cause().contains("the handle's token has expired or was revoked"), "{error}");

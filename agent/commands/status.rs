@@ -103,7 +103,7 @@ fn wait(settings: &Settings, limit: Duration, wanted: Wanted) -> Result<ExitCode
             Err(error) => print_error(error),
         }
         return Ok(match verdict {
-            Verdict::Well => exit::OK,
+            Verdict::Done => exit::OK,
             Verdict::Failed => exit::FAILED,
             Verdict::Waiting => exit::timed_out(),
         });
@@ -113,7 +113,7 @@ fn wait(settings: &Settings, limit: Duration, wanted: Wanted) -> Result<ExitCode
 /// What the wait ended with. Well is what Heat asks for: a drop-in that is skipped, say, does not undo that.
 fn outcome(verdict: Verdict, headline: &str) -> String {
     match verdict {
-        Verdict::Well if !headline.starts_with("OK") => format!("OK: everything is done and reported to Heat; but {headline}"),
+        Verdict::Done if !headline.starts_with("OK") => format!("OK: everything is done and reported to Heat; but {headline}"),
         Verdict::Waiting => format!("timed out: {headline}"),
         _ => headline.to_owned(),
     }
@@ -262,8 +262,8 @@ mod tests {
 
     #[test]
     fn the_end_of_a_wait_and_its_exit_code_say_the_same() {
-        assert_eq!(outcome(Verdict::Well, "OK: every condition is met"), "OK: every condition is met");
-        assert!(outcome(Verdict::Well, "FAILED at settings").starts_with("OK: "));
+        assert_eq!(outcome(Verdict::Done, "OK: every condition is met"), "OK: every condition is met");
+        assert!(outcome(Verdict::Done, "FAILED at settings").starts_with("OK: "));
         assert_eq!(outcome(Verdict::Waiting, "FAILED at daemon"), "timed out: FAILED at daemon");
         assert_eq!(outcome(Verdict::Failed, "FAILED at node"), "FAILED at node");
     }

@@ -25,13 +25,13 @@ pub fn run(settings: &Settings, picture: bool) -> Result<ExitCode> {
             .remedy("this version records each one; heat-node-agent explain shows what the node is waiting for")
     })?;
     status::say_whose(settings);
-    let (title, laps) = told(&node, running, Clock::system().now());
+    let (title, laps) = titled_laps(&node, running, Clock::system().now());
     let text = if picture { svg(&title, &laps) } else { page(&title, &laps, width()) };
     print(&text).map(|()| exit::OK)
 }
 
 /// The title, and the laps as they are now.
-fn told(node: &NodeStatus, running: bool, now: Timestamp) -> (String, Vec<Lap>) {
+fn titled_laps(node: &NodeStatus, running: bool, now: Timestamp) -> (String, Vec<Lap>) {
     let goes_on = node.state == "applying";
     let mut title = format!("generation {} {}", node.generation, node.state);
     if goes_on {
@@ -65,7 +65,7 @@ mod tests {
             ..NodeStatus::default()
         };
         let took = |node: &NodeStatus, running| {
-            let (title, laps) = told(node, running, Timestamp(70_000));
+            let (title, laps) = titled_laps(node, running, Timestamp(70_000));
             (title, laps.iter().map(|lap| lap.took_ms).collect::<Vec<_>>())
         };
         assert_eq!(took(&node, true), ("generation 3 applying, so far".into(), vec![60_000, 500]));

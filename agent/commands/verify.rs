@@ -210,14 +210,15 @@ fn sources(loaded: &Loaded) -> Vec<Finding> {
     if document::collected(&loaded.settings, &report).is_err() {
         return Vec::new();
     }
-    let told = report.events().into_iter().filter(|event| matches!(event.code, Code::MetadataOdd | Code::SourceFailed));
-    told.map(|event| Finding {
-        place: format!("source {}", event.source.unwrap_or_default()),
-        problem: event.cause.unwrap_or(event.message),
-        remedy: event.remedy.unwrap_or_else(|| event.code.entry().remedy.to_owned()),
-        ..Finding::default()
-    })
-    .collect()
+    let events = report.events().into_iter().filter(|event| matches!(event.code, Code::MetadataOdd | Code::SourceFailed));
+    events
+        .map(|event| Finding {
+            place: format!("source {}", event.source.unwrap_or_default()),
+            problem: event.cause.unwrap_or(event.message),
+            remedy: event.remedy.unwrap_or_else(|| event.code.entry().remedy.to_owned()),
+            ..Finding::default()
+        })
+        .collect()
 }
 
 fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>, findings: &mut Findings) {

@@ -101,7 +101,7 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
             failure.touched = run.touched;
             if let Some(unit) = failure.unit.as_ref().filter(|_| !failure.unstartable) {
                 let why = find_out(desired, unit, context.root, context.clock, words).await;
-                failure.cause.push_str(&why.told);
+                failure.cause.push_str(&why.text);
                 if let Some(remedy) = why.remedy {
                     failure.remedy = format!("{remedy} {}", failure.remedy);
                 }

@@ -492,11 +492,11 @@ async fn a_fresh_node_comes_up_in_order_and_a_second_run_does_nothing() {
     for name in ["etcd.service", "docker.service"] {
         fake.set(state(name, "active"));
     }
-    let told = machine.codes().len();
+    let before = machine.codes().len();
     let again = machine.converge(&node(), &fake).await.unwrap();
     assert!(!again.changed);
     assert_eq!(fake.take_log(), ["volume runtime"], "nothing is reloaded, enabled, started");
-    assert_eq!(machine.codes()[told..], [Code::GateGreen, Code::GateGreen]);
+    assert_eq!(machine.codes()[before..], [Code::GateGreen, Code::GateGreen]);
     assert_eq!(machine.read("/run/heat-node-agent/pending-restarts.json"), None);
 }
 
@@ -750,13 +750,13 @@ async fn a_gate_has_a_deadline_of_its_own_from_when_it_is_measured() {
         let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]).act("x.service", &starts);
         bad(&fake);
         let begin = machine.clock.now();
-        let told = Mutex::new(None::<String>);
+        let first_shown = Mutex::new(None::<String>);
         let watch = async {
             loop {
                 let until =
                     machine.progress.steps().into_iter().find(|step| step.name == "gate g").and_then(|step| step.given_up);
-                let first = told.lock().unwrap().take().or(until);
-                *told.lock().unwrap() = first;
+                let first = first_shown.lock().unwrap().take().or(until);
+                *first_shown.lock().unwrap() = first;
                 tokio::task::yield_now().await;
             }
         };
@@ -764,7 +764,7 @@ async fn a_gate_has_a_deadline_of_its_own_from_when_it_is_measured() {
         assert!(failure.cause.ends_with(words), "{}", failure.cause);
         let ended = begin.after(Duration::from_secs(after));
         assert_eq!(machine.clock.now(), ended, "{words}");
-        assert_eq!(told.lock().unwrap().as_deref(), Some(ended.rfc3339().as_str()), "reported from the start");
+        assert_eq!(first_shown.lock().unwrap().as_deref(), Some(ended.rfc3339().as_str()), "reported from the start");
     }
 }
 
@@ -839,13 +839,13 @@ async fn the_time_of_a_gate_goes_on_when_it_answered_and_begins_anew_when_it_was
     assert!(failure.cause.ends_with("; given up after 10 s, its own deadline"), "{}", failure.cause);
     assert_eq!(machine.clock.now().since(begin), Duration::from_secs(10));
 
-    // Green, and then its process is another one, which is never well: it has 10 s of its own.
+    // Green, and then its process is another one, which never passes: it has 10 s of its own.
     fake.answers.lock().unwrap().clear();
     fake.set(state("x.service", "inactive"));
     let begin = machine.clock.now();
-    let told = machine.codes().len();
+    let before = machine.codes().len();
     let dies = async {
-        while !machine.codes()[told..].contains(&Code::GateGreen) {
+        while !machine.codes()[before..].contains(&Code::GateGreen) {
             tokio::task::yield_now().await;
         }
         fake.set(UnitState { main_pid: 2, n_restarts: 1, ..state("x.service", "active") });
@@ -862,8 +862,8 @@ async fn good_answers_between_bad_ones_are_not_added_up() {
     let machine = Machine::new(manual());
     let desired = Desired { gates: vec![gate("g", None, 3, &[])], ..Desired::default() };
     let fake = Fake::new(&machine.clock, &[]);
-    let (good, ill) = (|| Ok(json!({"health": "true"})), || Ok(json!({"health": "false"})));
-    fake.answers.lock().unwrap().extend([good(), good(), ill(), good(), good(), ill(), good()]);
+    let (good, unhealthy) = (|| Ok(json!({"health": "true"})), || Ok(json!({"health": "false"})));
+    fake.answers.lock().unwrap().extend([good(), good(), unhealthy(), good(), good(), unhealthy(), good()]);
     bad(&fake);
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
     assert_eq!((failure.code, failure.doing().as_str()), (Code::GateRed, "gate g"));
@@ -872,7 +872,7 @@ async fn good_answers_between_bad_ones_are_not_added_up() {
 
 /// One that never passes has its restarts reported, too.
 #[tokio::test]
-async fn restarts_of_a_unit_that_is_never_well_are_counted() {
+async fn restarts_of_a_unit_that_is_never_healthy_are_counted() {
     let machine = Machine::new(manual());
     let desired = Desired { gates: vec![gate("g", Some("x.service"), 1, &[])], ..Desired::default() };
     let fake = Fake::new(&machine.clock, &[]);
@@ -1009,7 +1009,7 @@ async fn routes_of_pods_are_right_wrong_for_a_while_or_for_good() {
     let far = peer("10.100.4.0/24", "198.51.100.4");
     let late = "; given up at the deadline of the run";
     // Peers, routes beside the node's own, nodes that hear nothing; the cause or none, and what else is reported.
-    for (peers, routes, silent, cause, told) in [
+    for (peers, routes, silent, cause, reported) in [
         (vec![near, next], vec![&second, &third], &[] as &[&str], None, None),
         (vec![near, next], vec![&second], &[], Some(("there is no route to 10.100.3.0/24", Code::RouteMissing, late)), None),
         (vec![near], vec![&second, &gone], &[], None, None),
@@ -1049,7 +1049,7 @@ async fn routes_of_pods_are_right_wrong_for_a_while_or_for_good() {
             (outcome, cause) => panic!("{outcome:?}, not {cause:?}"),
         }
         let besides = [Code::PeerOffSegment, Code::PeerSilent].into_iter().find(|code| machine.codes().contains(code));
-        assert_eq!(besides, told.or(cause.map(|(_, code, _)| code).filter(|code| *code == Code::PeerOffSegment)));
+        assert_eq!(besides, reported.or(cause.map(|(_, code, _)| code).filter(|code| *code == Code::PeerOffSegment)));
     }
 }
 
@@ -1154,7 +1154,7 @@ async fn what_a_unit_said_last_stands_behind_the_cause() {
     let refused = |fake: &Fake| fake.answers.lock().unwrap().push_back(Err(Error::transient("refused")));
     let cause = "x.service is failed (); gate g: refused";
     let long = "y".repeat(500);
-    for (said, told) in [
+    for (said, quoted) in [
         (vec![], String::new()),
         (vec!["", "bind: address already in use"], " (last lines of x.service: bind: address already in use)".to_owned()),
         (vec!["one", " two\u{1b}[31m ", ""], " (last lines of x.service: one | two\\u{1b}[31m)".to_owned()),
@@ -1165,7 +1165,7 @@ async fn what_a_unit_said_last_stands_behind_the_cause() {
         refused(&fake);
         fake.words = said.iter().map(|line| (*line).to_owned()).collect();
         let failure = machine.converge(&desired, &fake).await.unwrap_err();
-        assert_eq!(failure.cause, format!("{cause}{told}"));
+        assert_eq!(failure.cause, format!("{cause}{quoted}"));
         // In the message, and in explain.
         assert!(machine.report.events().last().unwrap().message.ends_with(&failure.cause));
         let failed = machine.progress.steps().into_iter().find(|step| step.state == ConditionState::Failed);
@@ -1194,7 +1194,7 @@ async fn who_holds_a_port_of_a_unit_that_failed_is_named() {
     let units = vec![unit("y.service", &[], &[])];
     let held = |port: u16, unit: Option<&str>| Holder { port, pid: 812, name: "nc".into(), unit: unit.map(str::to_owned) };
     let bind = "listen tcp 127.0.0.1:2380: bind: address already in use";
-    for (url, said, holder, told) in [
+    for (url, said, holder, expected) in [
         ("http://127.0.0.1:2379/health", "", held(2379, Some("foo.service")), "; port 2379 is held by nc (pid 812, foo.service)"),
         ("http://127.0.0.1:2379/health", bind, held(2380, None), "; port 2380 is held by nc (pid 812)"),
         ("http://127.0.0.1:2379/health", bind, held(2380, Some("y.service")), "; port 2380 is held by nc (pid 812, y.service)"),
@@ -1211,8 +1211,8 @@ async fn who_holds_a_port_of_a_unit_that_failed_is_named() {
         let desired = Desired { gates: vec![asks(url)], units: units.clone(), ..Desired::default() };
         let failure = machine.converge(&desired, &fake).await.unwrap_err();
         let named = failure.cause.rfind("; port").map_or("", |at| &failure.cause[at..]);
-        assert_eq!(named, told, "{}", failure.cause);
-        assert_eq!(failure.remedy.contains("frees the port"), !told.is_empty(), "{}", failure.remedy);
+        assert_eq!(named, expected, "{}", failure.cause);
+        assert_eq!(failure.remedy.contains("frees the port"), !expected.is_empty(), "{}", failure.remedy);
     }
 }
 
@@ -1250,8 +1250,8 @@ async fn a_unit_that_no_boot_starts_is_reported() {
     let desired = Desired { units: vec![unit("x.service", &[], &[])], ..Desired::default() };
     machine.converge(&desired, &fake).await.unwrap();
     let events = machine.report.events();
-    let told = events.iter().find(|event| event.code == Code::UnitNotWanted).unwrap();
-    assert!(told.message.contains("x.service") && told.message.contains("absent.target"), "{}", told.message);
+    let event = events.iter().find(|event| event.code == Code::UnitNotWanted).unwrap();
+    assert!(event.message.contains("x.service") && event.message.contains("absent.target"), "{}", event.message);
 }
 
 #[tokio::test]
@@ -1321,13 +1321,13 @@ async fn a_helper_that_is_not_there_has_nothing_to_apply() {
         files: vec![file],
         ..Desired::default()
     };
-    for (there, told) in [(true, true), (false, false)] {
+    for (there, reported) in [(true, true), (false, false)] {
         let machine = Machine::new(manual());
         let states = [("NetworkManager.service", "active")];
         let fake = Fake::new(&machine.clock, if there { &states } else { &[] });
         machine.converge(&desired, &fake).await.unwrap();
         let log = fake.log.lock().unwrap().join(" ");
-        assert_eq!(log.contains("NetworkManager.service"), told, "{log}");
+        assert_eq!(log.contains("NetworkManager.service"), reported, "{log}");
         assert!(!machine.codes().contains(&Code::UnitHelperFailed));
         assert!(pending::read(&machine.root).is_empty(), "the node would be reported as one that lacks a restart");
     }

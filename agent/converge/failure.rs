@@ -116,7 +116,7 @@ impl Failure {
         }
     }
 
-    /// The event that tells of it.
+    /// The event that reports it.
     #[must_use]
     pub fn event(&self) -> Event {
         let cause = match &self.rule {

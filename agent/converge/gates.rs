@@ -275,7 +275,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     async fn wait(&self, gate: &Gate, changes: &mut Option<BoxStream<'static, String>>, pause: Duration) -> bool {
         let heard = news_of(self.clock, changes, gate.unit.as_deref().unwrap_or_default(), pause).await;
         if heard {
-            // systemd tells of one change in several signals: measure once for all of them.
+            // systemd reports one change in several signals: measure once for all of them.
             self.clock.wait(FIRST_PAUSE.min(pause) / 2).await;
         }
         heard
@@ -602,7 +602,7 @@ mod tests {
         assert!(!cause.contains("answer"), "{cause}");
     }
 
-    /// etcd serves /health to its own clients alone, whose certificates change; an API server may tell only those it knows.
+    /// etcd serves /health to its own clients alone, whose certificates change; an API server may answer only those it knows.
     #[tokio::test]
     async fn an_https_gate_shows_its_certificate_as_it_is_now() {
         let dir = tempfile::tempdir().unwrap();

@@ -12,20 +12,20 @@ use crate::desired::{Content, Desired, Probe as Measurement, Volume, VolumeRole}
 use crate::error::Error;
 use crate::files::Tree;
 use crate::report::{Code, Event, Phase};
-use crate::storage::health::{Signs, ailment};
+use crate::storage::health::{Signs, problem};
 use crate::storage::probe::Disk;
 
-/// Something that a store suffers from.
+/// Something that is wrong with a store.
 #[derive(Debug)]
-pub struct Ailment {
+pub struct StoreProblem {
     role: String,
     /// The volume whose disk is away.
     without_disk: Option<VolumeRole>,
     error: Error,
 }
 
-impl Ailment {
-    /// The event that tells of it.
+impl StoreProblem {
+    /// The event that reports it.
     #[must_use]
     pub fn event(&self) -> Event {
         Event::new(Code::VolumeSick, self.error.to_string()).phase(Phase::Volume).step(&self.role).error(&self.error)
@@ -44,9 +44,9 @@ impl Ailment {
     }
 }
 
-/// What the node's stores suffer from: those of volumes, which lie on one of the disks, and the runtime's wherever it is.
+/// What is wrong with the node's stores: those of volumes, which lie on one of the disks, and the runtime's wherever it is.
 #[must_use]
-pub fn ailments(desired: &Desired, root: &Tree, disks: &[Disk]) -> Vec<Ailment> {
+pub fn problems(desired: &Desired, root: &Tree, disks: &[Disk]) -> Vec<StoreProblem> {
     let mut found = Vec::new();
     let on_volumes = desired.volumes.iter().map(|volume| (volume.mount_point.as_str(), Some(volume)));
     let elsewhere = desired.gates.iter().filter_map(|gate| match &gate.probe {
@@ -60,7 +60,7 @@ pub fn ailments(desired: &Desired, root: &Tree, disks: &[Disk]) -> Vec<Ailment> 
         let signs = signs(root, path, volume, gone);
         let role = volume.map_or_else(|| path.to_owned(), |volume| volume.role.as_str().to_owned());
         let without_disk = volume.filter(|_| gone).map(|volume| volume.role);
-        found.extend(ailment(path, &signs).map(|error| Ailment { role, without_disk, error }));
+        found.extend(problem(path, &signs).map(|error| StoreProblem { role, without_disk, error }));
     }
     found
 }
@@ -110,17 +110,17 @@ mod tests {
         put(dir.path(), "var/lib/docker/image", b"");
         let root = Tree::open(dir.path()).unwrap();
         let desired = Desired { volumes: vec![volume()], ..Desired::default() };
-        let [ailment] = &ailments(&desired, &root, &[])[..] else { panic!("the disk is away") };
+        let [problem] = &problems(&desired, &root, &[])[..] else { panic!("the disk is away") };
         let mut observed = Observed::default();
-        assert!(ailment.awaits_disk(&observed));
+        assert!(problem.awaits_disk(&observed));
         observed.mounted.insert(volume().role);
-        assert!(!ailment.awaits_disk(&observed));
-        let broken = Ailment { role: "docker".into(), without_disk: None, error: Error::permanent("EIO") };
+        assert!(!problem.awaits_disk(&observed));
+        let broken = StoreProblem { role: "docker".into(), without_disk: None, error: Error::permanent("EIO") };
         assert!(!broken.awaits_disk(&Observed::default()));
     }
 
     #[test]
-    fn what_ails_the_root_disk_is_not_reported_for_the_volume_that_carries_a_pool() {
+    fn a_problem_of_the_root_disk_is_not_reported_for_the_volume_that_carries_a_pool() {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), "var/lib/docker/image", b"");
         let root = Tree::open(dir.path()).unwrap();

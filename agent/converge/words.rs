@@ -30,7 +30,7 @@ const NOTHING: u64 = 1024 * 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Why {
     /// For the end of a cause.
-    pub(crate) told: String,
+    pub(crate) text: String,
     /// What mends it, where that is known.
     pub(crate) remedy: Option<String>,
 }
@@ -38,15 +38,15 @@ pub(crate) struct Why {
 /// Finds out why a unit died.
 pub(crate) async fn find_out(desired: &Desired, unit: &str, root: &Tree, clock: &Clock, words: &impl LastWords) -> Why {
     let said = clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default();
-    let mut why = Why { told: quoted_words(unit, &said), remedy: None };
+    let mut why = Why { text: quoted_words(unit, &said), remedy: None };
     let full = if lacks_space(&said) { full_places(desired, root) } else { Vec::new() };
     if let Some(first) = full.first() {
-        why.told.push_str(&format!("; no space is left on {}", full.join(", ")));
+        why.text.push_str(&format!("; no space is left on {}", full.join(", ")));
         why.remedy = Some(format!("Free space or inodes there (`df -h {first}`, `df -i {first}`)."));
     }
     let taken = name_holders(desired, unit, &said, words);
     if let Some(holder) = clock.limit(WORDS_LIMIT, taken).await.flatten() {
-        why.told.push_str(&format!("; {}", holder.summary()));
+        why.text.push_str(&format!("; {}", holder.summary()));
         why.remedy = Some(format!("{} frees the port; or move its user to another port.", holder.remedy()));
     }
     why

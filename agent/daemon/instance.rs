@@ -29,10 +29,10 @@ const STOPPING: Duration = Duration::from_mins(1);
 
 impl Host {
     /// Waits until the identity is known and sees to it that the state is this instance's. `None`: the agent is to end,
-    /// told by a signal, or with `once` because nobody says which instance this is.
+    /// asked to by a signal, or with `once` because nobody says which instance this is.
     ///
     /// # Errors
-    /// If the state can be neither read nor put aside.
+    /// If the state can be neither read nor quarantined.
     pub(super) async fn settle(&self, once: bool) -> Result<Option<InstanceRecord>> {
         let machine = match Identity::of_machine(&self.root) {
             Ok(machine) => machine,
@@ -104,7 +104,7 @@ impl Host {
         Ok(None)
     }
 
-    /// The disk was copied: its state is put aside and nothing of it is used.
+    /// The disk was copied: its state is set aside and nothing of it is used.
     async fn change(&self, old: InstanceRecord, machine: Identity) -> Result<InstanceRecord> {
         // Stopping may take longer than systemd waits for a start.
         Notify::default().ready();

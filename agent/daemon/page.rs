@@ -240,16 +240,19 @@ fn certificates(look: &Look, turn: Option<Turn>, renewal: Option<&Waits>) -> Opt
         }
         None if !near.is_empty() => {
             let verb = |item: &Item| if item.is_expired() { "expired" } else { "ends" };
-            let told = near.iter().filter_map(|item| Some(format!("{} {} at {}", item.name, verb(item), item.end?.rfc3339())));
-            let told = told.collect::<Vec<_>>().join(", ");
+            let names_and_ends =
+                near.iter().filter_map(|item| Some(format!("{} {} at {}", item.name, verb(item), item.end?.rfc3339())));
+            let names_and_ends = names_and_ends.collect::<Vec<_>>().join(", ");
             let since = near.iter().filter_map(|item| item.chain.first()).map(renewal_due).min();
             Some(match renewal {
                 Some(Waits::Until(slot)) => {
-                    let cause = format!("{told}; this node renews from {}", slot.rfc3339());
+                    let cause = format!("{names_and_ends}; this node renews from {}", slot.rfc3339());
                     waits(cause, Code::CertificateNearEnd, since)
                 }
-                Some(Waits::For(cause)) => waits(format!("{told}; the renewal waits: {cause}"), Code::RenewalWaits, since),
-                None => waits(told, Code::CertificateNearEnd, since),
+                Some(Waits::For(cause)) => {
+                    waits(format!("{names_and_ends}; the renewal waits: {cause}"), Code::RenewalWaits, since)
+                }
+                None => waits(names_and_ends, Code::CertificateNearEnd, since),
             })
         }
         None => None,
@@ -363,8 +366,8 @@ fn summary(agent: &Agent) -> String {
     if let Some(record) = agent.running() {
         return format!("running deployment {}", record.name);
     }
-    if let Some(ill) = headline(&agent.node_lane.components()) {
-        return format!("DEGRADED: {ill}");
+    if let Some(problem) = headline(&agent.node_lane.components()) {
+        return format!("DEGRADED: {problem}");
     }
     let snapshot = agent.collector.snapshot();
     let failing = snapshot.sources.iter().find(|(_, source)| source.failures > 0);

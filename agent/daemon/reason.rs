@@ -46,12 +46,12 @@ mod tests {
     fn mistakes_fill_one_journal_entry_and_no_more() {
         let mistake = |number: usize| Mistake::general(&format!("NAME_{number}"), "is wrong", "a rule", "a remedy");
         let few: Vec<_> = (0..2).map(mistake).collect();
-        let told = bad_parameters(&few).to_string();
-        assert_eq!(told, "NAME_0: is wrong; rule: a rule; remedy: a remedy | NAME_1: is wrong; rule: a rule; remedy: a remedy");
+        let text = bad_parameters(&few).to_string();
+        assert_eq!(text, "NAME_0: is wrong; rule: a rule; remedy: a remedy | NAME_1: is wrong; rule: a rule; remedy: a remedy");
         let many: Vec<_> = (0..90_000).map(mistake).collect();
-        let told = bad_parameters(&many).to_string();
-        assert!(told.len() < 17_000, "{}", told.len());
-        let listed = told.matches("NAME_").count();
-        assert!(told.ends_with(&format!(" | and {} more: heat-node-agent verify lists them", 90_000 - listed)), "{listed}");
+        let text = bad_parameters(&many).to_string();
+        assert!(text.len() < 17_000, "{}", text.len());
+        let listed = text.matches("NAME_").count();
+        assert!(text.ends_with(&format!(" | and {} more: heat-node-agent verify lists them", 90_000 - listed)), "{listed}");
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A command writes an order and waits for its answer; whoever holds the state directory carries it out: the daemon, or
 //! without one the command itself. An order is done once or not at all, wherever it is cut off: what is meant is written
-//! into it before anything is changed (of a `stop`: where that can be written), each change can be made twice without harm, the last one tells that it is done,
+//! into it before anything is changed (of a `stop`: where that can be written), each change can be made twice without harm, the last one says that it is done,
 //! and orders come before anything else at a start.
 
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(crate) const DIRECTORY: &str = "requests";
 const LIMIT: u64 = 16 * 1024;
 /// Orders that are looked at in one go.
 const AT_ONCE: usize = 64;
-/// Answers that nobody took, and orders that were put aside, of which so many are kept: more than are given at a time.
+/// Answers that nobody took, and orders that were quarantined, of which so many are kept: more than are given at a time.
 const KEPT: usize = 2 * AT_ONCE;
 
 /// What is to be done.
@@ -107,7 +107,7 @@ pub(crate) struct Served {
 
 /// Tells the commands that wait what became of their orders. Whoever hears it may ask for the status next: that is to
 /// know of it by then.
-pub(crate) fn tell(state: &Tree, run_dir: Option<&Tree>, served: &[Served]) -> Result<()> {
+pub(crate) fn deliver(state: &Tree, run_dir: Option<&Tree>, served: &[Served]) -> Result<()> {
     for Served { in_run_dir, path, answer, .. } in served {
         let tree = run_dir.filter(|_| *in_run_dir).unwrap_or(state);
         tree.write_json(&answer_to(path), answer, Attributes::mode(0o600))?;
@@ -182,7 +182,7 @@ pub(crate) struct NodeState {
 }
 
 impl Desk<'_> {
-    /// Carries out what lies there, oldest first; what became of it is reported by [`tell`].
+    /// Carries out what lies there, oldest first; what became of it is reported by [`deliver`].
     ///
     /// # Errors
     /// If something cannot be read or written; the order stays and is taken up again.
@@ -212,7 +212,7 @@ impl Desk<'_> {
                 Err(error) => return Err(error),
             }
         }
-        // Each kind by itself: what was put aside does not push an answer out that somebody waits for.
+        // Each kind by itself: what was quarantined does not push an answer out that somebody waits for.
         for end in ["answer", "unreadable"] {
             let old: Vec<_> = paths.iter().filter(|path| is(path, end)).collect();
             let gone = old.len().saturating_sub(KEPT);
@@ -576,7 +576,7 @@ mod tests {
                 let tree = if one.in_run_dir { &opened.run_dir } else { &*opened.state };
                 assert!(tree.read(&one.path, LIMIT).unwrap().is_some(), "{one:?}");
             }
-            tell(&opened.state, Some(&opened.run_dir), &served)?;
+            deliver(&opened.state, Some(&opened.run_dir), &served)?;
             Ok(served.into_iter().filter_map(|one| one.about).collect())
         }
 
@@ -717,7 +717,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_order_is_put_aside_and_said_and_leftovers_are_bounded() {
+    fn what_is_no_order_is_quarantined_and_logged_and_leftovers_are_bounded() {
         let place = Place::new();
         place.ended("a1");
         for (name, order) in [

@@ -122,10 +122,10 @@ pub struct Generations {
 }
 
 impl Generations {
-    /// Reads what is in place. An unreadable record is put aside and said; the node is then compared afresh.
+    /// Reads what is in place. An unreadable record is quarantined and logged; the node is then compared afresh.
     ///
     /// # Errors
-    /// If the file cannot be read or put aside.
+    /// If the file cannot be read or quarantined.
     pub fn open(state: Arc<Tree>, report: &Report) -> Result<Self> {
         let current = state.read_state(Path::new(FILE), report, Code::StatePutAside)?;
         Ok(Self { state, current })
@@ -226,7 +226,7 @@ mod tests {
         let current = read.current().unwrap();
         assert_eq!((current.number, current.laps.len()), (4, 0));
         assert!(current.touched && current.before.is_none(), "nobody knows what it left");
-        assert!(report.events().is_empty(), "it was not put aside");
+        assert!(report.events().is_empty(), "it was not quarantined");
     }
 
     #[test]

@@ -190,7 +190,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Reads the records. One that is unreadable is put aside, never deleted, and said.
+    /// Reads the records. One that is unreadable is quarantined and logged, never deleted.
     ///
     /// `legacy` is the replaced tools' directory; it is made if it is not there. `keep` is how many ended
     /// records are kept after their deployment is gone from the metadata.
@@ -839,7 +839,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_record_is_put_aside_and_said() {
+    fn a_torn_record_is_quarantined_and_logged() {
         let (place, report) = (TestState::new(), Report::kept());
         place.journal(&report).see(&deployment("a")).unwrap();
         let file = Path::new("state").join(path_of("a"));

@@ -102,7 +102,7 @@ impl Outcome {
         };
         let stdout = text(said.remove("deploy_stdout"));
         let stderr = text(said.remove("deploy_stderr"));
-        let told = match said.remove("deploy_status_code") {
+        let declared_code = match said.remove("deploy_status_code") {
             None | Some(Value::Null) => 0,
             Some(Value::Number(number)) => number.as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(1),
             Some(Value::String(code)) => {
@@ -114,9 +114,9 @@ impl Outcome {
             }
             Some(_) => 1,
         };
-        let status = match (ran.status, ran.timed_out, told) {
+        let status = match (ran.status, ran.timed_out, declared_code) {
             (0, true, 0) => 124,
-            (0, _, told) => told,
+            (0, _, code) => code,
             (status, _, _) => status,
         };
         let reason = ran.timed_out.then(|| "it exceeded its time limit".to_owned());
@@ -163,12 +163,12 @@ pub fn body(outcome: &Outcome, declared: &[(String, bool)], limit: usize) -> Map
     }
     let mut status = Value::from(outcome.status);
     if let Some(reason) = outcome.reason.as_ref().filter(|_| outcome.is_failure()) {
-        let mut told = false;
+        let mut has_output = false;
         for (name, _) in declared.iter().filter(|(_, error_output)| *error_output) {
-            told = true;
+            has_output = true;
             body.entry(name.clone()).or_insert_with(|| Value::String(reason.clone()));
         }
-        if !told {
+        if !has_output {
             let reason = encoded::cut(reason, limit / 8);
             status = Value::String(format!("{} ({reason})", outcome.status));
         }
@@ -258,8 +258,8 @@ mod tests {
         ] {
             assert_eq!(Outcome::of_hook(ran(status, stdout)).status, expected, "{status} {stdout}");
         }
-        let told = Outcome::of_hook(ran(0, r#"{"deploy_stdout": "o", "x": {"a": 1}}"#));
-        assert_eq!((told.stdout.as_str(), told.stderr.as_str(), &told.outputs["x"]), ("o", "err", &json!({"a": 1})));
+        let outcome = Outcome::of_hook(ran(0, r#"{"deploy_stdout": "o", "x": {"a": 1}}"#));
+        assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str(), &outcome.outputs["x"]), ("o", "err", &json!({"a": 1})));
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub struct EtcdAccess {
 pub struct EtcdMember {
     /// As a client asks it.
     pub access: EtcdAccess,
-    /// Where its peers reach it, as it tells them.
+    /// Where its peers reach it, as it announces itself.
     pub peer: String,
 }
 

@@ -46,7 +46,7 @@ pub struct Authority {
     pub path: String,
     /// Owner and group.
     pub owner: Owner,
-    /// The certificate, where the parameters give it; else the issuer tells it.
+    /// The certificate, where the parameters give it; else the issuer gives it.
     pub given: Option<Material>,
     /// The key that this node signs with, where the parameters give it. It never lies on the node unless `key_path` says so.
     pub signing_key: Option<Material>,
@@ -121,7 +121,7 @@ pub struct Trust {
     /// Whether the parameters ask for that kind. Else RSA keys that the node made stay, whatever is usual now: all versions read
     /// them, and tokens of service accounts may be signed by one.
     pub keys_asked: bool,
-    /// Whether what is past two thirds of its life is renewed, or only told.
+    /// Whether what is past two thirds of its life is renewed, or only reported.
     pub renew: bool,
     /// How far a change of authority may go on this node.
     pub rotation: Rotation,

@@ -37,7 +37,7 @@ pub const READ_LIMIT: u64 = 16 * 1024 * 1024;
 /// The end of the name, beside a file, under which its next content is made.
 const NEW: &str = ".hna-new";
 
-/// Buffer for a file whose size the kernel does not tell, and the least that `Read::read_to_end` takes without a probe of its own.
+/// Buffer for a file whose size the kernel does not report, and the least that `Read::read_to_end` takes without a probe of its own.
 const UNSIZED: u64 = 4095;
 const LEAST: usize = 64;
 
@@ -252,13 +252,13 @@ impl Tree {
     }
 
     /// Reads a file of the agent's state. One that cannot be understood is the same as none: it is renamed to
-    /// `NAME.unreadable`, never deleted, and said by `code` (heat-protocol.md R2).
+    /// `NAME.unreadable`, never deleted, and logged as `code` (heat-protocol.md R2).
     ///
     /// # Errors
-    /// If it can be neither read nor put aside.
+    /// If it can be neither read nor quarantined.
     pub fn read_state<T: serde::de::DeserializeOwned>(&self, path: &Path, report: &Report, code: Code) -> Result<Option<T>> {
         match self.read_json(path) {
-            Err(error) if error.kind() == Kind::Permanent => self.put_aside(path, report, code, &error).map(|()| None),
+            Err(error) if error.kind() == Kind::Permanent => self.quarantine(path, report, code, &error).map(|()| None),
             other => other,
         }
     }
@@ -267,7 +267,7 @@ impl Tree {
     ///
     /// # Errors
     /// If it cannot be renamed.
-    pub fn put_aside(&self, path: &Path, report: &Report, code: Code, why: &Error) -> Result<()> {
+    pub fn quarantine(&self, path: &Path, report: &Report, code: Code, why: &Error) -> Result<()> {
         self.rename(path, &path.with_extension("unreadable"))?;
         report.emit(Event::new(code, format!("{} was quarantined", path.display())).error(why));
         Ok(())
@@ -563,7 +563,7 @@ impl Tree {
         }
     }
 
-    /// Whether the file system tells the types of files in a directory (`d_type`), by the directory's entry for itself.
+    /// Whether the file system reports the types of files in a directory (`d_type`), by the directory's entry for itself.
     ///
     /// # Errors
     /// If it is no directory or unreadable.
@@ -769,8 +769,8 @@ mod tests {
         ] {
             tree.write(path, text.as_bytes(), Attributes::mode(0o600)).unwrap();
             let error = tree.read_json::<BTreeMap<String, Vec<String>>>(path).unwrap_err();
-            let told = error.lines().join("\n");
-            assert!(told.contains(words) && !told.contains("hush"), "{text}: {told}");
+            let report = error.lines().join("\n");
+            assert!(report.contains(words) && !report.contains("hush"), "{text}: {report}");
             assert_eq!(error.kind(), Kind::Permanent);
         }
     }

@@ -37,7 +37,7 @@ pub(super) fn no_answer(peer: &Peer, limit: Duration) -> Error {
         .remedy("check from this node that the endpoint answers: route, security groups, load")
 }
 
-/// What the client library tells, without URL.
+/// What the client library says, without URL.
 pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Duration) -> Error {
     let error = error.without_url();
     let shown = peer.shown();
@@ -69,7 +69,7 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
             Error::transient(format!("{shown} does not exist")).remedy("check that its service is running")
         }
         Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof) => cut_off(&shown),
-        // So the client library tells of chunks that are none.
+        // So the client library describes chunks that are none.
         Some(ErrorKind::InvalidInput | ErrorKind::InvalidData) => not_http(&error, &shown),
         _ if error.is_builder() => Error::permanent(format!("the request cannot be built: {}", innermost(&error))),
         _ => Error::transient(format!("talking to {shown} failed: {}", innermost(&error))),

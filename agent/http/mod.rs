@@ -228,7 +228,7 @@ impl Http {
         self.0.endpoint.authority.as_ref().filter(|authority| authority.alone).map(|authority| &authority.certificates)
     }
 
-    /// Sends a request and reads the whole answer; a status that tells of a failure is an answer too.
+    /// Sends a request and reads the whole answer; a status that stands for a failure is an answer too.
     ///
     /// # Errors
     /// Transient: not reachable, no answer in time, cut off. Permanent: a URL that cannot be sent as it
@@ -287,7 +287,7 @@ impl Http {
             (Some(body), None) => builder.body(body.clone()),
             (None, _) => builder,
         };
-        let told = |error: reqwest::Error| {
+        let describe = |error: reqwest::Error| {
             if let Some(shut) = gate::refusal(&error) {
                 return shut;
             }
@@ -302,8 +302,8 @@ impl Http {
         };
         // No connection is made for what may not leave anyway.
         request.gate.as_ref().map_or(Ok(()), |gate| gate()).map_err(Error::unsent)?;
-        let answer = builder.send().await.map_err(told)?;
-        response::read(answer, request.body_limit, told).await
+        let answer = builder.send().await.map_err(describe)?;
+        response::read(answer, request.body_limit, describe).await
     }
 
     /// Which client a target needs.

@@ -54,7 +54,7 @@ impl Response {
 pub(super) async fn read(
     mut answer: reqwest::Response,
     limit: usize,
-    told: impl Fn(reqwest::Error) -> Error,
+    describe: impl Fn(reqwest::Error) -> Error,
 ) -> Result<Response> {
     let too_large = || {
         Error::permanent(format!("the answer is larger than {limit} bytes")).rule("what comes from outside is bounded in size")
@@ -63,7 +63,7 @@ pub(super) async fn read(
         return Err(too_large());
     }
     let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(&told)? {
+    while let Some(chunk) = answer.chunk().await.map_err(&describe)? {
         if body.len() + chunk.len() > limit {
             return Err(too_large());
         }

@@ -261,12 +261,12 @@ async fn where_one_authority_is_believed_the_settings_add_none() {
     assert!(ask(http.believing("/ours.ca")).await.is_ok());
 }
 
-/// A place that accepts connections, and hands them on to `to` when it is told to.
+/// A place that accepts connections, and hands them on to `to` when it is shared to.
 async fn held_front(to: &str) -> (String, Arc<tokio::sync::Notify>, Arc<tokio::sync::Notify>) {
     let (arrived, go_on) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("https://{}", listener.local_addr().unwrap());
-    let (to, told) = (to.trim_start_matches("https://").to_owned(), (Arc::clone(&arrived), Arc::clone(&go_on)));
+    let (to, shared) = (to.trim_start_matches("https://").to_owned(), (Arc::clone(&arrived), Arc::clone(&go_on)));
     tokio::spawn(async move {
         while let Ok((mut near, _)) = listener.accept().await {
             arrived.notify_one();
@@ -275,7 +275,7 @@ async fn held_front(to: &str) -> (String, Arc<tokio::sync::Notify>, Arc<tokio::s
             tokio::spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
         }
     });
-    (base, told.0, told.1)
+    (base, shared.0, shared.1)
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Which instance this is, and whose the state on this disk is (design.md 4, "Identity").
 //!
 //! In: SMBIOS and what cloud-init said in this boot; the record in the state directory. Out: the [`Identity`] of the
-//! machine, the [`InstanceRecord`] of whom the state belongs to, and, on a disk that was copied, the state put aside.
+//! machine, the [`InstanceRecord`] of whom the state belongs to, and, on a disk that was copied, the state set aside.
 //! Never: the machine-id, which a copied disk brings along.
 
 mod record;
@@ -52,7 +52,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of this machine, as far as this boot has told it yet.
+    /// The identity of this machine, as far as it is known in this boot.
     ///
     /// # Errors
     /// Transient, with the remedy, while it is not known.

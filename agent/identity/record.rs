@@ -1,7 +1,7 @@
 //! Whose the state is: `identity.json`, and what happens to the state of another instance.
 //!
 //! The order of writes makes a kill between any two steps harmless: the record of the old instance stays in its place
-//! until everything else is put aside, and says under which number; whoever finds it goes on there.
+//! until everything else is set aside, and says under which number; whoever finds it goes on there.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -40,7 +40,7 @@ pub struct InstanceRecord {
     pub instance: Identity,
     /// When the agent first saw it.
     pub since: Timestamp,
-    /// The number under which this state is being put aside.
+    /// The number under which this state is being set aside.
     #[serde(default)]
     pub leaving: Option<u32>,
     /// The instance that this disk was copied from.
@@ -76,11 +76,11 @@ impl InstanceRecord {
         state.read_json(Path::new(FILE))
     }
 
-    /// Reads the record. One that cannot be understood is put aside and said: that a record is torn and the disk a copy
+    /// Reads the record. One that cannot be understood is quarantined and logged: that a record is torn and the disk a copy
     /// is far less likely than a torn record alone, and a node must not lose what it knows to have run.
     ///
     /// # Errors
-    /// If it can be neither read nor put aside.
+    /// If it can be neither read nor quarantined.
     pub fn open(state: &Tree, report: &Report) -> Result<Option<Self>> {
         state.read_state(Path::new(FILE), report, Code::StatePutAside)
     }
@@ -157,7 +157,7 @@ pub fn succeed(
         }
     }
     for one in &beside {
-        one.put_aside(number)?;
+        one.set_aside(number)?;
     }
     state.write_json(&aside.join(FILE), &old, Attributes::mode(0o600))?;
     let predecessor = Some(Predecessor { instance: old.instance, until: now, aside: number, files });
@@ -208,7 +208,7 @@ impl Beside {
         last(&self.parent, Path::new(""), &format!("{}.aside-", self.name.to_string_lossy()))
     }
 
-    fn put_aside(&self, number: u32) -> Result<()> {
+    fn set_aside(&self, number: u32) -> Result<()> {
         let here = Path::new(&self.name);
         if self.parent.facts(here)?.is_some() { self.parent.rename(here, &self.target(number)) } else { Ok(()) }
     }
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_another_instance_is_put_aside_whole() {
+    fn the_state_of_another_instance_is_set_aside_whole() {
         let disk = Disk::new();
         let record = disk.succeed("b", 2).unwrap();
         assert_eq!((record.instance.value.as_str(), record.since, record.leaving), ("b", Timestamp(2), None));
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_record_is_put_aside_and_the_state_kept() {
+    fn a_torn_record_is_quarantined_and_the_state_kept() {
         let (disk, report) = (Disk::new(), Report::kept());
         disk.put("state/identity.json", "{\"schema\": 1");
         assert_eq!(InstanceRecord::open(&disk.state, &report).unwrap(), None);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_aside_is_bounded_and_only_what_is_ours() {
+    fn what_is_set_aside_is_bounded_and_only_what_is_ours() {
         let disk = Disk::new();
         for number in 1..=6 {
             disk.put(&format!("deployed.aside-{number}/x.json"), "{}");

@@ -40,13 +40,13 @@ fn answer(line: &'static str, body: &Value) -> Act {
     status(line, body.to_string())
 }
 
-/// As the API tells of a failure.
-fn told(line: &'static str, message: &str) -> Act {
+/// As the API answers where something failed.
+fn refused(line: &'static str, message: &str) -> Act {
     answer(line, &json!({"kind": "Status", "status": "Failure", "message": message}))
 }
 
 fn absent() -> Act {
-    told("404 Not Found", "clusterrolebindings \"heat-node-agent:x\" not found")
+    refused("404 Not Found", "clusterrolebindings \"heat-node-agent:x\" not found")
 }
 
 /// A master with its own certificate.
@@ -130,7 +130,7 @@ async fn what_differs_is_put_right_and_what_others_added_stays() {
 #[tokio::test]
 async fn who_came_first_is_looked_at_again() {
     let master = Master::new(Clock::system());
-    let exists = || told("409 Conflict", "clusterrolebindings \"heat-node-agent:x\" already exists");
+    let exists = || refused("409 Conflict", "clusterrolebindings \"heat-node-agent:x\" already exists");
     let server = master.serve(vec![absent(), exists(), ok(kept(&[]).to_string())]).await;
     assert!(!master.ensure(&server, &binding()).await.unwrap());
     let other = kept(&[("/subjects", json!([]))]);
@@ -144,7 +144,7 @@ async fn who_came_first_is_looked_at_again() {
 async fn an_api_that_is_away_is_waited_for_until_the_deadline() {
     let master = Master::new(Clock::manual(crate::clock::Timestamp(0)));
     let busy = Act::Answer("503 Service Unavailable", vec!["Retry-After: 30".to_owned()], Vec::new());
-    let no_namespace = told("404 Not Found", "namespaces \"kube-system\" not found");
+    let no_namespace = refused("404 Not Found", "namespaces \"kube-system\" not found");
     let script =
         vec![Act::Close, busy.clone(), ok("<html>"), absent(), no_namespace, absent(), answer("201 Created", &kept(&[]))];
     let server = master.serve(script).await;
@@ -166,32 +166,32 @@ async fn what_is_refused_is_reported_once_with_what_to_do() {
     let other = ok(kept(&[("/roleRef/name", json!("another"))]).to_string());
     for (script, kind, words, remedy) in [
         (
-            vec![told("401 Unauthorized", "Unauthorized")],
+            vec![refused("401 Unauthorized", "Unauthorized")],
             Kind::Permanent,
             "inspecting clusterrolebinding heat-node-agent:x",
             "--client-ca-file",
         ),
         (
-            vec![told("403 Forbidden", "User \"admin\" cannot get")],
+            vec![refused("403 Forbidden", "User \"admin\" cannot get")],
             Kind::Permanent,
             "403: User \"admin\" cannot get",
             "RBAC does not allow this to the subject of /admin.crt",
         ),
         (
-            vec![absent(), told("403 Forbidden", "no")],
+            vec![absent(), refused("403 Forbidden", "no")],
             Kind::Permanent,
             "making clusterrolebinding heat-node-agent:x",
             "system:masters",
         ),
         (
-            vec![other, told("422 Unprocessable Entity", "roleRef: Invalid value: cannot change roleRef")],
+            vec![other, refused("422 Unprocessable Entity", "roleRef: Invalid value: cannot change roleRef")],
             Kind::Refused,
             "cannot change roleRef",
             "kubectl delete clusterrolebinding heat-node-agent:x",
         ),
-        (vec![absent(), told("400 Bad Request", "no kind")], Kind::Permanent, "400: no kind", "this Kubernetes version"),
+        (vec![absent(), refused("400 Bad Request", "no kind")], Kind::Permanent, "400: no kind", "this Kubernetes version"),
         (
-            vec![absent(), told("422 Unprocessable Entity", "data: bad aHVzaA==")],
+            vec![absent(), refused("422 Unprocessable Entity", "data: bad aHVzaA==")],
             Kind::Permanent,
             "an unprintable message",
             "version",

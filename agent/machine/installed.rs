@@ -1,5 +1,5 @@
 //! What the node's programs say of their releases, and what is to be made of it: `run` asks before anything is written or stopped,
-//! `plan` to tell whether `run` would begin at all.
+//! `plan` to say whether `run` would begin at all.
 
 use std::path::Path;
 

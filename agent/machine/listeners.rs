@@ -80,7 +80,7 @@ fn socket(target: &str) -> Option<&str> {
     target.strip_prefix("socket:[")?.strip_suffix(']')
 }
 
-/// The innermost unit of a process, by `/proc/PID/cgroup` (`cgroups(7)`): by systemd's own hierarchy, else by whichever tells of one. In a
+/// The innermost unit of a process, by `/proc/PID/cgroup` (`cgroups(7)`): by systemd's own hierarchy, else by whichever names one. In a
 /// container, one of two may show its root alone.
 fn unit(cgroup: &str) -> Option<String> {
     let is_unit = |part: &&str| part.rsplit_once('.').is_some_and(|(_, kind)| matches!(kind, "service" | "scope"));

@@ -104,7 +104,7 @@ impl fmt::Debug for SignalTarget {
     }
 }
 
-/// An entry that cannot be run, with whatever is needed to tell Heat.
+/// An entry that cannot be run, with whatever is needed to report that to Heat.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Malformed {
     /// Its id, if it has a usable one.
@@ -113,7 +113,7 @@ pub struct Malformed {
     pub name: String,
     /// Every mistake: place and rule.
     pub mistakes: Vec<String>,
-    /// Where to tell Heat, if that much can be read.
+    /// Where to report it to Heat, if that much can be read.
     pub target: SignalTarget,
     /// Stack and resource: by these a newer run of the same resource is known.
     pub resource: Option<(String, String)>,

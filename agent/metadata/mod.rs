@@ -1,6 +1,6 @@
 //! Typed documents: what Heat's server metadata says, checked field by field.
 //!
-//! In: JSON from `collect`. Out: [`Deployment`]s, or a [`Malformed`] that still knows how to tell
+//! In: JSON from `collect`. Out: [`Deployment`]s, or a [`Malformed`] that still knows how to reach
 //! Heat. It never runs, writes or fetches anything.
 
 mod deployment;

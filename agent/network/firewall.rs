@@ -1,4 +1,4 @@
-//! The host's firewall: from what its tools say to what they are told.
+//! The host's firewall: from what its tools say to the commands that they get.
 //!
 //! A rule of ours is known by its comment, which says all of it. So a rule that is wanted and there is left alone, one that
 //! says anything else is removed, and whatever lacks the comment is somebody else's. Only IPv4 is opened: nodes speak to each
@@ -157,7 +157,7 @@ struct Chain<'a> {
     rules: Vec<&'a str>,
 }
 
-/// What `nft -f -` is told, from `nft -a list ruleset`: nothing where all is there.
+/// What `nft -f -` gets, from `nft -a list ruleset`: nothing where all is there.
 ///
 /// An accept ends only the chain that it stands in: packets then go on to the chains of other tables at the same hook, and a
 /// drop there is final. So a table of our own opens nothing, and each closed chain gets the rules, at its top. A chain is closed by its policy
@@ -247,7 +247,7 @@ fn takes_all(rule: &str) -> bool {
 
 // === iptables ===
 
-/// What iptables is told, a command each, from `iptables -S INPUT` and `iptables -S FORWARD` one behind the other.
+/// What iptables gets, a command each, from `iptables -S INPUT` and `iptables -S FORWARD` one behind the other.
 ///
 /// Rules are removed by their number, the last one first; new ones go to the top, above the final reject.
 #[must_use]

@@ -1,4 +1,4 @@
-//! Bridges, routes and the rules that let pods through: from what `ip` and `iptables` say to what they are told.
+//! Bridges, routes and the rules that let pods through: from what `ip` and `iptables` say to the commands that they get.
 //!
 //! The texts are those of iproute2 from 3.10 on, which has no `-json`, and of `iptables -S` of both kinds.
 
@@ -37,7 +37,7 @@ pub fn addresses(said: &str) -> Vec<Ipv4Net> {
 /// What is said of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Whether it was told to be up; it may lack a carrier.
+    /// Whether it was set up; it may lack a carrier.
     pub is_up: bool,
     /// Whether it is a bridge, and no port of one.
     pub is_bridge: bool,

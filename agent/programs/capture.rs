@@ -117,7 +117,7 @@ fn news(from: &impl AsFd, enough: &impl AsFd) -> (bool, bool) {
         match poll(&mut both, PollTimeout::NONE) {
             Ok(_) => break both.map(|fd| fd.any().unwrap_or(true)).into(),
             Err(Errno::EINTR) => {}
-            // Reading will tell.
+            // Reading will show it.
             Err(_) => break (true, false),
         }
     }

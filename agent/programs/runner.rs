@@ -89,7 +89,7 @@ fn deliver(tree: &Tree, ran: &Ran, clock: &Clock) -> Result<()> {
             let _ = tree.remove(Path::new(GROUP));
             let remedy = error.suggested_remedy().map(|remedy| format!(" ({remedy})")).unwrap_or_default();
             let ended = format!("the program exited with status {}, but its result cannot be written yet", ran.status);
-            // Where nobody reads it, there is nobody to tell.
+            // A closed standard error stops nothing.
             let _ = writeln!(std::io::stderr(), "heat-node-agent: {ended}; retrying until it can: {error}{remedy}");
         }
         clock.pause(pauses.next_pause());
@@ -284,7 +284,7 @@ fn outputs(root: &Tree, job: &Job, mask: &Mask) -> BTreeMap<String, String> {
             Ok(None) => continue,
             Err(error) => format!("[heat-node-agent could not read this output: {error}]"),
         };
-        // A file may have grown since, or not tell its size at all.
+        // A file may have grown since, or not report its size at all.
         let text = if text.len() > each.min(left) { encoded::cut(&text, each.min(left)) } else { text };
         left -= text.len();
         found.insert((*name).clone(), text);

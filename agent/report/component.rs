@@ -55,7 +55,7 @@ pub struct ComponentStatus {
 impl ComponentStatus {
     /// Whether something is wrong with it.
     #[must_use]
-    pub fn is_ill(&self) -> bool {
+    pub fn is_unhealthy(&self) -> bool {
         self.state != ComponentState::Healthy
     }
 
@@ -88,10 +88,10 @@ impl ComponentStatus {
 /// The components that are not healthy, the worst first, in a few words; nothing where all are.
 #[must_use]
 pub fn headline(components: &[ComponentStatus]) -> Option<String> {
-    let mut ill: Vec<&ComponentStatus> = components.iter().filter(|component| component.is_ill()).collect();
-    ill.sort_by_key(|component| std::cmp::Reverse(component.state));
-    let first = ill.first()?.headline();
-    Some(match ill.len() {
+    let mut unhealthy: Vec<&ComponentStatus> = components.iter().filter(|component| component.is_unhealthy()).collect();
+    unhealthy.sort_by_key(|component| std::cmp::Reverse(component.state));
+    let first = unhealthy.first()?.headline();
+    Some(match unhealthy.len() {
         1 => first,
         more => format!("{first}, and {} more", more - 1),
     })
@@ -107,12 +107,12 @@ mod tests {
 
     #[test]
     fn the_headline_names_the_worst_and_counts_the_rest() {
-        let well = ComponentStatus { name: "etcd".into(), ..ComponentStatus::default() };
+        let healthy = ComponentStatus { name: "etcd".into(), ..ComponentStatus::default() };
         let slow = component("docker", ComponentState::Degraded, "starting");
         let dead = component("kubelet", ComponentState::Failed, "crash-looping (11 restarts)");
-        assert_eq!(headline(std::slice::from_ref(&well)), None);
-        assert_eq!(headline(&[well.clone(), slow.clone()]).as_deref(), Some("docker starting"));
-        assert_eq!(headline(&[slow, well, dead]).as_deref(), Some("kubelet crash-looping (11 restarts), and 1 more"));
+        assert_eq!(headline(std::slice::from_ref(&healthy)), None);
+        assert_eq!(headline(&[healthy.clone(), slow.clone()]).as_deref(), Some("docker starting"));
+        assert_eq!(headline(&[slow, healthy, dead]).as_deref(), Some("kubelet crash-looping (11 restarts), and 1 more"));
     }
 
     #[test]

@@ -46,8 +46,8 @@ impl Console {
         Self { device: None, last: None, failure: None }
     }
 
-    /// Tells the console of an event, if it changes the picture.
-    pub(super) fn tell(&mut self, event: &Event) {
+    /// Shows an event on the console, if it changes the picture.
+    pub(super) fn show(&mut self, event: &Event) {
         let Some(line) = self.line(event) else { return };
         if let Some(device) = &mut self.device {
             write(device, line.as_bytes(), PATIENCE);
@@ -64,7 +64,7 @@ impl Console {
             Priority::Notice | Priority::Info => "ok",
         };
         let why = event.cause.as_deref().unwrap_or(&event.message);
-        // What follows a failure tells Heat of it. The failure itself stays the last line, and is shown once.
+        // What follows a failure reports it to Heat. The failure itself stays the last line, and is shown once.
         let is_of_failure = |failure: &String| match entry.priority {
             Priority::Error => why.contains(failure) || failure.contains(why),
             _ => phase == Phase::Signal,
@@ -161,10 +161,10 @@ mod tests {
         let line = console.line(&red).unwrap();
         assert!(line.contains("state=failed code=HNA-0703"), "{line}");
         assert!(line.ends_with(" address already in use\" remedy=\"free the port\"\r\n"), "{line}");
-        // It stays the last line, whatever tells Heat of it.
-        let told = Event::new(Code::NodeFailed, "n").phase(Phase::Units).cause(format!("gate etcd: {}", long(450)));
+        // It stays the last line, whatever reports it to Heat.
+        let failed = Event::new(Code::NodeFailed, "n").phase(Phase::Units).cause(format!("gate etcd: {}", long(450)));
         let sent = Event::new(Code::SignalDelivered, "sent").phase(Phase::Signal);
-        assert_eq!((console.line(&told), console.line(&sent)), (None, None));
+        assert_eq!((console.line(&failed), console.line(&sent)), (None, None));
         // What was done does not wait.
         let done = Event::new(Code::CertificatesChanged, "installed").phase(Phase::Certificates);
         assert!(console.line(&done).unwrap().contains("phase=certificates state=ok code=HNA-0611"));

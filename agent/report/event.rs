@@ -29,7 +29,7 @@ pub enum Phase {
     Units,
     /// Health is measured.
     Gates,
-    /// Heat is being told.
+    /// A signal is being sent to Heat.
     Signal,
     /// Nothing is left to do; the agent keeps watch.
     Steady,

@@ -446,7 +446,7 @@ mod tests {
             [(ComponentState::Healthy, false), (ComponentState::Degraded, true), (ComponentState::Failed, true)]
         {
             let status = with_component(state);
-            assert_eq!((status.is_degraded(), status.verdict(true)), (degraded, Verdict::Well), "{state:?}");
+            assert_eq!((status.is_degraded(), status.verdict(true)), (degraded, Verdict::Done), "{state:?}");
         }
     }
 
@@ -472,7 +472,7 @@ mod tests {
         }
     }
 
-    fn well() -> Status {
+    fn finished() -> Status {
         Status {
             schema_version: SCHEMA_VERSION,
             agent: AgentStatus { version: "1".into(), pid: 7, started: AT.into() },
@@ -494,7 +494,7 @@ mod tests {
     }
 
     fn changed(change: impl FnOnce(&mut Status)) -> Status {
-        let mut status = well();
+        let mut status = finished();
         change(&mut status);
         status
     }
@@ -502,25 +502,25 @@ mod tests {
     #[test]
     #[expect(clippy::too_many_lines, reason = "one table")]
     fn the_first_that_fails_is_named_and_else_the_first_that_is_waited_for() {
-        use Verdict::{Failed as Bad, Waiting as Wait, Well};
+        use Verdict::{Done, Failed as Bad, Waiting as Wait};
         let failing_gate = || node("rejected", vec![step("files", Ok), step("gate etcd", Failed), step("gate docker", Pending)]);
         let applying = |steps| changed(|s| (s.node, s.deployments[1].state) = (Some(node("applying", steps)), "running".into()));
         for (case, status, running, headline_, verdict) in vec![
-            ("well", well(), true, "OK: every condition is met", Well),
-            ("no daemon", well(), false, "FAILED at daemon", Wait),
+            ("finished", finished(), true, "OK: every condition is met", Done),
+            ("no daemon", finished(), false, "FAILED at daemon", Wait),
             ("no daemon yet", changed(|s| s.agent.pid = 0), false, "FAILED at daemon", Wait),
-            ("a skipped drop-in", changed(|s| s.conditions[0].state = Failed), true, "FAILED at settings", Well),
-            ("no systemd", changed(|s| s.conditions[1].state = Failed), true, "FAILED at bus", Well),
+            ("a skipped drop-in", changed(|s| s.conditions[0].state = Failed), true, "FAILED at settings", Done),
+            ("no systemd", changed(|s| s.conditions[1].state = Failed), true, "FAILED at bus", Done),
             ("a full disk", changed(|s| s.conditions.push(condition(STATE, Failed))), true, "FAILED at state", Wait),
             ("a source fails", changed(|s| s.sources = vec![source(3)]), true, "FAILED at sources > cfn", Wait),
-            ("no source", changed(|s| s.sources.clear()), true, "waiting for sources", Well),
+            ("no source", changed(|s| s.sources.clear()), true, "waiting for sources", Done),
             ("no answer yet", changed(|s| s.metadata.source = None), true, "waiting for sources", Wait),
             (
                 "only the boot copy",
                 changed(|s| s.metadata = MetadataStatus { source: None, expected: false, listed: Some(0) }),
                 true,
                 "OK: every condition is met",
-                Well,
+                Done,
             ),
             ("no list", changed(|s| s.metadata.listed = None), true, "waiting for deployments", Wait),
             (
@@ -537,7 +537,7 @@ mod tests {
                 changed(|s| (s.deployments[0].failed, s.deployments[0].listed) = (true, false)),
                 true,
                 "OK: every condition is met",
-                Well,
+                Done,
             ),
             (
                 "a step is waited for",
@@ -546,15 +546,15 @@ mod tests {
                 "waiting for deployments > name-n > node > volume etcd",
                 Wait,
             ),
-            ("a component fails now", with_component(ComponentState::Failed), true, "FAILED at node > component kubelet", Well),
+            ("a component fails now", with_component(ComponentState::Failed), true, "FAILED at node > component kubelet", Done),
             (
                 "a component is on its way",
                 with_component(ComponentState::Degraded),
                 true,
                 "waiting for node > component kubelet",
-                Well,
+                Done,
             ),
-            ("every component is healthy", with_component(ComponentState::Healthy), true, "OK: every condition is met", Well),
+            ("every component is healthy", with_component(ComponentState::Healthy), true, "OK: every condition is met", Done),
             ("a gate is red", changed(|s| s.node = Some(failing_gate())), true, "FAILED at node > gate etcd", Bad),
             (
                 "a red gate, as its deployment has it",
@@ -581,7 +581,7 @@ mod tests {
                 }),
                 true,
                 "waiting for node > pod network",
-                Well,
+                Done,
             ),
             (
                 "a thin pool is nearly full",
@@ -591,7 +591,7 @@ mod tests {
                 }),
                 true,
                 "waiting for node > thin pool",
-                Well,
+                Done,
             ),
             (
                 "a certificate is near its end",
@@ -601,7 +601,7 @@ mod tests {
                 }),
                 true,
                 "waiting for node > certificates",
-                Well,
+                Done,
             ),
             (
                 "a step that failed says more than what its certificates wait for",
@@ -658,7 +658,7 @@ mod tests {
     #[test]
     fn degraded_is_what_failed_or_is_tried_again_not_what_is_on_its_way() {
         for (status, degraded) in [
-            (well(), false),
+            (finished(), false),
             (changed(|s| s.deployments[0].state = "running".into()), false),
             (changed(|s| s.deployments[0].failed = true), true),
             (changed(|s| s.deployments[0].undelivered = true), true),

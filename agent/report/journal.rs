@@ -1,7 +1,7 @@
 //! The journal's side of [`super::Report`]: a bounded queue and one thread that writes.
 //!
 //! tracing-journald's socket blocks while journald does not read: with the queue between, that costs
-//! messages (counted, and said later), never the agent's progress.
+//! messages (counted, and logged later), never the agent's progress.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -99,7 +99,7 @@ fn write_all(items: &Receiver<Item>, console: bool) {
         while let Ok(item) = items.recv() {
             match item {
                 Item::Say(event) => {
-                    console.tell(&event);
+                    console.show(&event);
                     let Some(event) = folder.pass(*event) else { continue };
                     if to_journal {
                         write(&event);

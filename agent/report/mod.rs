@@ -2,7 +2,7 @@
 //! console lines, the status file, systemd's STATUS=.
 //!
 //! In: events. Out: journal, console, status.json. It never blocks the agent: a bounded queue lies
-//! between it and the journal, and what does not fit is counted and said later.
+//! between it and the journal, and what does not fit is counted and logged later.
 
 pub mod catalog;
 pub mod component;

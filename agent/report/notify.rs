@@ -1,4 +1,4 @@
-//! What systemd is told of the service: READY=1, STATUS=, WATCHDOG=1, STOPPING=1 (sd_notify(3)).
+//! The notifications that systemd gets of the service: READY=1, STATUS=, WATCHDOG=1, STOPPING=1 (sd_notify(3)).
 
 use std::time::Duration;
 
@@ -28,19 +28,19 @@ impl Notify {
 
     /// Settings are loaded and the bus answers.
     pub fn ready(&self) {
-        tell(NotifyState::Ready);
+        notify(NotifyState::Ready);
     }
 
     /// The service is ending.
     pub fn stopping(&self) {
-        tell(NotifyState::Stopping);
+        notify(NotifyState::Stopping);
     }
 
     /// One sentence for `systemctl status`; repeated ones are not sent.
     pub fn status(&mut self, sentence: &str) {
         let sentence = shortened(&escaped(sentence), 200);
         if sentence != self.status {
-            tell(NotifyState::Status(&sentence));
+            notify(NotifyState::Status(&sentence));
             self.status = sentence;
         }
     }
@@ -49,7 +49,7 @@ impl Notify {
     pub fn alive(&mut self, clock: &Clock) {
         let Some(limit) = sd_notify::watchdog_enabled() else { return };
         if self.fed.as_ref().is_none_or(|fed| fed.elapsed() >= limit / FEED) {
-            tell(NotifyState::Watchdog);
+            notify(NotifyState::Watchdog);
             self.fed = Some(clock.start());
         }
     }
@@ -61,7 +61,7 @@ impl Notify {
     }
 }
 
-fn tell(state: NotifyState<'_>) {
-    // A service manager that is gone cannot be told; nothing depends on it.
+fn notify(state: NotifyState<'_>) {
+    // A service manager that is gone cannot be notified; nothing depends on it.
     let _ = sd_notify::notify(&[state]);
 }

@@ -142,13 +142,13 @@ impl IdentityStatus {
     #[must_use]
     pub fn condition(&self, unanswered: bool) -> Condition {
         let left_over = (!self.left_over.is_empty()).then(|| super::Code::SourceLeftOver.entry());
-        let told = |text: &str| format!("{}: {text}", self.left_over.join(", "));
+        let named = |text: &str| format!("{}: {text}", self.left_over.join(", "));
         let waits = self.waits(unanswered);
         Condition {
             name: "identity".to_owned(),
             state: if waits { ConditionState::Waiting } else { ConditionState::Ok },
             detail: self.instance.clone(),
-            cause: self.cause.clone().or_else(|| left_over.map(|entry| told(entry.subject))).filter(|_| waits),
+            cause: self.cause.clone().or_else(|| left_over.map(|entry| named(entry.subject))).filter(|_| waits),
             remedy: self.remedy.clone().or_else(|| left_over.map(|entry| entry.remedy.to_owned())).filter(|_| waits),
             ..Condition::default()
         }
@@ -193,7 +193,7 @@ pub struct DeploymentStatus {
     pub status_code: Option<i32>,
     /// The agent's own reason for a failure.
     pub reason: Option<String>,
-    /// Why Heat was not told, where it was not; of a script that runs, why it is about to be ended.
+    /// Why no result was sent to Heat, where none was; of a script that runs, why it is about to be ended.
     pub note: Option<String>,
     /// Whether the metadata still asks for it.
     pub listed: bool,
@@ -382,7 +382,7 @@ pub struct SignalStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Everything that Heat asks for is done, and Heat knows.
-    Well,
+    Done,
     /// Something is on its way, or is tried again.
     Waiting,
     /// Something ended badly that does not come right by itself.
@@ -402,7 +402,7 @@ impl Status {
             return Verdict::Failed;
         }
         let unheard = self.metadata.listed.is_none() || (self.metadata.expected && self.metadata.source.is_none());
-        if !running || unheard || unfinished || self.is_tried_again() { Verdict::Waiting } else { Verdict::Well }
+        if !running || unheard || unfinished || self.is_tried_again() { Verdict::Waiting } else { Verdict::Done }
     }
 
     /// Whether something failed, is waiting to be said, or waits for somebody: the exit code 2 of `status`.
@@ -416,7 +416,7 @@ impl Status {
             || self.node.as_ref().and_then(|node| node.certificates.as_ref()).is_some_and(|all| all.waits.is_some())
             || self.node.as_ref().and_then(|node| node.pod_network.as_ref()).is_some_and(|network| !network.wrong.is_empty())
             || self.node.as_ref().and_then(|node| node.thin_pool.as_ref()).is_some_and(|pool| pool.wrong.is_some())
-            || self.node.as_ref().is_some_and(|node| node.components.iter().any(ComponentStatus::is_ill))
+            || self.node.as_ref().is_some_and(|node| node.components.iter().any(ComponentStatus::is_unhealthy))
     }
 
     /// Whether the agent itself goes on trying at something.

@@ -99,9 +99,9 @@ pub fn page(title: &str, laps: &[Lap], width: usize) -> String {
     let longest = |texts: &dyn Fn(&Lap) -> usize| laps.iter().map(texts).max().unwrap_or_default();
     let names = longest(&|lap| escaped(&lap.step).chars().count()).min(width * 3 / 10);
     let is_wide = width >= NARROW;
-    let tells = longest(&|lap| words(lap, is_wide).chars().count()).min(width / 3);
+    let details = longest(&|lap| words(lap, is_wide).chars().count()).min(width / 3);
     // Beside the bars: marker, name, seven columns of time, words, and what lies between them.
-    let room = width.saturating_sub(2 + names + 1 + 1 + 7 + 2 + tells);
+    let room = width.saturating_sub(2 + names + 1 + 1 + 7 + 2 + details);
     let mut out = format!("{}\n{:names$}   {}\n", escaped(title), "", axis(total, room));
     for (at, lap) in laps.iter().enumerate() {
         let (marker, ink) = if path.contains(&at) { ('#', "#") } else { (' ', "=") };
@@ -109,7 +109,7 @@ pub fn page(title: &str, laps: &[Lap], width: usize) -> String {
         let bar = format!("{}{}", " ".repeat(from), if lap.took_ms == 0 { "|".to_owned() } else { ink.repeat(to - from) });
         let name = shortened(&escaped(&lap.step), names);
         let line =
-            format!("{marker} {name:names$} {bar:room$} {:>7}  {}", span(lap.took_ms), shortened(&words(lap, is_wide), tells));
+            format!("{marker} {name:names$} {bar:room$} {:>7}  {}", span(lap.took_ms), shortened(&words(lap, is_wide), details));
         out.push_str(line.trim_end());
         out.push('\n');
     }
@@ -206,8 +206,8 @@ pub fn svg(title: &str, laps: &[Lap]) -> String {
         let failed = if lap.state == ConditionState::Failed { " f" } else { "" };
         let (x, y, wide) = (LEFT + from, middle(row) - high / 2, to - from);
         out.push_str(&format!("<rect class=\"{class}{failed}\" x=\"{x}\" y=\"{y}\" width=\"{wide}\" height=\"{high}\"/>\n"));
-        let told = format!("{} {}", span(lap.took_ms), words(lap, true));
-        label(&mut out, (LEFT + ROOM + 10, middle(row) + 4), "", &shortened(told.trim_end(), 34));
+        let text = format!("{} {}", span(lap.took_ms), words(lap, true));
+        label(&mut out, (LEFT + ROOM + 10, middle(row) + 4), "", &shortened(text.trim_end(), 34));
         out.push_str("</g>\n");
     }
     label(&mut out, (10, height - 12), "m", &sums);

@@ -46,7 +46,7 @@ impl Key {
     /// What a value must be, in words.
     #[must_use]
     pub fn rule(&self) -> String {
-        // No key takes a table, so this tells what it takes.
+        // No key takes a table, so this says what it takes.
         self.rule.check(&toml::Value::Table(toml::Table::new())).err().unwrap_or_default()
     }
 }

@@ -39,7 +39,7 @@ pub enum Handle {
     Aws(Destination),
 }
 
-/// What a wait condition is told.
+/// What a wait condition is sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WaitSignal {
     /// How it went.

@@ -178,7 +178,7 @@ pub struct View {
     pub newest: Arc<BTreeMap<(String, String), String>>,
     /// How new it is.
     pub freshness: Freshness,
-    /// Whether whoever answered had Keystone check the request: Keystone was well then.
+    /// Whether whoever answered had Keystone check the request: Keystone worked then.
     pub asked_keystone: bool,
     /// What the server itself may speak to Heat with.
     pub own: Ways,
@@ -269,7 +269,7 @@ impl Drop for Busy {
 }
 
 impl Outbox {
-    /// Reads what is stored. A corrupt entry is put aside, never deleted, and said.
+    /// Reads what is stored. A corrupt entry is quarantined and logged, never deleted.
     ///
     /// # Errors
     /// If the directory cannot be read or made.
@@ -321,7 +321,7 @@ impl Outbox {
     /// If the directory cannot be read.
     pub fn look(state: &Tree) -> Result<Vec<Entry>> {
         let names = state.list(Path::new(DIRECTORY))?;
-        // What was put aside, or was on its way to being written, is no signal.
+        // What was quarantined, or was on its way to being written, is no signal.
         let paths = names.iter().map(|name| Path::new(DIRECTORY).join(name));
         let stored = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
         let read = |path: PathBuf| Some(Entry { body: Value::Null, ..state.read_json(&path).ok().flatten()? });

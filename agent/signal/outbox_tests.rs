@@ -569,7 +569,7 @@ async fn a_users_password_is_stored_for_root_alone_and_never_said() {
 }
 
 #[test]
-fn a_corrupt_entry_is_put_aside_and_said() {
+fn a_corrupt_entry_is_quarantined_and_logged() {
     let (dir, clock, report) = (tempfile::tempdir().unwrap(), Clock::manual(Timestamp(10_000)), Report::kept());
     outbox(dir.path(), &clock, &report).put(entry("a", clock.now())).unwrap();
     let file = dir.path().join(path_of("deployment a"));

@@ -27,7 +27,7 @@ const ANSWER_LIMIT: usize = 64 * 1024;
 const KEYSTONES_LIMIT: &str =
     "by default Keystone refuses pre-signed URLs 15 minutes after their Timestamp ([credential] auth_ttl)";
 
-/// A bare URL does not tell its handle's type. Heat 27 does not answer to keys of the other type for a minute, then 500.
+/// A bare URL does not show its handle's type. Heat 27 does not answer to keys of the other type for a minute, then 500.
 const PERHAPS_ANOTHER_TYPE: &str = "check that heat-api-cfn and heat-engine answer; for an OS::Heat::WaitConditionHandle, pass {get_attr: \
      [handle, signal]}, not a bare URL, which is treated as an AWS handle's";
 
@@ -117,7 +117,7 @@ impl Sender {
         let mut ways = other_ways(own, destination);
         let at = if self.is_old(destination) { ways.len() } else { 0 };
         ways.insert(at, (Way::AsGiven, destination.clone()));
-        let (mut best, mut told, http) = (None::<SignalResponse>, Vec::new(), self.http(own));
+        let (mut best, mut causes, http) = (None::<SignalResponse>, Vec::new(), self.http(own));
         for (place, (way, to)) in ways.into_iter().enumerate() {
             let left = DEADLINE.saturating_sub(started.elapsed());
             // What is tried before Heat's own address must leave time for that.
@@ -136,9 +136,9 @@ impl Sender {
             } else {
                 goes_on = false;
             }
-            told.push(std::mem::take(&mut answer.cause));
+            causes.push(std::mem::take(&mut answer.cause));
             if !goes_on {
-                answer.cause = told.join("; ");
+                answer.cause = causes.join("; ");
                 return (answer, way);
             }
             // A way that may be open later counts; where all are refused, what is said of Heat's own address.
@@ -148,7 +148,7 @@ impl Sender {
             }
         }
         let mut answer = best.unwrap_or_else(|| SignalResponse::status(403, None, ""));
-        answer.cause = told.join("; ");
+        answer.cause = causes.join("; ");
         (answer, Way::AsGiven)
     }
 

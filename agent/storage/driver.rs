@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 pub struct Seen {
     /// Whether it lies on btrfs.
     pub btrfs: bool,
-    /// Whether its directories tell the types of files; `None` where nobody could see.
+    /// Whether its directories report the types of files; `None` where nobody could see.
     pub file_types: Option<bool>,
     /// Whether it can be written.
     pub read_only: bool,
@@ -180,7 +180,7 @@ mod tests {
             (&["overlay2"], None, None, true),
             (&["overlay2"], None, Some("overlay2"), false),
             (&["overlay2"], None, Some("aufs"), true),
-            // Both have data: the record tells which is in use.
+            // Both have data: the record says which is in use.
             (&["btrfs", "overlay2"], None, None, false),
             (&["btrfs", "overlay2"], Some("btrfs"), None, false),
             (&["btrfs", "overlay2"], Some("overlay2"), None, true),

@@ -21,9 +21,9 @@ pub struct Signs {
     pub free: Option<u64>,
 }
 
-/// What ails it, if anything does.
+/// What is wrong with it, if anything is.
 #[must_use]
-pub fn ailment(path: &str, signs: &Signs) -> Option<Error> {
+pub fn problem(path: &str, signs: &Signs) -> Option<Error> {
     let volume = signs.volume.as_deref();
     let disk = volume.map_or_else(|| "the root disk".to_owned(), |volume| format!("volume {volume}"));
     let again = match volume {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_ailment_has_its_cause_and_its_remedy() {
+    fn each_problem_has_its_cause_and_its_remedy() {
         let on_volume = Signs { volume: Some("7c1f".into()), free: Some(1 << 30), ..Signs::default() };
         for (signs, cause, remedy) in [
             (on_volume.clone(), "", ""),
@@ -91,7 +91,7 @@ mod tests {
             (Signs { free: Some(0), ..Signs::default() }, "/s on the root disk is full", "use a volume for the store"),
             (Signs { read_only: true, ..Signs::default() }, "/s on the root disk is read-only", "reboot"),
         ] {
-            let found = ailment("/s", &signs);
+            let found = problem("/s", &signs);
             assert_eq!(found.is_none(), cause.is_empty(), "{signs:?}");
             if let Some(error) = found {
                 assert!(error.to_string().starts_with(cause), "{error}");

@@ -12,7 +12,7 @@ pub const CUT: usize = 20;
 /// The names that a disk has, all but its kernel name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// Serials that the disk itself tells: virtio-blk's and `NVMe`'s `serial`, SCSI's VPD pages 0x80 and 0x83.
+    /// Serials that the disk itself reports: virtio-blk's and `NVMe`'s `serial`, SCSI's VPD pages 0x80 and 0x83.
     pub serials: Vec<String>,
     /// Names of the links in /dev/disk/by-id that lead to it.
     pub links: Vec<String>,

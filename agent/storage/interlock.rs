@@ -59,7 +59,7 @@ pub struct DiskEvidence {
     pub signatures: Vec<Signature>,
     /// First and last MiB are zero; what lies between them is in the survey.
     pub blank: bool,
-    /// SHA-256 of both ends: tells later whether anybody wrote there. `None` where they could not be read.
+    /// SHA-256 of both ends; shows later whether anybody wrote there. `None` where they could not be read.
     pub digest: Option<[u8; 32]>,
 }
 
@@ -85,9 +85,9 @@ pub enum MarkerEvidence {
     Unread,
     /// There is none.
     Absent,
-    /// The file system cannot be mounted, or LVM tells nothing of the disk.
+    /// The file system cannot be mounted, or LVM says nothing of the disk.
     Unreadable(String),
-    /// The file system can be mounted, so it was made to the end, and a marker may be there, but tells nothing.
+    /// The file system can be mounted, so it was made to the end, and a marker may be there, but says nothing.
     Damaged(String),
     /// There is one.
     Found(Marker),

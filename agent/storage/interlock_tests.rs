@@ -164,7 +164,7 @@ fn the_whole_interlock() {
         (IfNoSignature, false, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains ext4 (UUID u1) without this agent's marker => set VOLUME_ADOPT="),
         (IfBlank, true, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "reuse"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("no".into()); }, "/dev/vdc contains xfs (UUID u1), which cannot be inspected: no"),
-        // One with a marker that tells nothing.
+        // One with a marker that says nothing.
         (IfBlank, false, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("its marker is damaged: eof".into()); }, "/dev/vdc contains xfs (UUID u1), but its marker is damaged: eof => set VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use it as it is, or to discard it:"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "reuse"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1), but no, with an etcd member in it"),

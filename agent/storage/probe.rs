@@ -22,7 +22,7 @@ const PAGE: usize = 4096;
 /// What a mount table mostly fits into, in bytes.
 const TABLE: usize = 16 * 1024;
 
-/// Where the kernel tells of devices; a test gives a tree of its own.
+/// Where the kernel lists devices; a test gives a tree of its own.
 #[derive(Clone, Debug)]
 pub struct Probe {
     sys: PathBuf,
@@ -50,7 +50,7 @@ pub struct Mount {
     pub number: String,
     /// Where.
     pub point: String,
-    /// What, as mount(8) was told.
+    /// What, as mount(8) was given it.
     pub source: String,
 }
 
@@ -278,7 +278,7 @@ fn open(disk: &Disk, flags: i32) -> io::Result<File> {
     Ok(file)
 }
 
-/// What a disk tells of itself: virtio-blk has `serial`, `NVMe` the controller's, SCSI its VPD pages.
+/// What a disk says of itself: virtio-blk has `serial`, `NVMe` the controller's, SCSI its VPD pages.
 fn serials(sys: &Path) -> Vec<String> {
     // Loop devices and their kind have none.
     let has_device = sys.join("device").exists();
@@ -299,7 +299,7 @@ fn runs(page: &[u8]) -> Vec<String> {
 
 fn bytes(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // A page that is not there or not readable tells nothing; the next name may.
+    // A page that is not there or not readable says nothing; the next name may.
     if let Ok(file) = File::open(path) {
         bytes.reserve_exact(PAGE + 1);
         let _read = file.take(PAGE as u64).read_to_end(&mut bytes);
@@ -417,8 +417,8 @@ pub(crate) mod tests {
         put(dir.path(), "sys/class/block/vda1/size", b"8\n");
         std::os::unix::fs::symlink("../../../../bus/virtio", bus).unwrap();
         put(dir.path(), "sys/class/block/vdb/size", b"41943040\n");
-        let told = "vda (0 MiB, serial root, no bus), vdb (20480 MiB, serial 7c1f4d0e-93a2-4b86-8, virtio)";
-        assert_eq!(describe(&disks), told);
+        let expected = "vda (0 MiB, serial root, no bus), vdb (20480 MiB, serial 7c1f4d0e-93a2-4b86-8, virtio)";
+        assert_eq!(describe(&disks), expected);
         assert_eq!(describe(&[]), "no disks");
     }
 

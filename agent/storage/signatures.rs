@@ -1,4 +1,4 @@
-//! What is on a disk, told by its first and last MiB, and what begins further in.
+//! What is on a disk, recognized by its first and last MiB, and what begins further in.
 //!
 //! The rule of the interlock is "no signature of any kind", so this knows everything that is met on volumes, not only
 //! what the agent can mount. Offsets and magic numbers are those of each format's own on-disk documentation; the
@@ -36,7 +36,7 @@ impl Signature {
     }
 }
 
-/// Formats that are told by fixed bytes from the start of the disk, and of which nothing more is of use here.
+/// Formats that are recognized by fixed bytes from the start of the disk, and of which nothing more is of use here.
 const FIXED: &[(&str, usize, &[u8])] = &[
     ("apfs", 32, b"NXSB"),
     ("bcache", 4096 + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"),

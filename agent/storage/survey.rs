@@ -190,7 +190,7 @@ impl<R: FnMut(&mut [u8], u64) -> io::Result<()>> Course<'_, R> {
             return Ok(());
         }
         let first = at + bytes.iter().position(|byte| *byte != 0).unwrap_or_default() as u64;
-        // A whole MiB tells more; where everything is noise it would be the whole disk.
+        // A whole MiB says more; where everything is noise it would be the whole disk.
         if length < MIB && !self.wanted.noise {
             there = self.fill(at, MIB)?;
         }

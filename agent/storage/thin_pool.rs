@@ -238,9 +238,9 @@ pub fn percent(hundredths: u32) -> String {
 pub fn shortage(fill: &Fill, volume: &Volume) -> Option<Error> {
     let room = [("data", fill.data, fill.size), ("metadata", fill.metadata, fill.metadata_size)];
     let short = room.into_iter().filter(|(_, used, _)| *used >= NEARLY_FULL);
-    let told: Vec<String> =
+    let parts: Vec<String> =
         short.map(|(what, used, size)| format!("{} % of the {} MiB for {what}", percent(used), size / MIB)).collect();
-    if told.is_empty() {
+    if parts.is_empty() {
         return None;
     }
     let prune = "`docker system prune` removes unused data";
@@ -251,7 +251,7 @@ pub fn shortage(fill: &Fill, volume: &Volume) -> Option<Error> {
         format!("`lvextend --poolmetadatasize +{more}m {POOL}` uses the space reserved for it; or {prune}")
     };
     Some(
-        Error::permanent(format!("the thin pool {POOL} is nearly full: {} are used", told.join(" and ")))
+        Error::permanent(format!("the thin pool {POOL} is nearly full: {} are used", parts.join(" and ")))
             .rule(format!(
                 "docker creates no new layers with less than 10 % of either free; the agent warns from {} % on",
                 NEARLY_FULL / 100
@@ -521,7 +521,7 @@ mod tests {
 
     #[test]
     fn a_pool_that_is_nearly_full_is_reported_with_the_command_that_helps() {
-        for (answer, told, remedy) in [
+        for (answer, message, remedy) in [
             ("  102005473280|113246208|43.10|12.00\n", None, ""),
             ("  102005473280|113246208|84.99|84.99\n", None, ""),
             (
@@ -543,7 +543,7 @@ mod tests {
             ),
         ] {
             let error = shortage(&fill(answer).unwrap(), &volume());
-            assert_eq!(error.as_ref().map(ToString::to_string).as_deref(), told, "{answer}");
+            assert_eq!(error.as_ref().map(ToString::to_string).as_deref(), message, "{answer}");
             assert!(error.is_none_or(|error| error.suggested_remedy().unwrap().contains(remedy)), "{answer}");
         }
         for answer in ["", "1|2||", "1|2|3", "1|2|x|4"] {

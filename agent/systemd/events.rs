@@ -23,7 +23,7 @@ use super::names::{UNIT_PATHS, object_path, unit_of};
 /// More than systemd sends in one turn of its loop on a busy node; who lags behind looks for himself.
 const BUFFERED: usize = 1024;
 
-/// What may wait of one unit for whoever follows a few: systemd tells of a change in two or three signals.
+/// What may wait of one unit for whoever follows a few: systemd reports a change in two or three signals.
 const OF_ONE_UNIT: usize = 16;
 
 /// The bus itself, by its name as a sender.
@@ -115,7 +115,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// What a message tells of a job and of a unit.
+    /// What a message says of a job and of a unit.
     fn read(&mut self, message: &Message) -> [Option<Signal>; 2] {
         let header = message.header();
         let (Some(path), Some(member)) = (header.path(), header.member()) else { return [None, None] };

@@ -451,13 +451,13 @@ fn changes_of(answer: &Message) -> std::result::Result<Vec<(String, String, Stri
 
 /// What became of a job whose end was not heard.
 fn outcome_from_state(verb: Verb, state: &UnitState) -> JobOutcome {
-    let well = match verb {
+    let is_done = match verb {
         Verb::Start | Verb::Restart => {
             state.is_active() || (!state.is_failed() && matches!(state.result.as_str(), "" | "success"))
         }
         Verb::Stop => !state.is_active(),
     };
-    JobOutcome::new(if well { "done" } else { "failed" })
+    JobOutcome::new(if is_done { "done" } else { "failed" })
 }
 
 #[cfg(test)]

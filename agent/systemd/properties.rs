@@ -1,5 +1,5 @@
 //! Reads what `org.freedesktop.DBus.Properties.GetAll` answers, as it lies in the message (D-Bus specification,
-//! "Marshaling"). systemd tells some 300 properties of a unit and a dozen matter. zvariant's derive takes
+//! "Marshaling"). systemd sends some 300 properties of a unit and a dozen matter. zvariant's derive takes
 //! five times as long, which a pass in which nothing changed cannot spare: see ARCHITECTURE.md, "Crates and our own code".
 
 /// A value of a kind that is read. All other kinds are passed over.
@@ -10,13 +10,13 @@ pub(super) enum Shown<'a> {
     Unsigned(u32),
     Signed(i32),
     Flag(bool),
-    /// A number and an object path, as systemd tells of a job.
+    /// A number and an object path, as systemd describes a job.
     Job(u32, &'a [u8]),
     /// The path of the first program of a list of command lines.
     Program(&'a [u8]),
 }
 
-/// As systemd tells of `ExecStart=`: a list of path, words, whether a failure is ignored, and what became of it.
+/// As systemd describes `ExecStart=`: a list of path, words, whether a failure is ignored, and what became of it.
 const COMMANDS: &[u8] = b"a(sasbttttuii)";
 
 /// Containers in each other that D-Bus allows: 32 arrays and 32 structures.
@@ -207,7 +207,7 @@ mod tests {
         ])
     }
 
-    /// A list of command lines as systemd tells of it.
+    /// A list of command lines as systemd describes it.
     fn commands(programs: &[&str]) -> Value<'static> {
         let times = (1_u64, 2_u64, 3_u64, 4_u64);
         let one = |path: &str| {

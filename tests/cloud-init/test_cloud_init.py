@@ -10,7 +10,7 @@ import pytest
 
 from lib import cloud_init
 from lib.cloud_init import (RAN, SCRIPT, UNIT, config_drive, cycles, events, example, image, monotonic, nothing_again, record,
-                            seed, well)
+                            seed, check_success)
 from lib.common import wait_for
 from lib.config_drive import heat_user_data
 from lib.hosts import Host
@@ -71,10 +71,10 @@ def test_the_enabled_unit_waits_for_cloud_init_and_holds_up_nothing_itself(boot,
     assert made, "it did not boot; see above"
     # Booted to its end while Heat has not answered once: neither multi-user.target nor cloud-init's last stage waits for the agent.
     assert not {"multi-user.target", "cloud-final.service"} & set(host.show(UNIT, "Before")["Before"].split())
-    well(host, instance)
+    check_success(host, instance)
     host.wait_for(lambda: events(host, "SourceFailed"), 300)
     assert not host.exists(RAN)
-    server.well()
+    server.behave()
 
     def is_heard() -> bool:
         """Its pauses have grown meanwhile."""
@@ -92,7 +92,7 @@ def test_the_enabled_unit_waits_for_cloud_init_and_holds_up_nothing_itself(boot,
 def test_runcmd_starts_the_agent_where_the_image_does_not(boot, server):
     instance = str(uuid.uuid4())
     host = boot(example("runcmd.yaml", server.base), instance, enabled=False)
-    well(host, instance)
+    check_success(host, instance)
     assert host.sh("stat -c %a:%U /etc/os-collect-config.conf").strip() == "600:root"
     assert monotonic(host, UNIT, "InactiveExit") >= monotonic(host, "cloud-final.service", "InactiveExit"), "nobody else starts it"
     assert signalled(server, "hello")["deploy_status_code"] == 0 and host.read(RAN) == "hello\n"
@@ -110,7 +110,7 @@ def test_a_config_drive_is_enough(boot, server, tmp_path, user_data):
     only = {"/etc/cloud/cloud.cfg.d/91-datasource.cfg": "datasource_list: [ConfigDrive, None]\n"}
     host = boot(None, enabled=True, extra=only, volumes={"vdb": ("16M", volume)})
     assert signalled(server, "hello")["deploy_status_code"] == 0
-    well(host, instance)
+    check_success(host, instance)
     assert "DataSourceConfigDrive" in cloud_init.status(host)[1] and host.read(RAN) == "hello\n"
     assert host.exists(CFN_INIT_DATA[0]) == (user_data == "heat")
     nothing_again(host, server, instance)
@@ -121,7 +121,7 @@ def test_an_image_of_a_node_is_another_instance_as_soon_as_cloud_init_says_so(bo
     other.deploy(other.deployment("own", config=SCRIPT))
     host = boot(heat_user_data(server.settings()), "original", enabled=True)
     assert signalled(server, "hello")["deploy_status_code"] == 0
-    well(host, "original")
+    check_success(host, "original")
     # A script is in its middle when the disk is copied.
     server.deploy(server.deployment("long", config=SCRIPT + "sleep 600\n"))
     host.exec("systemctl", "kill", "-s", "HUP", UNIT)  # poll now
@@ -135,7 +135,7 @@ def test_an_image_of_a_node_is_another_instance_as_soon_as_cloud_init_says_so(bo
     before = len(host.console())
     host.boot()
     assert signalled(other, "own")["deploy_status_code"] == 0
-    well(host, "copy", host.console()[before:])
+    check_success(host, "copy", host.console()[before:])
     # cloud-init wrote the copy's own metadata before the agent looked: nobody was asked, or told, in the original's name.
     assert not server.requests(), [r.target for r in server.requests()]
     assert host.read(RAN) == "hello\nlong\nown\n"
@@ -177,7 +177,7 @@ def test_cloud_init_must_not_wait_for_what_waits_for_it(boot, server):
     assert host.read("/run/start") == "124\n", "it would wait for ever"
     assert host.read("/run/start--no-block") == "0\n"
     assert signalled(server, "hello")["deploy_status_code"] == 0
-    well(host, instance)
+    check_success(host, instance)
 
 
 def test_a_unit_after_all_of_cloud_init_is_a_cycle_and_the_tests_here_see_it(boot):

@@ -90,11 +90,11 @@ class HeatNode(PodNode):
         return "" if status.returncode == plan.returncode == 0 else status.stdout + plan.stdout + plan.stderr
 
     def is_well(self):
-        def well() -> bool:
+        def is_steady() -> bool:
             mistake = self.mistake()
             assert not mistake, mistake
             return True
-        wait_for(well, 900, f"{self.host.name} in its steady state")
+        wait_for(is_steady, 900, f"{self.host.name} in its steady state")
 
 
 class HeatCluster(PodCluster):

@@ -57,7 +57,7 @@ def test_a_script_outlives_a_restart_of_the_agent_and_is_answered_once(hosts, si
     start(host, server)
     host.wait_for(lambda: host.exists("/var/tmp/ran"))
     host.exec("systemctl", "restart", UNIT)
-    host.told("DeploymentReattached")
+    host.reported("DeploymentReattached")
     host.exec("systemctl", "kill", "-s", "KILL", UNIT)
     host.wait_for(lambda: len({e["_PID"] for e in host.journal(HNA_EVENT="DeploymentReattached")}) == 2, what="a second agent that takes it up")
     assert not server.signals("long")
@@ -154,7 +154,7 @@ def test_an_update_during_a_bring_up_is_taken_at_once(hosts, signal_server):
     wrong = NODE | {"ETCD_VOLUME": "00000000-1111-4222-8333-444455556666"}
     server.deploy(server.deployment("node", group="kubernetes-node", inputs=wrong))
     start(host, server)
-    host.told("VolumeWaiting")
+    host.reported("VolumeWaiting")
     server.document["deployments"] = [server.deployment("node", group="kubernetes-node", inputs=NODE, action="UPDATE")]
     server.publish()
     assert signalled(server, "node")["deploy_status_code"] == 0
@@ -185,9 +185,9 @@ def test_a_node_comes_up_waits_for_late_volumes_and_repairs_itself_only_when_ask
     wait = {"WAIT_HANDLE": json.dumps({"alarm_url": server.signal_url("handle", kind="waitcondition")})}
     server.deploy(server.deployment("node", group="kubernetes-node", inputs=NODE | wait, outputs=["node_name", "timings"]))
     start(host, server)
-    host.told("VolumeWaiting")
+    host.reported("VolumeWaiting")
     # What does not depend on the absent volume goes on: etcd has its own.
-    host.told("GateGreen", HNA_GATE="etcd")
+    host.reported("GateGreen", HNA_GATE="etcd")
     assert not server.signals()
     host.attach("vdb", "2G", VDB)
     assert signalled(server, "node")["deploy_status_code"] == 0
@@ -208,7 +208,7 @@ def test_a_node_comes_up_waits_for_late_volumes_and_repairs_itself_only_when_ask
     # Somebody stops etcd: it is said, and with DRIFT=repair it comes back.
     host.exec("systemctl", "stop", "etcd.service")
     host.exec("systemctl", "kill", "-s", "HUP", UNIT)
-    host.told("NodeDrift")
+    host.reported("NodeDrift")
     assert host.exec("heat-node-agent", "plan", check=False).returncode == 2
     assert not host.is_active("etcd.service")
     host.wait_for(lambda: host.exec("heat-node-agent", "status", check=False).returncode == 2, what="the drift on the status page")
@@ -247,7 +247,7 @@ def what_fails_on_a_steady_node_is_seen_and_its_end_too(host, server):
     assert code == 2 and page["summary"].startswith("DEGRADED: etcd crash-looping (3 restarts)"), page["summary"]
     assert "(last lines of etcd.service: " in component("etcd")["cause"] and component("etcd")["state"] == "failed"
     assert host.show(UNIT, "StatusText")["StatusText"].startswith("DEGRADED: etcd")
-    told = host.told("ComponentFailed", HNA_UNIT="etcd.service")
+    told = host.reported("ComponentFailed", HNA_UNIT="etcd.service")
     assert [e["HNA_CODE"] for e in told] == ["HNA-0720"] and "crash-looping" in told[0]["MESSAGE"], told
     host.wait_for(lambda: "phase=steady state=failed code=HNA-0720" in host.read("/dev/console"), what="the console's line of the failure")
 
@@ -258,8 +258,8 @@ def what_fails_on_a_steady_node_is_seen_and_its_end_too(host, server):
 
     host.exec("systemctl", "kill", "-s", "CONT", "docker.service")
     host.wait_for(is_well, what="healthy components again")
-    host.told("ComponentRecovered", HNA_UNIT="etcd.service")
-    host.told("ComponentRecovered", HNA_UNIT="docker.service")
+    host.reported("ComponentRecovered", HNA_UNIT="etcd.service")
+    host.reported("ComponentRecovered", HNA_UNIT="docker.service")
     assert len(server.signals()) == signals and not host.journal(HNA_EVENT="UnitRestarted", HNA_UNIT="docker.service")
 
 
@@ -316,7 +316,7 @@ def test_the_unit_is_sandboxed_and_orders_without_a_cycle(hosts):
     score = host.exec("systemd-analyze", "security", "--no-pager", UNIT).stdout.strip().splitlines()[-1]
     assert float(re.search(r"([\d.]+) ", score.split("exposure level for")[1].split(":")[1].strip() + " ")[1]) <= 2.7, score
     # No source yet: it says so, stays up, and ends when told to, without being killed.
-    host.told("NoSource")
+    host.reported("NoSource")
     assert host.show(UNIT, "ActiveState", "SubState") == {"ActiveState": "active", "SubState": "running"}
     be_patient(host)
     host.exec("systemctl", "stop", UNIT)
@@ -335,7 +335,7 @@ def test_wrong_usage_and_wrong_settings_are_told_apart_from_failure(hosts):
     assert verify.returncode == 1 and "10-bad.toml" in verify.stdout and "polling_interval" in verify.stdout, verify.stdout
     host.exec("systemctl", "start", UNIT)
     for event in ("SettingsFileSkipped", "SettingsUnknownKey"):
-        host.told(event)
+        host.reported(event)
     bad = host.exec("heat-node-agent", "run", "--once", "--settings", "/etc/heat-node-agent/agent.toml.d/10-bad.toml", check=False)
     assert bad.returncode == 64, bad
 

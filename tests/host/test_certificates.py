@@ -174,7 +174,7 @@ def test_a_certificate_of_the_cluster_is_no_key_to_etcd(cluster, magnum, tmp_pat
     assert "403" in master.result()
     master.host.sh("systemctl restart etcd")
     wait_for(lambda: "is healthy" in master.etcdctl("endpoint", "health", seconds=5), 60, "etcd while Magnum refuses")
-    server.well()
+    server.behave()
     master.update(WAIT_TIMEOUT=702)
     master.succeeds()
     assert not master.mistakes() and master.keys() == keys
@@ -209,7 +209,7 @@ def test_one_cause_each_and_nothing_is_replaced(cluster, magnum):
     worker = cluster("worker", server, KUBELET_OPTIONS="--register-node=false")  # no API is there
     files, before = worker.checksums(), worker.started()
     for number, (how, what, words) in enumerate(BAD):
-        server.well()
+        server.behave()
         if how == "spoil":
             server.spoil(what)
         else:
@@ -228,14 +228,14 @@ def test_one_cause_each_and_nothing_is_replaced(cluster, magnum):
         return status["node"] if status["agent"]["pid"] == int(worker.host.show(UNIT, "MainPID")["MainPID"]) else {}
     worker.host.wait_for(lambda: node()["state"] == "rejected" and node()["certificates"]["first_end"], what="a look at the certificates")
     # What may pass is waited for, visibly.
-    server.well()
+    server.behave()
     keys = worker.keys()
     server.answer(409, path="/v1/certificates", method="POST", times=1)  # the cluster is being changed
     server.answer(500, path="/v1/certificates", method="POST", times=1)
     server.answer(delay=3, path="/v1/certificates", method="POST", times=1)
     worker.update(WAIT_TIMEOUT=800)
     worker.succeeds()
-    worker.host.told("CertificatesWaiting")
+    worker.host.reported("CertificatesWaiting")
     assert not worker.mistakes() and worker.keys() == keys
     assert "203.0.113.7" in worker.host.sh(f"openssl x509 -in {KUBERNETES}/kubelet.crt -noout -ext subjectAltName")
     assert worker.restarted(before) == {"kubelet"}
@@ -262,7 +262,7 @@ def test_a_change_of_the_authority_takes_three_steps(cluster, magnum, tmp_path):
         assert bundle.count(b"BEGIN CERTIFICATE") == 2 and one.strip() in bundle, folder
     assert (master.keys(), master.issued()) == (keys, issued) and not master.mistakes()
     assert master.restarted(before) == everything
-    master.host.told("RotationWaiting")
+    master.host.reported("RotationWaiting")
     second.healthy()
     # The same parameters again change nothing.
     before, files = master.started(), master.checksums()
@@ -310,7 +310,7 @@ def test_keys_by_openssl_and_a_worker_that_joins_by_a_token(cluster, magnum, tmp
     texts = [master.host.sh(f"openssl pkey -in {path}.key -noout -text") for path, *_ in master.certificates()]
     sizes = {re.search(r"\((\d+) bit", text)[1] for text in texts}
     assert sizes == {"2048"}
-    written = len(master.host.told("ObjectWritten", 5))
+    written = len(master.host.reported("ObjectWritten", 5))
     print(f"certificates with RSA: {master.milliseconds('certificates')} ms")
 
     worker = cluster("worker", CERTIFICATES="bootstrap", BOOTSTRAP_TOKEN=token, CA_CERTIFICATE=ca.read_text())
@@ -387,5 +387,5 @@ def test_certificates_that_the_parameters_give(cluster, tmp_path):
     worker.succeeds()
     assert worker.read(f"{KUBERNETES}/proxy.crt") == proxy[0].read_bytes()
     assert worker.host.exec("heat-node-agent", "certificates", check=False).returncode == 2
-    worker.host.told("CertificateNearEnd")
+    worker.host.reported("CertificateNearEnd")
     worker.host.wait_for(lambda: worker.status()["phase"] == "steady", what="a steady state")

@@ -196,9 +196,9 @@ def every_mistake_at_once(host, server):
 
 
 def a_failing_source_is_seen(host, server, watched):
-    """By who watches, whose process this is; an order that nobody understands is put aside and said."""
+    """By who watches, whose process this is; an order that nobody understands is quarantined and logged."""
     host.write("/var/lib/heat-node-agent/requests/1.json", '{"schema": 1, "order": "reboot", "deployment": "x"}')
-    host.told("RequestUnreadable")
+    host.reported("RequestUnreadable")
     host.wait_for(lambda: host.exists("/var/lib/heat-node-agent/requests/1.unreadable"))
     with open(watched, "w") as pages:
         watch = host.popen("heat-node-agent", "status", "--watch", stdout=pages)
@@ -234,7 +234,7 @@ def without_the_daemon(host, server, ids: list[str], watch):
 def forgotten_and_ordered_ones_run(host, server, ids: list[str]):
     """The forgotten one as a new one, the other once more, and nothing else does."""
     assert signalled(server, "count")["deploy_status_code"] != 0
-    host.told("DeploymentStarted", 2, HNA_DEPLOYMENT_ID=ids[2])
+    host.reported("DeploymentStarted", 2, HNA_DEPLOYMENT_ID=ids[2])
     host.wait_for(lambda: hna(host, "logs", ids[2]) == "second\n")
     assert host.read("/var/tmp/ran") == "ran\n" * 3
     assert len(host.journal(HNA_EVENT="DeploymentStarted", HNA_DEPLOYMENT_ID=ids[1])) == 1

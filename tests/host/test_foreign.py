@@ -154,7 +154,7 @@ def refusal(host) -> str:
     """Why one pass refuses the volume."""
     before = len(host.journal(HNA_EVENT="VolumeRefused"))
     assert once(host, **WORKER) == 1
-    told = host.told("VolumeRefused", before + 1)
+    told = host.reported("VolumeRefused", before + 1)
     status = host.exec("heat-node-agent", "status", check=False).stdout
     assert "HNA-0306" in status, status
     return told[-1]["HNA_CAUSE"]
@@ -215,12 +215,12 @@ def test_a_large_blank_volume_is_read_in_seconds_and_one_byte_in_it_is_found(hos
     strange(25 * 1024 * MIB + 5, b"x")
     before = len(host.journal(HNA_EVENT="VolumeRefused"))
     assert once(host, **blank) == 1
-    assert f"unknown data at byte {25 * 1024 * MIB + 5}" in host.told("VolumeRefused", before + 1)[-1]["HNA_CAUSE"]
+    assert f"unknown data at byte {25 * 1024 * MIB + 5}" in host.reported("VolumeRefused", before + 1)[-1]["HNA_CAUSE"]
     # Not by blkdiscard: zeros that are written out to a loop device take their room on this machine's disk.
     strange(25 * 1024 * MIB + 5, b"\0")
     # What comes behind the volume does not matter here.
     once(host, **blank)
-    told = host.told("VolumeSurveyed", 2)[-1]
+    told = host.reported("VolumeSurveyed", 2)[-1]
     print(told["MESSAGE"], told.get("HNA_DURATION_MS"))
     assert "all zeros" in told["MESSAGE"] and "left out" not in told["MESSAGE"]
     assert len(host.journal(HNA_EVENT="VolumeFormatted")) == 1

@@ -49,7 +49,7 @@ def test_a_copied_disk_sends_nothing_runs_nothing_old_and_joins_nothing(hosts, s
 
 
 def the_same_instance_goes_on(host):
-    """Nothing is put aside, units come up by themselves, the guard lets them."""
+    """Nothing is set aside, units come up by themselves, the guard lets them."""
     host.reboot()
     host.wait_for(lambda: host.is_active("etcd.service") and host.is_active("docker.service"))
     # However often they are started: a guard that met a start limit would keep them down.
@@ -70,7 +70,7 @@ def copied_while_busy(host, server) -> str:
     before = host.read("/var/tmp/ran")
     host.be_instance("copy")
     host.cut()
-    server.well()
+    server.behave()
     return before
 
 

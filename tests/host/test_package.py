@@ -135,7 +135,7 @@ def test_on_a_running_host_it_is_enabled_and_runs(deb, hosts, signal_server):
     made = host.sh("stat -c '%a %U:%G' /run/heat-node-agent /srv/kubernetes /var/lib/heat-node-agent")
     assert made == "755 root:root\n755 root:root\n700 root:root\n"
     # The catalog speaks.
-    line = host.told("DeploymentStarted")[0]
+    line = host.reported("DeploymentStarted")[0]
     text = host.exec("journalctl", "-q", "-x", f"MESSAGE_ID={line['MESSAGE_ID']}").stdout
     assert "Defined-By: heat-node-agent" in text and f"Subject: A deployment is running [{line['HNA_CODE']}]" in text, text
     # Manual pages and completions lie where they are looked for.
@@ -225,7 +225,7 @@ def test_an_upgrade_in_the_middle_of_a_deployment_disturbs_nothing(deb, hosts, s
     after = pids(host, UNIT, job)
     assert after[job] == before[job] != "0" and after[UNIT] not in ("0", before[UNIT])
     assert host.sh(f"readlink /proc/{after[UNIT]}/exe").strip() == "/usr/bin/heat-node-agent"
-    host.told("DeploymentReattached")
+    host.reported("DeploymentReattached")
     assert not server.signals()
     host.write("/run/go", "")
     assert signalled(server, "long")["deploy_status_code"] == 0 and signalled(server, "next")["deploy_stdout"] == "after\n"

@@ -55,14 +55,14 @@ def test_a_hung_script_is_ended_when_heat_replaced_it_and_by_order_of_the_operat
     # Heat replaces it: every process of its unit goes, the newer one runs, and no signal speaks of the old one.
     old = replace(server, "one")
     assert old == id
-    [said] = host.told("DeploymentReplaced")
+    [said] = host.reported("DeploymentReplaced")
     assert f"heat-node-agent stop {old}" in said["HNA_REMEDY"]
     assert signalled(server, "one")["deploy_stdout"] == "new one\n"
     gone(host)
     assert {s.json()["deploy_stdout"] for s in server.signals("one")} == {"new one\n"}
     ended = record(host, old)
     assert ended["state"] == "signalled" and "Heat replaced it by" in ended["note"], ended
-    assert host.told("DeploymentEnded")
+    assert host.reported("DeploymentEnded")
 
     # The same while the agent is away.
     server.deploy(server.deployment("two", config=HANGS))

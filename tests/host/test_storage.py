@@ -32,8 +32,8 @@ def look(host, server):
     wait_for(lambda: len(server.polls()) > polls, 300, "a poll")
 
 
-def told(host, words: str):
-    return host.told("VolumeSick", words=words)
+def reported(host, words: str):
+    return host.reported("VolumeSick", words=words)
 
 
 def give(host, *programs: str):
@@ -109,7 +109,7 @@ def test_etcds_data_moves_from_the_root_disk_to_its_volume(hosts, signal_server)
     assert host.sh("stat -c '%U %a' /var/lib/etcd /var/lib/etcd/default.etcd").split("\n")[:2] == ["etcd 700", "etcd 700"]
     assert host.sh(f"{etcdctl} get colour --print-value-only").strip() == "blue"
     assert json.loads(host.sh(f"{etcdctl} member list -w json"))["members"][0]["ID"] == member
-    assert host.exists("/var/lib/etcd.before-volume-1/default.etcd/member") and host.told("StoreMoved")
+    assert host.exists("/var/lib/etcd.before-volume-1/default.etcd/member") and host.reported("StoreMoved")
     # Nothing is left of the move, and nothing more is done.
     assert not host.sh("findmnt -no TARGET /run/heat-node-agent/move/etcd || :").strip()
     assert again(host, server, MASTER, ETCD_VOLUME=VDC) == ""
@@ -123,7 +123,7 @@ def test_a_store_that_is_read_only_full_or_gone_is_reported_and_nothing_loops(ho
     assert bring_up(host, server) == ""
     host.sh("fallocate -l 2G /var/lib/docker/fill 2>/dev/null || dd if=/dev/zero of=/var/lib/docker/fill bs=1M status=none || :")
     look(host, server)
-    assert "volume set --size" in told(host, "is full")[0]["HNA_REMEDY"]
+    assert "volume set --size" in reported(host, "is full")[0]["HNA_REMEDY"]
     host.remove("/var/lib/docker/fill")
     # A member without room for its log waits for it, and is not started over and over.
     host.sh("fallocate -l 2G /var/lib/etcd/fill 2>/dev/null || dd if=/dev/zero of=/var/lib/etcd/fill bs=1M status=none || :; "
@@ -140,16 +140,16 @@ def test_a_store_that_is_read_only_full_or_gone_is_reported_and_nothing_loops(ho
     host.wait_for(lambda: host.show("etcd.service", "ActiveState")["ActiveState"] in ("inactive", "failed"))
     restarts = host.show("etcd.service", "NRestarts", "InvocationID")
     look(host, server)
-    told(host, "cannot be read")
+    reported(host, "cannot be read")
     assert host.show("etcd.service", "NRestarts", "InvocationID") == restarts
     host.sh(f"{UMOUNT}; mount -o ro /dev/vdc /var/lib/etcd; ! systemctl start etcd.service")
     look(host, server)
-    told(host, "read-only")
+    reported(host, "read-only")
     host.sh(f"{UMOUNT}; systemctl start var-lib-etcd.mount etcd.service")
     # With its disk a store's services go, and wait for it.
     host.detach("vdc")
     look(host, server)
-    assert "attach" in told(host, "no longer attached")[0]["HNA_REMEDY"]
+    assert "attach" in reported(host, "no longer attached")[0]["HNA_REMEDY"]
     host.wait_for(lambda: host.show("etcd.service", "ActiveState")["ActiveState"] in ("inactive", "failed"))
 
 
@@ -173,11 +173,11 @@ def test_dockers_store_on_btrfs_is_made_found_again_and_grown(hosts):
     loop = loop_of(host, "vdb")
     backing = run("losetup", "-nO", "BACK-FILE", loop).stdout.strip()
     assert once(host, **inputs | {"CLUSTER_UUID": "99999999-8d0e-4c61-9b0e-2f6f6e1d7a10"}) == 1
-    assert "store of cluster" in host.told("VolumeRefused")[-1]["HNA_CAUSE"]
+    assert "store of cluster" in host.reported("VolumeRefused")[-1]["HNA_CAUSE"]
     run("truncate", "-s", "2G", backing)
     run("losetup", "-c", loop)
     assert once(host, **inputs) == 0, host.exec("heat-node-agent", "status", check=False).stdout
-    assert host.told("VolumeReused") and host.told("VolumeGrown")
+    assert host.reported("VolumeReused") and host.reported("VolumeGrown")
     assert int(host.sh("df -m --output=size /var/lib/docker | tail -n 1")) == 2048
     host.sh("docker cp kept:/more /run/more; cmp /run/more /run/i/hello")
 
@@ -201,18 +201,18 @@ def test_lvm_is_asked_so_that_neither_a_devices_file_nor_a_group_of_the_same_nam
     host.sh(f"lvm pvcreate {other}; lvm vgcreate docker {other}")
     before = host.sh(f"sha256sum {other}")
     assert once(host, **inputs) == 1
-    told = host.told("VolumeRefused")[-1]
+    told = host.reported("VolumeRefused")[-1]
     assert f"{groups()[other].split()[1]} on {other}" in told["HNA_CAUSE"] and f"to be created on {device}" in told["HNA_CAUSE"], told
     assert groups()[ours] == "" and host.sh(f"sha256sum {other}") == before
     # The remedy, word for word; then it goes on to where device-mapper is needed.
     host.sh(re.search("`(vgrename .*?)`", told["HNA_REMEDY"])[1].replace("vgrename", "lvm vgrename"))
     assert once(host, **inputs) == 1
-    assert "lvcreate" in host.told("VolumeFailed")[-1]["HNA_CAUSE"] and groups()[ours].startswith("docker ")
+    assert "lvcreate" in host.reported("VolumeFailed")[-1]["HNA_CAUSE"] and groups()[ours].startswith("docker ")
     # Both have the name now: neither is touched.
     host.sh("lvm vgrename docker-other docker --config 'devices { use_devicesfile = 0 filter = [\"a|" + other + "|\", \"r|.*|\"] }'")
     before = host.sh(f"sha256sum {other}")
     assert once(host, **inputs) == 1
-    cause = host.told("VolumeRefused", 2)[-1]["HNA_CAUSE"]
+    cause = host.reported("VolumeRefused", 2)[-1]["HNA_CAUSE"]
     uuids = {disk: group.split()[1] for disk, group in groups().items()}
     assert f"{uuids[other]} on {other}" in cause and f"{uuids[ours]} on {device}" in cause, cause
     assert host.sh(f"sha256sum {other}") == before
@@ -222,7 +222,7 @@ def test_lvm_is_asked_so_that_neither_a_devices_file_nor_a_group_of_the_same_nam
     assert "devices file" in host.exec("lvm", "pvs", ours, check=False).stderr
     reused = len(host.journal(HNA_EVENT="VolumeReused"))
     assert once(host, **inputs) == 1
-    assert "lvcreate" in host.told("VolumeFailed", 2)[-1]["HNA_CAUSE"] and len(host.told("VolumeReused", reused + 1)) == reused + 1
+    assert "lvcreate" in host.reported("VolumeFailed", 2)[-1]["HNA_CAUSE"] and len(host.reported("VolumeReused", reused + 1)) == reused + 1
 
 
 @pytest.mark.parametrize(("driver", "snapshotter"), [("overlay2", "overlayfs"), ("btrfs", "btrfs")])

@@ -76,7 +76,7 @@ def slow_reload_and_bus_restart(traps: Traps):
     host.write(TRAP, "[Service]\nExecStartPre=+/bin/sh -c 'touch /run/begun; until [ -e /run/go ]; do sleep 0.1; done'\n")
     traps.deploy("CREATE")
     host.wait_for("test -e /run/begun")
-    reload = host.told("UnitsReloaded")[-1]
+    reload = host.reported("UnitsReloaded")[-1]
     assert int(reload["HNA_DURATION_MS"]) > 25_000, "a reload that is slower than a call's time limit"
     host.sh("systemctl restart dbus.service & touch /run/go; systemctl daemon-reexec || :; wait; until systemctl daemon-reload; do sleep 0.1; done")
     traps.got_over()
@@ -100,7 +100,7 @@ def alias_wanted_by_nobody(traps: Traps):
     traps.deploy()
     traps.got_over()
     assert host.show(ETCD, "Id", "UnitFileState") == {"Id": "real-etcd.service", "UnitFileState": "enabled"}
-    reported = host.told("UnitNotWanted")
+    reported = host.reported("UnitNotWanted")
     assert len(reported) == 1 and "absent.target" in reported[0]["MESSAGE"], reported
     [line] = traps.console("absent.target")
     assert "phase=units state=waiting code=HNA-0625 unit=etcd.service " in line

@@ -52,7 +52,7 @@ def test_a_rebuilt_server_finds_its_volume_by_the_marker_and_another_cluster_doe
     assert not rebuilt.sh("findmnt -n /var/lib/docker || :")
     assert again(rebuilt, server) == ""
     assert rebuilt.read("/var/lib/docker/kept") == "kept\n"
-    rebuilt.told("VolumeReused")
+    rebuilt.reported("VolumeReused")
 
 
 def test_a_restart_of_the_agent_in_its_own_mkfs_changes_nothing(hosts, signal_server):
@@ -70,10 +70,10 @@ def test_a_restart_of_the_agent_in_its_own_mkfs_changes_nothing(hosts, signal_se
     host.exec("systemctl", "daemon-reload")
     server.deploy(server.deployment("node", group="kubernetes-node", inputs=WORKER))
     start(host, server)
-    host.told("VolumeFormatting")
+    host.reported("VolumeFormatting")
     host.wait_for(lambda: host.show("heat-program-mkfs-runtime.service", "ActiveState")["ActiveState"] == "activating", what="a mkfs that runs")
     host.exec("systemctl", "kill", "-s", "KILL", UNIT)
-    host.told("AgentStarted", 2)
+    host.reported("AgentStarted", 2)
     host.write("/run/go", "")
     assert ended(server) == ""
     assert host.sh("findmnt -no LABEL /var/lib/docker").strip() == "hna-runtime"
@@ -109,7 +109,7 @@ def test_two_volumes_that_come_late_and_in_the_other_order_find_their_places(hos
     server.deploy(server.deployment("node", group="kubernetes-node", inputs=NODE))
     host = hosts("n1", ip=IP)
     start(host, server)
-    host.told("VolumeWaiting", 2)
+    host.reported("VolumeWaiting", 2)
     # By the kernel's names each would be the other.
     host.attach("vdb", "1G", VDC)
     host.attach("vdc", "2G", VDB)
@@ -130,7 +130,7 @@ def test_who_misses_a_disk_is_reported_which_ones_there_are(hosts):
     host = hosts("n1", ip=IP, volumes={"vdb": ("1G", "deadbeef-0000-4000-8000-000000000001")})
     host.install_agent()
     assert once(host, **WORKER | {"WAIT_TIMEOUT": 40}) == 1
-    cause = host.told("VolumeMissing")[-1]["HNA_CAUSE"]
+    cause = host.reported("VolumeMissing")[-1]["HNA_CAUSE"]
     assert f"no disk has {VDB} (/dev/vdb)" in cause and f"{Path(loop_of(host, 'vdb')).name} (1024 MiB, " in cause, cause
 
 
@@ -154,14 +154,14 @@ def test_a_volume_that_is_extended_is_grown_while_it_is_in_use(hosts, signal_ser
     extend("2G")
     # With the next look at the node, whatever DRIFT says; the next poll brings one.
     host.exec("systemctl", "kill", "-s", "HUP", UNIT)
-    host.told("VolumeGrown")
+    host.reported("VolumeGrown")
     assert 1900 < mib() < 2048 and host.read("/var/lib/docker/kept") == "kept\n"
     assert host.show("docker.service", "ActiveEnterTimestampMonotonic") == before
     # Extended while nobody looked: a power cut, and the next agent grows it.
     host.cut()
     extend("3G")
     host.boot()
-    host.told("VolumeGrown", 2)
+    host.reported("VolumeGrown", 2)
     assert 2900 < mib() < 3072 and host.read("/var/lib/docker/kept") == "kept\n"
     assert len(host.journal(HNA_EVENT="VolumeGrowing")) == 2 and not host.journal(HNA_EVENT="NodeDrift")
 
@@ -173,7 +173,7 @@ def test_a_bare_machine_keeps_its_store_on_a_disk_of_its_own(hosts):
     # As Nova and Ironic give it: with a file system and this label.
     host.sh("mkfs.ext4 -q -L ephemeral0 /dev/vdb; udevadm trigger; udevadm settle")
     assert once(host, **bare, DOCKER_DISK="ephemeral0") == 1
-    assert "VOLUME_ADOPT=ephemeral0" in host.told("VolumeRefused")[-1]["HNA_REMEDY"]
+    assert "VOLUME_ADOPT=ephemeral0" in host.reported("VolumeRefused")[-1]["HNA_REMEDY"]
     assert once(host, **bare, DOCKER_DISK="ephemeral0", VOLUME_ADOPT="ephemeral0") == 0
     assert host.sh("findmnt -no LABEL,FSTYPE /var/lib/docker").split() == ["ephemeral0", "ext4"]
     host.sh("systemctl stop docker.service docker.socket; umount /var/lib/docker; wipefs -qa /dev/vdb; blkdiscard -fz /dev/vdb; udevadm settle")

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from lib.cloud_init import RAN, SCRIPT, UNIT, config_drive, monotonic, nothing_again, status, well
+from lib.cloud_init import RAN, SCRIPT, UNIT, config_drive, monotonic, nothing_again, status, check_success
 from lib.config_drive import heat_user_data
 from lib.common import SET, TESTHOST
 from lib.node import IP, signalled
@@ -25,7 +25,7 @@ def test_the_image_runs_a_deployment_once_by_its_own_unit_and_cloud_init(boot, s
     server.deploy(server.deployment("hello", config=SCRIPT))
     instance = str(uuid.uuid4())
     host = boot(heat_user_data(server.settings()), instance)
-    well(host, instance)
+    check_success(host, instance)
     assert "DataSourceConfigDrive" in status(host)[1]
     # By the image alone: its link (a first boot applies the presets of systemd besides), its agent.
     folder = TESTHOST / SET / "run" / host.name

@@ -89,7 +89,7 @@ def record(host) -> dict:
     return json.loads(host.read("/var/lib/heat-node-agent/identity.json"))
 
 
-def well(host, instance: str, console: str | None = None):
+def check_success(host, instance: str, console: str | None = None):
     """Both went well in this boot, and neither was in the other's way. console: what it said in this boot."""
     code, said = status(host)
     assert code == 0 and "status: done" in said, said
@@ -114,7 +114,7 @@ def nothing_again(host, server, instance: str):
     ran, signals = host.read(RAN), len(server.signals())
     before = len(host.console())
     host.reboot()
-    well(host, instance, host.console()[before:])
+    check_success(host, instance, host.console()[before:])
     started = int(events(host, "AgentStarted")[0]["__REALTIME_TIMESTAMP"]) / 1e6
     # When it asks again it has acted on the answer before.
     wait_for(lambda: len([r for r in server.polls() if r.time > started]) >= 2, 300, "two polls of the second boot")

@@ -196,7 +196,7 @@ class Host:
                     e[k] = bytes(v).decode(errors="replace")
         return [e for e in entries if not extended or "HNA_EVENT" in e]
 
-    def told(self, event: str, count: int = 1, words: str = "", **fields) -> list[dict]:
+    def reported(self, event: str, count: int = 1, words: str = "", **fields) -> list[dict]:
         """The journal's lines about this event, once there are so many: the agent does not wait for the journal, and goes on before they are there."""
         def found() -> list[dict]:
             entries = [e for e in self.journal(HNA_EVENT=event, **fields) if words in e["MESSAGE"]]

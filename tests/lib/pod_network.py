@@ -82,7 +82,7 @@ class PodNode(Node):
 
     def cause(self, event: str, words: str = "", before: int = 0) -> dict:
         """The newest line of the journal about this event, once there are more than before."""
-        return self.host.told(event, before + 1, words)[-1]
+        return self.host.reported(event, before + 1, words)[-1]
 
 
 class Facts:

@@ -56,7 +56,7 @@ class Scripted:
         """Also after stop(): what was recorded stays."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / "rules.json").exists():
-            self.well()
+            self.behave()
         there = [] if self.ip == LOOPBACK else ["ip", "netns", "exec", f"lab-{self.lab}"]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
@@ -90,7 +90,7 @@ class Scripted:
                            "close": close, "cut": cut, "body": body, "headers": headers or {}, **more})
         write(self.folder / "rules.json", self.rules)
 
-    def well(self):
+    def behave(self):
         """No rules: it answers as it should."""
         self.rules: list[dict] = []
         write(self.folder / "rules.json", self.rules)

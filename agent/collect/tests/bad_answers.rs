@@ -87,8 +87,8 @@ impl Scene {
         assert!(snapshot.lists("a") && snapshot.digest == self.digest && !snapshot.freshness().covers(began), "{row}");
         let event = self.machine.report.events().pop().unwrap();
         assert_eq!((event.code, event.attempt), (Code::SourceFailed, Some(failures + 1)), "{row}");
-        let told = format!("{event:?} {state:?}");
-        assert!(!["Signature=", "SK", "hush"].iter().any(|secret| told.contains(secret)), "{row}: {told}");
+        let shown = format!("{event:?} {state:?}");
+        assert!(!["Signature=", "SK", "hush"].iter().any(|secret| shown.contains(secret)), "{row}: {shown}");
         // What is not printable never reaches a terminal.
         assert!(!state.cause.iter().any(|cause| cause.chars().any(char::is_control)), "{row}");
     }

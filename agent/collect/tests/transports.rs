@@ -357,7 +357,7 @@ async fn the_old_transports_list_stays_on_disk_until_the_new_ones_is_there() {
     }
     assert!(heat.requests().len() == 1 && collector.snapshot().lists("a") && !collector.snapshot().lists("old"));
     assert!(machine.codes().contains(&Code::StateWriteFailed) && machine.collector().snapshot().lists("old"));
-    // That start put aside what was in the way.
+    // That start quarantined what was in the way.
     machine.collector().poll_once().await;
     assert!(machine.collector().snapshot().lists("a") && !machine.collector().snapshot().lists("old"));
     assert_eq!(machine.state.facts(Path::new("cache/cfn.json")).unwrap(), None);
@@ -610,18 +610,18 @@ async fn every_source_heeds_what_the_server_asks_for_and_takes_one_request_a_pol
 async fn a_way_back_from_a_transport_that_cannot_be_reached() {
     let (_heat, keystone, machine) = polling_heat().await;
     let cfn = Fake::start(vec![]).await;
-    let told = |collectors, id: &str| {
+    let naming = |collectors, id: &str| {
         let all = json!({"collectors": [collectors], "cfn": keys(&cfn.base, "AK", "SK"), "heat": heat_keys(&keystone.base)});
         answer(&json!({"deployments": [{"id": id}], "os-collect-config": all}))
     };
     keystone.play(vec![status("503 Service Unavailable", "")]);
-    cfn.play(vec![told("heat", "a")]);
+    cfn.play(vec![naming("heat", "a")]);
     machine.put(BOOT, &boot(&cfn.base));
     let mut collector = machine.collector();
     for _ in 0..3 {
         collector.poll_once().await;
     }
-    cfn.play(vec![told("cfn", "b")]);
+    cfn.play(vec![naming("cfn", "b")]);
     collector.poll_once().await;
     assert!(cfn.requests().len() == 1 && collector.snapshot().lists("a"));
     machine.put(CONF, "[DEFAULT]\ncollectors = cfn\n");

@@ -36,7 +36,7 @@ pub fn run(out: &Path, name: &str, days: u32) -> Result<ExitCode> {
     let made = set(name, days, now)?;
     let tree = directory(out)?;
     write(&tree, &made, now)?;
-    print(&told(tree.base(), &made, days))?;
+    print(&summary(tree.base(), &made, days))?;
     Ok(exit::OK)
 }
 
@@ -135,7 +135,7 @@ fn parameters(made: &[Made], now: Timestamp) -> String {
     text
 }
 
-fn told(directory: &Path, made: &[Made], days: u32) -> String {
+fn summary(directory: &Path, made: &[Made], days: u32) -> String {
     let shown = |file: &str| PathBuf::from(directory).join(file).display().to_string();
     let mut text = format!("created, valid for {days} days:\n");
     for one in made {

@@ -101,7 +101,7 @@ fn details(item: &Item, now: Timestamp) -> Vec<String> {
         if !own.names.is_empty() || !own.addresses.is_empty() {
             lines.push(format!("for {}", reached_as(own).join(", ")));
         }
-        // By its name alone an authority is not told from another: Magnum's three have the same (magnum-node.md 4.1).
+        // By its name alone an authority cannot be told from another: Magnum's three have the same (magnum-node.md 4.1).
         if item.kind == Kind::Authority {
             lines.push(format!("SHA-256 {:.16}", own.fingerprint()));
         } else {

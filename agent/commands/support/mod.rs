@@ -30,7 +30,7 @@ use crate::settings::source_name::SourceName;
 struct Limits {
     /// Most bytes of one part; of a longer one the end is kept.
     part: usize,
-    /// Most bytes of all parts; what comes later is left out, and said.
+    /// Most bytes of all parts; what comes later is left out, and named.
     whole: usize,
 }
 
@@ -86,7 +86,7 @@ const SYSTEM: [(&str, &[&str]); 28] = [
     ("journal/kernel.txt", &["journalctl", "-k", "-b", "--no-pager", "-o", "short-iso", "-n", LINES]),
 ];
 
-/// Units beside those of the node whose journals tell.
+/// Units beside those of the node whose journals are of use.
 const UNITS: [&str; 7] = [
     "heat-node-agent.service",
     "heat-node-agent-guard.service",

@@ -152,7 +152,7 @@ impl Agent {
             return Ok(true);
         }
         let limit = self.host.settings.deploy.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
-        // A script of Magnum's may print what only its parameters' names tell to be secret.
+        // A script of Magnum's may print what only its parameters' names show to be secret.
         let is_secret = kubernetes::is_secret_parameter;
         let job = match work {
             Work::Script => hooks::script::job(&deployment, limit, is_secret),

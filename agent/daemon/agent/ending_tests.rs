@@ -227,9 +227,9 @@ async fn one_that_the_operator_stops_fails_and_heat_hears_of_it() {
         assert_eq!((record.state, record.failed()), (State::Finished, true));
         let waiting = agent.ledger.outbox.waiting();
         let kept = agent.host.state.list(Path::new("outbox")).unwrap();
-        let told = agent.host.state.read(&Path::new("outbox").join(&kept[0]), 1 << 20).unwrap().unwrap();
-        let told = String::from_utf8_lossy(&told);
-        assert!(waiting.len() == 1 && told.contains("HNA-0481 stopped by the operator after"), "{told}");
+        let signal = agent.host.state.read(&Path::new("outbox").join(&kept[0]), 1 << 20).unwrap().unwrap();
+        let signal = String::from_utf8_lossy(&signal);
+        assert!(waiting.len() == 1 && signal.contains("HNA-0481 stopped by the operator after"), "{signal}");
     }
     // One that had ended by itself before that has its own result.
     let scene = Scene::new(vec![answer(&["1"])]).await;

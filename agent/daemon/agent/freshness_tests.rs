@@ -270,7 +270,7 @@ async fn a_node_that_leaves_and_comes_back_is_brought_up_from_the_beginning() {
         assert_eq!(agent.node_lane.bring_up.is_busy(), begins);
     }
     assert_eq!(state(&agent), GenerationState::Applying);
-    assert!(agent.ledger.outbox.is_empty(), "nobody was told of a failure");
+    assert!(agent.ledger.outbox.is_empty(), "no failure was reported");
 }
 
 #[tokio::test]
@@ -325,8 +325,8 @@ async fn a_malformed_entry_with_the_id_of_what_runs_changes_nothing_of_it() {
         let state = agent.ledger.journal.get("id-s1").unwrap().state;
         assert_eq!((agent.hook.id(), state), (Some("id-s1"), State::Running), "{list:?}");
     }
-    let told = report.events().into_iter().filter(|event| event.code == Code::DeploymentMalformed);
-    assert_eq!(told.count(), 1);
+    let reported = report.events().into_iter().filter(|event| event.code == Code::DeploymentMalformed);
+    assert_eq!(reported.count(), 1);
     // It outlives the agent, too.
     let job = Path::new("state/work").join(agent.ledger.journal.get("id-s1").unwrap().job());
     drop(agent);

@@ -97,8 +97,8 @@ impl Ledger {
         if !self.unstored.try_again() {
             return;
         }
-        let told = |id: &str| self.unrecorded.iter().any(|(entry, _)| entry.key == result_key(id));
-        let bare = |record: &&DeploymentRecord| !self.outbox.has(&result_key(&record.id)) && !told(&record.id);
+        let is_unrecorded = |id: &str| self.unrecorded.iter().any(|(entry, _)| entry.key == result_key(id));
+        let bare = |record: &&DeploymentRecord| !self.outbox.has(&result_key(&record.id)) && !is_unrecorded(&record.id);
         let finished: Vec<DeploymentRecord> = self.journal.finished().filter(bare).cloned().collect();
         for record in &finished {
             self.store_result(record);

@@ -1,7 +1,7 @@
 //! Orders of the operator beside the running daemon.
 
 use super::Agent;
-use crate::daemon::requests::{Desk, NodeState, tell};
+use crate::daemon::requests::{Desk, NodeState, deliver};
 use crate::deploy::{Generation, GenerationState};
 use crate::report::{Code, Event};
 
@@ -42,8 +42,8 @@ impl Agent {
         if !served.is_empty() {
             self.publish();
         }
-        let told = tell(&self.host.state, self.page.run_dir.as_ref(), &served);
-        if let Err(error) = ended.and(told) {
+        let delivered = deliver(&self.host.state, self.page.run_dir.as_ref(), &served);
+        if let Err(error) = ended.and(delivered) {
             self.trouble.take("carrying out a request", &error);
         }
     }

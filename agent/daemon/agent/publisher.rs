@@ -61,11 +61,11 @@ impl Publisher {
     pub(super) fn open(host: Rc<Host>) -> Self {
         let run_dir = Tree::open_or_create(&host.settings.run_dir, 0o755);
         let run_dir = run_dir.and_then(|dir| make_directory(&dir).map(|()| dir));
-        let tell = |error: &_| {
+        let report = |error: &_| {
             host.report.emit(Event::new(Code::StateWriteFailed, "no status file will be written").error(error));
         };
         Self {
-            run_dir: run_dir.inspect_err(tell).ok(),
+            run_dir: run_dir.inspect_err(report).ok(),
             notify: Notify::default(),
             phase: Phase::Metadata,
             page: None,

@@ -136,11 +136,11 @@ impl Agent {
             (true, false) => Code::DeploymentFailed,
         };
         let message = format!("deployment {} ended with status {}", record.name, outcome.status);
-        let mut told = job_event(code, record, message).duration(duration);
+        let mut event = job_event(code, record, message).duration(duration);
         if let Some(reason) = &outcome.reason {
-            told = told.cause(reason.clone());
+            event = event.cause(reason.clone());
         }
-        self.host.report.emit(told);
+        self.host.report.emit(event);
         outcome
     }
 

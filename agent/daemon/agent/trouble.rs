@@ -29,7 +29,7 @@ impl Trouble {
         Self { host, since: None, count: 0, condition: None }
     }
 
-    /// Takes in that something failed, and tells it.
+    /// Takes in that something failed, and reports it.
     pub(super) fn take(&mut self, doing: &str, error: &Error) {
         let event = Event::new(Code::of_trouble(error), format!("failed: {doing}")).step(doing).error(error);
         self.host.report.emit(event.next_try(PAUSE));

@@ -10,8 +10,8 @@ use crate::deploy::{Todo, What, Work};
 use crate::digest::key_of;
 use crate::report::damper::Damper;
 
-/// How many malformed entries without an id are remembered as told.
-const TOLD_LIMIT: usize = 256;
+/// How many malformed entries without an id are remembered as reported.
+const REPORTED_LIMIT: usize = 256;
 
 /// What is still to be done of the list in force.
 pub(super) struct Worklist {
@@ -29,14 +29,14 @@ pub(super) struct Worklist {
     /// Whether there is more to do at once than was done in this turn.
     pub(super) goes_on: bool,
     /// Digests of malformed entries without an id of their own that were reported; a new list does not change that.
-    told: Damper<String>,
+    damper: Damper<String>,
 }
 
 impl Worklist {
     pub(super) fn new() -> Self {
         let (entries, wrong, rest) = (Arc::default(), VecDeque::new(), VecDeque::new());
-        let told = Damper::with_limit(TOLD_LIMIT);
-        Self { entries, revision: 0, wrong, rest, nodes: 0, is_judged: false, goes_on: false, told }
+        let damper = Damper::with_limit(REPORTED_LIMIT);
+        Self { entries, revision: 0, wrong, rest, nodes: 0, is_judged: false, goes_on: false, damper }
     }
 
     /// Whether this list was gone through, with the journal as it is.
@@ -53,12 +53,12 @@ impl Worklist {
 
     /// Whether a malformed entry without an id of its own was not reported yet.
     pub(super) fn is_news(&mut self, entry: &Value) -> bool {
-        self.told.is_news(&key_of(&entry.to_string()))
+        self.damper.is_news(&key_of(&entry.to_string()))
     }
 
     /// Whether any such entry was reported.
     pub(super) fn was_malformed(&self) -> bool {
-        !self.told.reported().is_empty()
+        !self.damper.reported().is_empty()
     }
 
     pub(super) fn entry(&self, at: usize) -> Option<Value> {

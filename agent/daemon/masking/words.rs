@@ -36,7 +36,7 @@ pub(super) fn masked_words(text: &str) -> String {
         out.push_str(before);
         column = column_after(column, before);
         let opening = before.trim_end_matches(['"', '\'', '\\']).len();
-        let place = Place { column: column - (before.len() - opening).min(column), in_quotes: opening < before.len() };
+        let place = NamePosition { column: column - (before.len() - opening).min(column), in_quotes: opening < before.len() };
         out.push_str(word);
         is_curl |= word == "curl";
         let is_flag = place.in_quotes || out.len() == word.len() || before.ends_with(char::is_whitespace);
@@ -77,7 +77,7 @@ fn next_word(text: &str) -> Option<(&str, &str, &str)> {
 }
 
 /// Where a name stands.
-struct Place {
+struct NamePosition {
     column: usize,
     in_quotes: bool,
 }
@@ -92,7 +92,7 @@ enum Extent {
     Block(usize),
 }
 
-impl Place {
+impl NamePosition {
     fn separated(&self, behind: &str, separator: char) -> Extent {
         let closed = behind.starts_with(['"', '\'', '\\']);
         match separator {

@@ -1,4 +1,4 @@
-//! From a deployment's plan to a node, its result, and what its wait condition is told.
+//! From a deployment's plan to a node, its result, and what its wait condition is sent.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -29,13 +29,13 @@ use crate::report::{Code, Event, Phase};
 use crate::signal::{Handle, Status, WaitSignal};
 
 /// How long what was started must pass its gates before Heat hears of it: a service that dies of its surroundings does so within
-/// seconds, and what Heat was told cannot be taken back.
+/// seconds, and what was reported to Heat cannot be taken back.
 const SETTLES: Duration = Duration::from_secs(6);
 
 /// How one run is carried out.
 pub(super) struct Course {
     pub(super) deadline: Duration,
-    /// How long units that were started must stay up before it counts as well ([`Context::settles`]).
+    /// How long units that were started must stay up before it counts as healthy ([`Context::settles`]).
     pub(super) settles: Duration,
     pub(super) generation: u64,
     pub(super) is_update: bool,

@@ -23,16 +23,23 @@ impl Node {
     /// Whether the node differs from its parameters; with DRIFT=repair it is put back.
     pub(super) async fn compare(&self, spec: &NodeSpec, desired: &Desired, systemd: &Systemd, generation: u64) -> Result<bool> {
         let volumes = self.volumes(systemd);
-        let Some(sight) = self.see(desired, &volumes, systemd, generation).await? else { return Ok(true) };
+        let Some(sight) = self.inspect(desired, &volumes, systemd, generation).await? else { return Ok(true) };
         let due = self.renewal.due(sight.certificates.as_deref(), desired, sight.is_arriving, self.host.clock.now());
-        let Sight { found, is_arriving, is_sick, is_flawed, mounted, disks, .. } = sight;
+        let Sight { found, is_arriving, is_unhealthy, is_flawed, mounted, disks, .. } = sight;
         // What the operator asks for by name is put back whoever else writes it, and however young the last try is.
         let is_asked = self.repair.is_ordered();
         let sorted = self.remembered.sorted(&found, spec.repair && !is_asked);
         let record = certificates::CertificateRecord::look(&self.host.state);
         let ordered = record.ordered.filter(|_| !is_arriving && record.is_ordered());
-        let facts =
-            Facts { found, sorted, is_arriving, is_sick, due, is_ordered: ordered.is_some(), repairs: spec.repair || is_asked };
+        let facts = Facts {
+            found,
+            sorted,
+            is_arriving,
+            is_unhealthy,
+            due,
+            is_ordered: ordered.is_some(),
+            repairs: spec.repair || is_asked,
+        };
         if facts.is_early() {
             return Ok(false);
         }
@@ -64,27 +71,27 @@ impl Node {
                 }
                 Ok(drifted)
             }
-            Verdict::Differs { told, repairs: false, .. } => {
-                self.report_drift(generation, &told, fought);
+            Verdict::Differs { differences, repairs: false, .. } => {
+                self.report_drift(generation, &differences, fought);
                 Ok(true)
             }
-            Verdict::Differs { told, repairs: true, rest } => {
-                self.report_drift(generation, &told, fought);
+            Verdict::Differs { differences, repairs: true, rest } => {
+                self.report_drift(generation, &differences, fought);
                 Ok(!self.put_back(spec, &without_fought(), reason, repairs).await || rest)
             }
         }
     }
 
-    fn report_drift(&self, generation: u64, told: &[String], fought: &[Cause]) {
-        let tell = |code, message, texts: &[&str]| {
+    fn report_drift(&self, generation: u64, differences: &[String], fought: &[Cause]) {
+        let emit = |code, message, texts: &[&str]| {
             let cause = shortened(&texts.join(", "), REASON_LIMIT);
             self.host.report.emit(Event::new(code, message).generation(generation).step("drift").cause(cause));
         };
-        let told: Vec<&str> = told.iter().map(String::as_str).collect();
-        tell(Code::NodeDrift, "the node differs from its parameters", &told);
+        let differences: Vec<&str> = differences.iter().map(String::as_str).collect();
+        emit(Code::NodeDrift, "the node differs from its parameters", &differences);
         if !fought.is_empty() {
             let texts: Vec<&str> = fought.iter().map(|cause| cause.text.as_str()).collect();
-            tell(Code::DriftHeld, "another tool keeps reverting the agent's repair", &texts);
+            emit(Code::DriftHeld, "another tool keeps reverting the agent's repair", &texts);
         }
     }
 

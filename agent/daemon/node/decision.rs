@@ -13,8 +13,8 @@ pub(super) struct Facts {
     pub(super) sorted: Sorted,
     /// Units are on their way: only files were judged.
     pub(super) is_arriving: bool,
-    /// Something ails the node beside that.
-    pub(super) is_sick: bool,
+    /// Something else is wrong with the node.
+    pub(super) is_unhealthy: bool,
     /// What is due of its certificates.
     pub(super) due: Due,
     /// The operator ordered a step of a change of authority.
@@ -56,7 +56,7 @@ pub(super) enum Verdict {
     },
     /// Something differs, which is reported.
     Differs {
-        told: Vec<String>,
+        differences: Vec<String>,
         /// Whether what is to be put back is put back.
         repairs: bool,
         /// Whether the node differs still when that succeeded.
@@ -87,18 +87,18 @@ impl Facts {
     /// `too_small`: volumes that could not be grown, which nothing that is put back makes larger.
     pub(super) fn verdict(&self, tried: Tried, too_small: Vec<String>) -> Verdict {
         let Sorted { fought, repairs } = &self.sorted;
-        let mut told: Vec<String> = self.found.iter().map(|cause| cause.text.clone()).collect();
+        let mut differences: Vec<String> = self.found.iter().map(|cause| cause.text.clone()).collect();
         if self.due.is_now() && !repairs.is_empty() && !self.repairs {
-            told.push("no certificate is renewed until this is fixed".to_owned());
+            differences.push("no certificate is renewed until this is fixed".to_owned());
         }
-        let is_left = self.is_sick || self.found.iter().any(Cause::is_foreign) || !fought.is_empty();
+        let is_left = self.is_unhealthy || self.found.iter().any(Cause::is_foreign) || !fought.is_empty();
         let rest = is_left || !too_small.is_empty();
-        told.extend(too_small);
+        differences.extend(too_small);
         // What is left of a plan then (unit files that systemd is to read again) changes nothing that runs.
-        if told.is_empty() {
+        if differences.is_empty() {
             return Verdict::Same { drifted: tried.holds && tried.failed, mended: tried.failed && !tried.holds };
         }
-        Verdict::Differs { told, repairs: self.repairs && !tried.holds && !repairs.is_empty(), rest }
+        Verdict::Differs { differences, repairs: self.repairs && !tried.holds && !repairs.is_empty(), rest }
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
     fn facts(found: &[Cause], fought: &[Cause], due: Due, repairs: bool) -> Facts {
         let repaired = found.iter().filter(|cause| !cause.is_foreign() && !fought.contains(cause)).cloned().collect();
         let sorted = Sorted { fought: fought.to_vec(), repairs: repaired };
-        Facts { found: found.to_vec(), sorted, is_arriving: false, is_sick: false, due, is_ordered: false, repairs }
+        Facts { found: found.to_vec(), sorted, is_arriving: false, is_unhealthy: false, due, is_ordered: false, repairs }
     }
 
     #[test]
@@ -165,8 +165,8 @@ mod tests {
         let all = [a.clone(), foreign.clone()];
         let hint = "no certificate is renewed until this is fixed";
         let same = |drifted, mended| Verdict::Same { drifted, mended };
-        let differs = |told: &[&str], repairs, rest| Verdict::Differs {
-            told: told.iter().map(|&text| text.to_owned()).collect(),
+        let differs = |differences: &[&str], repairs, rest| Verdict::Differs {
+            differences: differences.iter().map(|&text| text.to_owned()).collect(),
             repairs,
             rest,
         };
@@ -187,8 +187,8 @@ mod tests {
             let facts = facts(found, fought, due, repairs);
             assert_eq!(facts.verdict(tried, small.map(str::to_owned).into_iter().collect()), expected, "{why}");
         }
-        let sick = Facts { is_sick: true, ..facts(&one, &[], Due::Nothing, true) };
-        assert_eq!(sick.verdict(FRESH, Vec::new()), differs(&["a"], true, true), "what ails it is not put back");
+        let unhealthy = Facts { is_unhealthy: true, ..facts(&one, &[], Due::Nothing, true) };
+        assert_eq!(unhealthy.verdict(FRESH, Vec::new()), differs(&["a"], true, true), "its other problems are not put back");
     }
 
     #[test]

@@ -146,7 +146,7 @@ struct Repair {
 }
 
 impl DriftRecord {
-    /// Reads it; one that cannot be understood is put aside and said.
+    /// Reads it; one that cannot be understood is quarantined and logged.
     pub(in crate::daemon) fn open(state: &Tree, report: &Report) -> Result<Self> {
         Ok(state.read_state(Path::new(FILE), report, Code::StatePutAside)?.unwrap_or_default())
     }

@@ -37,22 +37,22 @@ pub(super) enum Effect {
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     last: Vec<Finding>,
-    pub(super) told: Damper<Finding>,
+    pub(super) damper: Damper<Finding>,
     repaired: Vec<(String, Timestamp)>,
 }
 
 impl Memory {
     /// Whether something was wrong at the last look alone.
     pub(super) fn is_unsure(&self) -> bool {
-        self.last.iter().any(|finding| !self.told.reported().contains(finding))
+        self.last.iter().any(|finding| !self.damper.reported().contains(finding))
     }
 
     /// Takes in what a look found.
     pub(super) fn take(&mut self, found: Vec<Finding>, repair: bool, now: Timestamp) -> Vec<Effect> {
         let confirmed: Vec<Finding> = found.iter().filter(|finding| self.last.contains(finding)).cloned().collect();
         // One of several causes that went says nothing of the others.
-        let has_recovered = found.is_empty() && !self.told.reported().is_empty();
-        let mut effects: Vec<Effect> = self.told.news(&confirmed).into_iter().map(Effect::Report).collect();
+        let has_recovered = found.is_empty() && !self.damper.reported().is_empty();
+        let mut effects: Vec<Effect> = self.damper.news(&confirmed).into_iter().map(Effect::Report).collect();
         effects.extend(has_recovered.then_some(Effect::Recovered));
         self.repaired.retain(|(_, at)| now.since(*at) < REPAIRED_FOR);
         let rests = self.repaired.iter().any(|(_, at)| now.since(*at) < BETWEEN_REPAIRS);
@@ -60,7 +60,7 @@ impl Memory {
             matches!(finding.code, Code::RouteMissing | Code::RouteElsewhere | Code::RouteOwn)
                 && !self.repaired.iter().any(|(cause, _)| *cause == finding.cause)
         };
-        let causes: Vec<String> = self.told.reported().iter().filter(is_new).map(|finding| finding.cause.clone()).collect();
+        let causes: Vec<String> = self.damper.reported().iter().filter(is_new).map(|finding| finding.cause.clone()).collect();
         if let Some(first) = causes.first().filter(|_| repair && !rests) {
             effects.push(Effect::Repair(first.clone()));
             // One restart is for all of them.
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn what_is_wrong_twice_is_reported_once_and_its_end_too() {
         let (a, b) = (missing("a"), missing("b"));
-        let told = |finding: &Finding| Effect::Report(finding.clone());
+        let report = |finding: &Finding| Effect::Report(finding.clone());
         let only = |finding: &Finding| vec![finding.clone()];
         let both = [a.clone(), b.clone()];
         let effects = looks(
@@ -106,10 +106,10 @@ mod tests {
             none(),
             none(),
             none(),
-            vec![told(&a)],
+            vec![report(&a)],
             none(),
             none(),
-            vec![told(&b)],
+            vec![report(&b)],
             none(),
             vec![Effect::Recovered],
             none(),

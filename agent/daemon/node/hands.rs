@@ -82,8 +82,8 @@ impl LastWords for Hands {
         let ports = ports.iter().map(u16::to_string);
         let argv = [own, "port-holders".to_owned()].into_iter().chain(ports).collect();
         let job = Job { argv, time_limit_ms: Some(JOURNAL_LIMIT_MS), ..Job::default() };
-        let told = self.ran("program-port-holders", &job).await.map(|ran| ran.stdout).unwrap_or_default();
-        json::typed(&told).unwrap_or_default()
+        let output = self.ran("program-port-holders", &job).await.map(|ran| ran.stdout).unwrap_or_default();
+        json::typed(&output).unwrap_or_default()
     }
 }
 

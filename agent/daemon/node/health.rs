@@ -15,11 +15,11 @@ use crate::report::component::{ComponentState, ComponentStatus};
 use crate::report::damper::Damper;
 use crate::systemd::UnitState;
 
-/// Between two measurements of a node that is well, at the most: one that hangs is seen at the second bad answer, each of which may take
+/// Between two measurements of a healthy node, at the most: one that hangs is seen at the second bad answer, each of which may take
 /// 5 s, and that is less than a minute and a half after it hung.
 const EVERY: Duration = Duration::from_secs(40);
 /// Between two where something is wrong: what recovers without a word of systemd's is seen soon, and not asked for ever so often.
-const ILL: Backoff = Backoff::new(Duration::from_secs(5), EVERY);
+const TROUBLED: Backoff = Backoff::new(Duration::from_secs(5), EVERY);
 /// Until the second look at what may be wrong.
 const AGAIN: Duration = Duration::from_secs(3);
 /// Bad answers in a row that count.
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What is wrong with a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Ill {
+pub(super) enum ProblemKind {
     /// It is on its way up.
     Starting,
     /// It died, and systemd is about to start it again.
@@ -54,7 +54,7 @@ pub(super) enum Ill {
     Looping,
 }
 
-impl Ill {
+impl ProblemKind {
     pub(super) fn state(self) -> ComponentState {
         match self {
             Self::Starting | Self::Dying | Self::Waits => ComponentState::Degraded,
@@ -72,7 +72,7 @@ impl Ill {
     }
 
     /// How long it must have counted before it is news.
-    fn told_after(self) -> Duration {
+    fn reported_after(self) -> Duration {
         match self {
             Self::Starting | Self::Dying | Self::Waits => PATIENCE,
             Self::Silent | Self::Down | Self::Looping => Duration::ZERO,
@@ -87,9 +87,9 @@ impl Ill {
 
 /// What is wrong, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Complaint {
-    pub(super) ill: Ill,
-    problem: String,
+pub(super) struct Problem {
+    pub(super) kind: ProblemKind,
+    summary: String,
     cause: String,
     remedy: String,
 }
@@ -97,10 +97,10 @@ pub(super) struct Complaint {
 /// What a judgement leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Something is wrong with this component, and nobody was told yet.
-    Tell(String, Ill),
+    /// Something is wrong with this component, and that was not reported yet.
+    Report(String, ProblemKind),
     /// It is healthy again.
-    Well(String),
+    Recovered(String),
 }
 
 /// A gate of a component.
@@ -144,18 +144,18 @@ struct Component {
     /// Since when its process is up.
     up: Option<Timestamp>,
     was_up: bool,
-    /// When systemd restarted it: since it was last well, and not too long ago.
+    /// When systemd restarted it: since it was last healthy, and not too long ago.
     deaths: Vec<Timestamp>,
-    /// How many of them were told.
-    told_deaths: u32,
-    /// How many there were since it was well.
+    /// How many of them were reported.
+    reported_deaths: u32,
+    /// How many there were since it was healthy.
     died: u32,
-    complaint: Option<Complaint>,
+    problem: Option<Problem>,
     since: Timestamp,
-    /// What may follow the complaint, or the lack of one, since then.
-    doubt: Option<(Option<Ill>, Timestamp)>,
-    told: Damper<Ill>,
-    /// When it was last well again, and what that has to last from then on.
+    /// What may follow the problem, or the lack of one, since then.
+    doubt: Option<(Option<ProblemKind>, Timestamp)>,
+    damper: Damper<ProblemKind>,
+    /// When it last recovered, and what that has to last from then on.
     recovered: Option<Timestamp>,
     calm: Backoff,
     hold: Duration,
@@ -173,12 +173,12 @@ impl Component {
             up: None,
             was_up: false,
             deaths: Vec::new(),
-            told_deaths: 0,
+            reported_deaths: 0,
             died: 0,
-            complaint: None,
+            problem: None,
             since: now,
             doubt: None,
-            told: Damper::default(),
+            damper: Damper::default(),
             recovered: None,
             calm: CALM,
             hold: Duration::ZERO,
@@ -217,7 +217,7 @@ impl Component {
 
     fn forget_deaths(&mut self) {
         self.deaths.clear();
-        (self.died, self.told_deaths) = (0, 0);
+        (self.died, self.reported_deaths) = (0, 0);
     }
 
     /// Whether its gates say anything now.
@@ -234,102 +234,108 @@ impl Component {
     }
 
     /// What is wrong at this moment. `red`: gates that do not pass.
-    fn complaint_now(&self, red: &[String], now: Timestamp) -> Option<Complaint> {
+    fn problem_now(&self, red: &[String], now: Timestamp) -> Option<Problem> {
         let of_unit = self.unit.as_ref().zip(self.state.as_ref()).and_then(|(unit, state)| self.of_unit(unit, state, now));
-        of_unit.or_else(|| self.parts.iter().filter_map(|part| self.of_gate(part, red, now)).max_by_key(|one| one.ill))
+        of_unit.or_else(|| self.parts.iter().filter_map(|part| self.of_gate(part, red, now)).max_by_key(|one| one.kind))
     }
 
-    fn of_unit(&self, unit: &str, state: &UnitState, now: Timestamp) -> Option<Complaint> {
+    fn of_unit(&self, unit: &str, state: &UnitState, now: Timestamp) -> Option<Problem> {
         let looks = format!("`systemctl status {unit}`; `journalctl -u {unit} -n 50`");
         let recent = self.deaths.iter().filter(|at| now.since(**at) < LOOP.1).count();
         let is_loop = recent >= LOOP.0 as usize && self.has_been_up(now) < STAYS_UP;
-        let (ill, problem, cause, remedy) = if is_loop {
-            let problem = format!("crash-looping ({} restarts)", state.n_restarts);
+        let (kind, summary, cause, remedy) = if is_loop {
+            let summary = format!("crash-looping ({} restarts)", state.n_restarts);
             let died = if state.is_active() { "up for a moment".to_owned() } else { state.describe() };
             let cause = format!("{unit} dies again and again; systemd restarted it {} times; it is {died}", state.n_restarts);
-            (Ill::Looping, problem, cause, looks)
+            (ProblemKind::Looping, summary, cause, looks)
         } else if state.load_state == "masked" && !state.may_run() {
-            (Ill::Down, "masked".to_owned(), format!("{unit} is masked"), format!("`systemctl unmask --now {unit}`"))
+            (ProblemKind::Down, "masked".to_owned(), format!("{unit} is masked"), format!("`systemctl unmask --now {unit}`"))
         } else if state.is_active() {
             return None;
         } else if state.sub_state == "auto-restart" {
             let cause = format!("{unit} died and is about to be restarted: {}", state.describe());
-            (Ill::Dying, "restarting".to_owned(), cause, looks)
+            (ProblemKind::Dying, "restarting".to_owned(), cause, looks)
         } else if state.is_settling() {
             let cause = format!("{unit} is {}", state.describe());
-            (Ill::Starting, "starting".to_owned(), cause, format!("`systemctl list-jobs`; {looks}"))
+            (ProblemKind::Starting, "starting".to_owned(), cause, format!("`systemctl list-jobs`; {looks}"))
         } else {
             let word = if state.is_failed() { "failed" } else { "not running" };
             let cause = format!("{unit} is {}", state.describe());
-            (Ill::Down, word.to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it"))
+            (ProblemKind::Down, word.to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it"))
         };
-        Some(Complaint { ill, problem, cause, remedy })
+        Some(Problem { kind, summary, cause, remedy })
     }
 
-    fn of_gate(&self, part: &Part, red: &[String], now: Timestamp) -> Option<Complaint> {
+    fn of_gate(&self, part: &Part, red: &[String], now: Timestamp) -> Option<Problem> {
         let Bad { cause, .. } = part.bad.as_ref().filter(|_| part.is_red() && self.is_measured())?;
         let name = &part.gate.name;
         let need = part.gate.needs.iter().find_map(|need| match need {
             Need::Gate(gate) if gate != name && red.contains(gate) => Some(gate),
             _ => None,
         });
-        let told = format!("gate {name}: {cause}");
-        let (ill, problem, cause) = match need {
-            Some(need) => (Ill::Waits, format!("waiting for {need}"), format!("{told}; it needs {need}, which does not pass")),
-            None if self.is_young(now) && !part.has_passed => (Ill::Starting, "starting".to_owned(), told),
-            None if !part.is_own => (Ill::Waits, format!("gate {name} does not pass"), told),
-            None if cause.contains("no answer") => (Ill::Silent, "not answering".to_owned(), told),
-            None => (Ill::Silent, format!("gate {name} does not pass"), told),
+        let text = format!("gate {name}: {cause}");
+        let (kind, summary, cause) = match need {
+            Some(need) => {
+                (ProblemKind::Waits, format!("waiting for {need}"), format!("{text}; it needs {need}, which does not pass"))
+            }
+            None if self.is_young(now) && !part.has_passed => (ProblemKind::Starting, "starting".to_owned(), text),
+            None if !part.is_own => (ProblemKind::Waits, format!("gate {name} does not pass"), text),
+            None if cause.contains("no answer") => (ProblemKind::Silent, "not answering".to_owned(), text),
+            None => (ProblemKind::Silent, format!("gate {name} does not pass"), text),
         };
-        let restart =
-            self.unit.iter().filter(|_| ill == Ill::Silent).map(|unit| format!("; `systemctl restart {unit}` starts it anew"));
+        let restart = self
+            .unit
+            .iter()
+            .filter(|_| kind == ProblemKind::Silent)
+            .map(|unit| format!("; `systemctl restart {unit}` starts it anew"));
         let remedy = format!("{}{}", part.gate.remedy, restart.collect::<String>());
-        Some(Complaint { ill, problem, cause, remedy })
+        Some(Problem { kind, summary, cause, remedy })
     }
 
     /// Takes over what is wrong at this moment once it has lasted, and says what is news.
     fn judge(&mut self, red: &[String], now: Timestamp) -> Option<Effect> {
-        let seen = self.complaint_now(red, now);
-        let (shown, ill) = (self.complaint.as_ref().map(|one| one.ill), seen.as_ref().map(|one| one.ill));
+        let seen = self.problem_now(red, now);
+        let (shown, kind) = (self.problem.as_ref().map(|one| one.kind), seen.as_ref().map(|one| one.kind));
         let lasts = match self.doubt {
-            Some((of, since)) if of == ill => now.since(since),
+            Some((of, since)) if of == kind => now.since(since),
             _ => {
-                self.doubt = Some((ill, now));
+                self.doubt = Some((kind, now));
                 Duration::ZERO
             }
         };
-        let needed = match ill {
+        let needed = match kind {
             // systemd does nothing more about it.
-            Some(Ill::Down) if self.state.as_ref().is_some_and(UnitState::is_failed) => Duration::ZERO,
+            Some(ProblemKind::Down) if self.state.as_ref().is_some_and(UnitState::is_failed) => Duration::ZERO,
             // At a boot its turn may not have come.
-            Some(Ill::Down) if !self.was_up => YOUNG,
-            Some(ill) => ill.counts_after(),
+            Some(ProblemKind::Down) if !self.was_up => YOUNG,
+            Some(kind) => kind.counts_after(),
             None => self.hold,
         };
-        if ill != shown && lasts < needed {
+        if kind != shown && lasts < needed {
             return None;
         }
-        if seen.as_ref().map(|one| one.ill.state()) != self.complaint.as_ref().map(|one| one.ill.state()) {
+        if seen.as_ref().map(|one| one.kind.state()) != self.problem.as_ref().map(|one| one.kind.state()) {
             self.since = now;
         }
-        self.complaint = seen;
-        match ill {
-            Some(ill) => self.news_of(ill, lasts, now),
+        self.problem = seen;
+        match kind {
+            Some(kind) => self.news_of(kind, lasts, now),
             None => self.recover(now),
         }
     }
 
-    fn news_of(&mut self, ill: Ill, lasts: Duration, now: Timestamp) -> Option<Effect> {
-        if lasts < ill.told_after() {
+    fn news_of(&mut self, kind: ProblemKind, lasts: Duration, now: Timestamp) -> Option<Effect> {
+        if lasts < kind.reported_after() {
             return None;
         }
-        let is_more = ill == Ill::Looping && self.told_deaths > 0 && self.died >= self.told_deaths.saturating_mul(2);
-        let is_first = self.told.reported().is_empty();
-        if !self.told.is_news(&ill) && !is_more {
+        let is_more =
+            kind == ProblemKind::Looping && self.reported_deaths > 0 && self.died >= self.reported_deaths.saturating_mul(2);
+        let is_first = self.damper.reported().is_empty();
+        if !self.damper.is_news(&kind) && !is_more {
             return None;
         }
-        if ill == Ill::Looping {
-            self.told_deaths = self.died;
+        if kind == ProblemKind::Looping {
+            self.reported_deaths = self.died;
         }
         if is_first {
             match self.recovered {
@@ -340,7 +346,7 @@ impl Component {
                 }
             }
         }
-        Some(Effect::Tell(self.name.clone(), ill))
+        Some(Effect::Report(self.name.clone(), kind))
     }
 
     fn recover(&mut self, now: Timestamp) -> Option<Effect> {
@@ -348,35 +354,35 @@ impl Component {
             self.forget_deaths();
         }
         self.why = Why::default();
-        let was_told = !self.told.reported().is_empty();
-        self.told.clear();
+        let was_reported = !self.damper.reported().is_empty();
+        self.damper.clear();
         self.hold = Duration::ZERO;
-        was_told.then(|| {
+        was_reported.then(|| {
             self.recovered = Some(now);
-            Effect::Well(self.name.clone())
+            Effect::Recovered(self.name.clone())
         })
     }
 
-    /// Whether another look will tell more, soon.
+    /// Whether another look will show more, soon.
     fn is_unsure(&self) -> bool {
-        let shown = self.complaint.as_ref().map(|one| one.ill);
-        self.doubt.is_some_and(|(ill, _)| ill != shown && (ill.is_some() || self.hold <= AGAIN))
+        let shown = self.problem.as_ref().map(|one| one.kind);
+        self.doubt.is_some_and(|(kind, _)| kind != shown && (kind.is_some() || self.hold <= AGAIN))
             || self.parts.iter().any(|part| part.bad.as_ref().is_some_and(|bad| bad.times < BAD))
     }
 
     fn status(&self) -> ComponentStatus {
-        let complaint = self.complaint.as_ref();
-        let is_why = complaint.is_some_and(|one| one.ill.has_words());
+        let problem = self.problem.as_ref();
+        let is_why = problem.is_some_and(|one| one.kind.has_words());
         let why = Some(&self.why).filter(|_| is_why);
         ComponentStatus {
             name: self.name.clone(),
             unit: self.unit.clone(),
-            state: complaint.map(|one| one.ill.state()).unwrap_or_default(),
+            state: problem.map(|one| one.kind.state()).unwrap_or_default(),
             since: self.since.rfc3339(),
             restarts: self.state.as_ref().map(|state| state.n_restarts).unwrap_or_default(),
-            problem: complaint.map(|one| one.problem.clone()),
-            cause: complaint.map(|one| format!("{}{}", one.cause, why.map(|why| why.told.as_str()).unwrap_or_default())),
-            remedy: complaint.map(|one| match why.and_then(|why| why.remedy.as_ref()) {
+            problem: problem.map(|one| one.summary.clone()),
+            cause: problem.map(|one| format!("{}{}", one.cause, why.map(|why| why.text.as_str()).unwrap_or_default())),
+            remedy: problem.map(|one| match why.and_then(|why| why.remedy.as_ref()) {
                 Some(first) => format!("{first} {}", one.remedy),
                 None => one.remedy.clone(),
             }),
@@ -420,7 +426,7 @@ impl Health {
         }
     }
 
-    /// The node was just touched: what its units did meanwhile was told there.
+    /// The node was just touched: what its units did meanwhile was reported there.
     pub(super) fn forget(&mut self) {
         for component in &mut self.components {
             (component.state, component.up, component.doubt) = (None, None, None);
@@ -489,8 +495,8 @@ impl Health {
         if self.components.iter().any(Component::is_unsure) {
             return AGAIN;
         }
-        if self.components.iter().any(|one| one.complaint.is_some()) {
-            return self.pauses.get_or_insert(ILL).next_pause();
+        if self.components.iter().any(|one| one.problem.is_some()) {
+            return self.pauses.get_or_insert(TROUBLED).next_pause();
         }
         self.pauses = None;
         spread(EVERY, random)
@@ -516,7 +522,7 @@ struct Dying {
     /// systemd's count when it was first looked at.
     first: u32,
     last: u32,
-    told: u32,
+    reported: u32,
     /// What it was up with at the last look at all of them.
     up_with: Option<u32>,
 }
@@ -525,22 +531,22 @@ impl Deaths {
     /// What is seen of a unit: how often it died since the first look, and whether that is news: the first time, from the third on as a
     /// crash loop, and then each time the number has doubled.
     pub(super) fn saw(&mut self, state: &UnitState) -> (u32, bool) {
-        let new = Dying { first: state.n_restarts, last: state.n_restarts, told: 0, up_with: None };
+        let new = Dying { first: state.n_restarts, last: state.n_restarts, reported: 0, up_with: None };
         let dying = self.0.entry(state.name.clone()).or_insert(new);
         if state.n_restarts < dying.last {
             // Somebody started it anew.
-            (dying.first, dying.told) = (0, 0);
+            (dying.first, dying.reported) = (0, 0);
         }
         dying.last = state.n_restarts;
         let died = state.n_restarts.saturating_sub(dying.first) + u32::from(state.sub_state == "auto-restart");
-        let next = match dying.told {
+        let next = match dying.reported {
             0 => 1,
-            told if told < LOOP.0 => LOOP.0,
-            told => told.saturating_mul(2),
+            reported if reported < LOOP.0 => LOOP.0,
+            reported => reported.saturating_mul(2),
         };
         let is_news = died >= next;
         if is_news {
-            dying.told = died;
+            dying.reported = died;
         }
         (died, is_news)
     }

@@ -52,7 +52,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// One that has been well for two minutes.
+    /// One that has been healthy for two minutes.
     fn new() -> Self {
         let mut health = Health::default();
         let now = Timestamp(0);
@@ -79,7 +79,7 @@ impl Watch {
         self.health.judge(self.now)
     }
 
-    /// systemd tells of a unit.
+    /// systemd reports on a unit.
     fn hear(&mut self, after: u64, state: UnitState) -> Vec<Effect> {
         self.now = self.now.after(Duration::from_secs(after));
         self.states.insert(state.name.clone(), state.clone());
@@ -120,12 +120,12 @@ fn state(name: &str, active: &str, sub: &str, n_restarts: u32) -> UnitState {
     }
 }
 
-fn tell(name: &str, ill: Ill) -> Vec<Effect> {
-    vec![Effect::Tell(name.to_owned(), ill)]
+fn report(name: &str, kind: ProblemKind) -> Vec<Effect> {
+    vec![Effect::Report(name.to_owned(), kind)]
 }
 
-fn well(name: &str) -> Vec<Effect> {
-    vec![Effect::Well(name.to_owned())]
+fn recovered(name: &str) -> Vec<Effect> {
+    vec![Effect::Recovered(name.to_owned())]
 }
 
 #[test]
@@ -192,9 +192,9 @@ fn a_unit_that_is_stopped_is_told_once_and_its_return_too() {
     let mut watch = Watch::new();
     let stopped = || state(ETCD, "inactive", "dead", 0);
     assert!(watch.hear(1, stopped()).is_empty());
-    assert_eq!(watch.measure(3), tell("etcd", Ill::Down));
+    assert_eq!(watch.measure(3), report("etcd", ProblemKind::Down));
     assert!(watch.measure(40).is_empty() && watch.hear(5, stopped()).is_empty());
-    assert_eq!(watch.hear(1, state(ETCD, "active", "running", 0)), well("etcd"));
+    assert_eq!(watch.hear(1, state(ETCD, "active", "running", 0)), recovered("etcd"));
     assert!(watch.measure(40).is_empty());
 }
 
@@ -203,16 +203,16 @@ fn the_third_restart_is_a_crash_loop_until_the_process_stays_up() {
     let mut watch = Watch::new();
     assert!(watch.die(1).is_empty() && watch.is_well(), "one death is no news");
     assert!(watch.die(2).is_empty());
-    assert_eq!(watch.die(3), tell("etcd", Ill::Looping));
+    assert_eq!(watch.die(3), report("etcd", ProblemKind::Looping));
     assert_eq!(watch.of("etcd"), (ComponentState::Failed, "crash-looping (3 restarts)".to_owned()));
     let status = watch.health.of("etcd").unwrap();
     assert_eq!((status.restarts, status.unit.as_deref()), (3, Some(ETCD)));
-    assert!(watch.health.status().iter().filter(|one| one.is_ill()).count() == 1);
-    // It is told again each time the number has doubled.
-    let told: Vec<u32> = (4..=13).filter(|count| !watch.die(*count).is_empty()).collect();
-    assert_eq!(told, [6, 12]);
+    assert!(watch.health.status().iter().filter(|one| one.is_unhealthy()).count() == 1);
+    // It is reported again each time the number has doubled.
+    let reported: Vec<u32> = (4..=13).filter(|count| !watch.die(*count).is_empty()).collect();
+    assert_eq!(reported, [6, 12]);
     assert!(watch.measure(29).is_empty() && !watch.is_well(), "it was up for 29 s before, too");
-    assert_eq!(watch.measure(1), well("etcd"));
+    assert_eq!(watch.measure(1), recovered("etcd"));
     assert!(watch.is_well());
 }
 
@@ -227,14 +227,14 @@ fn what_comes_back_has_to_stay_away_longer_each_time() {
         while effects.is_empty() {
             effects = watch.measure(1);
         }
-        assert_eq!(effects, well("etcd"));
+        assert_eq!(effects, recovered("etcd"));
         held.push(watch.now.since(since).as_secs());
     }
     assert_eq!(held, [1, 31, 61, 121]);
     // An hour later it is another matter.
     watch.measure(3600);
     watch.hear(1, state(ETCD, "failed", "failed", 0));
-    assert_eq!(watch.hear(1, state(ETCD, "active", "running", 0)), well("etcd"));
+    assert_eq!(watch.hear(1, state(ETCD, "active", "running", 0)), recovered("etcd"));
 }
 
 #[test]
@@ -243,9 +243,9 @@ fn a_process_that_hangs_is_told_at_its_second_bad_answer() {
     watch.red.insert("etcd", "no answer within 5 s");
     assert!(watch.measure(40).is_empty() && watch.is_well());
     assert_eq!(watch.health.pause(0.5), AGAIN);
-    // Who needs it is not blamed, and not told of beside it.
+    // Who needs it is not blamed, and not reported beside it.
     watch.red.insert("apiserver", "answered 500");
-    assert_eq!(watch.measure(3), tell("etcd", Ill::Silent));
+    assert_eq!(watch.measure(3), report("etcd", ProblemKind::Silent));
     assert_eq!(watch.of("etcd"), (ComponentState::Failed, "not answering".to_owned()));
     let status = watch.health.of("etcd").unwrap();
     assert_eq!(status.cause.as_deref(), Some("gate etcd: no answer within 5 s"));
@@ -255,12 +255,12 @@ fn a_process_that_hangs_is_told_at_its_second_bad_answer() {
     watch.red.clear();
     // Of a process that was young and answered nobody says that it is starting.
     watch.hear(1, UnitState { main_pid: 7, ..state("kubelet.service", "active", "running", 0) });
-    assert_eq!(watch.measure(10), well("etcd"));
+    assert_eq!(watch.measure(10), recovered("etcd"));
     watch.red.insert("kubelet", "connection refused");
     assert!(watch.measure(10).is_empty());
-    assert_eq!(watch.measure(3), tell("kubelet", Ill::Silent));
+    assert_eq!(watch.measure(3), report("kubelet", ProblemKind::Silent));
     watch.red.clear();
-    assert_eq!(watch.measure(10), well("kubelet"));
+    assert_eq!(watch.measure(10), recovered("kubelet"));
     assert!(watch.is_well());
 }
 
@@ -295,8 +295,8 @@ fn a_bad_answer_counts_by_whose_fault_it_is() {
         assert_eq!(watch.of(name), (expected.0, expected.1.to_owned()), "{gate} {young}");
         assert_eq!(effects.is_empty(), expected.0 == ComponentState::Degraded, "what may pass by itself is no news yet");
         // It lasts.
-        let told: usize = effects.len() + [290, 11, 40].map(|after| watch.measure(after).len()).iter().sum::<usize>();
-        assert_eq!(told, 1, "{gate} {young}");
+        let reported: usize = effects.len() + [290, 11, 40].map(|after| watch.measure(after).len()).iter().sum::<usize>();
+        assert_eq!(reported, 1, "{gate} {young}");
     }
 }
 
@@ -310,25 +310,25 @@ fn at_a_boot_units_may_take_their_turn_and_a_node_that_was_touched_is_looked_at_
         health.judge(now)
     };
     assert!([0, 3, 30, 59].into_iter().all(|seconds| look(seconds).is_empty()));
-    assert_eq!(look(60), tell("etcd", Ill::Down));
+    assert_eq!(look(60), report("etcd", ProblemKind::Down));
     let mut watch = Watch::new();
     watch.die(1);
     watch.die(2);
     watch.health.forget();
-    assert!(watch.die(12).is_empty(), "what it did meanwhile was told by whoever touched the node");
+    assert!(watch.die(12).is_empty(), "what it did meanwhile was reported by whoever touched the node");
     assert!(watch.measure(40).is_empty() && watch.is_well());
 }
 
 #[test]
 fn deaths_while_the_node_is_brought_up_are_told_at_the_first_and_third_and_each_time_they_doubled() {
     let mut deaths = Deaths::default();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for count in 0..13 {
         let (_, up) = deaths.saw(&state(ETCD, "active", "running", count));
         let (died, down) = deaths.saw(&state(ETCD, "activating", "auto-restart", count));
-        told.extend((up || down).then_some(died));
+        reported.extend((up || down).then_some(died));
     }
-    assert_eq!(told, [1, 3, 6, 12]);
+    assert_eq!(reported, [1, 3, 6, 12]);
     // Up twice in a row with the same count: it has calmed.
     let up = state(ETCD, "active", "running", 13);
     assert!(!deaths.has_calmed(&up) && deaths.has_calmed(&up));

@@ -9,7 +9,7 @@ use super::outline::Outline;
 use super::renewal::Waits;
 use crate::clock::BUILT;
 use crate::converge;
-use crate::converge::health::{Ailment, ailments};
+use crate::converge::health::{StoreProblem, problems};
 use crate::deploy::{Extent, Reference};
 use crate::desired::{Content, Desired, Volume};
 use crate::error::Result;
@@ -50,7 +50,7 @@ pub(in crate::daemon) struct Sight<'a> {
     /// Units are on their way: only files were judged.
     pub(in crate::daemon) is_arriving: bool,
     /// Something else is wrong with the node, and was reported.
-    pub(in crate::daemon) is_sick: bool,
+    pub(in crate::daemon) is_unhealthy: bool,
     /// Certificates are not as they should be.
     pub(in crate::daemon) is_flawed: bool,
     pub(in crate::daemon) certificates: Option<Rc<certificates::Look>>,
@@ -70,7 +70,7 @@ impl Node {
             self.secrets.replace(Some(kubernetes::readable_parameters(deployment).secrets()));
         }
         let Some(spec) = deployment.and_then(|deployment| kubernetes::node_of(&deployment, &Leave::everything()).ok()) else {
-            // A newer agent may understand parameters differently; the next deployment tells.
+            // A newer agent may understand parameters differently; the next deployment shows it.
             return Ok(Look::default());
         };
         let desired = kubernetes::render(&spec, &self.facts())?;
@@ -96,8 +96,8 @@ impl Node {
         Ok(volumes.look_at_pool(volume, &disks, &self.fills).await)
     }
 
-    /// What differs from the parameters; nothing where that cannot be seen for what ails the node, which is reported then.
-    pub(super) async fn see<'a>(
+    /// What differs from the parameters; nothing where a problem of the node, which is reported then, keeps that from being seen.
+    pub(super) async fn inspect<'a>(
         &self,
         desired: &'a Desired,
         volumes: &VolumeKeeper<Hands>,
@@ -115,21 +115,22 @@ impl Node {
         }
         // What has lost its disk may be on its way for ever, and cannot be read.
         let disks = if desired.volumes.is_empty() { Vec::new() } else { volumes.probe.read_disks()? };
-        let mut sick = ailments(desired, &self.host.root, &disks);
-        let tell =
-            |sick: &[Ailment]| sick.iter().for_each(|ailment| self.host.report.emit(ailment.event().generation(generation)));
+        let mut problems = problems(desired, &self.host.root, &disks);
+        let report = |problems: &[StoreProblem]| {
+            problems.iter().for_each(|problem| self.host.report.emit(problem.event().generation(generation)))
+        };
         let mut observed = match converge::observe(desired, &self.host.root, systemd).await {
-            Err(_) if !sick.is_empty() => {
-                tell(&sick);
+            Err(_) if !problems.is_empty() => {
+                report(&problems);
                 return Ok(None);
             }
             observed => observed?,
         };
         let unrest = self.unrest.look(&observed.units, &self.host.clock);
         // Who needs a disk that is really away fails after a minute and a half, systemd's time limit for devices.
-        sick.retain(|ailment| unrest.is_some() || !self.unrest.is_boot() || !ailment.awaits_disk(&observed));
-        tell(&sick);
-        let is_arriving = unrest.is_none() && sick.is_empty();
+        problems.retain(|problem| unrest.is_some() || !self.unrest.is_boot() || !problem.awaits_disk(&observed));
+        report(&problems);
+        let is_arriving = unrest.is_none() && problems.is_empty();
         let certificates = self.look_at_certificates(desired, generation)?;
         let wrong = certificates.iter().flat_map(|look| look.to_put_back(desired));
         observed.certificates = wrong.map(ToString::to_string).collect();
@@ -144,12 +145,12 @@ impl Node {
             for volume in misplaced(&volumes.probe, &disks, &mounted)? {
                 found.push(Cause::of_volume(&format!("volume {} is not what is at {}", volume.disk, volume.mount_point)));
             }
-            found.extend(sick.iter().map(|ailment| Cause::of_volume(&ailment.cause())));
+            found.extend(problems.iter().map(|problem| Cause::of_volume(&problem.cause())));
             found.extend(unrest.unwrap_or_default());
             found.extend(added);
         }
         let is_flawed = !observed.certificates.is_empty();
-        Ok(Some(Sight { found, is_arriving, is_sick: !sick.is_empty(), is_flawed, certificates, mounted, disks }))
+        Ok(Some(Sight { found, is_arriving, is_unhealthy: !problems.is_empty(), is_flawed, certificates, mounted, disks }))
     }
 
     /// `None` while the clock is wrong: nothing can be judged by it.

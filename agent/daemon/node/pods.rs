@@ -128,7 +128,7 @@ impl Node {
             for effect in effects {
                 self.carry_out(&watched, &effect).await;
             }
-            let mut status = watched.status(&sight, self.pods.borrow().told.reported());
+            let mut status = watched.status(&sight, self.pods.borrow().damper.reported());
             if let Some(shown) = &shown {
                 if is_unknown {
                     (status.subnet, status.peers) = (shown.subnet.clone(), shown.peers);

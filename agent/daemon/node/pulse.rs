@@ -1,5 +1,5 @@
-//! Measures every component of a node in place for as long as it is there: the edge of `health.rs`. systemd tells of its units, gates
-//! are asked at a slow pace with chance in it; nothing is repaired by this, and Heat is not told again.
+//! Measures every component of a node in place for as long as it is there: the edge of `health.rs`. systemd reports on its units, gates
+//! are asked at a slow pace with chance in it; nothing is repaired by this, and nothing more is sent to Heat.
 //!
 //! While the node is brought up or put back, units that die are watched beside that, so that what is waited for in vain has its cause.
 
@@ -27,7 +27,7 @@ use crate::systemd::{Systemd, UnitState};
 
 /// Before a node that is being put back is looked at again.
 const BUSY: Duration = Duration::from_secs(2);
-/// systemd tells of one change in several signals: one look for all of them.
+/// systemd reports one change in several signals: one look for all of them.
 const ONE_CHANGE: Duration = Duration::from_millis(100);
 /// The net under lost signals, while the node is brought up.
 const NET: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ const NET: Duration = Duration::from_secs(10);
 /// News of units.
 type Changes = Option<BoxStream<'static, String>>;
 
-/// The next unit that systemd tells of, within this time.
+/// The next unit that systemd reports a change of, within this time.
 async fn news(node: &Node, systemd: &Systemd, units: &[String], changes: &mut Changes, within: Duration) -> Option<String> {
     if changes.is_none() && !within.is_zero() {
         *changes = systemd.changes_of(units).await.ok();
@@ -104,10 +104,10 @@ impl Node {
 
     /// All of them.
     async fn measure(&self, desired: &Desired, systemd: &Systemd, units: &[String]) {
-        // A bus that is away is told of elsewhere; what is known stays.
+        // A bus that is away is reported elsewhere; what is known stays.
         let Ok(states) = try_join_all(units.iter().map(|unit| systemd.unit(unit))).await else { return };
         for (state, unit) in states.into_iter().zip(units) {
-            // systemd tells an alias by the name that was asked for.
+            // systemd reports an alias under the name that was asked for.
             let state = UnitState { name: unit.clone(), ..state };
             self.health.borrow_mut().saw(state, self.host.clock.now());
         }
@@ -115,7 +115,7 @@ impl Node {
         self.health.borrow_mut().complete();
     }
 
-    /// One unit that systemd told of; what came up is asked how it is.
+    /// One unit that systemd named; what came up is asked how it is.
     async fn take(&self, desired: &Desired, state: UnitState) {
         let unit = state.name.clone();
         let is_new = self.health.borrow_mut().saw(state, self.host.clock.now());
@@ -133,24 +133,24 @@ impl Node {
         }
     }
 
-    /// Tells what follows from what was seen.
+    /// Reports what follows from what was seen.
     async fn settle(&self, desired: &Desired, reference: &Reference) {
         let before = self.components();
         let effects = self.health.borrow_mut().judge(self.host.clock.now());
         for effect in effects {
             match effect {
-                Effect::Tell(name, ill) => {
+                Effect::Report(name, kind) => {
                     let unit = self.health.borrow().of(&name).and_then(|component| component.unit);
-                    if let Some(unit) = unit.filter(|_| ill.has_words())
+                    if let Some(unit) = unit.filter(|_| kind.has_words())
                         && let Some(systemd) = &self.host.systemd
                     {
                         let hands = self.hands(systemd);
                         let why = find_out(desired, &unit, &self.host.root, &self.host.clock, &hands).await;
                         self.health.borrow_mut().explain(&name, why);
                     }
-                    self.tell_component(&name, reference);
+                    self.report_component(&name, reference);
                 }
-                Effect::Well(name) => self.tell_component(&name, reference),
+                Effect::Recovered(name) => self.report_component(&name, reference),
             }
         }
         if self.components() != before {
@@ -158,7 +158,7 @@ impl Node {
         }
     }
 
-    fn tell_component(&self, name: &str, reference: &Reference) {
+    fn report_component(&self, name: &str, reference: &Reference) {
         let Some(component) = self.health.borrow().of(name) else { return };
         let (code, verb) = match component.state {
             ComponentState::Healthy => (Code::ComponentRecovered, "recovered"),
@@ -167,7 +167,7 @@ impl Node {
         };
         let problem = component.problem.iter().map(|problem| format!(": {problem}")).collect::<String>();
         let mut event = Event::new(code, format!("component {name} {verb}{problem}")).generation(reference.generation);
-        // What an update that failed left undone was told, and is no news on the console.
+        // What an update that failed left undone was reported, and is no news on the console.
         if reference.extent == Extent::Whole {
             event = event.phase(Phase::Steady);
         }
@@ -179,11 +179,11 @@ impl Node {
         self.host.report.emit(event);
     }
 
-    /// Watches the units of a node that is brought up or put back: what dies is told at once, and shown where it is waited for. Never
+    /// Watches the units of a node that is brought up or put back: what dies is reported at once, and shown where it is waited for. Never
     /// ends; safe to drop.
     pub(super) async fn watch_deaths(&self, desired: &Desired, systemd: &Systemd, generation: u64) -> Infallible {
         let units: Vec<String> = desired.units.iter().filter(|unit| !unit.applies_files).map(|unit| unit.name.clone()).collect();
-        let (mut deaths, mut changes, mut told) = (Deaths::default(), None, BTreeMap::new());
+        let (mut deaths, mut changes, mut reported) = (Deaths::default(), None, BTreeMap::new());
         loop {
             let news = news(self, systemd, &units, &mut changes, NET).await;
             for unit in units.iter().filter(|unit| news.as_ref().is_none_or(|news| news == *unit)) {
@@ -191,21 +191,21 @@ impl Node {
                 let state = UnitState { name: unit.clone(), ..state };
                 let (times, is_news) = deaths.saw(&state);
                 if is_news {
-                    told.insert(unit, self.tell_death(desired, systemd, &state, times, generation).await);
+                    reported.insert(unit, self.report_death(desired, systemd, &state, times, generation).await);
                 } else if news.is_none() && deaths.has_calmed(&state) {
-                    told.remove(unit);
+                    reported.remove(unit);
                 }
                 // Its gate may have begun since.
                 let gates = desired.gates.iter().filter(|gate| gate.unit.as_ref() == Some(unit));
                 for step in gates.map(|gate| StepId::Gate(gate.name.clone())).chain([StepId::Unit(unit.clone())]) {
-                    self.progress.explain(&step, told.get(unit).cloned());
+                    self.progress.explain(&step, reported.get(unit).cloned());
                 }
             }
         }
     }
 
-    /// Cause and remedy, once they are told.
-    async fn tell_death(
+    /// Cause and remedy, once they are reported.
+    async fn report_death(
         &self,
         desired: &Desired,
         systemd: &Systemd,
@@ -216,7 +216,7 @@ impl Node {
         let unit = &state.name;
         let why = find_out(desired, unit, &self.host.root, &self.host.clock, &self.hands(systemd)).await;
         let line = died(state, times);
-        let cause = format!("{line}{}", why.told);
+        let cause = format!("{line}{}", why.text);
         let looks = format!("`systemctl status {unit}`; `journalctl -u {unit} -n 50`.");
         let remedy = why.remedy.map_or(looks.clone(), |first| format!("{first} {looks}"));
         let event = Event::new(Code::UnitDying, line).phase(Phase::Units).generation(generation).unit(unit);

@@ -42,17 +42,17 @@ impl Remembered {
         let mut record = self.record.borrow_mut();
         let Some(record) = record.as_mut().filter(|_| !causes.is_empty()) else { return };
         record.repaired(causes, self.host.clock.now());
-        self.told(record.write(&self.host.state));
+        self.report_failure(record.write(&self.host.state));
     }
 
     /// The update is tried again, or another one is: what it leaves is another matter.
     pub(super) fn forget_left(&self) {
-        self.told(self.ask(|record| Ok(((), record.forget_left()))));
+        self.report_failure(self.ask(|record| Ok(((), record.forget_left()))));
     }
 
     /// A node was brought up: what lies beside its files was measured with it, and no repair of before counts.
     pub(super) fn take_as_it_is(&self, desired: &Desired) {
-        self.told(drift::beside(desired, &self.host.root).and_then(|beside| {
+        self.report_failure(drift::beside(desired, &self.host.root).and_then(|beside| {
             let record = DriftRecord::of_new(beside);
             record.write(&self.host.state)?;
             self.record.replace(Some(record));
@@ -75,7 +75,7 @@ impl Remembered {
     }
 
     /// What cannot be remembered is reported; the next deployment tries again.
-    fn told(&self, kept: Result<()>) {
+    fn report_failure(&self, kept: Result<()>) {
         if let Err(error) = kept {
             let event = Event::new(Code::StateWriteFailed, "the drift record cannot be written").step("drift");
             self.host.report.emit(event.error(&error));

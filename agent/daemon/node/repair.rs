@@ -73,7 +73,7 @@ impl Repair {
             return Some(Err(Error::permanent(error.to_string()).context("looking at the node")));
         }
         let Some(found) = trial.found else {
-            let cause = "units of the node are still starting, or something else ails it, so it cannot be compared";
+            let cause = "units of the node are still starting, or something else is wrong with it, so it cannot be compared";
             return Some(Err(Error::permanent(cause).remedy("`heat-node-agent explain` shows what it is waiting for")));
         };
         Some(match trial.failure {

@@ -1,10 +1,10 @@
-//! The node's wait condition: who it is for Heat, and what Heat is told.
+//! The node's wait condition: who it is for Heat, and what Heat is sent.
 
 use crate::kubernetes;
 use crate::metadata::Deployment;
 use crate::signal::{Handle, WaitSignal};
 
-/// A wait condition and what it is to be told.
+/// A wait condition and what it is to be sent.
 #[derive(Debug)]
 pub(in crate::daemon) struct Wait {
     pub(in crate::daemon) handle: Handle,

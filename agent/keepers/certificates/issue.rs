@@ -165,7 +165,7 @@ impl<H: Hands> CertificateKeeper<H> {
         failed.map_or(Ok(done), Err)
     }
 
-    /// Makes the keys that are missing; each is on the disk, and known as ours, before anybody is told of it.
+    /// Makes the keys that are missing; each is on the disk, and known as ours, before anybody hears of it.
     async fn with_keys<'a>(
         &self,
         tasks: Vec<Task<'a>>,

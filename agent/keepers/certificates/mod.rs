@@ -306,7 +306,7 @@ impl<H: Hands> CertificateKeeper<H> {
         Ok(before)
     }
 
-    /// Stores the record, and tells what changed with it.
+    /// Stores the record, and reports what changed with it.
     fn remember(&self, mut record: CertificateRecord, before: &CertificateRecord) -> Result<()> {
         let step = record.rotation.map(|turn| turn.step);
         // Somebody may have ordered the next one meanwhile.

@@ -262,35 +262,37 @@ mod tests {
 
     #[tokio::test]
     async fn one_master_at_a_time_gets_leave_and_only_while_the_others_are_healthy() {
-        let well = || vec![healthy(), healthy()];
+        let all_healthy = || vec![healthy(), healthy()];
         let looked = ["GET /version", "POST /v3/cluster/member/list"];
         let took =
             ["POST /v3/kv/range", "POST /v3/lease/grant \"900\"", "POST /v3/kv/txn put m1 (member 1) \"7587869013464921875\""];
         let held = || Permission::Go(Held::Key(Api::V3, M1.to_owned()));
         let on = || ok("{}");
-        let (answer, asked) = play(vec![on(), key(None), granted(), txn(true)], [well(), well()]).await;
+        let (answer, asked) = play(vec![on(), key(None), granted(), txn(true)], [all_healthy(), all_healthy()]).await;
         assert_eq!(
             (answer.unwrap(), asked),
             (held(), [&looked[..], &took].concat().iter().map(|line| (*line).to_owned()).collect())
         );
         // What it held when it was cut off is its own, with a new life.
-        let (answer, asked) = play(vec![on(), key(Some(M1)), granted(), txn(true)], [well(), well()]).await;
+        let (answer, asked) = play(vec![on(), key(Some(M1)), granted(), txn(true)], [all_healthy(), all_healthy()]).await;
         assert_eq!((answer.unwrap(), asked.len()), (held(), 5));
 
-        let (answer, asked) = play(vec![on(), key(Some("m3 (member 3)"))], [well(), well()]).await;
+        let (answer, asked) = play(vec![on(), key(Some("m3 (member 3)"))], [all_healthy(), all_healthy()]).await;
         assert!(waits(&answer).contains("m3") && asked.len() == 3, "{answer:?} {asked:?}");
         // Faster by a moment: looked at again.
-        let (answer, _) = play(vec![on(), key(None), granted(), txn(false), key(Some("m2 (member 2)"))], [well(), well()]).await;
+        let (answer, _) =
+            play(vec![on(), key(None), granted(), txn(false), key(Some("m2 (member 2)"))], [all_healthy(), all_healthy()]).await;
         assert!(waits(&answer).contains("m2"));
         // One that is down is found before the lock is asked for.
-        let (answer, asked) = play(vec![], [vec![ok(r#"{"health":"false"}"#)], well()]).await;
+        let (answer, asked) = play(vec![], [vec![ok(r#"{"health":"false"}"#)], all_healthy()]).await;
         assert!(waits(&answer).ends_with("unhealthy: m2") && asked.is_empty(), "{answer:?} {asked:?}");
         // And one that went down meanwhile after it was got, which is given back.
         let gone = vec![healthy(), status("503 Service Unavailable", "")];
-        let (answer, asked) = play(vec![on(), key(None), granted(), txn(true), txn(true)], [well(), gone]).await;
+        let (answer, asked) = play(vec![on(), key(None), granted(), txn(true), txn(true)], [all_healthy(), gone]).await;
         assert!(waits(&answer).ends_with("m3") && asked.last().unwrap().ends_with("txn delete"), "{answer:?} {asked:?}");
         // Without an answer nobody knows what a restart costs.
-        let (answer, _) = play(vec![on(), key(None), status("503 Service Unavailable", "no leader")], [well(), well()]).await;
+        let (answer, _) =
+            play(vec![on(), key(None), status("503 Service Unavailable", "no leader")], [all_healthy(), all_healthy()]).await;
         assert!(answer.unwrap_err().to_string().contains("the node's etcd"));
     }
 

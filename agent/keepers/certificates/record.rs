@@ -1,6 +1,6 @@
 //! What is remembered of keys and of a change of authority: `certificates.json` in the state directory.
 //!
-//! It holds no key, only SHA-256 of public ones. On a copied disk it is put aside with the rest of the state: what lies in
+//! It holds no key, only SHA-256 of public ones. On a copied disk it is set aside with the rest of the state: what lies in
 //! the directories then is another instance's, and nothing of it is kept.
 
 use std::collections::BTreeMap;
@@ -59,11 +59,11 @@ pub struct Turn {
 }
 
 impl CertificateRecord {
-    /// Reads the record. One that cannot be understood is put aside and said; without one, keys in place are kept where their
+    /// Reads the record. One that cannot be understood is quarantined and logged; without one, keys in place are kept where their
     /// certificates are right.
     ///
     /// # Errors
-    /// If it can be neither read nor put aside.
+    /// If it can be neither read nor quarantined.
     pub fn open(state: &Tree, report: &Report) -> Result<Self> {
         let was_there = |name: &Path| Ok::<_, Error>(state.facts(name)?.is_some());
         let never = !was_there(Path::new(FILE))? && !was_there(&Path::new(FILE).with_extension("unreadable"))?;

@@ -81,7 +81,7 @@ struct Outside {
     root: RefCell<Option<PathBuf>>,
     /// What is signed lives from the first day of this month on, for a year.
     since: Cell<(i32, u8)>,
-    /// How long it takes until an authority is told.
+    /// How long it takes until an authority is returned.
     slowness: Cell<Duration>,
     /// How long signatures may take.
     limits: RefCell<Vec<Duration>>,
@@ -708,7 +708,7 @@ async fn what_a_slow_magnum_took_already_is_not_there_for_signatures() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_is_put_aside_by_a_look_too() {
+async fn a_record_that_cannot_be_read_is_quarantined_by_a_look_too() {
     let node = Node::new();
     node.run(&desired(), 1).await.unwrap();
     node.write(&format!("{STATE}/certificates.json"), "{torn", 0o600);

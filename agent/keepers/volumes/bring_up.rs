@@ -18,7 +18,7 @@ use crate::storage::marker::{State, VolumeRecord};
 use crate::storage::mount_unit;
 use crate::watch::DeviceNews;
 
-/// How long a try may go on behind the deadline, so that it tells of itself: the engine waits for 5 s and knows less.
+/// How long a try may go on behind the deadline, so that it reports its own cause: the engine waits for 5 s and knows less.
 const LAST_WORDS: Duration = Duration::from_secs(4);
 
 impl<H: Hands> Volumes for VolumeKeeper<H> {

@@ -237,8 +237,8 @@ async fn a_copy_at_the_deadline_is_reported_with_who_is_stopped_for_it_and_taken
     assert_eq!((failure.code, failure.doing().as_str()), (Code::VolumeFailed, "volume etcd: deadline"));
     assert!(failure.cause.starts_with("not finished at the deadline; "), "{failure:?}");
     tells_who_is_stopped(&failure, true);
-    let told = keeper.progress.report().events().last().unwrap().clone();
-    assert!(told.message.contains("etcd.service stays stopped") && told.remedy.is_some_and(|it| it.contains("rerun")));
+    let event = keeper.progress.report().events().last().unwrap().clone();
+    assert!(event.message.contains("etcd.service stays stopped") && event.remedy.is_some_and(|it| it.contains("rerun")));
     keeper.hands.endless = false;
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     is_moved(&keeper);

@@ -18,7 +18,7 @@ impl<H: Hands> VolumeKeeper<H> {
     pub(super) async fn format(&self, volume: &Volume, disk: Disk, force: bool, decided_on: &Evidence) -> Outcome<Found> {
         let device = disk.node.display().to_string();
         let started = self.clock.start();
-        // mkfs is told a kernel name: while the disk is held open, that name is given to no other one. What was decided
+        // mkfs gets a kernel name: while the disk is held open, that name is given to no other one. What was decided
         // on is looked at again behind it.
         let hold = self.beside_the_loop(&disk, Probe::hold).await.map_err(|error| passing("look", &error))?;
         let record = decided_on.record.as_ref();

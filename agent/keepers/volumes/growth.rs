@@ -76,9 +76,9 @@ impl<H: Hands> VolumeKeeper<H> {
 
     async fn try_grow(&self, volume: &Volume, record: VolumeRecord, disk: &Disk, size: u64) -> Outcome<()> {
         let started = self.clock.start();
-        let told = |code, words: String| event(code, volume, format!("volume {}: {words}", volume.disk)).step("grow");
+        let growth_event = |code, words: String| event(code, volume, format!("volume {}: {words}", volume.disk)).step("grow");
         let smaller = format!("its disk has {} MiB, its {} only {}: growing it", size >> 20, record.fs_type, record.size >> 20);
-        self.progress.report().emit(told(Code::VolumeGrowing, smaller));
+        self.progress.report().emit(growth_event(Code::VolumeGrowing, smaller));
         let device = disk.node.display().to_string();
         if volume.content == Content::ThinPool {
             self.grow_pool(volume, &device).await?;
@@ -96,7 +96,7 @@ impl<H: Hands> VolumeKeeper<H> {
         self.write_record(volume, &record.fs_type, &record.fs_uuid, size, State::InPlace, record.what)?;
         self.progress
             .report()
-            .emit(told(Code::VolumeGrown, format!("its file system has {} MiB", size >> 20)).duration(started.elapsed()));
+            .emit(growth_event(Code::VolumeGrown, format!("its file system has {} MiB", size >> 20)).duration(started.elapsed()));
         Ok(())
     }
 

@@ -202,7 +202,7 @@ async fn a_blank_volume_becomes_the_pool_and_is_then_left_alone() {
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(false));
     assert!(log(&keeper).is_empty());
     assert_eq!(misplaced(&keeper.probe, &keeper.probe.read_disks().unwrap(), &[&volume()]).unwrap().len(), 0);
-    // A rebuilt server: LVM has activated it, the record is gone, the tags tell whose it is.
+    // A rebuilt server: LVM has activated it, the record is gone, the tags say whose it is.
     keeper.state.remove(Path::new("volumes/runtime.json")).unwrap();
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     assert_eq!(log(&keeper), ["reload", "start"]);
@@ -222,7 +222,7 @@ async fn how_full_the_pool_is_is_asked_now_and_then_and_reported_when_it_nears_i
         let disks = keeper.probe.read_disks().unwrap();
         keeper.look_at_pool(&volume(), &disks, &fills).await
     };
-    let told = || keeper.progress.report().events().iter().filter(|event| event.code == Code::PoolNearlyFull).count();
+    let reports = || keeper.progress.report().events().iter().filter(|event| event.code == Code::PoolNearlyFull).count();
     assert!(look().await.is_none(), "there is none yet");
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     log(&keeper);
@@ -239,7 +239,7 @@ async fn how_full_the_pool_is_is_asked_now_and_then_and_reported_when_it_nears_i
     answers("102005473280|113246208|92.00|12.00");
     keeper.clock.advance(MINUTE);
     let fuller = look().await.unwrap();
-    assert_eq!((fuller.fill.unwrap().data, fuller.since, told()), (9200, full.since, 1), "reported once");
+    assert_eq!((fuller.fill.unwrap().data, fuller.since, reports()), (9200, full.since, 1), "reported once");
     // LVM that says nothing is no empty pool.
     for answer in ["", "1|2||"] {
         answers(answer);

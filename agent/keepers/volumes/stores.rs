@@ -59,7 +59,7 @@ fn read(root: &Tree, path: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The driver that the engine was last told of.
+/// The driver that the engine was last given.
 fn last_driver(root: &Tree, store: &Store) -> Option<String> {
     let after = |text: String, key: &str| {
         let (_, rest) = text.split_once(key)?;

@@ -40,7 +40,7 @@ pub(super) fn link(root: &Path, path: &str, target: &str) {
     std::os::unix::fs::symlink(target, root.join(path)).unwrap();
 }
 
-/// The kernel tells of a disk of this size.
+/// The kernel shows a disk of this size.
 pub(super) fn extend(root: &Path, mib: u64) {
     put(root, "sys/class/block/vdb/size", format!("{}\n", mib * 2048).as_bytes());
 }

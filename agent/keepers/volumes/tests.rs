@@ -203,9 +203,9 @@ async fn a_blank_volume_is_recorded_formatted_mounted_marked_and_then_left_alone
     let keeper = keeper(dir.path(), &vec![0; SIZE]);
     assert_eq!(keeper.bring_up(&volume(), MINUTE).await, Ok(true));
     assert_eq!(log(&keeper), ["mkfs.xfs -q -K -n ftype=1 -m uuid=U -L hna-etcd NODE", "reload", "start var-lib-etcd.mount"]);
-    let told = codes(&keeper);
-    assert_eq!(told[..2], [Code::VolumeFound, Code::VolumeSurveyed]);
-    assert_eq!(told[2..], [Code::VolumeFormatting, Code::VolumeFormatted, Code::VolumeMounted]);
+    let reported = codes(&keeper);
+    assert_eq!(reported[..2], [Code::VolumeFound, Code::VolumeSurveyed]);
+    assert_eq!(reported[2..], [Code::VolumeFormatting, Code::VolumeFormatted, Code::VolumeMounted]);
     let read = keeper.progress.report().events().iter().find(|event| event.code == Code::VolumeSurveyed).unwrap().message.clone();
     assert!(read.ends_with("places were read, 5 of 4 MiB, all zeros"), "{read}");
     let marker: Marker = keeper.root.read_json(Path::new("var/lib/etcd/.heat-node-agent")).unwrap().unwrap();
@@ -455,14 +455,16 @@ async fn noise_is_formatted_once_and_the_allowance_is_used_up_then() {
     let keeper = keeper(dir.path(), &noise);
     let allowed = Volume { format: crate::desired::FormatPolicy::IfNoSignature, ..volume() };
     assert_eq!(keeper.bring_up(&allowed, MINUTE).await, Ok(true));
-    let told = keeper
+    let message = keeper
         .progress
         .report()
         .events()
         .iter()
         .find(|event| event.code == Code::VolumeFormatting)
         .map(|event| event.message.clone());
-    assert!(told.is_some_and(|told| told.ends_with("discarding what is on it: ETCD_VOLUME_FORMAT allows it, this once")));
+    assert!(
+        message.is_some_and(|message| message.ends_with("discarding what is on it: ETCD_VOLUME_FORMAT allows it, this once"))
+    );
     keeper.hands.stop("var-lib-etcd.mount").await.unwrap();
     keeper.root.remove(Path::new("var/lib/etcd/.heat-node-agent")).unwrap();
     log(&keeper);
@@ -577,7 +579,7 @@ async fn a_missing_disk_is_waited_for_until_the_deadline_and_reported_once() {
 }
 
 #[tokio::test]
-async fn a_damaged_record_is_put_aside_and_allows_nothing_more() {
+async fn a_damaged_record_is_quarantined_and_allows_nothing_more() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = keeper(dir.path(), &xfs(UUID));
     put(dir.path(), "state/volumes/etcd.json", b"{\"schema\": 1,");
@@ -636,17 +638,17 @@ async fn who_runs_without_a_volume_is_asked_for_none_before_its_disk_is_there() 
         assert!(log(&keeper).is_empty(), "nothing is done");
         (checked, codes(&keeper))
     };
-    let (checked, told) = early(&late, Some(WITHOUT)).await;
+    let (checked, reported) = early(&late, Some(WITHOUT)).await;
     let failure = checked.unwrap_err();
     assert_eq!((failure.code, failure.doing().as_str()), (Code::VolumeMissing, "volume etcd: find"));
-    assert_eq!(told, [Code::VolumeMissing]);
+    assert_eq!(reported, [Code::VolumeMissing]);
     // The disk is there; a first boot, whose engine is as the image has it; a unit that asks for the volume already.
-    for (volume, drop_in, told) in [
+    for (volume, drop_in, reported) in [
         (&volume(), Some(WITHOUT), vec![Code::VolumeSurveyed]),
         (&late, None, vec![]),
         (&late, Some("[Unit]\nAssertPathIsMountPoint=/var/lib/etcd\n"), vec![]),
     ] {
-        assert_eq!(early(volume, drop_in).await, (Ok(()), told), "{drop_in:?}");
+        assert_eq!(early(volume, drop_in).await, (Ok(()), reported), "{drop_in:?}");
     }
 }
 

@@ -233,8 +233,8 @@ impl Checks<'_> {
             ("KUBEPROXY_OPTIONS", &options.proxy, true),
         ];
         for (name, text, _) in all.into_iter().filter(|(.., is_used)| *is_used) {
-            let Some(told) = option(text, "cluster-cidr").filter(|told| told.parse() != Ok(pods)) else { continue };
-            let problem = format!("sets --cluster-cidr={told}, but {} is {pods}", self.pods_name());
+            let Some(given) = option(text, "cluster-cidr").filter(|given| given.parse() != Ok(pods)) else { continue };
+            let problem = format!("sets --cluster-cidr={given}, but {} is {pods}", self.pods_name());
             let rule = "kube-proxy, the controller manager and the pod network must use the same addresses";
             self.warnings.push(Mistake::general(name, problem, rule, "remove --cluster-cidr unless it is intended"));
         }

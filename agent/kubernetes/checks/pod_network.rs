@@ -317,14 +317,14 @@ mod tests {
 
     #[test]
     fn a_worker_that_guesses_the_backend_is_told_so() {
-        let told = |changes: &[(&str, &str)]| {
+        let is_reported = |changes: &[(&str, &str)]| {
             let worker = [("ROLE", "minion"), ("KUBE_MASTER_IP", "192.0.2.5"), ("FLANNEL_RUNS_AS", "unit")];
             let all: Vec<_> = worker.iter().chain(changes).copied().collect();
             spec(&all).warnings.iter().any(|warning| warning.parameter == "FLANNEL_BACKEND")
         };
-        assert!(told(&[]));
+        assert!(is_reported(&[]));
         for given in [("FLANNEL_BACKEND", "host-gw"), ("FLANNEL_USE_VXLAN", "true"), ("FLANNEL_RUNS_AS", "add-on")] {
-            assert!(!told(&[given]), "{given:?}");
+            assert!(!is_reported(&[given]), "{given:?}");
         }
     }
 

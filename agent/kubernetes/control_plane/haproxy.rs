@@ -48,7 +48,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts
     part
 }
 
-/// Whether the API server tells its nodes how it is: over TLS from 1.6 on, with RBAC.
+/// Whether the API server tells its nodes about its health: over TLS from 1.6 on, with RBAC.
 fn tells_health(cluster: &ClusterSpec) -> bool {
     !cluster.tls || cluster.minor.number() >= 6
 }

@@ -225,7 +225,7 @@ pub(in crate::kubernetes) fn of_docker(spec: &NodeSpec, facts: &Facts) -> OfDock
     }
     if let Some(routes) = routes(spec, cluster) {
         let bridge = cluster.networks.routes.bridge.clone();
-        // Another address of its own is a restart; another peer, of which the description tells, is none.
+        // Another address of its own is a restart; another peer, which the description lists, is none.
         let unit_lines = format!("# {bridge} has {}.\n{unit_lines}", routes.address);
         return OfDocker { unit_lines, needs, bridge: Some(bridge), ..OfDocker::default() };
     }

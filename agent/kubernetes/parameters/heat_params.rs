@@ -348,10 +348,10 @@ mod tests {
                 assert!(found.contains(&format!("line {line}")) && !found.contains("hush"), "{text}: {found}");
             }
         }
-        let told = parse("A=x\nUSERNAME='owner\"\nPASSWORD='hush'\n").unwrap_err()[0].to_string();
+        let error = parse("A=x\nUSERNAME='owner\"\nPASSWORD='hush'\n").unwrap_err()[0].to_string();
         assert!(
-            told.starts_with("USERNAME: cannot be parsed at line 2: the quote opened in line 2 is not closed before line 3;"),
-            "{told}"
+            error.starts_with("USERNAME: cannot be parsed at line 2: the quote opened in line 2 is not closed before line 3;"),
+            "{error}"
         );
     }
 

@@ -109,7 +109,7 @@ impl Parameters {
         self.get(name)?.parse().ok()
     }
 
-    /// Id of the stack that the deployment belongs to, where Heat told it.
+    /// Id of the stack that the deployment belongs to, where Heat sent it.
     #[must_use]
     pub fn stack(&self) -> Option<&str> {
         self.stack.as_deref()

@@ -95,7 +95,7 @@ fn settings(spec: &NodeSpec, facts: &Facts, network: &OfDocker) -> String {
     format!("{:#}\n", Value::Object(settings))
 }
 
-/// What docker is told of its storage besides the driver: the pool by its device, as docker-storage-setup does it.
+/// What docker is given for its storage besides the driver: the pool by its device, as docker-storage-setup does it.
 fn storage_options(driver: StorageDriver) -> Vec<String> {
     match driver {
         StorageDriver::Devicemapper => vec![
@@ -107,7 +107,7 @@ fn storage_options(driver: StorageDriver) -> Vec<String> {
     }
 }
 
-/// The same for a docker that is told by variables, and what lets docker-storage-setup, run by hand, agree.
+/// The same for a docker that is configured by variables, and what lets docker-storage-setup, run by hand, agree.
 fn sysconfig(driver: StorageDriver) -> [File; 2] {
     let mut options = format!("--storage-driver {}", driver.as_str());
     for option in storage_options(driver) {

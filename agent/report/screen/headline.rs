@@ -144,7 +144,7 @@ fn step_of(node: &NodeStatus) -> String {
 fn of_troubles(status: &Status) -> Option<(Stand, String)> {
     let node = status.node.as_ref();
     let degraded = |what: String| Some((Stand::Degraded, what));
-    if let Some(what) = node.and_then(|node| of_components(node, ComponentStatus::is_ill)) {
+    if let Some(what) = node.and_then(|node| of_components(node, ComponentStatus::is_unhealthy)) {
         return degraded(what);
     }
     if node.is_some_and(|node| node.drifted) {

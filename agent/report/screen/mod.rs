@@ -30,8 +30,8 @@ pub fn screen(status: &Status, running: bool, now: Timestamp, room: Option<&str>
     facts(status, running, now, &mut sheet);
     if let Some(node) = &status.node {
         // What the first line says needs no row to say it again.
-        let told = node.components.iter().filter_map(|component| component.problem.as_ref());
-        told.filter(|problem| line.contains(*problem)).for_each(|problem| sheet.know(problem));
+        let problems = node.components.iter().filter_map(|component| component.problem.as_ref());
+        problems.filter(|problem| line.contains(*problem)).for_each(|problem| sheet.know(problem));
         sheet.table(&["COMPONENT", "STATE", "SINCE", "RESTARTS", "DETAIL"], &component_rows(node, now));
         reason(node, &mut sheet);
         sheet.table(&["VOLUME", "STATE", "SINCE", "DISK", "PLACE"], &volume_rows(node, now));
@@ -196,8 +196,8 @@ fn tries(step: &Condition, now: Timestamp) -> String {
 
 /// Why a node was refused that no step says.
 fn reason(node: &NodeStatus, sheet: &mut Sheet) {
-    let told = node.steps.iter().any(|step| step.state == ConditionState::Failed);
-    if let Some(reason) = node.reason.as_ref().filter(|_| node.state == "rejected" && !told) {
+    let has_failed_step = node.steps.iter().any(|step| step.state == ConditionState::Failed);
+    if let Some(reason) = node.reason.as_ref().filter(|_| node.state == "rejected" && !has_failed_step) {
         sheet.note("why", reason);
     }
 }
@@ -363,11 +363,11 @@ fn pod_network(network: &PodNetworkStatus, sheet: &mut Sheet) {
 
 fn thin_pool(pool: &ThinPoolStatus, sheet: &mut Sheet) {
     let unknown = || "unknown".to_owned();
-    let told = |percent: &Option<String>| percent.as_ref().map_or_else(unknown, |percent| format!("{percent} %"));
+    let shown = |percent: &Option<String>| percent.as_ref().map_or_else(unknown, |percent| format!("{percent} %"));
     let size = pool.size_mib.map_or_else(unknown, |size| format!("{size} MiB"));
     sheet.fact(
         "thin pool",
-        &format!("{size}, data {} used, metadata {} used", told(&pool.data_percent), told(&pool.metadata_percent)),
+        &format!("{size}, data {} used, metadata {} used", shown(&pool.data_percent), shown(&pool.metadata_percent)),
     );
     if let Some(wrong) = &pool.wrong {
         sheet.note("WRONG", wrong);
@@ -379,9 +379,9 @@ fn thin_pool(pool: &ThinPoolStatus, sheet: &mut Sheet) {
 fn everything(status: &Status, sheet: &mut Sheet) {
     sheet.fact("started", &status.agent.started);
     for budget in &status.budgets {
-        let told =
+        let amount_of =
             |amount: u64| if budget.unit == "bytes" { format!("{} KiB", amount.div_ceil(1024)) } else { amount.to_string() };
-        sheet.fact("budget", &format!("{}: {} of {}", budget.name, told(budget.used), told(budget.limit)));
+        sheet.fact("budget", &format!("{}: {} of {}", budget.name, amount_of(budget.used), amount_of(budget.limit)));
     }
     for kept in &status.set_aside {
         sheet.fact("set aside", &format!("{} ({}), which nothing uses; `{}` removes it", kept.path, kept.size(), kept.remove));
