@@ -86,8 +86,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let wanted = commands::metadata::Wanted { key, source, show_secrets, json };
             with_settings(&with(metadata), |options, loaded| commands::metadata::run(options, &loaded.settings, &wanted))
         }
-        Command::Logs { name, follow } => {
-            with_settings(&options, |_, loaded| commands::logs::run(&loaded.settings, name.as_deref(), follow))
+        Command::Logs { name, lines, follow } => {
+            let wanted = commands::logs::Wanted { name: name.as_deref(), lines, follow };
+            with_settings(&options, |_, loaded| commands::logs::run(&loaded.settings, wanted))
         }
         Command::Signal { status, reason, data, id, url, metadata } => {
             let wanted = commands::signal::Wanted { success: status == "SUCCESS", reason, data, id, url };

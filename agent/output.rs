@@ -14,13 +14,17 @@ use crate::report::text::harmless;
 /// # Errors
 /// If standard output takes no more for another reason.
 pub fn print(text: &str) -> Result<()> {
+    pass_on(text).map(drop)
+}
+
+/// The same; whether there is still a reader, for who would go on for ever.
+pub(super) fn pass_on(text: &str) -> Result<bool> {
     let mut stdout = std::io::stdout().lock();
     let text = if stdout.is_terminal() { Cow::Owned(harmless(text)) } else { Cow::Borrowed(text) };
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::from(error).context("writing to standard output"))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Error::from(error).context("writing to standard output")),
     }
 }
 

@@ -197,14 +197,23 @@ pub enum Command {
         #[arg(value_name = "ID")]
         deployment: String,
     },
-    /// Show a deployment's output, with known secrets masked; without a name, list the deployments
+    /// Show the output of a deployment, or the journal of a component since boot, with secrets masked; without a name, list both
     ///
-    /// If several deployments have the same name, the newest is shown. For a component of the node, the command that shows its journal
-    /// is printed.
+    /// A component is a unit of the node or the agent by its name without .service: kubelet, etcd, agent; `runtime` is the container
+    /// runtime in use. NAME.service is always the unit. Any other name is a deployment's if one has exactly this id or name (the newest,
+    /// if several do), then a component's, then the beginning of an id.
+    ///
+    /// Masked: the value of every secret that the metadata holds, wherever it occurs; what stands behind the name of a secret; private
+    /// keys; signed URLs; users in URLs. Output of a deployment is masked by that deployment's own secrets, when it is stored. Not masked: a
+    /// secret that the metadata does not hold and no name announces, or that a program shows in another form or in fewer than 6
+    /// characters.
     Logs {
-        /// Id, the beginning of one, or a name
+        /// Component, or id of a deployment, the beginning of one, or a name
         name: Option<String>,
-        /// Continue until the deployment ends
+        /// Most entries of a component's journal, the newest [default: 500]
+        #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        lines: Option<u32>,
+        /// Continue until the deployment ends; a component's journal until interrupted
         #[arg(long, short)]
         follow: bool,
     },

@@ -24,10 +24,12 @@ pub mod verify;
 
 mod document;
 mod image;
+mod secrets;
 mod terminal;
 
 pub use crate::daemon::requests::Order;
 use crate::output::carry_out;
 use crate::output::note;
+use crate::output::pass_on;
 pub use crate::output::{print, print_error};
 pub use crate::process::{Options, exit};

@@ -35,7 +35,7 @@ use agent::Agent;
 pub(super) use agent::ending::stopped;
 use host::Host;
 pub(super) use instance::check as check_instance;
-pub(crate) use node::{in_place, preview_repair};
+pub(crate) use node::{NodeUnits, in_place, preview_repair, units_of_node};
 pub(super) use node::{understand, wait_id};
 pub(super) use page::of_state;
 

@@ -48,7 +48,7 @@ use crate::metadata::Deployment;
 use checks::guarded_options;
 use control_plane::etcd;
 use parameters::{config_text, table};
-use parts::docker;
+use parts::{docker, runtime_units};
 use text::yaml;
 use worker::kubelet;
 
@@ -90,6 +90,12 @@ pub fn node_of(deployment: &Deployment, leave: &Leave) -> Result<NodeSpec, Vec<M
             Err(mistakes)
         }
     }
+}
+
+/// The unit of the node's container runtime; docker where no Kubernetes is asked for.
+#[must_use]
+pub fn runtime_unit(spec: &NodeSpec) -> &'static str {
+    spec.kubernetes.as_ref().map_or(runtime_units::DOCKER, runtime_units::unit_of_kind)
 }
 
 /// The parameters of a deployment as far as they can be read, whatever is wrong with the others.

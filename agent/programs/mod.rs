@@ -12,6 +12,7 @@
 mod capture;
 pub(crate) use mask::Mask;
 pub mod encoded;
+pub mod lines;
 mod mask;
 pub mod runner;
 pub mod tool;

@@ -9,6 +9,9 @@ use std::process::{Command, Stdio};
 
 use crate::error::{Context, Error, Result};
 
+/// Where tools are looked for.
+pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// What a tool that ended wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolOutput {
@@ -31,7 +34,7 @@ pub fn ask<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<Op
     command
         .args(arguments.iter().map(AsRef::as_ref))
         .env_clear()
-        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("PATH", SEARCH_PATH)
         .env("LC_ALL", "C")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

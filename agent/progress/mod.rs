@@ -240,7 +240,8 @@ impl Progress {
         }
         if let Some(step) = run.step(shown) {
             step.enter(ConditionState::Failed, self.0.clock.now());
-            (step.cause, step.remedy) = (Some(cause.to_owned()), Some(remedy.to_owned()));
+            let shown = |text| Some(self.0.report.masked(text).into_owned());
+            (step.cause, step.remedy) = (shown(cause), shown(remedy));
         }
         self.0.news.notify_one();
     }
@@ -248,7 +249,7 @@ impl Progress {
     /// Says something about a step. A complaint is what the step waits for from now on; good news say what the step itself had
     /// waited for.
     pub fn emit(&self, step: &StepId, mut event: Event) {
-        event.mask();
+        self.0.report.mask(&mut event);
         match event.code.entry().priority {
             Priority::Warning | Priority::Notice => self.hear(step, &event),
             Priority::Info => self.place(step, &mut event),

@@ -128,13 +128,17 @@ pub struct Event {
 }
 
 impl Event {
-    /// Masks user names and passwords of URLs, wherever the text came from.
-    pub(crate) fn mask(&mut self) {
+    /// Masks user names and passwords of URLs, and what else must not be shown, wherever the text came from.
+    pub(super) fn mask(&mut self, hidden: impl for<'a> Fn(&'a str) -> Cow<'a, str>) {
         // An id and a name are a template's, too.
         let named = [&mut self.deployment_id, &mut self.deployment_name];
         let optional = [&mut self.step, &mut self.cause, &mut self.remedy].into_iter().chain(named).filter_map(Option::as_mut);
         for text in optional.chain([&mut self.message]) {
-            if let Cow::Owned(masked) = without_userinfo(text) {
+            // By values first: they were learnt as they are.
+            let masked = hidden(text);
+            if let Cow::Owned(masked) = without_userinfo(&masked) {
+                *text = masked;
+            } else if let Cow::Owned(masked) = masked {
                 *text = masked;
             }
         }

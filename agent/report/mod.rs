@@ -13,6 +13,7 @@ pub mod damper;
 pub mod event;
 pub mod explain;
 mod fold;
+mod hidden;
 mod journal;
 pub mod lap;
 pub mod metrics;
@@ -23,15 +24,23 @@ pub mod text;
 pub mod timeline;
 pub mod volume;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use catalog::Code;
 pub use event::{Event, Phase};
+use hidden::Hidden;
 pub use journal::{TRACES, trace_libraries};
 
 /// The handle by which every room reports what happened. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Report(Arc<Sink>);
+pub struct Report(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    sink: Sink,
+    hidden: RwLock<Hidden>,
+}
 
 #[derive(Debug)]
 enum Sink {
@@ -55,13 +64,29 @@ impl Report {
     }
 
     fn of(sink: Sink) -> Self {
-        Self(Arc::new(sink))
+        Self(Arc::new(Shared { sink, hidden: RwLock::default() }))
+    }
+
+    /// From now on nothing shows these values, in the place of those of a call before.
+    pub(crate) fn hide(&self, values: &[String]) {
+        *self.0.hidden.write().unwrap_or_else(PoisonError::into_inner) = Hidden::of(values);
+    }
+
+    /// A text for Heat or the status without the values that nothing shows.
+    #[must_use]
+    pub(crate) fn masked<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.0.hidden.read().unwrap_or_else(PoisonError::into_inner).masked(text)
+    }
+
+    /// Takes out of an event what must not be shown, for who keeps it beside the report.
+    pub(crate) fn mask(&self, event: &mut Event) {
+        event.mask(|text| self.masked(text));
     }
 
     /// Says that something happened.
     pub fn emit(&self, mut event: Event) {
-        event.mask();
-        match &*self.0 {
+        self.mask(&mut event);
+        match &self.0.sink {
             Sink::Journal(writer) => writer.send(event),
             Sink::Kept(events) => events.lock().unwrap_or_else(PoisonError::into_inner).push(event),
         }
@@ -70,7 +95,7 @@ impl Report {
     /// The events that a [`Report::kept`] report got so far; empty for others.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
-        match &*self.0 {
+        match &self.0.sink {
             Sink::Journal(_) => Vec::new(),
             Sink::Kept(events) => events.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
@@ -78,8 +103,33 @@ impl Report {
 
     /// Waits, for a moment at most, until what was said is written.
     pub fn flush(&self) {
-        if let Sink::Journal(writer) = &*self.0 {
+        if let Sink::Journal(writer) = &self.0.sink {
             writer.flush();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    /// Attack: a service quotes the token that it was given, and the cause of the failure brings it into the journal.
+    #[test]
+    fn no_event_shows_a_value_that_is_hidden_wherever_it_stands() {
+        let report = Report::kept();
+        let say = || {
+            let error = Error::permanent("it answered 401: bad token s3cret-token").remedy("drop s3cret-token");
+            report.emit(Event::new(Code::StepFailed, "s3cret-token failed").step("ask s3cret-token").error(&error));
+        };
+        report.clone().hide(&["s3cret-token".to_owned()]);
+        say();
+        report.hide(&[]);
+        say();
+        let [hidden, shown] = &report.events()[..] else { panic!() };
+        assert!(!format!("{hidden:?}").contains("s3cret") && format!("{hidden:?}").contains("bad token ******"), "{hidden:?}");
+        assert_eq!(format!("{shown:?}").matches("s3cret").count(), 4, "another deployment's");
+        report.hide(&["s3cret-token".to_owned()]);
+        assert_eq!(report.masked("HNA-0503 bad token s3cret-token"), "HNA-0503 bad token ******");
     }
 }

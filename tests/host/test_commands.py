@@ -108,7 +108,15 @@ def run_again_once_by_order(host, server, ids: list[str]):
     host.wait_for(lambda: hna(host, "logs", "twin") == "second\n", what="the second twin")  # its turn comes after count's
     # Its last line is there before its end is.
     host.wait_for(lambda: all(i in hna(host, "logs") for i in ids), what="a record of each deployment")
-    assert "journalctl -b -u docker.service" in hna(host, "logs", "docker")
+    nothing = hna(host, "logs", "kubelet", code=1)
+    assert "there is no deployment and no component \"kubelet\"" in nothing and "runtime (docker)" in nothing and "count" in nothing
+    for name in ("docker", "runtime", "docker.service"):
+        assert "]: enabled docker.service\n" in hna(host, "logs", name)
+    assert "heat-node-agent[" in hna(host, "logs", "agent", "--lines", "3")
+    # A program's own words about a secret that the metadata masks.
+    host.exec("systemd-run", "--wait", "--quiet", "--unit", "cloud-final", "echo", f"tok {SECRET} end")
+    assert any(line.endswith("tok ****** end") for line in hna(host, "logs", "cloud-final").splitlines())
+    assert "shown whole" in hna(host, "logs", "--lines", "3", "count", code=1)
 
 
 def a_failed_node_is_explained_and_tried_again(host, server, ids: list[str]):

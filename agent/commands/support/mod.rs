@@ -6,24 +6,19 @@ mod tar;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use nix::unistd::{geteuid, gethostname};
-use serde_json::Value;
-
-use super::{document, print};
+use super::logs::names::UNITS;
+use super::print;
+use super::secrets::known_secrets;
 use crate::clock::{Clock, Timestamp};
 use crate::daemon;
 use crate::daemon::masking::KnownSecrets;
-use crate::deploy::Generations;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
-use crate::kubernetes;
-use crate::metadata::Deployment;
 use crate::process::{Options, exit};
 use crate::programs::tool::{ToolOutput, ask, line};
-use crate::report::Report;
 use crate::report::text::harmless;
 use crate::settings::Settings;
-use crate::settings::source_name::SourceName;
+use nix::unistd::{geteuid, gethostname};
 
 /// How much there may be.
 #[derive(Clone, Copy, Debug)]
@@ -84,17 +79,6 @@ const SYSTEM: [(&str, &[&str]); 28] = [
     ("system/clock.txt", &["date", "-u"]),
     ("system/uptime.txt", &["uptime"]),
     ("journal/kernel.txt", &["journalctl", "-k", "-b", "--no-pager", "-o", "short-iso", "-n", LINES]),
-];
-
-/// Units beside those of the node whose journals are of use.
-const UNITS: [&str; 7] = [
-    "heat-node-agent.service",
-    "heat-node-agent-guard.service",
-    "heat-node-pod-network.service",
-    "heat-node-firewall.service",
-    "cloud-init.service",
-    "cloud-config.service",
-    "cloud-final.service",
 ];
 
 /// One file of the archive, as it was found.
@@ -207,33 +191,6 @@ fn said(tool: &str, arguments: &[String], shown: &str) -> String {
         Ok(None) => format!("$ {}\n({tool} is not installed)\n", shown.trim()),
         Err(error) => format!("$ {}\n({error})\n", shown.trim()),
     }
-}
-
-/// Every secret that any document of this machine holds, and why those of the sources are not known.
-fn known_secrets(settings: &Settings) -> (KnownSecrets, Option<Error>) {
-    let mut known = KnownSecrets::default();
-    let mut documents = Vec::new();
-    let mut unread = None;
-    match document::collected(settings, &Report::kept()) {
-        Ok(collector) => {
-            documents.push(collector.snapshot().document());
-            documents.extend(SourceName::ALL.iter().filter_map(|name| collector.said(*name)));
-        }
-        Err(error) => unread = Some(error),
-    }
-    let generation = Tree::open(&settings.state_dir).ok().and_then(|state| Generations::look(&state));
-    let mut entries: Vec<Value> = documents.iter().flat_map(|document| document::entries(document).to_vec()).collect();
-    entries.extend(generation.into_iter().flat_map(|one| one.before.map(|before| before.entry).into_iter().chain([one.entry])));
-    for document in documents {
-        known.learn(&Value::Object(document));
-    }
-    for entry in entries {
-        known.learn(&entry);
-        if let Some(deployment) = Deployment::parse(&entry).ok().flatten() {
-            known.extend(kubernetes::readable_parameters(&deployment).secrets());
-        }
-    }
-    (known, unread)
 }
 
 /// The archive, with everything masked.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::words::masked_words;
-use super::{json_within, masked};
+use super::{json_within, masked, masked_text};
 use crate::http::{MASK, redacted, without_userinfo};
 use crate::metadata::{Input, Traces};
 use crate::programs::Mask;
@@ -31,6 +31,11 @@ impl KnownSecrets {
     /// Learns values as they are.
     pub(crate) fn extend(&mut self, values: impl IntoIterator<Item = String>) {
         self.texts.extend(values);
+    }
+
+    /// All that was learnt, one by one.
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.texts.iter().cloned().collect()
     }
 
     /// All that was learnt, ready to be looked for.
@@ -83,11 +88,30 @@ impl TextMask {
         };
         let text = match json_within(text) {
             Some(document @ (Value::Object(_) | Value::Array(_))) => json_page(&masked(&document)),
-            _ => masked_words(&without_signatures(&without_keys(text))),
+            _ => masked_words(&without_signatures(&Keys::default().hide(text))),
         };
-        let text = String::from_utf8_lossy(&known.hide(text.as_bytes())).into_owned();
-        without_userinfo(&text).into_owned()
+        without_known(known, &text)
     }
+
+    /// The same for entries of a journal, as they come.
+    pub(crate) fn by_entry(self) -> EntryMask {
+        EntryMask { text: self, keys: Keys::default(), inside: 0 }
+    }
+
+    fn entry(&self, text: &str) -> String {
+        let Some(known) = &self.0 else {
+            return "[withheld by heat-node-agent: the metadata has more secrets than can be looked for]".to_owned();
+        };
+        let text = match json_within(text) {
+            Some(Value::Object(_) | Value::Array(_)) => masked_text(text),
+            _ => masked_words(&without_signatures(text)),
+        };
+        without_known(known, &text)
+    }
+}
+
+fn without_known(known: &Mask, text: &str) -> String {
+    without_userinfo(&String::from_utf8_lossy(&known.hide(text.as_bytes()))).into_owned()
 }
 
 /// What was in the places of the masks in a text; a signed URL, whose query is not shown, counts whole.
@@ -122,25 +146,57 @@ fn first_words(masked: &str) -> impl Iterator<Item = String> {
     first.filter(|word| !is_scheme(word)).into_iter().chain(second).map(str::to_owned).collect::<Vec<_>>().into_iter()
 }
 
-/// The same without the blocks of private keys, also of one that has no end.
-fn without_keys(text: &str) -> String {
-    let mut out = String::new();
-    let mut is_inside = false;
-    for line in text.split_inclusive('\n') {
-        let begins = line.contains("-----BEGIN ") && line.contains("PRIVATE KEY");
-        let ends = line.contains("-----END ") && line.contains("PRIVATE KEY");
-        if begins {
-            out.push_str(line.split("-----BEGIN ").next().unwrap_or_default());
+/// The blocks of private keys in a text, also of one that has no end, and that comes in pieces.
+#[derive(Debug, Default)]
+struct Keys {
+    is_inside: bool,
+}
+
+impl Keys {
+    fn hide(&mut self, text: &str) -> String {
+        let mut out = String::new();
+        for line in text.split_inclusive('\n') {
+            let begins = line.contains("-----BEGIN ") && line.contains("PRIVATE KEY");
+            let ends = line.contains("-----END ") && line.contains("PRIVATE KEY");
+            if begins {
+                out.push_str(line.split("-----BEGIN ").next().unwrap_or_default());
+            }
+            if begins || (self.is_inside && ends) {
+                out.push_str(MASK);
+                out.push('\n');
+            } else if !self.is_inside {
+                out.push_str(line);
+            }
+            self.is_inside = (self.is_inside || begins) && !ends;
         }
-        if begins || (is_inside && ends) {
-            out.push_str(MASK);
-            out.push('\n');
-        } else if !is_inside {
-            out.push_str(line);
-        }
-        is_inside = (is_inside || begins) && !ends;
+        out
     }
-    out
+}
+
+/// The most entries that a private key may go on over, a line each. One whose end never comes must not hide all that follows.
+const LONGEST_KEY: usize = 400;
+
+/// Masks a journal, entry by entry.
+#[derive(Debug)]
+pub(crate) struct EntryMask {
+    text: TextMask,
+    keys: Keys,
+    /// Entries since a key began.
+    inside: usize,
+}
+
+impl EntryMask {
+    /// What [`TextMask::masked`] masks; JSON stays in its line.
+    pub(crate) fn masked(&mut self, entry: &str) -> String {
+        self.inside = if self.keys.is_inside { self.inside + 1 } else { 0 };
+        if self.inside > LONGEST_KEY {
+            (self.keys, self.inside) = (Keys::default(), 0);
+        }
+        let was_inside = self.keys.is_inside;
+        let shown = self.keys.hide(entry);
+        let shown = if shown.is_empty() && was_inside { MASK.to_owned() } else { shown };
+        self.text.entry(shown.strip_suffix('\n').filter(|_| !entry.ends_with('\n')).unwrap_or(&shown))
+    }
 }
 
 /// The same with signed URLs shown without their queries.
@@ -194,6 +250,33 @@ mod tests {
         let shown = known.mask().masked(text);
         assert!(!shown.contains("s3") && !shown.contains("c2Vj") && shown.contains("public-user"), "{shown}");
         assert!(shown.starts_with("a ****** b "), "{shown}");
+    }
+
+    #[test]
+    fn a_journal_is_masked_entry_by_entry_and_a_key_may_go_over_several() {
+        let mut known = KnownSecrets::default();
+        known.learn(&json!({"inputs": [{"name": "db_password", "value": "s3-known-value"}]}));
+        let mut mask = known.mask().by_entry();
+        for (entry, shown) in [
+            ("plain", "plain"),
+            ("", ""),
+            ("a s3-known-value b", "a ****** b"),
+            ("--token=s3cret x", "--token=****** x"),
+            ("GET http://h/x?Signature=s3cret: 403", "GET http://h/x?… 403"),
+            (r#"{"level": "info", "n":1}"#, r#"{"level": "info", "n":1}"#),
+            (r#"{"level": "info", "token":"s3cret"}"#, r#"{"level":"info","token":"******"}"#),
+            ("one\n  two s3-known-value\n", "one\n  two ******\n"),
+            ("key: -----BEGIN RSA PRIVATE KEY-----", "key: ******"),
+            ("c2VjcmV0", "******"),
+            ("c2VjcmV1", "******"),
+            ("-----END RSA PRIVATE KEY-----", "******"),
+            ("plain again", "plain again"),
+        ] {
+            assert_eq!(mask.masked(entry), shown, "{entry}");
+        }
+        mask.masked("-----BEGIN PRIVATE KEY-----");
+        let shown: Vec<String> = (0..500).map(|_| mask.masked("c2VjcmV0")).collect();
+        assert_eq!(shown.iter().filter(|line| *line == "******").count(), LONGEST_KEY, "an end that never comes");
     }
 
     #[test]

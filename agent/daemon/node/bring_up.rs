@@ -71,7 +71,7 @@ impl Node {
         let deadline = time_left(plan.spec.timeout, plan.spec.deadline, since);
         // A deployment asks for everything anew.
         self.growths.forget();
-        self.secrets.replace(Some(kubernetes::readable_parameters(&deployment).secrets()));
+        self.know(&deployment);
         let is_told = plan.wait.is_some() || !matches!(deployment.signal_target(), SignalTarget::None);
         let settles = if is_told { SETTLES } else { Duration::ZERO };
         let course = Course { deadline, settles, generation, is_update: true };
@@ -104,7 +104,7 @@ impl Node {
                         .step(failure.doing())
                         .error(&error),
                 );
-                let reason = sentence(failure.code, &error);
+                let reason = self.host.report.masked(&sentence(failure.code, &error)).into_owned();
                 (Outcome::refused(reason.clone()), Vec::new(), Status::Failure, reason)
             }
         };

@@ -67,7 +67,7 @@ impl Node {
         let deployment = Deployment::parse(&reference.entry).ok().flatten();
         // A deployment of this life of the agent has left them.
         if let Some(deployment) = deployment.as_ref().filter(|_| self.secrets.borrow().is_none()) {
-            self.secrets.replace(Some(kubernetes::readable_parameters(deployment).secrets()));
+            self.know(deployment);
         }
         let Some(spec) = deployment.and_then(|deployment| kubernetes::node_of(&deployment, &Leave::everything()).ok()) else {
             // A newer agent may understand parameters differently; the next deployment shows it.

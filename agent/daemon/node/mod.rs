@@ -29,6 +29,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use serde_json::Value;
 use tokio::sync::Notify;
 
 pub(super) use self::bring_up::Done;
@@ -42,18 +43,21 @@ pub(crate) use self::plan::{Plan, understand};
 use self::remembered::Remembered;
 use self::renewal::Renewal;
 pub(super) use self::renewal::Waits;
+pub(crate) use self::repair::NodeUnits;
 use self::repair::Repair;
-pub(crate) use self::repair::{in_place, preview as preview_repair};
+pub(crate) use self::repair::{in_place, preview as preview_repair, units as units_of_node};
 use self::unrest::Unrest;
 pub(super) use self::wait::Wait;
 pub(crate) use self::wait::wait_id;
 use super::host::Host;
+use super::masking::KnownSecrets;
 use super::pause::Pause;
 use crate::error::{Error, Result};
 use crate::http::Http;
 use crate::keepers::certificates;
 use crate::keepers::volumes::{Fills, Growths, VolumeKeeper};
-use crate::kubernetes::Facts;
+use crate::kubernetes::{self, Facts};
+use crate::metadata::Deployment;
 use crate::openstack::keystone::Keystone;
 use crate::programs::Programs;
 use crate::progress::Progress;
@@ -127,6 +131,13 @@ impl Node {
         self.outline.borrow().clone()
     }
 
+    /// The secrets of the deployment that the node is of: nothing that the agent or a program says shows them.
+    fn know(&self, deployment: &Deployment) {
+        let parameters = kubernetes::readable_parameters(deployment);
+        self.host.report.hide(&own_secrets(&parameters.secret_values()));
+        self.secrets.replace(Some(parameters.secrets()));
+    }
+
     /// The next look puts back what differs, for an order of the operator.
     pub(super) fn order_repair(&self) {
         self.repair.order();
@@ -160,5 +171,35 @@ impl Node {
 
     fn hostname(&self) -> String {
         outline::hostname(&self.host.root)
+    }
+}
+
+/// Values that are secret, and what is secret within those that are JSON: of a handle's map the password, not the address of Keystone.
+fn own_secrets(values: &[String]) -> Vec<String> {
+    let mut known = KnownSecrets::default();
+    for value in values {
+        known.extend([value.clone()]);
+        known.learn(&Value::String(value.clone()));
+    }
+    known.all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_handle_the_password_is_a_secret_and_the_address_of_keystone_is_none() {
+        let handle =
+            r#"{"auth_url": "http://keystone:5000/v3", "password": "s3cret-pass", "alarm_url": "http://h/a?Signature=s3g"}"#;
+        let all = own_secrets(&[handle.to_owned(), "plain-secret".to_owned()]);
+        for (text, is_secret) in [
+            ("s3cret-pass", true),
+            ("plain-secret", true),
+            ("http://h/a?Signature=s3g", true),
+            ("http://keystone:5000/v3", false),
+        ] {
+            assert_eq!(all.iter().any(|one| one == text), is_secret, "{text} in {all:?}");
+        }
     }
 }

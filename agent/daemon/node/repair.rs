@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::drift::{self, Cause, DriftRecord};
 use crate::clock::Clock;
 use crate::converge;
@@ -11,7 +13,7 @@ use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::keepers::certificates;
-use crate::kubernetes::{self, Leave};
+use crate::kubernetes::{self, Leave, NodeSpec};
 use crate::machine::facts;
 use crate::metadata::Deployment;
 use crate::systemd::Systemd;
@@ -100,11 +102,36 @@ pub(crate) fn in_place(state: &Tree, root: &Tree) -> Result<(Desired, Extent)> {
     if reference.extent == Extent::Nothing {
         return Err(no_node());
     }
-    let deployment = Deployment::parse(&reference.entry).ok().flatten();
-    let spec = deployment.and_then(|deployment| kubernetes::node_of(&deployment, &Leave::everything()).ok());
+    let spec = spec_of(&reference.entry);
     let spec =
         spec.ok_or_else(|| Error::permanent("this version of the agent cannot read the parameters of the node in place"))?;
     Ok((kubernetes::render(&spec, &facts::of_machine(root))?, reference.extent))
+}
+
+fn spec_of(entry: &Value) -> Option<NodeSpec> {
+    let deployment = Deployment::parse(entry).ok().flatten()?;
+    kubernetes::node_of(&deployment, &Leave::everything()).ok()
+}
+
+/// The units of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NodeUnits {
+    /// Those that it runs, and those that apply its files.
+    pub(crate) all: Vec<String>,
+    /// The one of them that containers run by.
+    pub(crate) runtime: Option<&'static str>,
+}
+
+/// What the newest deployment of the node asks for, however far that came; nothing where there is none that this version understands.
+pub(crate) fn units(state: &Tree, root: &Tree) -> NodeUnits {
+    let asked = || {
+        let spec = spec_of(&Generations::look(state)?.entry)?;
+        let desired = kubernetes::render(&spec, &facts::of_machine(root)).ok()?;
+        let all: Vec<String> = desired.units.into_iter().filter(|unit| !unit.is_kept_off()).map(|unit| unit.name).collect();
+        let runtime = Some(kubernetes::runtime_unit(&spec)).filter(|unit| all.iter().any(|one| one == unit));
+        Some(NodeUnits { all, runtime })
+    };
+    asked().unwrap_or_default()
 }
 
 /// What a repair would find; nothing is changed, and no daemon is asked.

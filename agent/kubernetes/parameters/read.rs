@@ -118,17 +118,18 @@ impl Parameters {
     /// Every secret value that was given, for masking: also the texts inside a handle's map and the password of a URL.
     #[must_use]
     pub fn secrets(&self) -> Vec<String> {
-        let mut secrets = Vec::new();
-        for (name, value) in &self.given {
-            if is_secret(name) {
-                secrets.push(value.clone());
-                if let Some(Value::Object(map)) = json::small(value.as_bytes()) {
-                    secrets.extend(map.values().filter_map(Value::as_str).map(str::to_owned));
-                }
-            }
-            secrets.extend(Url::parse(value).ok().and_then(|url| url.password().map(str::to_owned)));
-        }
-        secrets
+        let maps = self.secret_values().into_iter().filter_map(|value| json::small(value.as_bytes()));
+        let texts = |map: Value| map.as_object().map(|map| map.values().filter_map(Value::as_str).map(str::to_owned).collect());
+        let texts: Vec<Vec<String>> = maps.filter_map(texts).collect();
+        self.secret_values().into_iter().chain(texts.into_iter().flatten()).collect()
+    }
+
+    /// The same as they were given, whole: what is harmless in a handle's map, the address of Keystone, say, is none by itself.
+    #[must_use]
+    pub fn secret_values(&self) -> Vec<String> {
+        let secret = self.given.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.clone());
+        let password = |value: &String| Url::parse(value).ok().and_then(|url| url.password().map(str::to_owned));
+        secret.chain(self.given.values().filter_map(password)).collect()
     }
 }
 

@@ -1,13 +1,19 @@
-//! `logs [NAME] [--follow]`: the output of a deployment, with known secrets masked as it was stored.
+//! `logs [NAME] [--lines N] [--follow]`: the output of a deployment, with known secrets masked as it was stored; of a component the
+//! journal of its unit, masked as it is read.
+
+pub(super) mod names;
+mod unit;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{document, print};
-use crate::deploy::{DeploymentRecord, Journal, Outcome, State, choose};
-use crate::error::{Context, Result};
+use self::names::Meant;
+use super::{document, note, print};
+use crate::daemon::{self, NodeUnits};
+use crate::deploy::{DeploymentRecord, Journal, Outcome, State};
+use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::http::without_userinfo;
 use crate::process::exit;
@@ -23,30 +29,50 @@ const POLL: Duration = Duration::from_secs(1);
 /// Bytes of the longest piece of a line that is in memory.
 const PIECE: usize = 64 * 1024;
 
-/// Components whose words are in the journal of their unit.
-const COMPONENTS: [&str; 3] = ["docker", "etcd", "containerd"];
+/// Entries of a component's journal, where the command line does not say how many.
+const LINES: u32 = 500;
 
-/// Prints the output of the newest deployment of that name or id; without a name what there is.
+/// What the command line says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'a> {
+    /// A deployment or a component; nothing: what there is.
+    pub name: Option<&'a str>,
+    /// The newest entries of a component's journal.
+    pub lines: Option<u32>,
+    /// To the end of the deployment, of a journal until interrupted.
+    pub follow: bool,
+}
+
+/// Prints the output of the newest deployment of that name or id, or the journal of a component; without a name what there is.
 ///
 /// # Errors
 /// If nothing of that name is known, or the state directory cannot be read.
-pub fn run(settings: &Settings, name: Option<&str>, follow: bool) -> Result<ExitCode> {
+pub fn run(settings: &Settings, wanted: Wanted<'_>) -> Result<ExitCode> {
     let state = document::open_state(settings)?;
     let records = Journal::look(&state)?;
-    let Some(name) = name else { return print(&list(&state, &records)?).map(|()| exit::OK) };
-    let newest = |is: fn(&DeploymentRecord, &str) -> bool| records.iter().rev().find(|record| is(record, name));
-    let known = newest(|record, name| record.id == name).or_else(|| newest(|record, name| record.name == name));
-    let unit = name.strip_suffix(".service").unwrap_or(name);
-    let record = match known {
-        Some(record) => record,
-        None if COMPONENTS.contains(&unit) || name.ends_with(".service") => {
-            print(&format!("{unit} is a unit of this machine; its output is in the journal: journalctl -b -u {unit}.service\n"))?;
-            return Ok(exit::OK);
+    let units = daemon::units_of_node(&state, &Tree::open(Path::new("/"))?);
+    let Some(name) = wanted.name else { return print(&list(&state, &records, &units)?).map(|()| exit::OK) };
+    let (record, beside) = match names::meant(name, &records, &units)? {
+        Meant::Deployment(record, beside) => (record, beside),
+        Meant::Unit(unit) => {
+            let extent = unit::Extent { lines: wanted.lines.unwrap_or(LINES), follow: wanted.follow };
+            return unit::show(settings, &unit, extent).map(|()| exit::OK);
         }
-        None => choose(&records.iter().collect::<Vec<_>>(), name)?,
     };
+    if let Some(unit) = beside {
+        note(&format!("{name} is a deployment of this name; the component's journal: heat-node-agent logs {unit}"));
+    }
+    if wanted.lines.is_some() {
+        return Err(Error::refused(format!("{name} is a deployment, whose output is shown whole"))
+            .rule("--lines is for the journals of components"));
+    }
+    output(settings, &state, record, wanted.follow)
+}
+
+/// Prints the output of a deployment.
+fn output(settings: &Settings, state: &Tree, record: &DeploymentRecord, follow: bool) -> Result<ExitCode> {
     if record.group == "kubernetes-node" {
-        print("the agent itself did this; its messages are in the journal: journalctl -b -u heat-node-agent\n")?;
+        print("the agent itself did this; its messages: heat-node-agent logs agent\n")?;
         if record.outcome.is_none() {
             return Ok(exit::OK);
         }
@@ -65,7 +91,7 @@ pub fn run(settings: &Settings, name: Option<&str>, follow: bool) -> Result<Exit
                 return print(&unprinted(record)).map(|()| exit::OK);
             }
             None if ended => {
-                let record = DeploymentRecord { outcome: Journal::whole(&state, record)?, ..record.clone() };
+                let record = DeploymentRecord { outcome: Journal::whole(state, record)?, ..record.clone() };
                 return print(&stored(&record)).map(|()| exit::OK);
             }
             None => watch.wait(POLL),
@@ -130,7 +156,7 @@ fn unprinted(record: &DeploymentRecord) -> String {
     reason.map_or(String::new(), |reason| format!("heat-node-agent: {}\n", escaped(reason)))
 }
 
-fn list(state: &Tree, records: &[DeploymentRecord]) -> Result<String> {
+fn list(state: &Tree, records: &[DeploymentRecord], units: &NodeUnits) -> Result<String> {
     let mut lines = vec![format!("{:<36} {:<9} {:<10} {:>9} NAME", "ID", "STATE", "GROUP", "BYTES")];
     for record in records.iter().rev() {
         let output = Path::new("work").join(record.job()).join(OUTPUT);
@@ -139,7 +165,7 @@ fn list(state: &Tree, records: &[DeploymentRecord]) -> Result<String> {
         let (id, group, name) = (shown(&record.id), shown(&record.group), shown(&record.name));
         lines.push(format!("{id:<36} {:<9} {group:<10} {size:>9} {name}", record.state.as_str()));
     }
-    lines.push("the agent: journalctl -u heat-node-agent; components: journalctl -u docker.service -u etcd.service".to_owned());
+    lines.push(format!("components: {}", names::components(units)));
     Ok(lines.join("\n") + "\n")
 }
 
@@ -188,7 +214,7 @@ mod tests {
         let mut journal = Journal::open(Arc::clone(&state), None, 9, Clock::manual(Timestamp(0)), &Report::kept()).unwrap();
         let url = "https://usr:hush@proxy.example.org";
         journal.refuse(url, url, SignalTarget::None, None, Outcome::default()).unwrap();
-        let shown = list(&state, &Journal::look(&state).unwrap()).unwrap();
+        let shown = list(&state, &Journal::look(&state).unwrap(), &NodeUnits::default()).unwrap();
         assert!(shown.contains("https://******@proxy.example.org") && !shown.contains("hush"), "{shown}");
     }
 
