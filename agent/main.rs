@@ -79,6 +79,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Repair { dry_run: false } => order(&options, Order::Repair, ""),
         Command::Repair { dry_run: true } => with_settings(&options, |_, loaded| commands::repair::preview(&loaded.settings)),
+        Command::Reset { dry_run, volumes, serial, abandon_etcd } => {
+            let wanted = commands::reset::Wanted { dry_run, volumes, serials: serial, abandon_etcd };
+            with_settings(&options, |_, loaded| commands::reset::run(&loaded.settings, &wanted))
+        }
         Command::Apply { root, metadata } => {
             with_settings(&with(metadata), |options, loaded| commands::apply::run(options, &loaded.settings, &root))
         }

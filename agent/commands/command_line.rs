@@ -99,6 +99,30 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Take the node out: leave etcd's cluster, stop the services, remove files, keys and the agent's state
+    ///
+    /// In this order: the agent is stopped and disabled; its member leaves etcd's cluster; rules leave the host's firewall; services are
+    /// stopped and disabled; memberships and keys on the root disk are removed; volumes are unmounted; files and drop-ins, last the state are
+    /// removed. Volumes keep their data, but for that of a member that has left etcd. Refused, before anything is changed, if etcd would
+    /// lose its quorum or cannot be asked, and while a script runs. Heat is not told.
+    ///
+    /// Interrupted, it goes on when it is run again with the same options; until then the agent does not start. Afterwards
+    /// `systemctl enable --now heat-node-agent` brings the node up again as a new one. Not put back: files that the image had in the
+    /// place of the agent's. Scripts that ran do not run again.
+    Reset {
+        /// Only list what would be done; exits with 2 if there is anything
+        #[arg(long)]
+        dry_run: bool,
+        /// Overwrite the node's volumes with zeros too; each needs its --serial
+        #[arg(long)]
+        volumes: bool,
+        /// Cinder id or link of a volume that is wiped, as `status` shows it; once for each
+        #[arg(long, value_name = "SERIAL", requires = "volumes")]
+        serial: Vec<String>,
+        /// Go on although etcd loses its quorum, ends with this node, or cannot be asked
+        #[arg(long)]
+        abandon_etcd: bool,
+    },
     /// Write the same files and unit enablement into a directory tree, offline
     Apply {
         /// Directory tree; must not be `/`

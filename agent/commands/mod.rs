@@ -16,6 +16,7 @@ pub mod plan;
 pub mod pod_network;
 pub mod port_holders;
 pub mod repair;
+pub mod reset;
 pub mod signal;
 pub mod status;
 pub mod support;

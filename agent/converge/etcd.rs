@@ -111,6 +111,32 @@ impl Etcd {
         Ok(Members { own: me, all })
     }
 
+    /// Removes a member from the cluster, by its id in decimal; one that is not in it any more is removed. By the v3 API where its
+    /// gateway is on, else by v2.
+    pub(crate) async fn remove_member(&self, id: &str) -> Result<()> {
+        if let Some(gateway) = self.gateway().await? {
+            let body = json!({"ID": id}).to_string();
+            let answer = self.send("POST", &format!("{gateway}/cluster/member/remove"), Some(body)).await?;
+            let is_gone = String::from_utf8_lossy(&answer.body).contains("member not found");
+            if answer.is_success() || is_gone {
+                return Ok(());
+            }
+            if answer.status != 404 {
+                return Err(self.refusal(&answer));
+            }
+        }
+        // v2 writes ids in hexadecimal; a member that is gone is 410 there.
+        let number: u64 = id.parse().map_err(|_| Error::permanent(format!("{id:?} is no id of a member")))?;
+        let answer = self.send("DELETE", &format!("/v2/members/{number:x}"), None).await?;
+        match answer.status {
+            404 => Err(Error::permanent(format!("etcd {} serves neither its v3 gateway nor the v2 API", self.endpoint))
+                .remedy(format!("remove the member by hand on any master: etcdctl member remove {number:x}"))),
+            410 => Ok(()),
+            _ if answer.is_success() => Ok(()),
+            _ => Err(self.refusal(&answer)),
+        }
+    }
+
     /// Whether a member answers that it is healthy: it reaches a leader then. One that lists an address in the clear, where this
     /// one speaks TLS, is not asked there.
     pub(crate) async fn is_healthy(&self, url: &str) -> bool {
@@ -355,6 +381,7 @@ fn entry_v2(node: &Value) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::fake::{Fake, ok, status};
 
     #[test]
     fn the_gateway_is_where_that_version_of_etcd_has_it() {
@@ -370,6 +397,36 @@ mod tests {
             ("x.y", None),
         ] {
             assert_eq!(gateway_of(server), path, "{server}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_member_is_removed_by_the_api_that_is_there_and_one_that_is_gone_is_removed() {
+        let v3 = || ok(r#"{"etcdserver": "3.4.23"}"#);
+        let v2 = || ok(r#"{"etcdserver": "2.3.8"}"#);
+        let not_found = r#"{"error": "etcdserver: member not found", "code": 5}"#;
+        for (acts, asked, removed) in [
+            (vec![v3(), ok("{}")], vec!["GET /version", "POST /v3/cluster/member/remove"], true),
+            (vec![v3(), status("404 Not Found", not_found)], vec!["GET /version", "POST /v3/cluster/member/remove"], true),
+            // The gateway is off, and v2 with it.
+            (
+                vec![v3(), status("404 Not Found", "404 page not found"), status("404 Not Found", "404 page not found")],
+                vec!["GET /version", "POST /v3/cluster/member/remove", "DELETE /v2/members/ff"],
+                false,
+            ),
+            (vec![v3(), status("500 Internal Server Error", "")], vec!["GET /version", "POST /v3/cluster/member/remove"], false),
+            (vec![v2(), status("204 No Content", "")], vec!["GET /version", "DELETE /v2/members/ff"], true),
+            (vec![v2(), status("410 Gone", "")], vec!["GET /version", "DELETE /v2/members/ff"], true),
+        ] {
+            let server = Fake::start(acts).await;
+            let dir = tempfile::tempdir().unwrap();
+            let root = std::sync::Arc::new(crate::files::Tree::open(dir.path()).unwrap());
+            let http = Http::new(crate::http::Tls::default(), root, crate::clock::Clock::system());
+            let access = EtcdAccess { endpoint: server.base.clone(), identity: None };
+            let result = Etcd::new(&http, &access, "etcd").remove_member("255").await;
+            let lines: Vec<String> =
+                server.requests().iter().map(|request| request.split(" HTTP/").next().unwrap_or_default().to_owned()).collect();
+            assert_eq!((lines, result.is_ok()), (asked.into_iter().map(str::to_owned).collect(), removed), "{result:?}");
         }
     }
 }

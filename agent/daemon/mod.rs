@@ -35,9 +35,12 @@ use agent::Agent;
 pub(super) use agent::ending::stopped;
 use host::Host;
 pub(super) use instance::check as check_instance;
-pub(crate) use node::{NodeUnits, in_place, preview_repair, units_of_node};
+pub(crate) use node::{NodeUnits, asked_of_node, in_place, preview_repair, units_of_node};
 pub(super) use node::{understand, wait_id};
 pub(super) use page::of_state;
+
+/// In the state directory while a reset of the node has been begun and has not ended.
+pub(crate) const RESET: &str = "reset.json";
 
 /// Runs until SIGTERM, or one full pass with `once`.
 ///
@@ -91,6 +94,17 @@ async fn serve(options: &Options, loaded: Loaded, once: bool, report: &Report) -
         report.emit(Event::new(Code::StateLocked, line));
         return Ok(exit::FAILED);
     };
+    if state.facts(Path::new(RESET))?.is_some() {
+        let error = Error::refused("a reset of this node was begun and has not ended")
+            .rule("a node that is being taken out is not brought up again")
+            .remedy("run `heat-node-agent reset` again: it goes on where it was interrupted");
+        report.emit(Event::new(Code::ResetUnfinished, "the agent does not start").error(&error));
+        leave_word(&settings.run_dir, &error);
+        if once {
+            print_error(&error);
+        }
+        return Ok(exit::usage());
+    }
     let systemd = connect(report).await?;
     let conditions = page::conditions(&loaded.warnings, systemd.is_some(), clock.now());
     let host = Host { settings, root, state, systemd, clock, report: report.clone() };

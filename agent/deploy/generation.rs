@@ -15,7 +15,8 @@ use crate::files::{Attributes, Tree};
 use crate::report::lap::Lap;
 use crate::report::{Code, Report};
 
-const FILE: &str = "node.json";
+/// Name of the newest generation's file in the state directory.
+pub const FILE: &str = "node.json";
 
 /// How far a generation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

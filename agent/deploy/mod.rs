@@ -10,7 +10,7 @@ mod journal;
 mod result;
 mod work;
 
-pub use generation::{Extent, Generation, GenerationState, Generations, Reference};
+pub use generation::{Extent, FILE as GENERATION, Generation, GenerationState, Generations, Reference};
 pub use journal::{DeploymentRecord, Ending, Journal, State, choose};
 pub use result::{Outcome, SIGNAL_LIMIT, body};
 pub use work::{Policy, Todo, What, Work, todo};

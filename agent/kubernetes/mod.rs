@@ -63,6 +63,9 @@ pub struct Membership {
     pub drop_in: &'static str,
 }
 
+/// Where etcd keeps its data.
+pub const ETCD_DATA: &str = etcd::DATA;
+
 /// None of it is another instance's.
 pub const MEMBERSHIPS: [Membership; 4] = [
     Membership { path: etcd::DATA, store: etcd::STORE, drop_in: etcd::DROP_IN },

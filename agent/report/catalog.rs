@@ -570,6 +570,14 @@ messages! {
         "A unit dies while the node is brought up",
         "systemd restarts it, and the agent keeps waiting for it until the deadline. The message quotes its last lines, and names who holds its port and which file system is full where that is the reason.",
         "Remove the cause that the message quotes: the next restart of the unit then succeeds by itself.";
+    NodeReset = "HNA-0745", Notice, "a6ac45233d296efdea6ac4f63e247404",
+        "The node was taken out by `heat-node-agent reset`",
+        "Its services are off, and its files, keys and the agent's state are removed. The agent is disabled and stays off after a reboot.",
+        "`systemctl enable --now heat-node-agent` brings it up again as a new node if Heat still lists its deployment.";
+    ResetUnfinished = "HNA-0746", Error, "473be261584f426ee9497e9d6574563d",
+        "A reset of the node has not ended",
+        "It was interrupted, or a step failed. The agent does not run until it has ended, so that it does not bring the node up again.",
+        "Run `heat-node-agent reset` again with the same options: it goes on where it was interrupted.";
     SignalQueued = "HNA-0801", Info, "f64474a3567547648f5ed4914c529dda",
         "A signal to Heat was stored",
         "It is sent until Heat accepts it, across restarts and reboots.",

@@ -45,7 +45,7 @@ use self::renewal::Renewal;
 pub(super) use self::renewal::Waits;
 pub(crate) use self::repair::NodeUnits;
 use self::repair::Repair;
-pub(crate) use self::repair::{in_place, preview as preview_repair, units as units_of_node};
+pub(crate) use self::repair::{asked as asked_of_node, in_place, preview as preview_repair, units as units_of_node};
 use self::unrest::Unrest;
 pub(super) use self::wait::Wait;
 pub(crate) use self::wait::wait_id;

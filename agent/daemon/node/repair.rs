@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::drift::{self, Cause, DriftRecord};
 use crate::clock::Clock;
 use crate::converge;
-use crate::deploy::{Extent, Generation, Generations};
+use crate::deploy::{Extent, GENERATION, Generation, Generations};
 use crate::desired::Desired;
 use crate::error::{Error, Result};
 use crate::files::Tree;
@@ -111,6 +111,20 @@ pub(crate) fn in_place(state: &Tree, root: &Tree) -> Result<(Desired, Extent)> {
 fn spec_of(entry: &Value) -> Option<NodeSpec> {
     let deployment = Deployment::parse(entry).ok().flatten()?;
     kubernetes::node_of(&deployment, &Leave::everything()).ok()
+}
+
+/// All that the node was asked to be that may be on the machine: by the newest generation, however far it came, and the one before it
+/// until the newest is in place. Nothing where there is no generation.
+///
+/// # Errors
+/// If this version cannot read what was asked.
+pub(crate) fn asked(state: &Tree, root: &Tree) -> Result<Vec<Desired>> {
+    let Some(generation) = state.read_json::<Generation>(Path::new(GENERATION))? else { return Ok(Vec::new()) };
+    let facts = facts::of_machine(root);
+    let entries = [Some(&generation.entry), generation.before.as_ref().map(|before| &before.entry)];
+    let unreadable = || Error::permanent("this version of the agent cannot read the parameters of the node on this machine");
+    let read = |entry| Ok(kubernetes::render(&spec_of(entry).ok_or_else(unreadable)?, &facts)?);
+    entries.into_iter().flatten().map(read).collect()
 }
 
 /// The units of a node.

@@ -27,6 +27,7 @@ pub use look::{Drift, Item, Look, Watcher, look};
 pub use places::Pair;
 pub use record::{CertificateRecord, KnownKey, Turn, next, order_next_step};
 pub use renewal::{Due, due};
+pub(crate) use sets::remove_sets;
 
 use self::decide::{Decision, Deed, Known};
 use self::issue::{Task, examine};

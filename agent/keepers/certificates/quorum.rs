@@ -148,7 +148,7 @@ fn own_name(members: &Members) -> String {
 }
 
 /// The other members that do not answer as healthy, by name.
-async fn unwell(etcd: &Etcd, members: &Members) -> Vec<String> {
+pub(crate) async fn unwell(etcd: &Etcd, members: &Members) -> Vec<String> {
     let others: Vec<_> = members.all.iter().filter(|member| member.id != members.own).collect();
     let answers = join_all(others.iter().map(async |member| {
         // It may have several ways to it; one that works is enough.

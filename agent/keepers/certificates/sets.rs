@@ -117,6 +117,19 @@ pub(super) fn every(tree: &Tree, directory: &str) -> Result<Vec<PathBuf>> {
     Ok(names.filter(|name| is_set(name)).map(|name| directory.join(name)).collect())
 }
 
+/// Removes all sets of a directory with their keys, and the link to the one in use.
+///
+/// # Errors
+/// If something cannot be removed.
+pub(crate) fn remove_sets(tree: &Tree, directory: &Path) -> Result<()> {
+    let Some(text) = directory.to_str() else { return Ok(()) };
+    if tree.facts(directory)?.is_none() {
+        return Ok(());
+    }
+    tree.remove(&directory.join(DATA))?;
+    every(tree, text)?.iter().try_for_each(|set| tree.remove_dir_all(set).map(drop))
+}
+
 fn is_set(name: &str) -> bool {
     name == NEXT || name.starts_with(SET)
 }

@@ -1,0 +1,232 @@
+//! The steps of a reset, carried out. Each may find that it was done before.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::marker::Marker;
+use super::plan::Step;
+use crate::clock::Clock;
+use crate::converge::etcd::Etcd;
+use crate::daemon::RESET;
+use crate::deploy::Journal;
+use crate::desired::{Desired, DiskName};
+use crate::error::{Error, Result};
+use crate::files::{Attributes, Lock, Tree};
+use crate::http::Http;
+use crate::keepers::certificates::remove_sets;
+use crate::kubernetes::{self, MEMBERSHIPS};
+use crate::network::{FIREWALL, FirewallFile};
+use crate::programs::tool::output_of;
+use crate::report::Report;
+use crate::settings::Settings;
+use crate::storage::identity::matching;
+use crate::storage::mount_unit;
+use crate::storage::probe::{Disk, Probe};
+use crate::systemd::Systemd;
+
+/// As causes call it.
+pub(super) const ETCD: &str = "the node's etcd";
+const AGENT: &str = "heat-node-agent.service";
+/// What applies the firewall's file.
+const FIREWALL_UNIT: &str = "heat-node-firewall.service";
+/// Every pod, where systemd makes their control groups.
+const PODS: &str = "kubepods.slice";
+/// How long a daemon that was stopped may keep the lock.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// How often the lock is looked at meanwhile.
+const LOCK_POLL: Duration = Duration::from_millis(100);
+/// Below these a directory that is left empty was the agent's; others may be a package's.
+const OWN_DIRECTORIES: [&str; 4] = ["/etc/systemd/system/", "/etc/kubernetes", "/etc/etcd/", "/srv/kubernetes"];
+
+/// What the steps work with.
+pub(super) struct Deeds<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) state: &'a Arc<Tree>,
+    pub(super) root: &'a Arc<Tree>,
+    pub(super) systemd: &'a Systemd,
+    pub(super) http: &'a Http,
+    pub(super) clock: &'a Clock,
+    pub(super) report: &'a Report,
+    pub(super) asked: &'a [Desired],
+    pub(super) marker: Marker,
+    pub(super) lock: Option<Lock>,
+}
+
+impl Deeds<'_> {
+    pub(super) async fn carry_out(&mut self, step: &Step) -> Result<()> {
+        match step {
+            Step::StopAgent => self.stop_agent().await,
+            Step::LeaveEtcd(id) => self.leave_etcd(id).await,
+            Step::ClearFirewall => self.clear_firewall().await,
+            Step::StopUnits(units) => self.stop_units(units).await,
+            Step::RemoveMemberships => self.remove_memberships(),
+            Step::Unmount(places) => self.unmount(places).await,
+            Step::RemoveFiles => self.remove_files().await,
+            Step::Wipe(disk) => wipe(disk),
+            Step::RemoveState => self.remove_state(),
+        }
+    }
+
+    async fn stop_agent(&mut self) -> Result<()> {
+        self.stop(AGENT).await?;
+        self.disable(&[AGENT.to_owned()]).await?;
+        let since = self.clock.start();
+        loop {
+            self.lock = self.state.lock(Path::new("lock"))?;
+            if self.lock.is_some() {
+                return Ok(());
+            }
+            if since.elapsed() >= LOCK_PATIENCE {
+                return Err(Error::refused("another agent works with the state directory")
+                    .remedy("end it: `ps -C heat-node-agent` shows it"));
+            }
+            self.clock.wait(LOCK_POLL).await;
+        }
+    }
+
+    async fn leave_etcd(&mut self, id: &str) -> Result<()> {
+        let Some(own) = self.asked.iter().find_map(|desired| desired.etcd.as_ref()) else { return Ok(()) };
+        Etcd::new(self.http, &own.access, ETCD).remove_member(id).await?;
+        (self.marker.etcd_is_left, self.marker.data_is_of_nobody) = (true, true);
+        self.marker.write(self.state)
+    }
+
+    /// Rules that a firewall keeps beyond a reboot go by the unit that made them.
+    async fn clear_firewall(&self) -> Result<()> {
+        let Some(file) = self.root.read_json::<FirewallFile>(Path::new(FIREWALL))? else { return Ok(()) };
+        let cleared = file.cleared.into_iter().chain(file.tool).collect();
+        let cleared = FirewallFile { tool: None, cleared, open: Vec::new() };
+        self.root.write_json(Path::new(FIREWALL), &cleared, Attributes::mode(0o644))?;
+        let outcome = self.systemd.restart(FIREWALL_UNIT).await?;
+        if outcome.is_done() { Ok(()) } else { Err(said(FIREWALL_UNIT, &outcome.result)) }
+    }
+
+    async fn stop_units(&mut self, units: &[String]) -> Result<()> {
+        // From here on etcd is down, and nobody can be asked any more.
+        self.marker.etcd_is_left = true;
+        self.marker.write(self.state)?;
+        for unit in units.iter().map(String::as_str).chain([PODS]) {
+            self.stop(unit).await?;
+        }
+        let enabled = self.asked.iter().flat_map(|desired| &desired.units).filter(|unit| unit.enable);
+        let enabled: BTreeSet<&String> = enabled.map(|unit| &unit.name).collect();
+        self.disable(&enabled.into_iter().cloned().collect::<Vec<_>>()).await
+    }
+
+    async fn stop(&self, unit: &str) -> Result<()> {
+        if !self.systemd.unit(unit).await?.may_run() {
+            return Ok(());
+        }
+        let outcome = self.systemd.stop(unit).await?;
+        if outcome.is_done() { Ok(()) } else { Err(said(unit, &outcome.result)) }
+    }
+
+    async fn disable(&self, units: &[String]) -> Result<()> {
+        // One whose file a reset before removed is still known to systemd until then, and cannot be disabled.
+        self.systemd.reload().await?;
+        let mut there = Vec::new();
+        for unit in units {
+            if !self.systemd.unit(unit).await?.is_missing() {
+                there.push(unit.clone());
+            }
+        }
+        if there.is_empty() { Ok(()) } else { self.systemd.disable(&there).await }
+    }
+
+    /// Those on the root disk; of a volume only the data of a member that has left: with it etcd would never start again.
+    fn remove_memberships(&self) -> Result<()> {
+        let mounts = Probe::machine().read_mounts()?;
+        for membership in MEMBERSHIPS {
+            let is_ours = self.root.facts(Path::new(membership.drop_in))?.is_some();
+            let on_root = !mounts.iter().any(|mount| mount.point == membership.store);
+            let of_nobody = self.marker.data_is_of_nobody && membership.path == kubernetes::ETCD_DATA;
+            if is_ours && (on_root || of_nobody) {
+                self.root.remove_dir_all(Path::new(membership.path))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn unmount(&self, places: &[String]) -> Result<()> {
+        for place in places {
+            let unit = mount_unit::name(place);
+            self.stop(&unit).await.map_err(|error| {
+                error.remedy(format!("`fuser -vm {place}` shows who uses it: end that, or reboot, after which nothing starts it"))
+            })?;
+            self.disable(std::slice::from_ref(&unit)).await?;
+            self.root.remove(Path::new(&mount_unit::path(place)))?;
+        }
+        Ok(())
+    }
+
+    async fn remove_files(&self) -> Result<()> {
+        for desired in self.asked {
+            let keys = desired.trusted_paths();
+            for path in desired.files.iter().map(|file| file.path.as_str()).chain(keys.iter().copied()) {
+                self.root.remove(Path::new(path))?;
+            }
+            let directories: BTreeSet<&Path> = keys.iter().filter_map(|path| Path::new(path).parent()).collect();
+            for directory in directories {
+                remove_sets(self.root, directory)?;
+            }
+            // Children stand behind their parents.
+            for directory in desired.directories.iter().rev().map(|directory| directory.path.as_str()) {
+                let path = Path::new(directory);
+                let is_own = OWN_DIRECTORIES.iter().any(|own| directory.starts_with(own));
+                if is_own && self.root.facts(path)?.is_some() && self.root.list(path)?.is_empty() {
+                    self.root.remove_dir_all(path)?;
+                }
+            }
+        }
+        self.systemd.reload().await
+    }
+
+    /// What says that a script ran stays in the replaced tools' record, so that none runs twice; the node's deployment may.
+    fn remove_state(&self) -> Result<()> {
+        let deploy = &self.settings.deploy;
+        let mut journal =
+            Journal::open(Arc::clone(self.state), Some(&deploy.deployed_dir), deploy.keep, self.clock.clone(), self.report)?;
+        let nodes = journal.all().into_iter().filter(|record| record.group == "kubernetes-node");
+        let nodes: Vec<String> = nodes.map(|record| record.id.clone()).collect();
+        for id in nodes {
+            journal.forget(&id)?;
+        }
+        // The generation is what a reset goes on by: it goes last but for the marker.
+        for last in [false, true] {
+            for name in self.state.list(Path::new(""))? {
+                if name != "lock" && name != RESET && (name == "node.json") == last {
+                    self.state.remove_dir_all(Path::new(&name))?;
+                }
+            }
+        }
+        if let Ok(run_dir) = Tree::open(&self.settings.run_dir) {
+            for name in run_dir.list(Path::new(""))? {
+                run_dir.remove_dir_all(Path::new(&name))?;
+            }
+        }
+        self.state.remove(Path::new(RESET)).map(drop)
+    }
+}
+
+fn said(unit: &str, result: &str) -> Error {
+    Error::permanent(format!("{unit}: systemd says {result}")).remedy(format!("`systemctl status {unit}` shows why"))
+}
+
+/// Zeros everywhere: what the next bring-up takes for blank.
+fn wipe(name: &DiskName) -> Result<()> {
+    let probe = Probe::machine();
+    let disks = probe.read_disks()?;
+    let names: Vec<_> = disks.iter().map(|disk| disk.names.clone()).collect();
+    let meant: Vec<&Disk> = matching(name, &names).into_iter().filter_map(|at| disks.get(at)).collect();
+    let [disk] = meant[..] else {
+        return Err(Error::refused(format!("{} disks are volume {name}", meant.len())).remedy("attach exactly this volume"));
+    };
+    let holders = probe.holders(disk);
+    let mount = probe.read_mounts()?.into_iter().find(|mount| mount.number == disk.number);
+    if let Some(user) = mount.map(|mount| format!("mounted on {}", mount.point)).or_else(|| holders.first().cloned()) {
+        return Err(Error::refused(format!("volume {name} is in use: {user}")).remedy("end that use"));
+    }
+    output_of("blkdiscard", &["--zeroout", &disk.node.display().to_string()], "").map(drop)
+}

@@ -1,0 +1,34 @@
+//! What an unfinished reset leaves for the next one.
+
+use std::path::Path;
+
+use crate::daemon::RESET;
+use crate::error::Result;
+use crate::files::{Attributes, Tree};
+
+/// How far a reset is.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Marker {
+    schema: u32,
+    /// Whether nothing has to be asked of etcd any more: the member has left, or was abandoned.
+    pub(super) etcd_is_left: bool,
+    /// Whether etcd's data is that of a member that has left.
+    pub(super) data_is_of_nobody: bool,
+}
+
+impl Default for Marker {
+    fn default() -> Self {
+        Self { schema: 1, etcd_is_left: false, data_is_of_nobody: false }
+    }
+}
+
+impl Marker {
+    pub(super) fn read(state: &Tree) -> Result<Option<Self>> {
+        state.read_json(Path::new(RESET))
+    }
+
+    pub(super) fn write(&self, state: &Tree) -> Result<()> {
+        state.write_json(Path::new(RESET), self, Attributes::mode(0o600))
+    }
+}

@@ -1,0 +1,140 @@
+//! `reset [--dry-run] [--volumes --serial …] [--abandon-etcd]`: takes the node out. What is done stands in `plan.rs`, how in `deeds.rs`.
+//!
+//! A marker in the state directory is the first thing that is written and the last that goes: while it is there the daemon does not
+//! run, and the next reset goes on. Each step can be done twice. Afterwards the daemon is disabled: the node is brought up again as a new
+//! one when somebody starts it.
+
+mod deeds;
+mod marker;
+mod plan;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use nix::unistd::geteuid;
+
+use self::deeds::{Deeds, ETCD};
+use self::marker::Marker;
+use self::plan::{Found, Member, Standing, Step, steps};
+use super::{document, print};
+use crate::clock::Clock;
+use crate::converge::etcd::Etcd;
+use crate::daemon;
+use crate::deploy::{Journal, State};
+use crate::desired::{Desired, EtcdAccess, EtcdMember};
+use crate::error::{Error, Result};
+use crate::files::Tree;
+use crate::http::Http;
+use crate::keepers::certificates::quorum::unwell;
+use crate::kubernetes;
+use crate::process::{exit, runtime};
+use crate::report::text::harmless;
+use crate::report::{Code, Event, Report};
+use crate::settings::Settings;
+use crate::storage::probe::Probe;
+use crate::systemd::Systemd;
+
+pub use self::plan::Wanted;
+
+/// Takes the node out, and prints each step once it is done.
+///
+/// # Errors
+/// If it must not be done as it is asked for: nothing was changed then. If a step fails: what is left to do is said.
+pub fn run(settings: &Settings, wanted: &Wanted) -> Result<ExitCode> {
+    if !geteuid().is_root() {
+        return Err(Error::permanent("only root can take a node out: run this command as root"));
+    }
+    daemon::check_instance(&settings.state_dir)?;
+    let nothing = || print("no node was brought up on this machine: there is nothing to do\n").map(|()| exit::OK);
+    if !settings.state_dir.is_dir() {
+        return nothing();
+    }
+    let state = Arc::new(document::open_state(settings)?);
+    let marker = Marker::read(&state)?;
+    let root = Arc::new(Tree::open(Path::new("/"))?);
+    let asked = daemon::asked_of_node(&state, &root)?;
+    if asked.is_empty() && marker.is_none() {
+        return nothing();
+    }
+    let running = Journal::look(&state)?.into_iter().filter(|record| record.state == State::Running && record.is_job());
+    let running = running.map(|record| record.id).collect();
+    let report = Report::to_journal(false);
+    let done = runtime()?.block_on(async {
+        let clock = Clock::system();
+        let http = Http::new(settings.tls.clone(), Arc::clone(&root), clock.clone());
+        let systemd = Systemd::connect().await?;
+        let is_left = marker.as_ref().is_some_and(|marker| marker.etcd_is_left);
+        let own = asked.iter().find_map(|desired| desired.etcd.as_ref()).filter(|_| !is_left);
+        let member = match own {
+            Some(own) => member(&http, &root, &asked, own).await,
+            None => Member::None,
+        };
+        let found = Found { asked, running, member };
+        let steps = steps(&found, wanted)?;
+        if wanted.dry_run {
+            let lines: Vec<String> = steps.iter().map(|step| format!("would {}\n", step.text())).collect();
+            return print(&harmless(&lines.concat())).map(|()| exit::pending());
+        }
+        let mut deeds = Deeds {
+            settings,
+            state: &state,
+            root: &root,
+            systemd: &systemd,
+            http: &http,
+            clock: &clock,
+            report: &report,
+            asked: &found.asked,
+            marker: marker.unwrap_or_default(),
+            lock: None,
+        };
+        deeds.marker.write(&state)?;
+        carry_out(&mut deeds, &steps).await?;
+        report.emit(Event::new(Code::NodeReset, "this node was taken out by reset").cause("the operator asked for it"));
+        Ok(exit::OK)
+    });
+    report.flush();
+    done
+}
+
+async fn carry_out(deeds: &mut Deeds<'_>, steps: &[Step]) -> Result<()> {
+    for (at, step) in steps.iter().enumerate() {
+        if let Err(error) = deeds.carry_out(step).await {
+            let left: Vec<String> = steps.iter().skip(at).map(Step::text).collect();
+            let again =
+                "remove the cause and run `heat-node-agent reset` again with the same options: what is done is not done twice";
+            let remedy = error.suggested_remedy().map_or_else(|| again.to_owned(), |own| format!("{own}; then {again}"));
+            return Err(Error::permanent(error.to_string())
+                .rule(format!("left to do, by hand or by reset: {}", left.join("; ")))
+                .remedy(remedy)
+                .context(format!("the reset stopped; it could not {}", step.text())));
+        }
+        print(&harmless(&format!("done: {}\n", step.text())))?;
+    }
+    print(
+        "The node is out. heat-node-agent.service is disabled; `systemctl enable --now heat-node-agent` brings it up again as a new \
+         node if Heat still lists its deployment.\n\
+         Left to do: reboot, which ends what is left of pods, their mounts, interfaces and routes; `kubectl delete node` on a master. \
+         Files that the image had in the place of the agent's are not put back.\n",
+    )
+}
+
+/// What etcd says of the node's own member.
+async fn member(http: &Http, root: &Tree, asked: &[Desired], own: &EtcdMember) -> Member {
+    let has_data = root.facts(Path::new(kubernetes::ETCD_DATA)).ok().flatten().is_some();
+    let mounts = Probe::machine().read_mounts().unwrap_or_default();
+    let is_away = asked.iter().flat_map(|desired| &desired.volumes).any(|volume| {
+        kubernetes::ETCD_DATA.starts_with(&volume.mount_point) && !mounts.iter().any(|mount| mount.point == volume.mount_point)
+    });
+    if !has_data && !is_away {
+        return Member::None;
+    }
+    let etcd = Etcd::new(http, &own.access, ETCD);
+    let peers = EtcdAccess { endpoint: own.peer.clone(), identity: own.access.identity.clone() };
+    match Etcd::new(http, &peers, ETCD).members(&own.peer).await {
+        Err(error) => Member::Unknown(error.to_string()),
+        Ok(members) => {
+            Member::Of(Standing { id: members.own.clone(), all: members.all.len(), unwell: unwell(&etcd, &members).await })
+        }
+    }
+}
