@@ -117,7 +117,9 @@ impl Node {
         let disks = if desired.volumes.is_empty() { Vec::new() } else { volumes.probe.read_disks()? };
         let mut problems = problems(desired, &self.host.root, &disks);
         let report = |problems: &[StoreProblem]| {
-            problems.iter().for_each(|problem| self.host.report.emit(problem.event().generation(generation)))
+            for problem in problems {
+                self.host.report.emit(problem.event().generation(generation));
+            }
         };
         let mut observed = match converge::observe(desired, &self.host.root, systemd).await {
             Err(_) if !problems.is_empty() => {
