@@ -400,7 +400,7 @@ impl Journal {
     /// If it cannot be written; nothing may be started then.
     pub fn start(&mut self, id: &str, entry: &Value) -> Result<()> {
         if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
-            legacy.write_json(&name, entry, Attributes::mode(0o600))?;
+            write_legacy(legacy, &name, entry)?;
         }
         let (now, moment) = (self.clock.now(), self.clock.moment());
         self.change(id, |record| {
@@ -425,7 +425,7 @@ impl Journal {
             (record.outcome, record.long_result_failed) = (Some(outcome), None);
         })?;
         if let (Some(legacy), Some(name)) = (&self.legacy, legacy_name(id)) {
-            legacy.write_json(&name.with_extension("notify.json"), &body, Attributes::mode(0o600))?;
+            write_legacy(legacy, &name.with_extension("notify.json"), &Value::Object(body))?;
         }
         Ok(())
     }
@@ -766,6 +766,12 @@ fn describe(record: &mut DeploymentRecord, deployment: &Deployment) {
 
 fn path_of(id: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{}.json", key_of(id)))
+}
+
+/// Writes a file of the replaced tools, in their form: people and scripts read it by line.
+fn write_legacy(legacy: &Tree, name: &Path, value: &Value) -> Result<()> {
+    let text = serde_json::to_vec_pretty(value).map_err(Error::permanent)?;
+    legacy.write(name, &text, Attributes::mode(0o600))
 }
 
 /// The replaced tools' file name of a deployment; `None` for an id that is no safe file name (R21).

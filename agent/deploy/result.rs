@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::budgets::json;
-use crate::programs::{Ran, encoded};
+use crate::programs::{HookAnswer, HookOutput, Ran, encoded};
 use crate::report::text::shortened;
 
 /// Largest body that goes to Heat, in bytes of ASCII-escaped JSON: Heat takes 1 MiB (`max_json_body_size`).
@@ -14,8 +14,6 @@ pub const SIGNAL_LIMIT: usize = 900 * 1024;
 
 /// Members of a signal that are no outputs.
 const OWN: [&str; 3] = ["deploy_status_code", "deploy_stdout", "deploy_stderr"];
-/// What a member of an object takes beside its name's letters and its value: quotes, colon, comma, blanks.
-const NAME: usize = 6;
 /// What is left of each output at least, in bytes of JSON.
 const LEAST: usize = 64;
 
@@ -83,9 +81,13 @@ impl Outcome {
     /// What an external hook said (heat-protocol.md 4.2 g, R34): its JSON on standard output, but the exit status wins:
     /// a hook that failed is never reported as success.
     #[must_use]
-    pub fn of_hook(ran: Ran) -> Self {
-        let said = json::small(ran.stdout.as_bytes());
-        let Some(Value::Object(mut said)) = said else {
+    pub fn of_hook(mut ran: Ran) -> Self {
+        let answer = match std::mem::take(&mut ran.answer) {
+            HookOutput::Answer(answer) => Some(answer),
+            HookOutput::NoAnswer => None,
+            HookOutput::Unread => HookAnswer::read(&ran.stdout),
+        };
+        let Some(answer) = answer else {
             let unclear = ran.status == 0 && !ran.stdout.trim().is_empty();
             let mut outcome = Self::of_script(ran);
             if unclear {
@@ -95,37 +97,17 @@ impl Outcome {
             }
             return outcome;
         };
-        let text = |value: Option<Value>| match value {
-            Some(Value::String(text)) => text,
-            Some(Value::Null) | None => String::new(),
-            Some(other) => other.to_string(),
-        };
-        let stdout = text(said.remove("deploy_stdout"));
-        let stderr = text(said.remove("deploy_stderr"));
-        let declared_code = match said.remove("deploy_status_code") {
-            None | Some(Value::Null) => 0,
-            Some(Value::Number(number)) => number.as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(1),
-            Some(Value::String(code)) => {
-                if code.is_empty() {
-                    0
-                } else {
-                    code.parse().unwrap_or(1)
-                }
-            }
-            Some(_) => 1,
-        };
-        let status = match (ran.status, ran.timed_out, declared_code) {
+        let status = match (ran.status, ran.timed_out, answer.status) {
             (0, true, 0) => 124,
-            (0, _, code) => code,
+            (0, _, answered) => answered,
             (status, _, _) => status,
         };
-        let reason = ran.timed_out.then(|| "it exceeded its time limit".to_owned());
         Self {
             status,
-            stdout,
-            stderr: if stderr.is_empty() { ran.stderr } else { stderr },
-            outputs: said.into_iter().collect(),
-            reason,
+            stdout: answer.stdout,
+            stderr: if answer.stderr.is_empty() { ran.stderr } else { answer.stderr },
+            outputs: answer.outputs.into_iter().collect(),
+            reason: ran.timed_out.then(|| "it exceeded its time limit".to_owned()),
         }
     }
 
@@ -176,10 +158,10 @@ pub fn body(outcome: &Outcome, declared: &[(String, bool)], limit: usize) -> Map
     body.insert("deploy_status_code".to_owned(), status);
     body.insert("deploy_stdout".to_owned(), Value::String(String::new()));
     body.insert("deploy_stderr".to_owned(), Value::String(String::new()));
-    if escaped_size(&Value::Object(body.clone())) > limit / 2 {
+    if encoded::size_of_value(&Value::Object(body.clone())) > limit / 2 {
         trim_outputs(&mut body, declared, limit / 2);
     }
-    let room = limit.saturating_sub(escaped_size(&Value::Object(body.clone())));
+    let room = limit.saturating_sub(encoded::size_of_value(&Value::Object(body.clone())));
     // The shorter stream is kept whole where it fits half of the room; the longer one gives way.
     let each = encoded::share([&outcome.stdout, &outcome.stderr].map(|text| encoded::size(text)), room);
     body.insert("deploy_stdout".to_owned(), Value::String(encoded::cut(&outcome.stdout, each)));
@@ -194,39 +176,25 @@ fn is_blank(value: &Value) -> bool {
 /// Outputs that fill half of a signal are cut, the largest first, both ends kept. Where not even their names fit, the last that
 /// were declared are left out: never one whose presence means failure.
 fn trim_outputs(body: &mut Map<String, Value>, declared: &[(String, bool)], limit: usize) {
-    let cost = |name: &str| encoded::size(name) + NAME;
     let own = |name: &str| OWN.contains(&name);
-    let mut named: usize =
-        body.iter().map(|(name, value)| cost(name) + if own(name) { escaped_size(value) } else { LEAST }).sum();
+    let mut named: usize = body
+        .iter()
+        .map(|(name, value)| encoded::size_of_name(name) + if own(name) { encoded::size_of_value(value) } else { LEAST })
+        .sum();
     for (name, _) in declared.iter().rev().filter(|(name, error_output)| !error_output && !own(name)) {
         if named <= limit {
             break;
         }
         if body.remove(name).is_some() {
-            named = named.saturating_sub(cost(name) + LEAST);
+            named = named.saturating_sub(encoded::size_of_name(name) + LEAST);
         }
     }
     let outputs = body.iter().filter(|(name, _)| !own(name));
     let least = outputs.clone().count() * LEAST;
     let room = limit.saturating_sub(named.saturating_sub(least));
-    let each = encoded::share(outputs.map(|(_, value)| escaped_size(value)), room).max(LEAST);
-    for (_, value) in body.iter_mut().filter(|(name, value)| !own(name) && escaped_size(value) > each) {
-        let text = match &*value {
-            Value::String(text) => encoded::cut(text, each.saturating_sub(2)),
-            other => encoded::cut(&other.to_string(), each.saturating_sub(2)),
-        };
-        *value = Value::String(text);
-    }
-}
-
-fn escaped_size(value: &Value) -> usize {
-    match value {
-        Value::String(text) => encoded::size(text) + 2,
-        Value::Array(items) => items.iter().map(|item| escaped_size(item) + 2).sum::<usize>() + 2,
-        Value::Object(members) => {
-            members.iter().map(|(key, item)| encoded::size(key) + escaped_size(item) + NAME).sum::<usize>() + 2
-        }
-        scalar => scalar.to_string().len(),
+    let each = encoded::share(outputs.map(|(_, value)| encoded::size_of_value(value)), room).max(LEAST);
+    for (_, value) in body.iter_mut().filter(|(name, _)| !own(name)) {
+        encoded::cut_value(value, each);
     }
 }
 
@@ -293,7 +261,7 @@ mod tests {
             Outcome { stdout: "é".repeat(1_000_000) + "END", stderr: "x".repeat(100), status: 1, ..Outcome::default() };
         let body = body(&outcome, &[], SIGNAL_LIMIT);
         assert!(body["deploy_stdout"].as_str().unwrap().ends_with("END"));
-        assert!(escaped_size(&Value::Object(body)) <= SIGNAL_LIMIT);
+        assert!(encoded::size_of_value(&Value::Object(body)) <= SIGNAL_LIMIT);
     }
 
     #[test]
@@ -308,7 +276,7 @@ mod tests {
         let declared: Vec<_> = outputs.iter().map(|(name, _)| (name.clone(), name == "error")).collect();
         let outcome = Outcome { outputs: outputs.into(), stdout: "said".into(), ..Outcome::default() };
         let all = body(&outcome, &declared, SIGNAL_LIMIT);
-        assert!(escaped_size(&Value::Object(all.clone())) <= SIGNAL_LIMIT);
+        assert!(encoded::size_of_value(&Value::Object(all.clone())) <= SIGNAL_LIMIT);
         assert_eq!((&all["small"], &all["deploy_stdout"]), (&json!("whole"), &json!("said")));
         let text = |name: &str| all[name].as_str().unwrap();
         assert!(text("text").starts_with("BEGIN") && text("text").ends_with("END"), "{}", text("text").len());
@@ -318,7 +286,7 @@ mod tests {
         let outputs = declared.iter().map(|(name, _)| (name.clone(), json!("v")));
         let outcome = Outcome { outputs: outputs.collect(), ..Outcome::default() };
         let some = body(&outcome, &declared, SIGNAL_LIMIT);
-        assert!(escaped_size(&Value::Object(some.clone())) <= SIGNAL_LIMIT && some.len() > 5000);
+        assert!(encoded::size_of_value(&Value::Object(some.clone())) <= SIGNAL_LIMIT && some.len() > 5000);
         assert!(some.contains_key("output-19999") && some.contains_key("output-0"));
     }
 

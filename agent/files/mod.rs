@@ -295,7 +295,7 @@ impl Tree {
     /// # Errors
     /// As [`Tree::write`].
     pub fn write_json<T: serde::Serialize>(&self, path: &Path, value: &T, attributes: Attributes) -> Result<()> {
-        let mut bytes = serde_json::to_vec_pretty(value).map_err(Error::permanent).at(|| self.doing("writing", path))?;
+        let mut bytes = serde_json::to_vec(value).map_err(Error::permanent).at(|| self.doing("writing", path))?;
         bytes.push(b'\n');
         self.write(path, &bytes, attributes)
     }

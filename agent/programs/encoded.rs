@@ -1,6 +1,11 @@
 //! Texts that have to fit once they are JSON. A control character is one byte of a program's output and six of JSON, so a
 //! limit on what is read says nothing of what is written.
 
+use serde_json::Value;
+
+/// What a member of an object takes beside its name's letters and its value: quotes, colon, comma, blanks.
+const MEMBER: usize = 6;
+
 /// Stands where the middle of a text was left out.
 const NOTE: &str = "\n[… cut by heat-node-agent …]\n";
 
@@ -8,6 +13,23 @@ const NOTE: &str = "\n[… cut by heat-node-agent …]\n";
 #[must_use]
 pub fn size(text: &str) -> usize {
     text.chars().map(size_of_char).sum()
+}
+
+/// Bytes that a value takes in the same form.
+#[must_use]
+pub fn size_of_value(value: &Value) -> usize {
+    match value {
+        Value::String(text) => size(text) + 2,
+        Value::Array(items) => items.iter().map(|item| size_of_value(item) + 2).sum::<usize>() + 2,
+        Value::Object(members) => members.iter().map(|(name, item)| size_of_name(name) + size_of_value(item)).sum::<usize>() + 2,
+        scalar => scalar.to_string().len(),
+    }
+}
+
+/// Bytes that the name of a member takes, with what stands between it and its value and behind that.
+#[must_use]
+pub fn size_of_name(name: &str) -> usize {
+    size(name) + MEMBER
 }
 
 fn size_of_char(c: char) -> usize {
@@ -33,6 +55,17 @@ pub fn cut(text: &str, limit: usize) -> String {
     let (end, _) = leading(text.chars().rev(), room - taken);
     let (beginning, end) = (text.get(..beginning), text.len().checked_sub(end).and_then(|at| text.get(at..)));
     format!("{}{note}{}", beginning.unwrap_or_default(), end.unwrap_or_default())
+}
+
+/// Cuts a value that takes more than `limit` bytes of JSON: it becomes a text.
+pub fn cut_value(value: &mut Value, limit: usize) {
+    if size_of_value(value) > limit {
+        let limit = limit.saturating_sub(2);
+        *value = Value::String(match &*value {
+            Value::String(text) => cut(text, limit),
+            other => cut(&other.to_string(), limit),
+        });
+    }
 }
 
 /// How many bytes of text the first characters are that fit `room`, and what they take of it.

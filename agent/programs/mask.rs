@@ -2,10 +2,8 @@
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
-use serde_json::Value;
-
 use super::Job;
-use crate::budgets::{SECRET_TEXTS, json};
+use crate::budgets::SECRET_TEXTS;
 
 /// The shortest line of a secret of several lines that is hidden by itself.
 const SECRET_LINE: usize = 16;
@@ -72,52 +70,10 @@ impl Mask {
     }
 }
 
-/// The member of a hook's answer that says how it ended (heat-protocol.md R34).
-const STATUS_CODE: &str = "deploy_status_code";
-
 impl Mask {
-    /// A hook's answer with its values masked; `None` where it is no JSON object. Its names and its status stay what they are whatever is
-    /// secret: of a masked text nobody knows whether the hook succeeded.
-    pub(super) fn hide_within(&self, answer: &str) -> Option<String> {
-        let Value::Object(mut said) = json::small(answer.as_bytes())? else { return None };
-        let is_status = |name: &str, value: &Value| name == STATUS_CODE && status_of(value).is_some();
-        for (_, value) in said.iter_mut().filter(|(name, value)| !is_status(name, value)) {
-            self.hide_value(value);
-        }
-        Some(Value::Object(said).to_string())
-    }
-
-    fn hide_text(&self, text: &str) -> String {
+    /// [`Self::hide`] for a text.
+    pub(super) fn hide_text(&self, text: &str) -> String {
         String::from_utf8_lossy(&self.hide(text.as_bytes())).into_owned()
-    }
-
-    fn hide_value(&self, value: &mut Value) {
-        match value {
-            Value::Null | Value::Bool(_) => {}
-            Value::String(text) => *text = self.hide_text(text),
-            Value::Number(number) => {
-                let (text, hidden) = (number.to_string(), self.hide_text(&number.to_string()));
-                if hidden != text {
-                    *value = Value::String(hidden);
-                }
-            }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.hide_value(item)),
-            Value::Object(members) => {
-                let hidden = std::mem::take(members).into_iter().map(|(name, mut value)| {
-                    self.hide_value(&mut value);
-                    (self.hide_text(&name), value)
-                });
-                *members = hidden.collect();
-            }
-        }
-    }
-}
-
-/// A status as a hook may write it.
-fn status_of(value: &Value) -> Option<i64> {
-    match value {
-        Value::String(text) => text.parse().ok(),
-        value => value.as_i64(),
     }
 }
 
@@ -135,25 +91,6 @@ pub(super) mod tests {
         // The longest of those that begin at one place.
         assert_eq!(hiding(&["secret", "secrets and lies"]).hide(b"secrets and lies, secrets"), b"******, ******s");
         assert_eq!(hiding(&[]).hide(b"shown"), b"shown");
-    }
-
-    /// Attack: a secret that is part of `deploy_status_code` made a failed hook a success.
-    #[test]
-    fn of_a_hooks_answer_the_values_are_masked_and_its_names_and_status_stay() {
-        let answer = r#"{"deploy_stderr": "deploy 7012345", "deploy_status_code": 2, "out": [{"deploy": 7012345, "x": null}], "n": 7012345}"#;
-        let hidden = hiding(&["deploy", "_status_code", "7012345"]).hide_within(answer).unwrap();
-        assert_eq!(
-            hidden,
-            r#"{"deploy_stderr":"****** ******","deploy_status_code":2,"out":[{"******":"******","x":null}],"n":"******"}"#
-        );
-        let secret = hiding(&["hunter2222"]);
-        assert_eq!(secret.hide_within(r#"{"deploy_status_code": "hunter2222"}"#).unwrap(), r#"{"deploy_status_code":"******"}"#);
-        for other in ["", "[1]", "hunter2222", "{"] {
-            assert_eq!(secret.hide_within(other), None, "{other}");
-        }
-        let withheld = Mask::of(&Job { withheld: true, ..Job::default() });
-        let said = withheld.hide_within(r#"{"deploy_status_code": "3", "deploy_stdout": "", "err": " ", "out": "x"}"#).unwrap();
-        assert!(said.starts_with(r#"{"deploy_status_code":"3","deploy_stdout":"","err":" ","out":"[heat-node-agent"#), "{said}");
     }
 
     /// Attack: six keys of 40 KiB took 126 MiB.

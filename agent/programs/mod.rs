@@ -10,12 +10,15 @@
 //! Never: a job run twice. The marker `started` is made by exactly one runner (O_EXCL).
 
 mod capture;
-pub(crate) use mask::Mask;
 pub mod encoded;
+mod hook_answer;
 pub mod lines;
 mod mask;
 pub mod runner;
 pub mod tool;
+
+pub use hook_answer::{HookAnswer, HookOutput};
+pub(crate) use mask::Mask;
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -84,7 +87,7 @@ pub struct Job {
     /// There are more of them than can be masked: nothing that the program says is shown.
     #[serde(default)]
     pub withheld: bool,
-    /// What it says on standard output is one JSON object, as a hook's is: of that the values are masked, not the text.
+    /// It is a hook: its standard output is read as [`HookAnswer`].
     #[serde(default)]
     pub says_json: bool,
 }
@@ -105,10 +108,13 @@ pub struct JobFile {
 pub struct Ran {
     /// Exit status; minus the signal's number where a signal ended it (as heat-agents reports it).
     pub status: i32,
-    /// Head and tail of standard output.
+    /// Head and tail of standard output; empty where that is in `answer`.
     pub stdout: String,
     /// Head and tail of standard error.
     pub stderr: String,
+    /// What a hook's standard output was read as.
+    #[serde(default, skip_serializing_if = "HookOutput::is_unread")]
+    pub answer: HookOutput,
     /// The output files that are there, by name.
     #[serde(default)]
     pub outputs: BTreeMap<String, String>,

@@ -20,7 +20,8 @@ use nix::unistd::Pid;
 use super::capture::{HeadAndTail, Kept, Log, PassedOn, drain};
 use super::mask::Mask;
 use super::{
-    GROUP, GROUP_RESERVE, Job, LOCK, OUTPUT, RESULT, RESULT_RESERVE, RESULT_RESERVE_BYTES, Ran, STARTED, encoded, reserve_all,
+    GROUP, GROUP_RESERVE, HookAnswer, HookOutput, Job, LOCK, OUTPUT, RESULT, RESULT_RESERVE, RESULT_RESERVE_BYTES, Ran, STARTED,
+    encoded, reserve_all,
 };
 use crate::backoff::Backoff;
 use crate::budgets::{OUTPUTS, RESULT_BYTES};
@@ -72,7 +73,7 @@ fn run_in(tree: &Tree, clock: &Clock) -> Result<()> {
         ..Ran::default()
     });
     ran.duration_ms = watch.millis();
-    bound(&mut ran, RESULT_BYTES);
+    let _ = bound(&mut ran, RESULT_BYTES);
     deliver(tree, &ran, clock)
 }
 
@@ -97,15 +98,18 @@ fn deliver(tree: &Tree, ran: &Ran, clock: &Clock) -> Result<()> {
     Ok(())
 }
 
-/// Where there is no space for the whole result, a shortened one goes where space was reserved for it.
+/// Where there is no space for the whole result, a shortened one goes where space was reserved for it; one that cannot be shortened to that
+/// waits for space.
 fn write_result(tree: &Tree, ran: &Ran) -> Result<()> {
-    if tree.write_json(Path::new(RESULT), ran, Attributes::mode(0o600)).is_ok() {
+    let Err(error) = tree.write_json(Path::new(RESULT), ran, Attributes::mode(0o600)) else {
         let _ = tree.remove(Path::new(RESULT_RESERVE));
         return Ok(());
-    }
+    };
     let mut short = ran.clone();
-    bound(&mut short, RESULT_RESERVE_BYTES - RESULT_FRAME);
-    let bytes = serde_json::to_vec_pretty(&short).map_err(Error::permanent)?;
+    if !bound(&mut short, RESULT_RESERVE_BYTES - RESULT_FRAME) {
+        return Err(error);
+    }
+    let bytes = serde_json::to_vec(&short).map_err(Error::permanent)?;
     tree.write_reserved(Path::new(RESULT_RESERVE), Path::new(RESULT), &bytes)
 }
 
@@ -135,26 +139,25 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
         Err(error) => return Ok(given_up(group, &error)),
     };
     wait_for_streams(&drained, waited);
-    let text = |kept: &Arc<Mutex<Kept>>| {
+    let [(stdout, answer), (stderr, _)] = [stdout, stderr].map(|kept| {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = kept.plain.as_mut().map(|plain| mask.hide_within(&plain.text()));
-        let masked = kept.masked.text();
-        match answer {
-            Some(Some(answer)) => answer,
-            // Masking may make an object of what was none, and its status is then nobody's.
-            Some(None) if !masked.trim().is_empty() => format!("[no JSON object]\n{masked}"),
-            _ => masked,
-        }
-    };
+        (kept.masked.text(), kept.plain.as_mut().map_or(HookOutput::Unread, |plain| answer_in(&plain.text(), &mask)))
+    });
     Ok(Ran {
         status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)),
-        stdout: text(&stdout),
-        stderr: text(&stderr),
+        stdout: if matches!(answer, HookOutput::Answer(_)) { String::new() } else { stdout },
+        answer,
+        stderr,
         outputs: outputs(&root, job, &mask),
         timed_out,
         not_started: None,
         duration_ms: 0,
     })
+}
+
+/// What a hook said, read as it said it, and masked then.
+fn answer_in(text: &str, mask: &Mask) -> HookOutput {
+    HookAnswer::read(text).map_or(HookOutput::NoAnswer, |answer| HookOutput::Answer(answer.masked(mask)))
 }
 
 /// Ends a program that cannot be watched.
@@ -299,20 +302,28 @@ fn outputs(root: &Tree, job: &Job, mask: &Mask) -> BTreeMap<String, String> {
     found
 }
 
-/// Cuts the largest of what the program said and left, so that the result can be read again whatever it consists of.
-fn bound(ran: &mut Ran, limit: usize) {
-    let names: usize = ran.outputs.keys().map(|name| encoded::size(name)).sum();
-    let texts = || [&ran.stdout, &ran.stderr].into_iter().chain(ran.outputs.values());
-    let each = encoded::share(texts().map(|text| encoded::size(text)), limit.saturating_sub(names));
+/// Cuts the largest of what the program said and left, so that the result can be read again whatever it consists of. `false`: its names
+/// alone are larger.
+fn bound(ran: &mut Ran, limit: usize) -> bool {
+    let answer = if let HookOutput::Answer(answer) = &mut ran.answer { Some(answer) } else { None };
+    let names = ran.outputs.keys().map(|name| encoded::size_of_name(name)).sum::<usize>()
+        + answer.as_ref().map_or(0, |answer| answer.names());
+    let texts = [&ran.stdout, &ran.stderr].into_iter().chain(ran.outputs.values()).map(|text| encoded::size(text));
+    let sizes = texts.chain(answer.iter().flat_map(|answer| answer.sizes()));
+    let each = encoded::share(sizes, limit.saturating_sub(names));
     for text in [&mut ran.stdout, &mut ran.stderr].into_iter().chain(ran.outputs.values_mut()) {
-        if encoded::size(text) > each {
-            *text = encoded::cut(text, each);
-        }
+        *text = encoded::cut(text, each);
     }
+    if let Some(answer) = answer {
+        answer.cut(each);
+    }
+    names <= limit
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::mask::tests::hiding;
     use super::*;
     use crate::deploy::{Outcome, SIGNAL_LIMIT, body};
@@ -452,7 +463,7 @@ mod tests {
             job.withheld = withheld;
             let (directory, ran) = run_job(&job);
             let log = std::fs::read_to_string(directory.path().join(OUTPUT)).unwrap();
-            assert!(!log.contains("hunter2222") && !ran.stdout.contains("hunter2222"), "{log} {ran:?}");
+            assert!(!log.contains("hunter2222") && !format!("{ran:?}").contains("hunter2222"), "{log} {ran:?}");
             let outcome = Outcome::of_hook(ran);
             assert_eq!((outcome.status, outcome.outputs.len(), outcome.reason), (2, 1, None));
         }
@@ -462,6 +473,37 @@ mod tests {
         job.says_json = true;
         let outcome = Outcome::of_hook(run_job(&job).1);
         assert_eq!(outcome.status, 1, "{outcome:?}");
+    }
+
+    /// Attack: what a hook answered was larger with its secrets masked than what is read again, and its success became a failure.
+    #[test]
+    fn a_hook_that_succeeded_is_a_success_however_much_of_its_answer_is_masked_or_cut() {
+        let deep = format!("{}{}0{}", "[".repeat(100), "0,".repeat(13_000), "]".repeat(100));
+        let text = "\u{1}".repeat(60_000);
+        for (name, value) in
+            [("numbers", format!("[{}70000001]", "70000001,".repeat(13_900))), ("deep", deep), ("text", json!(text).to_string())]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let answer = dir.path().join("answer");
+            std::fs::write(&answer, format!(r#"{{"deploy_status_code": 0, "deploy_stdout": "said", "out": {value}}}"#)).unwrap();
+            let mut job = shell(&format!("cat {}", answer.display()));
+            job.secrets = vec!["70000001".to_owned()];
+            job.says_json = true;
+            for withheld in [false, true] {
+                job.withheld = withheld;
+                let (directory, ran) = run_job(&job);
+                let written = std::fs::metadata(directory.path().join(RESULT)).unwrap().len();
+                assert!(written <= RESULT_BYTES as u64 + 4096, "{name}: {written}");
+                let mut short = ran.clone();
+                assert!(bound(&mut short, RESULT_RESERVE_BYTES - RESULT_FRAME), "{name}");
+                assert!(!bound(&mut ran.clone(), 5), "{name}");
+                assert!(serde_json::to_vec(&short).unwrap().len() <= RESULT_RESERVE_BYTES, "{name}");
+                for ran in [ran, short] {
+                    let outcome = Outcome::of_hook(ran);
+                    assert_eq!((outcome.status, outcome.outputs.len(), outcome.reason), (0, 1, None), "{name} {withheld}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,203 @@
+//! What a hook of the image answers: one JSON object on its standard output (heat-protocol.md 4.2 g, R34).
+//!
+//! It is read here and nowhere else, before anything of it is masked or cut: of a text in which something was replaced nobody knows any
+//! more whether the hook succeeded.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::encoded;
+use super::mask::Mask;
+use crate::budgets::json;
+
+/// How a program's standard output was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HookOutput {
+    /// Not at all: a program that is no hook, or a result of an earlier version's runner.
+    #[default]
+    Unread,
+    /// It is no JSON object, so nobody knows whether the tool behind the hook succeeded (R13).
+    NoAnswer,
+    /// It is one.
+    Answer(HookAnswer),
+}
+
+impl HookOutput {
+    pub(super) fn is_unread(&self) -> bool {
+        *self == Self::Unread
+    }
+}
+
+/// The members of the object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookAnswer {
+    /// `deploy_status_code`; 1 where that is no number.
+    pub status: i32,
+    /// `deploy_stdout`.
+    pub stdout: String,
+    /// `deploy_stderr`.
+    pub stderr: String,
+    /// All others, in their order.
+    pub outputs: Map<String, Value>,
+}
+
+impl HookAnswer {
+    /// The answer in a text; `None` where it is not a single JSON object.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let Value::Object(mut outputs) = json::small(text.as_bytes())? else { return None };
+        let mut text = |name: &str| match outputs.shift_remove(name) {
+            Some(Value::String(text)) => text,
+            Some(Value::Null) | None => String::new(),
+            Some(other) => other.to_string(),
+        };
+        let (stdout, stderr) = (text("deploy_stdout"), text("deploy_stderr"));
+        let status = outputs.shift_remove("deploy_status_code").map_or(0, |code| status(&code));
+        Some(Self { status, stdout, stderr, outputs })
+    }
+
+    /// The same with the secrets masked in every value, and in the names within values.
+    pub(super) fn masked(mut self, mask: &Mask) -> Self {
+        self.stdout = mask.hide_text(&self.stdout);
+        self.stderr = mask.hide_text(&self.stderr);
+        for value in self.outputs.values_mut() {
+            match value {
+                Value::String(text) => *text = mask.hide_text(text),
+                Value::Null | Value::Bool(_) => {}
+                // One note for all of it: one a value might be many times as long as the answer.
+                value if mask.withholds() => *value = Value::String(mask.hide_text(&value.to_string())),
+                value => hide_within(value, mask),
+            }
+        }
+        self
+    }
+
+    /// What each of its texts takes in JSON.
+    pub(super) fn sizes(&self) -> impl Iterator<Item = usize> {
+        let texts = [&self.stdout, &self.stderr].map(|text| encoded::size(text));
+        texts.into_iter().chain(self.outputs.values().map(encoded::size_of_value))
+    }
+
+    /// What the names of its members take in JSON.
+    pub(super) fn names(&self) -> usize {
+        self.outputs.keys().map(|name| encoded::size_of_name(name)).sum()
+    }
+
+    /// Cuts each text and each value that is larger than this in JSON.
+    pub(super) fn cut(&mut self, each: usize) {
+        for text in [&mut self.stdout, &mut self.stderr] {
+            *text = encoded::cut(text, each);
+        }
+        self.outputs.values_mut().for_each(|value| encoded::cut_value(value, each));
+    }
+}
+
+/// A status as a hook may write it; an empty one is none.
+fn status(code: &Value) -> i32 {
+    match code {
+        Value::Null => 0,
+        Value::Number(number) => number.as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(1),
+        Value::String(code) if code.is_empty() => 0,
+        Value::String(code) => code.parse().unwrap_or(1),
+        _ => 1,
+    }
+}
+
+fn hide_within(value: &mut Value, mask: &Mask) {
+    match value {
+        Value::Null | Value::Bool(_) => {}
+        Value::String(text) => *text = mask.hide_text(text),
+        Value::Number(number) => {
+            let text = number.to_string();
+            let hidden = mask.hide_text(&text);
+            if hidden != text {
+                *value = Value::String(hidden);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| hide_within(item, mask)),
+        Value::Object(members) => {
+            let hidden = std::mem::take(members).into_iter().map(|(name, mut value)| {
+                hide_within(&mut value, mask);
+                (mask.hide_text(&name), value)
+            });
+            *members = hidden.collect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Job;
+    use super::super::mask::tests::hiding;
+    use super::*;
+
+    #[test]
+    fn an_answer_is_one_object_and_its_status_a_number() {
+        for (text, status) in [
+            (r#"{"deploy_stdout": "o", "deploy_status_code": 0, "x": "1"}"#, 0),
+            (r#"{"deploy_status_code": "3"}"#, 3),
+            (r#"{"deploy_status_code": -9}"#, -9),
+            (r#"{"deploy_status_code": ""}"#, 0),
+            (r#"{"deploy_status_code": null}"#, 0),
+            ("{}", 0),
+            (r#"{"deploy_status_code": "many"}"#, 1),
+            (r#"{"deploy_status_code": 4294967296}"#, 1),
+            (r#"{"deploy_status_code": 0.5}"#, 1),
+            (r#"{"deploy_status_code": false}"#, 1),
+        ] {
+            assert_eq!(HookAnswer::read(text).map(|answer| answer.status), Some(status), "{text}");
+        }
+        for text in ["", "[1]", "5", "{", "id\n{}", "{}{}"] {
+            assert_eq!(HookAnswer::read(text), None, "{text}");
+        }
+        let answer = HookAnswer::read(r#"{"b": 1, "deploy_stdout": [1], "deploy_stderr": null, "a": {"x": "1"}}"#).unwrap();
+        assert_eq!((answer.stdout.as_str(), answer.stderr.as_str()), ("[1]", ""));
+        assert_eq!(
+            answer.outputs.into_iter().collect::<Vec<_>>(),
+            [("b".to_owned(), json!(1)), ("a".to_owned(), json!({"x": "1"}))]
+        );
+    }
+
+    /// Attack: a secret that is part of `deploy_status_code` made a failed hook a success.
+    #[test]
+    fn values_are_masked_and_the_names_and_the_status_stay() {
+        let answer = r#"{"deploy_stderr": "deploy 7012345", "deploy_status_code": 2, "out": [{"deploy": 7012345, "x": null}], "n": 7012345}"#;
+        let masked = HookAnswer::read(answer).unwrap().masked(&hiding(&["deploy", "_status_code", "7012345"]));
+        assert_eq!((masked.status, masked.stderr.as_str()), (2, "****** ******"));
+        assert_eq!(Value::Object(masked.outputs), json!({"out": [{"******": "******", "x": null}], "n": "******"}));
+    }
+
+    /// Attack: an answer that became larger by being masked was reported as failed.
+    #[test]
+    fn however_much_is_masked_the_answer_stays_one() {
+        let answer =
+            HookAnswer::read(&json!({"out": vec![70_000_001; 13_900], "deploy_status_code": 0, "b": true}).to_string()).unwrap();
+        let masked = answer.clone().masked(&hiding(&["70000001"]));
+        assert_eq!((masked.status, &masked.outputs["out"][13_899]), (0, &json!("******")));
+        let withheld = answer.masked(&Mask::of(&Job { withheld: true, ..Job::default() }));
+        let note = withheld.outputs["out"].as_str().unwrap();
+        assert!(note.starts_with("[heat-node-agent withheld") && withheld.outputs["b"] == true, "{note}");
+        let blank = HookAnswer::read(r#"{"deploy_status_code": "3", "deploy_stdout": "", "err": " ", "none": null}"#).unwrap();
+        assert_eq!(
+            blank.clone().masked(&Mask::of(&Job { withheld: true, ..Job::default() })),
+            blank,
+            "there is nothing to withhold"
+        );
+    }
+
+    #[test]
+    fn what_is_cut_is_as_large_as_its_names_and_texts_may_be() {
+        let mut answer = HookAnswer::read(
+            &json!({"list": vec!["x"; 9_000], "text": "y".repeat(9_000), "n": 1, "deploy_stdout": "\u{1}".repeat(9_000)})
+                .to_string(),
+        )
+        .unwrap();
+        answer.cut(1000);
+        assert!(answer.sizes().all(|size| size <= 1002), "{:?}", answer.sizes().collect::<Vec<_>>());
+        assert!(answer.outputs["n"] == 1 && answer.outputs["list"].as_str().unwrap().starts_with("[\"x\""));
+        assert_eq!(answer.names(), 3 * 6 + "listtextn".len());
+    }
+}
