@@ -18,7 +18,7 @@ pub(super) fn known_secrets(settings: &Settings) -> (KnownSecrets, Option<Error>
     let mut known = KnownSecrets::default();
     let mut documents = Vec::new();
     let mut unread = None;
-    match document::collected(settings, &Report::kept()) {
+    match document::collected_by_anyone(settings, &Report::kept()) {
         Ok(collector) => {
             documents.push(collector.snapshot().document());
             documents.extend(SourceName::ALL.iter().filter_map(|name| collector.said(*name)));

@@ -83,7 +83,7 @@ impl Outcome {
     #[must_use]
     pub fn of_hook(mut ran: Ran) -> Self {
         let answer = match std::mem::take(&mut ran.answer) {
-            HookOutput::Answer(answer) => Some(answer),
+            HookOutput::Answer(answer) => Some(*answer),
             HookOutput::NoAnswer => None,
             HookOutput::Unread => HookAnswer::read(&ran.stdout),
         };

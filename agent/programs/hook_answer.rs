@@ -20,7 +20,7 @@ pub enum HookOutput {
     /// It is no JSON object, so nobody knows whether the tool behind the hook succeeded (R13).
     NoAnswer,
     /// It is one.
-    Answer(HookAnswer),
+    Answer(Box<HookAnswer>),
 }
 
 impl HookOutput {

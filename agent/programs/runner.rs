@@ -157,7 +157,7 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
 
 /// What a hook said, read as it said it, and masked then.
 fn answer_in(text: &str, mask: &Mask) -> HookOutput {
-    HookAnswer::read(text).map_or(HookOutput::NoAnswer, |answer| HookOutput::Answer(answer.masked(mask)))
+    HookAnswer::read(text).map_or(HookOutput::NoAnswer, |answer| HookOutput::Answer(Box::new(answer.masked(mask))))
 }
 
 /// Ends a program that cannot be watched.
@@ -485,6 +485,7 @@ mod tests {
         {
             let dir = tempfile::tempdir().unwrap();
             let answer = dir.path().join("answer");
+            #[expect(clippy::disallowed_methods, reason = "a file of a test")]
             std::fs::write(&answer, format!(r#"{{"deploy_status_code": 0, "deploy_stdout": "said", "out": {value}}}"#)).unwrap();
             let mut job = shell(&format!("cat {}", answer.display()));
             job.secrets = vec!["70000001".to_owned()];

@@ -4,13 +4,18 @@
 //! They are children in the unit's own sandbox, and no jobs: a unit of ours is run again as often as needed, what it does can be
 //! done twice, and its time limit is theirs.
 
-use std::io::{ErrorKind, Write};
-use std::process::{Command, Stdio};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::process::{Child, Command, Stdio};
 
 use crate::error::{Context, Error, Result};
 
 /// Where tools are looked for.
 pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Most bytes that are taken of a tool's output where all of it is needed.
+const WHOLE: usize = 4 * 1024 * 1024;
+/// Most bytes that are kept of the end of its standard error.
+const SAID: usize = 64 * 1024;
 
 /// What a tool that ended wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,15 +24,30 @@ pub struct ToolOutput {
     pub ok: bool,
     /// Its standard output.
     pub out: String,
-    /// Its standard error, without blanks around it.
+    /// Whether `out` is only the end of that, from the beginning of a line on.
+    pub is_cut: bool,
+    /// The end of its standard error, without blanks around it.
     pub err: String,
 }
 
 /// Runs a tool to its end; `None` where it is not installed.
 ///
 /// # Errors
-/// If it cannot be started or not be heard to the end.
+/// If it cannot be started or not be heard to the end, or writes more than 4 MiB.
 pub fn ask<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<Option<ToolOutput>> {
+    match ask_end(tool, arguments, input, WHOLE)? {
+        Some(ToolOutput { is_cut: true, .. }) => {
+            Err(Error::permanent(format!("it wrote more than {} MiB", WHOLE >> 20)).context(line(tool, arguments)))
+        }
+        heard => Ok(heard),
+    }
+}
+
+/// The same for a tool that may write any amount, of which the last `most` bytes are kept.
+///
+/// # Errors
+/// If it cannot be started or not be heard to the end.
+pub fn ask_end<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str, most: usize) -> Result<Option<ToolOutput>> {
     let doing = || line(tool, arguments);
     #[expect(clippy::disallowed_methods, reason = "this is the module that starts programs")]
     let mut command = Command::new(tool);
@@ -43,16 +63,66 @@ pub fn ask<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<Op
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         other => other.context(doing)?,
     };
-    if let Some(mut stdin) = child.stdin.take() {
-        // One that ends before it has read everything says why by its status.
-        let _ = stdin.write_all(input.as_bytes());
+    let heard = hear(&mut child, input, most);
+    if heard.is_err() {
+        // Nobody listens to it any more; it may have ended just now.
+        let _ = child.kill();
     }
-    let ended = child.wait_with_output().context(doing)?;
-    Ok(Some(ToolOutput {
-        ok: ended.status.success(),
-        out: String::from_utf8_lossy(&ended.stdout).into_owned(),
-        err: String::from_utf8_lossy(&ended.stderr).trim().to_owned(),
-    }))
+    let ended = child.wait().context(doing)?;
+    let (out, err) = heard.context(doing)?;
+    let (is_cut, out) = out.text();
+    Ok(Some(ToolOutput { ok: ended.success(), out, is_cut, err: err.text().1.trim().to_owned() }))
+}
+
+/// Feeds a child and reads both its streams to their ends: one after the other, either side might wait for the other for ever.
+fn hear(child: &mut Child, input: &str, most: usize) -> std::io::Result<(End, End)> {
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    std::thread::scope(|scope| {
+        if let Some(mut stdin) = stdin {
+            // One that ends before it has read everything says why by its status.
+            std::thread::Builder::new().spawn_scoped(scope, move || drop(stdin.write_all(input.as_bytes())))?;
+        }
+        let err = std::thread::Builder::new().spawn_scoped(scope, move || End::of(stderr, SAID))?;
+        let out = End::of(stdout, most)?;
+        let err = err.join().map_err(|_| std::io::Error::other("its standard error was not read"))??;
+        Ok((out, err))
+    })
+}
+
+/// The last bytes of a stream.
+struct End {
+    bytes: VecDeque<u8>,
+    is_cut: bool,
+}
+
+impl End {
+    fn of(stream: Option<impl Read>, most: usize) -> std::io::Result<Self> {
+        let mut end = Self { bytes: VecDeque::new(), is_cut: false };
+        let Some(mut stream) = stream else { return Ok(end) };
+        let mut buffer = [0_u8; 16 * 1024];
+        loop {
+            let count = match stream.read(&mut buffer) {
+                Ok(0) => return Ok(end),
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            end.bytes.extend(buffer.get(..count).unwrap_or_default());
+            let over = end.bytes.len().saturating_sub(most);
+            end.bytes.drain(..over);
+            end.is_cut |= over > 0;
+        }
+    }
+
+    /// Whether something is missing, and the text: then without the line in whose middle it would begin.
+    fn text(self) -> (bool, String) {
+        let mut bytes = Vec::from(self.bytes);
+        if self.is_cut {
+            let line = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1);
+            bytes.drain(..line);
+        }
+        (self.is_cut, String::from_utf8_lossy(&bytes).into_owned())
+    }
 }
 
 /// The output of a tool that must be there and must succeed.
@@ -92,7 +162,10 @@ mod tests {
         let script = "read line; echo \"got $line in $LC_ALL\"; echo oh >&2; [ \"$line\" = well ]";
         for (input, ok) in [("well\n", true), ("ill\n", false)] {
             let answer = ask("sh", &["-c", script], input).unwrap().unwrap();
-            assert_eq!(answer, ToolOutput { ok, out: format!("got {} in C\n", input.trim()), err: "oh".to_owned() });
+            assert_eq!(
+                answer,
+                ToolOutput { ok, out: format!("got {} in C\n", input.trim()), is_cut: false, err: "oh".to_owned() }
+            );
         }
         assert_eq!(output_of("sh", &["-c", "echo well"], "").as_deref(), Ok("well\n"));
         for (script, said) in [("echo why >&2; exit 3", "why"), ("echo why; exit 3", "why"), ("exit 3", "without output")] {
@@ -112,5 +185,27 @@ mod tests {
     #[test]
     fn one_that_does_not_read_is_no_trouble() {
         assert!(ask("true", &[] as &[&str], &"x".repeat(1 << 20)).unwrap().unwrap().ok);
+    }
+
+    /// Attack: eight journals of 15 MB each took 232 MB.
+    #[test]
+    fn of_a_long_output_the_end_is_kept_from_the_beginning_of_a_line_on() {
+        let lines = ["-c", "i=0; while [ $i -lt 9000 ]; do echo line-$i; echo oops-$i >&2; i=$((i + 1)); done; exit 3"];
+        let heard = ask_end("sh", &lines, "", 1000).unwrap().unwrap();
+        assert!(heard.out.starts_with("line-") && heard.out.ends_with("line-8999\n") && heard.is_cut && !heard.ok, "{heard:?}");
+        assert!((950..=1000).contains(&heard.out.len()), "{}", heard.out.len());
+        assert!(heard.err.ends_with("oops-8999") && heard.err.len() <= SAID, "{}", heard.err.len());
+        let whole = ask_end("sh", &lines, "", 1 << 20).unwrap().unwrap();
+        assert!(whole.out.starts_with("line-0\n") && !whole.is_cut);
+        let one_line = ask_end("sh", &["-c", "head -c 100000 /dev/zero"], "", 1000).unwrap().unwrap();
+        assert!(one_line.out.is_empty() && one_line.is_cut, "nobody knows what it would be the end of");
+        let error = ask("sh", &["-c", "head -c 5000000 /dev/zero"], "").unwrap_err();
+        assert!(error.cause().contains("more than 4 MiB"), "{error}");
+    }
+
+    #[test]
+    fn one_that_answers_while_it_reads_is_heard_to_the_end() {
+        let text = "x\n".repeat(1 << 19);
+        assert_eq!(ask("cat", &[] as &[&str], &text).unwrap().unwrap().out, text);
     }
 }

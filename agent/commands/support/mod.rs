@@ -1,35 +1,32 @@
 //! `support [--out FILE]`: one archive with what the agent and the node say of themselves. Every text on its way into it is masked at one
-//! place (`pack`).
+//! place (`Archive::add`).
 
 mod tar;
 
+use std::fmt::Write as _;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use nix::unistd::{geteuid, gethostname};
 
 use super::logs::names::UNITS;
 use super::print;
 use super::secrets::known_secrets;
 use crate::clock::{Clock, Timestamp};
 use crate::daemon;
-use crate::daemon::masking::KnownSecrets;
+use crate::daemon::masking::{KnownSecrets, TextMask};
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::process::{Options, exit};
-use crate::programs::tool::{ToolOutput, ask, line};
+use crate::programs::tool::{ToolOutput, ask_end, line};
 use crate::report::text::harmless;
 use crate::settings::Settings;
-use nix::unistd::{geteuid, gethostname};
 
-/// How much there may be.
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    /// Most bytes of one part; of a longer one the end is kept.
-    part: usize,
-    /// Most bytes of all parts; what comes later is left out, and named.
-    whole: usize,
-}
-
-const LIMITS: Limits = Limits { part: 4 * 1024 * 1024, whole: 48 * 1024 * 1024 };
+/// Most bytes of one part; of a longer one the end is kept.
+const PART: usize = 2 * 1024 * 1024;
+/// Most bytes of all parts; what comes later is left out, and said.
+const WHOLE: usize = 48 * 1024 * 1024;
 /// Seconds that a program has.
 const LIMIT: &str = "30";
 /// Lines of a unit's journal.
@@ -86,6 +83,19 @@ const SYSTEM: [(&str, &[&str]); 28] = [
 struct Part {
     name: String,
     text: String,
+    /// Whether only the end of it is there.
+    is_cut: bool,
+}
+
+/// What a part is the output of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    /// One of the agent's own commands, which mask what they show.
+    Own,
+    /// The machine's state. Nothing of a deployment is expected in it.
+    System,
+    /// Texts of any program, deployments' own included.
+    Journal,
 }
 
 /// Writes the archive, and prints where it is.
@@ -101,22 +111,44 @@ pub fn run(options: &Options, settings: &Settings, out: Option<&Path>) -> Result
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Error::permanent(format!("{} is no path of a file", path.display())));
     };
-    let directory = Tree::open(parent)?;
-    if directory.facts(Path::new(name))?.is_some() {
+    let (directory, name) = (Tree::open(parent)?, Path::new(name));
+    if !directory.create_new(name, b"", Attributes::mode(0o600))? {
         return Err(Error::refused(format!("{} exists", path.display())).remedy("give another file by --out, or remove it"));
     }
     let (known, unread) = known_secrets(settings);
-    let archive = pack(&collect(options, settings), &known, now, LIMITS);
-    directory.write(Path::new(name), &archive, Attributes::mode(0o600))?;
+    let written = write_archive(&directory, name, options, settings, (&known, unread.as_ref()), now);
+    let bytes = written.inspect_err(|_| {
+        // Half of an archive is none. What kept it from being written is the news.
+        let _ = directory.remove(name);
+    })?;
     print(&harmless(&format!(
         "{} ({} KiB): {}; read it before you pass it on (tar -xf)\n",
         path.display(),
-        archive.len().div_ceil(1024),
+        bytes.div_ceil(1024),
         unread.map_or("known secrets are masked in it".to_owned(), |error| format!(
-            "the metadata cannot be read, so its secrets are NOT masked by their values: {error}"
+            "without the journals: the metadata, by which secrets in them are masked, cannot be read: {error}"
         ))
     )))?;
     Ok(exit::OK)
+}
+
+/// How many bytes it has.
+fn write_archive(
+    directory: &Tree,
+    name: &Path,
+    options: &Options,
+    settings: &Settings,
+    (known, unread): (&KnownSecrets, Option<&Error>),
+    now: Timestamp,
+) -> Result<u64> {
+    let mut file = directory.append(name, Attributes::mode(0o600))?;
+    let mut archive = Archive::new(&mut file, known.mask(), unread.map(ToString::to_string), now, WHOLE);
+    for (origin, name, words) in wanted(settings) {
+        archive.add(&origin, &name, || heard(&origin, &name, &words, options))?;
+    }
+    let bytes = archive.end()?;
+    file.sync_all()?;
+    Ok(bytes)
 }
 
 fn default_path(now: Timestamp) -> PathBuf {
@@ -127,31 +159,36 @@ fn default_path(now: Timestamp) -> PathBuf {
     PathBuf::from(format!("/var/tmp/heat-node-agent-support-{host}-{time}.tar"))
 }
 
-/// All parts, as they are: nothing of this leaves the process but by [`pack`].
-fn collect(options: &Options, settings: &Settings) -> Vec<Part> {
-    let agent = std::env::current_exe().map_or_else(|_| "heat-node-agent".to_owned(), |path| path.display().to_string());
-    let mut global = Vec::new();
-    for (flag, path) in [("--settings", &options.settings), ("--state", &options.state)] {
-        global.extend(path.iter().flat_map(|path| [flag.to_owned(), path.display().to_string()]));
-    }
-    let own = |(name, arguments): &(&str, &[&str])| {
-        let words = global.iter().cloned().chain(arguments.iter().map(|&word| word.to_owned()));
-        // As its people know it, whatever its path is.
-        Part {
-            name: (*name).to_owned(),
-            text: said(&agent, &words.collect::<Vec<_>>(), &format!("heat-node-agent {}", arguments.join(" "))),
-        }
+/// Each part's name, and the command that says it.
+fn wanted(settings: &Settings) -> Vec<(Origin, String, Vec<String>)> {
+    let fixed = |origin: Origin, parts: &[(&str, &[&str])]| -> Vec<(Origin, String, Vec<String>)> {
+        let part = |(name, words): &(&str, &[&str])| {
+            let origin = if name.starts_with("journal/") { Origin::Journal } else { origin.clone() };
+            (origin, (*name).to_owned(), words.iter().map(|&word| word.to_owned()).collect())
+        };
+        parts.iter().map(part).collect()
     };
-    let system = |(name, words): &(&str, &[&str])| {
-        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-        Part { name: (*name).to_owned(), text: limited(&words) }
-    };
-    let mut parts: Vec<Part> = OWN.iter().map(own).chain(SYSTEM.iter().map(system)).collect();
-    for unit in units(settings) {
+    let journal = |unit: String| {
         let words = ["journalctl", "-b", "--no-pager", "-o", "short-iso", "-n", LINES, "-u", &unit].map(str::to_owned);
-        parts.push(Part { name: format!("journal/{unit}.txt"), text: limited(&words) });
+        (Origin::Journal, format!("journal/{unit}.txt"), words.to_vec())
+    };
+    let fixed = fixed(Origin::Own, &OWN).into_iter().chain(fixed(Origin::System, &SYSTEM));
+    fixed.chain(units(settings).into_iter().map(journal)).collect()
+}
+
+/// A part as it is: nothing of this leaves the process but by [`Archive::add`].
+fn heard(origin: &Origin, name: &str, words: &[String], options: &Options) -> Part {
+    if *origin != Origin::Own {
+        return limited(name, words);
     }
-    parts
+    let agent = std::env::current_exe().map_or_else(|_| "heat-node-agent".to_owned(), |path| path.display().to_string());
+    let mut all = Vec::new();
+    for (flag, path) in [("--settings", &options.settings), ("--state", &options.state)] {
+        all.extend(path.iter().flat_map(|path| [flag.to_owned(), path.display().to_string()]));
+    }
+    all.extend_from_slice(words);
+    // As its people know it, whatever its path is.
+    said(name, &agent, &all, &format!("heat-node-agent {}", words.join(" ")))
 }
 
 /// Units of the node in place, and those beside them.
@@ -168,51 +205,83 @@ fn units(settings: &Settings) -> Vec<String> {
 }
 
 /// What a program says within its time.
-fn limited(words: &[String]) -> String {
+fn limited(name: &str, words: &[String]) -> Part {
     let all: Vec<String> = ["-k", "5", LIMIT].map(str::to_owned).into_iter().chain(words.iter().cloned()).collect();
-    said("timeout", &all, &line("", words))
+    said(name, "timeout", &all, &line("", words))
 }
 
 /// The command, what it says, and how it ended where that was no success. JSON stays JSON.
-fn said(tool: &str, arguments: &[String], shown: &str) -> String {
-    match ask(tool, arguments, "") {
-        Ok(Some(ToolOutput { ok, out, err })) if out.trim_start().starts_with('{') => {
+fn said(name: &str, tool: &str, arguments: &[String], shown: &str) -> Part {
+    let shown = shown.trim();
+    let mut is_cut = false;
+    let text = match ask_end(tool, arguments, "", PART) {
+        Ok(Some(ToolOutput { ok, out, err, .. })) if out.starts_with('{') => {
             if ok || err.is_empty() {
                 out
             } else {
                 format!("{out}{err}\n")
             }
         }
-        Ok(Some(ToolOutput { ok, out, err })) => {
-            let err = if err.is_empty() { String::new() } else { format!("{err}\n") };
-            let end = if ok { "" } else { "(its exit code was not 0)\n" };
-            format!("$ {}\n{out}{err}{end}", shown.trim())
+        Ok(Some(heard)) => {
+            is_cut = heard.is_cut;
+            let err = if heard.err.is_empty() { String::new() } else { format!("{}\n", heard.err) };
+            let end = if heard.ok { "" } else { "(its exit code was not 0)\n" };
+            format!("$ {shown}\n{}{err}{end}", heard.out)
         }
-        Ok(None) => format!("$ {}\n({tool} is not installed)\n", shown.trim()),
-        Err(error) => format!("$ {}\n({error})\n", shown.trim()),
-    }
+        Ok(None) => format!("$ {shown}\n({tool} is not installed)\n"),
+        Err(error) => format!("$ {shown}\n({error})\n"),
+    };
+    Part { name: name.to_owned(), text, is_cut }
 }
 
-/// The archive, with everything masked.
-fn pack(parts: &[Part], known: &KnownSecrets, now: Timestamp, limits: Limits) -> Vec<u8> {
-    let mask = known.mask();
-    let (mut files, mut bytes, mut list) = (Vec::new(), 0, String::new());
-    for part in parts {
-        // Masked before it is cut: what is cut in the middle is not known any more.
-        let masked = mask.masked(&part.text);
-        let from = masked.ceil_char_boundary(masked.len().saturating_sub(limits.part));
-        let (note, end) = (if from > 0 { "(its end)" } else { "" }, masked.get(from..).unwrap_or_default());
-        if bytes + end.len() > limits.whole {
-            list.push_str(&format!("{:>9}  {}  (left out: the archive is full)\n", 0, part.name));
-            continue;
-        }
-        bytes += end.len();
-        list.push_str(&format!("{:>9}  {}  {note}\n", end.len(), part.name));
-        files.push((format!("heat-node-agent-support/{}", part.name), end.to_owned()));
+/// An archive on its way to its file, one masked part after the other: no more than one is held.
+struct Archive<W> {
+    to: W,
+    mask: TextMask,
+    /// Why secrets are not known by their values, where they are not.
+    unread: Option<String>,
+    now: Timestamp,
+    /// Bytes that parts may still have.
+    left: usize,
+    /// Bytes written.
+    bytes: u64,
+    list: String,
+}
+
+impl<W: Write> Archive<W> {
+    fn new(to: W, mask: TextMask, unread: Option<String>, now: Timestamp, left: usize) -> Self {
+        Self { to, mask, unread, now, left, bytes: 0, list: String::new() }
     }
-    let head = format!("heat-node-agent {} at {}; bytes and names:\n", env!("CARGO_PKG_VERSION"), now.rfc3339());
-    files.insert(0, ("heat-node-agent-support/CONTENTS".to_owned(), head + &list));
-    tar::archive(files.iter().map(|(name, text)| (name.as_str(), text.as_bytes())), now.0 / 1000)
+
+    fn add(&mut self, origin: &Origin, name: &str, part: impl FnOnce() -> Part) -> Result<()> {
+        if let (Origin::Journal, Some(why)) = (origin, &self.unread) {
+            let _ = writeln!(self.list, "{:>9}  {name}  (left out, as its secrets are not known: {why})", 0);
+            return Ok(());
+        }
+        let part = part();
+        let text = self.mask.masked(&part.text);
+        if text.len() > self.left {
+            let _ = writeln!(self.list, "{:>9}  {name}  (left out: the archive is full)", 0);
+            return Ok(());
+        }
+        self.left -= text.len();
+        let _ = writeln!(self.list, "{:>9}  {name}  {}", text.len(), if part.is_cut { "(its end)" } else { "" });
+        self.file(&part.name, text.as_bytes())
+    }
+
+    fn file(&mut self, name: &str, content: &[u8]) -> Result<()> {
+        let name = format!("heat-node-agent-support/{name}");
+        self.bytes += tar::add(&mut self.to, &name, content, self.now.0 / 1000)?;
+        Ok(())
+    }
+
+    /// Writes the list of contents, and the archive's end; how many bytes it all is.
+    fn end(mut self) -> Result<u64> {
+        let head = format!("heat-node-agent {} at {}; bytes and names:\n", env!("CARGO_PKG_VERSION"), self.now.rfc3339());
+        let list = self.mask.masked(&(head + &self.list));
+        self.file("CONTENTS", list.as_bytes())?;
+        Ok(self.bytes + tar::end(&mut self.to)?)
+    }
 }
 
 #[cfg(test)]
@@ -238,29 +307,50 @@ mod tests {
         let names = OWN.iter().chain(&SYSTEM).map(|(name, _)| (*name).to_owned());
         let names: Vec<String> = names.chain(UNITS.map(|unit| format!("journal/{unit}.txt"))).collect();
         for form in forms {
-            let parts: Vec<Part> = names.iter().map(|name| Part { name: name.clone(), text: form.clone() }).collect();
-            let archive = String::from_utf8(pack(&parts, &known, Timestamp(0), LIMITS)).unwrap();
+            let archive = String::from_utf8(packed(&known, None, WHOLE, &names, &form)).unwrap();
             assert!(!archive.contains("s3cret"), "{form}");
             assert!(names.iter().all(|name| archive.contains(&format!("heat-node-agent-support/{name}\0"))));
         }
     }
 
     #[test]
-    fn a_part_that_is_too_long_keeps_its_end_and_an_archive_that_is_full_says_what_is_missing() {
-        let (known, limits) = (KnownSecrets::default(), Limits { part: 4096, whole: 12 * 4096 });
-        let part = |name: &str| Part { name: name.to_owned(), text: format!("begin\n{}\nend\n", "é".repeat(4096)) };
-        let archive = pack(&(0..14).map(|at| part(&format!("part-{at}"))).collect::<Vec<_>>(), &known, Timestamp(0), limits);
-        assert!(archive.len() < 16 * 4096 && !archive.windows(6).any(|bytes| bytes == b"begin\n"));
-        let head = String::from_utf8_lossy(&archive[..4096]).into_owned();
-        assert!(head.contains("part-0  (its end)") && head.contains("part-13  (left out"), "{head}");
+    fn an_archive_that_is_full_says_what_is_missing() {
+        let names: Vec<String> = (0..14).map(|at| format!("part-{at}")).collect();
+        let archive = packed(&KnownSecrets::default(), None, 12 * 4100, &names, &format!("begin\n{}\nend\n", "é".repeat(2040)));
+        let text = String::from_utf8_lossy(&archive).into_owned();
+        assert_eq!(text.matches("begin\n").count(), 12);
+        assert!(text.contains("part-0  (its end)") && text.contains("part-13  (left out: the archive is full)"), "{text}");
+    }
+
+    /// Attack: where the metadata could not be read, journals showed its secrets.
+    #[test]
+    fn where_secrets_are_not_known_the_journals_are_left_out() {
+        let names = ["journal/kernel.txt", "disks/free.txt", "status.txt"].map(str::to_owned);
+        let archive = packed(&KnownSecrets::default(), Some("it is torn"), WHOLE, &names, "connecting as s3cret\n");
+        let text = String::from_utf8_lossy(&archive).into_owned();
+        assert_eq!(text.matches("s3cret").count(), 2, "{text}");
+        assert!(text.contains("journal/kernel.txt  (left out, as its secrets are not known: it is torn)"), "{text}");
+    }
+
+    fn packed(known: &KnownSecrets, unread: Option<&str>, left: usize, names: &[String], text: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut archive = Archive::new(&mut bytes, known.mask(), unread.map(str::to_owned), Timestamp(0), left);
+        for name in names {
+            let origin = if name.starts_with("journal/") { Origin::Journal } else { Origin::System };
+            archive.add(&origin, name, || Part { name: name.clone(), text: text.to_owned(), is_cut: true }).unwrap();
+        }
+        let count = archive.end().unwrap();
+        assert_eq!(count, bytes.len() as u64);
+        bytes
     }
 
     #[test]
     fn what_a_program_says_stands_behind_its_command_with_its_end() {
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
-        assert_eq!(limited(&words(&["echo", "a"])), "$ echo a\na\n");
-        assert_eq!(limited(&words(&["sh", "-c", "echo why >&2; exit 3"])).lines().last(), Some("(its exit code was not 0)"));
-        assert!(limited(&words(&["no-such-tool"])).contains("no-such-tool"));
-        assert_eq!(limited(&words(&["echo", "{\"a\": 1}"])), "{\"a\": 1}\n");
+        let limited = |of: &[&str]| limited("x", &words(of)).text;
+        assert_eq!(limited(&["echo", "a"]), "$ echo a\na\n");
+        assert_eq!(limited(&["sh", "-c", "echo why >&2; exit 3"]).lines().last(), Some("(its exit code was not 0)"));
+        assert!(limited(&["no-such-tool"]).contains("no-such-tool"));
+        assert_eq!(limited(&["echo", "{\"a\": 1}"]), "{\"a\": 1}\n");
     }
 }

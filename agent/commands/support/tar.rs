@@ -1,22 +1,32 @@
 //! A tar archive of small regular files, as POSIX' ustar: every tar reads it. Pure. A crate would bring links, owners and extended headers, of
 //! which none is needed here.
 
+use std::io::Write;
+
 /// A header, and what a file is padded to.
 const BLOCK: usize = 512;
 /// Longest name of a file.
 const NAME: usize = 100;
 
-/// The whole archive: a file each with its name and content, all of mode 0600 and root's own. `modified`: seconds since the epoch. Of a name that is too long
+/// Writes a file of mode 0600 and root's own, and says how many bytes that took. `modified`: seconds since the epoch. Of a name that is too long
 /// the beginning is taken.
-pub(super) fn archive<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>, modified: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    for (name, content) in files {
-        out.extend_from_slice(&header(name, content.len(), modified));
-        out.extend_from_slice(content);
-        out.resize(out.len().next_multiple_of(BLOCK), 0);
+///
+/// # Errors
+/// If it cannot be written.
+pub(super) fn add(to: &mut impl Write, name: &str, content: &[u8], modified: u64) -> std::io::Result<u64> {
+    let padding = vec![0; content.len().next_multiple_of(BLOCK) - content.len()];
+    for bytes in [&header(name, content.len(), modified), content, &padding] {
+        to.write_all(bytes)?;
     }
-    out.resize(out.len() + 2 * BLOCK, 0);
-    out
+    Ok((BLOCK + content.len() + padding.len()) as u64)
+}
+
+/// Writes the end of an archive.
+///
+/// # Errors
+/// If it cannot be written.
+pub(super) fn end(to: &mut impl Write) -> std::io::Result<u64> {
+    to.write_all(&[0; 2 * BLOCK]).map(|()| 2 * BLOCK as u64)
 }
 
 fn header(name: &str, size: usize, modified: u64) -> Vec<u8> {
@@ -60,8 +70,10 @@ mod tests {
         let long = "x".repeat(120);
         let path = dir.path().join("a.tar");
         #[expect(clippy::disallowed_methods, reason = "a file of a test")]
-        std::fs::write(&path, archive([("s/a", &b"hello\n"[..]), ("s/empty", b""), (&*long, &[b'x'; 1025])], 1_772_366_400))
-            .unwrap();
+        let mut file = std::fs::File::create(&path).unwrap();
+        let files = [("s/a", &b"hello\n"[..]), ("s/empty", b""), (&*long, &[b'x'; 1025])];
+        let sizes = files.map(|(name, content)| add(&mut file, name, content, 1_772_366_400).unwrap());
+        assert_eq!((sizes, end(&mut file).unwrap()), ([1024, 512, 2048], 1024));
         let path = path.to_str().unwrap();
         let listed = output_of("tar", &["-tvf", path, "--numeric-owner"], "").unwrap();
         let rows: Vec<Vec<&str>> = listed.lines().map(|row| row.split_whitespace().collect()).collect();

@@ -9,7 +9,7 @@ use crate::kubernetes::{config_as_yaml, is_broken_url, readable_config};
 mod page;
 mod words;
 
-pub(crate) use page::{EntryMask, KnownSecrets};
+pub(crate) use page::{EntryMask, KnownSecrets, TextMask};
 use words::{is_secret, masked_words};
 
 /// The group, or the tool of a component's part, whose config is parameters.

@@ -121,6 +121,11 @@ fn gaps(text: &str, shown: &str, secrets: &mut BTreeSet<String>) {
     }
     if !shown.contains(MASK) {
         secrets.extend([text.to_owned()]);
+        // A config that cannot be read is not shown at all; what it calls a secret may stand elsewhere without the rest of it.
+        let words = masked_words(text);
+        if words.contains(MASK) {
+            gaps(text, &words, secrets);
+        }
         return;
     }
     let mut rest = text;
@@ -146,7 +151,7 @@ fn first_words(masked: &str) -> impl Iterator<Item = String> {
     first.filter(|word| !is_scheme(word)).into_iter().chain(second).map(str::to_owned).collect::<Vec<_>>().into_iter()
 }
 
-/// The blocks of private keys in a text, also of one that has no end, and that comes in pieces.
+/// The blocks of private keys in a text, also of one that has no end, or none of whose beginning is there, and that comes in pieces.
 #[derive(Debug, Default)]
 struct Keys {
     is_inside: bool,
@@ -155,6 +160,7 @@ struct Keys {
 impl Keys {
     fn hide(&mut self, text: &str) -> String {
         let mut out = String::new();
+        self.is_inside |= ends_a_key(text);
         for line in text.split_inclusive('\n') {
             let begins = line.contains("-----BEGIN ") && line.contains("PRIVATE KEY");
             let ends = line.contains("-----END ") && line.contains("PRIVATE KEY");
@@ -171,6 +177,13 @@ impl Keys {
         }
         out
     }
+}
+
+/// Whether a text begins within a key: it ends one before any begins.
+fn ends_a_key(text: &str) -> bool {
+    let (begin, end) = (text.find("-----BEGIN "), text.find("-----END "));
+    let end = end.filter(|end| begin.is_none_or(|begin| begin > *end)).and_then(|end| text.get(end..));
+    end.and_then(|rest| rest.lines().next()).is_some_and(|line| line.contains("PRIVATE KEY"))
 }
 
 /// The most entries that a private key may go on over, a line each. One whose end never comes must not hide all that follows.
@@ -243,10 +256,10 @@ mod tests {
                 {"name": "more", "value": "{\"password\": \"s3-in-json\", \"user\": \"public-user\"}"},
                 {"name": "url", "value": "https://bob:s3-in-url@h/v3"},
                 {"name": "api_token", "value": {"a": ["s3-in-map"]}},
-            ]}],
+            ]}, {"group": "kubernetes-node", "config": "a: [\npassword: s3-unparseable\n"}],
         }));
         let text = "a s3-access-key b http://heat/x?Signature=s3signature%3D c s3 \"quoted\" word d s3 \\\"quoted\\\" word \
-                    c2VjcmV0LWtleS1saW5lLW9uZQ== s3-token-value s3-bearer-value s3-in-json bob:s3-in-url s3-in-map public-user";
+                    c2VjcmV0LWtleS1saW5lLW9uZQ== s3-token-value s3-bearer-value s3-in-json bob:s3-in-url s3-in-map s3-unparseable public-user";
         let shown = known.mask().masked(text);
         assert!(!shown.contains("s3") && !shown.contains("c2Vj") && shown.contains("public-user"), "{shown}");
         assert!(shown.starts_with("a ****** b "), "{shown}");
@@ -296,6 +309,8 @@ mod tests {
         }
         let open = known.masked("x -----BEGIN PRIVATE KEY-----\nc2Vjcm\nc2Vjcn\n");
         assert!(open.starts_with("x ******") && !open.contains("c2Vj"), "{open}");
+        let ended = known.masked("c2Vjcm\nhost x: c2Vjcn\nhost x: -----END PRIVATE KEY-----\nafter\n");
+        assert_eq!(ended, "******\nafter\n", "of a text whose beginning was cut off");
         let shown = known.masked("{\"password\": \"s3cret\", \"a\": 1}");
         assert!(!shown.contains("s3cret") && shown.contains("\"a\": 1"), "{shown}");
     }

@@ -145,15 +145,16 @@ fn value_length(value: &str, extent: Extent) -> usize {
         }
     }
     let rest = value.get(at..).unwrap_or_default();
-    let line = rest.find('\n').unwrap_or(rest.len());
+    // Looked for only where it is needed: the next name begins behind a word, and a line may have any number of them.
+    let line = || rest.find('\n').unwrap_or(rest.len());
     let length = match extent {
-        Extent::Line => line,
+        Extent::Line => line(),
         Extent::Word => {
             let word = rest.find(char::is_whitespace).unwrap_or(rest.len());
             // A blank within quotes, or behind a backslash, is a part of the word.
-            if rest.get(..word).unwrap_or_default().contains(['"', '\'', '\\']) { line } else { word }
+            if rest.get(..word).unwrap_or_default().contains(['"', '\'', '\\']) { line() } else { word }
         }
-        Extent::Block(column) => block_length(rest, line, column),
+        Extent::Block(column) => block_length(rest, line(), column),
     };
     at + length
 }
