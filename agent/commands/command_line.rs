@@ -104,7 +104,7 @@ pub enum Command {
     /// In this order: the agent is stopped and disabled; its member leaves etcd's cluster; rules leave the host's firewall; services are
     /// stopped and disabled; memberships and keys on the root disk are removed; volumes are unmounted; files and drop-ins, last the state are
     /// removed. Volumes keep their data, but for that of a member that has left etcd. Refused, before anything is changed, if etcd would
-    /// lose its quorum or cannot be asked, and while a script runs. Heat is not told.
+    /// lose its quorum or cannot be asked, and while a script runs. Nothing is sent to Heat.
     ///
     /// Interrupted, it goes on when it is run again with the same options; until then the agent does not start. Afterwards
     /// `systemctl enable --now heat-node-agent` brings the node up again as a new one. Not put back: files that the image had in the

@@ -39,6 +39,8 @@ pub(crate) use node::{NodeUnits, asked_of_node, in_place, preview_repair, units_
 pub(super) use node::{understand, wait_id};
 pub(super) use page::of_state;
 
+/// The unit that the daemon is.
+pub(crate) const UNIT: &str = "heat-node-agent.service";
 /// In the state directory while a reset of the node has been begun and has not ended.
 pub(crate) const RESET: &str = "reset.json";
 

@@ -1,9 +1,9 @@
 //! A tool whose output has no end that anybody knows: it is taken a line at a time, as it comes, and never held whole.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
 
-use super::tool::{SEARCH_PATH, line};
+use super::tool::{Running, line, not_installed};
 use crate::error::{Context, Error, Result};
 
 /// A line of a tool's output.
@@ -13,18 +13,6 @@ pub enum Line<'a> {
     Whole(&'a [u8]),
     /// It was longer than is taken; nothing of it is known.
     TooLong,
-}
-
-/// A child that does not outlive whoever listens to it.
-#[derive(Debug)]
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // One that has ended by itself is no longer there to be killed, and has been waited for.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Runs a tool and hands on each line of its standard output until it ends or `take` says that there is nobody to hear more (`false`).
@@ -39,21 +27,8 @@ pub fn each<S: AsRef<str>>(
     mut take: impl FnMut(Line<'_>) -> Result<bool>,
 ) -> Result<()> {
     let doing = || line(tool, arguments);
-    #[expect(clippy::disallowed_methods, reason = "programs/ starts programs")]
-    let mut command = Command::new(tool);
-    command
-        .args(arguments.iter().map(AsRef::as_ref))
-        .env_clear()
-        .env("PATH", SEARCH_PATH)
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit());
-    let mut running = match command.spawn() {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(Error::permanent(format!("{tool} is not installed")).context(doing()));
-        }
-        other => Running(other.context(doing)?),
+    let Some(mut running) = Running::start(tool, arguments, [Stdio::null(), Stdio::piped(), Stdio::inherit()])? else {
+        return Err(not_installed(tool, arguments));
     };
     let Some(stdout) = running.0.stdout.take() else { return Ok(()) };
     if !lines(BufReader::new(stdout), longest, &mut take).map_err(|error| error.context(doing()))? {

@@ -10,8 +10,6 @@ use std::process::{Child, Command, Stdio};
 
 use crate::error::{Context, Error, Result};
 
-/// Where tools are looked for.
-pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Most bytes that are taken of a tool's output where all of it is needed.
 const WHOLE: usize = 4 * 1024 * 1024;
 /// Most bytes that are kept of the end of its standard error.
@@ -49,29 +47,49 @@ pub fn ask<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Result<Op
 /// If it cannot be started or not be heard to the end.
 pub fn ask_end<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str, most: usize) -> Result<Option<ToolOutput>> {
     let doing = || line(tool, arguments);
-    #[expect(clippy::disallowed_methods, reason = "this is the module that starts programs")]
-    let mut command = Command::new(tool);
-    command
-        .args(arguments.iter().map(AsRef::as_ref))
-        .env_clear()
-        .env("PATH", SEARCH_PATH)
-        .env("LC_ALL", "C")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = match command.spawn() {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        other => other.context(doing)?,
+    let Some(mut running) = Running::start(tool, arguments, [Stdio::piped(), Stdio::piped(), Stdio::piped()])? else {
+        return Ok(None);
     };
-    let heard = hear(&mut child, input, most);
-    if heard.is_err() {
-        // Nobody listens to it any more; it may have ended just now.
-        let _ = child.kill();
-    }
-    let ended = child.wait().context(doing)?;
-    let (out, err) = heard.context(doing)?;
+    let (out, err) = hear(&mut running.0, input, most).context(doing)?;
+    let ended = running.0.wait().context(doing)?;
     let (is_cut, out) = out.text();
     Ok(Some(ToolOutput { ok: ended.success(), out, is_cut, err: err.text().1.trim().to_owned() }))
+}
+
+/// A child that does not outlive whoever listens to it.
+#[derive(Debug)]
+pub(super) struct Running(pub(super) Child);
+
+impl Running {
+    /// Starts a tool in the environment that all of them get, with these streams (input, output, errors); `None` where it is not installed.
+    ///
+    /// # Errors
+    /// If it is there and cannot be started.
+    pub(super) fn start<S: AsRef<str>>(tool: &str, arguments: &[S], streams: [Stdio; 3]) -> Result<Option<Self>> {
+        let [input, output, errors] = streams;
+        #[expect(clippy::disallowed_methods, reason = "this is the module that starts programs")]
+        let mut command = Command::new(tool);
+        command
+            .args(arguments.iter().map(AsRef::as_ref))
+            .env_clear()
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("LC_ALL", "C")
+            .stdin(input)
+            .stdout(output)
+            .stderr(errors);
+        match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            other => Ok(Some(Self(other.context(|| line(tool, arguments))?))),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has been waited for is not killed: its pid may be another's by now.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Feeds a child and reads both its streams to their ends: one after the other, either side might wait for the other for ever.
@@ -136,10 +154,14 @@ pub fn output_of<S: AsRef<str>>(tool: &str, arguments: &[S], input: &str) -> Res
             let said = if err.is_empty() { out.trim() } else { &err };
             Err(Error::permanent(if said.is_empty() { "it failed without output" } else { said }).context(line(tool, arguments)))
         }
-        None => Err(Error::permanent(format!("{tool} is not installed"))
-            .context(line(tool, arguments))
-            .remedy(format!("install the package that contains {tool} in the image"))),
+        None => Err(not_installed(tool, arguments)),
     }
+}
+
+pub(super) fn not_installed<S: AsRef<str>>(tool: &str, arguments: &[S]) -> Error {
+    Error::permanent(format!("{tool} is not installed"))
+        .context(line(tool, arguments))
+        .remedy(format!("install the package that contains {tool} in the image"))
 }
 
 /// The command as one reads it.

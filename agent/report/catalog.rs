@@ -556,7 +556,7 @@ messages! {
         "If the cause comes back, check the unit's journal.";
     ComponentFailed = "HNA-0720", Error, "4a9d8fcfab8176ff8c862e6df5ff7f67",
         "A component of the node has failed",
-        "It was healthy after the node was brought up. Now it does not run, dies again and again, or does not answer. Heat is not told: its resource is complete.",
+        "It was healthy after the node was brought up. Now it does not run, dies again and again, or does not answer. Nothing is sent to Heat: its resource is complete.",
         "Find the reason in `journalctl -u` of the unit that the message names. Nothing is restarted by this message; DRIFT=repair starts a unit that is down.";
     ComponentDegraded = "HNA-0721", Warning, "734e36e1749f9699075c721543e245fe",
         "A component of the node is degraded",

@@ -3,16 +3,17 @@
 //! `NAME.service` is always the unit. Any other name is a deployment's where one has exactly this id or name, then a component's, then
 //! the beginning of an id.
 
-use crate::daemon::NodeUnits;
+use crate::daemon::{NodeUnits, UNIT};
 use crate::deploy::{DeploymentRecord, choose};
 use crate::error::{Error, Result};
+use crate::network::FIREWALL_UNIT;
 
 /// Units beside those of the node whose journals are of use.
 pub(in crate::commands) const UNITS: [&str; 7] = [
-    "heat-node-agent.service",
+    UNIT,
     "heat-node-agent-guard.service",
     "heat-node-pod-network.service",
-    "heat-node-firewall.service",
+    FIREWALL_UNIT,
     "cloud-init.service",
     "cloud-config.service",
     "cloud-final.service",
@@ -58,7 +59,7 @@ pub(super) fn meant<'a>(name: &str, records: &'a [DeploymentRecord], units: &Nod
 fn unit_of(name: &str, units: &NodeUnits) -> Option<String> {
     match (name, units.runtime) {
         (RUNTIME, runtime) => runtime.map(str::to_owned),
-        (AGENT, _) => Some("heat-node-agent.service".to_owned()),
+        (AGENT, _) => Some(UNIT.to_owned()),
         _ => {
             let unit = format!("{}.service", name.strip_suffix(".service").unwrap_or(name));
             all(units).find(|one| *one == unit).map(str::to_owned)

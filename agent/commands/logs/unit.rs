@@ -37,7 +37,7 @@ pub(super) fn show(settings: &Settings, unit: &str, extent: Extent) -> Result<()
         pass_on(&entry(line, &mut mask))
     })?;
     if shown == 0 {
-        note(&format!("{unit} has said nothing since boot; `systemctl status {unit}` shows its state"));
+        note(&format!("the journal has no entry of {unit} since boot; `systemctl status {unit}` shows its state"));
     }
     Ok(())
 }

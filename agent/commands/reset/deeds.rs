@@ -9,7 +9,7 @@ use super::marker::Marker;
 use super::plan::Step;
 use crate::clock::Clock;
 use crate::converge::etcd::Etcd;
-use crate::daemon::RESET;
+use crate::daemon::{RESET, UNIT};
 use crate::deploy::Journal;
 use crate::desired::{Desired, DiskName};
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ use crate::files::{Attributes, Lock, Tree};
 use crate::http::Http;
 use crate::keepers::certificates::remove_sets;
 use crate::kubernetes::{self, MEMBERSHIPS};
-use crate::network::{FIREWALL, FirewallFile};
+use crate::network::{FIREWALL, FIREWALL_UNIT, FirewallFile};
 use crate::programs::tool::output_of;
 use crate::report::Report;
 use crate::settings::Settings;
@@ -28,9 +28,6 @@ use crate::systemd::Systemd;
 
 /// As causes call it.
 pub(super) const ETCD: &str = "the node's etcd";
-const AGENT: &str = "heat-node-agent.service";
-/// What applies the firewall's file.
-const FIREWALL_UNIT: &str = "heat-node-firewall.service";
 /// Every pod, where systemd makes their control groups.
 const PODS: &str = "kubepods.slice";
 /// How long a daemon that was stopped may keep the lock.
@@ -70,8 +67,8 @@ impl Deeds<'_> {
     }
 
     async fn stop_agent(&mut self) -> Result<()> {
-        self.stop(AGENT).await?;
-        self.disable(&[AGENT.to_owned()]).await?;
+        self.stop(UNIT).await?;
+        self.disable(&[UNIT.to_owned()]).await?;
         let since = self.clock.start();
         loop {
             self.lock = self.state.lock(Path::new("lock"))?;

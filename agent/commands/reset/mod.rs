@@ -124,7 +124,8 @@ async fn member(http: &Http, root: &Tree, asked: &[Desired], own: &EtcdMember) -
     let has_data = root.facts(Path::new(kubernetes::ETCD_DATA)).ok().flatten().is_some();
     let mounts = Probe::machine().read_mounts().unwrap_or_default();
     let is_away = asked.iter().flat_map(|desired| &desired.volumes).any(|volume| {
-        kubernetes::ETCD_DATA.starts_with(&volume.mount_point) && !mounts.iter().any(|mount| mount.point == volume.mount_point)
+        Path::new(kubernetes::ETCD_DATA).starts_with(&volume.mount_point)
+            && !mounts.iter().any(|mount| mount.point == volume.mount_point)
     });
     if !has_data && !is_away {
         return Member::None;
