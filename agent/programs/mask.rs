@@ -2,13 +2,9 @@
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
-use super::Job;
 use crate::budgets::SECRET_TEXTS;
+use crate::report::text::secret_texts;
 
-/// The shortest line of a secret of several lines that is hidden by itself.
-const SECRET_LINE: usize = 16;
-/// What is shorter is a word of any text.
-const SHORTEST: usize = 6;
 /// What stands in a secret's place.
 const HIDDEN: &[u8] = b"******";
 
@@ -22,21 +18,17 @@ pub(crate) struct Mask {
 }
 
 impl Mask {
-    /// What a job must not show.
-    pub(super) fn of(job: &Job) -> Self {
-        let mask = Self::hiding(&job.secrets);
-        if job.withheld { Self { finder: None, ..mask } } else { mask }
+    /// What a job must not show: these texts, or nothing at all where that is withheld.
+    pub(super) fn of(secrets: &[String], withheld: bool) -> Self {
+        let mask = Self::hiding(secrets);
+        if withheld { Self { finder: None, ..mask } } else { mask }
     }
 
-    /// A key in PEM is shown a line at a time, so each line of it that is long enough to be none of another text counts.
     pub(crate) fn hiding(secrets: &[String]) -> Self {
-        let line = |line: &&str| line.len() >= SECRET_LINE && !line.starts_with("-----");
-        let lines = secrets.iter().flat_map(|secret| secret.lines().map(str::trim).filter(line));
-        let secrets = || secrets.iter().map(String::as_str).chain(lines.clone()).filter(|secret| secret.len() >= SHORTEST);
         // The longest match, as one may be part of another. Other kinds are quicker and take 500 bytes for each byte of a secret.
         let kind = Some(AhoCorasickKind::ContiguousNFA);
-        let finder = AhoCorasick::builder().kind(kind).match_kind(MatchKind::LeftmostLongest).build(secrets()).ok();
-        Self { finder, longest: secrets().map(str::len).max().unwrap_or_default() }
+        let finder = AhoCorasick::builder().kind(kind).match_kind(MatchKind::LeftmostLongest).build(secret_texts(secrets)).ok();
+        Self { finder, longest: secret_texts(secrets).map(str::len).max().unwrap_or_default() }
     }
 
     /// Bytes of the longest text that is looked for.
@@ -82,7 +74,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(in crate::programs) fn hiding(secrets: &[&str]) -> Mask {
-        Mask::of(&Job { secrets: secrets.iter().map(|&secret| secret.to_owned()).collect(), ..Job::default() })
+        Mask::of(&secrets.iter().map(|&secret| secret.to_owned()).collect::<Vec<_>>(), false)
     }
 
     #[test]
@@ -109,7 +101,7 @@ pub(super) mod tests {
 
     #[test]
     fn where_there_are_more_secrets_than_can_be_looked_for_nothing_is_shown() {
-        let mask = Mask::of(&Job { withheld: true, ..Job::default() });
+        let mask = Mask::of(&[], true);
         let shown = String::from_utf8(mask.hide(b"anything")).unwrap();
         assert_eq!(mask.hide(b" \n"), b" \n");
         assert!(mask.withholds() && shown.starts_with("[heat-node-agent withheld") && !shown.contains("anything"), "{shown}");

@@ -116,7 +116,7 @@ fn write_result(tree: &Tree, ran: &Ran) -> Result<()> {
 fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
     let root = Tree::open(Path::new("/"))?;
     prepare(&root, job)?;
-    let mask = Mask::of(job);
+    let mask = Mask::of(&job.secrets, job.withheld);
     let log = Log::new(tree.append(Path::new(OUTPUT), Attributes::mode(0o600))?);
     let (enough, waited) = std::io::pipe()?;
     let enough = Arc::new(enough);

@@ -3,10 +3,8 @@
 
 use std::borrow::Cow;
 
-/// What is shorter is a word of any text.
-const SHORTEST: usize = 6;
-/// The shortest line of a value of several lines that is hidden by itself.
-const LINE: usize = 16;
+use super::text::secret_texts;
+
 /// What stands in its place.
 const HIDDEN: &str = "******";
 
@@ -18,10 +16,7 @@ pub(super) struct Hidden(Vec<String>);
 
 impl Hidden {
     pub(super) fn of(values: &[String]) -> Self {
-        let is_line = |line: &&str| line.len() >= LINE && !line.starts_with("-----");
-        let lines = values.iter().flat_map(|value| value.lines().map(str::trim).filter(is_line));
-        let whole = values.iter().map(|value| value.trim()).filter(|value| value.len() >= SHORTEST);
-        let mut all: Vec<String> = whole.chain(lines).map(str::to_owned).collect();
+        let mut all: Vec<String> = secret_texts(values).map(str::to_owned).collect();
         all.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
         all.dedup();
         Self(all)
