@@ -28,6 +28,7 @@ use crate::budgets::{OUTPUTS, RESULT_BYTES};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, Tree};
+use crate::report::text::{escaped, shortened};
 
 /// How long a program has after SIGTERM at its time limit.
 const GRACE: Duration = Duration::from_secs(10);
@@ -68,13 +69,18 @@ fn run_in(tree: &Tree, clock: &Clock) -> Result<()> {
     let watch = clock.start();
     let mut ran = run_program(tree, &job).unwrap_or_else(|error| Ran {
         status: 127,
-        stderr: error.to_string(),
-        not_started: Some(error.to_string()),
+        stderr: explained(&error),
+        not_started: Some(explained(&error)),
         ..Ran::default()
     });
     ran.duration_ms = watch.millis();
     let _ = bound(&mut ran, RESULT_BYTES);
     deliver(tree, &ran, clock)
+}
+
+/// Why, and what helps.
+fn explained(error: &Error) -> String {
+    error.suggested_remedy().map_or_else(|| error.to_string(), |remedy| format!("{error}; {remedy}"))
 }
 
 /// Writes the result, however long that takes: a runner that is gone without one means that nobody knows how the program ended.
@@ -199,15 +205,29 @@ fn spawn(job: &Job) -> Result<Child> {
     if let Some(directory) = &job.directory {
         command.current_dir(directory);
     }
-    command.spawn().map_err(|error| {
-        let remedy = match error.raw_os_error() {
-            Some(8) => "the first line of a script must name its interpreter: #!/bin/sh",
-            Some(2) => "the program, or the interpreter in its first line, is not installed in the image",
-            Some(13) => "the file system may be mounted noexec, or a security module forbids it",
-            _ => "check the unit's journal",
-        };
-        Error::permanent(error).context(format!("starting {program}")).remedy(remedy)
-    })
+    command.spawn().map_err(|error| not_started(job, program, &error))
+}
+
+/// Why a program did not start. The kernel says of a script without its interpreter only that a file does not exist.
+fn not_started(job: &Job, program: &str, error: &std::io::Error) -> Error {
+    let script = job.files.iter().find(|file| file.path == program);
+    let first = script.and_then(|script| script.content.lines().next());
+    let interpreter = first.and_then(|line| line.strip_prefix("#!")).and_then(|line| line.split_whitespace().next());
+    match (error.raw_os_error(), interpreter) {
+        (Some(2), Some(interpreter)) => {
+            Error::permanent(format!("its interpreter {} is not installed", shortened(&escaped(interpreter), 200)))
+                .remedy("install it in the image, or name another interpreter in the script's first line")
+        }
+        (Some(8), None) if script.is_some() => {
+            Error::permanent("its first line names no interpreter").remedy("begin the script with a line such as #!/bin/sh")
+        }
+        (number, _) => Error::permanent(error).context(format!("starting {program}")).remedy(match number {
+            Some(8) => "the program is not one for this machine; install one that is",
+            Some(2) => "install the program in the image",
+            Some(13) => "look for a mount option noexec (`findmnt -T /var/lib/heat-config`) or a security module that forbids it",
+            _ => "look at `journalctl -u heat-node-agent -n 50`",
+        }),
+    }
 }
 
 fn feed(child: &mut Child, text: String) {
@@ -360,6 +380,27 @@ mod tests {
         let (_dir, ran) = run_job(&Job { argv: vec!["/nonexistent".to_owned()], ..Job::default() });
         assert_eq!(ran.status, 127);
         assert!(ran.not_started.unwrap().contains("starting /nonexistent"));
+    }
+
+    #[test]
+    fn a_script_that_cannot_start_says_which_interpreter_it_lacks() {
+        let dir = tempfile::tempdir().unwrap();
+        for (content, expected) in [
+            ("#! /opt/bin/ruby -w\nputs 1\n", "its interpreter /opt/bin/ruby is not installed; install it in the image"),
+            ("echo none\n", "its first line names no interpreter; begin the script with a line such as #!/bin/sh"),
+        ] {
+            let path = dir.path().join(crate::digest::key_of(content)).display().to_string();
+            let file = JobFile { path: path.clone(), content: content.to_owned(), mode: 0o700 };
+            let job = Job { argv: vec![path], files: vec![file], ..Job::default() };
+            // A child that another test is just starting may hold the script open for writing.
+            let ran = loop {
+                let (_dir, ran) = run_job(&job);
+                if ran.not_started.as_ref().is_none_or(|why| !why.contains("Text file busy")) {
+                    break ran;
+                }
+            };
+            assert!(ran.not_started.as_ref().unwrap().starts_with(expected), "{ran:?}");
+        }
     }
 
     #[test]

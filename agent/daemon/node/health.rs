@@ -4,7 +4,7 @@
 //! What is wrong for a moment is no news: a state counts once it has lasted, and one that comes back has to stay away longer before
 //! it counts as over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::backoff::{Backoff, spread};
@@ -48,7 +48,9 @@ pub(super) enum ProblemKind {
     Waits,
     /// It is up and does not answer as it should.
     Silent,
-    /// It does not run, and nobody starts it.
+    /// It does not run although it did not fail: somebody stopped or masked it.
+    Stopped,
+    /// It failed, and systemd does nothing more about it.
     Down,
     /// It dies again and again.
     Looping,
@@ -58,7 +60,7 @@ impl ProblemKind {
     pub(super) fn state(self) -> ComponentState {
         match self {
             Self::Starting | Self::Dying | Self::Waits => ComponentState::Degraded,
-            Self::Silent | Self::Down | Self::Looping => ComponentState::Failed,
+            Self::Silent | Self::Stopped | Self::Down | Self::Looping => ComponentState::Failed,
         }
     }
 
@@ -66,8 +68,8 @@ impl ProblemKind {
     fn counts_after(self) -> Duration {
         match self {
             // Of a restart by hand nobody need hear.
-            Self::Starting | Self::Down => AGAIN,
-            Self::Dying | Self::Waits | Self::Silent | Self::Looping => Duration::ZERO,
+            Self::Starting | Self::Stopped => AGAIN,
+            Self::Down | Self::Dying | Self::Waits | Self::Silent | Self::Looping => Duration::ZERO,
         }
     }
 
@@ -75,7 +77,7 @@ impl ProblemKind {
     fn reported_after(self) -> Duration {
         match self {
             Self::Starting | Self::Dying | Self::Waits => PATIENCE,
-            Self::Silent | Self::Down | Self::Looping => Duration::ZERO,
+            Self::Silent | Self::Stopped | Self::Down | Self::Looping => Duration::ZERO,
         }
     }
 
@@ -139,6 +141,8 @@ struct Component {
     name: String,
     unit: Option<String>,
     parts: Vec<Part>,
+    /// Gates that its unit is started after.
+    needs: Vec<String>,
     /// As systemd said last.
     state: Option<UnitState>,
     /// Since when its process is up.
@@ -169,6 +173,7 @@ impl Component {
             name,
             unit,
             parts: Vec::new(),
+            needs: Vec::new(),
             state: None,
             up: None,
             was_up: false,
@@ -249,7 +254,8 @@ impl Component {
             let cause = format!("{unit} dies again and again; systemd restarted it {} times; it is {died}", state.n_restarts);
             (ProblemKind::Looping, summary, cause, looks)
         } else if state.load_state == "masked" && !state.may_run() {
-            (ProblemKind::Down, "masked".to_owned(), format!("{unit} is masked"), format!("`systemctl unmask --now {unit}`"))
+            let remedy = format!("`systemctl unmask {unit}`, then `systemctl start {unit}`");
+            (ProblemKind::Stopped, "masked".to_owned(), format!("{unit} is masked"), remedy)
         } else if state.is_active() {
             return None;
         } else if state.sub_state == "auto-restart" {
@@ -258,10 +264,13 @@ impl Component {
         } else if state.is_settling() {
             let cause = format!("{unit} is {}", state.describe());
             (ProblemKind::Starting, "starting".to_owned(), cause, format!("`systemctl list-jobs`; {looks}"))
-        } else {
-            let word = if state.is_failed() { "failed" } else { "not running" };
+        } else if state.is_failed() {
             let cause = format!("{unit} is {}", state.describe());
-            (ProblemKind::Down, word.to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it"))
+            (ProblemKind::Down, "failed".to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it"))
+        } else {
+            let cause = format!("{unit} is {}: it was stopped, or ended by itself without an error", state.describe());
+            let remedy = format!("`systemctl start {unit}` starts it; `journalctl -u {unit} -n 50` shows its last lines");
+            (ProblemKind::Stopped, "not running".to_owned(), cause, remedy)
         };
         Some(Problem { kind, summary, cause, remedy })
     }
@@ -269,10 +278,7 @@ impl Component {
     fn of_gate(&self, part: &Part, red: &[String], now: Timestamp) -> Option<Problem> {
         let Bad { cause, .. } = part.bad.as_ref().filter(|_| part.is_red() && self.is_measured())?;
         let name = &part.gate.name;
-        let need = part.gate.needs.iter().find_map(|need| match need {
-            Need::Gate(gate) if gate != name && red.contains(gate) => Some(gate),
-            _ => None,
-        });
+        let need = gates_of(&part.gate.needs).chain(&self.needs).find(|gate| *gate != name && red.contains(gate));
         let text = format!("gate {name}: {cause}");
         let (kind, summary, cause) = match need {
             Some(need) => {
@@ -304,10 +310,8 @@ impl Component {
             }
         };
         let needed = match kind {
-            // systemd does nothing more about it.
-            Some(ProblemKind::Down) if self.state.as_ref().is_some_and(UnitState::is_failed) => Duration::ZERO,
             // At a boot its turn may not have come.
-            Some(ProblemKind::Down) if !self.was_up => YOUNG,
+            Some(ProblemKind::Stopped) if !self.was_up => YOUNG,
             Some(kind) => kind.counts_after(),
             None => self.hold,
         };
@@ -390,6 +394,10 @@ impl Component {
     }
 }
 
+fn gates_of(needs: &BTreeSet<Need>) -> impl Iterator<Item = &String> {
+    needs.iter().filter_map(|need| if let Need::Gate(gate) = need { Some(gate) } else { None })
+}
+
 /// Every component of a node.
 #[derive(Debug, Default)]
 pub(super) struct Health {
@@ -411,7 +419,9 @@ impl Health {
             component
         };
         for unit in desired.units.iter().filter(|unit| !unit.applies_files) {
-            self.components.push(take(unit.name.trim_end_matches(".service"), Some(&unit.name)));
+            let mut component = take(unit.name.trim_end_matches(".service"), Some(&unit.name));
+            component.needs = gates_of(&unit.needs).cloned().collect();
+            self.components.push(component);
         }
         // Routes to pods are watched by `pods.rs`.
         for gate in desired.gates.iter().filter(|gate| !matches!(gate.probe, Probe::PodRoutes(_))) {

@@ -178,6 +178,32 @@ fn what_systemd_says_of_a_unit_is_a_verdict() {
 }
 
 #[test]
+fn what_was_stopped_is_started_by_the_first_command_of_its_remedy_and_its_last_lines_are_no_cause() {
+    let mut watch = Watch::new();
+    watch.hear(1, state(ETCD, "inactive", "dead", 0));
+    watch.measure(3);
+    watch.health.explain("etcd", Why { text: " (last lines of etcd.service: serving)".to_owned(), remedy: None });
+    let found = watch.health.of("etcd").unwrap();
+    assert_eq!(found.cause.unwrap(), "etcd.service is inactive (dead): it was stopped, or ended by itself without an error");
+    assert!(found.remedy.unwrap().starts_with("`systemctl start etcd.service` starts it;"));
+}
+
+#[test]
+fn a_component_whose_unit_needs_one_that_is_down_waits_for_it() {
+    let mut needing = node();
+    for unit in needing.units.iter_mut().filter(|unit| unit.name == "kubelet.service") {
+        unit.needs = BTreeSet::from([Need::Gate("etcd".to_owned())]);
+    }
+    let mut watch = Watch::new();
+    watch.health.begin(&needing, watch.now);
+    watch.hear(1, state(ETCD, "inactive", "dead", 0));
+    watch.red.insert("kubelet", "answered 500");
+    watch.measure(3);
+    watch.measure(3);
+    assert_eq!(watch.of("kubelet"), (ComponentState::Degraded, "waiting for etcd".to_owned()));
+}
+
+#[test]
 fn a_restart_by_hand_is_no_news() {
     let mut watch = Watch::new();
     assert!(watch.hear(1, state(ETCD, "deactivating", "stop-sigterm", 0)).is_empty());
@@ -192,7 +218,7 @@ fn a_unit_that_is_stopped_is_told_once_and_its_return_too() {
     let mut watch = Watch::new();
     let stopped = || state(ETCD, "inactive", "dead", 0);
     assert!(watch.hear(1, stopped()).is_empty());
-    assert_eq!(watch.measure(3), report("etcd", ProblemKind::Down));
+    assert_eq!(watch.measure(3), report("etcd", ProblemKind::Stopped));
     assert!(watch.measure(40).is_empty() && watch.hear(5, stopped()).is_empty());
     assert_eq!(watch.hear(1, state(ETCD, "active", "running", 0)), recovered("etcd"));
     assert!(watch.measure(40).is_empty());
@@ -310,7 +336,7 @@ fn at_a_boot_units_may_take_their_turn_and_a_node_that_was_touched_is_looked_at_
         health.judge(now)
     };
     assert!([0, 3, 30, 59].into_iter().all(|seconds| look(seconds).is_empty()));
-    assert_eq!(look(60), report("etcd", ProblemKind::Down));
+    assert_eq!(look(60), report("etcd", ProblemKind::Stopped));
     let mut watch = Watch::new();
     watch.die(1);
     watch.die(2);

@@ -294,7 +294,7 @@ pub(in crate::kubernetes) fn ok_gate(name: &str, unit: &str, url: String, asks: 
         Asks::Nobody(authority) => (authority, None),
         Asks::Known(identity) => (None, Some(identity)),
     };
-    let with = authority.map_or_else(|| curl_options(identity.as_ref()), |path| format!("--cacert {path} "));
+    let with = authority.map_or_else(|| curl_options(identity.as_ref()), |path| format!("--max-time 5 --cacert {path} "));
     Gate {
         name: name.to_owned(),
         unit: Some(unit.to_owned()),
@@ -306,10 +306,10 @@ pub(in crate::kubernetes) fn ok_gate(name: &str, unit: &str, url: String, asks: 
     }
 }
 
-/// What has curl show this identity, with a space behind it.
+/// What has curl show this identity and not wait for ever for a process that hangs, with a space behind it.
 pub(in crate::kubernetes) fn curl_options(identity: Option<&ClientIdentity>) -> String {
     let options = |one: &ClientIdentity| format!("--cacert {} --cert {} --key {} ", one.authority, one.certificate, one.key);
-    identity.map(options).unwrap_or_default()
+    format!("--max-time 5 {}", identity.map(options).unwrap_or_default())
 }
 
 #[cfg(test)]
