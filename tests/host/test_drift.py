@@ -1,4 +1,5 @@
 """A node in place that others change: what differs is told, with DRIFT=repair put back once, and left to another tool that does it again."""
+import json
 from contextlib import contextmanager
 
 from lib.common import GATEWAY
@@ -41,8 +42,8 @@ class Drifting:
     def runs(self, *units: str) -> dict[str, str]:
         return {unit: self.host.show(unit, "InvocationID")["InvocationID"] for unit in units or ("etcd.service", "docker.service")}
 
-    def record(self) -> str:
-        return self.host.read("/var/lib/heat-node-agent/drift.json")
+    def record(self) -> dict:
+        return json.loads(self.host.read("/var/lib/heat-node-agent/drift.json"))
 
     @contextmanager
     def puts_back(self, *units: str):
@@ -143,7 +144,7 @@ def a_stopped_unit_comes_back_once(node: Drifting):
     assert "etcd.service is not running" in node.look("DriftHeld", "systemctl stop etcd")
     assert not host.is_active("etcd.service")
     node.update(DRIFT="repair", WAIT_TIMEOUT=601)
-    assert host.is_active("etcd.service") and '"repairs": []' in node.record()
+    assert host.is_active("etcd.service") and node.record()["repairs"] == []
     with node.puts_back("etcd"):
         node.look(after=f"rm {OURS}")
 
