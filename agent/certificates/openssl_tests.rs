@@ -111,3 +111,17 @@ proptest! {
         prop_assert_eq!((read.subject.common_name, read.subject.organisations), (Some(wish.common_name), wish.organisations));
     }
 }
+
+/// Attack: an authority with a P-521 key that another one of the same name had issued counted as a root.
+#[test]
+fn an_authority_whose_signature_cannot_be_verified_is_no_root() {
+    for (curve, is_root) in [("P-256", true), ("P-384", true), ("P-521", false)] {
+        let curve = format!("ec_paramgen_curve:{curve}");
+        let wanted =
+            ["req", "-x509", "-newkey", "ec", "-pkeyopt", &curve, "-nodes", "-keyout", "/dev/null", "-subj", "/CN=cluster-ca"];
+        let said = openssl(&wanted, "");
+        let pem = said.split_inclusive("-----END CERTIFICATE-----").next().unwrap();
+        let certificates = X509::all_from_pem(pem.get(pem.find("-----BEGIN CERTIFICATE").unwrap()..).unwrap()).unwrap();
+        assert_eq!(certificates[0].is_self_signed(), is_root, "{curve}");
+    }
+}

@@ -52,7 +52,9 @@ pub(crate) use self::wait::wait_id;
 use super::host::Host;
 use super::masking::KnownSecrets;
 use super::pause::Pause;
+use crate::deploy::Generations;
 use crate::error::{Error, Result};
+use crate::files::Tree;
 use crate::http::Http;
 use crate::keepers::certificates;
 use crate::keepers::volumes::{Fills, Growths, VolumeKeeper};
@@ -131,11 +133,18 @@ impl Node {
         self.outline.borrow().clone()
     }
 
-    /// The secrets of the deployment that the node is of: nothing that the agent or a program says shows them.
+    /// The secrets of this deployment and of those that may be on the node with it: nothing that the agent or a program says shows them.
     fn know(&self, deployment: &Deployment) {
-        let parameters = kubernetes::readable_parameters(deployment);
-        self.host.report.hide(&own_secrets(&parameters.secret_values()));
-        self.secrets.replace(Some(parameters.secrets()));
+        let (mut values, mut secrets) = (Vec::new(), Vec::new());
+        for deployment in [deployment.clone()].into_iter().chain(recorded(&self.host.state)) {
+            let parameters = kubernetes::readable_parameters(&deployment);
+            values.extend(parameters.secret_values());
+            secrets.extend(parameters.secrets());
+        }
+        secrets.sort();
+        secrets.dedup();
+        self.host.report.hide(&own_secrets(&values));
+        self.secrets.replace(Some(secrets));
     }
 
     /// The next look puts back what differs, for an order of the operator.
@@ -174,6 +183,14 @@ impl Node {
     }
 }
 
+/// The deployments of the newest generation and of the one that was in place before it. Until the newest is in place, services of the old
+/// one may run with its secrets.
+fn recorded(state: &Tree) -> impl Iterator<Item = Deployment> {
+    let generation = Generations::look(state);
+    let entries = generation.into_iter().flat_map(|one| [Some(one.entry), one.before.map(|before| before.entry)]);
+    entries.flatten().filter_map(|entry| Deployment::parse(&entry).ok().flatten())
+}
+
 /// Values that are secret, and what is secret within those that are JSON: of a handle's map the password, not the address of Keystone.
 fn own_secrets(values: &[String]) -> Vec<String> {
     let mut known = KnownSecrets::default();
@@ -186,7 +203,29 @@ fn own_secrets(values: &[String]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::deploy::GenerationState;
+    use crate::report::Report;
+
+    #[test]
+    fn until_a_generation_is_in_place_the_secrets_of_the_one_before_it_are_known_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(Tree::open(dir.path()).unwrap());
+        let mut generations = Generations::open(Arc::clone(&state), &Report::kept()).unwrap();
+        let recorded = || recorded(&state).map(|one| one.id).collect::<Vec<_>>();
+        assert!(recorded().is_empty());
+        let mut begin = |id: &str| {
+            generations.begin(id, id, json!({"id": id, "group": "kubernetes-node", "config": {}})).unwrap();
+            let after_begin = recorded();
+            generations.end(GenerationState::Applied, None, Vec::new()).unwrap();
+            (after_begin, recorded())
+        };
+        let ids = |ids: &[&str]| ids.iter().map(|&id| id.to_owned()).collect::<Vec<_>>();
+        assert_eq!(begin("a"), (ids(&["a"]), ids(&["a"])));
+        assert_eq!(begin("b"), (ids(&["b", "a"]), ids(&["b"])));
+    }
 
     #[test]
     fn of_a_handle_the_password_is_a_secret_and_the_address_of_keystone_is_none() {
