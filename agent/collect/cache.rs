@@ -9,7 +9,7 @@ use super::section::DEPLOYMENTS;
 use super::source_set::Stored;
 use crate::budgets::json;
 use crate::clock::Timestamp;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::{Code, Event, Report};
 use crate::settings::source_name::SourceName;
@@ -37,22 +37,31 @@ fn path(source: SourceName) -> PathBuf {
     format!("cache/{}.json", source.as_str()).into()
 }
 
-/// Reads what was kept. An unreadable file is the same as none: it is quarantined and logged (heat-protocol.md R2).
-pub(super) fn load(state: &Tree, source: SourceName, report: &Report) -> Option<Cached> {
+/// Reads what was kept, and changes nothing: who only looks holds no lock.
+///
+/// # Errors
+/// Permanent, if it cannot be understood or is of another version; any other means trouble with the disk.
+pub(super) fn read(state: &Tree, source: SourceName) -> Result<Option<Cached>> {
     let path = path(source);
-    let usable = state.read_state::<Cached>(&path, report, Code::StatePutAside).and_then(|cached| match cached {
+    match state.read_json::<Cached>(&path)? {
         Some(cached) if cached.version != VERSION => {
-            let wrong = Error::permanent(format!("version {}, expected {VERSION}", cached.version));
-            state.quarantine(&path, report, Code::StatePutAside, &wrong).map(|()| None)
+            Err(Error::permanent(format!("it has version {}, expected {VERSION}", cached.version))
+                .context(format!("reading {}", path.display())))
         }
-        other => Ok(other),
-    });
-    usable.unwrap_or_else(|error| {
+        cached => Ok(cached),
+    }
+}
+
+/// Puts away what cannot be understood, which is the same as none then, and logs it (heat-protocol.md R2).
+pub(super) fn quarantine(state: &Tree, source: SourceName, report: &Report, why: &Error) {
+    let path = path(source);
+    let done =
+        if why.kind() == Kind::Permanent { state.quarantine(&path, report, Code::StatePutAside, why) } else { Err(why.clone()) };
+    if let Err(error) = done {
         // Trouble with the disk may pass; until then it is as if nothing was kept.
         let event = Event::new(Code::StatePutAside, format!("{} cannot be used", path.display()));
         report.emit(event.source(source.as_str()).error(&error));
-        None
-    })
+    }
 }
 
 /// Keeps a document, readable for root only: it holds keys and passwords (heat-protocol.md R51).
@@ -107,13 +116,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = Tree::open(dir.path()).unwrap();
         let report = Report::kept();
-        assert!(load(&state, SourceName::Cfn, &report).is_none());
+        let read = || read(&state, SourceName::Cfn);
+        assert!(read().unwrap().is_none());
         let document = serde_json::json!({"deployments": []}).as_object().unwrap().clone();
         let (none, list) = (Map::new(), Entries::new(Vec::new()).unwrap());
         store(&state, SourceName::Cfn, Timestamp(5), "b", None, &none, Some(&list)).unwrap();
         let file = Path::new("cache/cfn.json");
         assert_eq!(state.facts(file).unwrap().unwrap().mode, 0o600);
-        let cached = load(&state, SourceName::Cfn, &report).unwrap();
+        let cached = read().unwrap().unwrap();
         assert_eq!((cached.fetched_at, cached.basis.as_str(), cached.document), (Timestamp(5), "b", document));
         assert!(report.events().is_empty());
         for bad in [
@@ -124,7 +134,9 @@ mod tests {
             "{\"version\": 1, \"document\": []}",
         ] {
             state.write(file, bad.as_bytes(), Attributes::mode(0o600)).unwrap();
-            assert!(load(&state, SourceName::Cfn, &report).is_none());
+            let why = read().err().unwrap();
+            assert!(state.facts(file).unwrap().is_some(), "who only looks renames nothing");
+            quarantine(&state, SourceName::Cfn, &report, &why);
             assert_eq!(state.facts(file).unwrap(), None);
             assert_eq!(state.read(Path::new("cache/cfn.unreadable"), 100).unwrap(), Some(bad.as_bytes().to_vec()));
         }

@@ -90,6 +90,17 @@ impl Collector {
         (!carried.is_empty()).then(|| Said::carried(&carried, &answering))
     }
 
+    /// Whether what a poll brought comes too late: nothing leads to this way any more, and it never answered. Heat, or somebody on this
+    /// machine, has corrected what led to it while the request was under way.
+    pub(super) fn is_abandoned(&mut self, polled: &Polled) -> bool {
+        let (Some(set), false) = (&polled.set, polled.former) else { return false };
+        if self.sources.iter().any(|source| source.name == polled.source && source.answered_by(set)) {
+            return false;
+        }
+        let followed = self.learn();
+        !followed.set(polled.source).ok().flatten().is_some_and(|now| now.is_same_way(set))
+    }
+
     /// Whether an answer may count that is the first by its way and would replace other ways. Somebody who has edited this machine's
     /// files since those answered is obeyed without that.
     ///
@@ -101,7 +112,7 @@ impl Collector {
         if source.answered_by(set) {
             return Ok(());
         }
-        let own = source.former.iter().filter(|former| former.basis == polled.basis).map(|former| (source.name, &former.set));
+        let own = source.answered_by.iter().filter(|_| source.basis == polled.basis).map(|by| (source.name, by));
         let is_replaced = |other: &&Source| other.name != source.name && other.is_replaced() && other.basis == polled.basis;
         let others = self.sources.iter().filter(is_replaced).filter_map(|other| Some((other.name, other.answered_by.as_ref()?)));
         let replaced: Vec<_> = own.chain(others).collect();

@@ -127,6 +127,8 @@ pub struct Collector {
     left_over: Damper<String>,
     /// Why os-collect-config.conf cannot be read.
     unread: Damper<String>,
+    /// Why what a source said last is not known although it was kept.
+    unreadable: Vec<(SourceName, Error)>,
 }
 
 impl std::fmt::Debug for Collector {
@@ -137,7 +139,7 @@ impl std::fmt::Debug for Collector {
 }
 
 impl Collector {
-    /// Starts with what the sources said last, as far as it was kept in `state`. `root` is where the
+    /// Starts with what the sources said last, as far as it was kept in `state`, and writes nothing. `root` is where the
     /// files of this machine are, `metadata_file` the document of `--metadata`.
     #[must_use]
     pub fn new(
@@ -149,15 +151,17 @@ impl Collector {
         report: Report,
         metadata_file: Option<PathBuf>,
     ) -> Self {
-        let mut sources = Vec::new();
+        let (mut sources, mut unreadable) = (Vec::new(), Vec::new());
         // `--metadata FILE` stands in place of the sources.
         for name in settings.sources.order.iter().copied().filter(|name| (*name == SourceName::File) == metadata_file.is_some()) {
             let splay = if name.is_remote() { settings.splay.mul_f64(random()) } else { Duration::ZERO };
             let mut source = Source::new(name, &settings, &clock, splay);
-            if name.is_remote()
-                && let Some(cached) = cache::load(&state, name, &report)
-            {
-                source.remember(cached);
+            if name.is_remote() {
+                match cache::read(&state, name) {
+                    Ok(Some(cached)) => source.remember(cached),
+                    Ok(None) => {}
+                    Err(error) => unreadable.push((name, error)),
+                }
             }
             sources.push(source);
         }
@@ -184,9 +188,23 @@ impl Collector {
             learnt: None,
             left_over: Damper::default(),
             unread: Damper::default(),
+            unreadable,
         };
         collector.merge(true);
         collector
+    }
+
+    /// Why what some source said last is not known although it was kept.
+    #[must_use]
+    pub fn unreadable(&self) -> Option<&Error> {
+        self.unreadable.first().map(|(_, error)| error)
+    }
+
+    /// Puts away what was kept and cannot be understood, for whoever holds the lock of the state.
+    pub fn quarantine_unreadable(&mut self) {
+        for (source, error) in self.unreadable.drain(..) {
+            cache::quarantine(&self.state, source, &self.report, &error);
+        }
     }
 
     /// Whose sources these are: each is polled in the instance's slot, and what the disk brought along from another
@@ -556,6 +574,12 @@ impl Collector {
 
     /// Takes over what a poll brought.
     fn settle(&mut self, mut polled: Polled) -> Change {
+        if self.is_abandoned(&polled) {
+            if let Some(source) = self.sources.iter_mut().find(|source| source.name == polled.source) {
+                source.drop_answer(&self.clock);
+            }
+            return Change::default();
+        }
         let others = self.sources.iter().filter(|source| source.name != polled.source);
         let beside = others.map(|source| source.weight).sum();
         let asked = self.sources.iter().find(|source| source.name == polled.source);

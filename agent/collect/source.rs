@@ -542,6 +542,12 @@ impl Source {
         (self.flying, self.asked) = (true, began);
     }
 
+    /// Takes nothing of what its poll brought, and has it polled at once by the settings in force.
+    pub(super) fn drop_answer(&mut self, clock: &Clock) {
+        self.flying = false;
+        self.set_pause(Duration::ZERO, clock);
+    }
+
     /// Has it polled at once, unless it was since `fact` (which may be when its newest poll began) or fails: one that fails keeps
     /// its growing pause, which its server may have asked for.
     pub(super) fn want(&mut self, fact: Moment) {

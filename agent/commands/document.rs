@@ -99,7 +99,7 @@ pub(crate) fn of_source(settings: &Settings, source: &str) -> Result<Map<String,
         .ok_or_else(|| nothing_collected().context(format!("reading the last document of source {source}")))
 }
 
-fn nothing_collected() -> Error {
+pub(crate) fn nothing_collected() -> Error {
     Error::permanent("nothing has been collected yet").remedy("start heat-node-agent.service, or pass a document with --metadata")
 }
 

@@ -135,7 +135,15 @@ impl Generations {
     /// What is in place, for who only looks and holds no lock; nothing where it cannot be read.
     #[must_use]
     pub fn look(state: &Tree) -> Option<Generation> {
-        state.read_json(Path::new(FILE)).ok().flatten()
+        Self::read(state).ok().flatten()
+    }
+
+    /// The same, for who has to know whether there is one.
+    ///
+    /// # Errors
+    /// If there is one that cannot be read.
+    pub fn read(state: &Tree) -> Result<Option<Generation>> {
+        state.read_json(Path::new(FILE))
     }
 
     /// The newest generation.

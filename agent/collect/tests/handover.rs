@@ -153,3 +153,38 @@ async fn what_was_refused_is_not_accepted_as_unchanged() {
     pass(&mut collector, &machine, Duration::from_mins(10)).await;
     assert!(collector.snapshot().lists("corrected") && collector.snapshot().sources["request"].cause.is_none());
 }
+
+/// Attack: an answer of a place that Heat had named by mistake arrived after the correction, and was taken as the one of the corrected place.
+#[tokio::test]
+async fn an_answer_that_arrives_after_its_way_was_taken_back_counts_for_nothing() {
+    for same in [false, true] {
+        for said in [json!({}), json!({"deployments": [{"id": "foreign"}]})] {
+            let (old, new) = (Fake::start(vec![]).await, Fake::start(vec![]).await);
+            let machine = Machine::new();
+            machine.put(CONF, &section(&old.base, "s", "AK"));
+            let there = if same { whole("cfn", &keys(&new.base, "AK2", "SK2")) } else { whole("request", &request(&new.base)) };
+            let back = whole("cfn", &keys(&old.base, "AK", "SK"));
+            let late = Arc::new(Notify::new());
+            old.play(vec![answer(&telling("a", &there)), answer(&telling("corrected", &back))]);
+            new.play(vec![Act::Held(Arc::clone(&late), Box::new(if same { answer(&said) } else { ok(said.to_string()) }))]);
+            let mut collector = machine.collector();
+            while new.requests().is_empty() || !collector.snapshot().lists("corrected") {
+                machine.clock.advance(Duration::from_secs(30));
+                collector.changed().await;
+            }
+            late.notify_one();
+            while let Some(polled) = collector.flying.join_next().await {
+                collector.landed(polled);
+            }
+            for _ in 0..2 {
+                let asked = (old.requests().len(), new.requests().len());
+                pass(&mut collector, &machine, Duration::from_mins(30)).await;
+                assert!(collector.snapshot().lists("corrected") && !collector.snapshot().lists("foreign"), "{same} {said}");
+                assert!(old.requests().len() > asked.0 && new.requests().len() == asked.1, "{same} {said}");
+                let ways = format!("{:?}", collector.snapshot().ways);
+                assert!(ways.contains(&old.base) && !ways.contains(&new.base), "{ways}");
+                collector = machine.collector();
+            }
+        }
+    }
+}

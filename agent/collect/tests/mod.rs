@@ -56,7 +56,10 @@ impl Machine {
     fn collector_with(&self, metadata: Option<PathBuf>) -> Collector {
         let (root, state) = (Arc::clone(&self.root), Arc::clone(&self.state));
         let http = Http::new(self.settings.tls.clone(), Arc::clone(&root), self.clock.clone());
-        Collector::new(self.settings.clone(), root, state, http, self.clock.clone(), self.report.clone(), metadata)
+        let mut collector =
+            Collector::new(self.settings.clone(), root, state, http, self.clock.clone(), self.report.clone(), metadata);
+        collector.quarantine_unreadable();
+        collector
     }
 
     fn codes(&self) -> Vec<Code> {

@@ -28,7 +28,7 @@ pub(super) struct Extent {
 pub(super) fn show(settings: &Settings, unit: &str, extent: Extent) -> Result<()> {
     let (known, unread) = known_secrets(settings);
     if let Some(error) = unread {
-        note(&format!("the metadata cannot be read, so its secrets are NOT masked by their values: {error}"));
+        note(&format!("not all secrets are known, so some may NOT be masked: {error}"));
     }
     let mut mask = known.mask().by_entry();
     let mut shown = 0_u64;

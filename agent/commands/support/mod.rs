@@ -126,7 +126,7 @@ pub fn run(options: &Options, settings: &Settings, out: Option<&Path>) -> Result
         path.display(),
         bytes.div_ceil(1024),
         unread.map_or("known secrets are masked in it".to_owned(), |error| format!(
-            "without the journals: the metadata, by which secrets in them are masked, cannot be read: {error}"
+            "without the journals, as the secrets in them are not known: {error}"
         ))
     )))?;
     Ok(exit::OK)

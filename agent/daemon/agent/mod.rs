@@ -93,6 +93,7 @@ impl Agent {
             report.clone(),
             metadata,
         );
+        collector.quarantine_unreadable();
         collector.belong_to(&instance, page.run_dir.as_ref());
         let keystone = collector.keystone().clone();
         let sender = Sender::new((*http).clone(), keystone.clone(), clock.clone());
