@@ -17,10 +17,38 @@ pub fn print(text: &str) -> Result<()> {
     pass_on(text).map(drop)
 }
 
+/// The same for a page that sets colours of its own, which are the only commands to a terminal that pass.
+///
+/// # Errors
+/// As [`print`].
+pub(super) fn print_styled(text: &str) -> Result<()> {
+    put(&if std::io::stdout().is_terminal() { Cow::Owned(harmless_but_styles(text)) } else { Cow::Borrowed(text) }).map(drop)
+}
+
+fn harmless_but_styles(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut pieces = text.split("\u{1b}[");
+    out += &harmless(pieces.next().unwrap_or_default());
+    for piece in pieces {
+        // A style: numbers up to an m (ECMA-48, 8.3.117).
+        let end = piece.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(piece.len());
+        match piece.split_at(end) {
+            (numbers, rest) if rest.starts_with('m') => {
+                out += &format!("\u{1b}[{numbers}{}", harmless(rest));
+            }
+            _ => out += &harmless(&format!("\u{1b}[{piece}")),
+        }
+    }
+    out
+}
+
 /// The same; whether there is still a reader, for who would go on for ever.
 pub(super) fn pass_on(text: &str) -> Result<bool> {
+    put(&if std::io::stdout().is_terminal() { Cow::Owned(harmless(text)) } else { Cow::Borrowed(text) })
+}
+
+fn put(text: &str) -> Result<bool> {
     let mut stdout = std::io::stdout().lock();
-    let text = if stdout.is_terminal() { Cow::Owned(harmless(text)) } else { Cow::Borrowed(text) };
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
@@ -57,5 +85,11 @@ mod tests {
     #[test]
     fn a_terminal_is_not_commanded_and_lines_stay_lines() {
         assert_eq!(harmless("a\tb\x1b[2J\r\nc"), "a\tb\\u{1b}[2J\\r\nc");
+    }
+
+    #[test]
+    fn a_page_keeps_its_colours_and_nothing_else_commands() {
+        let page = "\x1b[1;31mNOT RUNNING\x1b[0m\tx\n\x1b[2J\x1b[31\x1b]0;t\x07 \x1b[m";
+        assert_eq!(harmless_but_styles(page), "\x1b[1;31mNOT RUNNING\x1b[0m\tx\n\\u{1b}[2J\\u{1b}[31\\u{1b}]0;t\\u{7} \x1b[m");
     }
 }

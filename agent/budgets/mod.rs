@@ -42,6 +42,9 @@ pub const LOCAL_MEMORY: usize = MIB;
 /// Memory of any other JSON from outside: answers of Keystone, Magnum, etcd, error pages.
 pub const ANSWER_MEMORY: usize = 2 * MIB;
 
+/// Levels of lists and objects in JSON from outside: serde_json reads 127, and what the agent stores of it lies up to 24 levels deeper.
+pub const DEPTH: usize = 96;
+
 /// Memory of one file of the agent's own state while it is read. Only records of versions that kept outputs in them come near.
 pub const STATE_FILE_MEMORY: usize = 20 * MIB;
 
@@ -62,6 +65,10 @@ pub const RESULT_BYTES: usize = 4 * MIB;
 
 /// Bytes of the texts by which a script may show the secret inputs of its deployment, each form of them: 20 keys of 4 KiB in three forms.
 pub const SECRET_TEXTS: usize = 256 * KIB;
+
+/// Bytes of the secrets of all documents, each in every form, that commands mask in journals by their values. The search for them takes 35
+/// times as much memory; where there are more, journals are withheld.
+pub const KNOWN_SECRETS: usize = 512 * KIB;
 
 /// Outputs of one result.
 pub const OUTPUTS: usize = 1_000;

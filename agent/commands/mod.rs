@@ -32,5 +32,6 @@ pub use crate::daemon::requests::Order;
 use crate::output::carry_out;
 use crate::output::note;
 use crate::output::pass_on;
+use crate::output::print_styled;
 pub use crate::output::{print, print_error};
 pub use crate::process::{Options, exit};

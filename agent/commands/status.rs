@@ -9,7 +9,7 @@ use nix::unistd::geteuid;
 use serde_json::json;
 use sysinfo::Disks;
 
-use super::{document, print, print_error, terminal};
+use super::{document, print, print_error, print_styled, terminal};
 use crate::clock::Clock;
 use crate::collect::Snapshot;
 use crate::daemon;
@@ -129,7 +129,7 @@ fn show(status: &Status, running: bool, wanted: Wanted) -> Result<()> {
     let disks = disks(status);
     if !wanted.json {
         let now = Clock::system().now();
-        return print(&screen(status, running, now, free_space(&disks).as_deref(), terminal::style(wanted.verbose)));
+        return print_styled(&screen(status, running, now, free_space(&disks).as_deref(), terminal::style(wanted.verbose)));
     }
     let mut value = serde_json::to_value(status).map_err(Error::permanent)?;
     if let Some(agent) = value.get_mut("agent").and_then(|agent| agent.as_object_mut()) {

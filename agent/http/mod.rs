@@ -75,6 +75,17 @@ pub struct Request<'a> {
     pub gate: Option<Gate>,
 }
 
+/// What a request carries that nothing may show: tokens, and the values of its URL's query, which sign it. As they are written, and as a
+/// server reads them.
+fn carried(target: &Target, headers: &[(&'static str, String)]) -> Vec<String> {
+    let is_secret = |name: &str| matches!(name, "authorization" | "x-auth-token" | "x-subject-token");
+    let headers = headers.iter().filter(|(name, _)| is_secret(name)).filter_map(|(_, value)| value.rsplit(' ').next());
+    let written = target.url.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let read = target.url.query_pairs().map(|(_, value)| value.into_owned());
+    let all = headers.chain(target.url.password()).chain(written.map(|(_, value)| value)).map(str::to_owned).chain(read);
+    all.collect()
+}
+
 impl<'a> Request<'a> {
     /// A request without headers and body.
     #[must_use]
@@ -303,7 +314,9 @@ impl Http {
         // No connection is made for what may not leave anyway.
         request.gate.as_ref().map_or(Ok(()), |gate| gate()).map_err(Error::unsent)?;
         let answer = builder.send().await.map_err(describe)?;
-        response::read(answer, request.body_limit, describe).await
+        let mut response = response::read(answer, request.body_limit, describe).await?;
+        response.hide_in_error(&carried(target, &request.headers));
+        Ok(response)
     }
 
     /// Which client a target needs.

@@ -8,6 +8,9 @@ use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 
+/// Characters of the shortest value that is taken out of an error.
+const SHORTEST: usize = 8;
+
 /// A complete answer.
 #[derive(Clone)]
 pub struct Response {
@@ -36,6 +39,20 @@ impl Response {
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
+    }
+
+    /// Takes these values out of an answer that stands for a failure, whose text becomes a cause: a server, or a proxy before it, may repeat
+    /// what it was sent. What is shorter than [`SHORTEST`] is no secret.
+    pub(super) fn hide_in_error(&mut self, values: &[String]) {
+        if self.status < 400 {
+            return;
+        }
+        for value in values.iter().filter(|value| value.len() >= SHORTEST) {
+            let text = String::from_utf8_lossy(&self.body);
+            if text.contains(value.as_str()) {
+                self.body = text.replace(value.as_str(), "******").into_bytes();
+            }
+        }
     }
 
     /// How long the server asks us to wait (RFC 9110 10.2.3), in seconds or as a date. The date is

@@ -3,10 +3,12 @@
 
 use std::borrow::Cow;
 
-use super::text::secret_texts;
+use super::text::{SHORTEST_SECRET, secret_texts};
 
 /// What stands in its place.
 const HIDDEN: &str = "******";
+/// Stands where a text was cut.
+const CUT: &str = "…";
 
 /// The values, the longest first: one may be part of another.
 ///
@@ -24,7 +26,7 @@ impl Hidden {
 
     /// The text without them.
     pub(super) fn masked<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let mut shown = Cow::Borrowed(text);
+        let mut shown = if text.contains(CUT) { Cow::Owned(self.masked_at_cuts(text)) } else { Cow::Borrowed(text) };
         for value in &self.0 {
             if shown.contains(value.as_str()) {
                 shown = Cow::Owned(shown.replace(value.as_str(), HIDDEN));
@@ -32,6 +34,38 @@ impl Hidden {
         }
         shown
     }
+
+    /// Whoever shortens a text may cut it within a secret: what is left of that, before or behind the mark of the cut, is not shown either.
+    fn masked_at_cuts(&self, text: &str) -> String {
+        let mut pieces: Vec<Cow<'_, str>> = text.split(CUT).map(Cow::Borrowed).collect();
+        let last = pieces.len() - 1;
+        for (at, piece) in pieces.iter_mut().enumerate() {
+            if let Some(left) = (at < last).then(|| self.longest(|secret| ends_in_beginning(piece, secret))).flatten() {
+                *piece = Cow::Owned(format!("{}{HIDDEN}", piece.get(..piece.len() - left).unwrap_or_default()));
+            }
+            if let Some(left) = (at > 0).then(|| self.longest(|secret| begins_with_end(piece, secret))).flatten() {
+                *piece = Cow::Owned(format!("{HIDDEN}{}", piece.get(left..).unwrap_or_default()));
+            }
+        }
+        pieces.join(CUT)
+    }
+
+    fn longest(&self, of: impl Fn(&str) -> usize) -> Option<usize> {
+        self.0.iter().map(|secret| of(secret)).max().filter(|length| *length >= SHORTEST_SECRET)
+    }
+}
+
+/// Bytes of the longest end of the text with which the secret begins.
+fn ends_in_beginning(text: &str, secret: &str) -> usize {
+    let ends = secret.char_indices().map(|(at, _)| at).rev();
+    ends.filter(|at| *at > 0).find(|at| secret.get(..*at).is_some_and(|part| text.ends_with(part))).unwrap_or(0)
+}
+
+/// Bytes of the longest beginning of the text with which the secret ends.
+fn begins_with_end(text: &str, secret: &str) -> usize {
+    let begins = secret.char_indices().map(|(at, _)| at);
+    let part = begins.skip(1).filter_map(|at| secret.get(at..)).find(|part| text.starts_with(part));
+    part.map_or(0, str::len)
 }
 
 #[cfg(test)]
@@ -39,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_and_their_long_lines_are_hidden_the_longest_first_and_short_words_are_not() {
+    fn values_and_their_lines_are_hidden_the_longest_first_and_short_words_are_not() {
         let key = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0LWtleS1saW5l\nc2hvcnQ=\n-----END PRIVATE KEY-----\n";
         let hidden =
             Hidden::of(&["secret".into(), "secrets and lies".into(), "abc".into(), " padded-value\n".into(), key.into()]);
@@ -47,8 +81,15 @@ mod tests {
             ("secrets and lies, secrets", "******, ******s"),
             ("abc padded-value", "abc ******"),
             ("x c2VjcmV0LWtleS1saW5l y", "x ****** y"),
+            // Attack: a line of fewer than 16 characters was shown.
+            ("x c2hvcnQ= y", "x ****** y"),
             ("-----BEGIN PRIVATE KEY----- is no secret", "-----BEGIN PRIVATE KEY----- is no ******"),
             ("nothing", "nothing"),
+            // Attack: of a service's last words, cut before they were masked, most of a password was shown.
+            ("pw=secrets and l… | next", "pw=******… | next"),
+            ("… and lies, …", "…******, …"),
+            ("…s and lies…secrets a…", "…******…******…"),
+            ("the sec…ret", "the sec…ret"),
         ] {
             assert_eq!(hidden.masked(text), shown);
         }

@@ -25,7 +25,13 @@ impl Default for Marker {
 
 impl Marker {
     pub(super) fn read(state: &Tree) -> Result<Option<Self>> {
-        state.read_json(Path::new(RESET))
+        state.read_json(Path::new(RESET)).map_err(|error| {
+            let path = state.base().join(RESET);
+            error.remedy(format!(
+                "run `rm {}`, then `heat-node-agent reset` again: it begins anew and does what is left",
+                path.display()
+            ))
+        })
     }
 
     pub(super) fn write(&self, state: &Tree) -> Result<()> {

@@ -6,13 +6,11 @@ use serde_json::Value;
 
 use super::words::masked_words;
 use super::{json_within, masked, masked_text};
+use crate::budgets::KNOWN_SECRETS;
 use crate::http::{MASK, redacted, without_userinfo};
 use crate::metadata::{Input, Traces};
 use crate::programs::Mask;
 use crate::report::text::json_page;
-
-/// Most bytes of secrets that are looked for, in all their forms together.
-const BYTES: usize = 2 * 1024 * 1024;
 
 /// Values that must not be shown anywhere, from documents that hold them.
 #[derive(Debug, Default)]
@@ -40,7 +38,7 @@ impl KnownSecrets {
 
     /// All that was learnt, ready to be looked for.
     pub(crate) fn mask(&self) -> TextMask {
-        let is_too_much = self.is_too_much || self.texts.iter().map(String::len).sum::<usize>() > BYTES;
+        let is_too_much = self.is_too_much || self.texts.iter().map(String::len).sum::<usize>() > KNOWN_SECRETS;
         let all: Vec<String> = self.texts.iter().cloned().collect();
         TextMask((!is_too_much).then(|| Mask::hiding(&all)))
     }
@@ -59,7 +57,7 @@ impl KnownSecrets {
                 }
             }
             (original, Value::String(shown)) if shown == MASK => {
-                let mut traces = Traces::within(BYTES);
+                let mut traces = Traces::within(KNOWN_SECRETS);
                 Input { name: String::new(), kind: String::new(), value: original.clone() }.trace(&mut traces);
                 match traces.all() {
                     Some(texts) => self.texts.extend(texts),
