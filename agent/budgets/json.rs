@@ -1,17 +1,20 @@
 //! The one reader of JSON from outside: it counts the memory that the values will take while it reads them, and stops where
 //! they would take more than they may.
 //!
-//! `[0,0,…]` takes 36 times the memory of its text. So neither a limit on bytes nor one on depth (serde_json's: 128) bounds
-//! memory; this does.
+//! `[0,0,…]` takes 36 times the memory of its text. So neither a limit on bytes nor one on depth bounds memory; this does.
+//!
+//! What comes from outside is nested at most [`DEPTH`] levels deep. The agent writes it into files of its own, a few levels deeper, and must
+//! be able to read those again: there serde_json's own limit of 127 levels holds.
 
 use std::cell::Cell;
 use std::fmt;
 
 use serde::Deserializer;
 use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
-use super::{ANSWER_MEMORY, DOCUMENT_MEMORY, STATE_FILE_MEMORY};
+use super::{ANSWER_MEMORY, DEPTH, DOCUMENT_MEMORY, STATE_FILE_MEMORY};
 use crate::error::Error;
 
 /// A value in its parent.
@@ -28,6 +31,8 @@ const PIECE: usize = 24;
 pub enum Unfit {
     /// It would take more memory than it may, in bytes.
     TooLarge(usize),
+    /// Its lists and objects are nested deeper than [`DEPTH`].
+    TooDeep,
     /// It is not JSON, or not of the form that is wanted.
     Json(serde_json::Error),
 }
@@ -46,6 +51,9 @@ impl From<Unfit> for Error {
     fn from(unfit: Unfit) -> Self {
         match unfit {
             Unfit::TooLarge(budget) => Unfit::over(budget),
+            Unfit::TooDeep => Self::permanent(format!("the JSON is nested more than {DEPTH} levels deep"))
+                .rule("the agent limits the depth of its input, so that it can store it and read it again")
+                .remedy("give the deepest part as a text that holds JSON"),
             Unfit::Json(error) => Self::permanent(error),
         }
     }
@@ -56,7 +64,7 @@ impl From<Unfit> for Error {
 /// # Errors
 /// If it would take more, or is not JSON.
 pub fn value(bytes: &[u8], budget: usize) -> Result<Value, Unfit> {
-    read(bytes, budget, true)
+    read(bytes, budget, DEPTH, true)
 }
 
 /// An answer or a text within another one: `None` where it is not JSON, or too large to be what is meant.
@@ -101,7 +109,19 @@ fn check(bytes: &[u8], budget: usize) -> Result<(), Unfit> {
     if bytes.len() / 2 * MEMBER_READ < budget {
         return Ok(());
     }
-    read(bytes, budget, false).map(drop)
+    read(bytes, budget, usize::MAX, false).map(drop)
+}
+
+/// The members of one object, each with the text of its value. That is JSON; whether it can be taken is not decided yet.
+///
+/// # Errors
+/// If it is not a single object, or its names alone would take more than an answer may.
+#[expect(clippy::disallowed_methods, reason = "this is the one reader of JSON, and it counts")]
+pub fn members(text: &str) -> Result<Vec<(String, &str)>, Unfit> {
+    let meter = Meter::new(ANSWER_MEMORY);
+    let mut from = serde_json::Deserializer::from_str(text);
+    let members = from.deserialize_map(Members { meter: &meter }).and_then(|members| from.end().map(|()| members));
+    members.map_err(|error| if meter.over.get().is_some() { Unfit::TooLarge(ANSWER_MEMORY) } else { Unfit::Json(error) })
 }
 
 /// For `#[serde(deserialize_with)]`: the document of a cache.
@@ -110,18 +130,22 @@ fn check(bytes: &[u8], budget: usize) -> Result<(), Unfit> {
 /// As [`value`].
 pub fn document<'de, D: Deserializer<'de>>(from: D) -> Result<Map<String, Value>, D::Error> {
     let meter = Meter::new(DOCUMENT_MEMORY);
-    match (Seed { meter: &meter, keep: true }).deserialize(from)? {
+    match (Seed { meter: &meter, left: DEPTH, keep: true }).deserialize(from)? {
         Value::Object(map) => Ok(map),
         _ => Err(D::Error::custom("not an object")),
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the one reader of JSON, and it counts")]
-fn read(bytes: &[u8], budget: usize, keep: bool) -> Result<Value, Unfit> {
+fn read(bytes: &[u8], budget: usize, depth: usize, keep: bool) -> Result<Value, Unfit> {
     let meter = Meter::new(budget);
     let mut text = serde_json::Deserializer::from_slice(bytes);
-    let value = Seed { meter: &meter, keep }.deserialize(&mut text).and_then(|value| text.end().map(|()| value));
-    value.map_err(|error| if meter.over.get() { Unfit::TooLarge(budget) } else { Unfit::Json(error) })
+    let value = Seed { meter: &meter, left: depth, keep }.deserialize(&mut text).and_then(|value| text.end().map(|()| value));
+    value.map_err(|error| match meter.over.get() {
+        Some(Over::Memory) => Unfit::TooLarge(budget),
+        Some(Over::Depth) => Unfit::TooDeep,
+        None => Unfit::Json(error),
+    })
 }
 
 /// The memory that a member of an object takes while it is read, without its value, in the same measure.
@@ -155,17 +179,24 @@ pub fn weight_of(members: &Map<String, Value>) -> usize {
 
 struct Meter {
     left: Cell<usize>,
-    over: Cell<bool>,
+    over: Cell<Option<Over>>,
+}
+
+/// The limit that was exceeded.
+#[derive(Clone, Copy)]
+enum Over {
+    Memory,
+    Depth,
 }
 
 impl Meter {
     fn new(budget: usize) -> Self {
-        Self { left: Cell::new(budget), over: Cell::new(false) }
+        Self { left: Cell::new(budget), over: Cell::new(None) }
     }
 
     fn take<E: serde::de::Error>(&self, bytes: usize) -> Result<(), E> {
         let Some(left) = self.left.get().checked_sub(bytes) else {
-            self.over.set(true);
+            self.over.set(Some(Over::Memory));
             return Err(E::custom("it exceeds its memory limit"));
         };
         self.left.set(left);
@@ -181,7 +212,20 @@ impl Meter {
 #[derive(Clone, Copy)]
 struct Seed<'a> {
     meter: &'a Meter,
+    /// How many levels of lists and objects it may have.
+    left: usize,
     keep: bool,
+}
+
+impl Seed<'_> {
+    /// For what a list or an object holds.
+    fn within<E: serde::de::Error>(self) -> Result<Self, E> {
+        let Some(left) = self.left.checked_sub(1) else {
+            self.meter.over.set(Some(Over::Depth));
+            return Err(E::custom("it exceeds its limit of depth"));
+        };
+        Ok(Self { left, ..self })
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
@@ -226,9 +270,10 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
         self.meter.take(PIECE)?;
+        let within = self.within()?;
         let mut items = Vec::new();
         let mut count = 0;
-        while let Some(item) = from.next_element_seed(self)? {
+        while let Some(item) = from.next_element_seed(within)? {
             // The list grows by doubling, and is cut to its length at its end.
             self.meter.take(2 * SLOT)?;
             count += 1;
@@ -243,12 +288,13 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
         self.meter.take(2 * PIECE)?;
+        let within = self.within()?;
         let mut members: Vec<(String, Value)> = Vec::new();
         let mut count = 0;
         while let Some(key) = from.next_key::<String>()? {
             self.meter.take(weight_of_key(&key))?;
             count += 1;
-            let item = from.next_value_seed(self)?;
+            let item = from.next_value_seed(within)?;
             if self.keep {
                 members.push((key, item));
             }
@@ -258,6 +304,27 @@ impl<'de> Visitor<'de> for Seed<'_> {
         map.extend(members);
         self.meter.give_back(count * MEMBER_READ);
         Ok(Value::Object(map))
+    }
+}
+
+struct Members<'a> {
+    meter: &'a Meter,
+}
+
+impl<'de> Visitor<'de> for Members<'_> {
+    type Value = Vec<(String, &'de str)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some((name, value)) = from.next_entry::<String, &RawValue>()? {
+            self.meter.take(weight_of_key(&name))?;
+            members.push((name, value.get()));
+        }
+        Ok(members)
     }
 }
 
@@ -299,6 +366,26 @@ mod tests {
         let long = json!("x".repeat(DOCUMENT_MEMORY)).to_string();
         assert!(matches!(value(long.as_bytes(), DOCUMENT_MEMORY), Err(Unfit::TooLarge(_))));
         assert!(small(long.as_bytes()).is_none());
+    }
+
+    /// Attack: a hook's answer of 124 levels was written into a file that nobody could read again.
+    #[test]
+    fn what_is_taken_from_outside_can_be_stored_some_levels_deeper_and_read_again() {
+        let nested = |open: &str, close: &str, levels: usize| format!("{}0{}", open.repeat(levels), close.repeat(levels));
+        for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+            let kept = value(nested(open, close, DEPTH).as_bytes(), DOCUMENT_MEMORY).unwrap();
+            let mut stored = kept;
+            for _ in 0..24 {
+                stored = json!({"frame": stored});
+            }
+            assert_eq!(state::<Value>(stored.to_string().as_bytes()).unwrap(), stored);
+            for levels in [DEPTH + 1, 127] {
+                let unfit = value(nested(open, close, levels).as_bytes(), DOCUMENT_MEMORY);
+                assert!(matches!(unfit, Err(Unfit::TooDeep)), "{levels}: {unfit:?}");
+            }
+        }
+        // What was stored is only counted, however deep it is.
+        assert!(state::<IgnoredAny>(nested("[", "]", 120).as_bytes()).is_ok());
     }
 
     #[test]

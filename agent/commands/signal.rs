@@ -93,7 +93,7 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
 /// JSON as what it is, any other text as a string.
 fn data(text: &str) -> Result<Value> {
     match json::answer(text.as_bytes()) {
-        Err(unfit @ Unfit::TooLarge(_)) => Err(Error::from(unfit).context("reading --data")),
+        Err(unfit @ (Unfit::TooLarge(_) | Unfit::TooDeep)) => Err(Error::from(unfit).context("reading --data")),
         read => Ok(read.unwrap_or_else(|_| Value::String(text.to_owned()))),
     }
 }

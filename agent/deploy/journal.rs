@@ -327,7 +327,7 @@ impl Journal {
         if stored.as_ref().is_some_and(|stored| Some(stored) != record.outcome.as_ref()) {
             return Ok(stored);
         }
-        let ran = state.read_json::<Ran>(&Path::new("work").join(record.job()).join(RESULT))?;
+        let ran = Ran::read(state, &Path::new("work").join(record.job()))?;
         let outcome = ran.map(|ran| Outcome::of(&record.group, ran));
         let short = || record.outcome.clone().map(|short| Outcome { stderr: REMOVED.to_owned(), ..short });
         Ok(outcome.or_else(short))

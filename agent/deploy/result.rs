@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::budgets::json;
-use crate::programs::{HookAnswer, HookOutput, Ran, encoded};
+use crate::programs::{ANSWER_BYTES, HookAnswer, HookOutput, Ran, encoded};
 use crate::report::text::shortened;
 
 /// Largest body that goes to Heat, in bytes of ASCII-escaped JSON: Heat takes 1 MiB (`max_json_body_size`).
@@ -16,6 +16,9 @@ pub const SIGNAL_LIMIT: usize = 900 * 1024;
 const OWN: [&str; 3] = ["deploy_status_code", "deploy_stdout", "deploy_stderr"];
 /// What is left of each output at least, in bytes of JSON.
 const LEAST: usize = 64;
+
+/// Why a hook's result is unknown.
+const NO_ANSWER: &str = "the hook's output is not a single JSON object, so its result is unknown; let it print its answer alone, and all else on standard error";
 
 /// How a deployment ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -72,7 +75,7 @@ impl Outcome {
         let reason = if ran.timed_out {
             Some("it exceeded its time limit".to_owned())
         } else {
-            ran.not_started.map(|why| format!("it could not be started: {why}"))
+            ran.not_started.map(|why| format!("it could not be started: {why}")).or(ran.unknown)
         };
         let outputs = ran.outputs.into_iter().map(|(name, text)| (name, Value::String(text))).collect();
         Self { status, stdout: ran.stdout, stderr: ran.stderr, outputs, reason }
@@ -83,19 +86,26 @@ impl Outcome {
     #[must_use]
     pub fn of_hook(mut ran: Ran) -> Self {
         let answer = match std::mem::take(&mut ran.answer) {
-            HookOutput::Answer(answer) => Some(*answer),
-            HookOutput::NoAnswer => None,
-            HookOutput::Unread => HookAnswer::read(&ran.stdout),
+            HookOutput::Answer(answer) => Ok(*answer),
+            HookOutput::NoAnswer => Err(NO_ANSWER.to_owned()),
+            HookOutput::TooLarge => Err(format!(
+                "the hook's output is larger than {} KiB or has too many members, so its result is unknown; let it print less",
+                ANSWER_BYTES / 1024
+            )),
+            HookOutput::Unread => HookAnswer::read(&ran.stdout).map_err(|_| NO_ANSWER.to_owned()),
         };
-        let Some(answer) = answer else {
-            let unclear = ran.status == 0 && !ran.stdout.trim().is_empty();
-            let mut outcome = Self::of_script(ran);
-            if unclear {
-                // R13: without its JSON nobody knows whether the tool behind the hook succeeded.
-                outcome.status = 1;
-                outcome.reason = Some("the hook's output is not a single JSON object, so its result is unknown".to_owned());
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(why) => {
+                let unclear = ran.status == 0 && !ran.stdout.trim().is_empty();
+                let mut outcome = Self::of_script(ran);
+                if unclear {
+                    // R13: without its JSON nobody knows whether the tool behind the hook succeeded.
+                    outcome.status = 1;
+                    outcome.reason = Some(why);
+                }
+                return outcome;
             }
-            return outcome;
         };
         let status = match (ran.status, ran.timed_out, answer.status) {
             (0, true, 0) => 124,

@@ -245,7 +245,7 @@ impl Tree {
         json::state(&bytes).map(Some).map_err(|unfit| {
             let error = match unfit {
                 Unfit::Json(error) => not_expected(&error),
-                Unfit::TooLarge(_) => unfit.into(),
+                Unfit::TooLarge(_) | Unfit::TooDeep => unfit.into(),
             };
             error.context(self.doing("reading", path))
         })

@@ -15,6 +15,8 @@ use crate::report::text::harmless;
 const HEAD: usize = 64 * 1024;
 /// Bytes kept of the end of each stream.
 const TAIL: usize = 384 * 1024;
+/// Bytes of a hook's answer at most: Heat takes no larger body (`max_json_body_size`).
+pub const ANSWER_BYTES: usize = 1024 * 1024;
 /// Bytes that the output file may grow to.
 const FILE_LIMIT: u64 = 16 * 1024 * 1024;
 /// A line longer than this is passed on in pieces.
@@ -55,13 +57,36 @@ impl HeadAndTail {
     }
 }
 
+/// All of a stream, if it is no longer than [`ANSWER_BYTES`].
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    bytes: Vec<u8>,
+    is_over: bool,
+}
+
+impl Whole {
+    fn add(&mut self, bytes: &[u8]) {
+        self.is_over |= self.bytes.len() + bytes.len() > ANSWER_BYTES;
+        if self.is_over {
+            self.bytes = Vec::new();
+        } else {
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    /// As text, bytes that are no UTF-8 replaced; `None` where there was more.
+    pub(super) fn text(&mut self) -> Option<String> {
+        (!self.is_over).then(|| String::from_utf8_lossy(&std::mem::take(&mut self.bytes)).into_owned())
+    }
+}
+
 /// What is kept of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     /// With its secrets masked.
     pub(super) masked: HeadAndTail,
     /// As it was said, where that is asked for.
-    pub(super) plain: Option<HeadAndTail>,
+    pub(super) plain: Option<Whole>,
 }
 
 /// The output file that both streams share.
@@ -123,7 +148,8 @@ fn news(from: &impl AsFd, enough: &impl AsFd) -> (bool, bool) {
     }
 }
 
-/// Reads one stream to its end, line by line: masked, to the file, to the journal, and head and tail kept. Once `enough` has hung
+/// Reads one stream to its end, line by line: masked, to the file, to the journal, and head and tail kept. Lines that may be the beginning of
+/// a secret wait for what follows. Once `enough` has hung
 /// up, what the pipe holds is read and nothing waited for.
 pub(super) fn drain(
     mut from: impl Read + AsFd,
@@ -133,9 +159,7 @@ pub(super) fn drain(
     kept: &Arc<Mutex<Kept>>,
     mask: &Mask,
 ) {
-    let mut line = Vec::new();
-    // What a piece of a long line may end with of a secret.
-    let part = mask.longest().saturating_sub(1).min(LINE / 2);
+    let mut lines = Vec::new();
     let mut buffer = [0_u8; 8192];
     let mut left = PIPE;
     loop {
@@ -157,32 +181,31 @@ pub(super) fn drain(
         }
         if mask.withholds() {
             // A note takes the place of all of it at the end.
-            line.resize(1, b'x');
+            lines.resize(1, b'x');
             continue;
         }
         for piece in buffer.get(..count).unwrap_or_default().split_inclusive(|byte| *byte == b'\n') {
-            line.extend_from_slice(piece);
-            if line.ends_with(b"\n") {
-                pass_on(&mut line, 0, to, log, kept, mask);
-            } else if line.len() >= LINE {
-                pass_on(&mut line, part, to, log, kept, mask);
+            lines.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || lines.len() >= LINE {
+                let (masked, rest) = mask.hide_but_end(&lines);
+                pass_on(&masked, to, log, kept);
+                lines = rest;
             }
         }
     }
-    if !line.is_empty() {
-        pass_on(&mut line, 0, to, log, kept, mask);
+    if !lines.is_empty() {
+        pass_on(&mask.hide(&lines), to, log, kept);
     }
 }
 
-/// All of the line but its last `part` bytes, which stay in it.
-fn pass_on(line: &mut Vec<u8>, part: usize, to: &mut impl Write, log: &Arc<Mutex<Log>>, kept: &Arc<Mutex<Kept>>, mask: &Mask) {
-    let mut masked = mask.hide(line);
-    let rest = masked.split_off(masked.len().saturating_sub(part));
+fn pass_on(masked: &[u8], to: &mut impl Write, log: &Arc<Mutex<Log>>, kept: &Arc<Mutex<Kept>>) {
+    if masked.is_empty() {
+        return;
+    }
     // A journal that does not take the line costs the line, not the program.
-    let _ = to.write_all(&masked);
-    log.lock().unwrap_or_else(PoisonError::into_inner).add(&masked);
-    kept.lock().unwrap_or_else(PoisonError::into_inner).masked.add(&masked);
-    *line = rest;
+    let _ = to.write_all(masked);
+    log.lock().unwrap_or_else(PoisonError::into_inner).add(masked);
+    kept.lock().unwrap_or_else(PoisonError::into_inner).masked.add(masked);
 }
 
 #[cfg(test)]
@@ -235,12 +258,30 @@ mod tests {
         let (one, two) = ("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEA", "q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQ");
         let key = format!("-----BEGIN PRIVATE KEY-----\r\n{one}\r\n{two}\n-----END PRIVATE KEY-----\n");
         let mask = &hiding(&[&key, "q83vEjRW"]);
-        assert_eq!(kept(&key, mask), "-----BEGIN PRIVATE KEY-----\r\n******\r\n******\n-----END PRIVATE KEY-----\n");
+        assert_eq!(kept(&key, mask), "******\n");
+        assert_eq!(kept(&format!("{two}\n{one}\n"), mask), "******\n******\n");
         // As a traced shell and a JSON document show it.
         assert_eq!(kept(&format!("+ x=$'{one}\\n{two}\\n'"), mask), "+ x=$'******\\n******\\n'");
         for before in LINE - one.len() - 1..=LINE + 1 {
             let text = kept(&format!("{}{one}{}\n", "-".repeat(before), "-".repeat(LINE)), mask);
             assert!(text.contains("-******-") && !text.contains(&one[1..7]) && !text.contains(&one[one.len() - 7..]), "{before}");
+        }
+    }
+
+    /// Attack: a key of 20 KB on one line, and one of short lines, were shown whole.
+    #[test]
+    fn a_secret_is_masked_however_long_it_is_and_however_short_its_lines_are() {
+        let long: String = (0..2_500).map(|n| format!("{n:08x}")).collect();
+        let short = "ab1\ncd2\nef3\ngh4";
+        let mask = &hiding(&[&long, short]);
+        for (said, shown) in [
+            (format!("a{long}b\n"), "a******b\n".to_owned()),
+            (format!("{}{long}{long}\nend", "-".repeat(LINE - 7)), format!("{}************\nend", "-".repeat(LINE - 7))),
+            (format!("{short}\nab1\ncd2\n{short}"), "******\nab1\ncd2\n******".to_owned()),
+            (format!("ab1\n{short} ab1\n"), "ab1\n****** ab1\n".to_owned()),
+            (long.get(..19_000).unwrap().to_owned(), long.get(..19_000).unwrap().to_owned()),
+        ] {
+            assert_eq!(kept(&said, mask), shown);
         }
     }
 

@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 
 use super::encoded;
 use super::mask::Mask;
-use crate::budgets::json;
+use crate::budgets::ANSWER_MEMORY;
+use crate::budgets::json::{self, Unfit};
 
 /// How a program's standard output was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,8 @@ pub enum HookOutput {
     Unread,
     /// It is no JSON object, so nobody knows whether the tool behind the hook succeeded (R13).
     NoAnswer,
+    /// There is more of it than is kept, and nobody knows either.
+    TooLarge,
     /// It is one.
     Answer(Box<HookAnswer>),
 }
@@ -43,10 +46,21 @@ pub struct HookAnswer {
 }
 
 impl HookAnswer {
-    /// The answer in a text; `None` where it is not a single JSON object.
-    #[must_use]
-    pub fn read(text: &str) -> Option<Self> {
-        let Value::Object(mut outputs) = json::small(text.as_bytes())? else { return None };
+    /// The answer in a text. A value that is JSON and cannot be taken (too large, too deep, a number beyond what a computer counts with)
+    /// becomes the text that it is written as: it must not cost the hook its status.
+    ///
+    /// # Errors
+    /// If it is not a single JSON object, or has more members than can be held.
+    pub fn read(text: &str) -> Result<Self, Unfit> {
+        // RFC 8259, section 8.1: a reader may ignore a byte order mark, and Python's does.
+        let members = json::members(text.trim_start_matches('\u{feff}'))?;
+        let mut outputs = Map::with_capacity(members.len());
+        let mut left = ANSWER_MEMORY;
+        for (name, text) in members {
+            let value = json::value(text.as_bytes(), left).unwrap_or_else(|_| Value::String(text.to_owned()));
+            left = left.saturating_sub(json::weight(&value));
+            outputs.insert(name, value);
+        }
         let mut text = |name: &str| match outputs.shift_remove(name) {
             Some(Value::String(text)) => text,
             Some(Value::Null) | None => String::new(),
@@ -54,7 +68,7 @@ impl HookAnswer {
         };
         let (stdout, stderr) = (text("deploy_stdout"), text("deploy_stderr"));
         let status = outputs.shift_remove("deploy_status_code").map_or(0, |code| status(&code));
-        Some(Self { status, stdout, stderr, outputs })
+        Ok(Self { status, stdout, stderr, outputs })
     }
 
     /// The same with the secrets masked in every value, and in the names within values.
@@ -147,10 +161,10 @@ mod tests {
             (r#"{"deploy_status_code": 0.5}"#, 1),
             (r#"{"deploy_status_code": false}"#, 1),
         ] {
-            assert_eq!(HookAnswer::read(text).map(|answer| answer.status), Some(status), "{text}");
+            assert_eq!(HookAnswer::read(text).unwrap().status, status, "{text}");
         }
         for text in ["", "[1]", "5", "{", "id\n{}", "{}{}"] {
-            assert_eq!(HookAnswer::read(text), None, "{text}");
+            assert!(matches!(HookAnswer::read(text), Err(Unfit::Json(_))), "{text}");
         }
         let answer = HookAnswer::read(r#"{"b": 1, "deploy_stdout": [1], "deploy_stderr": null, "a": {"x": "1"}}"#).unwrap();
         assert_eq!((answer.stdout.as_str(), answer.stderr.as_str()), ("[1]", ""));
@@ -158,6 +172,29 @@ mod tests {
             answer.outputs.into_iter().collect::<Vec<_>>(),
             [("b".to_owned(), json!(1)), ("a".to_owned(), json!({"x": "1"}))]
         );
+    }
+
+    /// Attack: a hook that succeeded was reported as failed for a value that the agent does not take.
+    #[test]
+    fn a_value_that_cannot_be_taken_becomes_its_text_and_the_answer_stays_one() {
+        let deep = format!("{}0{}", "[".repeat(500), "]".repeat(500));
+        let many = format!("[{}0]", "0,".repeat(60_000));
+        for value in [deep.as_str(), &many, "1e999", &"9".repeat(400), "\"\\ud800\"", "[1e999]"] {
+            let text = format!("\u{feff}{{\"out\": {value}, \"deploy_status_code\": 0, \"small\": [1]}}");
+            let answer = HookAnswer::read(&text).unwrap();
+            let shown = value.get(..40).unwrap_or(value);
+            assert_eq!(
+                (answer.status, &answer.outputs["out"], &answer.outputs["small"]),
+                (0, &json!(value), &json!([1])),
+                "{shown}"
+            );
+        }
+        // All of them together take no more than one may.
+        let lists: String = (0..20).map(|n| format!("\"{n}\": [{}0],", "0,".repeat(9_000))).collect();
+        let answer = HookAnswer::read(&format!("{{{lists}\"deploy_status_code\": 3}}")).unwrap();
+        assert!(answer.outputs["0"].is_array() && answer.outputs["19"].is_string() && answer.status == 3);
+        let names = format!("{{{}\"deploy_status_code\": 0}}", (0..30_000).map(|n| format!("\"{n}\":0,")).collect::<String>());
+        assert!(matches!(HookAnswer::read(&names), Err(Unfit::TooLarge(_))));
     }
 
     /// Attack: a secret that is part of `deploy_status_code` made a failed hook a success.

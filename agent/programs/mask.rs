@@ -1,5 +1,7 @@
 //! Hiding secrets in what a program says.
 
+use std::sync::Arc;
+
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
 use crate::budgets::SECRET_TEXTS;
@@ -13,8 +15,8 @@ const HIDDEN: &[u8] = b"******";
 pub(crate) struct Mask {
     /// `None`: there is more than can be looked for.
     finder: Option<AhoCorasick>,
-    /// Bytes of the longest secret.
-    longest: usize,
+    /// What is looked for, sorted.
+    texts: Arc<[String]>,
 }
 
 impl Mask {
@@ -27,13 +29,11 @@ impl Mask {
     pub(crate) fn hiding(secrets: &[String]) -> Self {
         // The longest match, as one may be part of another. Other kinds are quicker and take 500 bytes for each byte of a secret.
         let kind = Some(AhoCorasickKind::ContiguousNFA);
-        let finder = AhoCorasick::builder().kind(kind).match_kind(MatchKind::LeftmostLongest).build(secret_texts(secrets)).ok();
-        Self { finder, longest: secret_texts(secrets).map(str::len).max().unwrap_or_default() }
-    }
-
-    /// Bytes of the longest text that is looked for.
-    pub(super) fn longest(&self) -> usize {
-        self.longest
+        let mut texts: Vec<_> = secret_texts(secrets).map(str::to_owned).collect();
+        texts.sort_unstable();
+        texts.dedup();
+        let finder = AhoCorasick::builder().kind(kind).match_kind(MatchKind::LeftmostLongest).build(&texts).ok();
+        Self { finder, texts: texts.into() }
     }
 
     /// Whether nothing is shown at all.
@@ -63,6 +63,32 @@ impl Mask {
 }
 
 impl Mask {
+    /// The same for a part of a stream, and the end of it that is not masked yet: it may be the beginning of a secret that goes on in what
+    /// follows.
+    pub(super) fn hide_but_end(&self, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let Some(finder) = &self.finder else { return (self.hide(bytes), Vec::new()) };
+        let open_from = self.open_from(bytes);
+        let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
+        // A secret that begins before that cannot become a longer one, or that would begin there.
+        for found in finder.find_iter(bytes).take_while(|found| found.start() < open_from) {
+            out.extend_from_slice(bytes.get(at..found.start()).unwrap_or_default());
+            out.extend_from_slice(HIDDEN);
+            at = found.end();
+        }
+        let (shown, rest) = bytes.get(at..).unwrap_or_default().split_at(open_from.saturating_sub(at));
+        out.extend_from_slice(shown);
+        (out, rest.to_vec())
+    }
+
+    /// Where the longest end of the bytes begins that is the beginning of a secret, and not all of it; their length, where there is none.
+    fn open_from(&self, bytes: &[u8]) -> usize {
+        let is_open = |end: &[u8]| {
+            let at = self.texts.partition_point(|text| text.as_bytes() <= end);
+            self.texts.get(at).is_some_and(|text| text.as_bytes().starts_with(end))
+        };
+        (0..bytes.len()).find(|from| bytes.get(*from..).is_some_and(is_open)).unwrap_or(bytes.len())
+    }
+
     /// [`Self::hide`] for a text.
     pub(super) fn hide_text(&self, text: &str) -> String {
         String::from_utf8_lossy(&self.hide(text.as_bytes())).into_owned()
@@ -83,6 +109,44 @@ pub(super) mod tests {
         // The longest of those that begin at one place.
         assert_eq!(hiding(&["secret", "secrets and lies"]).hide(b"secrets and lies, secrets"), b"******, ******s");
         assert_eq!(hiding(&[]).hide(b"shown"), b"shown");
+    }
+
+    #[test]
+    fn what_may_be_the_beginning_of_a_secret_waits_for_what_follows() {
+        let mask = hiding(&["abcdefgh", "abcdefgh\nij\nkl", "ghijklmn", "ij\nxxxxx"]);
+        for (bytes, shown, rest) in [
+            ("x abcde", "x ", "abcde"),
+            ("abcdefgh", "", "abcdefgh"),
+            ("abcdefgh ", "****** ", ""),
+            ("abcdefgh\nij\n", "", "abcdefgh\nij\n"),
+            ("abcdefgh\nij\nkl-", "******-", ""),
+            // What is within a secret is not the beginning of another one.
+            ("-abcdefgh\nix", "-******\nix", ""),
+            ("abcdefghijkl", "******", "ijkl"),
+            ("abcdefgh\nij\nxx", "******\n", "ij\nxx"),
+            ("", "", ""),
+        ] {
+            let (out, left) = mask.hide_but_end(bytes.as_bytes());
+            assert_eq!((std::str::from_utf8(&out).unwrap(), std::str::from_utf8(&left).unwrap()), (shown, rest), "{bytes:?}");
+        }
+    }
+
+    proptest::proptest! {
+        /// However a stream is cut into pieces, as much is hidden as in all of it at once.
+        #[test]
+        fn pieces_are_masked_as_the_whole_is(text in "[ab\\n]{0,60}", cuts in proptest::collection::vec(0_usize..20, 0..12)) {
+            let mask = hiding(&["abbaab", "aabbab\naab", "bbbbbbb", "baabbab"]);
+            let (mut out, mut open, mut left) = (Vec::new(), Vec::new(), text.as_bytes());
+            for cut in cuts.into_iter().chain([usize::MAX]) {
+                let (piece, behind) = left.split_at(cut.min(left.len()));
+                open.extend_from_slice(piece);
+                let (masked, rest) = mask.hide_but_end(&open);
+                out.extend(masked);
+                (open, left) = (rest, behind);
+            }
+            out.extend(mask.hide(&open));
+            proptest::prop_assert_eq!(out, mask.hide(text.as_bytes()));
+        }
     }
 
     /// Attack: six keys of 40 KiB took 126 MiB.

@@ -17,6 +17,7 @@ mod mask;
 pub mod runner;
 pub mod tool;
 
+pub use capture::ANSWER_BYTES;
 pub use hook_answer::{HookAnswer, HookOutput};
 pub(crate) use mask::Mask;
 
@@ -33,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Kind, Result};
 use crate::files::{Attributes, Tree};
 use crate::systemd::{Systemd, TransientService};
 
@@ -124,9 +125,34 @@ pub struct Ran {
     /// Why it could not be started at all.
     #[serde(default)]
     pub not_started: Option<String>,
+    /// Why nobody knows how it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
     /// How long it ran.
     #[serde(default)]
     pub duration_ms: u64,
+}
+
+impl Ran {
+    /// The result that a runner wrote into a job's directory. It writes one, whole, and ends: one that is not understood never will be, and
+    /// means that nobody knows how the job ended.
+    ///
+    /// # Errors
+    /// If the disk cannot be read, which may pass.
+    pub fn read(state: &Tree, directory: &Path) -> Result<Option<Self>> {
+        match state.read_json(&directory.join(RESULT)) {
+            Err(error) if error.kind() == Kind::Permanent => {
+                Ok(Some(Self::unknown(format!("its result cannot be read: {error}"))))
+            }
+            other => other,
+        }
+    }
+
+    /// The result of a program whose end nobody knows, which is a failure.
+    #[must_use]
+    pub fn unknown(why: String) -> Self {
+        Self { status: 1, stderr: why.clone(), unknown: Some(why), ..Self::default() }
+    }
 }
 
 /// What is found of a job after a restart.
@@ -380,7 +406,7 @@ impl Programs {
     }
 
     fn result(&self, directory: &Path) -> Result<Option<Ran>> {
-        self.state.read_json(&directory.join(RESULT))
+        Ran::read(&self.state, directory)
     }
 
     async fn start(&self, key: &str) -> Result<Watched> {
@@ -482,6 +508,26 @@ mod tests {
             }
         }
         assert_eq!(programs.end("hung").await.unwrap(), Some(ended), "what has ended is not ended again");
+    }
+
+    /// Attack: a result that could not be read was read again and again, and nothing else ran any more.
+    #[tokio::test]
+    async fn a_result_that_cannot_be_read_is_a_failure_and_ends_the_job() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Arc::new(Tree::open(dir.path()).unwrap());
+        let programs = Programs::new(Arc::clone(&state), None, Clock::system()).unwrap();
+        programs.prepare("torn", &Job { argv: vec!["/bin/true".to_owned()], ..Job::default() }).unwrap();
+        let path = Path::new("work/torn").join(RESULT);
+        for text in ["", "{\"status\": 0", "[]"] {
+            state.write(&path, text.as_bytes(), Attributes::mode(0o600)).unwrap();
+            for ran in [programs.run("torn").await, programs.follow("torn").await, programs.end("torn").await] {
+                let ran = ran.unwrap().unwrap();
+                assert!(
+                    ran.status == 1 && ran.unknown.is_some_and(|why| why.starts_with("its result cannot be read: ")),
+                    "{text}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -17,13 +17,14 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::capture::{HeadAndTail, Kept, Log, PassedOn, drain};
+use super::capture::{Kept, Log, PassedOn, Whole, drain};
 use super::mask::Mask;
 use super::{
     GROUP, GROUP_RESERVE, HookAnswer, HookOutput, Job, LOCK, OUTPUT, RESULT, RESULT_RESERVE, RESULT_RESERVE_BYTES, Ran, STARTED,
     encoded, reserve_all,
 };
 use crate::backoff::Backoff;
+use crate::budgets::json::Unfit;
 use crate::budgets::{OUTPUTS, RESULT_BYTES};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
@@ -135,7 +136,7 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
     }
     feed(&mut child, job.stdin.clone());
     let (streams, drained) = channel();
-    let kept = [job.says_json, false].map(|plain| Kept { plain: plain.then(HeadAndTail::default), ..Kept::default() });
+    let kept = [job.says_json, false].map(|plain| Kept { plain: plain.then(Whole::default), ..Kept::default() });
     let [stdout, stderr] = kept.map(|kept| Arc::new(Mutex::new(kept)));
     keep(child.stdout.take(), &enough, PassedOn::new(std::io::stdout()), &log, &mask, &streams, &stdout);
     keep(child.stderr.take(), &enough, PassedOn::new(std::io::stderr()), &log, &mask, &streams, &stderr);
@@ -147,7 +148,7 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
     wait_for_streams(&drained, waited);
     let [(stdout, answer), (stderr, _)] = [stdout, stderr].map(|kept| {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        (kept.masked.text(), kept.plain.as_mut().map_or(HookOutput::Unread, |plain| answer_in(&plain.text(), &mask)))
+        (kept.masked.text(), kept.plain.as_mut().map_or(HookOutput::Unread, |plain| answer_in(plain.text().as_deref(), &mask)))
     });
     Ok(Ran {
         status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)),
@@ -157,21 +158,26 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
         outputs: outputs(&root, job, &mask),
         timed_out,
         not_started: None,
+        unknown: None,
         duration_ms: 0,
     })
 }
 
-/// What a hook said, read as it said it, and masked then.
-fn answer_in(text: &str, mask: &Mask) -> HookOutput {
-    HookAnswer::read(text).map_or(HookOutput::NoAnswer, |answer| HookOutput::Answer(Box::new(answer.masked(mask))))
+/// What a hook said, read as it said it, and masked then. Of more than is kept there is no text.
+fn answer_in(text: Option<&str>, mask: &Mask) -> HookOutput {
+    match text.map(HookAnswer::read) {
+        Some(Ok(answer)) => HookOutput::Answer(Box::new(answer.masked(mask))),
+        Some(Err(Unfit::Json(_))) => HookOutput::NoAnswer,
+        Some(Err(Unfit::TooLarge(_) | Unfit::TooDeep)) | None => HookOutput::TooLarge,
+    }
 }
 
 /// Ends a program that cannot be watched.
 fn given_up(group: Pid, why: &Error) -> Ran {
     // It may have ended just now.
     let _ = killpg(group, Signal::SIGKILL);
-    let stderr = format!("heat-node-agent killed the program after starting it, because it could not be monitored: {why}");
-    Ran { status: -9, stderr, ..Ran::default() }
+    let why = format!("heat-node-agent killed the program after starting it, because it could not be monitored: {why}");
+    Ran { status: -9, ..Ran::unknown(why) }
 }
 
 fn prepare(root: &Tree, job: &Job) -> Result<()> {

@@ -79,14 +79,12 @@ pub fn duration(duration: std::time::Duration) -> String {
 }
 
 /// The shortest secret that is hidden; what is shorter is a word of any text.
-const SHORTEST_SECRET: usize = 6;
-/// The shortest line of a secret of several lines that is hidden by itself.
-const SECRET_LINE: usize = 16;
+pub(super) const SHORTEST_SECRET: usize = 6;
 
-/// What is looked for in texts so that none shows one of these secrets: each without blanks around it, and its long lines, as a key in PEM
-/// is often shown a line at a time.
+/// What is looked for in texts so that none shows one of these secrets: each without blanks around it, and each of its lines, as a journal
+/// shows them one at a time.
 pub(crate) fn secret_texts(secrets: &[String]) -> impl Iterator<Item = &str> {
-    let is_line = |line: &&str| line.len() >= SECRET_LINE && !line.starts_with("-----");
+    let is_line = |line: &&str| line.len() >= SHORTEST_SECRET && !line.starts_with("-----");
     let lines = secrets.iter().flat_map(move |secret| secret.lines().map(str::trim).filter(is_line));
     secrets.iter().map(|secret| secret.trim()).filter(|secret| secret.len() >= SHORTEST_SECRET).chain(lines)
 }

@@ -75,7 +75,9 @@ impl Handle {
             // The parser's words could show parts of the handle.
             let value = json::answer(text.as_bytes()).map_err(|unfit| match unfit {
                 Unfit::Json(error) => not_understood().context(format!("reading it as JSON, column {}", error.column())),
-                Unfit::TooLarge(_) => not_understood().context("reading it as JSON, which is far larger than any handle"),
+                Unfit::TooLarge(_) | Unfit::TooDeep => {
+                    not_understood().context("reading it as JSON, which is far larger than any handle")
+                }
             })?;
             return value.as_object().ok_or_else(not_understood).and_then(Self::parse_map);
         }

@@ -21,6 +21,7 @@ pub(in crate::kubernetes) fn map(config: &Value) -> Result<Map<String, Value>, M
             Ok(Value::Object(map)) => Ok(map),
             Ok(_) => Err(bad("is not a map")),
             Err(Unfit::TooLarge(_)) => Err(bad("is too long")),
+            Err(Unfit::TooDeep) => Err(bad("is nested too deeply")),
             Err(Unfit::Json(error)) => Err(bad(&format!("is not JSON: line {} column {}", error.line(), error.column()))),
         },
         Value::String(text) => yaml(text),
