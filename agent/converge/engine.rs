@@ -185,7 +185,8 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         // A disk may be waited for in these.
         self.context.progress.expect(graph::shown(self.desired));
         let left = self.starter.left();
-        match self.context.clock.limit(left + GRACE, self.context.volumes.check_places(self.desired, left)).await {
+        let check_places = Box::pin(self.context.volumes.check_places(self.desired, left));
+        match self.context.clock.limit(left + GRACE, check_places).await {
             Some(checked) => checked?,
             None => return Err(Failure::new(Code::VolumeFailed, StepId::Checks, "the volumes could not be inspected in time")),
         }
@@ -230,7 +231,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
             self.end();
         }
         self.write_unowned(&unowned, &mut observed)?;
-        self.walk(graph, &mut observed).await
+        Box::pin(self.walk(graph, &mut observed)).await
     }
 
     /// Directories and files that wait for nothing; those whose owner does not exist yet are given back.
