@@ -43,8 +43,9 @@ impl Rendered {
     pub(super) fn get(&self, entry: &Arc<Value>, facts: Facts) -> Result<Option<Rc<InPlace>>> {
         let mut newest = self.0.borrow_mut();
         // An entry that is the same one in memory is equal: comparing texts of a megabyte would take longer than it saves.
-        let is_same = |known: &&Rc<InPlace>| Arc::ptr_eq(&known.entry, entry) && known.facts == facts;
-        if newest.as_ref().filter(is_same).is_none() {
+        let is_same = |known: &Rc<InPlace>| Arc::ptr_eq(&known.entry, entry) && known.facts == facts;
+        let is_known = newest.as_ref().is_some_and(is_same);
+        if !is_known {
             *newest = InPlace::new(entry, facts)?.map(Rc::new);
         }
         Ok(newest.clone())
