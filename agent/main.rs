@@ -14,7 +14,7 @@ use heat_node_agent::report::{TRACES, trace_libraries};
 use heat_node_agent::settings::{Loaded, check, load};
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match command_line() {
         Ok(cli) => cli,
         Err(error) => {
             // Nothing to do where the terminal is gone.
@@ -35,6 +35,13 @@ fn main() -> ExitCode {
             exit::FAILED
         }
     }
+}
+
+/// Reads the command line, on a thread of its own: what builds the commands and their options takes 170 KB of stack, which the daemon would
+/// hold for as long as it runs. With the thread it goes back to the kernel.
+fn command_line() -> std::result::Result<Cli, clap::Error> {
+    let read = std::thread::Builder::new().name("command-line".to_owned()).spawn(Cli::try_parse);
+    read.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(Cli::try_parse)
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {

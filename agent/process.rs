@@ -27,7 +27,7 @@ pub(super) fn runtime() -> Result<LocalRuntime> {
 pub mod exit {
     use std::process::ExitCode;
 
-    /// Well.
+    /// Success.
     pub const OK: ExitCode = ExitCode::SUCCESS;
     /// Failed; for `run --once`: a deployment failed.
     pub const FAILED: ExitCode = ExitCode::FAILURE;

@@ -39,15 +39,18 @@ pub fn run(options: &Options, settings: &Settings, wanted: &Wanted) -> Result<Ex
     let shown = if wanted.show_secrets { whole } else { masked(&whole) };
     let value = wanted.key.as_deref().map_or(Ok(&shown), |key| lookup(&shown, key))?;
     let text = match value {
-        _ if wanted.json => {
-            let (source, key, masked) = (&wanted.source, &wanted.key, !wanted.show_secrets);
-            json_page(&json!({"schema_version": 1, "source": source, "key": key, "masked": masked, "value": value}))
-        }
+        _ if wanted.json => json_page(&page_of(wanted, value)),
         Value::String(text) => format!("{text}\n"),
         other => json_page(other),
     };
     print(&text)?;
     Ok(exit::OK)
+}
+
+/// What was asked for, for programs (docs/schemas/metadata.json).
+fn page_of(wanted: &Wanted, value: &Value) -> Value {
+    let (source, key, masked) = (&wanted.source, &wanted.key, !wanted.show_secrets);
+    json!({"schema_version": 1, "source": source, "key": key, "masked": masked, "value": value})
 }
 
 /// Members by name, list items by index (also from the end, negative); null counts as missing (heat-protocol.md 6.4).
@@ -122,6 +125,21 @@ mod tests {
         ] {
             let error = lookup(&value, key).unwrap_err().to_string();
             assert!(error.contains(words), "{key}: {error}");
+        }
+    }
+
+    #[test]
+    fn documents_fit_their_schema() {
+        let wanted = |key: Option<&str>, source: Option<&str>| Wanted {
+            key: key.map(str::to_owned),
+            source: source.map(str::to_owned),
+            show_secrets: key.is_some(),
+            json: true,
+        };
+        for wanted in [wanted(None, None), wanted(Some("a.0"), Some("cfn"))] {
+            for value in [json!(null), json!("x"), json!({"a": [1]})] {
+                crate::report::schema::assert_fits("metadata", &page_of(&wanted, &value));
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The secrets that the documents of this machine hold: what no command may show, wherever it stands.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use super::document;
@@ -20,7 +22,9 @@ pub(super) fn known_secrets(settings: &Settings) -> (KnownSecrets, Option<Error>
     };
     let mut known = KnownSecrets::default();
     let mut entries: Vec<Value> = documents.iter().flat_map(|document| document::entries(document).to_vec()).collect();
-    entries.extend(generation.into_iter().flat_map(|one| one.before.map(|before| before.entry).into_iter().chain([one.entry])));
+    let of_generation =
+        generation.into_iter().flat_map(|one| one.before.map(|before| before.entry).into_iter().chain([one.entry]));
+    entries.extend(of_generation.map(Arc::unwrap_or_clone));
     for document in documents {
         known.learn(&Value::Object(document));
     }

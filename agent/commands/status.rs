@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use nix::unistd::geteuid;
-use serde_json::json;
+use serde_json::{Value, json};
 use sysinfo::Disks;
 
 use super::{document, print, print_error, print_styled, terminal};
@@ -110,7 +110,7 @@ fn wait(settings: &Settings, limit: Duration, wanted: Wanted) -> Result<ExitCode
     }
 }
 
-/// What the wait ended with. Well is what Heat asks for: a drop-in that is skipped, say, does not undo that.
+/// What the wait ended with. Done is what Heat asks for: a drop-in that is skipped, say, does not undo that.
 fn outcome(verdict: Verdict, headline: &str) -> String {
     match verdict {
         Verdict::Done if !headline.starts_with("OK") => format!("OK: everything is done and reported to Heat; but {headline}"),
@@ -131,6 +131,11 @@ fn show(status: &Status, running: bool, wanted: Wanted) -> Result<()> {
         let now = Clock::system().now();
         return print_styled(&screen(status, running, now, free_space(&disks).as_deref(), terminal::style(wanted.verbose)));
     }
+    print(&json_page(&document(status, running, &disks)?))
+}
+
+/// The status for programs: the daemon's document, and what can only be said at this moment (docs/schemas/status.json).
+fn document(status: &Status, running: bool, disks: &[Room]) -> Result<Value> {
     let mut value = serde_json::to_value(status).map_err(Error::permanent)?;
     if let Some(agent) = value.get_mut("agent").and_then(|agent| agent.as_object_mut()) {
         agent.insert("running".to_owned(), running.into());
@@ -142,7 +147,7 @@ fn show(status: &Status, running: bool, wanted: Wanted) -> Result<()> {
         let disk = |disk: &Room| json!({"path": disk.path, "free_mib": disk.free >> 20, "size_mib": disk.size >> 20});
         page.insert("disks".to_owned(), disks.iter().map(disk).collect());
     }
-    print(&json_page(&value))
+    Ok(value)
 }
 
 /// Prints the tree of conditions; 1 if one of them failed.
@@ -171,11 +176,15 @@ pub fn explain_settings(error: &Error, json: bool) -> Result<ExitCode> {
     show_tree(&[settings], json, true).map(|_| exit::usage())
 }
 
+/// The tree of conditions for programs (docs/schemas/explain.json).
+fn tree_document(tree: &[Condition], failed: bool) -> Value {
+    json!({"schema_version": SCHEMA_VERSION, "summary": headline(tree), "failed": failed, "conditions": tree})
+}
+
 fn show_tree(tree: &[Condition], json: bool, all: bool) -> Result<ExitCode> {
     let failed = tree.iter().any(|condition| condition.state == ConditionState::Failed);
     if json {
-        let document = json!({"schema_version": SCHEMA_VERSION, "summary": headline(tree), "failed": failed, "conditions": tree});
-        print(&json_page(&document))?;
+        print(&json_page(&tree_document(tree, failed)))?;
     } else {
         print(&page(tree, Clock::system().now(), all))?;
     }
@@ -227,7 +236,7 @@ struct Room {
     size: u64,
 }
 
-/// Room on the disks that the node's work fills, asked for now: the first thing to look at when a node is sick.
+/// Room on the disks that the node's work fills, asked for now: the first thing to look at when a node is unhealthy.
 fn disks(status: &Status) -> Vec<Room> {
     let volumes = status.node.iter().flat_map(|node| &node.volumes).map(|volume| volume.place.as_str());
     let places: Vec<&str> = ["/", "/var", "/var/lib/docker", "/var/lib/etcd"].into_iter().chain(volumes).collect();
@@ -259,6 +268,19 @@ fn is_running(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::schema::assert_fits;
+
+    #[test]
+    fn documents_fit_their_schemas() {
+        let room = Room { path: "/var".to_owned(), free: 3 << 30, size: 9 << 30 };
+        for status in screen::tests::all() {
+            for running in [true, false] {
+                assert_fits("status", &document(&status, running, std::slice::from_ref(&room)).unwrap());
+                let tree = tree(&status, running);
+                assert_fits("explain", &tree_document(&tree, running));
+            }
+        }
+    }
 
     #[test]
     fn the_end_of_a_wait_and_its_exit_code_say_the_same() {

@@ -328,6 +328,7 @@ mod tests {
         );
         let json: Value = crate::budgets::json::typed(&json).unwrap();
         assert_eq!(json["left_out"], findings.left_out());
+        crate::report::schema::assert_fits("verify", &json);
         // One alone is shown however long it is.
         let mut one = Findings::default();
         one.push(Finding { problem: "x".repeat(2 * VERIFY_BYTES), ..Finding::default() });

@@ -185,7 +185,8 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         // A disk may be waited for in these.
         self.context.progress.expect(graph::shown(self.desired));
         let left = self.starter.left();
-        match self.context.clock.limit(left + GRACE, self.context.volumes.check_places(self.desired, left)).await {
+        let check_places = Box::pin(self.context.volumes.check_places(self.desired, left));
+        match self.context.clock.limit(left + GRACE, check_places).await {
             Some(checked) => checked?,
             None => return Err(Failure::new(Code::VolumeFailed, StepId::Checks, "the volumes could not be inspected in time")),
         }
@@ -230,7 +231,7 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
             self.end();
         }
         self.write_unowned(&unowned, &mut observed)?;
-        self.walk(graph, &mut observed).await
+        Box::pin(self.walk(graph, &mut observed)).await
     }
 
     /// Directories and files that wait for nothing; those whose owner does not exist yet are given back.
@@ -610,36 +611,45 @@ impl<'a, U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C: Certificates
         Ended { step, result: self.carry_out(step, task).await }
     }
 
+    /// Each kind of step has its future on the heap: as one future they would all be as large as that of a volume, and moving several of
+    /// those took 200 KB of stack, which the daemon held from then on.
     async fn carry_out(&self, step: Step<'a>, task: Task) -> std::result::Result<Did<C::Record>, Failure> {
         let (context, starter) = (self.context, self.starter);
         let left = starter.left();
         match step {
-            Step::Volume(volume) => match context.clock.limit(left + GRACE, context.volumes.bring_up(volume, left)).await {
-                Some(result) => result.map(Did::from),
-                None => Err(late_volume(volume, context.progress, context.generation)),
-            },
+            Step::Volume(volume) => {
+                let bring_up = Box::pin(context.volumes.bring_up(volume, left));
+                match context.clock.limit(left + GRACE, bring_up).await {
+                    Some(result) => result.map(Did::from),
+                    None => Err(late_volume(volume, context.progress, context.generation)),
+                }
+            }
             Step::Certificates => {
-                let prepared = context.clock.limit(left + GRACE, context.certificates.prepare(self.desired, left)).await;
+                let prepare = Box::pin(context.certificates.prepare(self.desired, left));
+                let prepared = context.clock.limit(left + GRACE, prepare).await;
                 let late = || Failure::new(Code::CertificatesFailed, step.id(), "they did not exist at the deadline");
                 prepared.unwrap_or_else(|| Err(late())).map(Did::Prepared)
             }
             Step::Unit(unit) => {
                 let pending = matches!(task, Task::Begin(true));
                 if unit.applies_files {
-                    return starter.help(unit, pending).await.map(Did::from);
+                    return Box::pin(starter.help(unit, pending)).await.map(Did::from);
                 }
                 let own = own_deadline(self.desired, unit).map(|own| own.saturating_mul(context.patience));
-                starter.within(own).keep_running(unit, pending).await.map(Did::from)
+                let starter = starter.within(own);
+                Box::pin(starter.keep_running(unit, pending)).await.map(Did::from)
             }
             Step::Gate(gate) => match task {
-                Task::Goes(mut passing) => self.gates.until_green(gate, &mut passing).await.map(|()| Did::Green(passing)),
-                task => self.gates.until_answer(gate, matches!(task, Task::Again)).await.map(Did::Answers),
+                Task::Goes(mut passing) => {
+                    Box::pin(self.gates.until_green(gate, &mut passing)).await.map(|()| Did::Green(passing))
+                }
+                task => Box::pin(self.gates.until_answer(gate, matches!(task, Task::Again))).await.map(Did::Answers),
             },
             Step::Object(object) => {
                 let failed = |error| Failure::from_error(Code::ObjectFailed, step.id(), &error);
-                context.prober.ensure(object, left).await.map(Did::from).map_err(failed)
+                Box::pin(context.prober.ensure(object, left)).await.map(Did::from).map_err(failed)
             }
-            Step::FlannelKey(store) => self.flannel_key.until_there(store).await.map(Did::from),
+            Step::FlannelKey(store) => Box::pin(self.flannel_key.until_there(store)).await.map(Did::from),
             Step::Directory(_) | Step::File(_) => Ok(Did::Nothing),
         }
     }

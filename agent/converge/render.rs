@@ -204,6 +204,7 @@ mod tests {
     use super::*;
     use crate::converge::plan::DirectoryChange;
     use crate::desired::Owner;
+    use crate::report::schema::assert_fits;
 
     fn attributes(before: Option<u32>, mode: u32) -> AttributeChange {
         AttributeChange {
@@ -245,6 +246,8 @@ mod tests {
             certificates: vec!["/etc/etcd/certs/server.crt: it expired at 2026-01-01T00:00:00Z".into()],
             volumes: vec!["etcd volume 1234 (Heat calls it /dev/vdc): mounted on /var/lib/etcd, formatted if blank".into()],
         };
+        assert_fits("plan", &plan.document());
+        assert_fits("plan", &Plan::default().document());
         let expected = "\
 1 directory to create, 1 file to create, 2 files to change, 1 file to give another mode or owner, 1 unit to enable, 1 unit to run, \
 1 unit to start, 1 unit to restart, 1 volume to bring up, 1 certificate or key to create or update

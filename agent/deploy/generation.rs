@@ -44,7 +44,7 @@ pub struct Generation {
     /// How far it is.
     pub state: GenerationState,
     /// The deployment's entry: what it takes to look after the node when the metadata is out of reach. Holds secrets.
-    pub entry: Value,
+    pub entry: Arc<Value>,
     /// Step, cause and remedy of a rejected one.
     #[serde(default)]
     pub reason: Option<String>,
@@ -68,7 +68,7 @@ pub struct Before {
     /// Its number.
     pub number: u64,
     /// Its deployment's entry. Holds secrets.
-    pub entry: Value,
+    pub entry: Arc<Value>,
 }
 
 fn yes() -> bool {
@@ -80,8 +80,8 @@ fn yes() -> bool {
 pub struct Reference {
     /// The generation's number.
     pub generation: u64,
-    /// Its deployment's entry.
-    pub entry: Value,
+    /// Its deployment's entry: the same one for as long as the generation stays.
+    pub entry: Arc<Value>,
     /// What the node has of it.
     pub extent: Extent,
 }
@@ -111,7 +111,7 @@ impl Generation {
             (GenerationState::Rejected, Some(before)) => (before.number, &before.entry, Extent::Whole),
             (GenerationState::Rejected, None) => (self.number, &self.entry, Extent::Nothing),
         };
-        Some(Reference { generation: number, entry: entry.clone(), extent })
+        Some(Reference { generation: number, entry: Arc::clone(entry), extent })
     }
 }
 
@@ -159,7 +159,7 @@ impl Generations {
     pub fn begin(&mut self, digest: &str, deployment: &str, entry: Value) -> Result<u64> {
         let number = match &self.current {
             // The same deployment may be rendered otherwise by another version or on another machine. It is no other order.
-            Some(current) if current.digest == digest || (current.deployment == deployment && current.entry == entry) => {
+            Some(current) if current.digest == digest || (current.deployment == deployment && *current.entry == entry) => {
                 current.number
             }
             Some(current) => current.number + 1,
@@ -167,7 +167,7 @@ impl Generations {
         };
         let before = self.current.as_ref().and_then(|current| match current.state {
             GenerationState::Applied if current.entry.to_string().len() > ENTRY_BEFORE => None,
-            GenerationState::Applied => Some(Before { number: current.number, entry: current.entry.clone() }),
+            GenerationState::Applied => Some(Before { number: current.number, entry: Arc::clone(&current.entry) }),
             GenerationState::Applying | GenerationState::Rejected => current.before.clone(),
         });
         let is_between = |current: &Generation| current.state != GenerationState::Applied && current.touched;
@@ -178,7 +178,7 @@ impl Generations {
             digest: digest.to_owned(),
             deployment: deployment.to_owned(),
             state: GenerationState::Applying,
-            entry,
+            entry: Arc::new(entry),
             reason: None,
             laps: Vec::new(),
             touched: true,
@@ -255,7 +255,7 @@ mod tests {
         };
         let by = |generations: &Generations| {
             let reference = generations.current().unwrap().reference().unwrap();
-            assert_eq!(reference.entry, json!(reference.generation));
+            assert_eq!(*reference.entry, json!(reference.generation));
             (reference.generation, reference.extent)
         };
         // Nothing was ever there.

@@ -364,7 +364,7 @@ impl Http {
             builder = builder.unix_socket(socket.as_path());
         }
         builder = match trust {
-            Trust::Plain => builder.tls_certs_only([]),
+            Trust::Plain => builder.tls_backend_preconfigured(without_tls()),
             Trust::Verified if self.sole_authority().is_some() => builder.tls_certs_only(self.authorities()?),
             Trust::Verified => builder.tls_certs_merge(self.authorities()?),
             Trust::Unverified => builder.tls_danger_accept_invalid_certs(true),
@@ -428,6 +428,13 @@ fn shown(authority: &Material) -> String {
         Material::File(path) => path.clone(),
         Material::Text(_) => "the parameters".to_owned(),
     }
+}
+
+/// Believes nobody, and remembers no sessions: room for 256 of them would be held for a client that never has one.
+fn without_tls() -> rustls::ClientConfig {
+    let mut config = rustls::ClientConfig::builder().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+    config.resumption = rustls::client::Resumption::disabled();
+    config
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the one HTTP client")]

@@ -18,6 +18,8 @@ mod journal;
 pub mod lap;
 pub mod metrics;
 pub mod notify;
+#[cfg(test)]
+pub(crate) mod schema;
 pub mod screen;
 pub mod status;
 pub mod text;

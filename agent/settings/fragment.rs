@@ -83,7 +83,7 @@ pub const KEYS: &[Key] = &[
         "sources.os_collect_config",
         Rule::Path,
         "\"/etc/os-collect-config.conf\"",
-        "Settings of os-collect-config, which are honoured.",
+        "Settings of os-collect-config, which are followed.",
     ),
     key(
         "sources.timeout",

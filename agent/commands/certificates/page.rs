@@ -201,6 +201,7 @@ mod tests {
 
     use super::*;
     use crate::commands::certificates::look::tests::{NOW, TestNode};
+    use crate::report::schema::assert_fits;
 
     const DAY: Duration = Duration::from_hours(24);
 
@@ -250,6 +251,7 @@ mod tests {
         let turn = Turn { step: Rotation::Switch, generation: 1, since: NOW };
         let page = Page { rotation: Some((turn, Rotation::DropOld)), ..page(800) };
         let document: Value = crate::budgets::json::typed(page.document()).unwrap();
+        assert_fits("certificates", &document);
         assert_eq!((document["ok"].as_bool(), &document["first_end"]), (Some(false), &json!("2029-02-28T12:00:00Z")));
         assert_eq!(document["rotation"], json!({"done": "switch", "since": "2026-03-01T12:00:00Z", "next": "drop-old"}));
         let one = &document["certificates"][1];
@@ -257,5 +259,17 @@ mod tests {
         assert_eq!(one["certificate"]["renewal_due"], "2028-02-29T04:00:00Z");
         assert_eq!(document["certificates"][3]["key_fingerprint"].as_str().map(str::len), Some(64));
         assert!(!document.to_string().contains("PRIVATE"));
+    }
+
+    #[test]
+    fn documents_fit_their_schema() {
+        let nothing = Page { items: Vec::new(), ..page(0) };
+        let lacking = Page {
+            items: TestNode::new().list(DAY).into_iter().map(|item| Item { certificate: None, ..item }).collect(),
+            ..page(0)
+        };
+        for page in [page(0), page(800), page(1100), nothing, lacking] {
+            assert_fits("certificates", &crate::budgets::json::typed(page.document()).unwrap());
+        }
     }
 }

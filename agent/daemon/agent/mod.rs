@@ -51,6 +51,14 @@ use crate::settings::{NodeSource, Settings};
 use crate::signal::{Outbox, Sender, View};
 use crate::watch::AsyncWatch;
 
+/// Orders of the operator.
+struct Orders {
+    /// Wakes the loop when one comes.
+    arrivals: AsyncWatch,
+    /// Repairs that were ordered.
+    repairs: Repairs,
+}
+
 /// The daemon.
 pub(super) struct Agent {
     pub(super) host: Rc<Host>,
@@ -72,9 +80,7 @@ pub(super) struct Agent {
     pub(super) disk: Disk,
     pub(super) trouble: Trouble,
     pub(super) page: Publisher,
-    /// Tells when an order of the operator comes.
-    orders: AsyncWatch,
-    repairs: Repairs,
+    orders: Orders,
 }
 
 impl Agent {
@@ -101,7 +107,7 @@ impl Agent {
         let ledger = Ledger::open(Rc::clone(&host), outbox, progress.clone())?;
         let programs = Rc::new(Programs::new(Arc::clone(state), systemd.clone(), clock.clone())?);
         let node = Node::new(Rc::clone(&host), http, keystone, Rc::clone(&programs), progress.clone());
-        let orders = requests::watch(state, page.run_dir.as_ref())?;
+        let arrivals = requests::watch(state, page.run_dir.as_ref())?;
         warn_of_settings(settings, report);
         report.emit(
             Event::new(Code::AgentStarted, format!("heat-node-agent {} started", env!("CARGO_PKG_VERSION")))
@@ -121,8 +127,7 @@ impl Agent {
             disk: Disk::default(),
             trouble: Trouble::new(Rc::clone(&host)),
             page,
-            orders,
-            repairs: Repairs::default(),
+            orders: Orders { arrivals, repairs: Repairs::default() },
             host,
         })
     }

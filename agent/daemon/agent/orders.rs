@@ -24,14 +24,14 @@ impl Agent {
             report: &self.host.report,
             listed: self.collector.snapshot().deployments.as_deref(),
             daemon: Some(node),
-            repairs: &mut self.repairs,
+            repairs: &mut self.orders.repairs,
         };
         let mut served = Vec::new();
         let ended = desk.serve(&mut served);
         for id in served.iter().filter_map(|one| one.about.as_ref()) {
             self.hook.forget_false_starts(id);
         }
-        let repairs = std::mem::take(&mut self.repairs.wanted);
+        let repairs = std::mem::take(&mut self.orders.repairs.wanted);
         if repairs {
             self.node_lane.node.order_repair();
             self.host.report.emit(Event::new(Code::RepairOrdered, "a repair of the node was requested").step("drift"));

@@ -143,7 +143,7 @@ impl Agent {
             (_, ()) = self.node_lane.health.ended() => {}
             () = node.component_changed() => {}
             Some(sent) = self.ledger.sending.next() => self.sent(sent),
-            () = self.orders.changed() => {}
+            () = self.orders.arrivals.changed() => {}
             // The page is made anew at the end of the turn.
             () = self.progress.changed() => {}
             () = self.host.clock.wait(pause) => {}
@@ -167,7 +167,7 @@ impl Agent {
 
     fn looked(&mut self, look: Result<node::Look>) {
         if let Some(outcome) = self.node_lane.node.repaired(look.as_ref().err()) {
-            self.repairs.outcome = Some(outcome);
+            self.orders.repairs.outcome = Some(outcome);
         }
         match look {
             Ok(look) => self.node_lane.look = look,

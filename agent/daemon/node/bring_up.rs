@@ -70,12 +70,12 @@ impl Node {
         let address = plan.spec.address.map(|address| address.to_string()).unwrap_or_default();
         let deadline = time_left(plan.spec.timeout, plan.spec.deadline, since);
         // A deployment asks for everything anew.
-        self.growths.forget();
+        self.volume_memory.growths.forget();
         self.know(&deployment);
         let is_told = plan.wait.is_some() || !matches!(deployment.signal_target(), SignalTarget::None);
         let settles = if is_told { SETTLES } else { Duration::ZERO };
         let course = Course { deadline, settles, generation, is_update: true };
-        self.outline.replace(Some(Outline::of(&plan.spec, &plan.desired, &self.hostname())));
+        self.known.outline.replace(Some(Outline::of(&plan.spec, &plan.desired, &self.hostname())));
         self.remembered.forget_left();
         let desired = renewal::beside_an_update(&plan.desired);
         let result = self.converge(&plan.spec, &desired, course).await;
@@ -131,7 +131,7 @@ impl Node {
         // Many futures: on the heap.
         let hands = self.hands(systemd);
         let machine = Machine { root: &self.host.root, systemd, spec, desired };
-        let asking = self.machine.check_programs(&machine, &hands, &self.host, &self.progress, generation);
+        let asking = self.known.machine.check_programs(&machine, &hands, &self.host, &self.progress, generation);
         Box::pin(asking).await.map_err(Failure::untouched)?;
         let issuers = Issuers { hands: hands.clone(), http: Rc::clone(&self.http), keystone: self.keystone.clone() };
         let certificates = CertificateKeeper {
@@ -159,7 +159,7 @@ impl Node {
             generation,
             flanneld: match &desired.flannel {
                 // As large as what follows, and on the heap as well.
-                Some(_) => Box::pin(self.machine.flanneld(&hands, &self.host)).await,
+                Some(_) => Box::pin(self.known.machine.flanneld(&hands, &self.host)).await,
                 None => None,
             },
         };
@@ -182,16 +182,16 @@ struct Touched<'a>(&'a Node);
 
 impl<'a> Touched<'a> {
     fn begin(node: &'a Node) -> Self {
-        node.is_converging.set(true);
+        node.pulse.is_converging.set(true);
         Self(node)
     }
 }
 
 impl Drop for Touched<'_> {
     fn drop(&mut self) {
-        self.0.is_converging.set(false);
+        self.0.pulse.is_converging.set(false);
         self.0.unrest.forget();
-        self.0.health.borrow_mut().forget();
+        self.0.pulse.health.borrow_mut().forget();
     }
 }
 

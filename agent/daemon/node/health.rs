@@ -135,6 +135,27 @@ impl Part {
     }
 }
 
+/// How often systemd restarted a component.
+#[derive(Debug, Default)]
+struct Restarts {
+    /// When: since it was last healthy, and not too long ago.
+    recent: Vec<Timestamp>,
+    /// How many there were since it was healthy.
+    count: u32,
+    /// How many of them were reported.
+    reported: u32,
+}
+
+/// How a component that recovered is trusted again.
+#[derive(Debug)]
+struct Recovery {
+    /// When it last recovered.
+    at: Option<Timestamp>,
+    /// What that has to last from then on, each time longer.
+    calm: Backoff,
+    hold: Duration,
+}
+
 /// A component and what was seen of it.
 #[derive(Debug)]
 struct Component {
@@ -148,21 +169,13 @@ struct Component {
     /// Since when its process is up.
     up: Option<Timestamp>,
     was_up: bool,
-    /// When systemd restarted it: since it was last healthy, and not too long ago.
-    deaths: Vec<Timestamp>,
-    /// How many of them were reported.
-    reported_deaths: u32,
-    /// How many there were since it was healthy.
-    died: u32,
+    restarts: Restarts,
     problem: Option<Problem>,
     since: Timestamp,
     /// What may follow the problem, or the lack of one, since then.
     doubt: Option<(Option<ProblemKind>, Timestamp)>,
     damper: Damper<ProblemKind>,
-    /// When it last recovered, and what that has to last from then on.
-    recovered: Option<Timestamp>,
-    calm: Backoff,
-    hold: Duration,
+    recovery: Recovery,
     /// Why it died.
     why: Why,
 }
@@ -177,16 +190,12 @@ impl Component {
             state: None,
             up: None,
             was_up: false,
-            deaths: Vec::new(),
-            reported_deaths: 0,
-            died: 0,
+            restarts: Restarts::default(),
             problem: None,
             since: now,
             doubt: None,
             damper: Damper::default(),
-            recovered: None,
-            calm: CALM,
-            hold: Duration::ZERO,
+            recovery: Recovery { at: None, calm: CALM, hold: Duration::ZERO },
             why: Why::default(),
         }
     }
@@ -196,12 +205,12 @@ impl Component {
         match before {
             Some((restarts, _)) if state.n_restarts > restarts => {
                 let more = state.n_restarts - restarts;
-                self.died = self.died.saturating_add(more);
-                self.deaths.extend((0..more.min(LOOP.0)).map(|_| now));
-                self.deaths.drain(..self.deaths.len().saturating_sub(LOOP.0 as usize));
+                self.restarts.count = self.restarts.count.saturating_add(more);
+                self.restarts.recent.extend((0..more.min(LOOP.0)).map(|_| now));
+                self.restarts.recent.drain(..self.restarts.recent.len().saturating_sub(LOOP.0 as usize));
             }
             // Somebody started it by hand.
-            Some((restarts, _)) if state.n_restarts < restarts => self.forget_deaths(),
+            Some((restarts, _)) if state.n_restarts < restarts => self.forget_restarts(),
             _ => {}
         }
         let is_same = before.is_none_or(|(restarts, pid)| (restarts, pid) == (state.n_restarts, state.main_pid));
@@ -220,9 +229,8 @@ impl Component {
         self.state = Some(state);
     }
 
-    fn forget_deaths(&mut self) {
-        self.deaths.clear();
-        (self.died, self.reported_deaths) = (0, 0);
+    fn forget_restarts(&mut self) {
+        self.restarts = Restarts::default();
     }
 
     /// Whether its gates say anything now.
@@ -246,7 +254,7 @@ impl Component {
 
     fn of_unit(&self, unit: &str, state: &UnitState, now: Timestamp) -> Option<Problem> {
         let looks = format!("`systemctl status {unit}`; `journalctl -u {unit} -n 50`");
-        let recent = self.deaths.iter().filter(|at| now.since(**at) < LOOP.1).count();
+        let recent = self.restarts.recent.iter().filter(|at| now.since(**at) < LOOP.1).count();
         let is_loop = recent >= LOOP.0 as usize && self.has_been_up(now) < STAYS_UP;
         let (kind, summary, cause, remedy) = if is_loop {
             let summary = format!("crash-looping ({} restarts)", state.n_restarts);
@@ -313,7 +321,7 @@ impl Component {
             // At a boot its turn may not have come.
             Some(ProblemKind::Stopped) if !self.was_up => YOUNG,
             Some(kind) => kind.counts_after(),
-            None => self.hold,
+            None => self.recovery.hold,
         };
         if kind != shown && lasts < needed {
             return None;
@@ -332,21 +340,22 @@ impl Component {
         if lasts < kind.reported_after() {
             return None;
         }
-        let is_more =
-            kind == ProblemKind::Looping && self.reported_deaths > 0 && self.died >= self.reported_deaths.saturating_mul(2);
+        let is_more = kind == ProblemKind::Looping
+            && self.restarts.reported > 0
+            && self.restarts.count >= self.restarts.reported.saturating_mul(2);
         let is_first = self.damper.reported().is_empty();
         if !self.damper.is_news(&kind) && !is_more {
             return None;
         }
         if kind == ProblemKind::Looping {
-            self.reported_deaths = self.died;
+            self.restarts.reported = self.restarts.count;
         }
         if is_first {
-            match self.recovered {
-                Some(at) if now.since(at) < FORGOTTEN => self.hold = self.calm.next_pause(),
+            match self.recovery.at {
+                Some(at) if now.since(at) < FORGOTTEN => self.recovery.hold = self.recovery.calm.next_pause(),
                 _ => {
-                    self.calm.reset();
-                    self.hold = Duration::ZERO;
+                    self.recovery.calm.reset();
+                    self.recovery.hold = Duration::ZERO;
                 }
             }
         }
@@ -355,14 +364,14 @@ impl Component {
 
     fn recover(&mut self, now: Timestamp) -> Option<Effect> {
         if self.has_been_up(now) >= STAYS_UP {
-            self.forget_deaths();
+            self.forget_restarts();
         }
         self.why = Why::default();
         let was_reported = !self.damper.reported().is_empty();
         self.damper.clear();
-        self.hold = Duration::ZERO;
+        self.recovery.hold = Duration::ZERO;
         was_reported.then(|| {
-            self.recovered = Some(now);
+            self.recovery.at = Some(now);
             Effect::Recovered(self.name.clone())
         })
     }
@@ -370,7 +379,7 @@ impl Component {
     /// Whether another look will show more, soon.
     fn is_unsure(&self) -> bool {
         let shown = self.problem.as_ref().map(|one| one.kind);
-        self.doubt.is_some_and(|(kind, _)| kind != shown && (kind.is_some() || self.hold <= AGAIN))
+        self.doubt.is_some_and(|(kind, _)| kind != shown && (kind.is_some() || self.recovery.hold <= AGAIN))
             || self.parts.iter().any(|part| part.bad.as_ref().is_some_and(|bad| bad.times < BAD))
     }
 
@@ -440,7 +449,7 @@ impl Health {
     pub(super) fn forget(&mut self) {
         for component in &mut self.components {
             (component.state, component.up, component.doubt) = (None, None, None);
-            component.forget_deaths();
+            component.forget_restarts();
             component.parts.iter_mut().for_each(|part| part.bad = None);
         }
     }

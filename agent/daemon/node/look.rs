@@ -5,6 +5,7 @@ use std::rc::Rc;
 use super::Node;
 use super::drift::{self, Cause};
 use super::hands::Hands;
+use super::in_place::InPlace;
 use super::outline::Outline;
 use super::renewal::Waits;
 use crate::clock::BUILT;
@@ -15,7 +16,7 @@ use crate::desired::{Content, Desired, Volume};
 use crate::error::Result;
 use crate::keepers::certificates::{self, Turn};
 use crate::keepers::volumes::{self, VolumeKeeper, misplaced};
-use crate::kubernetes::{self, Leave};
+use crate::kubernetes;
 use crate::metadata::Deployment;
 use crate::storage::probe::Disk;
 use crate::systemd::Systemd;
@@ -64,27 +65,28 @@ impl Node {
     pub(in crate::daemon) async fn look(&self, reference: &Reference) -> Result<Look> {
         let Some(systemd) = &self.host.systemd else { return Ok(Look::default()) };
         let generation = reference.generation;
-        let deployment = Deployment::parse(&reference.entry).ok().flatten();
         // A deployment of this life of the agent has left them.
-        if let Some(deployment) = deployment.as_ref().filter(|_| self.secrets.borrow().is_none()) {
-            self.know(deployment);
+        if self.known.secrets.borrow().is_none()
+            && let Some(deployment) = Deployment::parse(&reference.entry).ok().flatten()
+        {
+            self.know(&deployment);
         }
-        let Some(spec) = deployment.and_then(|deployment| kubernetes::node_of(&deployment, &Leave::everything()).ok()) else {
+        let Some(node) = self.in_place(reference)? else {
             // A newer agent may understand parameters differently; the next deployment shows it.
             return Ok(Look::default());
         };
-        let desired = kubernetes::render(&spec, &self.facts())?;
-        self.outline.replace(Some(Outline::of(&spec, &desired, &self.hostname())));
+        let InPlace { spec, desired, .. } = &*node;
+        self.known.outline.replace(Some(Outline::of(spec, desired, &self.hostname())));
         let drifted = match reference.extent {
-            Extent::Whole => self.compare(&spec, &desired, systemd, generation).await?,
-            Extent::Part => self.compare_part(&desired, systemd, generation).await?,
+            Extent::Whole => self.compare(spec, desired, systemd, generation).await?,
+            Extent::Part => self.compare_part(desired, systemd, generation).await?,
             Extent::Nothing => false,
         };
-        let seen = self.look_at_certificates(&desired, generation)?;
+        let seen = self.look_at_certificates(desired, generation)?;
         let turn = certificates::CertificateRecord::look(&self.host.state).rotation;
         let renewal = self.renewal.waits().filter(|_| reference.extent == Extent::Whole);
         let certificates = seen.map(|look| SeenCertificates { look, turn, renewal });
-        let thin_pool = Box::pin(self.look_at_pool(&desired, systemd)).await?;
+        let thin_pool = Box::pin(self.look_at_pool(desired, systemd)).await?;
         Ok(Look { drifted, is_whole: reference.extent == Extent::Whole, certificates, thin_pool })
     }
 
@@ -93,7 +95,7 @@ impl Node {
         let Some(volume) = desired.volumes.iter().find(|volume| volume.content == Content::ThinPool) else { return Ok(None) };
         let volumes = self.volumes(systemd);
         let disks = volumes.probe.read_disks()?;
-        Ok(volumes.look_at_pool(volume, &disks, &self.fills).await)
+        Ok(volumes.look_at_pool(volume, &disks, &self.volume_memory.fills).await)
     }
 
     /// What differs from the parameters; nothing where a problem of the node, which is reported then, keeps that from being seen.

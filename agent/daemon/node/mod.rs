@@ -12,6 +12,7 @@ mod drift;
 mod findings;
 mod hands;
 mod health;
+mod in_place;
 mod look;
 mod machine;
 mod outline;
@@ -36,6 +37,7 @@ pub(super) use self::bring_up::Done;
 use self::findings::Memory;
 use self::hands::Hands;
 use self::health::Health;
+use self::in_place::{InPlace, Rendered};
 pub(super) use self::look::Look;
 use self::machine::KnownMachine;
 pub(super) use self::outline::Outline;
@@ -52,7 +54,7 @@ pub(crate) use self::wait::wait_id;
 use super::host::Host;
 use super::masking::KnownSecrets;
 use super::pause::Pause;
-use crate::deploy::Generations;
+use crate::deploy::{Generations, Reference};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
@@ -75,25 +77,44 @@ pub(super) struct Node {
     programs: Rc<Programs>,
     /// How far bringing the node up is.
     progress: Progress,
-    /// Secrets of the deployment that the node is brought up from, once one was seen.
-    secrets: RefCell<Option<Vec<String>>>,
-    machine: KnownMachine,
+    known: Known,
     certificates: certificates::Watcher,
     unrest: Unrest,
     pause: Pause,
     renewal: Renewal,
     repair: Repair,
     remembered: Remembered,
+    volume_memory: VolumeMemory,
+    /// What was found of the network of pods.
+    pods: RefCell<Memory>,
+    pulse: Pulse,
+}
+
+/// What is known of the node and its machine.
+#[derive(Debug, Default)]
+struct Known {
+    /// Secrets of the deployment that the node is brought up from, once one was seen.
+    secrets: RefCell<Option<Vec<String>>>,
+    machine: KnownMachine,
+    /// What the node in place was asked to be.
+    rendered: Rendered,
+    /// Who the node is and what it consists of, once a deployment or a look said so.
+    outline: RefCell<Option<Outline>>,
+}
+
+/// What is remembered of volumes from one look to the next.
+#[derive(Debug, Default)]
+struct VolumeMemory {
     growths: Rc<Growths>,
     /// How full docker's thin pool is.
     fills: Fills,
-    /// Who the node is and what it consists of, once a deployment or a look said so.
-    outline: RefCell<Option<Outline>>,
-    /// What was found of the network of pods.
-    pods: RefCell<Memory>,
-    /// How its components are, who waits for a change of it, and whether they are being touched now.
+}
+
+/// How the node's components are, who waits for a change of it, and whether they are being touched now.
+#[derive(Debug, Default)]
+struct Pulse {
     health: RefCell<Health>,
-    health_news: Notify,
+    news: Notify,
     is_converging: Cell<bool>,
 }
 
@@ -106,31 +127,31 @@ impl Node {
             keystone,
             programs,
             progress,
-            secrets: RefCell::default(),
-            machine: KnownMachine::default(),
+            known: Known::default(),
             certificates: certificates::Watcher::default(),
             unrest: Unrest::default(),
             pause: Pause::default(),
             renewal: Renewal::default(),
             repair: Repair::default(),
-            growths: Rc::default(),
-            fills: Fills::default(),
-            outline: RefCell::default(),
+            volume_memory: VolumeMemory::default(),
             pods: RefCell::default(),
-            health: RefCell::default(),
-            health_news: Notify::new(),
-            is_converging: Cell::default(),
+            pulse: Pulse::default(),
         }
     }
 
     /// What the machine is.
     pub(super) fn facts(&self) -> Facts {
-        self.machine.facts(&self.host.root)
+        self.known.machine.facts(&self.host.root)
+    }
+
+    /// What the node in place was asked to be, on the machine as it is now; `None` where this version cannot read its parameters.
+    fn in_place(&self, reference: &Reference) -> Result<Option<Rc<InPlace>>> {
+        self.known.rendered.get(&reference.entry, self.facts())
     }
 
     /// Who the node is and what it consists of.
     pub(super) fn outline(&self) -> Option<Outline> {
-        self.outline.borrow().clone()
+        self.known.outline.borrow().clone()
     }
 
     /// The secrets of this deployment and of those that may be on the node with it: nothing that the agent or a program says shows them.
@@ -144,7 +165,7 @@ impl Node {
         secrets.sort();
         secrets.dedup();
         self.host.report.hide(&own_secrets(&values));
-        self.secrets.replace(Some(secrets));
+        self.known.secrets.replace(Some(secrets));
     }
 
     /// The next look puts back what differs, for an order of the operator.
@@ -162,7 +183,7 @@ impl Node {
             systemd: systemd.clone(),
             programs: Rc::clone(&self.programs),
             root: Arc::clone(&self.host.root),
-            secrets: self.secrets.borrow().clone().unwrap_or_default(),
+            secrets: self.known.secrets.borrow().clone().unwrap_or_default(),
         }
     }
 
@@ -174,7 +195,7 @@ impl Node {
             state: Arc::clone(&self.host.state),
             clock: self.host.clock.clone(),
             progress: self.progress.clone(),
-            growths: Rc::clone(&self.growths),
+            growths: Rc::clone(&self.volume_memory.growths),
         }
     }
 

@@ -14,8 +14,6 @@ use crate::converge::has_pending_restart;
 use crate::deploy::{Extent, Reference};
 use crate::desired::{Peers, PodRoutes, Probe};
 use crate::error::Error;
-use crate::kubernetes::{self, Leave};
-use crate::metadata::Deployment;
 use crate::network::POD_NETWORK_UNIT;
 use crate::report::status::PodNetworkStatus;
 use crate::report::{Code, Event, Phase};
@@ -37,11 +35,12 @@ struct Watched {
 impl Watched {
     /// Nothing where the node has no such network.
     fn of(node: &Node, reference: &Reference) -> Option<Self> {
-        let deployment = Deployment::parse(&reference.entry).ok().flatten()?;
-        let spec = kubernetes::node_of(&deployment, &Leave::everything()).ok()?;
-        let gates = kubernetes::render(&spec, &node.facts()).ok()?.gates;
-        let mut watched = gates.into_iter().find_map(|gate| match gate.probe {
-            Probe::PodRoutes(pods) => Some(Self { pods, gate: gate.name, repair: spec.repair, generation: reference.generation }),
+        let in_place = node.in_place(reference).ok().flatten()?;
+        let repair = in_place.spec.repair;
+        let mut watched = in_place.desired.gates.iter().find_map(|gate| match &gate.probe {
+            Probe::PodRoutes(pods) => {
+                Some(Self { pods: pods.clone(), gate: gate.name.clone(), repair, generation: reference.generation })
+            }
             _ => None,
         })?;
         // After a failed update a restart may be what would carry it out.
@@ -89,7 +88,7 @@ impl Node {
         let systemd = self.host.systemd.as_ref()?;
         let watched = Watched::of(self, reference)?;
         let flanneld = match &watched.pods.peers {
-            Peers::Leases(_) => self.machine.flanneld(&self.hands(systemd), &self.host).await,
+            Peers::Leases(_) => self.known.machine.flanneld(&self.hands(systemd), &self.host).await,
             Peers::Given(_) => None,
         };
         let (mut leases, mut packets, mut turn) = (None, None, 0);

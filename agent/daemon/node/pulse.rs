@@ -18,8 +18,6 @@ use crate::converge::gates::passes;
 use crate::converge::words::find_out;
 use crate::deploy::{Extent, Reference};
 use crate::desired::Desired;
-use crate::kubernetes::{self, Leave};
-use crate::metadata::Deployment;
 use crate::progress::StepId;
 use crate::report::component::{ComponentState, ComponentStatus};
 use crate::report::{Code, Event, Phase};
@@ -61,27 +59,26 @@ async fn news(node: &Node, systemd: &Systemd, units: &[String], changes: &mut Ch
 impl Node {
     /// How the components are.
     pub(in crate::daemon) fn components(&self) -> Vec<ComponentStatus> {
-        self.health.borrow().status()
+        self.pulse.health.borrow().status()
     }
 
     /// Waits until one of them changed. Safe to drop.
     pub(in crate::daemon) async fn component_changed(&self) {
-        self.health_news.notified().await;
+        self.pulse.news.notified().await;
     }
 
     /// Measures them for as long as the node is as this generation asks. Safe to drop.
     pub(in crate::daemon) async fn watch_components(&self, reference: &Reference) {
         let Some(systemd) = &self.host.systemd else { return pending().await };
-        let deployment = Deployment::parse(&reference.entry).ok().flatten();
-        let spec = deployment.and_then(|deployment| kubernetes::node_of(&deployment, &Leave::everything()).ok());
-        let Some(desired) = spec.and_then(|spec| kubernetes::render(&spec, &self.facts()).ok()) else { return pending().await };
-        self.health.borrow_mut().begin(&desired, self.host.clock.now());
-        let units = self.health.borrow().units();
+        let Some(node) = self.in_place(reference).ok().flatten() else { return pending().await };
+        let desired = &node.desired;
+        self.pulse.health.borrow_mut().begin(desired, self.host.clock.now());
+        let units = self.pulse.health.borrow().units();
         let mut changes: Changes = None;
         let (mut since, mut pause) = (self.host.clock.start(), Duration::ZERO);
         loop {
             let unit = news(self, systemd, &units, &mut changes, pause.saturating_sub(since.elapsed())).await;
-            if self.is_converging.get() {
+            if self.pulse.is_converging.get() {
                 self.host.clock.wait(BUSY).await;
                 (since, pause) = (self.host.clock.start(), Duration::ZERO);
                 continue;
@@ -89,16 +86,16 @@ impl Node {
             if let Some(unit) = unit {
                 self.host.clock.wait(ONE_CHANGE).await;
                 if let Ok(state) = systemd.unit(&unit).await {
-                    self.take(&desired, state).await;
+                    self.take(desired, state).await;
                 }
             } else {
-                self.measure(&desired, systemd, &units).await;
+                self.measure(desired, systemd, &units).await;
                 since = self.host.clock.start();
             }
-            if !self.is_converging.get() {
-                self.settle(&desired, reference).await;
+            if !self.pulse.is_converging.get() {
+                self.settle(desired, reference).await;
             }
-            pause = self.health.borrow_mut().pause(random());
+            pause = self.pulse.health.borrow_mut().pause(random());
         }
     }
 
@@ -109,44 +106,44 @@ impl Node {
         for (state, unit) in states.into_iter().zip(units) {
             // systemd reports an alias under the name that was asked for.
             let state = UnitState { name: unit.clone(), ..state };
-            self.health.borrow_mut().saw(state, self.host.clock.now());
+            self.pulse.health.borrow_mut().saw(state, self.host.clock.now());
         }
         self.ask(desired, None).await;
-        self.health.borrow_mut().complete();
+        self.pulse.health.borrow_mut().complete();
     }
 
     /// One unit that systemd named; what came up is asked how it is.
     async fn take(&self, desired: &Desired, state: UnitState) {
         let unit = state.name.clone();
-        let is_new = self.health.borrow_mut().saw(state, self.host.clock.now());
+        let is_new = self.pulse.health.borrow_mut().saw(state, self.host.clock.now());
         if is_new {
             self.ask(desired, Some(&unit)).await;
         }
     }
 
     async fn ask(&self, desired: &Desired, unit: Option<&str>) {
-        let gates = self.health.borrow().gates(unit);
+        let gates = self.pulse.health.borrow().gates(unit);
         let known = desired.gates.iter().filter(|gate| gates.contains(&gate.name));
         let ask = async |gate| (gate, passes(&self.host.root, &*self.http, &self.host.clock, gate).await);
         for (gate, answer) in join_all(known.map(ask)).await {
-            self.health.borrow_mut().heard(&gate.name, &answer);
+            self.pulse.health.borrow_mut().heard(&gate.name, &answer);
         }
     }
 
     /// Reports what follows from what was seen.
     async fn settle(&self, desired: &Desired, reference: &Reference) {
         let before = self.components();
-        let effects = self.health.borrow_mut().judge(self.host.clock.now());
+        let effects = self.pulse.health.borrow_mut().judge(self.host.clock.now());
         for effect in effects {
             match effect {
                 Effect::Report(name, kind) => {
-                    let unit = self.health.borrow().of(&name).and_then(|component| component.unit);
+                    let unit = self.pulse.health.borrow().of(&name).and_then(|component| component.unit);
                     if let Some(unit) = unit.filter(|_| kind.has_words())
                         && let Some(systemd) = &self.host.systemd
                     {
                         let hands = self.hands(systemd);
                         let why = find_out(desired, &unit, &self.host.root, &self.host.clock, &hands).await;
-                        self.health.borrow_mut().explain(&name, why);
+                        self.pulse.health.borrow_mut().explain(&name, why);
                     }
                     self.report_component(&name, reference);
                 }
@@ -154,12 +151,12 @@ impl Node {
             }
         }
         if self.components() != before {
-            self.health_news.notify_one();
+            self.pulse.news.notify_one();
         }
     }
 
     fn report_component(&self, name: &str, reference: &Reference) {
-        let Some(component) = self.health.borrow().of(name) else { return };
+        let Some(component) = self.pulse.health.borrow().of(name) else { return };
         let (code, verb) = match component.state {
             ComponentState::Healthy => (Code::ComponentRecovered, "recovered"),
             ComponentState::Degraded => (Code::ComponentDegraded, "is degraded"),

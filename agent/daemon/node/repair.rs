@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -123,7 +124,7 @@ pub(crate) fn asked(state: &Tree, root: &Tree) -> Result<Vec<Desired>> {
     let facts = facts::of_machine(root);
     let entries = [Some(&generation.entry), generation.before.as_ref().map(|before| &before.entry)];
     let unreadable = || Error::permanent("this version of the agent cannot read the parameters of the node on this machine");
-    let read = |entry| Ok(kubernetes::render(&spec_of(entry).ok_or_else(unreadable)?, &facts)?);
+    let read = |entry: &Arc<Value>| Ok(kubernetes::render(&spec_of(entry).ok_or_else(unreadable)?, &facts)?);
     entries.into_iter().flatten().map(read).collect()
 }
 

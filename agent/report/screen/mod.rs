@@ -5,7 +5,7 @@
 mod headline;
 mod sheet;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;

@@ -196,6 +196,12 @@ fn the_screens_are_as_they_were_read() {
     golden("verbose.txt", &screen(&waiting(), false, now(), None, Style { verbose: true, ..style() }));
 }
 
+/// Every status that is drawn here.
+pub(crate) fn all() -> Vec<Status> {
+    let degraded = with_node(|node| node.components[1] = crash_loop());
+    [ready(), waiting(), failed(), degraded].into_iter().chain(troubles().into_iter().map(|(_, status)| status)).collect()
+}
+
 fn troubles() -> Vec<(&'static str, Status)> {
     let changed = |change: &dyn Fn(&mut Status)| {
         let mut status = ready();
@@ -205,7 +211,9 @@ fn troubles() -> Vec<(&'static str, Status)> {
     let condition =
         |name: &str| Condition { state: ConditionState::Failed, cause: Some("why".into()), ..step(name, ConditionState::Failed) };
     let wrong = |node: &mut NodeStatus| {
-        node.pod_network = Some(PodNetworkStatus { wrong: vec!["no route".into()], since: at(0), ..PodNetworkStatus::default() });
+        let driver = "static-routes".to_owned();
+        node.pod_network =
+            Some(PodNetworkStatus { driver, wrong: vec!["no route".into()], since: at(0), ..PodNetworkStatus::default() });
     };
     vec![
         ("READY", ready()),
