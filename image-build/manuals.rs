@@ -35,17 +35,17 @@ const SECTIONS: &[(&str, &str)] = &[
 /// What is typed most, by whom and when.
 const EXAMPLES: &[(&str, &str)] = &[
     ("heat-node-agent status", "Whether this node is in order, and if not, what is wrong and what to do."),
-    (
-        "heat-node-agent explain kubelet",
-        "Where the kubelet comes from: its unit, its files, each flag and the parameter behind it, its gates.",
-    ),
+    ("heat-node-agent explain", "Why the node is not ready: the first condition that is not met, since when, and what to do."),
     (
         "journalctl -x -u heat-node-agent -p warning",
         "What went wrong so far, each line with its text of heat-node-agent-messages(7).",
     ),
     ("heat-node-agent logs kubelet", "What the kubelet said last, with the known secrets masked."),
     ("heat-node-agent plan --metadata FILE", "What a changed template would change on this node, as a diff; nothing is touched."),
-    ("heat-node-agent verify --metadata FILE", "Before a stack update: every mistake in a document at once, without a node."),
+    (
+        "heat-node-agent verify --metadata TEMPLATE.yaml",
+        "Before a stack is made or updated: every mistake in a Heat template, or in a server's metadata, at once and without a node.",
+    ),
     ("heat-node-agent verify --image", "In an image's build: whether the image has what the agent needs."),
     ("heat-node-agent rerun ID", "Run a failed deployment again once its cause is gone; Heat gets the new result."),
 ];

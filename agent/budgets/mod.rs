@@ -4,6 +4,7 @@
 //! memory or disk stands here, with the reason, and the tests add them up. `status --json` shows them beside what is used.
 
 pub mod json;
+pub mod yaml;
 
 /// Bytes in a kibibyte.
 const KIB: usize = 1024;

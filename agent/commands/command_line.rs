@@ -136,6 +136,10 @@ pub enum Command {
     ///
     /// Each with its location, key, rule and remedy. Exits with 1 if there is any, including those that the agent itself only warns about:
     /// an unknown key, a skipped drop-in.
+    ///
+    /// With --metadata the file is a server's metadata or a list of deployments (JSON or YAML), Magnum's heat-params, or a Heat template.
+    /// Of a template each software deployment is checked as on the node, with file and line. Values that only Heat knows (parameters without
+    /// a default, attributes, ids) are not mistakes; parameters with a default have it. Nested templates in files of their own are named.
     Verify {
         /// Print the list as JSON
         #[arg(long)]
@@ -144,7 +148,7 @@ pub enum Command {
         /// installed, the unit enabled
         #[arg(long, conflicts_with = "metadata")]
         image: bool,
-        /// Metadata document to use instead of the collected metadata
+        /// Metadata document or Heat template to use instead of the collected metadata
         #[arg(long, value_name = "FILE")]
         metadata: Option<PathBuf>,
     },

@@ -3,33 +3,87 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use crate::budgets::yaml::{self, Node};
+use crate::budgets::{DOCUMENT_MEMORY, json};
 use crate::clock::Clock;
 use crate::collect::{Collector, read_document, read_file};
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result};
 use crate::files::Tree;
 use crate::http::Http;
 use crate::kubernetes::Mistake;
 use crate::kubernetes::parameters::heat_params::{self, HeatParams};
-use crate::metadata::Deployment;
+use crate::metadata::{Deployment, template};
 use crate::process::Options;
 use crate::report::Report;
 use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
 
+/// What a command was given.
+#[derive(Debug)]
+pub(crate) enum Read {
+    /// A server's metadata.
+    Document(Map<String, Value>),
+    /// A Heat template, which says what servers will get.
+    Template(yaml::Document),
+}
+
 /// The merged metadata with its deployments.
 ///
 /// # Errors
-/// If the file is unreadable or no JSON object or list; if nothing has been collected yet.
+/// If the file is unreadable or no object or list; if it is a template; if nothing has been collected yet.
 pub(crate) fn read(options: &Options, settings: &Settings) -> Result<Map<String, Value>> {
-    if let Some(file) = &options.metadata {
-        return match heat_params_in(file)? {
-            Some(read) => Ok(as_document(&read.parameters)),
-            None => read_document(file),
-        };
+    match read_any(options, settings)? {
+        Read::Document(document) => Ok(document),
+        Read::Template(_) => Err(Error::refused("the file is a Heat template, and not the metadata of a server")
+            .rule("this command takes a server's metadata, a list of deployments, or heat-params")
+            .remedy("check a template by `heat-node-agent verify --metadata FILE`")),
     }
-    merged(&collected(settings, &Report::kept())?)
+}
+
+/// The same, or a template.
+///
+/// # Errors
+/// As [`read`], but for templates.
+pub(crate) fn read_any(options: &Options, settings: &Settings) -> Result<Read> {
+    let Some(file) = &options.metadata else {
+        return merged(&collected(settings, &Report::kept())?).map(Read::Document);
+    };
+    let bytes = read_file(file)?;
+    let text = std::str::from_utf8(&bytes).unwrap_or_default();
+    let doing = || format!("reading {}", file.display());
+    if text.trim_start().starts_with('{') && text.contains("heat_template_version") {
+        let root = json::value(&bytes, DOCUMENT_MEMORY).ok().map(Node::of_json).filter(template::is_template);
+        if let Some(root) = root {
+            return Ok(Read::Template(yaml::Document { root, twice: Vec::new() }));
+        }
+    }
+    if template::looks_like_template(text) {
+        let document = yaml::read(text).map_err(Error::from).context(doing)?;
+        if template::is_template(&document.root) {
+            return Ok(Read::Template(document));
+        }
+    }
+    if let Some(read) = heat_params_in(file)? {
+        return Ok(Read::Document(as_document(&read.parameters)));
+    }
+    // What begins like JSON, or is no text at all, is read as JSON, which says more exactly what is wrong with it.
+    if !text.trim_start().starts_with(['{', '[', '<']) && !text.trim().is_empty() {
+        let Node { content, .. } = yaml::read(text).map_err(Error::from).context(doing)?.root;
+        let root = Node { line: 1, content };
+        if ["AWSTemplateFormatVersion", "HeatTemplateFormatVersion"].iter().any(|key| root.member(key).is_some()) {
+            return Err(Error::refused("a CloudFormation template is not read")
+                .rule("a server's metadata, a list of deployments, heat-params, or a template with heat_template_version")
+                .context(doing()));
+        }
+        match root.to_json() {
+            Value::Object(document) => return Ok(Read::Document(document)),
+            list @ Value::Array(_) => return Ok(Read::Document(Map::from_iter([("deployments".to_owned(), list)]))),
+            _ => {}
+        }
+    }
+    read_document(file).map(Read::Document)
 }
 
 /// What the reader of a heat-params file should know.
@@ -61,6 +115,10 @@ fn heat_params_in(file: &Path) -> Result<Option<HeatParams>> {
 fn parsed_heat_params(file: &Path) -> Result<Option<std::result::Result<HeatParams, Vec<Mistake>>>> {
     let bytes = read_file(file)?;
     let Ok(text) = std::str::from_utf8(&bytes) else { return Ok(None) };
+    // A template may hold the script.
+    if template::looks_like_template(text) {
+        return Ok(None);
+    }
     // The file itself, or Magnum's script that writes it.
     let text = match heat_params::of_script(text) {
         Some(file) => file,
@@ -72,8 +130,8 @@ fn parsed_heat_params(file: &Path) -> Result<Option<std::result::Result<HeatPara
 
 /// A document with one deployment of the group kubernetes-node.
 fn as_document(parameters: &Map<String, Value>) -> Map<String, Value> {
-    let entry = json!({"id": "heat-params", "name": "heat-params", "group": "kubernetes-node", "config": parameters});
-    Map::from_iter([("deployments".to_owned(), json!([entry]))])
+    let entry = serde_json::json!({"id": "heat-params", "name": "heat-params", "group": "kubernetes-node", "config": parameters});
+    Map::from_iter([("deployments".to_owned(), Value::Array(vec![entry]))])
 }
 
 /// What all sources said last.
@@ -152,5 +210,61 @@ pub(crate) fn node(document: &Map<String, Value>) -> Result<Deployment> {
         (None, _) => Err(Error::permanent("no kubernetes-node deployment in the metadata")
             .remedy("add an OS::Heat::SoftwareDeployment of an OS::Heat::SoftwareConfig with group: kubernetes-node")),
         (Some(_), _) => Err(Error::refused("more than one kubernetes-node deployment").rule("a server has at most one")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::files::Attributes;
+
+    fn read_text(text: &str) -> Result<Read> {
+        let dir = tempfile::tempdir().unwrap();
+        Tree::open(dir.path()).unwrap().write(Path::new("f"), text.as_bytes(), Attributes::mode(0o600)).unwrap();
+        let options = Options { metadata: Some(dir.path().join("f")), ..Options::default() };
+        assert_eq!(
+            read(&options, &Settings::default()).is_ok(),
+            matches!(read_any(&options, &Settings::default()), Ok(Read::Document(_)))
+        );
+        read_any(&options, &Settings::default())
+    }
+
+    #[test]
+    fn a_file_is_known_by_what_stands_in_it() {
+        let entry = json!({"deployments": [{"id": "a", "group": "script"}]});
+        for text in [
+            "{\"deployments\": [{\"id\": \"a\", \"group\": \"script\"}]}",
+            "[{\"id\": \"a\", \"group\": \"script\"}]",
+            "# as the client prints it\ndeployments:\n- group: script\n  id: a\n",
+            "- id: a\n  group: script\n",
+        ] {
+            let Ok(Read::Document(document)) = read_text(text) else { panic!("{text}") };
+            assert_eq!(Value::Object(document), entry, "{text}");
+        }
+        let Ok(Read::Document(document)) = read_text("ROLE=\"master\"\n") else { panic!("heat-params") };
+        assert_eq!(document["deployments"][0]["config"]["ROLE"], "master");
+        let script = "      cat <<EOF >/etc/sysconfig/heat-params\n      ROLE=\"x\"\n      EOF\n";
+        for text in [
+            "heat_template_version: rocky\nresources: {}\n",
+            "'heat_template_version': rocky\n",
+            "{\"resources\": {}, \"heat_template_version\": \"rocky\"}",
+            &format!("heat_template_version: rocky\nresources:\n  a:\n    config: |\n{script}"),
+        ] {
+            assert!(matches!(read_text(text), Ok(Read::Template(_))), "{text}");
+        }
+        for (text, words) in [
+            ("", "is empty, not JSON"),
+            ("<html>", "an HTML page"),
+            ("{\"a\"", "the JSON"),
+            ("word", "broken at line 1"),
+            ("a: [1\n", "the YAML is broken at line"),
+            ("heat_template_version: rocky\na: [1\n", "the YAML is broken at line"),
+            ("HeatTemplateFormatVersion: '2012-12-12'\n", "CloudFormation"),
+        ] {
+            let error = read_text(text).unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("reading "), "{text}: {error}");
+        }
     }
 }

@@ -15,6 +15,15 @@ const UNIT_DIRECTORIES: [&str; 4] = ["etc/systemd/system", "run/systemd/system",
 /// Where programs lie.
 const PROGRAM_DIRECTORIES: [&str; 6] = ["usr/bin", "usr/sbin", "bin", "sbin", "usr/local/bin", "usr/local/sbin"];
 
+/// What an image has that Ignition sets up at its first boot: Ignition's part of the initramfs, the program, and the unit that ends
+/// the first boot. Such an image has no cloud-init, and its units are enabled by the machine's own configuration (`systemd.units`).
+const OF_IGNITION: [&str; 4] = [
+    "usr/lib/dracut/modules.d/30ignition",
+    "usr/bin/ignition",
+    "usr/lib/systemd/system/ignition-firstboot-complete.service",
+    "usr/lib/systemd/system/ignition-delete-config.service",
+];
+
 /// Files that belong to one machine: all that is there is refused.
 const OF_ONE_MACHINE: &[(&str, &str, &str)] = &[
     ("var/lib/cloud/instance", "cloud-init has run here", "cloud-init clean --logs"),
@@ -110,7 +119,7 @@ impl Check<'_> {
         for link in &wanted {
             enabled |= self.root.facts(link)?.is_some();
         }
-        if !enabled {
+        if !enabled && !self.has_ignition()? {
             self.refuse(&wanted[0], "the unit is not enabled", "systemctl enable heat-node-agent.service");
         }
         for directory in ["multi-user.target.wants", "basic.target.wants"] {
@@ -137,8 +146,9 @@ impl Check<'_> {
                 self.refuse(&Path::new("usr/bin").join(program), "the program is missing", format!("install {package}"));
             }
         }
-        for (units, package) in [(&["dbus.service", "dbus-broker.service"][..], "dbus"), (&["cloud-config.target"], "cloud-init")]
-        {
+        let cloud_init = (&["cloud-config.target"][..], "cloud-init, or use an image with Ignition");
+        let first_boot = (!self.has_ignition()?).then_some(cloud_init);
+        for (units, package) in std::iter::once((&["dbus.service", "dbus-broker.service"][..], "dbus")).chain(first_boot) {
             let mut there = false;
             for (directory, unit) in UNIT_DIRECTORIES.iter().flat_map(|directory| units.iter().map(move |unit| (directory, unit)))
             {
@@ -150,6 +160,16 @@ impl Check<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether Ignition sets the machine up, in the place of cloud-init.
+    fn has_ignition(&self) -> Result<bool> {
+        for place in OF_IGNITION {
+            if self.root.facts_followed(Path::new(place))?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn nothing_of_another_machine(&mut self, settings: &Settings) -> Result<()> {
@@ -361,6 +381,37 @@ mod tests {
         write(&root, "etc/os-collect-config.conf", "[DEFAULT]\ncommand = x\n[cfn]\nmetadata_url =\n", 0o600);
         root.create_dir_all(Path::new("var/lib/heat-node-agent"), Attributes::mode(0o700)).unwrap();
         assert_eq!(found(&root), Vec::<String>::new());
+    }
+
+    /// Ignition's own configuration enables the unit (examples/ignition.json), and there is no cloud-init.
+    #[test]
+    fn an_image_with_ignition_needs_no_cloud_init_and_one_with_neither_is_refused() {
+        let missing = [
+            "/etc/systemd/system/multi-user.target.wants/heat-node-agent.service",
+            "/usr/lib/systemd/system/cloud-config.target",
+        ];
+        let bare = |directory: &Path| {
+            let root = image(directory);
+            root.remove(Path::new("usr/lib/systemd/system/cloud-config.target")).unwrap();
+            root.remove(Path::new("etc/systemd/system/multi-user.target.wants/heat-node-agent.service")).unwrap();
+            root
+        };
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(found(&bare(dir.path())), missing);
+        for place in OF_IGNITION {
+            let dir = tempfile::tempdir().unwrap();
+            let root = bare(dir.path());
+            if place.ends_with("30ignition") {
+                root.create_dir_all(Path::new(place), Attributes::mode(0o755)).unwrap();
+            } else {
+                write(&root, place, "", 0o755);
+            }
+            assert_eq!(found(&root), Vec::<String>::new(), "{place}");
+            // The rest is looked at as ever.
+            root.link("/dev/null", Path::new("etc/systemd/system/heat-node-agent.service")).unwrap();
+            root.remove(Path::new("usr/lib/systemd/system/dbus.service")).unwrap();
+            assert_eq!(found(&root).len(), 2, "{place}");
+        }
     }
 
     #[test]

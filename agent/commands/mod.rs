@@ -23,9 +23,11 @@ pub mod support;
 pub mod timeline;
 pub mod verify;
 
+mod deployment;
 mod document;
 mod image;
 mod secrets;
+mod template;
 mod terminal;
 
 pub use crate::daemon::requests::Order;

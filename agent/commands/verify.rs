@@ -5,60 +5,20 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
-use super::finding::Finding;
-use super::{document, image, print};
-use crate::budgets::VERIFY_BYTES;
-use crate::daemon;
+use super::deployment::{group_not_allowed, malformed, of_hook, of_node};
+use super::document::Read;
+use super::finding::{Finding, Findings, of_error, of_mistake};
+use super::{document, image, print, template};
 use crate::daemon::masking::without_url_users;
-use crate::deploy::hooks;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::Tree;
 use crate::http::without_userinfo;
-use crate::kubernetes::{Leave, Mistake};
-use crate::machine::facts;
 use crate::metadata::Deployment;
+use crate::metadata::template as hot;
 use crate::process::{Options, exit};
 use crate::report::text::{escaped, json_page};
 use crate::report::{Code, Report};
 use crate::settings::{KEYS, Loaded, Warning};
-
-/// What is found, with its texts as far as the budget of a page goes.
-#[derive(Debug, Default)]
-struct Findings {
-    kept: Vec<Finding>,
-    /// Bytes of their texts.
-    bytes: usize,
-    mistakes: usize,
-    notes: usize,
-}
-
-impl Findings {
-    fn push(&mut self, finding: Finding) {
-        let count = if finding.warns { &mut self.notes } else { &mut self.mistakes };
-        *count += 1;
-        let texts = [&finding.place, &finding.key, &finding.problem, &finding.rule, &finding.remedy];
-        self.bytes = texts.iter().fold(self.bytes, |sum, text| sum.saturating_add(text.len()));
-        if self.bytes <= VERIFY_BYTES || self.kept.is_empty() {
-            self.kept.push(finding);
-        }
-    }
-
-    fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
-        findings.into_iter().for_each(|finding| self.push(finding));
-    }
-
-    fn left_out(&self) -> usize {
-        self.mistakes + self.notes - self.kept.len()
-    }
-}
-
-impl FromIterator<Finding> for Findings {
-    fn from_iter<T: IntoIterator<Item = Finding>>(findings: T) -> Self {
-        let mut all = Self::default();
-        all.extend(findings);
-        all
-    }
-}
 
 /// Prints every mistake with key, rule and remedy.
 ///
@@ -68,8 +28,16 @@ pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode
     let mut findings: Findings = loaded.warnings.iter().map(of_setting).collect();
     // Without --metadata the settings alone can be checked before anything was ever collected.
     let mut unread = String::new();
-    let document = match document::read(options, &loaded.settings) {
-        Ok(document) => Some(document),
+    let mut planned = None;
+    let document = match document::read_any(options, &loaded.settings) {
+        Ok(Read::Document(document)) => Some(document),
+        Ok(Read::Template(document)) => {
+            let file = options.metadata.as_deref().unwrap_or(Path::new("")).display().to_string();
+            let read = hot::read(&document);
+            template::check(&read, &file, loaded, &mut findings);
+            planned = Some(read.planned.len());
+            None
+        }
         Err(error) => {
             match &options.metadata {
                 Some(file) => {
@@ -106,9 +74,10 @@ pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode
             warns: false,
         });
     }
-    let checked = match &document {
-        Some(_) => format!("settings and {} deployments", entries.len()),
-        None => format!("settings{unread}"),
+    let checked = match (&document, planned) {
+        (Some(_), _) => format!("settings and {} deployments", entries.len()),
+        (None, Some(planned)) => format!("settings and {planned} deployments of the template"),
+        (None, None) => format!("settings{unread}"),
     };
     print(&if as_json { document_of(&findings, &checked) } else { page(&findings, &checked) })?;
     Ok(if findings.mistakes == 0 { exit::OK } else { exit::FAILED })
@@ -181,29 +150,6 @@ fn of_setting(warning: &Warning) -> Finding {
     }
 }
 
-fn of_mistake(place: &str, mistake: Mistake) -> Finding {
-    Finding {
-        place: place.to_owned(),
-        key: mistake.parameter,
-        problem: mistake.value.map_or(mistake.problem.clone(), |value| format!("{value:?} {}", mistake.problem)),
-        rule: mistake.rule,
-        remedy: mistake.remedy,
-        warns: false,
-    }
-}
-
-fn of_error(place: &str, key: &str, error: &Error) -> Finding {
-    let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
-    Finding {
-        place: place.to_owned(),
-        key: key.to_owned(),
-        problem: error.to_string(),
-        rule: text(error.broken_rule()),
-        remedy: text(error.suggested_remedy()),
-        warns: false,
-    }
-}
-
 /// What the files that sources are learnt from have wrong.
 fn sources(loaded: &Loaded) -> Vec<Finding> {
     let report = Report::kept();
@@ -227,64 +173,19 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>, findings
         let deployment = match Deployment::parse(entry) {
             Ok(Some(deployment)) => deployment,
             Ok(None) => continue,
-            Err(malformed) => {
-                let id = malformed.id.as_deref().unwrap_or("no id");
-                let place = format!("deployments.{at}: deployment {} ({id})", malformed.name);
-                findings.extend(malformed.mistakes.iter().map(|mistake| {
-                    let (key, problem) = mistake.split_once(": ").unwrap_or(("", mistake));
-                    Finding {
-                        place: place.clone(),
-                        key: key.to_owned(),
-                        problem: problem.to_owned(),
-                        rule: "a deployment must be an object with id, group, inputs, outputs, options".to_owned(),
-                        remedy: "correct the template".to_owned(),
-                        warns: false,
-                    }
-                }));
+            Err(bad) => {
+                let id = bad.id.as_deref().unwrap_or("no id");
+                findings.extend(malformed(&bad, &format!("deployments.{at}: deployment {} ({id})", bad.name)));
                 continue;
             }
         };
         let place = format!("deployments.{at}: deployment {} ({})", deployment.name, deployment.id);
-        let settings = &loaded.settings.deploy;
-        if let Some(groups) = settings.groups.as_ref().filter(|groups| !groups.contains(&deployment.group)) {
-            findings.push(Finding {
-                place: place.clone(),
-                key: "group".to_owned(),
-                problem: format!("{:?} is not allowed on this image", deployment.group),
-                rule: format!("[deploy] groups in agent.toml allows: {}", groups.join(", ")),
-                remedy: "use an allowed group, or have the image allow it".to_owned(),
-                warns: false,
-            });
-        }
-        match deployment.group.as_str() {
-            "kubernetes-node" => {
-                nodes += u32::from(matches!(deployment.action(), "CREATE" | "UPDATE" | ""));
-                // What a machine lacks is this machine's to say, not a document's.
-                let facts = root.map(facts::of_machine).unwrap_or_default();
-                let leave = Leave::of(&loaded.settings, |group| hooks::runs_code(group, root, &settings.hook_dirs));
-                match daemon::understand(&deployment, &facts, &leave) {
-                    Ok(plan) => {
-                        // With PREFLIGHT=refuse a machine that is too small is a mistake: the daemon begins nothing.
-                        let refuses = plan.refuses_small_machines();
-                        findings.extend(plan.lacking(&facts).into_iter().map(|mistake| of_mistake(&place, mistake)));
-                        let warnings = plan.warnings(&facts).into_iter();
-                        findings.extend(warnings.map(|warning| {
-                            let warns = !(refuses && warning.parameter == "PREFLIGHT");
-                            Finding { warns, ..of_mistake(&place, warning) }
-                        }));
-                    }
-                    Err(mistakes) => findings.extend(mistakes.into_iter().map(|mistake| of_mistake(&place, mistake))),
-                }
-            }
-            "script" => {
-                let job = hooks::script::job(&deployment, None, |_| false);
-                findings.extend(job.err().map(|error| of_error(&place, "", &error)));
-            }
-            "Heat::Ungrouped" | "os-apply-config" => {}
-            _ => {
-                let hook = root.map(|root| hooks::external(&deployment, root, &settings.hook_dirs, None, |_| false));
-                findings.extend(hook.and_then(Result::err).map(|error| of_error(&place, "group", &error)));
-            }
+        findings.extend(group_not_allowed(&deployment.group, loaded, &place));
+        if deployment.group == "kubernetes-node" {
+            nodes += u32::from(matches!(deployment.action(), "CREATE" | "UPDATE" | ""));
+            findings.extend(of_node(&deployment, loaded, root, &place));
+        } else {
+            findings.extend(of_hook(&deployment, loaded, root, &place));
         }
     }
     if nodes > 1 {
@@ -302,6 +203,7 @@ fn deployments(entries: &[Value], loaded: &Loaded, root: Option<&Tree>, findings
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budgets::VERIFY_BYTES;
     use crate::settings::Settings;
 
     fn found_in(entries: &[Value], loaded: &Loaded, root: Option<&Tree>) -> Findings {

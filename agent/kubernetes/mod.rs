@@ -35,6 +35,7 @@ pub use checks::guarded_options::Leave;
 pub use checks::kernel::{MODULES, lacking};
 pub use checks::preflight::preflight;
 pub use parameters::mistake::Mistake;
+pub use parameters::possible::values as possible_values;
 pub use parameters::read::Parameters;
 pub use parts::paths::GUARD;
 pub use render::render;
@@ -105,6 +106,12 @@ pub fn runtime_unit(spec: &NodeSpec) -> &'static str {
 #[must_use]
 pub fn readable_parameters(deployment: &Deployment) -> Parameters {
     Parameters::read(deployment).0
+}
+
+/// What each value breaks by itself, whatever the others are.
+#[must_use]
+pub fn mistakes_of_values(deployment: &Deployment) -> Vec<Mistake> {
+    Parameters::read(deployment).1
 }
 
 /// The config of a deployment of this group as it can be read, and how it is written as text; nothing where it cannot be read.

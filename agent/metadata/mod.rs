@@ -1,10 +1,11 @@
 //! Typed documents: what Heat's server metadata says, checked field by field.
 //!
 //! In: JSON from `collect`. Out: [`Deployment`]s, or a [`Malformed`] that still knows how to reach
-//! Heat. It never runs, writes or fetches anything.
+//! Heat; from a template the entries that Heat will make of it. It never runs, writes or fetches anything.
 
 mod deployment;
 mod input;
+pub mod template;
 
 pub use deployment::{Deployment, Malformed, Output, SignalTarget};
 pub use input::{Input, Traces, python_text};

@@ -1,0 +1,260 @@
+//! A Heat template (HOT), as far as it says what servers are given: each deployment as Heat would deliver it.
+//!
+//! In: the template as it was read. Out: [`Planned`] entries, and what of the template Heat itself would not take or takes otherwise
+//! than it looks ([`Odd`]). What only Heat knows (parameters without a default, attributes, ids) is named as not known and never
+//! guessed. It opens no further file.
+
+mod functions;
+mod software;
+mod words;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::budgets::yaml::{Document, Node};
+use crate::budgets::{DEPLOYMENTS, DOCUMENT_MEMORY, json as budget};
+use functions::{Given, Inputs, Scope};
+use software::{Config, Kind};
+pub use words::{Odd, Planned, Spot, Template};
+use words::{Resource, VERSION, Walk};
+
+/// How deep groups may stand in each other.
+const DEEPEST_GROUP: usize = 16;
+
+/// Whether the document is a template.
+#[must_use]
+pub fn is_template(document: &Node) -> bool {
+    document.member(VERSION).is_some()
+}
+
+/// Whether a text is likely meant as a template, before it is read.
+#[must_use]
+pub fn looks_like_template(text: &str) -> bool {
+    let mut lines = text.lines().map(|line| line.trim_start_matches(['"', '\'']));
+    lines.any(|line| line.starts_with(VERSION))
+}
+
+/// Reads a template.
+#[must_use]
+pub fn read(document: &Document) -> Template {
+    let walk = Walk::new(&document.root);
+    for (name, line) in &document.twice {
+        walk.note(
+            Spot { resource: String::new(), line: *line },
+            name,
+            "is given twice",
+            "Heat takes the last one",
+            "remove one of them",
+        );
+    }
+    walk.all();
+    Template { planned: walk.planned.into_inner(), odd: walk.odd.into_inner() }
+}
+
+impl<'a> Walk<'a> {
+    fn new(root: &'a Node) -> Self {
+        let walk = Self {
+            parameters: root.get("parameters"),
+            resources: root.get("resources").and_then(Node::members).unwrap_or_default(),
+            left: Cell::new(DOCUMENT_MEMORY),
+            planned: RefCell::default(),
+            odd: RefCell::default(),
+        };
+        for section in ["parameters", "resources"] {
+            if let Some(value) = root.get(section).filter(|value| value.members().is_none()) {
+                let spot = Spot { resource: String::new(), line: value.line };
+                walk.mistake(spot, section, format!("is {}", value.kind()), "a map of names", "correct the template");
+            }
+        }
+        walk
+    }
+
+    fn all(&self) {
+        let mut all = Vec::new();
+        for member in self.resources {
+            self.resource(&member.name, member.line, &member.value, None, &mut all);
+        }
+        let configs: BTreeMap<&str, Config<'_>> =
+            all.iter().filter_map(|one| Some((one.spot.resource.as_str(), Config::read(self, one)?))).collect();
+        let mut used = BTreeSet::new();
+        for one in &all {
+            match Kind::of(one.kind) {
+                Some(Kind::Deployment { .. }) => {
+                    if let Some(name) = self.deployment(one, &configs) {
+                        used.insert(name);
+                    }
+                }
+                None if is_file(one.kind) => self.note(
+                    one.spot.clone(),
+                    "type",
+                    format!("{} is a template of its own, which is not looked into", one.kind),
+                    "each template is checked by itself",
+                    "run verify --metadata with that file too",
+                ),
+                Some(Kind::Config) | None => {}
+            }
+        }
+        for (name, config) in configs.iter().filter(|(name, _)| !used.contains(**name)) {
+            self.plan(config.spot.clone(), config, &Inputs { open: true, ..Inputs::default() }, None, "CREATE", name);
+        }
+    }
+
+    /// The resource itself, and the one that it makes several of.
+    fn resource(&self, name: &str, line: usize, value: &'a Node, index: Option<&'a str>, all: &mut Vec<Resource<'a>>) {
+        let spot = Spot { resource: name.to_owned(), line };
+        let Some(kind) = value.get("type").and_then(Node::text) else {
+            return self.mistake(spot, "type", "is missing", "a resource is a map with a type", "correct the template");
+        };
+        let properties = value.get("properties");
+        let inner = match kind {
+            "OS::Heat::ResourceGroup" => "resource_def",
+            "OS::Heat::AutoScalingGroup" | "OS::Heat::InstanceGroup" => "resource",
+            _ => "",
+        };
+        if let Some(member) =
+            properties.and_then(|properties| properties.member(inner)).filter(|_| name.matches('.').count() < DEEPEST_GROUP)
+        {
+            let word = match properties.and_then(|properties| properties.get("index_var")) {
+                None if inner == "resource_def" => Some("%index%"),
+                given => given.and_then(Node::text),
+            };
+            self.resource(&format!("{name}.{inner}"), member.line, &member.value, word.or(index), all);
+        }
+        all.push(Resource { spot, kind, properties, index });
+    }
+
+    /// One deployment; gives the name of its config.
+    fn deployment(&self, one: &Resource<'a>, configs: &BTreeMap<&'a str, Config<'a>>) -> Option<&'a str> {
+        self.check_deployment(one);
+        let property = |name: &str| one.properties.and_then(|properties| properties.get(name));
+        let scope = Scope::of(one);
+        let Some(config) = property("config") else {
+            // A plain deployment without a config is one of a server's signal alone.
+            if one.properties.is_none_or(|properties| properties.member("config").is_none()) {
+                self.mistake(
+                    one.spot.clone(),
+                    "config",
+                    "is missing",
+                    "a deployment deploys a config",
+                    "give config: {get_resource: NAME}",
+                );
+            }
+            return None;
+        };
+        let name = functions::of(config).filter(|(function, _)| *function == "get_resource").and_then(|(_, name)| name.text());
+        let found = name.and_then(|name| configs.get_key_value(name));
+        let Some((name, found)) = found else {
+            let declared = name.is_none_or(|name| self.resources.iter().any(|member| member.name == name));
+            if declared {
+                self.note(
+                    Spot { line: config.line, ..one.spot.clone() },
+                    "config",
+                    "is not a software config of this template, so the deployment is not checked",
+                    "checked are deployments of OS::Heat::SoftwareConfig, StructuredConfig and SoftwareComponent of the same template",
+                    "none, if the config is meant to come from elsewhere",
+                );
+            } else {
+                let _ = self.resolve(config, &scope, 0);
+            }
+            return None;
+        };
+        let mut inputs = Inputs::default();
+        if let Some(values) = property("input_values") {
+            self.inputs(values, &scope, &mut inputs, 0);
+        }
+        let server = property("server").and_then(functions::of).filter(|(function, _)| *function == "get_resource");
+        let server = server.and_then(|(_, name)| name.text()).map(str::to_owned);
+        let actions = property("actions").and_then(Node::items).unwrap_or_default();
+        let actions: Vec<&str> = actions.iter().filter_map(Node::text).collect();
+        let action = if actions.is_empty() || actions.contains(&"CREATE") {
+            "CREATE"
+        } else {
+            actions.first().copied().unwrap_or("CREATE")
+        };
+        let shown = property("name").and_then(Node::text).unwrap_or(&one.spot.resource).to_owned();
+        let config = if let Some(key) = property("input_key").and_then(Node::text) { found.with_key(key) } else { found.clone() };
+        self.plan(one.spot.clone(), &config, &inputs, server, action, &shown);
+        Some(*name)
+    }
+
+    /// The entry that Heat would deliver.
+    fn plan(&self, spot: Spot, config: &Config<'a>, inputs: &Inputs, server: Option<String>, action: &str, name: &str) {
+        let Some(group) = &config.group else { return };
+        let used = spot != config.spot;
+        let mut planned =
+            Planned { spot, server, entry: Value::Null, unknown: BTreeSet::new(), open: inputs.open, spots: BTreeMap::new() };
+        let mut entries = Vec::new();
+        let mut values = BTreeMap::new();
+        for declared in &config.inputs {
+            let given = inputs.given.iter().find(|one| one.name == declared.name);
+            let (value, spot) = match given {
+                Some(one) => (one.value.clone(), Spot { line: one.line, ..planned.spot.clone() }),
+                None => (declared.default.clone(), Spot { line: declared.line, ..config.spot.clone() }),
+            };
+            entries.push(json!({"name": declared.name, "type": declared.kind, "value": value.or_null()}));
+            planned.add(&declared.name, value != Given::Unknown, spot);
+            values.insert(declared.name.clone(), value);
+        }
+        let undeclared: Vec<_> =
+            inputs.given.iter().filter(|one| config.inputs.iter().all(|declared| declared.name != one.name)).collect();
+        if used {
+            self.undeclared(
+                &planned.spot,
+                config,
+                &undeclared.iter().map(|one| (one.name.as_str(), one.line)).collect::<Vec<_>>(),
+            );
+        }
+        for one in undeclared {
+            // Heat adds it as one of type String (heat-protocol.md 3.3).
+            entries.push(json!({"name": one.name, "type": "String", "value": one.value.or_null()}));
+            planned.add(&one.name, one.value != Given::Unknown, Spot { line: one.line, ..planned.spot.clone() });
+            values.insert(one.name.clone(), one.value.clone());
+        }
+        entries.push(json!({"name": "deploy_action", "type": "String", "value": action}));
+        let content = self.content(config, &values, &mut planned);
+        planned.entry = json!({
+            "id": planned.spot.resource, "name": name, "group": group, "config": content, "options": {}, "inputs": entries,
+            "outputs": config.outputs.iter().map(|output| json!({"name": output})).collect::<Vec<_>>(),
+        });
+        let mut all = self.planned.borrow_mut();
+        if self.take(budget::weight(&planned.entry)) && all.len() < DEPLOYMENTS {
+            all.push(planned);
+        } else {
+            drop(all);
+            self.too_large();
+        }
+    }
+
+    /// Heat hands an input on that the config does not declare. Where the config declares others it is likely a slip.
+    fn undeclared(&self, spot: &Spot, config: &Config<'_>, undeclared: &[(&str, usize)]) {
+        const RULE: &str = "Heat hands an undeclared input on as one of type String";
+        let remedy = format!("declare it in the inputs of {}", config.spot.resource);
+        let shown = |name: &str| name.chars().take(80).collect::<String>();
+        if config.inputs.is_empty() {
+            if let Some((first, line)) = undeclared.first() {
+                let problem = match undeclared.len() {
+                    1 => format!("{} is not declared", shown(first)),
+                    count => format!("{count} inputs are not declared: {} …", shown(first)),
+                };
+                self.note(Spot { line: *line, ..spot.clone() }, "input_values", problem, RULE, remedy);
+            }
+            return;
+        }
+        for (name, line) in undeclared {
+            let problem = format!("is not declared in the inputs of {}", config.spot.resource);
+            self.note(Spot { line: *line, ..spot.clone() }, &shown(name), problem, RULE, &*remedy);
+        }
+    }
+}
+
+/// Whether a type is a template's file.
+fn is_file(kind: &str) -> bool {
+    let end = kind.rsplit('.').next().unwrap_or_default();
+    kind.contains("://") || matches!(end, "yaml" | "yml" | "template")
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,144 @@
+//! What a template is made of, and what of it is found.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::budgets::yaml::{Member, Node};
+use crate::budgets::{DEPLOYMENTS, DOCUMENT_MEMORY};
+
+/// The key by which a template is known.
+pub(super) const VERSION: &str = "heat_template_version";
+/// What is found of one template at most; more is of no use to a reader, and is counted by who asks.
+const MOST_ODD: usize = 2_000;
+
+/// What a template says.
+#[derive(Debug, Default)]
+pub struct Template {
+    /// In the order of the document; at their end configs that no deployment uses.
+    pub planned: Vec<Planned>,
+    /// What is wrong, or other than it looks.
+    pub odd: Vec<Odd>,
+}
+
+/// A place in the template.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Spot {
+    /// Name of the resource; one within a group is `GROUP.resource_def`. Empty: the template itself.
+    pub resource: String,
+    /// Line, from 1; 0 where it is not known.
+    pub line: usize,
+}
+
+/// One thing that is wrong with the template itself.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Odd {
+    /// Where.
+    pub spot: Spot,
+    /// Property, or name of an input.
+    pub key: String,
+    /// What is wrong.
+    pub problem: String,
+    /// What it must be.
+    pub rule: String,
+    /// What to do.
+    pub remedy: String,
+    /// Whether it is only worth knowing.
+    pub warns: bool,
+}
+
+/// A deployment as Heat would deliver it at the creation of the stack.
+#[derive(Debug)]
+pub struct Planned {
+    /// The deployment, or the config that none uses.
+    pub spot: Spot,
+    /// Its server in this template.
+    pub server: Option<String>,
+    /// As a server's metadata lists it; the value of an input that is not known is null.
+    pub entry: Value,
+    /// Inputs whose value only Heat knows, and names in a structured config.
+    pub unknown: BTreeSet<String>,
+    /// Whether more may be given than is known: by a function that makes the whole of `input_values` or of `config`.
+    pub open: bool,
+    /// Where each input is given or declared, by its name in capital letters; `CONFIG` is the config.
+    pub spots: BTreeMap<String, Spot>,
+}
+
+/// A resource, also one within a group.
+pub(super) struct Resource<'a> {
+    pub(super) spot: Spot,
+    pub(super) kind: &'a str,
+    pub(super) properties: Option<&'a Node>,
+    /// The word that a group replaces by the number of its member.
+    pub(super) index: Option<&'a str>,
+}
+
+pub(super) struct Walk<'a> {
+    pub(super) parameters: Option<&'a Node>,
+    pub(super) resources: &'a [Member],
+    /// Memory that what is resolved may still take.
+    pub(super) left: Cell<usize>,
+    pub(super) planned: RefCell<Vec<Planned>>,
+    pub(super) odd: RefCell<Vec<Odd>>,
+}
+
+impl Walk<'_> {
+    pub(super) fn take(&self, bytes: usize) -> bool {
+        let left = self.left.get().checked_sub(bytes);
+        self.left.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
+    pub(super) fn too_large(&self) {
+        let already = self.odd.borrow().iter().any(|odd| odd.key == VERSION);
+        if !already {
+            self.mistake(
+                Spot::default(),
+                VERSION,
+                format!("the template takes more than {} KiB of memory, or has more than {DEPLOYMENTS} deployments: the rest is not checked", DOCUMENT_MEMORY / 1024),
+                "the agent limits the size of its input to bound its memory",
+                "split the template",
+            );
+        }
+    }
+
+    pub(super) fn mistake(
+        &self,
+        spot: Spot,
+        key: &str,
+        problem: impl Into<String>,
+        rule: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.found(spot, key, problem.into(), rule.into(), remedy.into(), false);
+    }
+
+    pub(super) fn note(
+        &self,
+        spot: Spot,
+        key: &str,
+        problem: impl Into<String>,
+        rule: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.found(spot, key, problem.into(), rule.into(), remedy.into(), true);
+    }
+
+    fn found(&self, spot: Spot, key: &str, problem: String, rule: String, remedy: String, warns: bool) {
+        let odd = Odd { spot, key: key.to_owned(), problem, rule, remedy, warns };
+        let mut all = self.odd.borrow_mut();
+        if all.len() < MOST_ODD && !all.contains(&odd) {
+            all.push(odd);
+        }
+    }
+}
+
+impl Planned {
+    pub(super) fn add(&mut self, name: &str, is_known: bool, spot: Spot) {
+        if !is_known {
+            self.unknown.insert(name.to_owned());
+        }
+        self.spots.insert(name.to_ascii_uppercase(), spot);
+    }
+}
