@@ -57,8 +57,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::PortHolders { ports } => commands::port_holders::run(&ports),
         Command::PodNetwork => commands::pod_network::run(),
         Command::Firewall => commands::firewall::run(),
-        Command::Certificates { action: Some(CertificatesAction::NewCa { out, name, days }), .. } => {
-            commands::certificates::new_ca(&out, &name, days)
+        Command::Certificates { action: Some(CertificatesAction::NewCa { out, name, days, service_account_keys }), .. } => {
+            commands::certificates::new_ca(&out, &name, days, &service_account_keys)
         }
         // Settings that the agent could not run with are mistakes among others.
         Command::Verify { json, image, metadata } => {

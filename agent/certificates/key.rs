@@ -150,18 +150,20 @@ impl PrivateKey {
     }
 }
 
-/// Whether a public key (PEM, SubjectPublicKeyInfo) is that of this private key, as it must be for service accounts.
+/// Whether one of these public keys (PEM, SubjectPublicKeyInfo) is that of this private key, as it must be for service accounts: the
+/// API server verifies by each key of the file, and several are there while the pair is changed.
 ///
 /// # Errors
 /// If there is no public key in the text.
 pub fn public_matches(public_pem: &str, private: &PrivateKey) -> Result<bool> {
-    let public = pem::read(public_pem)?.into_iter().find(|(kind, _)| *kind == SectionKind::PublicKey);
-    let (_, public) = public.ok_or_else(|| {
-        Error::permanent("it contains no public key")
+    let all = pem::read(public_pem)?.into_iter().filter(|(kind, _)| *kind == SectionKind::PublicKey);
+    let all: Vec<Vec<u8>> = all.map(|(_, public)| public.clone()).collect();
+    if all.is_empty() {
+        return Err(Error::permanent("it contains no public key")
             .rule("PEM: RFC 7468, 13")
-            .remedy("provide PEM text with a line BEGIN PUBLIC KEY: openssl pkey -in KEY -pubout")
-    })?;
-    Ok(public == private.public_key())
+            .remedy("provide PEM text with a line BEGIN PUBLIC KEY: openssl pkey -in KEY -pubout"));
+    }
+    Ok(all.iter().any(|public| public == private.public_key()))
 }
 
 /// The public key, a signer and its algorithm, where the key is one that everybody who reads our certificates knows.

@@ -249,7 +249,7 @@ pub enum Command {
     ///
     /// Each is ok, NEAR END (two thirds of its validity have passed), EXPIRED, MISSING or FLAWED, with the reason and what to do.
     /// Reads the files of this machine according to the newest generation, as root; the daemon need not be running. A key is
-    /// never shown, only the fingerprint of the one for service accounts, which is the same on all masters.
+    /// never shown, only the fingerprint of the one for service accounts, which is the same on all masters where the parameters give it.
     ///
     /// Exits with 0 if all are OK, 2 if one is near its end, expired, flawed or missing.
     #[command(args_conflicts_with_subcommands = true)]
@@ -324,5 +324,8 @@ pub enum CertificatesAction {
         /// Validity in days
         #[arg(long, value_name = "N", default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
         days: u32,
+        /// Type of the service account keys; openssl generates RSA keys
+        #[arg(long, value_name = "TYPE", default_value = "rsa-2048", value_parser = ["rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256"])]
+        service_account_keys: String,
     },
 }

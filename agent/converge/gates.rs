@@ -358,6 +358,19 @@ async fn ask(root: &Tree, prober: &impl Prober, probe: &Probe) -> Result<(), Str
             let answer = prober.get_json(url, identity.as_ref()).await.map_err(|error| error.to_string())?;
             expect(&answer, key, value)
         }
+        Probe::NodeReady { url, identity } => {
+            let answer = prober.get_json(url, identity.as_ref()).await.map_err(|error| error.to_string())?;
+            is_ready(&answer)
+        }
+        Probe::NoPendingRequests { url, identity } => {
+            let answer = prober.get_json(url, identity.as_ref()).await.map_err(|error| error.to_string())?;
+            none_pending(&answer)
+        }
+        Probe::File(path) => match root.facts_followed(Path::new(path)) {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(format!("there is no {path}")),
+            Err(error) => Err(error.to_string()),
+        },
         Probe::Docker { socket, storage_driver, data_root } => {
             let info = prober.docker(socket, "/info").await.map_err(|error| error.to_string())?;
             expect(&info, "Driver", storage_driver)?;
@@ -408,6 +421,46 @@ fn expect(answer: &Value, key: &str, value: &str) -> Result<(), String> {
         None => return Err(format!("the answer lacks {key}: {}", quoted(&answer.to_string()))),
     };
     if found == value { Ok(()) } else { Err(format!("{key} is {}, not {value}", quoted(&found))) }
+}
+
+/// What the API says of a node's condition Ready.
+fn is_ready(node: &Value) -> Result<(), String> {
+    let conditions = node.pointer("/status/conditions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let text = |condition: &Value, key: &str| condition.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let Some(ready) = conditions.iter().find(|condition| text(condition, "type") == "Ready") else {
+        return Err("the node is not Ready: its kubelet has not reported yet".to_owned());
+    };
+    match text(ready, "status").as_str() {
+        "True" => Ok(()),
+        status => {
+            let state = if status == "False" { "not Ready" } else { "not known to be Ready" };
+            Err(format!("the node is {state}: {}: {}", quoted(&text(ready, "reason")), quoted(&text(ready, "message"))))
+        }
+    }
+}
+
+/// The most requests that are named.
+const NAMED: usize = 3;
+
+/// Requests for certificates without a condition: neither approved, nor denied, nor failed.
+fn none_pending(list: &Value) -> Result<(), String> {
+    let Some(items) = list.get("items").and_then(Value::as_array) else {
+        return Err(format!("the answer lacks items: {}", quoted(&list.to_string())));
+    };
+    let is_open = |item: &&Value| item.pointer("/status/conditions").and_then(Value::as_array).is_none_or(Vec::is_empty);
+    let named = |item: &Value| {
+        let text = |pointer: &str| quoted(item.pointer(pointer).and_then(Value::as_str).unwrap_or_default());
+        format!("{} of {}", text("/metadata/name"), text("/spec/username"))
+    };
+    let open: Vec<&Value> = items.iter().filter(is_open).collect();
+    if open.is_empty() {
+        return Ok(());
+    }
+    let first: Vec<String> = open.iter().take(NAMED).map(|item| named(item)).collect();
+    let more = open.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let what = if open.len() == 1 { "certificate request is" } else { "certificate requests are" };
+    Err(format!("{} {what} pending: {}{more}", open.len(), first.join(", ")))
 }
 
 fn quoted(text: &str) -> String {
@@ -564,6 +617,40 @@ mod tests {
     }
 
     /// The API server is believed by the cluster's authority alone, and only while it reports that it is healthy.
+    #[test]
+    fn the_apis_word_on_a_node_and_on_requests_is_put_in_words() {
+        let node = |ready: Value| json!({"kind": "Node", "status": {"conditions": [{"type": "DiskPressure", "status": "False"}, ready]}});
+        let lacks_network =
+            json!({"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "cni plugin not initialized"});
+        let lost =
+            json!({"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting"});
+        for (node, expected) in [
+            (node(json!({"type": "Ready", "status": "True", "reason": "KubeletReady"})), None),
+            (node(lacks_network), Some("the node is not Ready: KubeletNotReady: cni plugin not initialized")),
+            (node(lost), Some("the node is not known to be Ready: NodeStatusUnknown: Kubelet stopped posting")),
+            (json!({"kind": "Node"}), Some("the node is not Ready: its kubelet has not reported yet")),
+        ] {
+            assert_eq!(is_ready(&node).err().as_deref(), expected);
+        }
+        let request = |name: &str, status: Value| json!({"metadata": {"name": name}, "spec": {"username": "system:node:n1"}, "status": status});
+        let open = |name: &str| request(name, json!({}));
+        let approved = request("csr-0", json!({"conditions": [{"type": "Approved"}]}));
+        for (items, expected) in [
+            (vec![], None),
+            (vec![approved.clone()], None),
+            (vec![approved, open("csr-1")], Some("1 certificate request is pending: csr-1 of system:node:n1")),
+            (
+                (1..6).map(|at| open(&format!("csr-{at}"))).collect(),
+                Some(
+                    "5 certificate requests are pending: csr-1 of system:node:n1, csr-2 of system:node:n1, csr-3 of system:node:n1 and 2 more",
+                ),
+            ),
+        ] {
+            assert_eq!(none_pending(&json!({"items": items})).err().as_deref(), expected);
+        }
+        assert!(none_pending(&json!({"kind": "Status"})).unwrap_err().contains("lacks items"));
+    }
+
     #[tokio::test]
     async fn an_https_gate_believes_the_authority_in_its_file_and_nobody_else() {
         let dir = tempfile::tempdir().unwrap();

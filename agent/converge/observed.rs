@@ -90,9 +90,12 @@ pub fn observe_files(desired: &Desired, tree: &Tree) -> Result<Observed> {
 /// # Errors
 /// If something is unreadable or systemd cannot be reached.
 pub async fn observe(desired: &Desired, tree: &Tree, units: &impl Units) -> Result<Observed> {
-    let mut observed = observe_files(desired, tree)?;
-    observe_units(desired, tree, units, &mut observed).await?;
-    Ok(observed)
+    // Mount points first: of what a volume holds that is mounted meanwhile the files would be those that were there before, and look
+    // as if somebody had changed them.
+    let mut of_units = Observed::default();
+    observe_units(desired, tree, units, &mut of_units).await?;
+    let Observed { pending, units, mounted, .. } = of_units;
+    Ok(Observed { units, mounted, pending, ..observe_files(desired, tree)? })
 }
 
 /// The part of [`observe`] that asks systemd.
@@ -125,4 +128,76 @@ pub(crate) fn look(tree: &Tree, path: &str, content: bool) -> Result<Option<Seen
         kind => kind,
     };
     Ok(Some(Seen { kind, mode: facts.mode, owner: facts.owner, content }))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt as _;
+    use futures_util::stream::BoxStream;
+
+    use super::*;
+    use crate::desired::{Directory, DiskName, FormatPolicy, Owner};
+    use crate::files::Attributes;
+    use crate::systemd::{Enabled, JobOutcome};
+
+    /// A systemd that mounts a volume when it is asked about it: another moment, and it would have been mounted before.
+    struct Mounting<'a>(&'a Tree);
+
+    impl Units for Mounting<'_> {
+        async fn unit(&self, name: &str) -> Result<UnitState> {
+            self.0.create_dir_all(Path::new("/var/lib/etcd/member"), Attributes::mode(0o700))?;
+            Ok(UnitState { name: name.into(), active_state: "active".into(), ..UnitState::default() })
+        }
+        async fn start(&self, _name: &str) -> Result<JobOutcome> {
+            Ok(JobOutcome::new("done"))
+        }
+        async fn restart(&self, _name: &str) -> Result<JobOutcome> {
+            Ok(JobOutcome::new("done"))
+        }
+        async fn reset_failed(&self, _name: &str) -> Result<()> {
+            Ok(())
+        }
+        async fn reload(&self) -> Result<()> {
+            Ok(())
+        }
+        async fn enable(&self, _names: &[&str]) -> Result<Enabled> {
+            Ok(Enabled { changed: false, absent: Vec::new() })
+        }
+        async fn changes(&self) -> Result<BoxStream<'static, String>> {
+            Ok(futures_util::stream::empty().boxed())
+        }
+    }
+
+    /// A node was said to differ from its parameters at a boot, 40 ms after a mount.
+    #[tokio::test]
+    async fn what_lies_on_a_volume_is_read_after_it_is_known_to_be_mounted() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let desired = Desired {
+            directories: vec![Directory {
+                path: "/var/lib/etcd/member".into(),
+                mode: 0o700,
+                owner: Owner::root(),
+                needs: BTreeSet::new(),
+            }],
+            volumes: vec![Volume {
+                role: VolumeRole::Etcd,
+                disk: DiskName::Cinder("a".into()),
+                mount_point: "/var/lib/etcd".into(),
+                content: Content::Xfs,
+                format: FormatPolicy::Never,
+                hint: "/dev/vdc".into(),
+                root_mode: 0o700,
+                root_owner: Owner::root(),
+                format_parameter: "ETCD_VOLUME_FORMAT",
+                adopt: None,
+                cluster: "c".into(),
+                users: Vec::new(),
+            }],
+            ..Desired::default()
+        };
+        let observed = observe(&desired, &tree, &Mounting(&tree)).await.unwrap();
+        assert!(observed.mounted.contains(&VolumeRole::Etcd));
+        assert!(observed.directories.contains_key("/var/lib/etcd/member"), "read before the mount, and believed after it");
+    }
 }

@@ -101,6 +101,7 @@ pub fn apply(desired: &Desired, directory: &Path) -> Result<Applied> {
     applied
         .omitted
         .extend(desired.certificates.iter().map(describe_certificate).map(|text| format!("{text}: done on the node itself")));
+    applied.omitted.extend(desired.keys.iter().map(|key| format!("key {} at {}: done on the node itself", key.name, key.path)));
     applied.omitted.extend(desired.volumes.iter().map(|volume| format!("{}: done on the node itself", describe_volume(volume))));
     Ok(applied)
 }

@@ -37,7 +37,7 @@ pub(crate) struct Why {
 
 /// Finds out why a unit died.
 pub(crate) async fn find_out(desired: &Desired, unit: &str, root: &Tree, clock: &Clock, words: &impl LastWords) -> Why {
-    let said = clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default();
+    let said = essential(clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default());
     let mut why = Why { text: quoted_words(unit, &said), remedy: None };
     let full = if lacks_space(&said) { full_places(desired, root) } else { Vec::new() };
     if let Some(first) = full.first() {
@@ -50,6 +50,21 @@ pub(crate) async fn find_out(desired: &Desired, unit: &str, root: &Tree, clock: 
         why.remedy = Some(format!("{} frees the port; or move its user to another port.", holder.remedy()));
     }
     why
+}
+
+/// The last lines without Go's traces: a Kubernetes program that ends by a fatal log line (exit status 255) or a panic (2) writes the
+/// stack of each goroutine after it, dozens of lines that would take the place of the cause.
+fn essential(said: Vec<String>) -> Vec<String> {
+    let is_place = |line: Option<&String>| line.is_some_and(|line| line.starts_with('\t'));
+    let is_head = |line: &str| line.starts_with("goroutine ") && line.ends_with("]:");
+    let is_trace = |at: usize, line: &String| is_head(line) || is_place(Some(line)) || is_place(said.get(at + 1));
+    let kept: Vec<String> = said
+        .iter()
+        .enumerate()
+        .filter(|(at, line)| !line.trim().is_empty() && !is_trace(*at, line))
+        .map(|(_, line)| line.clone())
+        .collect();
+    kept.into_iter().rev().take(WORDS.0).rev().collect()
 }
 
 fn lacks_space(said: &[String]) -> bool {
@@ -134,6 +149,33 @@ mod tests {
             assert_eq!(lacks_space(&["starting".to_owned(), line.to_owned()]), lacks, "{line}");
         }
         assert!(!lacks_space(&[]));
+    }
+
+    /// As kubelet 1.20.2 ends at a label that it may not set: status 255, and its last fifty lines are stacks.
+    #[test]
+    fn the_stacks_of_a_go_program_are_not_taken_for_its_last_words() {
+        let fatal = "F1124 10:23:17.070581   17430 server.go:187] unknown 'kubernetes.io' or 'k8s.io' labels specified";
+        let more = "--node-labels in the 'kubernetes.io' namespace must begin with an allowed prefix";
+        let exited = "kubelet.service: Main process exited, code=exited, status=255/EXCEPTION";
+        let mut said = vec!["Started kubelet.", fatal, more];
+        for _ in 0..40 {
+            said.extend([
+                "goroutine 1 [running]:",
+                "k8s.io/kubernetes/vendor/k8s.io/klog/v2.stacks(0x1)",
+                "\tk8s.io/kubernetes/vendor/k8s.io/klog/v2/klog.go:1026 +0x8a",
+                "",
+                "created by k8s.io/kubernetes/pkg/scheduler/framework/runtime.newMetricsRecorder",
+                "\tk8s.io/kubernetes/pkg/scheduler/framework/runtime/metrics_recorder.go:60 +0x118",
+            ]);
+        }
+        said.push(exited);
+        let kept = essential(said.iter().map(|line| (*line).to_owned()).collect());
+        assert_eq!(kept, ["Started kubelet.", fatal, more, exited]);
+        let panic: Vec<String> =
+            ["panic: boom", "goroutine 7 [running]:", "main.main()", "\t/x.go:1 +0x1"].map(str::to_owned).to_vec();
+        assert_eq!(essential(panic), ["panic: boom"]);
+        let many: Vec<String> = (0..9).map(|at| format!("line {at}")).collect();
+        assert_eq!(essential(many), ["line 4", "line 5", "line 6", "line 7", "line 8"]);
     }
 
     #[test]

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 pub use network::{EtcdAccess, EtcdMember, FlannelStore, Peer, Peers, PodRoutes};
 pub use owner::Owner;
 pub use trust::{
-    Authority, Certificate, ClientIdentity, Issuer, KeyType, MagnumAccess, MagnumUser, Material, Pair, Rotation, Share, Signer,
-    Trust,
+    Authority, Certificate, ClientIdentity, Issuer, Key, KeyType, MagnumAccess, MagnumUser, Material, Pair, Rotation, Share,
+    Signer, Trust,
 };
 
 /// Everything that one generation of a node's parameters asks for.
@@ -33,10 +33,17 @@ pub struct Desired {
     pub units: Vec<Unit>,
     /// What must be measured as good before Heat hears SUCCESS.
     pub gates: Vec<Gate>,
+    /// What is measured like a gate while the node is there, and asked once for Heat's outputs, but waited for by nobody: somebody else
+    /// makes it good.
+    #[serde(skip)]
+    pub watched: Vec<Gate>,
     /// Certificates of authorities that must lie on the node.
     pub authorities: Vec<Authority>,
     /// Certificates, each with its key, that the node must have. They are wishes that `converge` fulfils.
     pub certificates: Vec<Certificate>,
+    /// Private keys without a certificate, which the node makes for itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<Key>,
     /// Who fulfils them, and how; `None` where the node wants none.
     pub trust: Option<Trust>,
     /// Objects that the cluster's API must hold.
@@ -64,8 +71,10 @@ impl Desired {
         join(&mut self.volumes, part.volumes, "volume", |volume| volume.role.as_str())?;
         join(&mut self.units, part.units, "unit", |unit| &unit.name)?;
         join(&mut self.gates, part.gates, "gate", |gate| &gate.name)?;
+        join(&mut self.watched, part.watched, "watched gate", |gate| &gate.name)?;
         join(&mut self.authorities, part.authorities, "authority", |authority| &authority.path)?;
         join(&mut self.certificates, part.certificates, "certificate", |certificate| &certificate.name)?;
+        join(&mut self.keys, part.keys, "key", |key| &key.name)?;
         join(&mut self.objects, part.objects, "object", |object| &object.name)?;
         join_one(&mut self.trust, part.trust, "trust")?;
         join_one(&mut self.flannel, part.flannel, "flannel's configuration")?;
@@ -78,13 +87,14 @@ impl Desired {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// Where certificates, their keys and those of authorities lie.
+    /// Where certificates, their keys, those of authorities and those without a certificate lie.
     #[must_use]
     pub fn trusted_paths(&self) -> BTreeSet<&str> {
         let authorities =
             self.authorities.iter().flat_map(|one| std::iter::once(&one.path).chain(&one.key_path).chain(&one.signing_path));
         let certificates = self.certificates.iter().flat_map(|one| [&one.path, &one.key]);
-        authorities.chain(certificates).map(String::as_str).collect()
+        let keys = self.keys.iter().map(|one| &one.path);
+        authorities.chain(certificates).chain(keys).map(String::as_str).collect()
     }
 }
 
@@ -427,6 +437,22 @@ pub enum Probe {
         /// Whom an https server shows itself to, and by whom it is signed.
         identity: Option<ClientIdentity>,
     },
+    /// The API says that a node is Ready.
+    NodeReady {
+        /// The node's own object.
+        url: String,
+        /// Who asks.
+        identity: Option<ClientIdentity>,
+    },
+    /// No request for a certificate waits in the API for somebody's approval.
+    NoPendingRequests {
+        /// The list of requests.
+        url: String,
+        /// Who asks.
+        identity: Option<ClientIdentity>,
+    },
+    /// A file is there.
+    File(String),
     /// The docker engine answers on its socket and uses this storage driver.
     Docker {
         /// Path of the socket.

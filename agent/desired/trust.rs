@@ -84,6 +84,19 @@ pub struct Certificate {
     pub given: Option<Pair>,
 }
 
+/// A private key that is nobody's certificate's: it is made once, and one that lies in its place stays, whatever kind it is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Key {
+    /// Short name: `service-accounts`.
+    pub name: String,
+    /// Absolute path, mode 0600.
+    pub path: String,
+    /// Owner.
+    pub owner: Owner,
+    /// The kind that is made.
+    pub kind: KeyType,
+}
+
 /// A certificate and its key as the parameters give them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pair {

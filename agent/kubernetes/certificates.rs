@@ -20,7 +20,7 @@ use super::spec::cluster::{CERTIFICATES, ClusterSpec, EtcdCluster, Facts};
 use super::spec::node::NodeSpec;
 use super::spec::words::CertificateSource;
 use super::spec::words::Role;
-use crate::desired::{Authority, Certificate, Desired, File, Material, Owner, Share, Signer};
+use crate::desired::{Authority, Certificate, Desired, File, Key, Material, Owner, Share, Signer};
 use crate::digest::key_of;
 
 /// Keys of a node that are no wishes.
@@ -29,18 +29,30 @@ pub struct KeysBeside {
     /// What a kubelet that joins by TLS bootstrap gets from the cluster and renews by itself: certificate and key in one file.
     pub kubelet: Option<&'static str>,
     /// What a master signs tokens of service accounts by.
-    pub service_accounts: Option<String>,
+    pub service_accounts: Option<TokenKey>,
+}
+
+/// A key that tokens of service accounts are signed by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenKey {
+    /// Where it lies.
+    pub path: String,
+    /// Whether the parameters give it, so that it is the same on every master; else it is this master's own.
+    pub is_given: bool,
 }
 
 /// Where they lie.
 #[must_use]
-pub fn keys_beside(spec: &NodeSpec) -> KeysBeside {
+pub fn keys_beside(spec: &NodeSpec, facts: &Facts) -> KeysBeside {
     let Some(cluster) = &spec.kubernetes else { return KeysBeside::default() };
     let master = spec.role == Role::Master;
     let bootstrap = cluster.certificates == CertificateSource::Bootstrap && cluster.wants_certificates() && !master;
     KeysBeside {
         kubelet: bootstrap.then_some(super::worker::kubelet::OWN_CERTIFICATE),
-        service_accounts: service_account_keys(cluster).filter(|_| master).map(|keys| keys.sign.to_owned()),
+        service_accounts: service_account_keys(cluster, facts).filter(|_| master).map(|keys| TokenKey {
+            path: keys.sign.to_owned(),
+            is_given: cluster.control_plane.service_account_private_key.is_some(),
+        }),
     }
 }
 
@@ -64,11 +76,15 @@ pub(super) fn wanted(cluster: &ClusterSpec, role: Role) -> Vec<(&'static str, Si
 }
 
 /// Adds the wishes, and the keys that the parameters give.
-pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+pub(super) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
     let mut part = Desired::default();
     part.directories.push(directory(CERTIFICATES));
     if spec.role == Role::Master {
         add_given_keys(cluster, &mut part);
+        if let Some((keys, kind)) = service_account_keys(cluster, facts).and_then(|keys| keys.made.map(|kind| (keys, kind))) {
+            let (name, path) = ("service-accounts".to_owned(), keys.sign.to_owned());
+            part.keys.push(Key { name, path, owner: Owner::root(), kind });
+        }
     }
     if !cluster.tls {
         return part;
@@ -375,7 +391,8 @@ mod tests {
         let sign = [("CERT_MANAGER_API", "true")];
         for (minor, changes, path, expected) in [
             (28, &[][..], AUTHORITY, &[api, manager, scheduler, kubelet, proxy][..]),
-            (28, &[], SERVER.key, &[api, manager]),
+            (28, &[], SERVER.key, &[api]),
+            (28, &[], SERVICE_ACCOUNT_PRIVATE, &[api, manager]),
             (28, &[], SERVER.certificate, &[api]),
             (
                 28,

@@ -30,16 +30,17 @@ mod url_credential_tests;
 pub mod versions;
 mod worker;
 
-pub use certificates::{KeysBeside, keys_beside};
+pub use certificates::{KeysBeside, TokenKey, keys_beside};
 pub use checks::guarded_options::Leave;
 pub use checks::kernel::{MODULES, lacking};
 pub use checks::preflight::preflight;
+pub use control_plane::apiserver::{SERVER_KEY, SERVICE_ACCOUNT_KEY, SETTINGS as API_SERVER_SETTINGS};
 pub use parameters::mistake::Mistake;
 pub use parameters::possible::values as possible_values;
 pub use parameters::read::Parameters;
 pub use parts::paths::GUARD;
 pub use render::render;
-pub use spec::cluster::Facts;
+pub use spec::cluster::{Facts, Tokens};
 pub use spec::node::{NodeSpec, Preflight};
 pub use spec::words::{Role, Secret};
 

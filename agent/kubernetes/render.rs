@@ -77,8 +77,11 @@ fn add_cluster(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, desired: &
     if spec.role == Role::Master {
         // Restarted for the files that their flags name.
         let given = &desired.files;
-        let readers =
-            [apiserver::part(spec, cluster, given), controller_manager::part(cluster, given), scheduler::part(cluster, given)];
+        let readers = [
+            apiserver::part(spec, cluster, facts, given),
+            controller_manager::part(cluster, facts, given),
+            scheduler::part(cluster, given),
+        ];
         for part in readers.into_iter().chain([podmaster::part(spec, cluster, facts), bootstrap::part(spec, cluster, facts)]) {
             desired.merge(part)?;
         }
@@ -184,12 +187,18 @@ mod tests {
             writeln!(out, "  {} {} for {} {:?}", one.path, one.key, one.names.join(" "), one.addresses).unwrap();
             writeln!(out, "  given={:?}", one.given).unwrap();
         }
+        for one in &desired.keys {
+            writeln!(out, "key {} {} {:?} {}:{}", one.name, one.path, one.kind, one.owner.user, one.owner.group).unwrap();
+        }
         if let Some(trust) = &desired.trust {
             writeln!(out, "trust {trust:?}").unwrap();
         }
         for one in &desired.gates {
             let deadline = one.deadline.map_or("run".to_owned(), |own| format!("{}s", own.as_secs()));
             writeln!(out, "gate {} {}x {deadline} {:?} needs={:?}", one.name, one.consecutive, one.probe, one.needs).unwrap();
+        }
+        for one in &desired.watched {
+            writeln!(out, "watched {} {:?} needs={:?}", one.name, one.probe, one.needs).unwrap();
         }
         if let Some(flannel) = &desired.flannel {
             writeln!(

@@ -6,7 +6,7 @@ use std::path::Path;
 use sysinfo::{CpuRefreshKind, Disk, Disks, MemoryRefreshKind, RefreshKind, System};
 
 use crate::files::{READ_LIMIT, Tree};
-use crate::kubernetes::{Facts, MODULES};
+use crate::kubernetes::{API_SERVER_SETTINGS, Facts, MODULES, SERVER_KEY, SERVICE_ACCOUNT_KEY, Tokens};
 use crate::network::links::ALIAS;
 use crate::network::{FIREWALL, FirewallFile, FirewallTool, Interface, Made, POD_NETWORK, routes};
 
@@ -21,6 +21,8 @@ const RELEASE: &str = "/proc/sys/kernel/osrelease";
 const FLANNEL: &str = "/etc/sysconfig/flanneld";
 /// What the agent writes for flanneld as a unit, and to keep it off.
 const FLANNELS_DROP_IN: &str = "/etc/systemd/system/flanneld.service.d/50-heat-node-agent.conf";
+/// The API server's flag for the keys that tokens are verified by.
+const VERIFIES: &str = "service-account-key-file";
 /// Steps in which memory is reported, in MiB: firmware and kernel take a little more or less from boot to boot, and a node's
 /// files must not change with it.
 const STEP: u64 = 64;
@@ -52,13 +54,14 @@ pub(crate) fn of_machine(root: &Tree) -> Facts {
         kernel: two_numbers(&release),
         lacking_modules: lacking_modules(root, &release),
         made: made(root),
+        tokens: tokens(root),
         interfaces: interfaces(root),
     }
 }
 
 /// The same machine, with what changes while the agent runs looked at anew.
 pub(crate) fn anew(root: &Tree, machine: Facts) -> Facts {
-    Facts { made: made(root), interfaces: interfaces(root), ..machine }
+    Facts { made: made(root), tokens: tokens(root), interfaces: interfaces(root), ..machine }
 }
 
 /// What the agent made for earlier parameters. A file that cannot be read says nothing; its unit says what is wrong with it.
@@ -69,6 +72,15 @@ fn made(root: &Tree) -> Made {
     let (firewalls, pod_network) = (firewalls.collect(), is_there(POD_NETWORK));
     let firewalls: BTreeSet<FirewallTool> = firewalls;
     Made { firewalls: firewalls.into_iter().collect(), pod_network, flannel: is_there(FLANNELS_DROP_IN) }
+}
+
+/// By which keys service accounts' tokens are verified here, and whether the node has a key of its own for them.
+fn tokens(root: &Tree) -> Tokens {
+    // Magnum's first releases write flags with `_`.
+    let settings = text(root, API_SERVER_SETTINGS).replace("service_account_key_file", VERIFIES);
+    let verified_by = |path: &str| settings.contains(&format!("--{VERIFIES}={path}"));
+    let is_there = root.facts_followed(Path::new(SERVICE_ACCOUNT_KEY)).ok().flatten().is_some();
+    Tokens { verified_by_server_key: verified_by(SERVER_KEY), has_own_key: is_there || verified_by(SERVICE_ACCOUNT_KEY) }
 }
 
 /// The interfaces of this machine, from sysfs and the table of routes.
@@ -213,6 +225,35 @@ mod tests {
         assert_eq!(lacking_modules(&root, "6.1.0"), ["ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_tables", "wireguard"]);
         assert!(lacking_modules(&root, "../6.1.0").is_empty());
         assert_eq!((two_numbers("6.1.0-25-cloud"), two_numbers("4.18"), two_numbers("x")), (Some((6, 1)), Some((4, 18)), None));
+    }
+
+    #[test]
+    fn the_keys_of_tokens_are_read_from_the_api_servers_settings() {
+        let own = SERVICE_ACCOUNT_KEY;
+        for (settings, with_key, by_server, has_own) in [
+            ("", false, false, false),
+            ("KUBE_API_ARGS=\"--service-account-key-file=/etc/kubernetes/certs/server.key --v=2\"\n", false, true, false),
+            ("KUBE_API_ARGS=\"--service_account_key_file=/etc/kubernetes/certs/server.key\"\n", false, true, false),
+            ("KUBE_API_ARGS=\"--tls-private-key-file=/etc/kubernetes/certs/server.key\"\n", false, false, false),
+            ("KUBE_API_ARGS=\"--service-account-key-file=/etc/kubernetes/certs/server.key\"\n", true, true, true),
+            (
+                &format!("X=\"--service-account-key-file={own} --service-account-key-file=/etc/kubernetes/certs/server.key\"\n"),
+                false,
+                true,
+                true,
+            ),
+            (&format!("X=\"--service-account-key-file={own}\"\n"), true, false, true),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let root = Tree::open(folder.path()).unwrap();
+            root.create_dir_all(Path::new("/etc/kubernetes/certs"), Attributes::mode(0o755)).unwrap();
+            root.write(Path::new(API_SERVER_SETTINGS), settings.as_bytes(), Attributes::mode(0o644)).unwrap();
+            if with_key {
+                root.write(Path::new(own), b"", Attributes::mode(0o600)).unwrap();
+            }
+            let expected = Tokens { verified_by_server_key: by_server, has_own_key: has_own };
+            assert_eq!(tokens(&root), expected, "{settings}");
+        }
     }
 
     #[test]

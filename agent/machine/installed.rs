@@ -7,9 +7,9 @@ use futures_util::future::{LocalBoxFuture, join_all};
 
 use crate::desired::Desired;
 use crate::error::Result;
-use crate::files::{READ_LIMIT, Tree};
+use crate::files::{FileKind, READ_LIMIT, Tree};
 use crate::kubernetes::NodeSpec;
-use crate::kubernetes::checks::installed::{Program, Verdict, command, judge, programs};
+use crate::kubernetes::checks::installed::{Program, Verdict, cni_programs, command, judge, lacks_cni, programs};
 use crate::network::flannel::{Version, version_of};
 use crate::systemd::Systemd;
 
@@ -74,6 +74,12 @@ impl Machine<'_> {
                 remedies.push(verdict.remedy);
             }
         }
+        let lacking = lacking_cni(self.root, self.desired);
+        if !lacking.is_empty() {
+            let verdict = lacks_cni(&lacking);
+            refused.extend(verdict.refused);
+            remedies.push(verdict.remedy);
+        }
         remedies.dedup();
         (verdicts.refused, verdicts.remedy) = (refused.join("; "), remedies.join("; "));
         verdicts
@@ -106,6 +112,15 @@ pub(crate) fn release(out: String, err: String) -> String {
     if version_of(&out).is_some() { out } else { err }
 }
 
+/// The CNI plugins of the agent's own network that root cannot run.
+fn lacking_cni(root: &Tree, desired: &Desired) -> Vec<String> {
+    let is_program = |path: &String| {
+        let facts = root.facts_followed(Path::new(path)).ok().flatten();
+        facts.is_some_and(|facts| facts.kind == FileKind::File && facts.mode & 0o111 != 0)
+    };
+    cni_programs(desired).into_iter().filter(|path| !is_program(path)).collect()
+}
+
 /// The file that systemd takes for the first word of a command line.
 pub(crate) fn found(root: &Tree, command: &str) -> Option<String> {
     let there = |path: &String| root.facts_followed(Path::new(path)).is_ok_and(|facts| facts.is_some());
@@ -113,4 +128,35 @@ pub(crate) fn found(root: &Tree, command: &str) -> Option<String> {
         return Some(command.to_owned()).filter(there);
     }
     PLACES.iter().map(|place| format!("{place}/{command}")).find(there)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desired::File;
+    use crate::files::Attributes;
+    use crate::network::CNI_NETWORK;
+
+    /// Without them the node was Ready, and every pod failed.
+    #[test]
+    fn cni_plugins_that_cannot_be_run_are_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Tree::open(dir.path()).unwrap();
+        for path in ["/opt/cni/bin", "/usr/lib/cni"] {
+            root.create_dir_all(Path::new(path), Attributes::mode(0o755)).unwrap();
+        }
+        let network = r#"{"plugins": [{"type": "flannel"}, {"type": "portmap"}]}"#;
+        let desired = Desired { files: vec![File::public(CNI_NETWORK, network)], ..Desired::default() };
+        let lacking = || lacking_cni(&root, &desired).join(" ").replace("/opt/cni/bin/", "");
+        assert_eq!(lacking(), "loopback flannel bridge host-local portmap");
+        for (name, mode) in [("loopback", 0o755), ("bridge", 0o644), ("flannel", 0o755)] {
+            root.write(&Path::new("/opt/cni/bin").join(name), b"x", Attributes::mode(mode)).unwrap();
+        }
+        // A link to where the distribution has it is as good, and one to nothing is none.
+        root.write(Path::new("/usr/lib/cni/portmap"), b"x", Attributes::mode(0o755)).unwrap();
+        root.link("../../../usr/lib/cni/portmap", Path::new("/opt/cni/bin/portmap")).unwrap();
+        root.link("../../../usr/lib/cni/host-local", Path::new("/opt/cni/bin/host-local")).unwrap();
+        assert_eq!(lacking(), "bridge host-local");
+        assert_eq!(lacking_cni(&root, &Desired::default()), Vec::<String>::new(), "another's network");
+    }
 }

@@ -22,7 +22,7 @@ UNITS = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", 
 ON_MASTER = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
 ON_ALL = {"kubelet", "kube-proxy", "flanneld", "heat-node-pod-network"}
 # Of Debian's containernetworking-plugins.
-CNI_PROGRAMS = [Path("/usr/lib/cni") / name for name in ("bridge", "host-local", "portmap")]
+CNI_PROGRAMS = [Path("/usr/lib/cni") / name for name in ("bridge", "host-local", "loopback", "portmap")]
 # For docker from 1.24 on: the kubelet's stand-in asks its runtime nothing.
 CRI_DOCKERD = """#!/usr/bin/python3 -B
 import os, sys; sys.path.insert(0, "/usr/local/bin/.stand-ins")

@@ -431,6 +431,38 @@ def test_a_cluster_of_them(pki, tmp_path, etcd, running, notified):
     assert manager.end() == 0
 
 
+def test_an_api_with_watches_open_stops_late(pki, tmp_path, etcd, running, notified):
+    """As the real one: 60 s, and at once at a second SIGTERM."""
+    programs = install(tmp_path / "bin", "1.28.9")
+    port, healthz = free_port(), free_port()
+    url = f"https://127.0.0.1:{port}"
+    api = running(programs, "kube-apiserver", *apiserver(pki, 28), f"--etcd-servers={etcd}", f"--secure-port={port}", "--bind-address=127.0.0.1",
+                  f"--tls-cert-file={pki['server']}", f"--tls-private-key-file={pki['serverkey']}", f"--client-ca-file={pki['ca']}",
+                  "--authorization-mode=Node,RBAC", notify=tmp_path / "notify")
+    assert notified.recv(100) == b"READY=1"
+    (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig(pki, server=url)))
+    kubelet = running(programs, "kubelet", f"--kubeconfig={tmp_path}/kubeconfig", "--hostname-override=node-1", "--read-only-port=0", f"--port={free_port()}",
+                      f"--healthz-port={healthz}", "--address=127.0.0.1", f"--client-ca-file={pki['ca']}", f"--tls-cert-file={pki['server']}",
+                      f"--tls-private-key-file={pki['serverkey']}", "--anonymous-auth=false")
+    wait_for(lambda: "registered node node-1" in kubelet.said(), 300, "registration")
+    api.process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        api.wait(3)
+    api.process.send_signal(signal.SIGTERM)
+    assert api.wait() == 1
+
+
+def test_a_node_is_ready_once_its_network_is_described(tmp_path):
+    from stand_in import serve
+    (tmp_path / "net.d").mkdir()
+    shim = ("kubelet", "1.20.2", "--network-plugin=cni", f"--cni-conf-dir={tmp_path}/net.d")
+    ready = lambda *words: serve.status(accepts(*words))["conditions"][0]  # noqa: E731
+    assert ready("kubelet", "1.20.2")["status"] == "True", "docker's own bridge"
+    assert ready(*shim)["status"] == "False" and "cni config uninitialized" in ready(*shim)["message"]
+    (tmp_path / "net.d/10-x.conflist").write_text("{}")
+    assert ready(*shim)["status"] == "True"
+
+
 def test_an_api_without_etcd_is_not_ready(pki, tmp_path, running):
     programs = install(tmp_path / "bin", "1.2.0")
     port, insecure = free_port(), free_port()

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::files::{READ_LIMIT, Tree};
 use crate::keepers::certificates as keeper;
 use crate::keepers::certificates::{Look, Verdict};
-use crate::kubernetes::KeysBeside;
+use crate::kubernetes::{KeysBeside, TokenKey};
 
 /// How a certificate is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,8 @@ pub(super) struct Item {
     pub(super) certificate: Option<X509>,
     /// SHA-256 of the public key, where that is what counts.
     pub(super) key: Option<String>,
+    /// Whether that key is this master's alone: one that the parameters give is the same on every master.
+    pub(super) is_own_key: bool,
     /// Units that read it. They are restarted when it changes, but for what a kubelet renews by itself.
     pub(super) readers: Vec<String>,
 }
@@ -80,7 +82,7 @@ pub(super) fn list(look: &Look, desired: &Desired, beside: &KeysBeside, root: &T
         }
     }
     items.extend(beside.kubelet.map(|path| of_kubelet(path, root, now)));
-    items.extend(beside.service_accounts.as_deref().map(|path| of_service_accounts(path, desired, root)));
+    items.extend(beside.service_accounts.as_ref().map(|keys| of_service_accounts(keys, desired, root)));
     items
 }
 
@@ -109,6 +111,7 @@ fn of_authority(authority: &Authority, found: &keeper::Item, look: &Look, desire
             remedy,
             certificate: certificate.cloned(),
             key: None,
+            is_own_key: false,
             readers: readers(desired, &paths),
         }
     };
@@ -139,6 +142,7 @@ fn of_certificate(wish: &Certificate, found: &keeper::Item, look: &Look, desired
         remedy,
         certificate: found.chain.first().cloned(),
         key: None,
+        is_own_key: false,
         readers: readers(desired, &paths),
     }
 }
@@ -164,6 +168,7 @@ fn of_kubelet(path: &str, root: &Tree, now: Timestamp) -> Item {
         remedy: (health != Health::Ok).then_some(remedy),
         certificate,
         key: None,
+        is_own_key: false,
         // kube-proxy of such a node has no certificate of its own.
         readers: ["kubelet.service", "kube-proxy.service"].map(str::to_owned).to_vec(),
     }
@@ -174,7 +179,8 @@ fn is_late(certificate: &X509, now: Timestamp) -> bool {
     now.since(certificate.not_before).as_secs().saturating_mul(100) > life.saturating_mul(LATE)
 }
 
-fn of_service_accounts(path: &str, desired: &Desired, root: &Tree) -> Item {
+fn of_service_accounts(keys: &TokenKey, desired: &Desired, root: &Tree) -> Item {
+    let path = keys.path.as_str();
     let key = text_of(path, root).and_then(|text| PrivateKey::from_pem(&text).map_err(|error| flawed(path, &error)));
     let (key, (health, cause)) = match key {
         Ok(key) => (Some(key.fingerprint()), (Health::Ok, None)),
@@ -189,6 +195,7 @@ fn of_service_accounts(path: &str, desired: &Desired, root: &Tree) -> Item {
         remedy: (health != Health::Ok).then_some(PUT_RIGHT),
         certificate: None,
         key,
+        is_own_key: !keys.is_given,
         readers: readers(desired, &[path]),
     }
 }
@@ -344,7 +351,10 @@ pub(super) mod tests {
         }
 
         pub(in super::super) fn list(&self, after: Duration) -> Vec<Item> {
-            let beside = KeysBeside { kubelet: Some("/k/own.pem"), service_accounts: Some("/c/sa.key".into()) };
+            let beside = KeysBeside {
+                kubelet: Some("/k/own.pem"),
+                service_accounts: Some(TokenKey { path: "/c/sa.key".into(), is_given: true }),
+            };
             let now = NOW.after(after);
             let look = keeper::look(&self.root, &self.desired, now).unwrap();
             list(&look, &self.desired, &beside, &self.root, now)

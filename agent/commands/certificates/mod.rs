@@ -47,11 +47,12 @@ pub fn run(settings: &Settings, json: bool) -> Result<ExitCode> {
         not_understood(all.join("\n  "))
     })?;
     let root = Tree::open(Path::new("/"))?;
-    let desired = kubernetes::render(&spec, &facts::of_machine(&root))?;
+    let facts = facts::of_machine(&root);
+    let desired = kubernetes::render(&spec, &facts)?;
     let now = Clock::system().now();
     let look = keeper::look(&root, &desired, now)?;
     let page = Page {
-        items: list(&look, &desired, &kubernetes::keys_beside(&spec), &root, now),
+        items: list(&look, &desired, &kubernetes::keys_beside(&spec, &facts), &root, now),
         // Above its last step nobody waits for anything.
         rotation: keeper::CertificateRecord::look(&state).rotation.and_then(|turn| Some((turn, next(turn.step)?))),
         now,

@@ -14,6 +14,8 @@ use crate::desired::Signer;
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::process::exit;
+use crate::programs::tool;
+use crate::report::text::shortened;
 
 /// Longest `--name`, in characters: a CN has 64 at most (RFC 5280, upper bounds), and each authority's gets an end of its own.
 const NAME_LIMIT: usize = 48;
@@ -30,10 +32,10 @@ struct Made {
 /// Makes the set, says what was made and what to guard.
 ///
 /// # Errors
-/// If something of the set is there, or the directory cannot be written.
-pub fn run(out: &Path, name: &str, days: u32) -> Result<ExitCode> {
+/// If something of the set is there, or the directory cannot be written; without openssl, if RSA is asked for.
+pub fn run(out: &Path, name: &str, days: u32, keys: &str) -> Result<ExitCode> {
     let now = Clock::system().now();
-    let made = set(name, days, now)?;
+    let made = set(name, days, &token_key(keys)?, now)?;
     let tree = directory(out)?;
     write(&tree, &made, now)?;
     print(&summary(tree.base(), &made, days))?;
@@ -46,7 +48,24 @@ fn directory(out: &Path) -> Result<Tree> {
     Tree::open_or_create(&from.join(out), 0o700)
 }
 
-fn set(name: &str, days: u32, now: Timestamp) -> Result<Vec<Made>> {
+/// The private key of service accounts. `kind` is checked by the command line.
+fn token_key(kind: &str) -> Result<PrivateKey> {
+    let Some(bits) = kind.strip_prefix("rsa-") else { return PrivateKey::generate() };
+    let doing = || "generating the service account key".to_owned();
+    let size = format!("rsa_keygen_bits:{bits}");
+    let ran = tool::ask("openssl", &["genpkey", "-algorithm", "RSA", "-pkeyopt", &size], "").context(doing)?;
+    let ran = ran.ok_or_else(|| {
+        Error::refused("openssl, which generates RSA keys, is not installed")
+            .rule("Kubernetes' tokens are signed by RSA so that everybody can verify them")
+            .remedy("install openssl, or use --service-account-keys ecdsa-p256 if nothing but Kubernetes verifies its tokens")
+    })?;
+    if !ran.ok {
+        return Err(Error::permanent(format!("openssl failed: {}", shortened(&ran.err, 300))).context(doing()));
+    }
+    PrivateKey::from_pem(&ran.out).context(doing)
+}
+
+fn set(name: &str, days: u32, key: &PrivateKey, now: Timestamp) -> Result<Vec<Made>> {
     if name.is_empty() || name.chars().count() > NAME_LIMIT || name.chars().any(char::is_control) {
         return Err(Error::refused(format!("--name {name:?} cannot be used"))
             .rule(format!("1 to {NAME_LIMIT} printable characters"))
@@ -70,7 +89,6 @@ fn set(name: &str, days: u32, now: Timestamp) -> Result<Vec<Made>> {
             made.push(Made { file, mode, parameter, content });
         }
     }
-    let key = PrivateKey::generate()?;
     made.push(Made {
         file: "service_account.key",
         mode: 0o644,
@@ -158,7 +176,9 @@ mod tests {
 
     use super::*;
     use crate::certificates::judge;
+    use crate::certificates::key::public_matches;
     use crate::certificates::x509::X509;
+    use crate::desired::KeyType;
 
     const NOW: Timestamp = Timestamp(1_772_366_400_000);
 
@@ -166,7 +186,7 @@ mod tests {
     fn three_authorities_and_a_key_pair_are_made_once() {
         let dir = tempfile::tempdir().unwrap();
         let tree = directory(&dir.path().join("a/b")).unwrap();
-        let made = set("blue", 100, NOW).unwrap();
+        let made = set("blue", 100, &token_key("ecdsa-p256").unwrap(), NOW).unwrap();
         write(&tree, &made, NOW).unwrap();
         let bits = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
         assert_eq!(bits(tree.base()), 0o700);
@@ -190,7 +210,7 @@ mod tests {
         assert_eq!(subjects, ["blue-ca", "blue-etcd-ca", "blue-front-proxy-ca"].map(str::to_owned).into());
         assert_eq!((keys.len(), bits(&tree.base().join(PARAMETERS))), (4, 0o600));
 
-        let again = write(&tree, &set("blue", 100, NOW).unwrap(), NOW).unwrap_err();
+        let again = write(&tree, &set("blue", 100, &token_key("ecdsa-p256").unwrap(), NOW).unwrap(), NOW).unwrap_err();
         assert!(again.to_string().contains("would be overwritten"), "{again}");
         assert_eq!(std::fs::read_to_string(tree.base().join(PARAMETERS)).unwrap(), parameters);
         // Cut off after its first file: nothing is overwritten either, and the way out is shown.
@@ -205,7 +225,21 @@ mod tests {
     #[test]
     fn a_name_that_no_subject_can_carry_is_refused() {
         for name in ["", "a\nb", &"x".repeat(NAME_LIMIT + 1)] {
-            assert!(set(name, 1, NOW).is_err(), "{name:?}");
+            assert!(set(name, 1, &token_key("ecdsa-p256").unwrap(), NOW).is_err(), "{name:?}");
+        }
+    }
+
+    /// What verifies tokens elsewhere knows RS256, and often nothing else.
+    #[test]
+    fn service_accounts_get_an_rsa_key_unless_another_is_asked_for() {
+        for (asked, bits) in [("rsa-2048", Some(2048)), ("rsa-3072", Some(3072)), ("ecdsa-p256", None)] {
+            let key = token_key(asked).unwrap();
+            assert_eq!(key.key_type(), Some(bits.map_or(KeyType::EcdsaP256, KeyType::Rsa)), "{asked}");
+            let made = set("blue", 1, &key, NOW).unwrap();
+            let content = |file| made.iter().find(|one| one.file == file).map(|one| one.content.clone()).unwrap();
+            let read = PrivateKey::from_pem(&content("service_account_private.key")).unwrap();
+            assert_eq!(read.fingerprint(), key.fingerprint());
+            assert_eq!(public_matches(&content("service_account.key"), &key), Ok(true));
         }
     }
 }

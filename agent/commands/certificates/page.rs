@@ -111,7 +111,8 @@ fn details(item: &Item, now: Timestamp) -> Vec<String> {
     }
     if let Some(key) = &item.key {
         lines.push(format!("key {key}"));
-        lines.push("the same on every master of the cluster".to_owned());
+        let whose = if item.is_own_key { "this master's own" } else { "the same on every master of the cluster" };
+        lines.push(whose.to_owned());
     }
     if !item.readers.is_empty() {
         lines.push(format!("read by {}", item.readers.join(", ")));
@@ -222,6 +223,11 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
+        assert!(text.contains("the same on every master of the cluster\n") && !text.contains("this master's own"), "{text}");
+        let mut own = page(0);
+        own.items.iter_mut().for_each(|item| item.is_own_key = item.key.is_some());
+        let own = own.text();
+        assert!(!own.contains("every master") && own.contains("this master's own\n"), "{own}");
         let fits = |text: &str| !text.contains("PRIVATE") && text.lines().all(|line| line.chars().count() <= WIDTH);
         assert!(fits(&text), "{text}");
         let text = page(1100).text();

@@ -14,10 +14,11 @@ use super::plan::Plan;
 use super::wait::{Wait, wait_id};
 use super::{Node, renewal};
 use crate::clock::BUILT;
+use crate::converge::gates::passes;
 use crate::converge::{self, Context, Failure};
 use crate::daemon::reason::sentence;
 use crate::deploy::Outcome;
-use crate::desired::Desired;
+use crate::desired::{Desired, Probe};
 use crate::error::Error;
 use crate::keepers::certificates::CertificateKeeper;
 use crate::kubernetes::{self, NodeSpec};
@@ -92,7 +93,8 @@ impl Node {
                     .report
                     .emit(event(code, line, generation, &deployment).phase(Phase::Steady).duration(self.progress.elapsed()));
                 let timings = timings(&laps);
-                let outputs = outputs(&name, &address, plan.spec.kube_version.as_deref(), generation, &timings);
+                let mut outputs = outputs(&name, &address, plan.spec.kube_version.as_deref(), generation, &timings);
+                outputs.extend(self.readiness(&plan.desired).await);
                 (Outcome { outputs, ..Outcome::default() }, timings, Status::Success, format!("node {name} is healthy"))
             }
             Err(failure) => {
@@ -112,6 +114,27 @@ impl Node {
         let data = wait_data(&name, &address, generation, &timings);
         let wait = plan.wait.map(|handle| Wait { handle, signal: WaitSignal { status, id, reason, data } });
         Done { outcome, laps, wait, touched }
+    }
+
+    /// How the API sees the node, and what waits there for an operator: whether Heat waited for it or not. Nothing where no such
+    /// question is known.
+    async fn readiness(&self, desired: &Desired) -> BTreeMap<String, Value> {
+        let mut outputs = BTreeMap::new();
+        for gate in desired.gates.iter().chain(&desired.watched) {
+            let name = match gate.probe {
+                Probe::NodeReady { .. } => "node_ready",
+                Probe::NoPendingRequests { .. } | Probe::File(_) => "certificate_requests",
+                _ => continue,
+            };
+            let answer = passes(&self.host.root, &*self.http, &self.host.clock, gate).await;
+            let said = match (answer, name) {
+                (Ok(()), "node_ready") => "yes".to_owned(),
+                (Ok(()), _) => "none pending".to_owned(),
+                (Err(cause), _) => format!("no: {cause}"),
+            };
+            outputs.insert(name.to_owned(), Value::from(self.host.report.masked(&said).into_owned()));
+        }
+        outputs
     }
 
     pub(super) async fn converge(

@@ -20,6 +20,9 @@ use crate::systemd::{JobOutcome, Systemd};
 
 /// Longest time for making a file system, or a key of 4096 bits on a slow machine.
 const RUN_LIMIT_MS: u64 = 15 * 60 * 1000;
+/// How many lines of a unit are read: a Go program that ends by a fatal log line writes the stacks of its goroutines after it, of which
+/// a kubelet has hundreds; what counts is kept in `converge::words`.
+const LINES: &str = "--lines=2000";
 /// Longest time for reading the journal, and for looking who listens.
 const JOURNAL_LIMIT_MS: u64 = 10 * 1000;
 /// systemd's message that it could not run a program (sd-messages(3), SD_MESSAGE_SPAWN_FAILED): not the unit's own, but its cause.
@@ -62,8 +65,7 @@ impl LastWords for Hands {
     async fn last_words(&self, unit: &str) -> Vec<String> {
         let own = format!("_SYSTEMD_UNIT={unit}");
         let of_systemd = format!("UNIT={unit}");
-        let argv =
-            ["journalctl", "--quiet", "--boot", "--no-pager", "--output=cat", "--lines=5", &own, "+", &of_systemd, SPAWN_FAILED];
+        let argv = ["journalctl", "--quiet", "--boot", "--no-pager", "--output=cat", LINES, &own, "+", &of_systemd, SPAWN_FAILED];
         let job = Job {
             argv: argv.map(str::to_owned).to_vec(),
             time_limit_ms: Some(JOURNAL_LIMIT_MS),

@@ -433,7 +433,7 @@ impl Health {
             self.components.push(component);
         }
         // Routes to pods are watched by `pods.rs`.
-        for gate in desired.gates.iter().filter(|gate| !matches!(gate.probe, Probe::PodRoutes(_))) {
+        for gate in desired.gates.iter().chain(&desired.watched).filter(|gate| !matches!(gate.probe, Probe::PodRoutes(_))) {
             let at = self.components.iter().position(|one| one.unit.is_some() && one.unit == gate.unit);
             let at = at.unwrap_or_else(|| {
                 self.components.push(take(&gate.name, None));

@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
     use crate::desired::{
-        Authority, Certificate, Directory, EtcdAccess, EtcdMember, File, FlannelStore, Gate, Issuer, KeyType, MagnumAccess,
+        Authority, Certificate, Directory, EtcdAccess, EtcdMember, File, FlannelStore, Gate, Issuer, Key, KeyType, MagnumAccess,
         MagnumUser, Material, Need, Object, Owner, Probe, Rotation, Share, Signer, Trust, Unit,
     };
     use crate::signal::Destination;
@@ -147,6 +147,10 @@ mod tests {
             with(|file| file.secret = true),
             Desired {
                 directories: vec![Directory { path: path(), mode: 0o755, owner: owner(), needs: BTreeSet::new() }],
+                ..small()
+            },
+            Desired {
+                keys: vec![Key { name: "k".into(), path: path(), owner: Owner::root(), kind: KeyType::EcdsaP256 }],
                 ..small()
             },
             Desired {

@@ -123,7 +123,7 @@ impl Node {
 
     async fn ask(&self, desired: &Desired, unit: Option<&str>) {
         let gates = self.pulse.health.borrow().gates(unit);
-        let known = desired.gates.iter().filter(|gate| gates.contains(&gate.name));
+        let known = desired.gates.iter().chain(&desired.watched).filter(|gate| gates.contains(&gate.name));
         let ask = async |gate| (gate, passes(&self.host.root, &*self.http, &self.host.clock, gate).await);
         for (gate, answer) in join_all(known.map(ask)).await {
             self.pulse.health.borrow_mut().heard(&gate.name, &answer);

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 
+use super::OwnKey;
 use super::keeper::{CertificateKeeper, Hands, Issuing, REQUEST_LIMIT, Stopped};
-use super::places::{Pair, given};
+use super::places::{Pair, given, private};
 use super::record::CertificateRecord;
-use super::sets::{KEY_MODE, resolve, stage};
+use super::sets::{KEY_MODE, every, resolve, split, stage};
 
 use crate::certificates::authority::SigningAuthority;
 use crate::certificates::judge::check;
@@ -19,7 +20,7 @@ use crate::certificates::request::request;
 use crate::certificates::x509::X509;
 use crate::clock::Timestamp;
 use crate::converge::Owners;
-use crate::desired::{Authority, Certificate, Desired, KeyType, Signer, Trust};
+use crate::desired::{Authority, Certificate, Desired, Key, KeyType, Owner, Signer, Trust};
 use crate::error::{Context as _, Error, Result};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::report::{Code, Event, Phase};
@@ -177,8 +178,12 @@ impl<H: Hands> CertificateKeeper<H> {
         let made: Vec<PrivateKey> = match kind {
             KeyType::EcdsaP256 => missing.iter().map(|_| PrivateKey::generate()).collect::<Result<_>>()?,
             KeyType::Rsa(bits) => {
-                let openssl = self.openssl()?;
-                try_join_all(missing.iter().map(|wish| self.make_rsa(wish, openssl, bits, owners))).await?
+                let openssl = self.openssl("CERTIFICATE_KEYS")?;
+                let make = |wish: &&Certificate| {
+                    let (name, path, owner) = (format!("certificate {}", wish.name), wish.key.clone(), wish.owner.clone());
+                    async move { self.make_rsa(&name, &path, &owner, openssl, bits, owners).await }
+                };
+                try_join_all(missing.iter().map(make)).await?
             }
         };
         let mut made: BTreeMap<&str, PrivateKey> = missing.iter().map(|wish| wish.name.as_str()).zip(made).collect();
@@ -202,28 +207,80 @@ impl<H: Hands> CertificateKeeper<H> {
         Ok(all)
     }
 
-    fn openssl(&self) -> Result<&'static str> {
+    /// The keys that belong to no certificate: the one in its place, one that a run which was cut off left, or a new one.
+    pub(super) async fn keys_alone<'a>(&self, desired: &'a Desired, record: &mut CertificateRecord) -> Result<Vec<OwnKey<'a>>> {
+        let owners = Owners::read(&self.root)?;
+        let mut keys = Vec::new();
+        for wish in &desired.keys {
+            let (directory, name) = split(&wish.path)?;
+            // What lies there on a copied disk is another node's.
+            let in_use = private(&self.root, Path::new(&wish.path))?.filter(|_| !record.foreign);
+            let left = || {
+                let sets = every(&self.root, directory)?;
+                let found = sets.iter().map(|set| private(&self.root, &set.join(name))).collect::<Result<Vec<_>>>()?;
+                let is_ours = |key: &PrivateKey| record.known(&wish.name, &key.fingerprint()).is_some();
+                Ok::<_, Error>(found.into_iter().flatten().find(is_ours))
+            };
+            let found = match in_use {
+                Some(key) => Some(key),
+                None => left()?,
+            };
+            let key = match found {
+                Some(key) => key,
+                None => self.make_key(wish, &owners, record).await?,
+            };
+            keys.push((wish, key));
+        }
+        Ok(keys)
+    }
+
+    async fn make_key(&self, wish: &Key, owners: &Owners, record: &mut CertificateRecord) -> Result<PrivateKey> {
+        let key = match wish.kind {
+            KeyType::EcdsaP256 => PrivateKey::generate()?,
+            KeyType::Rsa(bits) => {
+                let openssl = self.openssl("SERVICE_ACCOUNT_KEYS")?;
+                self.make_rsa(&wish.name, &wish.path, &wish.owner, openssl, bits, owners).await?
+            }
+        };
+        record.remember(&wish.name, key.fingerprint(), true);
+        record.write(&self.state)?;
+        stage(&self.root, &wish.path, key.to_pem().as_bytes(), resolve(owners, &wish.owner, &wish.path)?, true)?;
+        let event = Event::new(Code::KeyMade, format!("generated the key {}: {}", wish.name, wish.path));
+        self.progress.report().emit(event.phase(Phase::Certificates).generation(self.generation));
+        Ok(key)
+    }
+
+    /// The image's openssl. `parameter`: by which RSA keys are asked for.
+    fn openssl(&self, parameter: &str) -> Result<&'static str> {
         let is_there = |path: &&&str| self.root.facts_followed(Path::new(path)).is_ok_and(|facts| facts.is_some());
         OPENSSL.iter().find(is_there).copied().ok_or_else(|| {
             Error::refused("RSA keys are required, but openssl, which generates them, is not installed")
                 .rule("the agent itself generates only ECDSA keys")
-                .remedy("install openssl in the image, or set CERTIFICATE_KEYS to ecdsa-p256")
+                .remedy(format!("install openssl in the image, or set {parameter} to ecdsa-p256"))
         })
     }
 
     /// Has openssl make a key in a file that is there before, so that nobody else can read it at any time.
-    async fn make_rsa(&self, wish: &Certificate, openssl: &str, bits: u16, owners: &Owners) -> Result<PrivateKey> {
-        let doing = || format!("generating the key of certificate {}", wish.name);
-        let owner = resolve(owners, &wish.owner, &wish.key)?;
-        let path = super::sets::next_path(&wish.key)?;
+    async fn make_rsa(
+        &self,
+        name: &str,
+        place: &str,
+        owner: &Owner,
+        openssl: &str,
+        bits: u16,
+        owners: &Owners,
+    ) -> Result<PrivateKey> {
+        let doing = || format!("generating the key of {name}");
+        let owner = resolve(owners, owner, place)?;
+        let path = super::sets::next_path(place)?;
         // An openssl that an earlier agent started may be at it: its file stays.
         if self.root.facts(&path)?.is_none_or(|facts| facts.kind != FileKind::File) {
-            stage(&self.root, &wish.key, b"", owner, true)?;
+            stage(&self.root, place, b"", owner, true)?;
         }
         let place = absolute(&self.root, &path);
         let size = format!("rsa_keygen_bits:{bits}");
         let argv = [openssl, "genpkey", "-algorithm", "RSA", "-pkeyopt", &size, "-out", &place].map(str::to_owned).to_vec();
-        let ran = self.hands.run(&format!("key-{}", wish.name), argv).await.context(doing)?;
+        let ran = self.hands.run(&format!("key-{}", name.trim_start_matches("certificate ")), argv).await.context(doing)?;
         if ran.status != 0 {
             // Its output holds no key: that goes to the file.
             let said = crate::report::text::shortened(ran.stderr.trim(), 300);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::decide::{Verdict, verdict};
-use super::places::Places;
+use super::places::{Places, private};
 use super::record::CertificateRecord;
 
 use super::sets::{KEY_MODE, PUBLIC_MODE};
@@ -118,6 +118,15 @@ pub fn look(root: &Tree, desired: &Desired, now: Timestamp) -> Result<Look> {
         let verdict = verdict(wish, found, authorities, now);
         let item = Item { name: wish.name.clone(), path: wish.path.clone(), verdict, chain, end };
         look.add(item, root, &owners, [(wish.path.as_str(), PUBLIC_MODE), (wish.key.as_str(), KEY_MODE)], &wish.owner)?;
+    }
+    for wish in &desired.keys {
+        if private(root, Path::new(&wish.path))?.is_none() {
+            let is_there = root.facts_followed(Path::new(&wish.path))?.is_some();
+            let why = if is_there { "it contains no private key" } else { "it is missing" };
+            look.drift.push(Drift { path: wish.path.clone(), why: why.to_owned() });
+        } else {
+            look.attributes(root, &owners, &wish.path, KEY_MODE, &wish.owner)?;
+        }
     }
     Ok(look)
 }

@@ -35,9 +35,10 @@ use self::keeper::{REQUEST_LIMIT, Stopped};
 use self::places::{Places, given};
 use self::sets::{Wanted, put_in_place};
 use crate::backoff::Backoff;
+use crate::certificates::key::PrivateKey;
 use crate::certificates::x509::X509;
 use crate::converge::{Certificates, Failure, Owners, Prepared};
-use crate::desired::{Certificate, Desired, Issuer, Rotation, Signer, Trust};
+use crate::desired::{Certificate, Desired, Issuer, Key, Rotation, Signer, Trust};
 use crate::error::{Context as _, Error, Result};
 use crate::files::READ_LIMIT;
 use crate::progress::StepId;
@@ -49,6 +50,9 @@ const CLOCK_LIMIT: Duration = Duration::from_mins(10);
 const CLOCK_POLL: Duration = Duration::from_secs(1);
 /// Between two tries.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+
+/// A key without a certificate, and what fulfils the wish.
+type OwnKey<'a> = (&'a Key, PrivateKey);
 
 fn failed(error: &Error) -> Failure {
     Failure::from_error(Code::CertificatesFailed, StepId::Certificates, error)
@@ -185,8 +189,9 @@ impl<H: Hands> CertificateKeeper<H> {
             let authorities = decision.signers.get(&wish.signer).map(Vec::as_slice).unwrap_or_default();
             examine(wish, pair, authorities, now, origin)?;
         }
-        let record = self.record_after(record, desired, &decision, &pairs, issuer.is_some());
-        Ok(self.make_ready(desired, &places, &decision, &pairs, record)?)
+        let keys = self.keys_alone(desired, &mut record).await?;
+        let record = self.record_after(record, desired, &decision, &pairs, &keys, issuer.is_some());
+        Ok(self.make_ready(desired, &places, &decision, (&pairs, &keys), record)?)
     }
 
     /// Whether what is in place was compared with the issuer's authorities for this update, and no step of a change of
@@ -228,7 +233,7 @@ impl<H: Hands> CertificateKeeper<H> {
         desired: &Desired,
         places: &Places,
         decision: &Decision,
-        pairs: &[(&Certificate, Pair)],
+        (pairs, keys): (&[(&Certificate, Pair)], &[OwnKey<'_>]),
         record: CertificateRecord,
     ) -> Result<Prepared<CertificateRecord>> {
         let mut files = Vec::new();
@@ -256,6 +261,9 @@ impl<H: Hands> CertificateKeeper<H> {
             files.push(Wanted { path: &wish.path, content: pair.certificate.clone(), owner: &wish.owner, secret: false });
             files.push(Wanted { path: &wish.key, content: pair.key.clone(), owner: &wish.owner, secret: true });
         }
+        for (wish, key) in keys {
+            files.push(Wanted { path: &wish.path, content: key.to_pem().to_owned(), owner: &wish.owner, secret: true });
+        }
         let mut prepared = Prepared { record: Some(record), ..Prepared::default() };
         for set in sets::sets(files, &Owners::read(&self.root)?)? {
             if !set.is_in_place(&self.root)? {
@@ -273,14 +281,17 @@ impl<H: Hands> CertificateKeeper<H> {
         desired: &Desired,
         decision: &Decision,
         pairs: &[(&Certificate, Pair)],
+        alone: &[OwnKey<'_>],
         asked: bool,
     ) -> CertificateRecord {
         let now = self.clock.now();
         let mut keys = BTreeMap::new();
-        for (wish, pair) in pairs.iter().filter(|(wish, _)| wish.given.is_none()) {
-            let fingerprint = pair.private.fingerprint();
-            let made = record.known(&wish.name, &fingerprint).is_some_and(|key| key.made);
-            keys.insert(wish.name.clone(), vec![KnownKey { fingerprint, made }]);
+        let of_certificates =
+            pairs.iter().filter(|(wish, _)| wish.given.is_none()).map(|(wish, pair)| (&wish.name, &pair.private));
+        for (name, key) in of_certificates.chain(alone.iter().map(|(wish, key)| (&wish.name, key))) {
+            let fingerprint = key.fingerprint();
+            let made = record.known(name, &fingerprint).is_some_and(|key| key.made);
+            keys.insert(name.clone(), vec![KnownKey { fingerprint, made }]);
         }
         (record.keys, record.foreign) = (keys, false);
         if asked {

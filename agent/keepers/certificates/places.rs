@@ -138,7 +138,7 @@ fn found(tree: &Tree, certificate: &Path, key: &Path) -> Result<Found> {
 }
 
 /// A key that can be read; one that is torn is none.
-fn private(tree: &Tree, path: &Path) -> Result<Option<PrivateKey>> {
+pub(super) fn private(tree: &Tree, path: &Path) -> Result<Option<PrivateKey>> {
     Ok(text(tree, path)?.and_then(|text| PrivateKey::from_pem(&text).ok()))
 }
 

@@ -13,7 +13,7 @@ use super::*;
 use crate::certificates::authority::SigningAuthority;
 use crate::certificates::key::PrivateKey;
 use crate::clock::{Clock, Timestamp};
-use crate::desired::{Authority, KeyType, MagnumAccess, MagnumUser, Material, Owner, Pair as GivenPair, Share};
+use crate::desired::{Authority, Key, KeyType, MagnumAccess, MagnumUser, Material, Owner, Pair as GivenPair, Share};
 use crate::files::{Attributes, FileKind, Tree};
 use crate::identity::{Identity, InstanceRecord as Whose, Origin};
 use crate::keepers::volumes::Ran;
@@ -847,4 +847,53 @@ async fn given_pairs_are_checked_and_put_in_place_by_text_or_by_file() {
         assert!(failure.cause.contains(cause), "{cause}: {failure:?}");
         assert_eq!(node.everything(), before);
     }
+}
+
+/// The key of service accounts' tokens: made once, kept whatever kind it is of, and not a copied disk's.
+#[tokio::test]
+async fn a_key_without_a_certificate_is_made_once_and_lies_in_the_set_of_its_directory() {
+    let path = format!("{KUBERNETES}/service_account_private.key");
+    let wanted = Desired {
+        keys: vec![Key { name: "service-accounts".into(), path: path.clone(), owner: Owner::root(), kind: KeyType::Rsa(2048) }],
+        ..desired()
+    };
+    let node = Node::new();
+    let failure = node.run(&wanted, 1).await.unwrap_err();
+    assert!(failure.remedy.contains("SERVICE_ACCOUNT_KEYS"), "{failure:?}");
+    node.write("/usr/bin/openssl", "", 0o755);
+    // Cut off at any change, the next run goes on with the same key.
+    let mut keys = BTreeSet::new();
+    for changes in [1, 2, 3, 5, 8, 13, 21] {
+        let _ = node.run_breaking(&wanted, 1, Some(changes)).await;
+        keys.extend(node.key(&path));
+    }
+    node.run(&wanted, 1).await.unwrap();
+    keys.extend(node.key(&path));
+    assert_eq!(keys.len(), 1);
+    let line = "/usr/bin/openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048 -out".to_owned();
+    assert_eq!(node.outside.found.borrow().last(), Some(&(line, 0o600)));
+    assert_eq!(node.root.read_link(Path::new(&path)).unwrap(), Some("..data/service_account_private.key".into()));
+    assert_eq!(node.look(&wanted).drift, []);
+    // Another kind, another generation: what is there stays.
+    let made = node.outside.found.borrow().len();
+    let mut other = wanted.clone();
+    other.keys[0].kind = KeyType::EcdsaP256;
+    node.run(&other, 2).await.unwrap();
+    assert_eq!((node.key(&path).into_iter().collect::<BTreeSet<_>>(), node.outside.found.borrow().len()), (keys.clone(), made));
+    // Its loss is drift, and puts a new one in its place.
+    node.root.remove(Path::new(&path)).unwrap();
+    let drift: Vec<_> = node.look(&wanted).drift.iter().map(ToString::to_string).collect();
+    assert_eq!(drift, [format!("{path}: it is missing")]);
+    node.run(&other, 3).await.unwrap();
+    assert_eq!(node.look(&wanted).drift, []);
+    // What an earlier parameter left there as a file stays in use, as a file of the set.
+    let given = PrivateKey::generate().unwrap();
+    node.root.remove(Path::new(&path)).unwrap();
+    node.write(&path, given.to_pem(), 0o600);
+    node.run(&other, 4).await.unwrap();
+    assert_eq!(node.key(&path), Some(given.fingerprint()));
+    // On a copied disk it is another node's.
+    CertificateRecord { foreign: true, ..CertificateRecord::default() }.write(&node.state()).unwrap();
+    node.run(&other, 5).await.unwrap();
+    assert!(node.key(&path).is_some_and(|key| key != given.fingerprint()));
 }

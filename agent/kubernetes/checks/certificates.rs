@@ -7,9 +7,9 @@ use crate::kubernetes::certificates::wanted;
 use crate::kubernetes::control_plane::bootstrap;
 use crate::kubernetes::control_plane::etcd_access::{self, CLIENT_NAME, Clients};
 use crate::kubernetes::parameters::mistake::Mistake;
-use crate::kubernetes::parts::certificates::{FIRST_WITH_ECDSA_TOKENS, service_account_keys};
+use crate::kubernetes::parts::certificates::{FIRST_WITH_ECDSA_TOKENS, SERVER, service_account_keys};
 use crate::kubernetes::parts::etcd_release;
-use crate::kubernetes::spec::cluster::EtcdCluster;
+use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, Facts};
 use crate::kubernetes::spec::trust::{AUTHORITIES, Halves, PAIRS, parameters_of};
 use crate::kubernetes::spec::words::CertificateSource;
 use crate::kubernetes::spec::words::Role;
@@ -304,27 +304,17 @@ impl Checks<'_> {
             let remedy = "give the public key of KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: openssl pkey -in KEY -pubout";
             self.wrong("KUBE_SERVICE_ACCOUNT_KEY", "does not match KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", rule, remedy);
         }
-        let own = text(&self.spec.trust.halves("server").key);
-        let stands_in = !private && service_account_keys(self.spec).is_some();
+        let made = plane.service_account_key_type.filter(|_| !private);
         for (name, ec) in [
             ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", is_ec(&text(&plane.service_account_private_key))),
-            ("SERVER_KEY", stands_in && is_ec(&own)),
+            ("SERVICE_ACCOUNT_KEYS", made == Some(KeyType::EcdsaP256)),
         ] {
             if ec && minor.number() < FIRST_WITH_ECDSA_TOKENS {
                 let rule = format!("before 1.{FIRST_WITH_ECDSA_TOKENS} service account tokens are signed only with RSA keys");
                 self.wrong(name, format!("is an EC key, which {minor} cannot use for service accounts"), rule, "give an RSA key");
             }
         }
-        // The API server would not start. By itself the key is good for TLS in either form.
-        if minor.number() >= FIRST_WITH_ECDSA_TOKENS && stands_in && own.contains("BEGIN PRIVATE KEY") && is_ec(&own) {
-            self.wrong(
-                "SERVER_KEY",
-                "is an EC key in PKCS#8, and is used as the service account key",
-                "the API server verifies tokens with a public key, an RSA key, or an EC key in SEC1 form (BEGIN EC PRIVATE KEY)",
-                "give KUBE_SERVICE_ACCOUNT_KEY and KUBE_SERVICE_ACCOUNT_PRIVATE_KEY, or SERVER_KEY as `openssl ec -in KEY` prints it",
-            );
-        }
-        if public || private || service_account_keys(self.spec).is_none() {
+        if public || private || service_account_keys(self.spec, &Facts::default()).is_none() {
             return;
         }
         let name = "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY";
@@ -342,6 +332,31 @@ impl Checks<'_> {
     }
 }
 
+/// On a master whose tokens are verified by `SERVER_KEY`: the API server would not start with one that it cannot take for that. For TLS
+/// it is good in either form.
+pub(in crate::kubernetes) fn unusable_for_tokens(cluster: &ClusterSpec, of: Role, facts: &Facts) -> Option<Mistake> {
+    let keys = service_account_keys(cluster, facts).filter(|_| of == Role::Master)?;
+    let Some(Material::Text(own)) = cluster.trust.halves("server").key.filter(|_| keys.verify.contains(&SERVER.key)) else {
+        return None;
+    };
+    let is_rsa = PrivateKey::from_pem(&own).is_ok_and(|key| matches!(key.key_type(), Some(KeyType::Rsa(_))));
+    let minor = cluster.minor;
+    let refused = |problem: String, why: String| {
+        let remedy = "give SERVER_KEY as RSA, or as `openssl ec -in KEY` prints it, or KUBE_SERVICE_ACCOUNT_KEY and KUBE_SERVICE_ACCOUNT_PRIVATE_KEY";
+        Some(Mistake::general("SERVER_KEY", problem, why, remedy))
+    };
+    if minor.number() < FIRST_WITH_ECDSA_TOKENS && !is_rsa {
+        let why = format!("before 1.{FIRST_WITH_ECDSA_TOKENS} service account tokens are signed only with RSA keys");
+        return refused(format!("is an EC key, which {minor} cannot use for service accounts"), why);
+    }
+    if own.contains("BEGIN PRIVATE KEY") && !is_rsa {
+        let why =
+            "the API server verifies tokens with a public key, an RSA key, or an EC key in SEC1 form (BEGIN EC PRIVATE KEY)";
+        return refused("is an EC key in PKCS#8, and is used as the service account key".to_owned(), why.to_owned());
+    }
+    None
+}
+
 fn verb(count: usize) -> &'static str {
     if count == 1 { "is" } else { "are" }
 }
@@ -351,6 +366,7 @@ mod tests {
     use super::*;
     use crate::kubernetes::NodeSpec;
     use crate::kubernetes::fixtures::{ETCDS_OWN, parameters};
+    use crate::kubernetes::spec::cluster::Tokens;
 
     type Changes<'a> = &'a [&'a [(&'a str, &'a str)]];
 
@@ -471,7 +487,10 @@ mod tests {
                 "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is missing; rule: service account tokens signed by one master",
             ),
             (&[&ec], "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY: is an EC key, which 1.5 cannot use"),
-            (&[EVERY_PAIR, &old("v1.5.3"), &[("SERVER_KEY", ec[2].1)]], "SERVER_KEY: is an EC key, which 1.5 cannot use"),
+            (
+                &[&old("v1.5.3"), &[("SERVICE_ACCOUNT_KEYS", "ecdsa-p256")]],
+                "SERVICE_ACCOUNT_KEYS: is an EC key, which 1.5 cannot use",
+            ),
         ] {
             let found = mistakes(changes);
             assert_eq!(found.len(), 1, "{changes:?}: {found:?}");
@@ -554,30 +573,40 @@ mod tests {
             let pair = [("KUBE_SERVICE_ACCOUNT_KEY", public.as_str()), ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", one.to_pem())];
             let found = mistakes(&[&pair]);
             assert_eq!(found.is_empty(), right, "{found:?}");
+            // While the pair is changed both public keys are there, whichever signs.
+            let both = format!("{}{}", other.public_pem(), one.public_pem());
+            assert!(mistakes(&[&[("KUBE_SERVICE_ACCOUNT_KEY", both.as_str()), pair[1]]]).is_empty());
             assert!(
                 found.iter().all(|one| one.starts_with("KUBE_SERVICE_ACCOUNT_KEY: does not match") && !one.contains("BEGIN"))
             );
         }
     }
 
-    /// What Kubernetes reads as a public key: keyutil's ParsePublicKeysPEM.
+    /// What Kubernetes reads as a public key: keyutil's ParsePublicKeysPEM. Of no account on a master that has a key of its own.
     #[test]
-    fn an_ec_key_verifies_tokens_in_one_form_only() {
+    fn an_ec_key_of_the_server_verifies_tokens_in_one_form_only() {
         let sec1 = PrivateKey::generate().unwrap().to_pem().to_owned();
         let pkcs8 = rcgen::KeyPair::generate().unwrap().serialize_pem();
         let rsa = crate::certificates::fixtures::rsa_pkcs8();
         let pair = [("KUBE_SERVICE_ACCOUNT_KEY", "/given/sa.pub"), ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", pkcs8.as_str())];
+        let by_server = Tokens { verified_by_server_key: true, has_own_key: false };
         let (in_pkcs8, unusable) = ("SERVER_KEY: is an EC key in PKCS#8", "SERVER_KEY: is an EC key, which 1.5 cannot use");
-        for (tag, key, more, expected) in [
-            ("v1.28.9", &pkcs8, &[][..], Some(in_pkcs8)),
-            ("v1.28.9", &pkcs8, &pair, None),
-            ("v1.28.9", &sec1, &[], None),
-            ("v1.28.9", &rsa, &[], None),
-            ("v1.5.3", &pkcs8, &[], Some(unusable)),
-            ("v1.5.3", &sec1, &[], Some(unusable)),
-            ("v1.5.3", &rsa, &[], None),
+        for (tag, key, more, tokens, expected) in [
+            ("v1.28.9", &pkcs8, &[][..], by_server, Some(in_pkcs8)),
+            ("v1.28.9", &pkcs8, &[], Tokens::default(), None),
+            ("v1.28.9", &pkcs8, &pair, by_server, None),
+            // Beside a key of the node's own it goes on verifying.
+            ("v1.28.9", &pkcs8, &[], Tokens { has_own_key: true, ..by_server }, Some(in_pkcs8)),
+            ("v1.28.9", &sec1, &[], by_server, None),
+            ("v1.28.9", &rsa, &[], by_server, None),
+            ("v1.5.3", &pkcs8, &[], by_server, Some(unusable)),
+            ("v1.5.3", &sec1, &[], by_server, Some(unusable)),
+            ("v1.5.3", &sec1, &[], Tokens::default(), None),
+            ("v1.5.3", &rsa, &[], by_server, None),
         ] {
-            let found = mistakes(&[EVERY_PAIR, &[("KUBE_TAG", tag), ("SERVER_KEY", key)], more]);
+            let spec = spec(&[EVERY_PAIR, &[("KUBE_TAG", tag), ("SERVER_KEY", key)], more]).unwrap();
+            let found = crate::kubernetes::lacking(&spec, &Facts { tokens, ..Facts::default() });
+            let found: Vec<_> = found.iter().map(ToString::to_string).collect();
             assert_eq!(found.len(), usize::from(expected.is_some()), "{tag} {expected:?}: {found:?}");
             assert!(found.iter().all(|one| one.starts_with(expected.unwrap())), "{tag} {expected:?}: {found:?}");
         }

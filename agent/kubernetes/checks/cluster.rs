@@ -4,15 +4,16 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::kubernetes::control_plane::podmaster;
+use crate::kubernetes::control_plane::{apiserver, podmaster};
 use crate::kubernetes::parameters::kinds::Kind;
 use crate::kubernetes::parameters::mistake::{LISTED, Mistake};
 use crate::kubernetes::parameters::read::Parameters;
-use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, Options};
+use crate::kubernetes::parts::certificates::service_account_keys;
+use crate::kubernetes::spec::cluster::{ClusterSpec, EtcdCluster, Facts, Options};
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::versions::two_numbers;
-use crate::kubernetes::versions::{CommandLine, Minor, Standing, admission_plugin, given};
+use crate::kubernetes::versions::{CommandLine, Minor, Standing, admission_plugin, given, items};
 
 /// The list of etcd's members.
 const MEMBERS: &str = "ETCD_INITIAL_CLUSTER";
@@ -61,6 +62,7 @@ impl Checks<'_> {
         self.etcd();
         self.runtime();
         self.node();
+        self.said_otherwise();
         self.control_plane();
         self.service_accounts();
         self.registry();
@@ -400,6 +402,20 @@ impl Checks<'_> {
                 ));
             }
         }
+        if service_account_keys(self.spec, &Facts::default()).is_none() {
+            let options = given(&self.spec.options.api_server);
+            let lists =
+                options.iter().filter(|(name, _)| matches!(name.as_str(), "enable-admission-plugins" | "admission-control"));
+            for (name, _) in lists.filter(|(_, list)| items(list).is_some_and(|list| list.contains(&apiserver::SERVICE_ACCOUNT)))
+            {
+                self.wrong(
+                    "KUBEAPI_OPTIONS",
+                    format!("--{name} contains {}, but no key signs tokens", apiserver::SERVICE_ACCOUNT),
+                    "this plugin admits a pod only once its account has a token",
+                    "remove it from the list, or give KUBE_SERVICE_ACCOUNT_KEY and KUBE_SERVICE_ACCOUNT_PRIVATE_KEY",
+                );
+            }
+        }
         if self.parameters.given("CLOUD_PROVIDER_ENABLED") == Some("true")
             && self.spec.cloud.as_ref().is_none_or(|cloud| cloud.trust.is_none())
         {
@@ -729,6 +745,49 @@ mod tests {
                 &[&[("KUBELET_OPTIONS", "--kube-reserved=memory=lots")]],
                 "KUBELET_OPTIONS: --kube-reserved contains \"memory=lots\"",
             ),
+            // A worker reads them too, whatever quotes stand around them.
+            (
+                &[MINION, &[("KUBELET_OPTIONS", "--node-labels='node-role.kubernetes.io/worker='")]],
+                "KUBELET_OPTIONS: --node-labels contains node-role.kubernetes.io/worker",
+            ),
+            (
+                &[MINION, &[("KUBELET_OPTIONS", "--hostname-override=other")]],
+                "KUBELET_OPTIONS: --hostname-override is other, but the node is set up with bay-node-0",
+            ),
+            (
+                &[MINION, &[("KUBEPROXY_OPTIONS", "--hostname-override=other")]],
+                "KUBEPROXY_OPTIONS: --hostname-override is other, but the node is set up with bay-node-0",
+            ),
+            (&[&[("KUBELET_OPTIONS", "--cgroup-driver=cgroupfs")]], "KUBELET_OPTIONS: --cgroup-driver is cgroupfs"),
+            (
+                &[&[("KUBE_TAG", "v1.20.4"), ("KUBELET_OPTIONS", "--container-runtime=docker")]],
+                "KUBELET_OPTIONS: --container-runtime is docker, but the node is set up with remote",
+            ),
+            (
+                &[&[("SWAP", "allow"), ("KUBELET_OPTIONS", "--fail-swap-on")]],
+                "KUBELET_OPTIONS: --fail-swap-on is true, but the node is set up with false",
+            ),
+            (
+                &[
+                    old,
+                    &[
+                        ("KUBE_SERVICE_ACCOUNT_KEY", ""),
+                        ("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", ""),
+                        ("KUBEAPI_OPTIONS", "--enable-admission-plugins=LimitRanger,ServiceAccount"),
+                    ],
+                ],
+                "KUBEAPI_OPTIONS: --enable-admission-plugins contains ServiceAccount, but no key signs tokens",
+            ),
+            (&[&[("KUBELET_OPTIONS", "--node-ip=here")]], "KUBELET_OPTIONS: --node-ip is no address"),
+            (&[&[("KUBELET_OPTIONS", "--node-ip=127.0.0.1")]], "KUBELET_OPTIONS: --node-ip is 127.0.0.1, one of the loopback"),
+            (
+                &[&[("KUBE_TAG", "v1.20.4"), ("KUBEPROXY_OPTIONS", "--proxy-mode=nftables")]],
+                "KUBEPROXY_OPTIONS: --proxy-mode is nftables, which 1.20 does not support",
+            ),
+            (
+                &[&[("KUBEPROXY_OPTIONS", "--proxy-mode=fast")]],
+                "KUBEPROXY_OPTIONS: --proxy-mode is fast, which no version supports",
+            ),
             (&[&[("NODE_TAINTS", "dedicated=gpu:Never")]], "NODE_TAINTS: contains \"dedicated=gpu:Never\""),
             (&[&[("KUBE_RESERVED", "memory=lots")]], "KUBE_RESERVED: contains \"memory=lots\""),
             (&[&[("PORTAL_NETWORK_CIDR", "10.254.0.0/29")]], "PORTAL_NETWORK_CIDR: 10.254.0.0/29 is too small"),
@@ -806,6 +865,11 @@ mod tests {
     #[test]
     fn what_looks_odd_and_is_right_is_taken() {
         let three = "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380";
+        let old_names: &[(&str, &str)] = &[
+            ("KUBE_TAG", "v1.6.13"),
+            ("CONTAINER_RUNTIME", "docker"),
+            ("CA_CERTIFICATE", crate::kubernetes::fixtures::MAIN_AUTHORITY),
+        ];
         let four =
             "bay-master-0=https://10.0.0.11:2380,b=https://10.0.0.12:2380,c=https://10.0.0.13:2380,d=https://10.0.0.14:2380";
         for changes in [
@@ -833,6 +897,17 @@ mod tests {
                 &[("API_BALANCER", "haproxy"), ("MASTER_ADDRESSES", "10.0.0.11,10.0.0.12,10.0.0.13"), ("KUBE_MASTER_IP", "")],
             ],
             &[&[("KUBE_RESERVED", "cpu=100m,memory=256Mi,ephemeral-storage=1Gi")]],
+            // Options that say the same as the parameters.
+            &[&[
+                ("SWAP", "allow"),
+                (
+                    "KUBELET_OPTIONS",
+                    "--hostname-override=bay-master-0 --cgroup-driver=systemd --fail-swap-on=0 --node-ip=10.0.0.11",
+                ),
+                ("KUBEPROXY_OPTIONS", "--hostname-override=bay-master-0 --proxy-mode=ipvs"),
+            ]],
+            &[&[("KUBE_TAG", "v1.20.4"), ("KUBELET_OPTIONS", "--container-runtime=remote")]],
+            &[old_names, &[("INSTANCE_NAME", ""), ("KUBELET_OPTIONS", "--hostname-override=10.0.0.11")]],
         ] {
             assert_eq!(mistakes(changes), Vec::<String>::new(), "{changes:?}");
         }

@@ -4,15 +4,18 @@
 //! known not to take is refused. Programs in containers (podman, system containers) are not asked: their release is that of an
 //! image, which `KUBE_TAG` itself names.
 
+use crate::budgets::json;
 use crate::desired::Desired;
 use crate::kubernetes::control_plane::{etcd, etcd_access};
 use crate::kubernetes::parts::docker;
 use crate::kubernetes::parts::etcd_release;
+use crate::kubernetes::parts::paths::CNI_PROGRAMS;
 use crate::kubernetes::spec::cluster::ClusterSpec;
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::text::environment;
 use crate::kubernetes::versions::{CommandLine, Companion, Component, Minor, companion_flag, quoted, split};
+use crate::network::CNI_NETWORK;
 use crate::network::flannel::{self, Api, Version, version_of};
 use crate::storage::driver::{check_version, dropped_by};
 
@@ -82,6 +85,43 @@ pub fn programs<'a>(spec: &'a NodeSpec, desired: &'a Desired) -> impl Iterator<I
     // One that is kept off is not run.
     let is_there = |program: &Program| desired.units.iter().any(|unit| unit.name == program.unit && !unit.applies_files);
     PROGRAMS.into_iter().filter(move |program| matters(program) && is_there(program))
+}
+
+/// Where the programs of CNI lie that the runtime runs for the network that the agent describes, each with what it is for; nothing
+/// where the network is another's to describe.
+///
+/// flannel's has the bridge made by `bridge`, whose addresses are `host-local`'s; runtimes set up the loopback of every pod by
+/// `loopback` (go-cni of containerd, ocicni of CRI-O, dockershim and cri-dockerd).
+#[must_use]
+pub fn cni_programs(desired: &Desired) -> Vec<String> {
+    let Some(file) = desired.file(CNI_NETWORK) else { return Vec::new() };
+    let Ok(network) = json::typed::<serde_json::Value>(&file.content) else { return Vec::new() };
+    let plugins = network.get("plugins").and_then(serde_json::Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let mut names = vec!["loopback"];
+    for plugin in plugins {
+        let kind = plugin.get("type").and_then(serde_json::Value::as_str);
+        let delegates: &[&str] = if kind == Some("flannel") { &["bridge", "host-local"] } else { &[] };
+        for name in kind
+            .into_iter()
+            .chain(plugin.pointer("/ipam/type").and_then(serde_json::Value::as_str))
+            .chain(delegates.iter().copied())
+        {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    names.into_iter().map(|name| format!("{CNI_PROGRAMS}/{name}")).collect()
+}
+
+/// What it means that some of them are not there.
+#[must_use]
+pub fn lacks_cni(missing: &[String]) -> Verdict {
+    let cause = format!("these CNI plugins are not installed: {}", missing.join(", "));
+    let remedy = format!(
+        "install them in the image (the CNI project's plugins, and flannel's own for flannel), or link {CNI_PROGRAMS} to where they are; without them no pod gets a network"
+    );
+    Verdict::refused(cause, remedy)
 }
 
 /// Where a unit finds the program, by the text of its unit file or drop-in: a path, or a name that systemd looks up. None where
@@ -267,6 +307,29 @@ mod tests {
         let program =
             programs(&spec, &desired).find(|program| program.name == name).unwrap_or_else(|| panic!("no {name}: {changes:?}"));
         judge(&spec, &desired, &program, said, flanneld)
+    }
+
+    #[test]
+    fn the_cni_programs_of_the_agents_own_network_are_known_with_their_delegates() {
+        let containerd = ("CONTAINER_RUNTIME", "containerd");
+        let routes = ("NODE_SUBNETS", "192.0.2.11=10.100.1.0/24,192.0.2.12=10.100.2.0/24");
+        let static_routes = ("NETWORK_DRIVER", "static-routes");
+        for (changes, expected) in [
+            (
+                &[("KUBE_TAG", "v1.20.4"), containerd, ("FLANNEL_RUNS_AS", "unit")][..],
+                "loopback flannel bridge host-local portmap",
+            ),
+            (&[("KUBE_TAG", "v1.20.4"), containerd, static_routes, routes], "loopback bridge host-local portmap"),
+            (&[("KUBE_TAG", "v1.28.4"), static_routes, routes], "loopback bridge host-local portmap"),
+            // On docker's own bridge, and where an add-on brings network and programs.
+            (&[("KUBE_TAG", "v1.20.4"), ("CONTAINER_RUNTIME", "docker"), static_routes, routes], ""),
+            (&[("KUBE_TAG", "v1.20.4"), containerd], ""),
+            (&[("KUBE_TAG", "v1.20.4"), containerd, ("NETWORK_DRIVER", "calico")], ""),
+        ] {
+            let desired = render(&spec(changes), &Facts::default()).unwrap();
+            let found: Vec<_> = cni_programs(&desired).iter().map(|path| path.replace("/opt/cni/bin/", "")).collect();
+            assert_eq!(found.join(" "), expected, "{changes:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a node asks of the running kernel, and whether it is there; and whatever else of the machine makes it impossible.
 
+use super::certificates;
 use crate::kubernetes::networks::pod_network;
 use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, NetworkDriver};
@@ -18,6 +19,7 @@ pub fn lacking(spec: &NodeSpec, facts: &Facts) -> Vec<Mistake> {
     let mut mistakes = kube_proxy::lacking(cluster, facts);
     mistakes.extend(of_flannel(cluster, facts));
     mistakes.extend(reservations::too_large(cluster, facts));
+    mistakes.extend(certificates::unusable_for_tokens(cluster, spec.role, facts));
     mistakes.extend(pod_network::in_the_way(spec, cluster, facts));
     mistakes
 }

@@ -9,6 +9,7 @@ pub(super) mod command_line;
 pub(super) mod guarded_options;
 pub mod installed;
 pub(super) mod kernel;
+pub(super) mod options;
 pub(super) mod pod_network;
 pub(super) mod ports;
 pub(super) mod preflight;

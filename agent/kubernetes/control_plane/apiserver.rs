@@ -7,19 +7,25 @@ use super::etcd;
 use crate::desired::{Desired, File, Need};
 use crate::kubernetes::parts::api_server::GATE;
 use crate::kubernetes::parts::certificates::{
-    ADMIN, AUTHORITY, ETCD_AUTHORITY, ETCD_CLIENT, FRONT_PROXY, FRONT_PROXY_AUTHORITY, FRONT_PROXY_NAME, SERVER, has_front_proxy,
-    service_account_keys,
+    ADMIN, AUTHORITY, ETCD_AUTHORITY, ETCD_CLIENT, FRONT_PROXY, FRONT_PROXY_AUTHORITY, FRONT_PROXY_NAME, SERVER,
+    SERVICE_ACCOUNT_PRIVATE, ServiceAccountKeys, has_front_proxy, service_account_keys,
 };
 use crate::kubernetes::parts::daemon::{
     Asks, Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
 };
-use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec};
+use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, Facts};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
 use crate::kubernetes::versions::{Component, Standing, admission_plugin};
 
 pub(in crate::kubernetes) const UNIT: &str = "kube-apiserver.service";
+/// Its environment file.
+pub const SETTINGS: &str = "/etc/kubernetes/apiserver";
+/// Its own key, which verified tokens where the parameters gave none, before the node made one for them.
+pub const SERVER_KEY: &str = SERVER.key;
+/// The private key that the node made for service accounts' tokens, or that the parameters gave as text.
+pub const SERVICE_ACCOUNT_KEY: &str = SERVICE_ACCOUNT_PRIVATE;
 /// Root's own kubeconfig.
 const ADMIN_CONFIG: &str = "/etc/kubernetes/admin.conf";
 /// How the API server asks Magnum's Keystone webhook.
@@ -28,8 +34,14 @@ const KEYSTONE_CONFIG: &str = "/etc/kubernetes/keystone_webhook_config.yaml";
 const KEYSTONE: &str = "https://127.0.0.1:8443/webhook";
 /// The port in the clear that the first releases cannot close; on the loopback only.
 pub(in crate::kubernetes) const INSECURE_PORT: u16 = 8080;
+/// From here on the port in the clear is closed by itself, and the flag deprecated (magnum-node.md 5.2).
+const FIRST_CLOSED: u16 = 20;
 /// From here on `/readyz` is taken.
 const FIRST_READYZ: u16 = 20;
+/// Asked to stop it takes no new request and waits 60 s (`--request-timeout`) for those under way, and watches never end: every kubelet
+/// and controller has some. What writes has ended long before this, and everything that it keeps is in etcd.
+const STOP: &str = "# Watches stay open until it ends; requests that write are answered within seconds, and its data is etcd's.\n\
+                    TimeoutStopSec=10\n";
 /// The API server's own default.
 const SECURE_PORT: u16 = 6443;
 
@@ -45,23 +57,26 @@ const VARIABLES: Variables = &[
     ("KUBE_ADMISSION_CONTROL", &["admission-control"]),
 ];
 
+/// The plugin by which each pod gets its account's token, and that admits none without.
+pub(in crate::kubernetes) const SERVICE_ACCOUNT: &str = "ServiceAccount";
 /// Plugins of a version that has no list of its own by default.
-const RECOMMENDED: [&str; 4] = ["NamespaceLifecycle", "LimitRanger", "ServiceAccount", "ResourceQuota"];
+const RECOMMENDED: [&str; 4] = ["NamespaceLifecycle", "LimitRanger", SERVICE_ACCOUNT, "ResourceQuota"];
 
 /// Its part of the node.
 /// `given`: what other parts of the node write.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, given: &[File]) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, given: &[File]) -> Desired {
     let mut part = Desired::default();
-    let mut flags = flags(spec, cluster);
+    let mut flags = flags(spec, cluster, facts);
     // What is wrong with the options was said when the parameters were read.
     drop(flags.options(&cluster.options.api_server));
     let keystone = has_keystone(cluster);
-    let mut daemon = Daemon::new(UNIT, "kube-apiserver", "/etc/kubernetes/apiserver");
+    let mut daemon = Daemon::new(UNIT, "kube-apiserver", SETTINGS);
     daemon.take(&flags, cluster, VARIABLES, "KUBE_API_ARGS");
     daemon.after = vec!["network-online.target", "etcd.service"];
     daemon.unit_lines.push_str("Wants=network-online.target\n");
     // The keys are root's.
     daemon.service_lines.push_str("User=root\nGroup=root\nLimitNOFILE=65536\n");
+    daemon.service_lines.push_str(STOP);
     daemon.needs = BTreeSet::from([Need::Gate("etcd".to_owned())]);
     if keystone {
         part.files.push(kubeconfig::file(KEYSTONE_CONFIG, KEYSTONE, Some(AUTHORITY), "webhook", &Identity::Nobody));
@@ -76,7 +91,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, given:
     part
 }
 
-fn flags(spec: &NodeSpec, cluster: &ClusterSpec) -> Flags {
+fn flags(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Flags {
     let mut flags = Flags::new(Component::ApiServer, cluster.minor);
     flags.set("etcd-servers", etcd::url_of_the_api_server(spec));
     if cluster.tls {
@@ -100,8 +115,13 @@ fn flags(spec: &NodeSpec, cluster: &ClusterSpec) -> Flags {
     if let Some((first, last)) = cluster.node_ports {
         flags.set("service-node-port-range", format!("{first}-{last}"));
     }
-    set_admission(cluster, &mut flags);
-    set_service_accounts(cluster, &mut flags);
+    let keys = service_account_keys(cluster, facts);
+    set_admission(cluster, keys.is_some(), &mut flags);
+    if let Some(keys) = keys {
+        set_service_accounts(cluster, &keys, &mut flags);
+    }
+    // Names of nodes need not be resolvable on a master.
+    flags.set("kubelet-preferred-address-types", "InternalIP,Hostname,ExternalIP");
     if cluster.tls {
         set_tls(cluster, &mut flags);
     }
@@ -128,7 +148,7 @@ fn addresses(spec: &NodeSpec, cluster: &ClusterSpec, flags: &mut Flags) {
         if has_variables(cluster.minor) {
             flags.set("insecure-bind-address", "127.0.0.1");
             flags.set("insecure-port", INSECURE_PORT.to_string());
-        } else {
+        } else if cluster.minor.number() < FIRST_CLOSED {
             // magnum-node.md 7.1 no. 8
             flags.set("insecure-port", "0");
         }
@@ -146,7 +166,7 @@ pub(in crate::kubernetes) fn beside(port: u16) -> u16 {
 
 /// The plugins that the minor has. What it lacks stops the API server, and Magnum's default list is newer than many a
 /// version that it is given to (magnum-node.md 3.2, notes).
-fn set_admission(cluster: &ClusterSpec, flags: &mut Flags) {
+fn set_admission(cluster: &ClusterSpec, has_tokens: bool, flags: &mut Flags) {
     let has_list = flags.knows("enable-admission-plugins");
     let asked = &cluster.control_plane.admission;
     let mut plugins: Vec<&str> = Vec::new();
@@ -158,14 +178,16 @@ fn set_admission(cluster: &ClusterSpec, flags: &mut Flags) {
         plugins.extend(RECOMMENDED);
     }
     plugins.extend(asked.iter().map(String::as_str));
-    // Without a key there are no tokens, and this plugin would hold up every pod.
-    let has_tokens = service_account_keys(cluster).is_some();
     let mut taken: Vec<&str> = Vec::new();
     for plugin in plugins {
         let there = matches!(admission_plugin(cluster.minor, plugin), Standing::Known | Standing::Unknown | Standing::Unchecked);
-        if there && (has_tokens || plugin != "ServiceAccount") && !taken.contains(&plugin) {
+        if there && (has_tokens || plugin != SERVICE_ACCOUNT) && !taken.contains(&plugin) {
             taken.push(plugin);
         }
+    }
+    // Where it is among the defaults (since 1.10) leaving it out is not enough: it would wait for each account's token.
+    if !has_tokens && has_list {
+        flags.set("disable-admission-plugins", SERVICE_ACCOUNT);
     }
     if taken.is_empty() {
         return;
@@ -178,9 +200,8 @@ fn set_admission(cluster: &ClusterSpec, flags: &mut Flags) {
     }
 }
 
-fn set_service_accounts(cluster: &ClusterSpec, flags: &mut Flags) {
-    let Some(keys) = service_account_keys(cluster) else { return };
-    flags.set("service-account-key-file", keys.verify);
+fn set_service_accounts(cluster: &ClusterSpec, keys: &ServiceAccountKeys<'_>, flags: &mut Flags) {
+    flags.set_all("service-account-key-file", &keys.verify);
     // The flags are older, but before 1.12 they need a feature that is off (required from 1.20 on; magnum-node.md 5.2).
     if cluster.minor.number() >= 12 {
         let issuer = format!("https://kubernetes.default.svc.{}", cluster.networks.domain);
@@ -202,8 +223,6 @@ fn set_tls(cluster: &ClusterSpec, flags: &mut Flags) {
     // The administrator may ask every kubelet, without a binding that an add-on has to bring first (magnum-node.md 4.3).
     flags.set("kubelet-client-certificate", ADMIN.certificate);
     flags.set("kubelet-client-key", ADMIN.key);
-    // Names of nodes need not be resolvable on a master.
-    flags.set("kubelet-preferred-address-types", "InternalIP,Hostname,ExternalIP");
     let keystone = has_keystone(cluster);
     let mode = match cluster.minor.number() {
         // Everybody with a certificate may do everything.
@@ -261,8 +280,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::desired::{ClientIdentity, Probe};
-    use crate::kubernetes::fixtures::{MINORS, arguments, asked, content, file, gate, master, value};
+    use crate::desired::{ClientIdentity, KeyType, Probe};
+    use crate::kubernetes::fixtures::{MINORS, arguments, asked, content, file, gate, master, node, spec, value};
+    use crate::kubernetes::render;
+    use crate::kubernetes::spec::cluster::Tokens;
     use crate::kubernetes::versions::{Minor, flag};
 
     const OPEN: &[(&str, &str)] = &[("TLS_DISABLED", "true"), ("CERTIFICATES", ""), ("KUBE_API_PORT", "8080")];
@@ -281,11 +302,12 @@ mod tests {
         let mut seen = BTreeMap::new();
         let issuer = Some("https://kubernetes.default.svc.cluster.local");
         let server_key = Some("/etc/kubernetes/certs/server.key");
+        let own_key = Some("/etc/kubernetes/certs/service_account_private.key");
         for (name, expected) in [
             ("advertise-address", &[(1, Some("192.0.2.11")), (2, Some("192.0.2.11")), (37, Some("192.0.2.11"))][..]), // 7.5 no. 58
             ("secure-port", &[(1, Some("6443")), (37, Some("6443"))]), // 7.3 no. 25
             ("bind-address", &[(1, Some("0.0.0.0")), (37, Some("0.0.0.0"))]),
-            ("insecure-port", &[(2, Some("8080")), (9, Some("8080")), (10, Some("0")), (19, Some("0")), (24, None)]), // 7.1 no. 8
+            ("insecure-port", &[(2, Some("8080")), (9, Some("8080")), (10, Some("0")), (19, Some("0")), (20, None), (24, None)]), // 7.1 no. 8
             ("insecure-bind-address", &[(2, Some("127.0.0.1")), (9, Some("127.0.0.1")), (10, None), (24, None)]),
             ("service-cluster-ip-range", &[(1, Some("10.254.0.0/16")), (37, Some("10.254.0.0/16"))]),
             ("etcd-cafile", &[(1, None), (2, None), (3, Some("/etc/etcd/certs/ca.crt")), (37, Some("/etc/etcd/certs/ca.crt"))]),
@@ -315,8 +337,8 @@ mod tests {
             ("authorization-mode", &[(1, None), (5, None), (6, Some("RBAC")), (7, Some("Node,RBAC")), (37, Some("Node,RBAC"))]),
             ("client-ca-file", &[(1, Some("/etc/kubernetes/certs/ca.crt")), (37, Some("/etc/kubernetes/certs/ca.crt"))]),
             ("tls-private-key-file", &[(1, server_key), (37, server_key)]),
-            ("service-account-key-file", &[(1, server_key), (5, server_key), (6, server_key), (37, server_key)]),
-            ("service-account-signing-key-file", &[(11, None), (12, server_key), (20, server_key), (37, server_key)]),
+            ("service-account-key-file", &[(1, own_key), (5, own_key), (6, own_key), (37, own_key)]),
+            ("service-account-signing-key-file", &[(11, None), (12, own_key), (20, own_key), (37, own_key)]),
             ("service-account-issuer", &[(11, None), (12, issuer), (20, issuer), (37, issuer)]),
             ("service-account-api-audiences", &[(11, None), (12, issuer), (13, None)]),
             ("api-audiences", &[(12, None), (13, issuer), (37, issuer)]),
@@ -403,8 +425,22 @@ mod tests {
                 ("admission-control", None),
                 ("enable-admission-plugins", None),
                 ("etcd-cafile", None),
+                // By default since 1.10: without keys no account has a token, and no pod would be admitted.
+                ("disable-admission-plugins", (minor >= 10).then_some("ServiceAccount")),
+                // `kubectl logs` and `exec`: a master need not know nodes' names.
+                ("kubelet-preferred-address-types", (minor >= 5).then_some("InternalIP,Hostname,ExternalIP")),
             ] {
                 assert_eq!(value(&found, name), expected, "{name} {minor}");
+            }
+            let more = [OPEN, &[("KUBEAPI_OPTIONS", "--disable-admission-plugins=DefaultStorageClass,ServiceAccount")]].concat();
+            if minor >= 10 {
+                let found = of(minor, &more);
+                assert_eq!(value(&found, "disable-admission-plugins"), Some("ServiceAccount,DefaultStorageClass"), "{minor}");
+                assert_eq!(
+                    value(&of(minor, &[OPEN, KEYS].concat()), "disable-admission-plugins"),
+                    None,
+                    "with keys there are tokens"
+                );
             }
             assert_eq!(asked(&desired, GATE), Some("http://127.0.0.1:8080/healthz"));
             assert!(content(&desired, ADMIN_CONFIG).contains("server: \"http://127.0.0.1:8080\""));
@@ -456,8 +492,7 @@ mod tests {
             (30, old, "enable-admission-plugins", "NodeRestriction,NamespaceLifecycle".to_owned()),
             (2, old, "admission-control", "NamespaceLifecycle,SecurityContextDeny,DenyEscalatingExec".to_owned()),
             (7, "ServiceAccount,NodeRestriction", "admission-control", "NodeRestriction,ServiceAccount".to_owned()),
-            // Without keys that the version reads there are no tokens to hand out.
-            (5, "ServiceAccount,LimitRanger", "admission-control", "LimitRanger".to_owned()),
+            (5, "ServiceAccount,LimitRanger", "admission-control", "ServiceAccount,LimitRanger".to_owned()),
         ] {
             let list: String = list.split_whitespace().collect();
             let expected: String = expected.split_whitespace().collect();
@@ -482,6 +517,56 @@ mod tests {
         }
         let unit = desired.units.iter().find(|unit| unit.name == UNIT).unwrap();
         assert!(unit.restart_on.contains(public) && unit.restart_on.contains(private), "{:?}", unit.restart_on);
+    }
+
+    /// With open watches it took a minute to stop, at each restart and each reboot.
+    #[test]
+    fn it_is_not_waited_for_until_the_last_watch_ends() {
+        for minor in MINORS {
+            let drop_in =
+                content(&master(minor, &[]), "/etc/systemd/system/kube-apiserver.service.d/50-heat-node-agent.conf").to_owned();
+            assert!(drop_in.contains("\nTimeoutStopSec=10\n"), "1.{minor}: {drop_in}");
+            // Its clients are stopped before it, and etcd after it.
+            assert!(drop_in.contains("After=network-online.target etcd.service\n"), "{drop_in}");
+        }
+    }
+
+    /// RS256 is what every verifier of tokens knows. Who signs by the API server's own key goes on, until the parameter asks for another:
+    /// then what was signed is still taken.
+    #[test]
+    fn a_single_master_signs_tokens_by_an_rsa_key_of_its_own() {
+        let own = "/etc/kubernetes/certs/service_account_private.key";
+        let (fresh, by_server) = (Tokens::default(), Tokens { verified_by_server_key: true, has_own_key: false });
+        let both = Tokens { has_own_key: true, ..by_server };
+        for (tag, asked, tokens, verifies, signs, made) in [
+            ("v1.28.3", "", fresh, &[own][..], own, Some(KeyType::Rsa(2048))),
+            ("v1.28.3", "rsa-3072", fresh, &[own], own, Some(KeyType::Rsa(3072))),
+            ("v1.28.3", "ecdsa-p256", fresh, &[own], own, Some(KeyType::EcdsaP256)),
+            ("v1.28.3", "", Tokens { has_own_key: true, ..fresh }, &[own], own, Some(KeyType::Rsa(2048))),
+            ("v1.28.3", "", by_server, &[SERVER.key], SERVER.key, None),
+            ("v1.28.3", "rsa-2048", by_server, &[own, SERVER.key], own, Some(KeyType::Rsa(2048))),
+            ("v1.28.3", "rsa-2048", both, &[own, SERVER.key], own, Some(KeyType::Rsa(2048))),
+            ("v1.28.3", "", both, &[own, SERVER.key], own, Some(KeyType::Rsa(2048))),
+            ("v1.5.3", "", fresh, &[own], own, Some(KeyType::Rsa(2048))),
+            // It takes one key alone.
+            ("v1.5.3", "rsa-2048", by_server, &[SERVER.key], SERVER.key, None),
+        ] {
+            let what = format!("{tag} {asked:?} {tokens:?}");
+            let spec = spec(&[("KUBE_TAG", tag), ("SERVICE_ACCOUNT_KEYS", asked)]);
+            let desired = render(&spec, &Facts { tokens, ..Facts::default() }).unwrap();
+            let words = arguments(&desired, UNIT);
+            let found: Vec<_> = words.iter().filter_map(|word| word.strip_prefix("--service-account-key-file=")).collect();
+            assert_eq!(found, verifies, "{what}");
+            let manager = arguments(&desired, "kube-controller-manager.service");
+            assert_eq!(value(&manager, "service-account-private-key-file"), Some(signs), "{what}");
+            let signing = value(&words, "service-account-signing-key-file");
+            assert_eq!(signing, (tag != "v1.5.3").then_some(signs), "{what}");
+            let keys: Vec<_> = desired.keys.iter().map(|key| (key.path.as_str(), key.kind)).collect();
+            assert_eq!(keys, made.map(|kind| (own, kind)).into_iter().collect::<Vec<_>>(), "{what}");
+            let unit = desired.units.iter().find(|unit| unit.name == UNIT).unwrap();
+            assert!(verifies.iter().all(|path| unit.restart_on.contains(*path)), "{what}: {:?}", unit.restart_on);
+        }
+        assert!(node(&[("ROLE", "minion"), ("KUBE_MASTER_IP", "192.0.2.5")]).keys.is_empty(), "masters alone sign");
     }
 
     /// magnum-node.md 7.1 no. 10: the webhook's certificate is the API server's own.

@@ -16,7 +16,7 @@ use crate::kubernetes::parts::certificates::{
 use crate::kubernetes::parts::daemon::{
     Asks, Daemon, Flags, Variables, deadline, has_variables, ok_gate, read_files, unless_cloud,
 };
-use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, NetworkDriver, host_of};
+use crate::kubernetes::spec::cluster::{CLOUD_CONFIG, ClusterSpec, Facts, NetworkDriver, host_of};
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
 use crate::kubernetes::versions::Component;
@@ -35,7 +35,7 @@ pub(in crate::kubernetes) const VARIABLES: Variables =
 
 /// Its part of the node.
 /// `given`: what other parts of the node write.
-pub(in crate::kubernetes) fn part(cluster: &ClusterSpec, given: &[File]) -> Desired {
+pub(in crate::kubernetes) fn part(cluster: &ClusterSpec, facts: &Facts, given: &[File]) -> Desired {
     let mut part = Desired::default();
     if podmaster::elects(cluster) {
         return part;
@@ -53,7 +53,7 @@ pub(in crate::kubernetes) fn part(cluster: &ClusterSpec, given: &[File]) -> Desi
         secure_port: SECURE_PORT,
     };
     local.set_common(cluster, &mut flags);
-    set_own(cluster, &mut flags);
+    set_own(cluster, facts, &mut flags);
     drop(flags.options(&cluster.options.controller_manager));
     local.add(cluster, &flags, given, &mut part);
     part
@@ -75,7 +75,7 @@ pub(in crate::kubernetes) fn node_prefix(cluster: &ClusterSpec) -> Option<u8> {
     Some(asked.max(networks.pods.prefix_len()))
 }
 
-fn set_own(cluster: &ClusterSpec, flags: &mut Flags) {
+fn set_own(cluster: &ClusterSpec, facts: &Facts, flags: &mut Flags) {
     let networks = &cluster.networks;
     if !cluster.control_plane.cluster_name.is_empty() {
         flags.set("cluster-name", cluster.control_plane.cluster_name.clone());
@@ -99,7 +99,7 @@ fn set_own(cluster: &ClusterSpec, flags: &mut Flags) {
             flags.set("cloud-config", CLOUD_CONFIG);
         }
     }
-    if let Some(keys) = service_account_keys(cluster) {
+    if let Some(keys) = service_account_keys(cluster, facts) {
         flags.set("service-account-private-key-file", keys.sign);
         // Each controller by its own account, where the API tells accounts apart.
         if cluster.tls && cluster.minor.number() >= 6 {
@@ -147,7 +147,6 @@ impl LocalComponent {
             flags.set("master", cluster.server(Role::Master));
         }
         flags.set("leader-elect", "true");
-        flags.set("address", "127.0.0.1");
         flags.set("bind-address", "127.0.0.1");
         if serves_securely(cluster, flags) {
             // Never 0: then nothing would tell how it is (magnum-node.md 5.3).
@@ -155,6 +154,9 @@ impl LocalComponent {
             flags.set("port", "0");
             flags.set("tls-cert-file", self.pair.certificate);
             flags.set("tls-private-key-file", self.pair.key);
+        } else {
+            // Of the port in the clear; where that is closed the flag is deprecated and of no use.
+            flags.set("address", "127.0.0.1");
         }
     }
 
@@ -228,7 +230,7 @@ mod tests {
     fn every_minor_gets_its_own_flags() {
         let mut seen = BTreeMap::new();
         let config = Some("/etc/kubernetes/controller-manager.conf");
-        let server_key = Some("/etc/kubernetes/certs/server.key");
+        let own_key = Some("/etc/kubernetes/certs/service_account_private.key");
         for (name, expected) in [
             ("kubeconfig", &[(2, config), (37, config)][..]),
             ("authentication-kubeconfig", &[(11, None), (12, config), (37, config)]),
@@ -240,12 +242,12 @@ mod tests {
             ("cluster-cidr", &[(2, Some("10.100.0.0/16")), (37, Some("10.100.0.0/16"))]),
             ("allocate-node-cidrs", &[(2, Some("false")), (9, Some("false")), (10, Some("true")), (37, Some("true"))]),
             ("node-cidr-mask-size", &[(9, None), (10, Some("24")), (37, Some("24"))]),
-            ("service-account-private-key-file", &[(2, server_key), (6, server_key), (37, server_key)]),
+            ("service-account-private-key-file", &[(2, own_key), (6, own_key), (37, own_key)]),
             ("root-ca-file", &[(2, Some(AUTHORITY)), (37, Some(AUTHORITY))]),
             ("use-service-account-credentials", &[(5, None), (6, Some("true")), (37, Some("true"))]),
             ("bind-address", &[(10, None), (12, Some("127.0.0.1")), (37, Some("127.0.0.1"))]),
             ("secure-port", &[(10, None), (12, Some("10257")), (37, Some("10257"))]), // 5.3: never 0
-            ("address", &[(2, Some("127.0.0.1")), (10, Some("127.0.0.1")), (24, None)]),
+            ("address", &[(2, Some("127.0.0.1")), (10, Some("127.0.0.1")), (15, None), (20, None), (24, None)]),
             ("port", &[(2, None), (10, None), (12, Some("0")), (24, None)]),
             ("tls-private-key-file", &[(10, None), (12, Some("/etc/kubernetes/certs/controller-manager.key"))]),
             (

@@ -28,7 +28,7 @@ pub(in crate::kubernetes) fn elects(cluster: &ClusterSpec) -> bool {
 }
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
     let mut part = Desired::default();
     if !elects(cluster) {
         return part;
@@ -39,7 +39,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts
     let prefix = cluster.image_prefix.as_deref().unwrap_or_default();
     let hyperkube = format!("{prefix}hyperkube:{}", cluster.tag);
     let mut arguments = vec!["/hyperkube", "controller-manager", MASTER].into_iter().map(str::to_owned).collect::<Vec<_>>();
-    if let Some(keys) = service_account_keys(cluster) {
+    if let Some(keys) = service_account_keys(cluster, facts) {
         arguments.push(format!("--service-account-private-key-file={}", keys.sign));
     }
     if cluster.tls {

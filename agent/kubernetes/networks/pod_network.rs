@@ -200,6 +200,8 @@ pub(in crate::kubernetes) struct OfDocker {
     pub(in crate::kubernetes) restart_on: Vec<String>,
     /// The bridge of daemon.json, where it is not docker's own.
     pub(in crate::kubernetes) bridge: Option<String>,
+    /// Whether pods are on docker's bridge.
+    pub(in crate::kubernetes) has_pods: bool,
 }
 
 /// docker's part, where pods are on its bridge.
@@ -221,13 +223,14 @@ pub(in crate::kubernetes) fn of_docker(spec: &NodeSpec, facts: &Facts) -> OfDock
             needs,
             restart_on: vec![POD_NETWORK.to_owned(), flannel::NETWORK.to_owned()],
             bridge: None,
+            has_pods: true,
         };
     }
     if let Some(routes) = routes(spec, cluster) {
         let bridge = cluster.networks.routes.bridge.clone();
         // Another address of its own is a restart; another peer, which the description lists, is none.
         let unit_lines = format!("# {bridge} has {}.\n{unit_lines}", routes.address);
-        return OfDocker { unit_lines, needs, bridge: Some(bridge), ..OfDocker::default() };
+        return OfDocker { unit_lines, needs, bridge: Some(bridge), has_pods: true, ..OfDocker::default() };
     }
     OfDocker::default()
 }

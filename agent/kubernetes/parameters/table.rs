@@ -134,8 +134,9 @@ pub const TABLE: &[Parameter] = &[
     p("KUBEPROXY_OPTIONS", Options, "", "additional flags for kube-proxy"),
     p("KUBESCHEDULER_OPTIONS", Options, "", "additional flags for the scheduler"),
     p("CERT_MANAGER_API", Bool, "false", "whether masters get the CA's key"),
-    p("KUBE_SERVICE_ACCOUNT_KEY", Material, "", "public key of service accounts, the same on all masters"),
+    p("KUBE_SERVICE_ACCOUNT_KEY", Material, "", "public key of service accounts, the same on all masters; several, one after the other, while the pair is changed"),
     secret("KUBE_SERVICE_ACCOUNT_PRIVATE_KEY", Material, "private key of service accounts, the same on all masters"),
+    p("SERVICE_ACCOUNT_KEYS", Choice(&["rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256"]), "", "type of the service account key that a single master makes where it is given none; RSA needs openssl in the image; default: rsa-2048, but where the API server's own key signs tokens already it stays until this is given"),
     // Network.
     p("NETWORK_DRIVER", Choice(&["flannel", "calico", "static-routes", "kubestack", "none"]), "flannel", "pod network"),
     p("FLANNEL_NETWORK_CIDR", Cidr, "10.100.0.0/16", "pod network of flannel"),

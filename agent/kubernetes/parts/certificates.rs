@@ -1,7 +1,7 @@
 //! Where certificates and keys lie, and who has which; `certificates` asks for them.
 
 use crate::desired::{ClientIdentity, KeyType, Material};
-use crate::kubernetes::spec::cluster::ClusterSpec;
+use crate::kubernetes::spec::cluster::{ClusterSpec, Facts};
 
 /// A certificate and its key.
 pub(in crate::kubernetes) struct Pair {
@@ -54,34 +54,63 @@ pub(in crate::kubernetes) const ETCD_SERVER: Pair = pair!("/etc/etcd/certs/serve
 pub(in crate::kubernetes) const ETCD_CLIENT: Pair = pair!("/etc/etcd/certs/admin");
 /// CN of etcd's certificates, of its servers, peers and clients.
 pub(in crate::kubernetes) const ETCD_NAME: &str = "etcd";
-/// Public key of service accounts, where the parameters give one.
+/// Public key of service accounts, where the parameters give one as text.
 pub(in crate::kubernetes) const SERVICE_ACCOUNT: &str = "/etc/kubernetes/certs/service_account.key";
-/// Private key of service accounts, where the parameters give one.
+/// Private key of service accounts, where the parameters give one as text, or the node makes its own.
 pub(in crate::kubernetes) const SERVICE_ACCOUNT_PRIVATE: &str = "/etc/kubernetes/certs/service_account_private.key";
 
 /// The first minor that signs service accounts' tokens by ECDSA keys; before, by RSA alone.
 pub(in crate::kubernetes) const FIRST_WITH_ECDSA_TOKENS: u16 = 6;
 
+/// The first minor whose API server takes several `--service-account-key-file` (a list since 1.5; ECDSA since 1.6).
+const FIRST_WITH_SEVERAL_KEYS: u16 = 6;
+
 /// Files with the keys that service accounts' tokens are verified and signed by.
 pub(in crate::kubernetes) struct ServiceAccountKeys<'a> {
-    pub(in crate::kubernetes) verify: &'a str,
+    /// The first is that of new tokens.
+    pub(in crate::kubernetes) verify: Vec<&'a str>,
     pub(in crate::kubernetes) sign: &'a str,
+    /// The kind of the key that the node makes for it, where it makes one.
+    pub(in crate::kubernetes) made: Option<KeyType>,
 }
 
 /// The keys, if there are any.
 ///
-/// All masters must have the same (magnum-node.md 7.5 no. 59). Without a key in the parameters the API server's own
-/// stands in for it, as on Magnum's nodes up to 6.x: good for one master. Below 1.6 it has to be RSA.
-pub(in crate::kubernetes) fn service_account_keys(cluster: &ClusterSpec) -> Option<ServiceAccountKeys<'_>> {
+/// All masters must have the same (magnum-node.md 7.5 no. 59). A single master that is given none makes a pair of its own, RSA unless
+/// `SERVICE_ACCOUNT_KEYS` says otherwise: RS256 is what every verifier of tokens knows. One whose tokens are signed by the API server's
+/// own key, as on Magnum's nodes up to 6.x, keeps that key until the parameter asks for another; the API server then goes on taking what
+/// the old one signed. Below 1.6 keys have to be RSA.
+pub(in crate::kubernetes) fn service_account_keys<'a>(cluster: &'a ClusterSpec, facts: &Facts) -> Option<ServiceAccountKeys<'a>> {
     let control_plane = &cluster.control_plane;
     if let Some(private) = &control_plane.service_account_private_key {
         let sign = path_of(private, SERVICE_ACCOUNT_PRIVATE);
         let verify = control_plane.service_account_key.as_ref().map_or(sign, |public| path_of(public, SERVICE_ACCOUNT));
-        return Some(ServiceAccountKeys { verify, sign });
+        return Some(ServiceAccountKeys { verify: vec![verify], sign, made: None });
     }
-    let is_read = cluster.minor.number() >= FIRST_WITH_ECDSA_TOKENS || matches!(cluster.trust.keys, KeyType::Rsa(_));
-    (cluster.tls && is_read).then_some(ServiceAccountKeys { verify: SERVER.key, sign: SERVER.key })
+    if !cluster.tls {
+        return None;
+    }
+    let servers = || Some(ServiceAccountKeys { verify: vec![SERVER.key], sign: SERVER.key, made: None });
+    let signed_by_server = facts.tokens.verified_by_server_key;
+    let knows_several = cluster.minor.number() >= FIRST_WITH_SEVERAL_KEYS;
+    let (asked, is_own) = (control_plane.service_account_key_type, facts.tokens.has_own_key);
+    if signed_by_server && !is_own && (asked.is_none() || !knows_several) {
+        return servers();
+    }
+    // As before: without a pair for all of them such masters have no tokens.
+    if cluster.has_several_masters() && !knows_several && !matches!(cluster.trust.keys, KeyType::Rsa(_)) {
+        return None;
+    }
+    // Several masters cannot each make one: where that is not refused, as with a discovery URL, the first one does.
+    let mut verify = vec![SERVICE_ACCOUNT_PRIVATE];
+    if signed_by_server && knows_several {
+        verify.push(SERVER.key);
+    }
+    Some(ServiceAccountKeys { verify, sign: SERVICE_ACCOUNT_PRIVATE, made: Some(asked.unwrap_or(DEFAULT_SERVICE_ACCOUNT_KEY)) })
 }
+
+/// RS256: what every verifier of tokens knows.
+const DEFAULT_SERVICE_ACCOUNT_KEY: KeyType = KeyType::Rsa(2048);
 
 /// Where it lies on the node: as it is named, else where its text is written to.
 pub(in crate::kubernetes) fn path_of<'a>(material: &'a Material, written: &'a str) -> &'a str {

@@ -47,6 +47,11 @@ impl Flags {
         self.knows(name) && self.line.set(name, value)
     }
 
+    /// The same for a flag that is given once for each value.
+    pub(in crate::kubernetes) fn set_all(&mut self, name: &'static str, values: &[&str]) -> bool {
+        self.knows(name) && self.line.set_all(name, values)
+    }
+
     /// Whether the minor is known to take a flag.
     pub(in crate::kubernetes) fn knows(&self, name: &str) -> bool {
         let old = self.minor < Minor::OLDEST_CHECKED;

@@ -17,7 +17,7 @@ use crate::kubernetes::spec::cluster::{
     Api, Cloud, CloudUser, ClusterSpec, ControlPlane, Etcd, EtcdCluster, FIRST_WITH_TRUSTS, Flannel, LAST_WITH_FLANNEL_UNIT,
     NetworkDriver, Networks, NodeSettings, Octavia, Options, Registry, Runtime, StaticRoutes,
 };
-use crate::kubernetes::spec::trust::{TrustSpec, material};
+use crate::kubernetes::spec::trust::{TrustSpec, key_type, material};
 use crate::kubernetes::spec::words::{CertificateSource, RuntimeKind};
 use crate::kubernetes::spec::words::{Role, Secret};
 use crate::kubernetes::versions::Minor;
@@ -142,7 +142,7 @@ impl ClusterSpec {
 }
 
 /// Keys that certificates get where nothing says so. Below 1.6 Kubernetes reads no other keys of service accounts than RSA,
-/// and without given ones the API server's own is used for them.
+/// and a master that was made by an earlier release of the agent uses the API server's own for them.
 fn default_keys(minor: Minor, role: Role, control_plane: &ControlPlane) -> KeyType {
     let signs_tokens = role == Role::Master && control_plane.service_account_private_key.is_none();
     if signs_tokens && minor.number() < FIRST_WITH_ECDSA_TOKENS { KeyType::Rsa(2048) } else { KeyType::EcdsaP256 }
@@ -267,6 +267,7 @@ fn control_plane(parameters: &Parameters) -> ControlPlane {
         signs: parameters.is_true("CERT_MANAGER_API"),
         service_account_key: material(parameters, "KUBE_SERVICE_ACCOUNT_KEY"),
         service_account_private_key: material(parameters, "KUBE_SERVICE_ACCOUNT_PRIVATE_KEY"),
+        service_account_key_type: parameters.given("SERVICE_ACCOUNT_KEYS").and_then(key_type),
         cluster_name: text("CLUSTER_UUID").or_else(|| text("BAY_UUID")).unwrap_or_default(),
     }
 }

@@ -89,6 +89,11 @@ fn settings(spec: &NodeSpec, facts: &Facts, network: &OfDocker) -> String {
     if let Some(bridge) = &network.bridge {
         settings.insert("bridge".to_owned(), json!(bridge));
     }
+    if network.has_pods {
+        // By its proxy docker lets no packet back to the port of the bridge that it came from, so a pod that asks its own service gets no
+        // answer; the kubelet itself only does that for docker's containers up to 1.6. Without the proxy docker sets the ports to hairpin.
+        settings.insert("userland-proxy".to_owned(), json!(false));
+    }
     if let Some(registry) = &spec.insecure_registry {
         settings.insert("insecure-registries".to_owned(), json!([registry]));
     }
@@ -132,6 +137,25 @@ mod tests {
     use crate::kubernetes::render;
 
     /// magnum-node.md 1.4: direct-lvm, as each style says it.
+    /// A pod that asked its own service got no answer.
+    #[test]
+    fn pods_on_dockers_bridge_reach_themselves_by_their_service() {
+        let routes = [("NETWORK_DRIVER", "static-routes"), ("NODE_SUBNETS", "192.0.2.11=10.100.1.0/24,192.0.2.12=10.100.2.0/24")];
+        let docker = ("CONTAINER_RUNTIME", "docker");
+        for (changes, expected) in [
+            (&[("KUBE_TAG", "v1.9.3")][..], Some(false)),
+            (&[("KUBE_TAG", "v1.20.3"), docker, ("FLANNEL_RUNS_AS", "unit")], Some(false)),
+            (&[("KUBE_TAG", "v1.20.3"), docker, routes[0], routes[1]], Some(false)),
+            // Pods are on a bridge of CNI, whose plugin has a word of its own for it.
+            (&[("KUBE_TAG", "v1.20.3"), docker], None),
+            (&[("KUBE_TAG", "v1.28.3"), docker, routes[0], routes[1]], None),
+        ] {
+            let desired = node(changes);
+            let settings: Value = crate::budgets::json::typed(content(&desired, SETTINGS)).unwrap();
+            assert_eq!(settings.get("userland-proxy").and_then(Value::as_bool), expected, "{changes:?}");
+        }
+    }
+
     #[test]
     fn the_storage_is_said_once_in_the_style_of_the_image() {
         let options = "--storage-driver devicemapper --storage-opt dm.fs=xfs --storage-opt \

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::trust::TrustSpec;
 use super::words::{CertificateSource, RuntimeKind};
-use crate::desired::{Material, Peer, Signer};
+use crate::desired::{KeyType, Material, Peer, Signer};
 use crate::kubernetes::parameters::kinds::port_range;
 use crate::kubernetes::spec::words::{Role, Secret};
 use crate::kubernetes::versions::option;
@@ -357,6 +357,8 @@ pub struct ControlPlane {
     pub service_account_key: Option<Material>,
     /// `KUBE_SERVICE_ACCOUNT_PRIVATE_KEY`.
     pub service_account_private_key: Option<Material>,
+    /// `SERVICE_ACCOUNT_KEYS`, where it was given.
+    pub service_account_key_type: Option<KeyType>,
     /// `CLUSTER_UUID`: name of the cluster.
     pub cluster_name: String,
 }
@@ -515,8 +517,19 @@ pub struct Facts {
     pub lacking_modules: Vec<&'static str>,
     /// What the agent made here before.
     pub made: Made,
+    /// What tokens of service accounts were signed and verified by here before.
+    pub tokens: Tokens,
     /// Interfaces; nothing that is rendered depends on them.
     pub interfaces: Vec<Interface>,
+}
+
+/// Keys of service accounts' tokens on a master as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Whether the API server verifies tokens by its own key.
+    pub verified_by_server_key: bool,
+    /// Whether a private key for tokens lies in its place.
+    pub has_own_key: bool,
 }
 
 /// Ports of services, unless the API server is told others.

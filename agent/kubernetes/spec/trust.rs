@@ -61,13 +61,7 @@ impl TrustSpec {
     /// Reads it; `keys` is what holds without `CERTIFICATE_KEYS`.
     pub(in crate::kubernetes) fn from_parameters(parameters: &Parameters, keys: KeyType) -> Self {
         Self {
-            keys: match parameters.given("CERTIFICATE_KEYS") {
-                Some("rsa-2048") => KeyType::Rsa(2048),
-                Some("rsa-3072") => KeyType::Rsa(3072),
-                Some("rsa-4096") => KeyType::Rsa(4096),
-                Some(_) => KeyType::EcdsaP256,
-                None => keys,
-            },
+            keys: parameters.given("CERTIFICATE_KEYS").and_then(key_type).unwrap_or(keys),
             keys_asked: parameters.given("CERTIFICATE_KEYS").is_some(),
             renew: parameters.given("CERTIFICATE_RENEWAL").map(|word| word == "renew"),
             rotation: match parameters.get("CA_ROTATION") {
@@ -148,6 +142,17 @@ impl TrustSpec {
 pub(in crate::kubernetes) fn parameters_of(name: &str) -> (String, String) {
     let stem = name.to_ascii_uppercase().replace('-', "_");
     (format!("{stem}_CERTIFICATE"), format!("{stem}_KEY"))
+}
+
+/// The kind of key that a parameter names.
+pub(in crate::kubernetes) fn key_type(word: &str) -> Option<KeyType> {
+    match word {
+        "ecdsa-p256" => Some(KeyType::EcdsaP256),
+        "rsa-2048" => Some(KeyType::Rsa(2048)),
+        "rsa-3072" => Some(KeyType::Rsa(3072)),
+        "rsa-4096" => Some(KeyType::Rsa(4096)),
+        _ => None,
+    }
 }
 
 /// PEM text with real line ends (Magnum sends two characters for each: magnum-node.md 3), or the file that is named.

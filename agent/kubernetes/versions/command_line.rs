@@ -5,7 +5,8 @@ use super::{Component, Minor, Standing, admission_plugin, flag};
 
 /// Flags whose value is a map or a set, with what ends a key in an item. Our items and the user's stand beside each
 /// other; the user's win.
-const MAPS: [(&str, char); 10] = [
+const MAPS: [(&str, char); 11] = [
+    ("disable-admission-plugins", '='),
     ("eviction-hard", '<'),
     ("eviction-minimum-reclaim", '='),
     ("eviction-soft", '<'),
@@ -108,18 +109,23 @@ impl CommandLine {
     /// Sets our own flag, whose value replaces one that was set before. It is not taken, and false is the answer, where
     /// the minor is not known to have it, and where the value holds a control character.
     pub fn set(&mut self, name: &'static str, value: impl Into<String>) -> bool {
-        self.put(name, value.into())
+        self.put(name, vec![value.into()])
     }
 
-    fn put(&mut self, name: &str, value: String) -> bool {
+    /// Sets our own flag of which the component takes several, each with one of these values.
+    pub fn set_all(&mut self, name: &'static str, values: &[&str]) -> bool {
+        self.put(name, values.iter().map(|value| (*value).to_owned()).collect())
+    }
+
+    fn put(&mut self, name: &str, values: Vec<String>) -> bool {
         let taken = matches!(flag(self.component, self.minor, name), Standing::Known | Standing::Unchecked);
-        if !taken || value.chars().any(char::is_control) {
+        if !taken || values.iter().any(|value| value.chars().any(char::is_control)) {
             return false;
         }
         let name = name.replace('_', "-");
         match self.flags.iter_mut().find(|flag| flag.name == name) {
-            Some(flag) => flag.values = vec![value],
-            None => self.flags.push(Flag { name, values: vec![value], ours: true }),
+            Some(flag) => flag.values = values,
+            None => self.flags.push(Flag { name, values, ours: true }),
         }
         true
     }

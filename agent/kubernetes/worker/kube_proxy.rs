@@ -5,7 +5,7 @@
 
 use serde_json::json;
 
-use super::kubelet::OWN_CERTIFICATE;
+use super::kubelet::{self, OWN_CERTIFICATE};
 use crate::desired::{Desired, File, Need};
 use crate::kubernetes::parameters::mistake::Mistake;
 use crate::kubernetes::parts::certificates::{AUTHORITY, PROXY};
@@ -16,7 +16,7 @@ use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::CertificateSource;
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
-use crate::kubernetes::versions::{Component, ConfigKind, option};
+use crate::kubernetes::versions::{Component, ConfigKind, Minor, option};
 
 const UNIT: &str = "kube-proxy.service";
 const CONFIGURATION: &str = "/etc/kubernetes/proxy-configuration.yaml";
@@ -24,13 +24,16 @@ const KUBECONFIG: &str = "/etc/kubernetes/proxy.kubeconfig";
 /// In every version it says there that it lives; 10256, which says that it keeps up with the API, came with 1.7.
 const METRICS_PORT: u16 = 10_249;
 
+/// The first minor that takes its node's address from `--bind-address`, where it is a single one.
+const FIRST_WITH_OWN_ADDRESS: u16 = 9;
+
 /// The variables of distributions' units (magnum-node.md 1.0). Its kubeconfig names the API, so KUBE_MASTER is not asked.
 const VARIABLES: Variables = &[("KUBE_LOGTOSTDERR", &[]), ("KUBE_LOG_LEVEL", &[])];
 
 /// Its part of the node.
-pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts: &Facts) -> Desired {
+pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> Desired {
     let mut part = Desired::default();
-    let settings = settings(cluster);
+    let settings = settings(spec, cluster);
     let mut daemon = Daemon::new(UNIT, "kube-proxy", "/etc/kubernetes/proxy");
     let identity = match cluster.certificates {
         _ if !cluster.tls => Identity::Nobody,
@@ -46,6 +49,12 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, _facts
         daemon.restart_on.push(CONFIGURATION.to_owned());
     }
     daemon.take(&settings.flags, cluster, VARIABLES, "KUBE_PROXY_ARGS");
+    // It looks for its node when it starts, and by the certificate of a kubelet that joined by a token: both are there once the kubelet
+    // has registered. At a boot they are there already.
+    daemon.after.push(kubelet::UNIT);
+    if kubelet::registers(spec, cluster, facts) {
+        daemon.needs.insert(Need::Gate(kubelet::REGISTRATION.to_owned()));
+    }
     daemon.service_lines.push_str("User=root\n");
     daemon.add(&mut part);
     // Where a user put it elsewhere, nothing is known of its health but that it runs.
@@ -103,22 +112,24 @@ pub(in crate::kubernetes) fn mode(cluster: &ClusterSpec) -> Option<String> {
     option(&cluster.options.proxy, "proxy-mode").or_else(|| cluster.proxy_mode.clone())
 }
 
-/// What is wrong with `PROXY_MODE`, whatever the machine is.
+/// What is wrong with the mode, whatever the machine is and whichever parameter asks for it.
 pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mistake>) {
+    let minor = cluster.minor;
+    // A value that stops the minor is refused with its own rule.
+    if let Some(asked) = option(&cluster.options.proxy, "proxy-mode").filter(|asked| !asked.is_empty() && asked != "userspace")
+        && let Some((rule, known)) = unsupported(&asked, minor)
+    {
+        let who = if known { minor.to_string() } else { "no version".to_owned() };
+        let verb = if known { "does not support" } else { "supports" };
+        let problem = format!("--proxy-mode is {asked}, which {who} {verb}");
+        mistakes.push(Mistake::general("KUBEPROXY_OPTIONS", problem, rule, "give another mode, or none"));
+    }
     let Some(asked) = &cluster.proxy_mode else { return };
     let mut wrong = |problem: String, rule: String, remedy: &str| {
         mistakes.push(Mistake::general("PROXY_MODE", problem, rule, remedy));
     };
-    let minor = cluster.minor;
-    for Mode { name, minors: (first, last), .. } in MODES.iter().filter(|mode| mode.name == asked) {
-        if !(*first..=*last).contains(&minor.number()) {
-            let rule = if minor.number() < *first {
-                format!("kube-proxy has it since 1.{first}")
-            } else {
-                format!("kube-proxy had it up to 1.{last}")
-            };
-            wrong(format!("{name} is not supported by {minor}"), rule, "give another mode, or none");
-        }
+    if let Some((rule, _)) = unsupported(asked, minor) {
+        wrong(format!("{asked} is not supported by {minor}"), rule, "give another mode, or none");
     }
     if option(&cluster.options.proxy, "proxy-mode").is_some() {
         let rule = "kube-proxy has only one mode".to_owned();
@@ -129,6 +140,18 @@ pub(in crate::kubernetes) fn check(cluster: &ClusterSpec, mistakes: &mut Vec<Mis
     {
         let rule = format!("in {minor} it needs the feature gate {gate}, and KUBEPROXY_OPTIONS sets the feature gates");
         wrong(format!("is {asked}"), rule, "add the feature gate there");
+    }
+}
+
+/// The rule by which a minor does not have a mode, and whether another minor has it.
+fn unsupported(asked: &str, minor: Minor) -> Option<(String, bool)> {
+    let Some(Mode { minors: (first, last), .. }) = MODES.iter().find(|mode| mode.name == asked) else {
+        return Some((format!("one of {}", MODES.map(|mode| mode.name).join(", ")), false));
+    };
+    match minor.number() {
+        number if number < *first => Some((format!("kube-proxy has it since 1.{first}"), true)),
+        number if number > *last => Some((format!("kube-proxy had it up to 1.{last}"), true)),
+        _ => None,
     }
 }
 
@@ -157,7 +180,7 @@ pub(in crate::kubernetes) fn lacking(cluster: &ClusterSpec, facts: &Facts) -> Ve
     mistakes
 }
 
-fn settings(cluster: &ClusterSpec) -> Settings {
+fn settings(spec: &NodeSpec, cluster: &ClusterSpec) -> Settings {
     let options = &cluster.options.proxy;
     let mut settings = Settings::new(Component::Proxy, ConfigKind::Proxy, cluster.minor, !options.is_empty());
     settings.set("clientConnection.kubeconfig", "kubeconfig", json!(KUBECONFIG));
@@ -165,6 +188,13 @@ fn settings(cluster: &ClusterSpec) -> Settings {
     // The node's name, else its own endpoints are not known as local (magnum-node.md 7.5 no. 57).
     if let Some(name) = &cluster.node_name {
         settings.set("hostnameOverride", "hostname-override", json!(name));
+    }
+    // Else it takes its node's address from the API, and 127.0.0.1 for good where that does not answer for half a minute, as when all
+    // nodes boot at once. It opens no port there but in mode userspace.
+    if let Some(address) =
+        spec.address.filter(|_| cluster.minor.number() >= FIRST_WITH_OWN_ADDRESS && mode(cluster).as_deref() != Some("userspace"))
+    {
+        settings.set("bindAddress", "bind-address", json!(address.to_string()));
     }
     settings.set("metricsBindAddress", "metrics-bind-address", json!(METRICS));
     if let Some(mode) = &cluster.proxy_mode {
@@ -216,6 +246,7 @@ mod tests {
                     let config = content(&desired, CONFIGURATION);
                     for expected in [
                         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n",
+                        "bindAddress: \"192.0.2.11\"\n",
                         "clientConnection:\n  kubeconfig: /etc/kubernetes/proxy.kubeconfig\n",
                         "clusterCIDR: \"10.100.0.0/16\"\n",
                         "hostnameOverride: blue-master-0\n",
@@ -257,6 +288,36 @@ mod tests {
                 let open = gate.map(|gate| format!("featureGates:\n  {gate}: true\n"));
                 assert_eq!(config.contains("featureGates"), gate.is_some(), "1.{minor} {config}");
                 assert!(open.is_none_or(|open| config.contains(&open)), "1.{minor} {config}");
+            }
+        }
+    }
+
+    /// It assumes 127.0.0.1 for a node that it does not find, and keeps that.
+    #[test]
+    fn it_starts_once_its_node_is_registered_and_knows_its_address_by_itself() {
+        let needs = |desired: &Desired| {
+            let unit = desired.units.iter().find(|unit| unit.name == UNIT).unwrap();
+            unit.needs.contains(&Need::Gate("registration".to_owned()))
+        };
+        for (minor, changes, waits, address) in [
+            (20, &[][..], true, Some("192.0.2.11")),
+            (20, &[("CERTIFICATES", "bootstrap")], true, Some("192.0.2.11")),
+            (20, &[("KUBELET_OPTIONS", "--register-node=false")], false, Some("192.0.2.11")),
+            (20, &[("PROXY_MODE", "userspace")], true, None),
+            (20, &[("KUBE_NODE_IP", "")], true, None),
+            (8, &[], true, None),
+        ] {
+            for options in [&[][..], &[("KUBEPROXY_OPTIONS", "--v=2")]] {
+                let desired = worker(minor, &[changes, options].concat());
+                assert_eq!(needs(&desired), waits, "1.{minor} {changes:?}");
+                let words = arguments(&desired, UNIT);
+                let found = value(&words, "bind-address").map(str::to_owned);
+                let in_file = file(&desired, CONFIGURATION).and_then(|file| {
+                    file.content.lines().find_map(|line| Some(line.strip_prefix("bindAddress: ")?.trim_matches('"').to_owned()))
+                });
+                assert_eq!(found.or(in_file).as_deref(), address, "1.{minor} {changes:?} {options:?}");
+                let drop_in = content(&desired, "/etc/systemd/system/kube-proxy.service.d/50-heat-node-agent.conf");
+                assert!(drop_in.contains("\nAfter=kubelet.service\n"), "{drop_in}");
             }
         }
     }

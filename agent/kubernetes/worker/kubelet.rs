@@ -3,13 +3,15 @@
 //! Hardened whatever the version's defaults are: no read-only port, nobody anonymous, the API is asked who may do what
 //! (magnum-node.md 7.1 no. 7). What the minor reads from a KubeletConfiguration stands there, the rest on the command line.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use super::reservations;
 use crate::desired::{ClientIdentity, Desired, Directory, File, Gate, Need, Probe};
 use crate::kubernetes::add_ons::{self, cloud_config};
 use crate::kubernetes::parts::api_server;
-use crate::kubernetes::parts::certificates::{AUTHORITY, KUBELET, Pair};
+use crate::kubernetes::parts::certificates::{ADMIN, AUTHORITY, KUBELET, Pair};
 use crate::kubernetes::parts::daemon::{
     Asks, Daemon, GREEN, Variables, curl_options, deadline, has_variables, ok_gate, unless_cloud,
 };
@@ -18,14 +20,17 @@ use crate::kubernetes::parts::paths;
 use crate::kubernetes::parts::runtime_units;
 use crate::kubernetes::parts::settings::Settings;
 use crate::kubernetes::runtimes::engine;
-use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, MANIFESTS};
+use crate::kubernetes::spec::cluster;
+use crate::kubernetes::spec::cluster::{ClusterSpec, Facts, MANIFESTS, NetworkDriver};
 use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::CertificateSource;
 use crate::kubernetes::spec::words::Role;
 use crate::kubernetes::text::kubeconfig::{self, Identity};
 use crate::kubernetes::versions::{Component, ConfigKind};
 
-const UNIT: &str = "kubelet.service";
+pub(super) const UNIT: &str = "kubelet.service";
+/// The gate that the API knows the node.
+pub(super) const REGISTRATION: &str = "registration";
 /// Not `kubelet-config.yaml`, which is a kubeconfig on Magnum's nodes (magnum-node.md 2.3).
 const CONFIGURATION: &str = "/etc/kubernetes/kubelet-configuration.yaml";
 const KUBECONFIG: &str = "/etc/kubernetes/kubelet.kubeconfig";
@@ -34,6 +39,10 @@ const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/bootstrap.kubeconfig";
 const OWN_KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
 /// The certificate that a kubelet got by TLS bootstrap, with its key: the kubelet keeps the newest under this name.
 pub(in crate::kubernetes) const OWN_CERTIFICATE: &str = "/var/lib/kubelet/pki/kubelet-client-current.pem";
+/// What it serves by, once that was approved.
+const OWN_SERVING_CERTIFICATE: &str = "/var/lib/kubelet/pki/kubelet-server-current.pem";
+/// The first minor with certificates.k8s.io/v1.
+const FIRST_WITH_STABLE_REQUESTS: u16 = 19;
 pub(in crate::kubernetes) const STATE: &str = "/var/lib/kubelet";
 /// Where the kubelet keeps what it was given by TLS bootstrap.
 pub(in crate::kubernetes) const KEYS: &str = "/var/lib/kubelet/pki";
@@ -87,12 +96,79 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, cluster: &ClusterSpec, facts:
         let deadline = unless_cloud(cluster, deadline::SERVICE).filter(|_| !waits);
         part.gates.push(ok_gate("kubelet", UNIT, url, Asks::Nobody(None), deadline));
     }
-    part.gates.extend(registration(spec, cluster, &settings));
+    if let Some(registration) = registration(spec, cluster, &settings) {
+        let ready = ready(spec, cluster, &registration);
+        part.gates.push(registration);
+        // Where the agent brings the network of pods nothing else is missing; elsewhere an add-on brings it, whenever that comes.
+        if owns_pod_network(cluster) {
+            part.gates.push(ready);
+        } else {
+            part.watched.push(ready);
+        }
+        part.watched.extend(requests(spec, cluster));
+    }
     part
 }
 
-/// The gate that the API knows the node, asked as the kubelet asks: Ready is not waited for, because the network of pods comes with the
-/// cluster's add-ons (magnum-node.md 6.1). None where the kubelet does not register itself, or its name in the API is not ours to say.
+/// Whether the network of pods is whole with what the agent writes.
+fn owns_pod_network(cluster: &ClusterSpec) -> bool {
+    cluster::pods(cluster).is_some() && (cluster.has_flannel_unit() || cluster.networks.driver == NetworkDriver::StaticRoutes)
+}
+
+/// The gate that the API calls the node Ready.
+fn ready(spec: &NodeSpec, cluster: &ClusterSpec, registration: &Gate) -> Gate {
+    let (url, identity) = node_object(spec, cluster);
+    Gate {
+        name: "ready".to_owned(),
+        unit: Some(UNIT.to_owned()),
+        remedy: format!(
+            "`kubectl describe node` on a master shows the conditions of the node; `journalctl -u {UNIT}`; `curl {}{url}`",
+            curl_options(identity.as_ref())
+        ),
+        probe: Probe::NodeReady { url, identity },
+        consecutive: 1,
+        deadline: None,
+        needs: BTreeSet::from([Need::Gate(registration.name.clone())]),
+    }
+}
+
+/// Requests for certificates that wait for an operator: on masters all of them, on a worker that joined by a token that for its kubelet's
+/// serving certificate, which nobody approves by himself.
+fn requests(spec: &NodeSpec, cluster: &ClusterSpec) -> Option<Gate> {
+    let remedy = "`kubectl get csr` on a master lists the requests; `kubectl certificate approve NAME` approves one that is \
+                  genuine; until then `kubectl logs` and `exec` fail for its node"
+        .to_owned();
+    let gate = |probe, needs| Gate {
+        name: "certificate requests".to_owned(),
+        unit: None,
+        remedy,
+        probe,
+        consecutive: 1,
+        deadline: None,
+        needs: BTreeSet::from([needs]),
+    };
+    match spec.role {
+        Role::Minion if cluster.certificates == CertificateSource::Bootstrap => {
+            Some(gate(Probe::File(OWN_SERVING_CERTIFICATE.to_owned()), Need::Unit(UNIT.to_owned())))
+        }
+        Role::Master if cluster.lets_join_by_token() => {
+            let version = if cluster.minor.number() >= FIRST_WITH_STABLE_REQUESTS { "v1" } else { "v1beta1" };
+            let url = format!("{}/apis/certificates.k8s.io/{version}/certificatesigningrequests", cluster.server(spec.role));
+            let probe = Probe::NoPendingRequests { url, identity: Some(ADMIN.client()) };
+            Some(gate(probe, Need::Gate(api_server::GATE.to_owned())))
+        }
+        _ => None,
+    }
+}
+
+/// The node's object in the API, and as whom its kubelet asks for it.
+fn node_object(spec: &NodeSpec, cluster: &ClusterSpec) -> (String, Option<ClientIdentity>) {
+    // As the kubelet itself spells it.
+    let name = cluster.node_name.as_deref().unwrap_or_default().to_ascii_lowercase();
+    (format!("{}/api/v1/nodes/{name}", cluster.server(spec.role)), cluster.tls.then(|| client_identity(cluster)))
+}
+
+/// The gate that the API knows the node, asked as the kubelet asks. None where the kubelet does not register itself, or its name in the API is not ours to say.
 fn registration(spec: &NodeSpec, cluster: &ClusterSpec, settings: &Settings) -> Option<Gate> {
     let flag = |name: &str| settings.flags.value(name);
     if flag("register-node").is_some_and(|value| value == "false") {
@@ -103,15 +179,12 @@ fn registration(spec: &NodeSpec, cluster: &ClusterSpec, settings: &Settings) -> 
     if given != path {
         return None;
     }
-    let name = flag("hostname-override").filter(|name| Some(name) == cluster.node_name.as_ref())?;
-    let server = cluster.server(spec.role);
-    // As the kubelet itself spells it.
-    let url = format!("{server}/api/v1/nodes/{}", name.to_ascii_lowercase());
-    let identity = cluster.tls.then(|| client_identity(cluster));
+    flag("hostname-override").filter(|name| Some(name) == cluster.node_name.as_ref())?;
+    let (url, identity) = node_object(spec, cluster);
     // On a master the API is its own: behind its gate nobody asks in vain.
     let api = (spec.role == Role::Master).then(|| Need::Gate(api_server::GATE.to_owned()));
     Some(Gate {
-        name: "registration".to_owned(),
+        name: REGISTRATION.to_owned(),
         unit: Some(UNIT.to_owned()),
         remedy: format!("`journalctl -u {UNIT}`; `curl {}{url}`", curl_options(identity.as_ref())),
         probe: Probe::HttpJson { url, key: "kind".to_owned(), value: "Node".to_owned(), identity },
@@ -119,6 +192,11 @@ fn registration(spec: &NodeSpec, cluster: &ClusterSpec, settings: &Settings) -> 
         deadline: None,
         needs: std::iter::once(Need::Unit(UNIT.to_owned())).chain(api).collect(),
     })
+}
+
+/// Whether there is such a gate.
+pub(super) fn registers(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts) -> bool {
+    registration(spec, cluster, &settings(spec, cluster, facts)).is_some()
 }
 
 /// As whom the kubelet asks the API over TLS.
@@ -198,7 +276,9 @@ fn identity(spec: &NodeSpec, cluster: &ClusterSpec, settings: &mut Settings) {
 }
 
 fn security(cluster: &ClusterSpec, settings: &mut Settings) {
-    settings.set("authentication.anonymous.enabled", "anonymous-auth", json!(false));
+    // Without TLS the API server has no certificate to show, and shows itself as nobody: `kubectl logs` and `exec` would fail. What
+    // nobody may do is the API's to say here as well, and it lets everybody do everything then.
+    settings.set("authentication.anonymous.enabled", "anonymous-auth", json!(!cluster.tls));
     settings.set("authentication.webhook.enabled", "authentication-token-webhook", json!(true));
     if cluster.tls {
         settings.set("authentication.x509.clientCAFile", "client-ca-file", json!(AUTHORITY));
@@ -477,7 +557,7 @@ mod tests {
             ),
             (
                 worker(9, &docker),
-                "sysctl 120, storage -, docker 1200, flannel -, kubelet 600, kube-proxy -, pod bridge 1200, pod routes -, registration -"
+                "sysctl 120, storage -, docker 1200, flannel -, kubelet 600, kube-proxy -, pod bridge 1200, pod routes -, ready -, registration -"
                     .to_owned(),
             ),
         ] {
@@ -516,9 +596,83 @@ mod tests {
             assert!(found.needs.contains(&Need::Unit(UNIT.to_owned())));
         }
         // Whose name is not known, or who does not register itself, is not asked for.
-        for options in ["--register-node=false", "--hostname-override=other", "--kubeconfig=/root/other"] {
+        let other_name = worker(15, &[&plain[..], &[("KUBELET_OPTIONS", "--hostname-override=other")]].concat());
+        assert!(gate(&other_name, "registration").is_none());
+        for options in ["--register-node=false", "--kubeconfig=/root/other"] {
             let desired = worker(28, &[name, ("KUBELET_OPTIONS", options)]);
             assert!(gate(&desired, "registration").is_none(), "{options}");
+        }
+    }
+
+    /// `kubectl logs` and `exec`: an API server without TLS has no certificate to show.
+    #[test]
+    fn who_shows_no_certificate_is_judged_by_the_api_where_nobody_has_one() {
+        let plain = [("CERTIFICATES", ""), ("TLS_DISABLED", "true"), ("KUBE_API_PORT", "8080")];
+        for (minor, changes, nobody) in [(15, &plain[..], "true"), (19, &plain, "true"), (8, &plain, "true"), (19, &[], "false")]
+        {
+            let desired = worker(minor, changes);
+            let of = |path, flag| setting(&desired, path, flag);
+            assert_eq!(of("authentication.anonymous.enabled", "anonymous-auth").as_deref(), Some(nobody), "1.{minor}");
+            assert_eq!(of("authorization.mode", "authorization-mode").as_deref(), Some("Webhook"), "1.{minor}");
+        }
+    }
+
+    /// SUCCESS was reported of nodes that were NotReady.
+    #[test]
+    fn ready_is_waited_for_where_the_agent_brings_the_network_and_watched_elsewhere() {
+        let routes = [("NETWORK_DRIVER", "static-routes"), ("NODE_SUBNETS", "192.0.2.11=10.100.1.0/24,192.0.2.12=10.100.2.0/24")];
+        let name = ("INSTANCE_NAME", "node-1");
+        let names = |gates: &[Gate]| gates.iter().map(|gate| gate.name.clone()).collect::<Vec<_>>();
+        for (minor, changes, is_waited_for) in [
+            (9, &[name][..], true),
+            (20, &[name, ("FLANNEL_RUNS_AS", "unit"), ("CONTAINER_RUNTIME", "containerd")], true),
+            (20, &[&[name][..], &routes].concat(), true),
+            (20, &[name], false),
+            (20, &[name, ("NETWORK_DRIVER", "calico")], false),
+            (20, &[name, ("NETWORK_DRIVER", "none")], false),
+        ] {
+            let desired = worker(minor, changes);
+            let (waited, watched) = (names(&desired.gates), names(&desired.watched));
+            assert_eq!(
+                (waited.contains(&"ready".to_owned()), watched.contains(&"ready".to_owned())),
+                (is_waited_for, !is_waited_for),
+                "{changes:?}"
+            );
+            let ready = desired.gates.iter().chain(&desired.watched).find(|gate| gate.name == "ready").unwrap();
+            let Probe::NodeReady { url, identity } = &ready.probe else { panic!() };
+            assert_eq!((url.as_str(), identity.is_some()), ("https://192.0.2.5:6443/api/v1/nodes/node-1", true));
+            assert_eq!(ready.needs, BTreeSet::from([Need::Gate("registration".to_owned())]));
+        }
+        let unregistered = worker(20, &[name, ("KUBELET_OPTIONS", "--register-node=false")]);
+        assert!(unregistered.watched.is_empty() && gate(&unregistered, "ready").is_none());
+    }
+
+    #[test]
+    fn requests_for_certificates_that_wait_for_an_operator_are_watched() {
+        let token = ("BOOTSTRAP_TOKEN", "abcdef.0123456789abcdef");
+        let name = ("INSTANCE_NAME", "node-1");
+        let (v1, v1beta1) = (
+            "https://127.0.0.1:6443/apis/certificates.k8s.io/v1/certificatesigningrequests",
+            "https://127.0.0.1:6443/apis/certificates.k8s.io/v1beta1/certificatesigningrequests",
+        );
+        let own = crate::kubernetes::fixtures::ETCDS_OWN;
+        for (desired, expected) in [
+            (master(20, &[&[name, token][..], own].concat()), Some(v1)),
+            (master(18, &[&[name, token][..], own].concat()), Some(v1beta1)),
+            (master(20, &[name]), None),
+            (worker(20, &[name, token, ("CERTIFICATES", "bootstrap")]), Some("/var/lib/kubelet/pki/kubelet-server-current.pem")),
+            (worker(20, &[name]), None),
+        ] {
+            let found = desired.watched.iter().find(|gate| gate.name == "certificate requests");
+            let asked = found.map(|gate| match &gate.probe {
+                Probe::NoPendingRequests { url, identity } => {
+                    assert_eq!(identity.as_ref().map(|one| one.key.as_str()), Some(ADMIN.key));
+                    url.as_str()
+                }
+                Probe::File(path) => path,
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(asked, expected);
         }
     }
 

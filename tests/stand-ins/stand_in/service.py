@@ -43,14 +43,29 @@ def obey(name: str):
         os._exit(int(words[1]) if len(words) > 1 else 1)
 
 
-def wait_for_end(name: str) -> int:
-    """SIGTERM and SIGINT end cleanly, SIGUSR1 at once with 1."""
+WATCHES_SECONDS = 60
+
+
+def wait_for_end(name: str, is_watched=lambda: False) -> int:
+    """SIGTERM and SIGINT end cleanly, a second one at once with 1, as SIGUSR1.
+
+    [source] k8s.io/apiserver: at the first one the server waits for open requests as long as --request-timeout says (60 s), and a watch
+    stays open; at the second it exits with 1.
+    """
     end = threading.Event()
+
+    def stop(*_):
+        if end.is_set():
+            os._exit(1)
+        end.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: end.set())
+        signal.signal(number, stop)
     signal.signal(signal.SIGUSR1, lambda *_: os._exit(1))
     while not end.wait(0.2):
         obey(name)
+    if is_watched():
+        time.sleep(WATCHES_SECONDS)
     return 0
 
 

@@ -1,0 +1,70 @@
+//! Options of components that contradict what the parameters say of the whole node.
+
+use super::addresses::not_a_hosts;
+use super::cluster::Checks;
+use crate::kubernetes::runtimes::engine;
+use crate::kubernetes::spec::cluster::Options;
+use crate::kubernetes::versions::{Component, given, option, truth};
+
+impl Checks<'_> {
+    /// Options that say otherwise than the parameter that the rest of the node goes by: the kubelet would end, or be another node
+    /// than its certificate says.
+    pub(in crate::kubernetes) fn said_otherwise(&mut self) {
+        let spec = self.spec;
+        let knows_names = spec.tls && spec.minor.number() >= 7;
+        let runtime = if engine::endpoint(spec).is_some() { "remote" } else { "docker" };
+        let name = spec.node_name.as_deref().filter(|_| knows_names);
+        let by_name = "since 1.7 the API knows a node by the name in its certificate, INSTANCE_NAME";
+        let rows = [
+            (Component::Kubelet, "hostname-override", name, by_name, "INSTANCE_NAME"),
+            (
+                Component::Proxy,
+                "hostname-override",
+                name,
+                "kube-proxy finds its node by the name that the kubelet registers, INSTANCE_NAME",
+                "INSTANCE_NAME",
+            ),
+            (
+                Component::Kubelet,
+                "cgroup-driver",
+                Some(spec.runtime.cgroup_driver.as_str()),
+                "the kubelet exits if the container runtime has another cgroup driver",
+                "CGROUP_DRIVER",
+            ),
+            (
+                Component::Kubelet,
+                "container-runtime",
+                Some(runtime),
+                "the node runs the one container runtime that CONTAINER_RUNTIME names",
+                "CONTAINER_RUNTIME",
+            ),
+            (
+                Component::Kubelet,
+                "fail-swap-on",
+                spec.node.swap.then_some("false"),
+                "SWAP=allow is for nodes with swap, where the kubelet then exits",
+                "SWAP",
+            ),
+        ];
+        for (component, flag, expected, rule, parameter) in rows {
+            let Some(expected) = expected else { continue };
+            let said = given(spec.options.of(component)).into_iter().rev().find(|(name, _)| name == flag).map(|(_, value)| value);
+            let is_same = |said: &str| said == expected || (truth(expected).is_some() && truth(said) == truth(expected));
+            if let Some(said) = said.filter(|said| !is_same(said)) {
+                let problem = format!("--{flag} is {said}, but the node is set up with {expected}");
+                let remedy = format!("remove --{flag}; {parameter} sets it for the whole node");
+                self.wrong(Options::parameter(component), problem, rule, remedy);
+            }
+        }
+        for address in option(&spec.options.kubelet, "node-ip").iter().flat_map(|list| list.split(',')) {
+            let problem = match address.parse() {
+                Ok(address) => not_a_hosts(address),
+                Err(_) => Some("is no address".to_owned()),
+            };
+            if let Some(problem) = problem {
+                let rule = "the address of this host, which the kubelet looks for among its interfaces";
+                self.wrong("KUBELET_OPTIONS", format!("--node-ip {problem}"), rule, "leave it out: KUBE_NODE_IP is taken");
+            }
+        }
+    }
+}
