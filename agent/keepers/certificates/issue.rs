@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 
-use super::OwnKey;
 use super::keeper::{CertificateKeeper, Hands, Issuing, REQUEST_LIMIT, Stopped};
-use super::places::{Pair, given, private};
+use super::places::{OwnKey, Pair, given, private};
 use super::record::CertificateRecord;
 use super::sets::{KEY_MODE, every, resolve, split, stage};
 

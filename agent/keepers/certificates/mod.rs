@@ -32,13 +32,12 @@ pub(crate) use sets::remove_sets;
 use self::decide::{Decision, Deed, Known};
 use self::issue::{Task, examine};
 use self::keeper::{REQUEST_LIMIT, Stopped};
-use self::places::{Places, given};
+use self::places::{OwnKey, Places, given};
 use self::sets::{Wanted, put_in_place};
 use crate::backoff::Backoff;
-use crate::certificates::key::PrivateKey;
 use crate::certificates::x509::X509;
 use crate::converge::{Certificates, Failure, Owners, Prepared};
-use crate::desired::{Certificate, Desired, Issuer, Key, Rotation, Signer, Trust};
+use crate::desired::{Certificate, Desired, Issuer, Rotation, Signer, Trust};
 use crate::error::{Context as _, Error, Result};
 use crate::files::READ_LIMIT;
 use crate::progress::StepId;
@@ -50,9 +49,6 @@ const CLOCK_LIMIT: Duration = Duration::from_mins(10);
 const CLOCK_POLL: Duration = Duration::from_secs(1);
 /// Between two tries.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-
-/// A key without a certificate, and what fulfils the wish.
-type OwnKey<'a> = (&'a Key, PrivateKey);
 
 fn failed(error: &Error) -> Failure {
     Failure::from_error(Code::CertificatesFailed, StepId::Certificates, error)

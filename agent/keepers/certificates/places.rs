@@ -7,7 +7,7 @@ use std::path::Path;
 use super::sets::{every, split};
 use crate::certificates::key::PrivateKey;
 use crate::certificates::x509::X509;
-use crate::desired::{Certificate, Desired, Material};
+use crate::desired::{Certificate, Desired, Key, Material};
 use crate::error::{Context as _, Error, Result};
 use crate::files::Tree;
 
@@ -44,6 +44,9 @@ impl Pair {
         Ok(Self { certificate, key, chain, private })
     }
 }
+
+/// A key without a certificate, and what fulfils the wish.
+pub(super) type OwnKey<'a> = (&'a Key, PrivateKey);
 
 /// What is found for one wish.
 #[derive(Clone, Debug, PartialEq, Eq)]
