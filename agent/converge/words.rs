@@ -37,7 +37,7 @@ pub(crate) struct Why {
 
 /// Finds out why a unit died.
 pub(crate) async fn find_out(desired: &Desired, unit: &str, root: &Tree, clock: &Clock, words: &impl LastWords) -> Why {
-    let said = essential(clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default());
+    let said = essential(&clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default());
     let mut why = Why { text: quoted_words(unit, &said), remedy: None };
     let full = if lacks_space(&said) { full_places(desired, root) } else { Vec::new() };
     if let Some(first) = full.first() {
@@ -54,7 +54,7 @@ pub(crate) async fn find_out(desired: &Desired, unit: &str, root: &Tree, clock: 
 
 /// The last lines without Go's traces: a Kubernetes program that ends by a fatal log line (exit status 255) or a panic (2) writes the
 /// stack of each goroutine after it, dozens of lines that would take the place of the cause.
-fn essential(said: Vec<String>) -> Vec<String> {
+fn essential(said: &[String]) -> Vec<String> {
     let is_place = |line: Option<&String>| line.is_some_and(|line| line.starts_with('\t'));
     let is_head = |line: &str| line.starts_with("goroutine ") && line.ends_with("]:");
     let is_trace = |at: usize, line: &String| is_head(line) || is_place(Some(line)) || is_place(said.get(at + 1));
@@ -169,13 +169,13 @@ mod tests {
             ]);
         }
         said.push(exited);
-        let kept = essential(said.iter().map(|line| (*line).to_owned()).collect());
+        let kept = essential(&said.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>());
         assert_eq!(kept, ["Started kubelet.", fatal, more, exited]);
         let panic: Vec<String> =
             ["panic: boom", "goroutine 7 [running]:", "main.main()", "\t/x.go:1 +0x1"].map(str::to_owned).to_vec();
-        assert_eq!(essential(panic), ["panic: boom"]);
+        assert_eq!(essential(&panic), ["panic: boom"]);
         let many: Vec<String> = (0..9).map(|at| format!("line {at}")).collect();
-        assert_eq!(essential(many), ["line 4", "line 5", "line 6", "line 7", "line 8"]);
+        assert_eq!(essential(&many), ["line 4", "line 5", "line 6", "line 7", "line 8"]);
     }
 
     #[test]

@@ -166,7 +166,8 @@ async fn an_answer_that_arrives_after_its_way_was_taken_back_counts_for_nothing(
             let back = whole("cfn", &keys(&old.base, "AK", "SK"));
             let late = Arc::new(Notify::new());
             old.play(vec![answer(&telling("a", &there)), answer(&telling("corrected", &back))]);
-            new.play(vec![Act::Held(Arc::clone(&late), Box::new(if same { answer(&said) } else { ok(said.to_string()) }))]);
+            let says = || if same { answer(&said) } else { ok(said.to_string()) };
+            new.play(vec![Act::Held(Arc::clone(&late), Box::new(says())), says()]);
             let mut collector = machine.collector();
             while new.requests().is_empty() || !collector.snapshot().lists("corrected") {
                 machine.clock.advance(Duration::from_secs(30));
