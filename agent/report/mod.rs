@@ -18,6 +18,7 @@ mod journal;
 pub mod lap;
 pub mod metrics;
 pub mod notify;
+pub mod reason;
 pub mod screen;
 pub mod status;
 pub mod text;

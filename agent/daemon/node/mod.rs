@@ -91,6 +91,8 @@ pub(super) struct Node {
     outline: RefCell<Option<Outline>>,
     /// What was found of the network of pods.
     pods: RefCell<Memory>,
+    /// What differed from the parameters at the newest look.
+    differences: RefCell<Vec<String>>,
     /// How its components are, who waits for a change of it, and whether they are being touched now.
     health: RefCell<Health>,
     health_news: Notify,
@@ -117,6 +119,7 @@ impl Node {
             fills: Fills::default(),
             outline: RefCell::default(),
             pods: RefCell::default(),
+            differences: RefCell::default(),
             health: RefCell::default(),
             health_news: Notify::new(),
             is_converging: Cell::default(),
@@ -126,6 +129,11 @@ impl Node {
     /// What the machine is.
     pub(super) fn facts(&self) -> Facts {
         self.machine.facts(&self.host.root)
+    }
+
+    /// What differed from the parameters at the newest look.
+    pub(super) fn differences(&self) -> Vec<String> {
+        self.differences.borrow().clone()
     }
 
     /// Who the node is and what it consists of.
