@@ -19,6 +19,7 @@ import pytest  # noqa: E402
 from lib import hosts as hosts_module  # noqa: E402
 from lib.agent import Agent  # noqa: E402
 from lib.common import GATEWAY, SET, TESTHOST  # noqa: E402
+from lib.failures import Stage  # noqa: E402
 from lib.heat import Heat, unique  # noqa: E402
 from lib.hosts import Host  # noqa: E402
 from lib.magnum import Magnum  # noqa: E402
@@ -43,6 +44,16 @@ def pytest_runtest_makereport(item, call):
             report.sections.append((f"journal of {host.name} (all of it in {folder})", host.save_failure(folder)))
         for agent in item.stash.get(AGENTS, []):
             report.sections.append((f"log of {agent.name}", "\n".join(agent.said()[-40:])))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How long staged failures took to be shown: for a person to read."""
+    reports = [r for outcome in ("passed", "failed") for r in terminalreporter.getreports(outcome) if r.when == "call"]
+    rows = [value for report in reports for name, value in report.user_properties if name == "shown"]
+    if rows:
+        terminalreporter.section("seconds until status shows a failure")
+        for name, seconds, within in rows:
+            terminalreporter.line(f"{name:<32} {seconds:6.1f} of {within}")
 
 
 HOSTS = pytest.StashKey[list]()
@@ -148,6 +159,19 @@ def agents(lab, tmp_path, request):
         agent.stop()
     if missing:
         point.rmdir()
+
+
+@pytest.fixture
+def stages(record_property):
+    """stages(host, server) makes a Stage, on which failures are staged; what is wrong with their pages is said at the end."""
+    made: list[Stage] = []
+
+    def make(host: Host, server: SignalServer) -> Stage:
+        made.append(Stage(host, server, lambda name, seconds, within: record_property("shown", [name, round(seconds, 1), within])))
+        return made[-1]
+    yield make
+    mistakes = [mistake for stage in made for mistake in stage.mistakes]
+    assert not mistakes, "\n\n".join(mistakes)
 
 
 @pytest.fixture

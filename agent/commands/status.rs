@@ -22,14 +22,17 @@ use crate::report::Report;
 use crate::report::condition_state::ConditionState;
 use crate::report::explain::{headline, page, tree};
 use crate::report::screen::{self, screen};
-use crate::report::status::{Condition, SCHEMA_VERSION, Status, Verdict};
-use crate::report::text::json_page;
+use crate::report::status::{Condition, DeploymentStatus, SCHEMA_VERSION, Status, Verdict};
+use crate::report::text::{json_page, shortened};
 use crate::settings::Settings;
 use crate::signal::Outbox;
 use crate::watch::Watch;
 
 /// The net under inotify: a daemon that ends writes nothing.
 const POLL: Duration = Duration::from_secs(1);
+
+/// Lines of a failed script that are quoted.
+const QUOTED: usize = 2;
 
 /// What the command line of `status` says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,7 +189,7 @@ fn show_tree(tree: &[Condition], json: bool, all: bool) -> Result<ExitCode> {
     if json {
         print(&json_page(&tree_document(tree, failed)))?;
     } else {
-        print(&page(tree, Clock::system().now(), all))?;
+        print(&page(tree, Clock::system().now(), all, terminal::width()))?;
     }
     Ok(if failed { exit::FAILED } else { exit::OK })
 }
@@ -207,12 +210,42 @@ pub(crate) fn read(settings: &Settings) -> Result<(Status, bool)> {
         Err(_) => None,
     };
     match said {
-        Some(status) => {
+        Some(mut status) => {
             let running = is_running(status.agent.pid);
+            quote(settings, &mut status);
             Ok((status, running))
         }
         None => Ok((of_state(settings)?, false)),
     }
+}
+
+/// What scripts that failed said last: for root alone, as the status file is for everybody, and a script may say what nobody else is to see.
+fn quote(settings: &Settings, status: &mut Status) {
+    let failed = |one: &&mut DeploymentStatus| one.listed && one.failed && one.group != "kubernetes-node";
+    let mut failed = status.deployments.iter_mut().filter(failed).peekable();
+    if failed.peek().is_none() {
+        return;
+    }
+    let Ok(state) = document::open_state(settings) else { return };
+    let Ok(records) = Journal::look(&state) else { return };
+    for one in failed {
+        let outcome =
+            records.iter().find(|record| record.id == one.id).and_then(|record| Journal::whole(&state, record).ok().flatten());
+        if let Some(words) = outcome.and_then(|outcome| last_words(&outcome.stderr).or_else(|| last_words(&outcome.stdout))) {
+            let why = one.why().unwrap_or_default();
+            // What it could not even begin is in its reason.
+            if !why.contains(&words) {
+                one.reason = Some(format!("{why}; it said last: {words}"));
+            }
+        }
+    }
+}
+
+/// The last lines of an output.
+fn last_words(output: &str) -> Option<String> {
+    let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = lines.get(lines.len().saturating_sub(QUOTED)..).unwrap_or_default().join(" / ");
+    (!last.is_empty()).then(|| shortened(&last, QUOTED * 100))
 }
 
 /// Reads the state directory as it is, without the daemon's lock.

@@ -102,8 +102,9 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
             if let Some(unit) = failure.unit.as_ref().filter(|_| !failure.unstartable) {
                 let why = find_out(desired, unit, context.root, context.clock, words).await;
                 failure.cause.push_str(&why.text);
+                // Where the reason is known nobody needs to look for it.
                 if let Some(remedy) = why.remedy {
-                    failure.remedy = format!("{remedy} {}", failure.remedy);
+                    failure.remedy = remedy;
                 }
             }
             context.progress.fail(&run.at_work, &failure.step, &failure.cause, &failure.remedy);

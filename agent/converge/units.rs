@@ -278,14 +278,14 @@ fn startable(state: &UnitState) -> Result<(), Failure> {
         "not-found" => Err(missing(name)),
         "masked" => Err(Failure::new(Code::UnitFailed, StepId::Unit(name.clone()), format!("{name} is masked"))
             .unstartable(name)
-            .remedy(format!("systemctl unmask {name}"))),
+            .remedy(format!("`systemctl unmask {name}`"))),
         "bad-setting" | "error" => Err(Failure::new(
             Code::UnitFailed,
             StepId::Unit(name.clone()),
             format!("systemd cannot use {}: {}", state.fragment_path, state.load_state),
         )
         .unstartable(name)
-        .remedy(format!("systemd-analyze verify {name}"))),
+        .remedy(format!("`systemd-analyze verify {name}` names the mistake; correct the unit"))),
         _ => Ok(()),
     }
 }
@@ -302,6 +302,12 @@ fn not_up(state: &UnitState, outcome: &JobOutcome) -> Failure {
     } else {
         format!("its job ended with result `{}`; it is {}", outcome.result, state.describe())
     };
+    if state.cannot_be_run() {
+        let program = if state.program.is_empty() { "its program" } else { &state.program };
+        return failed(name, cause)
+            .unstartable(name)
+            .remedy(format!("Install {program} in the image; `systemctl cat {name}` shows how it is started."));
+    }
     failed(name, cause)
 }
 

@@ -15,8 +15,12 @@ use crate::report::text::{escaped, shortened};
 
 /// The longest wait for the last words of a unit that failed.
 const WORDS_LIMIT: Duration = Duration::from_secs(15);
-/// The most that is quoted of them: lines, and characters of all.
-const WORDS: (usize, usize) = (5, 600);
+/// The most that is quoted of them: lines, and characters of all. With what stands before it a cause fits into five lines of a terminal.
+const WORDS: (usize, usize) = (5, 280);
+/// Characters of one of them.
+const LINE: usize = 200;
+/// The most lines that are quoted where the reason is known.
+const PROOF: usize = 2;
 
 /// What the C library says of ENOSPC, which programs repeat with or without its capital.
 const NO_SPACE: &str = "no space left on device";
@@ -38,7 +42,7 @@ pub(crate) struct Why {
 /// Finds out why a unit died.
 pub(crate) async fn find_out(desired: &Desired, unit: &str, root: &Tree, clock: &Clock, words: &impl LastWords) -> Why {
     let said = essential(&clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default());
-    let mut why = Why { text: quoted_words(unit, &said), remedy: None };
+    let mut why = Why::default();
     let full = if lacks_space(&said) { full_places(desired, root) } else { Vec::new() };
     if let Some(first) = full.first() {
         why.text.push_str(&format!("; no space is left on {}", full.join(", ")));
@@ -49,6 +53,9 @@ pub(crate) async fn find_out(desired: &Desired, unit: &str, root: &Tree, clock: 
         why.text.push_str(&format!("; {}", holder.summary()));
         why.remedy = Some(format!("{} frees the port; or move its user to another port.", holder.remedy()));
     }
+    // What is known of it needs no long proof.
+    let lines = if why.text.is_empty() { WORDS.0 } else { PROOF };
+    why.text.push_str(&quoted_words(unit, &said, lines));
     why
 }
 
@@ -88,16 +95,16 @@ fn full_places(desired: &Desired, root: &Tree) -> Vec<String> {
 
 /// What a unit said last, for the end of a cause: the newest lines, as many as are short enough. What it says at each try stands
 /// there once.
-fn quoted_words(unit: &str, said: &[String]) -> String {
+fn quoted_words(unit: &str, said: &[String], count: usize) -> String {
     let mut lines: Vec<&str> = said.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).collect();
     lines.dedup();
     let mut words = String::new();
-    for line in lines.into_iter().rev().take(WORDS.0) {
-        let line = shortened(&escaped(line), WORDS.1 / 2);
+    for line in lines.into_iter().rev().take(count) {
+        let line = shortened(&escaped(line), LINE);
         if words.is_empty() {
             words = line;
         } else if words.chars().count() + line.chars().count() <= WORDS.1 {
-            words = format!("{line} | {words}");
+            words = format!("{line} / {words}");
         } else {
             break;
         }

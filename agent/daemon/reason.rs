@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::kubernetes::Mistake;
 use crate::report::Code;
+use crate::report::reason::{BETWEEN, REMEDY};
 use crate::report::text::shortened;
 
 /// A reason stays readable in Heat's resource list and below the size of its column.
@@ -15,9 +16,10 @@ const CAUSE_LIMIT: usize = 16 * 1024;
 pub(super) fn bad_parameters(mistakes: &[Mistake]) -> Error {
     let mut all = String::new();
     for (at, mistake) in mistakes.iter().enumerate() {
-        let (text, between) = (mistake.to_string(), if at == 0 { "" } else { " | " });
+        // What is to be done about all of them is said once, at the end.
+        let (text, between) = (mistake.with_own_remedy(), if at == 0 { "" } else { BETWEEN });
         if at > 0 && all.len() + text.len() > CAUSE_LIMIT {
-            all.push_str(&format!(" | and {} more: heat-node-agent verify lists them", mistakes.len() - at));
+            all.push_str(&format!("{BETWEEN}and {} more: heat-node-agent verify lists them", mistakes.len() - at));
             break;
         }
         all.push_str(between);
@@ -33,7 +35,7 @@ pub(super) fn sentence(code: Code, error: &Error) -> String {
         text.push_str(&format!("; rule: {rule}"));
     }
     if let Some(remedy) = error.suggested_remedy() {
-        text.push_str(&format!("; remedy: {remedy}"));
+        text.push_str(&format!("{REMEDY}{remedy}"));
     }
     shortened(&text, REASON_LIMIT)
 }
@@ -47,7 +49,7 @@ mod tests {
         let mistake = |number: usize| Mistake::general(&format!("NAME_{number}"), "is wrong", "a rule", "a remedy");
         let few: Vec<_> = (0..2).map(mistake).collect();
         let text = bad_parameters(&few).to_string();
-        assert_eq!(text, "NAME_0: is wrong; rule: a rule; remedy: a remedy | NAME_1: is wrong; rule: a rule; remedy: a remedy");
+        assert_eq!(text, "NAME_0: is wrong; rule: a rule; a remedy | NAME_1: is wrong; rule: a rule; a remedy");
         let many: Vec<_> = (0..90_000).map(mistake).collect();
         let text = bad_parameters(&many).to_string();
         assert!(text.len() < 17_000, "{}", text.len());

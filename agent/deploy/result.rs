@@ -1,13 +1,14 @@
 //! A deployment's outcome and the body by which Heat hears of it (heat-protocol.md 7.0).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::budgets::json;
 use crate::programs::{ANSWER_BYTES, HookAnswer, HookOutput, Ran, encoded};
-use crate::report::text::shortened;
+use crate::report::text::{duration, shortened};
 
 /// Largest body that goes to Heat, in bytes of ASCII-escaped JSON: Heat takes 1 MiB (`max_json_body_size`).
 pub const SIGNAL_LIMIT: usize = 900 * 1024;
@@ -37,6 +38,11 @@ pub struct Outcome {
     /// One sentence where the agent itself, not the program, decided on failure: code, cause, remedy.
     #[serde(default)]
     pub reason: Option<String>,
+}
+
+/// Why a program was ended.
+fn overrun(millis: u64) -> String {
+    format!("it exceeded its time limit and was ended after {}", duration(Duration::from_millis(millis)))
 }
 
 impl Outcome {
@@ -73,7 +79,7 @@ impl Outcome {
         // A program that exits with 0 at SIGTERM did not do its work all the same.
         let status = if ran.timed_out && ran.status == 0 { 124 } else { ran.status };
         let reason = if ran.timed_out {
-            Some("it exceeded its time limit".to_owned())
+            Some(overrun(ran.duration_ms))
         } else {
             ran.not_started.map(|why| format!("it could not be started: {why}")).or(ran.unknown)
         };
@@ -117,7 +123,7 @@ impl Outcome {
             stdout: answer.stdout,
             stderr: if answer.stderr.is_empty() { ran.stderr } else { answer.stderr },
             outputs: answer.outputs.into_iter().collect(),
-            reason: ran.timed_out.then(|| "it exceeded its time limit".to_owned()),
+            reason: ran.timed_out.then(|| overrun(ran.duration_ms)),
         }
     }
 

@@ -14,7 +14,7 @@ const MADE_BY: [(&str, &str); 4] = [
 
 /// The remedy for a refusal; `None` where the cause says enough by itself.
 pub(super) fn remedy(errno: Errno, path: &Path) -> Option<String> {
-    let (whole, above) = (quoted(path), quoted(path.parent().unwrap_or(path)));
+    let (whole, above) = (quoted(path), quoted(place(path)));
     Some(match errno {
         Errno::ENOSPC => format!(
             "the file system that holds {above} is full: `df -h {above}` shows its space and `df -i {above}` its inodes; free some, \
@@ -38,6 +38,12 @@ pub(super) fn remedy(errno: Errno, path: &Path) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+/// A directory by which the file system is found: of the agent's own state the place that everybody knows, for a path that can be read.
+fn place(path: &Path) -> &Path {
+    let own = MADE_BY.iter().map(|(place, _)| Path::new(*place)).find(|place| path.starts_with(place) && path != *place);
+    own.or_else(|| path.parent()).unwrap_or(path)
 }
 
 /// The remedy for a directory that is not there.

@@ -17,6 +17,8 @@ pub(super) struct Peer {
     pub(super) host: String,
     /// Whether a proxy of the environment may stand between.
     pub(super) proxied: bool,
+    /// Scheme, host and port; nothing of a local socket.
+    pub(super) origin: Option<String>,
     /// Where the authority stands that alone is believed.
     pub(super) authority: Option<String>,
     /// Path of the certificate that this node shows.
@@ -29,12 +31,25 @@ impl Peer {
     }
 }
 
+impl Peer {
+    /// What to do, and a command that tries the connection from here; it ends by itself.
+    fn trial(&self, check: &str) -> String {
+        if self.proxied {
+            return format!("{check}, from the proxy on");
+        }
+        match &self.origin {
+            Some(origin) => format!("{check}; `curl -sS -m 5 -o /dev/null {origin}` tries it from here"),
+            None => check.to_owned(),
+        }
+    }
+}
+
 /// The deadline of the whole request is over.
 pub(super) fn no_answer(peer: &Peer, limit: Duration) -> Error {
     // What is left of a deadline has many digits.
     let tenths = (limit.as_secs_f32() * 10.0).round() / 10.0;
     Error::transient(format!("no answer from {} within {tenths} s", peer.shown()))
-        .remedy("check from this node that the endpoint answers: route, security groups, load")
+        .remedy(peer.trial("check route, security groups and load"))
 }
 
 /// What the client library says, without URL.
@@ -45,12 +60,14 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
         return describe_tls(tls, peer);
     }
     if error.is_dns() {
-        return Error::transient(format!("name {} cannot be resolved", peer.host))
-            .remedy("check the name servers of this node (/etc/resolv.conf) and the name in the endpoint");
+        return Error::transient(format!("name {} cannot be resolved", peer.host)).remedy(format!(
+            "`getent hosts {}` asks the name servers of this node (/etc/resolv.conf): correct them, or the name in the endpoint",
+            peer.host
+        ));
     }
     if error.is_timeout() {
         return Error::transient(format!("no connection to {shown} within {} s", connect_limit.as_secs()))
-            .remedy("check from this node that the endpoint answers: route, security groups, floating IP");
+            .remedy(peer.trial("check route, security groups and floating IP"));
     }
     let protocol = find::<hyper::Error>(&error);
     if protocol.is_some_and(hyper::Error::is_parse) {
@@ -61,9 +78,9 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
     }
     match find_io(&error) {
         Some(ErrorKind::ConnectionRefused) => Error::transient(format!("connection refused by {shown}"))
-            .remedy("check that the service is running and that the endpoint's host and port are correct"),
+            .remedy(peer.trial("start the service, or correct host and port of the endpoint")),
         Some(ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
-            Error::transient(format!("no route to {shown}")).remedy("check the routes of this node's network")
+            Error::transient(format!("no route to {shown}")).remedy(peer.trial("check the routes: `ip route`"))
         }
         Some(ErrorKind::NotFound) => {
             Error::transient(format!("{shown} does not exist")).remedy("check that its service is running")
@@ -105,18 +122,19 @@ fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
     let (cause, remedy) = match why {
         CertificateError::UnknownIssuer => (
             "is signed by a CA that this node does not know",
-            "provide the endpoint's CA: [tls] ca_file in agent.toml (or ca_certificate in os-collect-config, OPENSTACK_CA for Magnum)",
+            "provide the endpoint's CA: OPENSTACK_CA for Magnum, ca_certificate in os-collect-config, or [tls] ca_file in agent.toml",
         ),
         CertificateError::BadSignature => (
             "is signed by a different CA with the same name as the one that this node knows",
-            "the endpoint's CA was replaced: provide the new one ([tls] ca_file in agent.toml)",
+            "provide the endpoint's present CA: OPENSTACK_CA for Magnum, ca_certificate in os-collect-config, or [tls] ca_file in agent.toml",
         ),
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             ("has expired", "renew the endpoint's certificate; check the clock of this node")
         }
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            ("is not valid yet", "check the clock of this node")
-        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => (
+            "is not valid yet",
+            "compare the clocks: `date -u` shows this node's; `timedatectl` says whether it is set from the network",
+        ),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             ("is for another name", "use the certificate's name in the endpoint, or renew the certificate with this name")
         }

@@ -336,6 +336,10 @@ impl Http {
         Peer {
             name: socket.as_ref().map_or_else(|| target.authority.clone(), |socket| socket.display().to_string()),
             host: target.host.clone(),
+            origin: socket.is_none().then(|| {
+                let scheme = if target.secure { "https" } else { "http" };
+                format!("{scheme}://{}/", target.authority)
+            }),
             proxied: !direct && url::proxy_set(target.secure),
             authority: self.sole_authority().map(shown),
             shown_certificate: identity.as_ref().map(|(certificate, _)| certificate.display().to_string()),

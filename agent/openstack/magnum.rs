@@ -142,8 +142,8 @@ impl<'a> Magnum<'a> {
             ),
             403 => (
                 Kind::Permanent,
-                "the cluster's trustee is not allowed to get certificates: check TRUST_ID (Magnum 17 and later requires a \
-                 trust-scoped token), and certificate:get and certificate:create in Magnum's policy",
+                "the cluster's trustee is not allowed to get certificates: allow it certificate:get and certificate:create in Magnum's \
+                 policy; from Magnum 17 on TRUST_ID is needed too",
             ),
             404 => (
                 Kind::Permanent,
@@ -155,7 +155,8 @@ impl<'a> Magnum<'a> {
             ),
             408 | 409 | 429 | 500.. => (
                 Kind::Transient,
-                "the agent retries; check the logs of magnum-api and magnum-conductor, and its certificate store (Barbican)",
+                "`openstack coe service list` shows whether magnum-conductor is up; look into its log and its certificate store (Barbican). \
+                 The agent retries",
             ),
             _ => (Kind::Permanent, "check that MAGNUM_URL leads to Magnum itself and not to a proxy"),
         };

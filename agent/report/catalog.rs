@@ -433,7 +433,7 @@ messages! {
     CertificatesFailed = "HNA-0613", Error, "56bd71001f199210297a99db462a072d",
         "The node's certificates are invalid",
         "A certificate or key that was given, generated or signed is wrong. Nothing was installed; the previous files are unchanged.",
-        "The cause names the certificate and the fault.";
+        "Correct the certificate, its key or its CA in the parameters, and update the stack; `heat-node-agent certificates` shows those in use.";
     CertificateNearEnd = "HNA-0614", Warning, "135300ea5dee4e59337ac69606530095",
         "A certificate is close to expiry",
         "Two thirds of its validity period have passed.",
@@ -589,7 +589,7 @@ messages! {
     SignalRetry = "HNA-0803", Warning, "a1ed24a3daf84af78455b29996bdf79f",
         "A signal was not accepted",
         "It stays stored and is sent again after a fresh poll of the metadata.",
-        "The cause quotes the answer. Check from this node that Heat's endpoint answers.";
+        "Check from this node that Heat's endpoint answers; `systemctl reload heat-node-agent` then sends the signal at once.";
     SignalUndeliverable = "HNA-0804", Error, "0c251b5062904f198650d91532b2361d",
         "A signal cannot be delivered",
         "Heat refused it several times over a quarter of an hour; the agent has given up.",

@@ -72,7 +72,13 @@ impl Console {
         if self.failure.as_ref().is_some_and(is_of_failure) {
             return None;
         }
-        self.failure = (entry.priority == Priority::Error).then(|| why.to_owned());
+        // What else goes on beside it is no new beginning.
+        let is_beginning = state == "ok" && matches!(phase, Phase::Deploy | Phase::Plan | Phase::Steady);
+        if entry.priority == Priority::Error {
+            self.failure = Some(why.to_owned());
+        } else if is_beginning {
+            self.failure = None;
+        }
         let picture = (phase, state, entry.code);
         let same = self.last.is_some_and(|(phase, state, _)| (phase, state) == (picture.0, picture.1));
         self.last = Some(picture);
@@ -169,6 +175,8 @@ mod tests {
         let done = Event::new(Code::CertificatesChanged, "installed").phase(Phase::Certificates);
         assert!(console.line(&done).unwrap().contains("phase=certificates state=ok code=HNA-0611"));
         assert_eq!(console.line(&Event::new(Code::FileWritten, "wrote /x").phase(Phase::Files).detail()), None);
+        // With a new beginning it is news again.
+        assert!(console.line(&Event::new(Code::AgentStarted, "begun").phase(Phase::Plan)).is_some());
         let line = console.line(&Event::new(Code::UnitFailed, long(800)).phase(Phase::Units)).unwrap();
         assert!(line.contains("x…\" remedy=\""), "{line}");
     }

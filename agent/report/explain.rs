@@ -1,11 +1,14 @@
 //! The tree of conditions from source to signal, as `explain` shows it. Pure: a status and the time in, conditions or
 //! a page for people out.
 
+use std::collections::BTreeSet;
+
 use super::catalog::Code;
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
-use super::status::{Condition, DeploymentStatus, NodeStatus, STATE, Status};
-use super::text::{duration, escaped, shortened};
+use super::reason::{causes, parts};
+use super::status::{Condition, DRIFT_REMEDY, DeploymentStatus, NodeStatus, STATE, Status};
+use super::text::{duration, escaped, shortened, wrapped};
 use crate::clock::Timestamp;
 
 use ConditionState::{Failed, Ok, Pending, Waiting};
@@ -14,6 +17,10 @@ use ConditionState::{Failed, Ok, Pending, Waiting};
 const SHOWN: usize = 4;
 /// Longest cause or remedy on the page, in characters.
 const LINE: usize = 1000;
+/// Columns before the tree: the mark and the state.
+const MARGIN: usize = 12;
+/// The narrowest text beside the tree.
+const NARROWEST: usize = 40;
 
 /// Every condition, in the order in which a node needs them, with the one marked that everything else waits for.
 #[must_use]
@@ -161,17 +168,13 @@ fn deployments(status: &Status) -> Condition {
 fn deployment(one: &DeploymentStatus) -> Condition {
     let ended = one.state == "finished" || one.state == "signalled";
     let (state, cause, remedy) = match one.state.as_str() {
-        _ if ended && one.failed => {
-            let code = one.status_code.unwrap_or(1);
-            let cause = one.reason.clone().unwrap_or_else(|| format!("it ended with status {code}"));
-            let remedy = format!("heat-node-agent logs {}; correct the template and update the stack", one.id);
-            (Failed, Some(cause), Some(remedy))
-        }
+        _ if ended && one.failed => (Failed, one.why(), one.remedy()),
         _ if ended => (Ok, None, None),
         "running" => (Waiting, Some(one.note.clone().unwrap_or_else(|| "it is running".to_owned())), Some(while_it_runs(one))),
         _ => (Waiting, Some("it is waiting for its turn".to_owned()), None),
     };
-    let words = [one.group.as_str(), &one.action, &one.id].into_iter().filter(|word| !word.is_empty());
+    let code = one.reason.as_ref().and_then(|reason| parts(reason).code).unwrap_or_default();
+    let words = [one.group.as_str(), &one.action, &one.id, &code].into_iter().filter(|word| !word.is_empty());
     let detail = Some(words.collect::<Vec<_>>().join(" "));
     Condition { id: Some(one.id.clone()), detail, since: one.since.clone(), cause, remedy, ..condition(&one.name, state) }
 }
@@ -187,8 +190,8 @@ fn node(node: &NodeStatus) -> Condition {
     match node.state.as_str() {
         "applied" if node.drifted => {
             all.state = Failed;
-            all.cause = Some("it differs from its parameters".to_owned());
-            all.remedy = Some("`heat-node-agent plan` shows how; DRIFT=repair restores it".to_owned());
+            all.cause = node.drift();
+            all.remedy = all.cause.as_ref().map(|_| DRIFT_REMEDY.to_owned());
         }
         // What waits for somebody once it is in place: its certificates, its network of pods.
         // A component that fails now is the node's failure; what an earlier run could not do is not.
@@ -241,7 +244,7 @@ fn signals(status: &Status) -> Condition {
         since: signal.since.clone(),
         next_try: signal.next_try.clone(),
         cause: Some(signal.cause.clone().unwrap_or_else(|| "it has not been sent yet".to_owned())),
-        remedy: signal.cause.is_some().then(|| Code::SignalRetry.entry().remedy.to_owned()),
+        remedy: signal.remedy.clone(),
         ..condition(&signal.to, Waiting)
     });
     let lost = status.deployments.iter().filter(|one| one.listed && one.undelivered).map(|one| Condition {
@@ -253,23 +256,25 @@ fn signals(status: &Status) -> Condition {
     sum("signals", lost.chain(waiting).collect())
 }
 
-/// The page: a line a condition; what is not met with its cause and remedy. What is met is counted, unless `all` is asked for.
+/// The page, of so many columns: a line a condition; what is not met with its cause and remedy. What is met, and what comes after what is
+/// not, is counted, unless `all` is asked for.
 #[must_use]
-pub fn page(tree: &[Condition], now: Timestamp, all: bool) -> String {
-    let mut out = vec![headline(tree)];
-    let is_folded = |condition: &&Condition| !all && condition.state == Ok;
-    for condition in tree.iter().filter(|condition| !is_folded(condition)) {
-        lines(condition, 0, now, all, &mut out);
+pub fn page(tree: &[Condition], now: Timestamp, all: bool, width: usize) -> String {
+    let lines = wrapped(&headline(tree), width);
+    let mut page = Page { now, all, width, lines, said: BTreeSet::new(), folded: 0, later: 0 };
+    for condition in tree {
+        if !all && condition.state == Ok {
+            page.folded += 1;
+        } else {
+            page.add(condition, 0);
+        }
     }
-    let folded = tree.iter().filter(is_folded).count();
-    if folded > 0 {
-        out.push(format!("   {:<8} {}", word(Ok), counted(folded)));
+    match (page.folded, page.later) {
+        (0, 0) => {}
+        (folded, 0) => page.row("", Ok, 0, &format!("{folded} more; --all shows them")),
+        (folded, later) => page.row("", Ok, 0, &format!("{folded} more, and {later} that come later; --all shows them")),
     }
-    out.join("\n") + "\n"
-}
-
-fn counted(folded: usize) -> String {
-    format!("{folded} more; --all shows them")
+    page.lines.join("\n") + "\n"
 }
 
 /// Where everything stands, in one line.
@@ -294,45 +299,93 @@ fn path(tree: &[Condition]) -> Option<Vec<&Condition>> {
     })
 }
 
-fn lines(condition: &Condition, depth: usize, now: Timestamp, all: bool, out: &mut Vec<String>) {
-    let marker = if condition.first { "=>" } else { "" };
-    let indent = "  ".repeat(depth);
-    let mut line = format!("{marker:<3}{:<8} {indent}{}", word(condition.state), escaped(&condition.name));
-    if let Some(detail) = &condition.detail {
-        line.push_str(&format!(": {}", escaped(detail)));
-    }
-    line.push_str(&times(condition, now));
-    out.push(line);
-    if condition.state != Ok {
-        for (label, text) in [("why:   ", &condition.cause), ("remedy:", &condition.remedy)] {
-            let text = text.iter().map(|text| shortened(&escaped(text), LINE));
-            // Of several with one cause the first says it.
-            let text: Vec<String> =
-                text.filter(|text| !out.iter().any(|line| line.ends_with(&format!("{label} {text}")))).collect();
-            let text = text.iter();
-            out.extend(text.map(|text| format!("{:<12}{indent}  {label} {text}", "")));
+/// The page in the making.
+struct Page {
+    now: Timestamp,
+    all: bool,
+    width: usize,
+    lines: Vec<String>,
+    /// Causes and remedies so far: of several conditions with one cause the first has it.
+    said: BTreeSet<String>,
+    /// Conditions that are met, and that come later: not shown.
+    folded: usize,
+    later: usize,
+}
+
+impl Page {
+    fn add(&mut self, condition: &Condition, depth: usize) {
+        let marker = if condition.first { "=>" } else { "" };
+        let detail = condition.detail.iter().map(|detail| format!(": {}", escaped(detail))).collect::<String>();
+        // The node that a deployment brings up needs no row of its own, unless it has something to say.
+        let nested = condition.parts.iter().find(|part| !self.all && part.name == "node" && part.cause.is_none() && !part.first);
+        let state = nested.and_then(|node| node.detail.as_ref()).map(|state| format!(", {}", escaped(state)));
+        let of_node = state.filter(|_| depth > 0).unwrap_or_default();
+        let since = if of_node.is_empty() { times(condition, self.now, self.all) } else { String::new() };
+        let detail = if of_node.is_empty() { detail } else { detail.replacen("kubernetes-node ", "", 1) };
+        let text = format!("{}{detail}{of_node}{since}", escaped(&condition.name));
+        self.row(marker, condition.state, depth, &text);
+        if condition.state != Ok {
+            for cause in condition.cause.iter().flat_map(|cause| causes(cause)) {
+                self.note("why:   ", cause, depth);
+            }
+            if let Some(remedy) = &condition.remedy {
+                self.note("remedy:", remedy, depth);
+            }
+        }
+        let parts = match nested.filter(|_| !of_node.is_empty()) {
+            Some(node) => &node.parts,
+            None => &condition.parts,
+        };
+        // What is only on its way has nothing to say yet.
+        let is_later = |part: &&Condition| {
+            part.state == Pending
+                || (!self.all && part.state == Waiting && !part.first && part.cause.is_none() && part.parts.is_empty())
+        };
+        let (later, now): (Vec<&Condition>, Vec<&Condition>) = parts.iter().partition(is_later);
+        let (mut shown, mut more) = (0, 0);
+        for part in now.iter().filter(|part| part.state != Ok) {
+            if shown < SHOWN || part.first {
+                self.add(part, depth + 1);
+                shown += 1;
+            } else {
+                more += 1;
+            }
+        }
+        if more > 0 {
+            let lead = format!("{:<MARGIN$}{}", "", "  ".repeat(depth + 1));
+            self.set(&lead, &format!("and {more} more that are not OK: see --json"));
+        }
+        let done: Vec<&Condition> = now.into_iter().filter(|part| part.state == Ok).collect();
+        if !self.all {
+            self.folded += done.len();
+            self.later += later.len();
+            return;
+        }
+        for (state, parts) in [(Ok, done), (Pending, later)] {
+            let names = parts.into_iter().map(name_with_needs).collect::<Vec<_>>().join(", ");
+            if !names.is_empty() {
+                self.row("", state, depth + 1, &shortened(&names, LINE));
+            }
         }
     }
-    let open = |part: &&Condition| matches!(part.state, Failed | Waiting);
-    let (mut shown, mut more) = (0, 0);
-    for part in condition.parts.iter().filter(open) {
-        if shown < SHOWN || part.first {
-            lines(part, depth + 1, now, all, out);
-            shown += 1;
-        } else {
-            more += 1;
+
+    fn row(&mut self, marker: &str, state: ConditionState, depth: usize, text: &str) {
+        self.set(&format!("{marker:<3}{:<8} {}", word(state), "  ".repeat(depth)), text);
+    }
+
+    /// Below a row: why it is so, or what to do.
+    fn note(&mut self, label: &str, text: &str, depth: usize) {
+        let text = shortened(&escaped(text), LINE);
+        if self.said.insert(text.clone()) {
+            self.set(&format!("{:<MARGIN$}{}{label} ", "", "  ".repeat(depth + 1)), &text);
         }
     }
-    if more > 0 {
-        out.push(format!("{:<12}{indent}  and {more} more that are not OK: see --json", ""));
-    }
-    for state in [Ok, Pending] {
-        let names: Vec<_> = condition.parts.iter().filter(|part| part.state == state).map(name_with_needs).collect();
-        if !names.is_empty() && state == Ok && !all {
-            out.push(format!("   {:<8} {indent}  {}", word(state), counted(names.len())));
-        } else if !names.is_empty() {
-            let names = shortened(&names.join(", "), LINE);
-            out.push(format!("   {:<8} {indent}  {names}", word(state)));
+
+    /// A text with a hanging indent.
+    fn set(&mut self, lead: &str, text: &str) {
+        let indent = lead.chars().count();
+        for (at, line) in wrapped(text, self.width.saturating_sub(indent).max(NARROWEST)).iter().enumerate() {
+            self.lines.push(if at == 0 { format!("{lead}{line}") } else { format!("{:indent$}{line}", "") });
         }
     }
 }
@@ -346,16 +399,16 @@ fn name_with_needs(condition: &Condition) -> String {
     name
 }
 
-/// `, since 2026-… (4m05s), tried 31 times, next in 12s`.
-fn times(condition: &Condition, now: Timestamp) -> String {
+/// `, for 4m05s, tried 31 times, next in 12s`; with `all` `, since 2026-… (4m05s), …`.
+fn times(condition: &Condition, now: Timestamp, all: bool) -> String {
     let mut text = String::new();
     if let Some(since) = &condition.since {
-        text.push_str(&format!(", since {}", escaped(since)));
-        if condition.state != Ok
-            && let Some(at) = Timestamp::parse_rfc3339(since)
-        {
-            text.push_str(&format!(" ({})", duration(now.since(at))));
-        }
+        let lasts = Timestamp::parse_rfc3339(since).filter(|_| condition.state != Ok).map(|at| duration(now.since(at)));
+        text.push_str(&match lasts {
+            Some(lasts) if all => format!(", since {} ({lasts})", escaped(since)),
+            Some(lasts) => format!(", for {lasts}"),
+            None => format!(", since {}", escaped(since)),
+        });
     }
     if let Some(at) = condition.given_up.as_deref().and_then(Timestamp::parse_rfc3339) {
         text.push_str(&format!(", given up in {}", duration(at.since(now))));
@@ -467,6 +520,7 @@ mod tests {
             deployment: None,
             tries: 3,
             cause: Some("503".into()),
+            remedy: None,
             since: Some(AT.into()),
             next_try: None,
         }
@@ -632,7 +686,7 @@ mod tests {
             let tree = tree(&status, running);
             assert_eq!(headline(&tree), headline_, "{case}");
             assert_eq!(status.verdict(running), verdict, "{case}");
-            let text = page(&tree, Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true);
+            let text = page(&tree, Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true, 200);
             assert!((5..=25).contains(&text.lines().count()), "{case}:\n{text}");
             assert_eq!(text.matches("=>").count(), usize::from(!headline_.starts_with("OK")), "{case}:\n{text}");
             assert_eq!(text.contains("its start waits for cloud-init"), case == "no daemon yet", "{text}");
@@ -650,7 +704,7 @@ mod tests {
         {
             let tree = tree(&status, true);
             assert_eq!((headline(&tree).as_str(), status.verdict(true)), (headline_, Verdict::Failed));
-            let text = page(&tree, Timestamp(0), true);
+            let text = page(&tree, Timestamp(0), true, 200);
             assert!(!text.contains("waiting") && text.contains("remedy:") == (headline_ != "FAILED at metadata"), "{text}");
         }
     }
@@ -685,7 +739,7 @@ mod tests {
         let mut status = changed(|s| s.sources = vec![source(3)]);
         status.sources[0].cause = Some("refused\x1b[2J".into());
         status.deployments.extend((0..40).map(|n| deployment(&format!("x{n}"), "script", "seen", false)));
-        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true);
+        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true, 200);
         for part in [
             "FAILED at sources > cfn",
             "=> FAILED     cfn: last good 2026-03-01T12:00:00Z, tried 3 times, next try in 55.0s",
@@ -698,21 +752,21 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        let folded = page(&tree(&status, true), Timestamp(0), false);
-        assert!(folded.contains("ok         2 more; --all shows them") && !folded.contains("name-a"), "{folded}");
-        assert!(folded.ends_with("   ok       5 more; --all shows them\n") && !folded.contains("daemon"), "{folded}");
+        let folded = page(&tree(&status, true), Timestamp(0), false, 200);
+        assert!(!folded.contains("name-a") && !folded.contains("daemon"), "{folded}");
+        assert!(folded.ends_with("   ok       7 more; --all shows them\n"), "{folded}");
         let mut gate = step("gate etcd", Waiting);
         gate.given_up = Some("2026-03-01T12:20:00Z".into());
         let status = changed(|s| s.node = Some(node("applying", vec![gate])));
-        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true);
+        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true, 200);
         assert!(text.contains("gate etcd, since 2026-03-01T12:00:00Z (4m05s), given up in 15m55s"), "{text}");
         let later = Condition { waits_for: vec!["volume etcd".into(), "certificates".into()], ..condition("unit etcd", Pending) };
         let steps = vec![step("files", Ok), step("volume etcd", Waiting), later];
         let status = changed(|s| s.node = Some(node("applying", steps)));
-        let text = page(&tree(&status, true), Timestamp(0), true);
+        let text = page(&tree(&status, true), Timestamp(0), true, 200);
         assert!(text.contains("pending    unit etcd (after volume etcd and certificates)"), "{text}");
         let status = changed(|s| s.node.as_mut().unwrap().certificates = Some(near_end()));
-        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true);
+        let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true, 200);
         for part in
             ["=> waiting    certificates, since 2026", "why:    server ends at 2026-06", "remedy: set CERTIFICATE_RENEWAL"]
         {
@@ -724,7 +778,7 @@ mod tests {
             s.deployments[0].note = Some("Heat replaced it by b".into());
         });
         let now = Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap();
-        let text = page(&tree(&running, true), now, true);
+        let text = page(&tree(&running, true), now, true, 200);
         assert!(text.contains("logs a --follow; `heat-node-agent stop a` stops it") && !text.contains("stop n"), "{text}");
         assert!(text.contains("why:    Heat replaced it by b"), "{text}");
     }

@@ -191,6 +191,7 @@ mod tests {
                 deployment: None,
                 tries: 1,
                 cause: None,
+                remedy: None,
                 since: Some("2026-03-01T12:00:02Z".into()),
                 next_try: None,
             }],

@@ -18,6 +18,7 @@ mod journal;
 pub mod lap;
 pub mod metrics;
 pub mod notify;
+pub mod reason;
 #[cfg(test)]
 pub(crate) mod schema;
 pub mod screen;

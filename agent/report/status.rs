@@ -9,7 +9,8 @@ pub use super::condition::Condition;
 use super::condition_state::ConditionState;
 use super::event::Phase;
 use super::lap::Lap;
-use super::text::duration;
+use super::reason::parts;
+use super::text::{duration, shortened};
 use super::volume::VolumeStatus;
 use crate::clock::Timestamp;
 
@@ -21,6 +22,12 @@ pub const STATE: &str = "state";
 
 /// Name of the condition that what Heat asks for can be heard and understood: no waiting helps where it fails.
 pub const METADATA: &str = "metadata";
+
+/// What to do about a node that differs from its parameters.
+pub(super) const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows how, `heat-node-agent repair` puts it back";
+
+/// Differences that are named; the rest is counted.
+const DIFFERENCES: usize = 4;
 
 /// Everything that is shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -207,12 +214,43 @@ pub struct DeploymentStatus {
     pub undelivered: bool,
 }
 
+/// What to do about a script that failed.
+#[must_use]
+pub fn script_remedy(id: &str) -> String {
+    format!(
+        "`heat-node-agent logs {id}` shows its output; remove the cause, then `heat-node-agent rerun {id}`, or correct the template and \
+         update the stack"
+    )
+}
+
 impl DeploymentStatus {
     /// The command that ends it, while it is a script or hook that runs.
     #[must_use]
     pub fn stop_command(&self) -> Option<String> {
         let runs = self.state == "running" && self.group != "kubernetes-node";
         runs.then(|| format!("heat-node-agent stop {}", self.id))
+    }
+
+    /// Why it failed, without the code.
+    #[must_use]
+    pub fn why(&self) -> Option<String> {
+        let code = self.status_code.unwrap_or(1);
+        self.failed.then(|| match &self.reason {
+            Some(reason) => parts(reason).cause,
+            None => format!("it ended with status {code}"),
+        })
+    }
+
+    /// What to do about a failure.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        let of_reason = self.reason.as_ref().and_then(|reason| parts(reason).remedy);
+        let id = shortened(&self.id, 64);
+        self.failed.then(|| match of_reason {
+            Some(remedy) => remedy,
+            None if self.group == "kubernetes-node" => "correct the parameters in the template and update the stack".to_owned(),
+            None => script_remedy(&id),
+        })
     }
 
     /// How long it has run, and the command that ends it.
@@ -241,6 +279,9 @@ pub struct NodeStatus {
     pub laps: Vec<Lap>,
     /// Whether the machine differs from the parameters.
     pub drifted: bool,
+    /// What differs.
+    #[serde(default)]
+    pub differences: Vec<String>,
     /// The steps of bringing it up, in the newest run of the agent that did.
     #[serde(default)]
     pub steps: Vec<Condition>,
@@ -285,6 +326,25 @@ pub struct ThinPoolStatus {
     pub remedy: Option<String>,
     /// Since when it is so, or nothing is wrong (RFC 3339).
     pub since: String,
+}
+
+impl NodeStatus {
+    /// What differs from the parameters, in one line; nothing where that is only that components are down, which they say themselves.
+    pub(super) fn drift(&self) -> Option<String> {
+        let unhealthy: Vec<&str> =
+            self.components.iter().filter(|one| one.is_unhealthy()).filter_map(|one| one.unit.as_deref()).collect();
+        let is_own = |text: &&String| !unhealthy.iter().any(|unit| text.starts_with(&format!("{unit} ")));
+        let (shown, has_own) = (self.differences.iter().filter(is_own), !self.differences.is_empty());
+        let mut all: Vec<&str> = shown.map(String::as_str).collect();
+        let more = all.len().saturating_sub(DIFFERENCES);
+        all.truncate(DIFFERENCES);
+        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+        match &all[..] {
+            [] if has_own => None,
+            [] => Some("it differs from its parameters".to_owned()),
+            all => Some(format!("{}{more}", all.join(", "))),
+        }
+    }
 }
 
 impl ThinPoolStatus {
@@ -370,6 +430,9 @@ pub struct SignalStatus {
     pub tries: u32,
     /// What answered last.
     pub cause: Option<String>,
+    /// What to do about it.
+    #[serde(default)]
+    pub remedy: Option<String>,
     /// When it was stored (RFC 3339).
     #[serde(default)]
     pub since: Option<String>,

@@ -66,6 +66,46 @@ pub fn shortened(text: &str, limit: usize) -> String {
     out
 }
 
+/// Pieces between which a line may be broken: words, and commands in backticks that fit into a line, so that they can be copied.
+fn words(text: &str, width: usize) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let is_open =
+            |piece: &&mut String| piece.matches('`').count() % 2 == 1 && piece.chars().count() + word.chars().count() < width;
+        match all.last_mut().filter(is_open) {
+            Some(command) => {
+                command.push(' ');
+                command.push_str(word);
+            }
+            None => all.push(word.to_owned()),
+        }
+    }
+    all
+}
+
+/// Lines of at most `width` characters, broken at blanks where there are some.
+#[must_use]
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in words(text, width) {
+        let (has, more) = (line.chars().count(), word.chars().count());
+        if has > 0 && has + 1 + more > width {
+            lines.push(std::mem::take(&mut line));
+        } else if has > 0 {
+            line.push(' ');
+        }
+        for c in word.chars() {
+            if line.chars().count() == width {
+                lines.push(std::mem::take(&mut line));
+            }
+            line.push(c);
+        }
+    }
+    lines.push(line);
+    lines
+}
+
 /// `1m05s`, `5.2s`, `80ms`.
 #[must_use]
 pub fn duration(duration: std::time::Duration) -> String {
@@ -117,6 +157,14 @@ mod tests {
     fn long_texts_are_cut_and_say_so() {
         assert_eq!(shortened("abcdef", 4), "abc…");
         assert_eq!(shortened("abcd", 4), "abcd");
+    }
+
+    #[test]
+    fn lines_break_between_words_and_commands_stay_whole() {
+        assert_eq!(wrapped("aa bb cc", 5), ["aa bb", "cc"]);
+        assert_eq!(wrapped("aaaaaaa bb", 3), ["aaa", "aaa", "a", "bb"]);
+        assert_eq!(wrapped("", 3), [""]);
+        assert_eq!(wrapped("run `a b c` now", 8), ["run", "`a b c`", "now"], "a command can be copied");
     }
 
     #[test]

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::error::Error;
 
+/// How a signal that waits leaves without its pause.
+pub(super) const RESEND: &str = "`systemctl reload heat-node-agent` then sends the signal at once";
+
 /// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignalResponse {
@@ -51,7 +54,9 @@ impl SignalResponse {
     #[must_use]
     pub fn status(code: u16, retry_after: Option<Duration>, said: &str) -> Self {
         let cause = if said.is_empty() { format!("the answer was {code}") } else { format!("the answer was {code}: {said}") };
-        Self { code: Some(code), retry_after, unsent: false, cause, remedy: None }
+        let is_down = "Heat's API or its load balancer is down or overloaded: put it right there";
+        let remedy = (code >= 500).then(|| format!("{is_down}; {RESEND}"));
+        Self { code: Some(code), retry_after, unsent: false, cause, remedy }
     }
 
     /// A request that got no answer of Heat.

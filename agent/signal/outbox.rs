@@ -102,6 +102,9 @@ pub struct Entry {
     /// What answered last.
     #[serde(default)]
     pub cause: Option<String>,
+    /// What to do about it, where that is known.
+    #[serde(default)]
+    pub remedy: Option<String>,
 }
 
 impl Entry {
@@ -127,6 +130,7 @@ impl Entry {
             not_before: Timestamp(0),
             pause: Pause::default(),
             cause: None,
+            remedy: None,
         }
     }
 
@@ -454,6 +458,14 @@ impl Outbox {
         all
     }
 
+    /// By order of the operator what waits for its next try is sent as soon as a poll has answered. What is too much for Heat is not sent
+    /// more often by this: an order is one try.
+    pub fn hurry(&self) {
+        for entry in self.entries.borrow_mut().values_mut().filter(|entry| entry.tries > 0) {
+            entry.hold(Duration::ZERO, &self.clock);
+        }
+    }
+
     /// How long until something may be sent next; `None` while nothing waits or only a poll can help.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
@@ -628,7 +640,7 @@ impl Outbox {
         entry.aged_at_ms = self.watch.millis();
         entry.tries += 1;
         (entry.last_try, entry.since) = (Some(now), self.clock.moment());
-        entry.cause = Some(answer.cause.clone());
+        (entry.cause, entry.remedy) = (Some(answer.cause.clone()), answer.remedy.clone());
         let pause = match verdict {
             Verdict::Delivered => return Some(Fate::Delivered),
             Verdict::Refused if !keystone_answers && Sender::is_doubtful(&entry.destination, answer) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::answer::{SignalResponse, Verdict, judge};
+use super::answer::{RESEND, SignalResponse, Verdict, judge};
 use super::cfn_url::{URL_LIFE, afresh, made, native_path};
 use super::destination::Destination;
 use crate::budgets::json;
@@ -132,7 +132,7 @@ impl Sender {
                 answer.cause = format!("{}: {}", way.shown(), answer.cause);
             } else if let Some((why, remedy)) = self.unaccepted(&to, &answer).filter(|_| verdict == Verdict::Refused) {
                 answer.cause = format!("{}; {why}", answer.cause);
-                answer.remedy = Some(remedy.to_owned());
+                answer.remedy = Some(remedy);
             } else {
                 goes_on = false;
             }
@@ -171,19 +171,22 @@ impl Sender {
     }
 
     /// Why an address is not accepted any more, and what to do: where it is that and not the signal that was refused.
-    fn unaccepted(&self, destination: &Destination, answer: &SignalResponse) -> Option<(String, &'static str)> {
+    fn unaccepted(&self, destination: &Destination, answer: &SignalResponse) -> Option<(String, String)> {
         let handle = "update the stack to get a new handle; for long waits set signal_transport: HEAT_SIGNAL on it";
         let (why, remedy) = match (destination, answer.code?) {
             (Destination::Url { url, .. }, 403) if native_path(url).is_some() => {
-                let remedy = Code::SignalUrlOld.entry().remedy;
+                let old = Code::SignalUrlOld.entry().remedy.to_owned();
                 let Some(age) = self.age(destination) else {
-                    return Some(("the signal URL was revoked, or its signature does not match".to_owned(), remedy));
+                    return Some(("the signal URL was revoked, or its signature does not match".to_owned(), old));
                 };
-                let age = duration(age);
-                return Some((
-                    format!("the signal URL has expired or was revoked: it was made {age} ago, and {KEYSTONES_LIMIT}"),
-                    remedy,
-                ));
+                let made = format!("it was made {} ago", duration(age));
+                return Some(if age > URL_LIFE {
+                    (format!("the signal URL has expired or was revoked: {made}, and {KEYSTONES_LIMIT}"), old)
+                } else {
+                    let why = "the signal URL is not too old";
+                    let who = "Heat refuses the user who signed it, as it does while the stack is suspended or deleted";
+                    (format!("{why} ({made}): {who}"), of_stack(url))
+                });
             }
             (Destination::Url { .. }, 401 | 403) => {
                 ("the temporary URL has expired, or the key that signed it was changed", handle)
@@ -193,7 +196,7 @@ impl Sender {
             }
             _ => return None,
         };
-        Some((why.to_owned(), remedy))
+        Some((why.to_owned(), remedy.to_owned()))
     }
 
     async fn once(
@@ -233,6 +236,15 @@ impl Sender {
         }
         answer
     }
+}
+
+/// What to do about a refused URL that is not old: it names its stack.
+fn of_stack(url: &str) -> String {
+    let path = native_path(url).unwrap_or_default();
+    let stack = path.split('/').nth(3).unwrap_or_default();
+    format!(
+        "`openstack stack show {stack}` says how the stack is: resume it, or update it so that its users are made anew; {RESEND}"
+    )
 }
 
 /// The message inside an error of Heat's CFN API (XML) or native API (JSON), else nothing.

@@ -216,16 +216,26 @@ impl Probe {
 /// The disks in words, for whoever misses one: kernel name, size, serial, bus.
 #[must_use]
 pub fn describe(disks: &[Disk]) -> String {
-    let whole = disks.iter().filter(|disk| !disk.names.is_partition).filter_map(|disk| {
-        let size = size(disk).filter(|size| *size > 0)?;
+    let (known, nameless): (Vec<&Disk>, Vec<&Disk>) = disks
+        .iter()
+        .filter(|disk| !disk.names.is_partition && size(disk).is_some_and(|size| size > 0))
+        .partition(|disk| !disk.names.serials.is_empty());
+    let described = known.iter().filter_map(|disk| {
+        let size = size(disk)?;
         let name = disk.sys.file_name()?.to_string_lossy();
         let bus = std::fs::read_link(disk.sys.join("device/subsystem")).ok();
         let bus = bus.as_ref().and_then(|path| path.file_name()).map_or("no bus".into(), |bus| bus.to_string_lossy());
-        let serial = disk.names.serials.first().map_or("no serial".to_owned(), |serial| format!("serial {serial}"));
-        Some(format!("{name} ({} MiB, {serial}, {bus})", size >> 20).replace(char::is_control, "?"))
+        let serial = disk.names.serials.first()?;
+        Some(format!("{name} ({} MiB, serial {serial}, {bus})", size >> 20).replace(char::is_control, "?"))
     });
-    let whole: Vec<String> = whole.collect();
-    if whole.is_empty() { "no disks".to_owned() } else { whole.join(", ") }
+    // Loop devices and what else can be no Cinder volume: there may be many.
+    let others = match nameless.len() {
+        0 => None,
+        1 => Some("1 disk without a serial".to_owned()),
+        more => Some(format!("{more} disks without a serial")),
+    };
+    let all: Vec<String> = described.chain(others).collect();
+    if all.is_empty() { "no disks".to_owned() } else { all.join(", ") }
 }
 
 /// Bytes. sysfs counts 512-byte sectors, whatever the disk's own are.

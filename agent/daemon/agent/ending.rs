@@ -67,7 +67,7 @@ impl Agent {
         let over = match self.hook.wait(&record, limit, &self.host.clock) {
             Waits::Begins => {
                 let (id, message) = (&record.id, format!("deployment {} still runs: {why}", record.name));
-                let remedy = format!("heat-node-agent stop {id} stops it now; heat-node-agent logs {id} shows its output");
+                let remedy = format!("`heat-node-agent logs {id}` shows its output, `heat-node-agent stop {id}` stops it now");
                 let event = job_event(Code::DeploymentReplaced, &record, message).cause(why).remedy(remedy);
                 self.host.report.emit(event.next_try(limit));
                 return;
@@ -134,8 +134,10 @@ fn ran_for(record: &DeploymentRecord, clock: &Clock) -> String {
 
 /// What is said of one that the operator stopped, and what Heat hears.
 pub(crate) fn stopped(record: &DeploymentRecord, clock: &Clock) -> (Event, Outcome) {
-    let error = Error::permanent(format!("stopped by the operator{}", ran_for(record, clock)))
-        .remedy(format!("heat-node-agent logs {} on the node shows how far it got; update the stack to run it again", record.id));
+    let error = Error::permanent(format!("stopped by the operator{}", ran_for(record, clock))).remedy(format!(
+        "`heat-node-agent logs {}` on the node shows how far it got; update the stack to run it again",
+        record.id
+    ));
     let event = job_event(Code::DeploymentStopped, record, format!("deployment {} was stopped", record.name)).error(&error);
     (event, Outcome::refused(sentence(Code::DeploymentStopped, &error)))
 }

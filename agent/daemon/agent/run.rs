@@ -38,7 +38,10 @@ impl Agent {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
                 // R6: at any time; the files that sources are learnt from are read again by the poll.
-                _ = reload.recv() => self.collector.nudge(),
+                _ = reload.recv() => {
+                    self.ledger.outbox.hurry();
+                    self.collector.nudge();
+                }
                 () = clock.wait(until_look) => self.look_after_node(),
                 () = self.turn() => {}
             }

@@ -13,6 +13,7 @@ use crate::daemon::requests::is_any_waiting;
 use crate::deploy::{DeploymentRecord, GenerationState, Outcome, State, hooks};
 use crate::error::{Error, Kind, Result};
 use crate::programs::Ran;
+use crate::report::status::script_remedy;
 use crate::report::{Code, Event, Phase};
 use crate::signal::{Entry, Fate, Sent};
 
@@ -139,6 +140,9 @@ impl Agent {
         let mut event = job_event(code, record, message).duration(duration);
         if let Some(reason) = &outcome.reason {
             event = event.cause(reason.clone());
+        }
+        if code != Code::DeploymentSucceeded {
+            event = event.remedy(script_remedy(&record.id));
         }
         self.host.report.emit(event);
         outcome

@@ -8,7 +8,7 @@ use crate::daemon::host::Host;
 use crate::error::Error;
 use crate::report::condition_state::ConditionState;
 use crate::report::status::{Condition, STATE};
-use crate::report::{Code, Event};
+use crate::report::{Code, Event, Phase};
 
 /// Pause after a failure that should not happen.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ impl Trouble {
 
     /// Takes in that something failed, and reports it.
     pub(super) fn take(&mut self, doing: &str, error: &Error) {
-        let event = Event::new(Code::of_trouble(error), format!("failed: {doing}")).step(doing).error(error);
+        let event = Event::new(Code::of_trouble(error), format!("failed: {doing}")).phase(Phase::Deploy).step(doing).error(error);
         self.host.report.emit(event.next_try(PAUSE));
         self.since = Some(self.host.clock.start());
         self.count += 1;

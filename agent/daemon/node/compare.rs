@@ -24,6 +24,7 @@ impl Node {
     pub(super) async fn compare(&self, spec: &NodeSpec, desired: &Desired, systemd: &Systemd, generation: u64) -> Result<bool> {
         let volumes = self.volumes(systemd);
         let Some(sight) = self.inspect(desired, &volumes, systemd, generation).await? else { return Ok(true) };
+        self.known.differences.replace(sight.found.iter().map(|cause| cause.text.clone()).collect());
         let due = self.renewal.due(sight.certificates.as_deref(), desired, sight.is_arriving, self.host.clock.now());
         let Sight { found, is_arriving, is_unhealthy, is_flawed, mounted, disks, .. } = sight;
         // What the operator asks for by name is put back whoever else writes it, and however young the last try is.

@@ -260,7 +260,7 @@ impl Component {
             let summary = format!("crash-looping ({} restarts)", state.n_restarts);
             let died = if state.is_active() { "up for a moment".to_owned() } else { state.describe() };
             let cause = format!("{unit} dies again and again; systemd restarted it {} times; it is {died}", state.n_restarts);
-            (ProblemKind::Looping, summary, cause, looks)
+            (ProblemKind::Looping, summary, cause, after_death(unit))
         } else if state.load_state == "masked" && !state.may_run() {
             let remedy = format!("`systemctl unmask {unit}`, then `systemctl start {unit}`");
             (ProblemKind::Stopped, "masked".to_owned(), format!("{unit} is masked"), remedy)
@@ -268,7 +268,7 @@ impl Component {
             return None;
         } else if state.sub_state == "auto-restart" {
             let cause = format!("{unit} died and is about to be restarted: {}", state.describe());
-            (ProblemKind::Dying, "restarting".to_owned(), cause, looks)
+            (ProblemKind::Dying, "restarting".to_owned(), cause, after_death(unit))
         } else if state.is_settling() {
             let cause = format!("{unit} is {}", state.describe());
             (ProblemKind::Starting, "starting".to_owned(), cause, format!("`systemctl list-jobs`; {looks}"))
@@ -577,6 +577,11 @@ impl Deaths {
         let before = std::mem::replace(&mut dying.up_with, up_with);
         up_with.is_some() && before == up_with
     }
+}
+
+/// What to do about a unit that dies and whose last lines are quoted beside this.
+pub(super) fn after_death(unit: &str) -> String {
+    format!("correct what its last lines say; systemd then starts it by itself. `journalctl -u {unit} -n 50` shows more of them")
 }
 
 /// In words, how often a unit died while the node was brought up.

@@ -100,6 +100,8 @@ struct Known {
     rendered: Rendered,
     /// Who the node is and what it consists of, once a deployment or a look said so.
     outline: RefCell<Option<Outline>>,
+    /// What differed from the parameters at the newest look.
+    differences: RefCell<Vec<String>>,
 }
 
 /// What is remembered of volumes from one look to the next.
@@ -147,6 +149,11 @@ impl Node {
     /// What the node in place was asked to be, on the machine as it is now; `None` where this version cannot read its parameters.
     fn in_place(&self, reference: &Reference) -> Result<Option<Rc<InPlace>>> {
         self.known.rendered.get(&reference.entry, self.facts())
+    }
+
+    /// What differed from the parameters at the newest look.
+    pub(super) fn differences(&self) -> Vec<String> {
+        self.known.differences.borrow().clone()
     }
 
     /// Who the node is and what it consists of.

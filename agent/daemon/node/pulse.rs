@@ -12,7 +12,7 @@ use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::{BoxStream, StreamExt as _};
 
 use super::Node;
-use super::health::{Deaths, Effect, died};
+use super::health::{Deaths, Effect, after_death, died};
 use crate::backoff::random;
 use crate::converge::gates::passes;
 use crate::converge::words::find_out;
@@ -214,8 +214,7 @@ impl Node {
         let why = find_out(desired, unit, &self.host.root, &self.host.clock, &self.hands(systemd)).await;
         let line = died(state, times);
         let cause = format!("{line}{}", why.text);
-        let looks = format!("`systemctl status {unit}`; `journalctl -u {unit} -n 50`.");
-        let remedy = why.remedy.map_or(looks.clone(), |first| format!("{first} {looks}"));
+        let remedy = why.remedy.unwrap_or_else(|| after_death(unit));
         let event = Event::new(Code::UnitDying, line).phase(Phase::Units).generation(generation).unit(unit);
         self.host.report.emit(event.cause(&cause).remedy(&remedy));
         (cause, remedy)

@@ -13,7 +13,7 @@ use super::record::CertificateRecord;
 use super::sets::{KEY_MODE, every, resolve, split, stage};
 
 use crate::certificates::authority::SigningAuthority;
-use crate::certificates::judge::check;
+use crate::certificates::judge::{Flaw, check};
 use crate::certificates::key::PrivateKey;
 use crate::certificates::request::request;
 use crate::certificates::x509::X509;
@@ -304,13 +304,22 @@ fn nobody_signs(wish: &Certificate) -> Error {
         .remedy(format!("set {parameter}_CERTIFICATE and {parameter}_KEY; on a master CA_KEY is enough for all of them"))
 }
 
+/// What to do about a certificate that is not valid yet.
+const CLOCKS: &str = "this node's clock or its issuer's is wrong: set it (`date -u` shows this node's, `timedatectl` says whether it follows the network)";
+
 /// Checks a pair before it is used.
 ///
 /// # Errors
 /// Its first flaw.
 pub(super) fn examine(wish: &Certificate, pair: &Pair, authorities: &[X509], now: Timestamp, origin: &str) -> Result<()> {
     check(wish, &pair.chain, &pair.private, authorities, now).map_err(|flaw| {
-        Error::permanent(flaw)
+        let error = match flaw {
+            Flaw::NotYetValid(_) => {
+                Error::permanent(format!("{flaw}, and the clock of this node shows {}", now.rfc3339())).remedy(CLOCKS)
+            }
+            flaw => Error::permanent(flaw),
+        };
+        error
             .context(format!("certificate {}, {origin}", wish.name))
             .rule("key, chain, validity, subject, names and usage must be correct before a set is installed")
     })

@@ -75,11 +75,16 @@ pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration) -> Fail
     Failure::new(Code::VolumeMissing, "find", format!("within {} s: {reason}", deadline.as_secs()))
         .rule(format!("the {} store is on volume {}", volume.role, volume.disk))
         .remedy(match &volume.disk {
-            DiskName::Cinder(id) => format!("attach volume {id} to this server: `openstack server add volume`"),
+            DiskName::Cinder(id) => attach(id),
             DiskName::Link(_) | DiskName::Label(_) => {
                 "`ls -l /dev/disk/by-id /dev/disk/by-label`: correct DOCKER_DISK".to_owned()
             }
         })
+}
+
+/// What to do about a volume that is not there.
+pub(super) fn attach(id: &str) -> String {
+    format!("attach it to this server; `openstack volume show {id}` says whether it exists, and which server has it")
 }
 
 /// The failure that a refusal of the interlock is.

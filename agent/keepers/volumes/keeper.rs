@@ -4,10 +4,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::attempt::{Course, Outcome, event, failed, passing};
+use super::attempt::{Course, Outcome, attach, event, failed, passing};
 use super::growths::Growths;
 use crate::clock::Clock;
-use crate::desired::{Owner, Volume};
+use crate::desired::{DiskName, Owner, Volume};
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::progress::{Progress, StepId};
@@ -104,7 +104,14 @@ impl<H: Hands> VolumeKeeper<H> {
     pub(super) fn report_waiting(&self, volume: &Volume, course: &mut Course, reason: String) {
         if !course.waiting {
             course.waiting = true;
-            self.emit(volume, event(Code::VolumeWaiting, volume, reason));
+            let event = event(Code::VolumeWaiting, volume, reason);
+            self.emit(
+                volume,
+                match &volume.disk {
+                    DiskName::Cinder(id) => event.remedy(attach(id)),
+                    DiskName::Link(_) | DiskName::Label(_) => event,
+                },
+            );
         }
     }
 

@@ -15,6 +15,9 @@ pub(in crate::kubernetes) const LISTED: usize = 50;
 /// What every private key in PEM has.
 pub(in crate::kubernetes) const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 
+/// The remedy of a value that breaks its rule.
+pub(super) const CORRECT: &str = "correct the value in the template";
+
 /// One thing that is wrong with the parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
@@ -72,13 +75,23 @@ impl Mistake {
     }
 }
 
+impl Mistake {
+    /// What is wrong and by which rule, with its remedy only where that is more than to correct it: for a list of mistakes.
+    #[must_use]
+    pub fn with_own_remedy(&self) -> String {
+        let remedy = if self.remedy == CORRECT { String::new() } else { format!("; {}", self.remedy) };
+        format!("{}; rule: {}{remedy}", self.what(), self.rule)
+    }
+
+    fn what(&self) -> String {
+        let value = self.value.as_ref().map(|value| format!("\"{value}\" ")).unwrap_or_default();
+        format!("{}: {value}{}", self.parameter, self.problem)
+    }
+}
+
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.parameter)?;
-        if let Some(value) = &self.value {
-            write!(f, "\"{value}\" ")?;
-        }
-        write!(f, "{}; rule: {}; remedy: {}", self.problem, self.rule, self.remedy)
+        write!(f, "{}; rule: {}; remedy: {}", self.what(), self.rule, self.remedy)
     }
 }
 

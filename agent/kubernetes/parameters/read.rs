@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::config_text;
 use super::kinds::Kind;
-use super::mistake::{LISTED, Mistake, PRIVATE_KEY};
+use super::mistake::{CORRECT, LISTED, Mistake, PRIVATE_KEY};
 use super::table::{Parameter, TABLE, find, nearest};
 use crate::budgets::json;
 use crate::http::without_userinfo;
@@ -212,12 +212,7 @@ fn collect(
                 Some(value) => {
                     given.insert(parameter.name, value);
                 }
-                None => mistakes.push(Mistake::of_value(
-                    parameter,
-                    &text,
-                    parameter.kind.problem(),
-                    "correct the value in the template",
-                )),
+                None => mistakes.push(Mistake::of_value(parameter, &text, parameter.kind.problem(), CORRECT)),
             },
         }
     }

@@ -3,6 +3,7 @@
 use super::sheet::Tone;
 use crate::report::component::{self, ComponentState, ComponentStatus};
 use crate::report::condition_state::ConditionState;
+use crate::report::reason::parts;
 use crate::report::status::{Condition, DeploymentStatus, NodeStatus, STATE, Status};
 
 /// How everything stands.
@@ -101,7 +102,9 @@ fn of_failures(status: &Status) -> Option<(Stand, String)> {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
-    let code = first.status_code.map_or(String::new(), |code| format!(" (status {code})"));
+    let of_reason = first.reason.as_ref().and_then(|reason| parts(reason).code);
+    let code = of_reason.or(first.status_code.map(|code| format!("status {code}")));
+    let code = code.map_or(String::new(), |code| format!(" ({code})"));
     Some((Stand::Failed, format!("deployment {}{code}{more}", first.name)))
 }
 

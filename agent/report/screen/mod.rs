@@ -9,11 +9,11 @@ pub(crate) mod tests;
 
 use super::component::{ComponentState, ComponentStatus};
 use super::condition_state::ConditionState;
+use super::reason::parts;
 use super::status::{
-    CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, NodeStatus, PodNetworkStatus, SourceStatus, Status,
-    ThinPoolStatus,
+    CertificatesStatus, Condition, DRIFT_REMEDY, DeploymentStatus, IdentityStatus, NodeStatus, PodNetworkStatus, SourceStatus,
+    Status, ThinPoolStatus,
 };
-use super::text::shortened;
 use super::volume::VolumeStatus;
 use crate::clock::Timestamp;
 pub use headline::{Stand, headline};
@@ -57,8 +57,9 @@ fn facts(status: &Status, running: bool, now: Timestamp, sheet: &mut Sheet) {
         let generation = format!("generation {} {}", node.generation, node.state);
         let all = [node.name.clone(), node.role.clone(), version, Some(generation)];
         sheet.fact("node", &all.into_iter().flatten().collect::<Vec<_>>().join(", "));
-        if node.drifted {
-            sheet.fact("drift", "`heat-node-agent plan` shows how; DRIFT=repair restores it");
+        if let Some(drift) = node.drift().filter(|_| node.drifted && node.state == "applied") {
+            sheet.fact("drift", &drift);
+            sheet.note("remedy", DRIFT_REMEDY);
         }
     }
     let agent = if running {
@@ -99,7 +100,9 @@ fn identity(identity: &IdentityStatus, sheet: &mut Sheet) {
     }
     for file in &identity.left_over {
         sheet.note("IGNORED", &format!("{file} has the content of that instance"));
-        sheet.note("remedy", super::Code::SourceLeftOver.entry().remedy);
+        // A blank line changes neither what a file of settings says nor JSON.
+        let by_hand = format!("if its content is right for this server too, `echo >>{file}` makes it count");
+        sheet.note("remedy", &format!("let cloud-init write it for this server; {by_hand}"));
     }
 }
 
@@ -198,7 +201,9 @@ fn tries(step: &Condition, now: Timestamp) -> String {
 fn reason(node: &NodeStatus, sheet: &mut Sheet) {
     let has_failed_step = node.steps.iter().any(|step| step.state == ConditionState::Failed);
     if let Some(reason) = node.reason.as_ref().filter(|_| node.state == "rejected" && !has_failed_step) {
-        sheet.note("why", reason);
+        let reason = parts(reason);
+        sheet.note("why", &reason.cause);
+        remedy(reason.remedy.as_ref(), sheet);
     }
 }
 
@@ -288,7 +293,8 @@ fn deployment_row(one: &DeploymentStatus, node: Option<&NodeStatus>, all: bool, 
         "running" => ("running", Tone::Odd),
         _ => ("waiting", Tone::Plain),
     };
-    let code = one.status_code.filter(|code| *code != 0).map(|code| format!("status {code}"));
+    // Why it failed is below.
+    let code = one.status_code.filter(|code| *code != 0 && !one.failed).map(|code| format!("status {code}"));
     let gone = (!one.listed).then(|| "Heat lists it no more".to_owned());
     let detail: Vec<String> = code.into_iter().chain(gone).collect();
     let row = Row::new(&one.name)
@@ -298,11 +304,11 @@ fn deployment_row(one: &DeploymentStatus, node: Option<&NodeStatus>, all: bool, 
         .detail(detail.join("; "));
     // The node's own rows say why.
     let is_of_node = !all && node.is_some_and(|node| node.deployment.as_ref() == Some(&one.id) && node.state == "rejected");
-    let look = (one.failed && one.group != "kubernetes-node").then(|| format!("heat-node-agent logs {}", shortened(&one.id, 64)));
+    let is_own = ended && !is_of_node;
     row.note("", one.run_time(now).as_ref())
-        .note("why", one.reason.as_ref().filter(|_| !is_of_node))
+        .note("why", one.why().filter(|_| is_own).as_ref())
         .note("note", one.note.as_ref())
-        .note("look", look.as_ref())
+        .note("remedy", one.remedy().filter(|_| is_own).as_ref())
 }
 
 fn signals(status: &Status, now: Timestamp, sheet: &mut Sheet) {
@@ -315,13 +321,12 @@ fn signals(status: &Status, now: Timestamp, sheet: &mut Sheet) {
             1 => format!("sent once{next}"),
             tries => format!("sent {tries} times{next}"),
         };
-        let remedy = signal.cause.as_ref().map(|_| super::Code::SignalRetry.entry().remedy.to_owned());
         Row::new(about.as_deref().unwrap_or("wait condition"))
             .cell(ago(signal.since.as_ref(), now), Tone::Plain)
             .detail(tried)
             .note("to", Some(&signal.to))
             .note("why", signal.cause.as_ref())
-            .note("remedy", remedy.as_ref())
+            .note("remedy", signal.remedy.as_ref())
     };
     sheet.table(&["SIGNAL WAITS", "SINCE", "DETAIL"], &status.signals.iter().map(row).collect::<Vec<_>>());
 }

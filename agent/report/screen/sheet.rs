@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::report::text::{escaped, shortened};
+use crate::report::reason::causes;
+use crate::report::text::{escaped, shortened, wrapped};
 
 /// The narrowest page that is set; a smaller terminal wraps by itself.
 const NARROWEST: usize = 40;
 /// The widest first column.
 const NAME: usize = 36;
 /// Lines that a text may take where not everything is asked for.
-const LINES: usize = 4;
+const LINES: usize = 5;
 
 /// What a terminal takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +121,10 @@ impl Sheet {
     /// Below a row: why it is so, or what to do.
     pub(super) fn note(&mut self, label: &str, text: &str) {
         let label = if label.is_empty() { String::new() } else { format!("{label}: ") };
-        self.set(&format!("    {label}"), text, Tone::Plain);
+        // Of several causes each has its line.
+        for cause in causes(text) {
+            self.set(&format!("    {label}"), cause, Tone::Plain);
+        }
     }
 
     /// A text with a hanging indent, unless it was said.
@@ -191,45 +195,6 @@ impl Sheet {
     }
 }
 
-/// Pieces between which a line may be broken: words, and commands in backticks that fit into a line, so that they can be copied.
-fn words(text: &str, width: usize) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        let is_open =
-            |piece: &&mut String| piece.matches('`').count() % 2 == 1 && piece.chars().count() + word.chars().count() < width;
-        match all.last_mut().filter(is_open) {
-            Some(command) => {
-                command.push(' ');
-                command.push_str(word);
-            }
-            None => all.push(word.to_owned()),
-        }
-    }
-    all
-}
-
-/// Lines of at most `width` characters, broken at blanks where there are some.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut line = String::new();
-    for word in words(text, width) {
-        let (has, more) = (line.chars().count(), word.chars().count());
-        if has > 0 && has + 1 + more > width {
-            lines.push(std::mem::take(&mut line));
-        } else if has > 0 {
-            line.push(' ');
-        }
-        for c in word.chars() {
-            if line.chars().count() == width {
-                lines.push(std::mem::take(&mut line));
-            }
-            line.push(c);
-        }
-    }
-    lines.push(line);
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,10 +205,6 @@ mod tests {
 
     #[test]
     fn long_texts_are_wrapped_and_no_line_is_longer_than_the_terminal() {
-        assert_eq!(wrapped("aa bb cc", 5), ["aa bb", "cc"]);
-        assert_eq!(wrapped("aaaaaaa bb", 3), ["aaa", "aaa", "a", "bb"]);
-        assert_eq!(wrapped("", 3), [""]);
-        assert_eq!(wrapped("run `a b c` now", 8), ["run", "`a b c`", "now"], "a command can be copied");
         let mut sheet = sheet(false);
         let long = "word ".repeat(60);
         sheet.headline(&long, Tone::Plain);

@@ -252,6 +252,7 @@ fn troubles() -> Vec<(&'static str, Status)> {
                     deployment: None,
                     tries: 3,
                     cause,
+                    remedy: Some("`systemctl reload heat-node-agent` then sends the signal at once".into()),
                     since: Some(at(9_000)),
                     next_try: None,
                 }];

@@ -1,0 +1,94 @@
+"""What goes wrong with the certificates and the kubelet of a Kubernetes node, one failure after the other on one host: a master of real etcd and
+containerd, with stand-ins for Kubernetes' programs and for Magnum."""
+from lib import stand_ins
+from lib.certificates import Authority
+from lib.cluster import VERSION, Node, parameters
+from lib.common import GATEWAY
+from lib.failures import HANGS
+from lib.node import start
+
+MASTER = GATEWAY.rsplit(".", 1)[0] + ".21"
+KUBELET = "kubelet.service"
+# Of the stand-in's: what is in it is obeyed.
+ORDERS = "/run/heat-node-agent-stand-ins/kubelet"
+CERTIFICATES = "/v1/certificates"
+SETTINGS = "polling_interval = 5\nmin_polling_interval = 5\n"
+
+
+def certificates(node: Node, stage, magnum, tmp_path):
+    """The source of the certificates fails in one way after the other, before there is a node."""
+    other = Authority(tmp_path / "other", "other-ca").certificate.read_text()
+    right = {name: node.inputs[name] for name in ("OPENSTACK_CA", "AUTH_URL")}
+    failure = stage.failure("wrong-ca")
+    node.update(OPENSTACK_CA=other)
+    failure.shows("FAILED", "at certificates", "signed by a CA", heat="node", failed=True)
+    failure.mended("update the stack with the right OPENSTACK_CA", lambda: node.update(**right | {"AUTH_URL": "https://keystone.invalid:5000/v3"}),
+                   until=("WAITING for certificates", "keystone.invalid"))
+
+    failure = stage.failure("dns", after=failure)
+    failure.shows("WAITING for certificates", "keystone.invalid")
+    magnum.answer(401, path="^/identity", body='{"error": {"code": 401, "message": "The request you have made requires authentication."}}')
+    failure.mended("update the stack with the right AUTH_URL", lambda: node.update(**right), until=("FAILED", "401"))
+
+    failure = stage.failure("keystone-401", after=failure)
+    failure.shows("FAILED", "at certificates", "401", heat="node", failed=True)
+
+    def then(status: int):
+        """What is next goes wrong as soon as this is put right."""
+        magnum.behave()
+        magnum.answer(status, path=CERTIFICATES)
+
+    def credentials():
+        then(403)
+        node.update()
+    failure.mended("update the stack with the cluster's present trustee", credentials, until=("FAILED", "403"))
+
+    failure = stage.failure("magnum-403", after=failure)
+    failure.shows("FAILED", "at certificates", "403", heat="node", failed=True)
+    failure.mended("correct Magnum's policy", lambda: then(500), until=("WAITING for certificates", "500"))
+
+    failure = stage.failure("magnum-500", after=failure)
+    failure.shows("WAITING for certificates", "500")
+
+    def early():
+        magnum.behave()
+        magnum.spoil("not-yet-valid")
+    failure.mended("put Magnum right", early, until=("FAILED", "not valid"))
+
+    failure = stage.failure("certificate-not-yet-valid", after=failure)
+    failure.shows("FAILED", "at certificates", "not valid", heat="node", failed=True)
+    failure.mended("set the clock that is wrong", magnum.behave)
+
+
+def kubelet(node: Node, stage):
+    host = node.host
+    failure = stage.failure("kubelet-crash-loop", 3 * 10)  # three restarts, with five seconds between them
+    host.sh(f"mkdir -p {ORDERS.rsplit('/', 1)[0]}; echo die 7 >{ORDERS}")
+    failure.shows("DEGRADED: kubelet crash-looping", failed=True)
+    failure.mended("remove the cause", lambda: host.remove(ORDERS))
+
+    failure = stage.failure("kubelet-hangs", HANGS)
+    host.exec("systemctl", "kill", "-s", "STOP", KUBELET)
+    failure.shows("DEGRADED: kubelet not answering", failed=True)
+    failure.mended()
+
+    failure = stage.failure("kubelet-stopped")
+    host.exec("systemctl", "stop", KUBELET)
+    failure.shows("DEGRADED: kubelet not running", failed=True)
+    failure.mended()
+
+    failure = stage.failure("kubelet-flag")
+    node.update(KUBELET_OPTIONS="--no-such-flag=1")
+    failure.shows("WAITING for", "kubelet", "--no-such-flag")
+    failure.mended("update the stack without the flag", lambda: node.update(KUBELET_OPTIONS=None))
+
+
+def test_failures_of_certificates_and_kubelet(hosts, signal_server, magnum, stages, tmp_path):
+    source = magnum()
+    host, server = hosts("m1", ip=MASTER), signal_server()
+    node = Node(host, server, parameters("master", "m1", MASTER, MASTER, **source.parameters()))
+    stand_ins.into(host, VERSION)
+    stage = stages(host, server)
+    start(host, server, SETTINGS)
+    certificates(node, stage, source, tmp_path)
+    kubelet(node, stage)

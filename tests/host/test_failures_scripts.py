@@ -1,0 +1,90 @@
+"""What goes wrong with scripts, with Heat and with the machine itself, one failure after the other on one host."""
+from lib.common import SET, TESTHOST, run
+from lib.node import UNIT, start
+
+IP = "10.77.0.12"
+SETTINGS = "polling_interval = 5\nmin_polling_interval = 5\n[deploy]\ntime_limit = 15\n"
+CHECK = "#!/bin/sh\necho checking the settings\necho 'no settings for zone b' >&2\n[ -e /srv/settings ] || exit 3\n"
+WAITS = "#!/bin/sh\necho 'waiting for the licence'\nuntil [ -e /srv/licence ]; do sleep 0.2; done\n"
+ODD = "#!/usr/bin/python9\nprint('hello')\n"
+
+
+class Server:
+    """A server of scripts."""
+
+    def __init__(self, stage):
+        self.stage, self.host, self.heat = stage, stage.host, stage.server
+
+    def script(self, name: str, text: str = "#!/bin/sh\necho done\n"):
+        """A stack update that asks for this script alone."""
+        self.heat.document["deployments"] = [self.heat.deployment(name, config=text)]
+        self.heat.publish()
+        self.host.exec("systemctl", "kill", "-s", "HUP", UNIT)
+
+
+def scripts(server: Server):
+    stage, host = server.stage, server.host
+    failure = stage.failure("script-fails")
+    server.script("check", CHECK)
+    failure.shows("FAILED deployment check (status 3)", "no settings for zone b", heat="check", failed=True)
+    failure.mended("write the settings", lambda: host.write("/srv/settings", "b\n"))
+
+    failure = stage.failure("script-hangs", 15)
+    server.script("licence", WAITS)
+    failure.seen("WAITING for deployment licence to end", "running for")
+    failure.shows("FAILED deployment licence", "time limit", heat="licence", failed=True)
+    failure.mended("bring the licence", lambda: host.write("/srv/licence", ""))
+
+    failure = stage.failure("script-without-interpreter")
+    server.script("odd", ODD)
+    failure.shows("FAILED deployment odd", "python9", heat="odd", failed=True)
+    failure.mended("install the interpreter", lambda: host.sh("ln -s python3 /usr/bin/python9"))
+
+
+def heat(server: Server):
+    stage = server.stage
+    for status in (503, 403):
+        failure = stage.failure(f"signal-{status}")
+        server.heat.answer(status, method="POST")
+        server.script("quick")
+        failure.shows("WAITING for Heat to take 1 signal", str(status))
+        failure.mended("put Heat right", server.heat.behave)
+
+    failure = stage.failure("heat-away")
+    server.heat.stop()
+    failure.shows("DEGRADED: source cfn fails")
+    failure.mended("start Heat", server.heat.start)
+
+
+def full_root(server: Server):
+    host = server.host
+    disk = TESTHOST / SET / "run" / host.name / "rw"
+
+    def resize(kib: int):
+        run("mount", "-o", f"remount,size={kib}k", disk)
+    failure = server.stage.failure("full-root")
+    resize(int(host.sh("df --output=used -k / | tail -n 1")) + 4)
+    server.script("late")
+    failure.shows("FAILED", "No space left")
+    failure.mended("make room", lambda: resize(4 << 20))
+
+
+def copied_disk(server: Server):
+    host = server.host
+    host.be_instance("copy")
+    host.cut()
+    host.boot(expect="")
+    host.sh(": >>/dev/console")
+    failure = server.stage.failure("copied-disk")
+    failure.shows("copy of instance original")
+    failure.mended()
+
+
+def test_failures_of_scripts_and_their_machine(hosts, signal_server, stages):
+    host, heat_server = hosts("n2", ip=IP, instance_id="original"), signal_server()
+    server = Server(stages(host, heat_server))
+    start(host, heat_server, SETTINGS)
+    scripts(server)
+    heat(server)
+    full_root(server)
+    copied_disk(server)

@@ -1,0 +1,275 @@
+"""Failures staged on a host as an operator would meet them, and what the agent makes of each: `status`, `explain`, the console and Heat's
+reason, compared with a transcript that a person has read (tests/host/transcripts; HNA_RENEW_GOLDEN=1 writes it anew).
+
+Of each failure these are asserted: status shows it in time; its pages are short, fit the terminal and say nothing twice; the remedy that
+they print, carried out literally on the host, ends it. How many seconds it took to be shown is printed at the end of the session.
+"""
+import difflib
+import os
+import re
+import textwrap
+import time
+from pathlib import Path
+
+from lib.common import TESTS, wait_for
+
+GOLDEN = TESTS / "host/transcripts"
+RENEW = bool(os.environ.get("HNA_RENEW_GOLDEN"))
+# Seconds within which status must show what systemd reports, and a process that hangs; three times as many on a busy machine.
+REPORTED, HANGS, SLACK = 10, 90, 3
+# What a reader at night takes in: so many lines, of the width that is taken where there is no terminal.
+LINES, WIDTH = 12, 100
+# explain has the way from the deployment to the cause besides.
+EXPLAINED = LINES + 2
+# For a remedy: what it starts may have to come up.
+MENDED = 300
+
+FACTS = ("node ", "drift ", "agent ", "instance ", "others ", "deployments ", "certificates ", "pod network ", "thin pool ", "free space ")
+NOTE = re.compile(r"^ +(why|remedy|note|to|WRONG|IGNORED): |^ +and \d+ more ")
+FINE = re.compile(r"^\S+ +(healthy|up|ok|in place|succeeded|pending|unknown)\b")
+# What is another one at each run.
+CHANGES = [
+    (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| ?UTC|[+-]\d\d:?\d\d)?", "<time>"),
+    (r"\b\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(\.\d+)?", "<time>"),
+    (r"\b(\d+h)?(\d+m)?\d+(\.\d+)?(ms|s)\b|\b\d+h\d\dm\b|\b\d+[mhd]\b(?= ago|,|$| | +)", "<t>"),
+    (r"\bpid \d+", "pid <n>"),
+    (r"((?:healthy|FAILED|degraded) +<t> +)\d+\b", r"\1<n>"),
+    # What a unit that dies again and again is in this moment.
+    (r"it is (activating \(auto-restart: [^)]*\)|up for a moment)", "it is <dying>"),
+    # Which of several requests comes first.
+    (r"\bof the CA [a-z-]+ from", "of the CA <ca> from"),
+    (r"\bcertificate [a-z/-]+, the signed", "certificate <name>, the signed"),
+    (r"\((\d{4}-\d\d-\d\d)\)", "(<date>)"),
+    (r"next to expire is .*, in ", "next to expire is <name>, in "),
+    (r"\bgeneration \d+", "generation <n>"),
+    (r"\b\d+ that Heat lists no more", "<n> that Heat lists no more"),
+    (r"\bnode-\d+\b", "node-<n>"),
+    (r"\bUUID [0-9a-f-]{36}", "UUID <uuid>"),
+    (r"\bdeployment-[0-9a-f]{32}", "deployment-<hash>"),
+    (r"/dev/loop\d+", "/dev/loop<n>"),
+    (r"; present are: .*?(?=; rule|\"|$)", "; present are: <disks>"),
+    (r"\b(tried|failed|sent|it died|restarted it) (\d+ times|once)", r"\1 <n> times"),
+    (r"\b\d+ restarts", "<n> restarts"),
+    (r"\b\d+\.\d+ of \d+\.\d+ GiB", "<n> of <n> GiB"),
+    (r"\bagent( +)\d+\.\d+\.\d+\S*,", r"agent\1<version>,"),
+    (r"\bversion \d+\.\d+\.\d+\S*, pid", "version <version>, pid"),
+]
+
+
+def normal(text: str, known: dict[str, str]) -> str:
+    """The text without what differs from run to run."""
+    for word, name in known.items():
+        text = text.replace(word, name)
+    for pattern, name in CHANGES:
+        text = re.sub(pattern, name, text)
+    return text
+
+
+def joined(page: str) -> list[str]:
+    """Lines of a page as they were before they were wrapped: what hangs below a text belongs to it."""
+    lines: list[str] = []
+    for line in page.rstrip("\n").splitlines():
+        if lines and re.match(r"^ {5}", line) and not NOTE.match(line):
+            lines[-1] += " " + line.strip()
+        else:
+            lines.append(line)
+    return lines
+
+
+def settled(lines: list[str]) -> list[str]:
+    """Without how far what is only on its way has come in this moment."""
+    kept = []
+    for at, line in enumerate(lines):
+        has_note = at + 1 < len(lines) and bool(NOTE.match(lines[at + 1]))
+        if (found := re.match(r"^(\S+ +)(up|pending|waiting)\b", line)) and not has_note:
+            line = f"{found[1]}(up, or on its way)"
+        if has_note or not re.match(r"^   waiting +(gate|unit|volume) ", line):
+            kept.append(re.sub(r"\b\d+ more(, and \d+ that come later)?; --all", "<n> more; --all", line))
+    return kept
+
+
+def wrapped(line: str) -> list[str]:
+    """As a reader sees it, wherever the lengths of pids and times made the agent break it. Columns stand close."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    line = indent + re.sub(r"  +", "  ", line.lstrip())
+    return textwrap.wrap(line, WIDTH, subsequent_indent=f"{indent}    ", break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def commands(remedy: str) -> list[str]:
+    """What stands in backticks."""
+    return re.findall(r"`([^`]+)`", remedy)
+
+
+def is_elsewhere(command: str) -> bool:
+    """Whether it is one for the cloud, and not for this node."""
+    return command.split()[0] == "openstack"
+
+
+class Stage:
+    """A host on which one failure after the other is staged; record takes a row of the table for each."""
+
+    def __init__(self, host, server, record):
+        self.host, self.server, self.record = host, server, record
+        # What else differs from run to run, and the word for it.
+        self.known: dict[str, str] = {}
+        # What is wrong with what was shown: all of it is said at the end.
+        self.mistakes: list[str] = []
+        host.sh("[ -c /dev/console ] || : >>/dev/console")  # these hosts have no console: a file takes what would go to it
+
+    def failure(self, name: str, within: int = REPORTED, after: "Failure | None" = None) -> "Failure":
+        """From here on this one is staged, or since the remedy of the one that it comes after; status must show it within so many seconds."""
+        return Failure(self, name, within, after)
+
+    def page(self, *command: str) -> str:
+        done = self.host.exec("heat-node-agent", *command, check=False)
+        assert done.returncode in (0, 1, 2), done.stderr
+        return done.stdout
+
+    def console(self) -> str:
+        return self.host.read("/dev/console")
+
+    def is_ready(self, seconds: float = MENDED):
+        self.host.wait_for(lambda: self.page("status").startswith("READY\n"), seconds, "READY")
+
+
+class Failure:
+    def __init__(self, stage: Stage, name: str, within: int, after: "Failure | None"):
+        self.stage, self.name, self.within = stage, name, within
+        self.waiting = ""
+        self.shown_before, self.since = after.end if after else self.now()
+
+    def now(self) -> tuple[int, float]:
+        """How much the console has shown, and the time."""
+        return len(self.stage.console()), time.monotonic()
+
+    # --- what the agent says ------------------------------------------------------------------
+    def seen(self, *words: str):
+        """status has these words, while it is still to be seen how it ends."""
+        self.measure(words)
+        self.waiting = self.stage.page("status")
+        self.check_page("status while it waits", self.waiting)
+
+    def shows(self, *words: str, heat: str = "", failed: bool = False, beside: tuple[str, ...] = ()):
+        """status has these words. heat: and this resource has got its reason; failed: and the console has a failure; beside: and what else
+        goes on has come so far."""
+        stage = self.stage
+        if self.waiting:
+            self.wait(words, MENDED)
+        else:
+            self.measure(words)
+        self.heat = self.reason(heat) if heat else ""
+        self.wait(beside, MENDED)
+        if failed:
+            wait_for(lambda: " state=failed " in self.console(), 60, "the console's line of the failure")
+        self.ids = {d["id"]: f"<id of {d['name']}>" for d in stage.server.document["deployments"]}
+        self.status, self.explain, self.said = stage.page("status"), stage.page("explain"), self.console()
+        for name, page in (("status", self.status), ("explain", self.explain)):
+            self.check_page(name, page)
+
+    def measure(self, words: tuple[str, ...]):
+        self.wait(words, self.within * SLACK)
+        self.stage.record(self.name, time.monotonic() - self.since, self.within)
+
+    def wait(self, words: tuple[str, ...], seconds: float):
+        def truth() -> bool:
+            page = " ".join(self.stage.page("status").split())
+            assert all(word in page for word in words), page
+            return True
+        wait_for(truth, seconds, f"{words} in status")
+
+    def console(self) -> str:
+        """What was said since of failures; where nothing failed, the last line about what is waited for."""
+        lines = self.stage.console()[self.shown_before:].replace("\r", "").splitlines()
+        failed = [line for line in lines if " state=failed " in line]
+        waits = [line for line in lines if " state=waiting " in line and " code=HNA-0701 " not in line]
+        return "\n".join(failed or waits[-1:])
+
+    def reason(self, resource: str) -> str:
+        """What Heat heard last of this resource."""
+        told = wait_for(lambda: self.stage.server.signals(resource, accepted=True), 700, f"signal of {resource}")[-1].json()
+        return str(told.get("reason") or told["deploy_status_code"])
+
+    def wrong(self, what: str):
+        self.stage.mistakes.append(f"{self.name}: {what}")
+
+    def check_page(self, name: str, page: str):
+        lines = page.rstrip("\n").splitlines()
+        if any(len(line) > WIDTH for line in lines):
+            self.wrong(f"a line of {name} is longer than {WIDTH}:\n{page}")
+        texts = [re.sub(r"^\W*(why|remedy|note): +", "", line.strip()) for line in joined(page) if line.strip()]
+        if twice := {text for text in texts if len(text) > 20 and sum(text in other for other in texts) > 1}:
+            self.wrong(f"{name} says twice {twice}:\n{page}")
+        read = lines if name == "explain" else self.to_read(lines)
+        if len(read) > (EXPLAINED if name == "explain" else LINES):
+            self.wrong(f"{len(read)} lines of {name} to read:\n{page}")
+        # A URL is never shown whole.
+        if "…" in re.sub(r"\S+://\S+", "", page):
+            self.wrong(f"{name} cuts a text off:\n{page}")
+
+    @staticmethod
+    def to_read(lines: list[str]) -> list[str]:
+        """The headline, and the rows of what is not as it should be with what is said below them."""
+        heads = re.compile(r"^[A-Z]+( [A-Z]+)* +[A-Z]+( +[A-Z]+)*$")
+        read, is_fine = [lines[0]], False
+        for line, below in zip(lines[1:], [*lines[2:], ""]):
+            if line and not line.startswith(" "):
+                is_only_waiting = bool(re.match(r"^\S+ +waiting\b", line)) and not NOTE.match(below)
+                is_fine = bool(FINE.match(line)) or line.startswith(FACTS) or bool(heads.match(line)) or is_only_waiting
+            if line and not is_fine:
+                read.append(line)
+        return read
+
+    # --- what it takes ------------------------------------------------------------------------
+    def remedy(self) -> str:
+        """All that status tells to do."""
+        return " ".join(re.sub(r"^ *remedy: ", "", line) for line in joined(self.status) if re.match(r"^ *remedy: ", line))
+
+    def mended(self, by_hand: str = "", do=None, first: bool = True, until: tuple[str, ...] = ("READY",)):
+        """What only a person can do is done (`do`, said in `by_hand`), before or after the remedy is carried out as it is printed; then the
+        failure is gone: status begins with the first word of `until`, and has the others."""
+        host, steps, remedy = self.stage.host, [], self.remedy()
+        if not commands(remedy) and "update the stack" not in remedy:
+            self.wrong(f"no command in the remedy {remedy!r}:\n{self.status}")
+        self.end = self.now()
+        if do and first:
+            steps.append(f"by hand: {by_hand}")
+            do()
+        for command in commands(remedy):
+            if is_elsewhere(command):
+                steps.append(f"in the cloud: {command}")
+                continue
+            done = host.exec("timeout", "60", "sh", "-c", command, check=False)
+            if done.returncode in (124, 126, 127):
+                self.wrong(f"`{command}` ends with {done.returncode}:\n{done.stderr}")
+            steps.append(f"{command}  -> {done.returncode}")
+        if do and not first:
+            steps.append(f"by hand: {by_hand}")
+            do()
+
+        def gone() -> bool:
+            page = " ".join(self.stage.page("status").split())
+            assert page.startswith(until[0]) and all(word in page for word in until), page
+            return True
+        wait_for(gone, MENDED, f"the end of {self.name}")
+        self.compare(steps, self.stage.page("status").splitlines()[0])
+
+    def compare(self, steps: list[str], after: str):
+        """With what a person has read."""
+        known = self.ids | self.stage.known
+        parts = {"status while it waits": self.waiting} if self.waiting else {}
+        parts |= {"status": self.status, "explain": self.explain, "console": self.said, "Heat": self.heat or "nothing"}
+        text = []
+        for name, page in parts.items():
+            lines = settled(joined(page)) if name.startswith(("status", "explain")) else page.splitlines()
+            text += [f"== {name}", *(piece for line in lines for piece in wrapped(normal(line, known))), ""]
+        text += ["== remedy", *(normal(step, known) for step in steps), f"then: {normal(after, known)}", ""]
+        path = GOLDEN / f"{self.name}.txt"
+        new = "\n".join(text)
+        if RENEW:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(new)
+            return
+        old = path.read_text() if path.exists() else ""
+        difference = "\n".join(difflib.unified_diff(old.splitlines(), new.splitlines(), str(path.name), "now", lineterm=""))
+        if difference:
+            self.wrong(f"it is no longer as it was read:\n{difference}")

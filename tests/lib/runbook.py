@@ -1,0 +1,128 @@
+"""docs/runbook.md, made from the transcripts of staged failures: what status said, and what ended it, are theirs.
+
+    python3 -B tests/lib/runbook.py            writes the page
+    python3 -B tests/lib/runbook.py --check    fails where it is stale
+"""
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lib.common import REPO  # noqa: E402
+from lib.failures import GOLDEN  # noqa: E402
+
+PAGE = REPO / "docs/runbook.md"
+HEAD = """# Runbook
+
+<!-- Made by tests/lib/runbook.py from tests/host/transcripts; change it there. -->
+
+From what `heat-node-agent status` shows to the cause and the action. Each failure below was staged on a host; the lines of `status` are what
+was shown, and each command was carried out as it is printed and ended the failure.
+
+Start with `heat-node-agent status`. Its first line says how everything stands; a row that is not as it should be has its cause (`why`) and what
+to do (`remedy`). `heat-node-agent explain` shows the same as a path of conditions, `heat-node-agent logs NAME` what a script or a component
+said, and the console (`openstack console log show`) has the last failure where nobody can log in. Commands that begin with `openstack` are for a
+machine with credentials of the cloud, all others are for the node. `heat-node-agent rerun` tries a failed deployment again once its cause is
+gone; Heat takes a result only while it waits for one, so update a stack that has failed already.
+
+| `status` begins with | see |
+|---|---|
+"""
+# Sections, and in each: the transcript, its title, and what to know beside it.
+SECTIONS = [
+    ("The node does not come up", [
+        ("wrong-parameters", "Wrong parameters", "Every mistake has a line. `heat-node-agent verify` checks a template's parameters before they are used."),
+        ("missing-volume", "A volume is not attached", "The agent goes on by itself when the disk appears; the device name does not matter."),
+        ("foreign-volume", "A volume holds somebody else's data",
+         "Nothing was written. Make sure that this is the right volume before you discard what is on it."),
+        ("masked-unit", "A unit is masked", "Somebody masked it, or the image did."),
+        ("missing-binary", "A program is not in the image", "`heat-node-agent verify --image` finds this before an image is used."),
+        ("port-taken", "A port is taken", "The unit and the process that hold the port are named. Said at the first death of the unit, not at the deadline."),
+        ("kubelet-flag", "The kubelet dies on a flag", "The flag is in the kubelet's own last lines."),
+    ]),
+    ("Certificates cannot be had", [
+        ("wrong-ca", "The endpoint's CA is wrong", ""),
+        ("dns", "A name cannot be resolved", "The agent tries again by itself."),
+        ("keystone-401", "Keystone refuses the credentials", ""),
+        ("magnum-403", "Magnum refuses the trustee", ""),
+        ("magnum-500", "Magnum fails", "The agent tries again by itself."),
+        ("certificate-not-yet-valid", "A certificate is not valid yet", "One of the two clocks is wrong: both times are shown."),
+    ]),
+    ("A node in place", [
+        ("kubelet-crash-loop", "A component dies again and again", ""),
+        ("kubelet-hangs", "A component hangs", "systemd shows it as running. Seen within a minute and a half."),
+        ("kubelet-stopped", "A component was stopped", ""),
+        ("etcd-stopped", "etcd was stopped", ""),
+        ("file-removed", "A file of the node is gone", ""),
+        ("file-edited", "A file of the node was edited", "With DRIFT=repair the agent puts it back by itself."),
+    ]),
+    ("Scripts", [
+        ("script-fails", "A script fails", ""),
+        ("script-hangs", "A script hangs", "`status` shows from the beginning how long it has run. At its time limit it is ended."),
+        ("script-without-interpreter", "A script's interpreter is missing", ""),
+    ]),
+    ("Heat and the machine", [
+        ("heat-away", "Heat cannot be reached", "What was heard last stays in force."),
+        ("signal-503", "Heat does not take a signal (503)", "The result is kept and sent until Heat takes it."),
+        ("signal-403", "Heat refuses a signal (403)", ""),
+        ("full-root", "The disk is full", "Nothing is begun that cannot be recorded; the agent goes on by itself once there is room."),
+        ("copied-disk", "The disk is a copy of another instance's", "Nothing of the other instance is run or sent."),
+    ]),
+]
+
+
+def parts(name: str) -> dict[str, list[str]]:
+    """The sections of a transcript."""
+    found: dict[str, list[str]] = {}
+    for line in (GOLDEN / f"{name}.txt").read_text().splitlines():
+        if line.startswith("== "):
+            lines = found.setdefault(line[3:], [])
+        else:
+            lines.append(line)
+    return found
+
+
+def told(lines: list[str]) -> list[str]:
+    """The first line, and what is said below the rows: each text in a line."""
+    texts: list[str] = []
+    for line in lines:
+        if re.match(r"^ {4}\S", line):
+            texts.append(line.strip())
+        elif line.startswith("     ") and texts:
+            texts[-1] += " " + line.strip()
+    return texts
+
+
+def entry(name: str, title: str, note: str) -> list[str]:
+    found = parts(name)
+    status = found["status"]
+    why = [text for text in told(status) if not text.startswith("remedy: ")]
+    own = [" ".join(re.sub(r"^(drift|state) +", "", line).split()) for line in status if re.match(r"^(drift|state) ", line)]
+    lines = [f"### {title}", "", "```text", status[0], *(f"    {text}" for text in own + why), "```", ""]
+    lines += [note, ""] if note else []
+    for step in found["remedy"]:
+        if step.startswith("by hand: "):
+            lines.append(f"* {step.removeprefix('by hand: ')}")
+        elif step.startswith("in the cloud: "):
+            lines.append(f"* in the cloud: `{step.removeprefix('in the cloud: ')}`")
+        elif "  -> " in step:
+            lines.append(f"* `{step.split('  -> ')[0]}`")
+    return [*lines, ""]
+
+
+def made() -> str:
+    index, text = [], []
+    for section, entries in SECTIONS:
+        text += [f"## {section}", ""]
+        for name, title, note in entries:
+            anchor = re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
+            index.append(f"| `{parts(name)['status'][0]}` | [{title}](#{anchor}) |")
+            text += entry(name, title, note)
+    return HEAD + "\n".join(index) + "\n\n" + "\n".join(text).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv and PAGE.read_text() != made():
+        sys.exit("docs/runbook.md is not that of tests/host/transcripts: run python3 -B tests/lib/runbook.py")
+    PAGE.write_text(made())
