@@ -1,0 +1,108 @@
+"""What happens to a cluster of Kubernetes' real programs in its life: parameters change, nodes go down and come up, authorities are replaced."""
+import json
+import time
+
+import pytest
+from lib.common import wait_for
+from lib.pod_network import together
+from lib.real_kubernetes import ADDRESSES, NET, pod
+from lib.real_kubernetes import RealCluster, RealNode
+
+NODES = ("m1", "w1", "w2")
+MANIFEST = "/etc/kubernetes/manifests/static.json"
+# One parameter of each component: on which node, what it changes, and which unit's restart that takes.
+CHANGES = [("w1", {"KUBELET_OPTIONS": "--max-pods=77"}, {"kubelet"}), ("w2", {"KUBELET_OPTIONS": "--max-pods=78"}, {"kubelet"}),
+           ("w1", {"KUBEPROXY_OPTIONS": "--conntrack-max-per-core=0 --conntrack-min=0 --v=1"}, {"kube-proxy"}),
+           ("m1", {"KUBEAPI_OPTIONS": "--event-ttl=2h"}, {"kube-apiserver"}), ("m1", {"KUBECONTROLLER_OPTIONS": "--v=1"}, {"kube-controller-manager"}),
+           ("m1", {"KUBESCHEDULER_OPTIONS": "--v=1"}, {"kube-scheduler"})]
+
+
+@pytest.fixture(scope="module")
+def life(shared) -> RealCluster:
+    """With a pod on each node that nothing of this ends."""
+    shared.apply(*(pod(f"life-{n}", n, "netexec", "--http-port=8080") for n in NODES))
+    for n in NODES:
+        shared.address_of(f"life-{n}")
+    return shared
+
+
+def works(cluster: RealCluster):
+    """Every node is Ready and has nothing to do; pods are made, reach each other and may ask the API."""
+    cluster.is_ready(*NODES)
+    for n in NODES:
+        wait_for(cluster.nodes[n].is_quiet, NET, f"nothing to do on {n}")
+    name = f"new-{time.monotonic_ns()}"
+    cluster.apply(*(pod(f"{name}-{n}", n, "netexec", "--http-port=8080") for n in NODES))
+    addresses = {n: cluster.address_of(f"{name}-{n}") for n in NODES}
+    for n in NODES:
+        for other, address in addresses.items():
+            assert cluster.asked_by(f"{name}-{n}", f"http://{address}:8080/hostname") == f"{name}-{other}", (n, other)
+    cluster.kubectl("delete", "pod", *(f"{name}-{n}" for n in NODES))
+
+
+def restarts(cluster: RealCluster) -> dict[str, int]:
+    """Of the pods that nothing ends."""
+    return {n: cluster.get("pod", f"life-{n}")["status"]["containerStatuses"][0]["restartCount"] for n in NODES}
+
+
+def changed(node: RealNode, **parameters):
+    """A stack update that succeeds."""
+    node.update(**parameters)
+    node.succeeds()
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_manifest_on_a_node_is_a_pod(cluster, name):
+    node = cluster.nodes[name]
+    one = pod("static", name, "netexec", "--http-port=8080")
+    node.host.write(MANIFEST, json.dumps(one), 0o600)
+    assert cluster.address_of(f"static-{name}")
+    node.host.remove(MANIFEST)
+    wait_for(lambda: f"static-{name}" not in cluster.kubectl("get", "pods", "-o", "name"), NET, "the end of the static pod", every=1)
+
+
+def test_a_parameter_of_each_component_restarts_it_alone_and_no_pod(life):
+    before = restarts(life)
+    for name, parameters, units in CHANGES:
+        node = life.nodes[name]
+        started, since = node.started(), time.monotonic()
+        changed(node, **parameters)
+        print(f"{name} {parameters}: {time.monotonic() - since:.1f} s")
+        assert node.restarted(started) == units, (name, parameters)
+    capacity = {n["metadata"]["name"]: n["status"]["capacity"]["pods"] for n in life.get("nodes")["items"]}
+    assert capacity == {"m1": "110", "w1": "77", "w2": "78"}
+    works(life)
+    assert restarts(life) == before
+
+
+def test_all_nodes_come_back_from_a_reboot(life):
+    for order in (NODES, NODES[::-1]):
+        since = time.monotonic()
+        together(*(lambda n=n: life.nodes[n].host.cut() for n in NODES))
+        for name in order:
+            life.nodes[name].host.boot()
+        works(life)
+        print(f"power cut, then {order}: right after {time.monotonic() - since:.0f} s")
+        for n in NODES:
+            assert not life.nodes[n].host.journal(boot=0, HNA_EVENT="NodeFailed"), n
+            life.address_of(f"life-{n}")
+
+
+def test_authorities_are_replaced_in_three_steps(life):
+    """Each step on all nodes; tokens made before are good after it, and pods too."""
+    api = f"https://{ADDRESSES['m1']}:6443/api/v1/namespaces/default"
+    token = life.inside("life-w1", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token")
+    host = life.nodes["w1"].host
+    host.write("/run/before.header", f"Authorization: Bearer {token}", 0o600)
+
+    def allowed() -> str:
+        return host.exec("curl", "-sS", "-m", "30", "-o", "/dev/null", "-w", "%{http_code}", "--cacert", "/etc/kubernetes/certs/ca.crt", "-H",
+                         "@/run/before.header", api).stdout
+    assert allowed() == "403"
+    life.magnum.rotate()
+    for step in ("trust-both", "switch", "drop-old"):
+        for n in NODES:
+            changed(life.nodes[n], CA_ROTATION=step)
+        works(life)
+        assert allowed() == "403", step
+        assert not any(life.nodes[n].mistakes() for n in NODES), step
