@@ -5,8 +5,7 @@ import time
 import pytest
 from lib.common import wait_for
 from lib.pod_network import together
-from lib.real_kubernetes import ADDRESSES, NET, pod
-from lib.real_kubernetes import RealCluster, RealNode
+from lib.real_kubernetes import ADDRESSES, NET, RealCluster, RealNode, pod
 
 NODES = ("m1", "w1", "w2")
 MANIFEST = "/etc/kubernetes/manifests/static.json"
@@ -36,7 +35,7 @@ def works(cluster: RealCluster):
     addresses = {n: cluster.address_of(f"{name}-{n}") for n in NODES}
     for n in NODES:
         for other, address in addresses.items():
-            assert cluster.asked_by(f"{name}-{n}", f"http://{address}:8080/hostname") == f"{name}-{other}", (n, other)
+            assert cluster.asked_by(addresses[n], address, 8080) == {f"{name}-{other}"}, (n, other)
     cluster.kubectl("delete", "pod", *(f"{name}-{n}" for n in NODES))
 
 
@@ -68,7 +67,10 @@ def test_a_parameter_of_each_component_restarts_it_alone_and_no_pod(life):
         started, since = node.started(), time.monotonic()
         changed(node, **parameters)
         print(f"{name} {parameters}: {time.monotonic() - since:.1f} s")
-        assert node.restarted(started) == units, (name, parameters)
+        restarted = node.restarted(started)
+        # Without an API server for 10 s these two are no leaders any more, and end: systemd starts them again.
+        also = {"kube-controller-manager", "kube-scheduler"} if "kube-apiserver" in units else set()
+        assert units <= restarted <= units | also, (name, parameters, restarted)
     capacity = {n["metadata"]["name"]: n["status"]["capacity"]["pods"] for n in life.get("nodes")["items"]}
     assert capacity == {"m1": "110", "w1": "77", "w2": "78"}
     works(life)

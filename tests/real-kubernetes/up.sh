@@ -17,7 +17,7 @@ mkdir -p "$DIR"
 DIR=$(cd "$DIR" && pwd)
 APT=$DIR/apt TREE=$DIR/gopath/src/k8s.io/kubernetes PROGRAMS=$DIR/programs IMAGES=$DIR/images LOG=$DIR/up.log
 NAMES="kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl"
-PACKAGES=(dpkg-dev golang-1.19-go golang-github-modern-go-reflect2-dev go-bindata busybox-static gcc libc6-dev python3)
+PACKAGES=(dpkg-dev golang-1.19-go golang-github-modern-go-reflect2-dev go-bindata busybox-static gcc libc6-dev python3 socat)
 export PATH=/usr/lib/go-1.19/bin:$PATH GOPATH=$DIR/gopath GOCACHE=$DIR/cache GO111MODULE=off CGO_ENABLED=0 GOFLAGS=-p=2 GOTOOLCHAIN=local
 
 say() { printf '%s %s\n' "$(date +%T)" "$*"; }
