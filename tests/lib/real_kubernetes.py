@@ -23,6 +23,8 @@ AGNHOST = "k8s.gcr.io/e2e-test-images/agnhost:2.21"
 BUSYBOX = "docker.io/library/busybox:1.29"
 # A host is a container of its own, which has no say in the machine's table of connections. There is no Nova to ask for it.
 HOSTS_OWN = {"KUBEPROXY_OPTIONS": "--conntrack-max-per-core=0 --conntrack-min=0", "CLOUD_PROVIDER_ENABLED": "False"}
+# Without a Magnum a cluster has no certificates.
+OPEN = {"TLS_DISABLED": "True", "KUBE_API_PORT": 8080}
 # A net under what hangs: a slow machine starts a pod in a minute.
 NET = 300
 
@@ -82,15 +84,16 @@ class RealNode(Node):
         command = "docker load -qi" if self.runtime == "docker" else "ctr -n k8s.io images import"
         self.host.sh(f"for image in /srv/images/*.tar; do {command} $image; done", timeout=NET)
 
-    def is_quiet(self) -> bool:
-        """Whether status and plan both find nothing to do."""
-        return all(self.host.exec("heat-node-agent", word, check=False).returncode == 0 for word in ("status", "plan"))
+    def is_quiet(self, *words: str) -> bool:
+        """Whether these commands, by default status and plan, find nothing to do."""
+        return all(self.host.exec("heat-node-agent", word, check=False).returncode == 0 for word in words or ("status", "plan"))
 
 
 class RealCluster:
     """Of static routes: a pod on one node reaches those on the others through the kernel and the CNI project's bridge alone."""
 
     def __init__(self, hosts, signal_server, magnum, **more):
+        """magnum: None for a cluster without TLS."""
         self.hosts, self.signal_server, self.magnum, self.more = hosts, signal_server, magnum, more
         self.nodes: dict[str, RealNode] = {}
         self.version = version()
@@ -101,7 +104,7 @@ class RealCluster:
         volume = f"7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9{list(ADDRESSES).index(name):02x}"
         told = {"KUBE_TAG": f"v{self.version}", "NETWORK_DRIVER": "static-routes", "PODS_NETWORK_CIDR": NETWORK, "ETCD_TAG": "v3.4.23",
                 "NODE_SUBNETS": ",".join(f"{ADDRESSES[n]}={SUBNETS[n]}" for n in ADDRESSES), "DOCKER_VOLUME": volume, **HOSTS_OWN,
-                **self.magnum.parameters(), **self.more, **more}
+                **(self.magnum.parameters() if self.magnum else OPEN), **self.more, **more}
         inputs = parameters(role, name, ADDRESSES[name], ADDRESSES["m1"], **told)
         host = self.hosts(name, ip=ADDRESSES[name], gateway=GATEWAY, cgroup=hierarchy(), volumes={"vdb": ("6G", volume)},
                           binds_ro={str(PROGRAMS): FOLDER, str(IMAGES): "/srv/images", "/usr/lib/cni": "/opt/cni/bin"})
@@ -110,7 +113,8 @@ class RealCluster:
 
     def kubectl(self, *words: str, input: str | None = None, check: bool = True) -> str:
         """As the cluster's administrator, on the master."""
-        return self.nodes["m1"].host.exec("kubectl", "--kubeconfig", ADMIN, *words, input=input, check=check, timeout=NET).stdout
+        access = ("--kubeconfig", ADMIN) if self.magnum else ("--server", f"http://{ADDRESSES['m1']}:8080")
+        return self.nodes["m1"].host.exec("kubectl", *access, *words, input=input, check=check, timeout=NET).stdout
 
     def get(self, *words: str) -> dict:
         return json.loads(self.kubectl("get", "-o", "json", *words))

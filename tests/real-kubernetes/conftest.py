@@ -1,4 +1,6 @@
-"""One cluster of real programs for the whole session: a master and two workers, by containerd and by docker."""
+"""Clusters of real programs. One is for most of the session: a master and two workers, by containerd and by docker."""
+from pathlib import Path
+
 import pytest
 from conftest import HOSTS
 from lib import hosts as hosts_module
@@ -16,38 +18,48 @@ def programs():
     run(TESTS / "real-kubernetes/up.sh", timeout=3600)
 
 
-@pytest.fixture(scope="session")
-def made(programs, testhost, tmp_path_factory):
-    """made(master={}, w1={}, ...) is a cluster of these nodes with these parameters of theirs beside the usual ones."""
-    hosts_module.lab_up(address=f"{GATEWAY}/24")
-    folder = tmp_path_factory.mktemp("cluster")
-    ends = []
+class Maker:
+    """Clusters, one at a time: the one before is taken down."""
 
-    def host(name: str, **options) -> Host:
-        one = Host(name)
-        ends.append(one.down)
-        return one.up(**options)
+    def __init__(self, folder: Path):
+        self.folder, self.ends = folder, []
 
-    def server(port: int) -> SignalServer:
-        one = SignalServer(folder / f"signals-{port}", port=port)
-        ends.append(one.stop)
-        return one.start()
-
-    def make(nodes: dict[str, dict], **more) -> RealCluster:
-        magnum = Magnum(folder / "magnum", port=19511)
-        ends.append(magnum.stop)
-        cluster = RealCluster(host, server, magnum.start(), **more)
+    def make(self, nodes: dict[str, dict], tls: bool = True, **more) -> RealCluster:
+        """Of these nodes, with these parameters of theirs beside the usual ones."""
+        self.end()
+        magnum = self._started(Magnum(self.folder / "magnum", port=19511)) if tls else None
+        cluster = RealCluster(self._host, lambda port: self._started(SignalServer(self.folder / f"signals-{port}", port=port)), magnum, **more)
         together(*(lambda n=n, p=p: cluster.boot(n, **p).up() for n, p in nodes.items()))
         return cluster
-    yield make
-    for end in reversed(ends):
-        end()
+
+    def _host(self, name: str, **options) -> Host:
+        one = Host(name)
+        self.ends.append(one.down)
+        return one.up(**options)
+
+    def _started(self, server):
+        server.forget()
+        self.ends.append(server.stop)
+        return server.start()
+
+    def end(self):
+        for end in reversed(self.ends):
+            end()
+        self.ends.clear()
+
+
+@pytest.fixture(scope="session")
+def maker(programs, testhost, tmp_path_factory) -> Maker:
+    hosts_module.lab_up(address=f"{GATEWAY}/24")
+    made = Maker(tmp_path_factory.mktemp("cluster"))
+    yield made
+    made.end()
     hosts_module.lab_down()
 
 
 @pytest.fixture(scope="session")
-def shared(made) -> RealCluster:
-    cluster = made({"m1": {}, "w1": {}, "w2": {"CONTAINER_RUNTIME": "docker"}})
+def shared(maker) -> RealCluster:
+    cluster = maker.make({"m1": {}, "w1": {}, "w2": {"CONTAINER_RUNTIME": "docker"}})
     cluster.is_ready("m1", "w1", "w2")
     return cluster
 
