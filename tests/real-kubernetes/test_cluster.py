@@ -26,9 +26,11 @@ EXPECTED = [
     ("kubelet", r"(ContainerStatus|DeleteContainer|RemoveContainer).*(NotFound|not found|No such container)"),  # a pod that was just deleted
     ("kubelet", r'Failed to watch .*is forbidden: User "system:node:\w+" cannot list'),  # before the node authorizer has heard of the pod
     ("kubelet", r"(connection refused|TLS handshake timeout|EOF|i/o timeout|context deadline exceeded|Unauthorized|http2: )"),  # workers may be there before the API
+    ("kubelet", r"exiting analyzeLines. OOM events will not be reported"),  # the kernel's log is the machine's, and no host's
     ("kube-proxy", r"Failed to retrieve node info"),  # it starts beside the kubelet, which makes the node
     ("kube-proxy", r"(connection refused|TLS handshake timeout|EOF|i/o timeout)"),  # as for the kubelet
     ("kube-apiserver", r"invalid bearer token"),  # the test of tokens shows a wrong one
+    ("kube-apiserver", r"Error proxying data from (backend to client|client to backend)"),  # who forwarded a port has gone
     ("kube-apiserver", r"Unable to remove old endpoints from kubernetes service: StorageError: key not found"),  # its first start
     ("kube-controller-manager", r"no cloud provider provided"),  # there is none
     ("kube-controller-manager", r"the object has been modified; please apply your changes to the latest version"),  # it tries again
