@@ -2,7 +2,7 @@
 # Throw-away hosts whose PID 1 is a real systemd, in systemd-nspawn.
 #
 #   host.sh prepare                     packages, and the cached roots `base`, `node`, `cloud` and `firewalld` (quick once they are there)
-#   host.sh sources SUITE              apt's sources of this machine, for that suite of Debian
+#   host.sh sources SUITE               apt's sources of this machine, for that suite of Debian
 #   host.sh lab up LAB [IP/LEN] | lab down LAB
 #                                       a network namespace lab-LAB with bridge br0; no link to the machine's own net
 #   host.sh up HOST [--base NAME] [--net LAB:IP/LEN] [--gw IP] [--vdb SIZE[:VOLUME-ID]] [--vdc ...] [--instance-id ID]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from lib.cluster import Node, parameters
-from lib.common import GATEWAY, REPO, TESTS, Failed, run, wait_for
+from lib.common import GATEWAY, REPO, TESTS, run, wait_for
 from lib.node import start
 
 MADE = REPO / "target/real-kubernetes"
@@ -16,15 +16,12 @@ NAMES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet
 # Where hosts see the programs: one copy for all of them.
 FOLDER = "/usr/local/lib/kubernetes"
 ADMIN = "/etc/kubernetes/admin.conf"
-NETWORK, SERVICES = "10.100.0.0/16", "10.254.0.0/16"
+NETWORK = "10.100.0.0/16"
 ADDRESSES = {"m1": "10.77.0.21", "w1": "10.77.0.31", "w2": "10.77.0.32"}
 SUBNETS = {"m1": "10.100.1.0/24", "w1": "10.100.2.0/24", "w2": "10.100.3.0/24"}
 AGNHOST = "k8s.gcr.io/e2e-test-images/agnhost:2.21"
-BUSYBOX = "docker.io/library/busybox:1.29"
 # A host is a container of its own, which has no say in the machine's table of connections. There is no Nova to ask for it.
 HOSTS_OWN = {"KUBEPROXY_OPTIONS": "--conntrack-max-per-core=0 --conntrack-min=0", "CLOUD_PROVIDER_ENABLED": "False"}
-# Without a Magnum a cluster has no certificates.
-OPEN = {"TLS_DISABLED": "True", "KUBE_API_PORT": 8080}
 # A net under what hangs: a slow machine starts a pod in a minute.
 NET = 300
 
@@ -92,9 +89,8 @@ class RealNode(Node):
 class RealCluster:
     """Of static routes: a pod on one node reaches those on the others through the kernel and the CNI project's bridge alone."""
 
-    def __init__(self, hosts, signal_server, magnum, **more):
-        """magnum: None for a cluster without TLS."""
-        self.hosts, self.signal_server, self.magnum, self.more = hosts, signal_server, magnum, more
+    def __init__(self, hosts, signal_server, magnum):
+        self.hosts, self.signal_server, self.magnum = hosts, signal_server, magnum
         self.nodes: dict[str, RealNode] = {}
         self.version = version()
 
@@ -104,7 +100,7 @@ class RealCluster:
         volume = f"7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9{list(ADDRESSES).index(name):02x}"
         told = {"KUBE_TAG": f"v{self.version}", "NETWORK_DRIVER": "static-routes", "PODS_NETWORK_CIDR": NETWORK, "ETCD_TAG": "v3.4.23",
                 "NODE_SUBNETS": ",".join(f"{ADDRESSES[n]}={SUBNETS[n]}" for n in ADDRESSES), "DOCKER_VOLUME": volume, **HOSTS_OWN,
-                **(self.magnum.parameters() if self.magnum else OPEN), **self.more, **more}
+                **self.magnum.parameters(), **more}
         inputs = parameters(role, name, ADDRESSES[name], ADDRESSES["m1"], **told)
         host = self.hosts(name, ip=ADDRESSES[name], gateway=GATEWAY, cgroup=hierarchy(), volumes={"vdb": ("6G", volume)},
                           binds_ro={str(PROGRAMS): FOLDER, str(IMAGES): "/srv/images", "/usr/lib/cni": "/opt/cni/bin"})
@@ -113,8 +109,7 @@ class RealCluster:
 
     def kubectl(self, *words: str, input: str | None = None, check: bool = True) -> str:
         """As the cluster's administrator, on the master."""
-        access = ("--kubeconfig", ADMIN) if self.magnum else ("--server", f"http://{ADDRESSES['m1']}:8080")
-        return self.nodes["m1"].host.exec("kubectl", *access, *words, input=input, check=check, timeout=NET).stdout
+        return self.nodes["m1"].host.exec("kubectl", "--kubeconfig", ADMIN, *words, input=input, check=check, timeout=NET).stdout
 
     def get(self, *words: str) -> dict:
         return json.loads(self.kubectl("get", "-o", "json", *words))
@@ -163,6 +158,3 @@ def pod(name: str, node: str, *arguments: str, image: str = AGNHOST, command: li
 
 def service(name: str, selector: dict, port: int, **spec) -> dict:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"selector": selector, "ports": [{"port": port}], **spec}}
-
-
-__all__ = ["ADDRESSES", "AGNHOST", "BUSYBOX", "Failed", "RealCluster", "RealNode", "TESTS", "pod", "service"]

@@ -115,34 +115,3 @@ def test_authorities_are_replaced_in_three_steps(life):
         works(life, *(["plan"] if step != "drop-old" else []))
         assert allowed() == "403", step
         assert not any(life.nodes[n].mistakes() for n in NODES), step
-
-
-@LONG
-def test_a_worker_joins_by_a_token(life):
-    """Instead of w2. Its client certificate comes by itself; that of the kubelet's server waits for an operator, and logs with it."""
-    token, name = "abcdef.0123456789abcdef", "w2"
-    authority = life.magnum.authorities()["kubernetes"]
-    changed(life.nodes["m1"], BOOTSTRAP_TOKEN=token, CERT_MANAGER_API="True", CA_KEY=authority.with_suffix(".key").read_text())
-    life.kubectl("delete", "node", name)
-    life.nodes[name].host.down()
-    signed = life.magnum.count()["signed"]
-    worker = life.boot(name, CERTIFICATES="bootstrap", BOOTSTRAP_TOKEN=token, CA_CERTIFICATE=authority.read_text())
-    worker.up()
-    life.is_ready(*NODES)
-    assert life.magnum.count()["signed"] == signed
-    assert "O = system:nodes, CN = system:node:w2" in worker.host.sh("openssl x509 -in /var/lib/kubelet/pki/kubelet-client-current.pem -noout -subject")
-    requests = {r["metadata"]["name"]: r for r in life.get("csr")["items"]}
-
-    def approved(signer: str) -> list[bool]:
-        """Of the node's requests to this signer."""
-        return [any(c["type"] == "Approved" for c in r["status"].get("conditions", [])) for r in requests.values()
-                if r["spec"]["signerName"] == f"kubernetes.io/{signer}"]
-    assert approved("kube-apiserver-client-kubelet") == [True], requests
-    life.apply(pod("joined", name, "netexec", "--http-port=8080"))
-    life.address_of("joined")
-    waiting = [r for r, request in requests.items() if request["spec"]["signerName"] == "kubernetes.io/kubelet-serving"]
-    if waiting:
-        assert "Started HTTP server" not in life.kubectl("logs", "joined", check=False)
-        life.kubectl("certificate", "approve", *waiting)
-    wait_for(lambda: "Started HTTP server" in life.kubectl("logs", "joined"), NET, "logs of the node that joined", every=1)
-    wait_for(worker.is_quiet, NET, "nothing to do on the node that joined")
