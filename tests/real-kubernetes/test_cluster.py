@@ -25,6 +25,7 @@ EXPECTED = [
     ("kubelet", r"Failed to set rlimit on max file handles|oom.score"),  # the hosts of these tests have no CAP_SYS_RESOURCE
     ("kubelet", r"(ContainerStatus|DeleteContainer|RemoveContainer).*(NotFound|not found|No such container)"),  # a pod that was just deleted
     ("kubelet", r'Failed to watch .*is forbidden: User "system:node:\w+" cannot list'),  # before the node authorizer has heard of the pod
+    ("kubelet", r"failed to sync (secret|configmap) cache: timed out waiting for the condition"),  # the same: it tries again half a second later
     ("kubelet", r"(connection refused|TLS handshake timeout|EOF|i/o timeout|context deadline exceeded|Unauthorized|http2: )"),  # workers may be there before the API
     ("kubelet", r"exiting analyzeLines. OOM events will not be reported"),  # the kernel's log is the machine's, and no host's
     ("kube-proxy", r"Failed to retrieve node info"),  # it starts beside the kubelet, which makes the node
@@ -36,7 +37,8 @@ EXPECTED = [
     ("kube-controller-manager", r"the object has been modified; please apply your changes to the latest version"),  # it tries again
 ]
 # Warnings among the events: reason, words.
-WARNINGS = [("InvalidDiskCapacity", "invalid capacity 0 on image filesystem")]  # the kubelet's first second
+WARNINGS = [("InvalidDiskCapacity", "invalid capacity 0 on image filesystem"),  # the kubelet's first second
+            ("FailedMount", "failed to sync secret cache: timed out")]  # before the node authorizer has heard of the pod
 # A port of a pod, by the API server and the kubelet, as long as it takes to ask once.
 FORWARD = """
 kubectl --kubeconfig /etc/kubernetes/admin.conf port-forward pod/{pod} 18080:8080 >/dev/null &
