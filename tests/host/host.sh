@@ -2,6 +2,7 @@
 # Throw-away hosts whose PID 1 is a real systemd, in systemd-nspawn.
 #
 #   host.sh prepare                     packages, and the cached roots `base`, `node`, `cloud` and `firewalld` (quick once they are there)
+#   host.sh sources SUITE               apt's sources of this machine, for that suite of Debian
 #   host.sh lab up LAB [IP/LEN] | lab down LAB
 #                                       a network namespace lab-LAB with bridge br0; no link to the machine's own net
 #   host.sh up HOST [--base NAME] [--net LAB:IP/LEN] [--gw IP] [--vdb SIZE[:VOLUME-ID]] [--vdc ...] [--instance-id ID]
@@ -419,6 +420,7 @@ down_all() {
 verb=${1:-}; [ $# = 0 ] || shift
 case $verb in
 prepare) prepare;;
+sources) sources "$1";;
 lab) lab "$@";;
 up) up "$@";;
 exec) inside "$@";;
@@ -433,5 +435,5 @@ reboot) halt "$1" RTMIN+4 200; boot "$1";; # systemd itself gives up what does n
 down) down "$@";;
 down-all) down_all;;
 list) for d in "$RUN"/*/; do [ ! -d "$d" ] || basename "$d"; done;;
-*) sed -n '2,24p' "$0"; exit 64;;
+*) sed -n '2,25p' "$0"; exit 64;;
 esac

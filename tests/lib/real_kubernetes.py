@@ -1,0 +1,160 @@
+"""A cluster of Kubernetes' real programs under the agent: hosts with the programs that tests/real-kubernetes/up.sh made, a Magnum that signs,
+a scripted Heat for each node, pods from images that were made by hand."""
+import json
+import os
+import re
+from pathlib import Path
+
+from lib.cluster import Node, parameters
+from lib.common import GATEWAY, REPO, TESTS, run, wait_for
+from lib.node import start
+
+MADE = REPO / "target/real-kubernetes"
+PROGRAMS = Path(os.environ.get("HNA_KUBERNETES") or MADE / "programs").resolve()
+IMAGES = MADE / "images"
+NAMES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
+# Where hosts see the programs: one copy for all of them.
+FOLDER = "/usr/local/lib/kubernetes"
+ADMIN = "/etc/kubernetes/admin.conf"
+NETWORK = "10.100.0.0/16"
+ADDRESSES = {"m1": "10.77.0.21", "w1": "10.77.0.31", "w2": "10.77.0.32"}
+SUBNETS = {"m1": "10.100.1.0/24", "w1": "10.100.2.0/24", "w2": "10.100.3.0/24"}
+AGNHOST = "k8s.gcr.io/e2e-test-images/agnhost:2.21"
+# A host is a container of its own, which has no say in the machine's table of connections. There is no Nova to ask for it.
+HOSTS_OWN = {"KUBEPROXY_OPTIONS": "--conntrack-max-per-core=0 --conntrack-min=0", "CLOUD_PROVIDER_ENABLED": "False"}
+# A net under what hangs: a slow machine starts a pod in a minute.
+NET = 300
+
+
+def version() -> str:
+    """Of the programs: 1.20.2"""
+    return re.fullmatch(r"Kubernetes v(\S+)\s*", run(PROGRAMS / "kubelet", "--version").stdout)[1]
+
+
+def hierarchy() -> int:
+    """For Host.up: Kubernetes counts by whichever cgroups the machine has its controllers in."""
+    return 1 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 0
+
+
+def may_shield() -> bool:
+    """Whether a process here may make the kernel's OOM killer spare it (CAP_SYS_RESOURCE), as the first process of a pod asks for."""
+    [effective] = re.findall(r"(?m)^CapEff:\s*(\w+)", Path("/proc/self/status").read_text())
+    return bool(int(effective, 16) >> 24 & 1)
+
+
+def with_libraries(program: str) -> list[str]:
+    """By which the kubelet forwards ports where it speaks to docker itself. It is this machine's, which has the same Debian as a host."""
+    return [program, *re.findall(r"(?m)(/\S+) \(0x", run("ldd", program).stdout)]
+
+
+class RealNode(Node):
+    """One of a RealCluster."""
+
+    def __init__(self, cluster: "RealCluster", host, server, inputs: dict):
+        super().__init__(host, server, inputs)
+        self.cluster, self.name = cluster, host.name
+
+    @property
+    def runtime(self) -> str:
+        return self.inputs["CONTAINER_RUNTIME"]
+
+    def prepare(self):
+        """What an image has; the agent is started."""
+        if not may_shield():
+            self.host.put({"/usr/local/sbin/runc": (TESTS / "real-kubernetes/runc", 0o755)})
+        self.host.sh(f"for name in {' '.join(NAMES)}; do ln -s {FOLDER}/$name /usr/local/bin/$name; done")
+        if self.runtime == "docker":
+            self.host.put({path: (Path(path), 0o755) for path in with_libraries("/usr/bin/socat") if not self.host.exists(path)})
+        # The kubelet hands it on to pods; nobody answers there.
+        self.host.write("/etc/resolv.conf", f"nameserver {GATEWAY}\n")
+        self.publish()
+        start(self.host, self.server)
+
+    def up(self, settings: str = "") -> "RealNode":
+        self.prepare()
+        self.succeeds()
+        self.load_images()
+        return self
+
+    def load_images(self):
+        """Into its runtime, by which no registry is asked for them."""
+        command = "docker load -qi" if self.runtime == "docker" else "ctr -n k8s.io images import"
+        self.host.sh(f"for image in /srv/images/*.tar; do {command} $image; done", timeout=NET)
+
+    def is_quiet(self) -> bool:
+        """Whether status and plan both find nothing to do."""
+        return all(self.host.exec("heat-node-agent", word, check=False).returncode == 0 for word in ("status", "plan"))
+
+
+class RealCluster:
+    """Of static routes: a pod on one node reaches those on the others through the kernel and the CNI project's bridge alone."""
+
+    def __init__(self, hosts, signal_server, magnum):
+        self.hosts, self.signal_server, self.magnum = hosts, signal_server, magnum
+        self.nodes: dict[str, RealNode] = {}
+        self.version = version()
+
+    def boot(self, name: str, **more) -> RealNode:
+        """A host with its programs, two volumes if it is a master; the agent is not there yet."""
+        role = "master" if name.startswith("m") else "worker"
+        volume = f"7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9{list(ADDRESSES).index(name):02x}"
+        told = {"KUBE_TAG": f"v{self.version}", "NETWORK_DRIVER": "static-routes", "PODS_NETWORK_CIDR": NETWORK, "ETCD_TAG": "v3.4.23",
+                "NODE_SUBNETS": ",".join(f"{ADDRESSES[n]}={SUBNETS[n]}" for n in ADDRESSES), "DOCKER_VOLUME": volume, **HOSTS_OWN,
+                **self.magnum.parameters(), **more}
+        inputs = parameters(role, name, ADDRESSES[name], ADDRESSES["m1"], **told)
+        host = self.hosts(name, ip=ADDRESSES[name], gateway=GATEWAY, cgroup=hierarchy(), volumes={"vdb": ("6G", volume)},
+                          binds_ro={str(PROGRAMS): FOLDER, str(IMAGES): "/srv/images", "/usr/lib/cni": "/opt/cni/bin"})
+        self.nodes[name] = RealNode(self, host, self.signal_server(port=18200 + list(ADDRESSES).index(name)), inputs)
+        return self.nodes[name]
+
+    def kubectl(self, *words: str, input: str | None = None, check: bool = True) -> str:
+        """As the cluster's administrator, on the master."""
+        return self.nodes["m1"].host.exec("kubectl", "--kubeconfig", ADMIN, *words, input=input, check=check, timeout=NET).stdout
+
+    def get(self, *words: str) -> dict:
+        return json.loads(self.kubectl("get", "-o", "json", *words))
+
+    def apply(self, *objects: dict):
+        self.kubectl("apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+
+    def conditions(self) -> dict[str, dict[str, str]]:
+        """Of each node, by type."""
+        return {node["metadata"]["name"]: {c["type"]: c["status"] for c in node["status"].get("conditions", [])} for node in self.get("nodes")["items"]}
+
+    def is_ready(self, *names: str):
+        """Waits until these nodes are all there are, and Ready."""
+        def ready() -> bool:
+            found = {name: conditions.get("Ready") for name, conditions in self.conditions().items()}
+            assert found == {name: "True" for name in names}, found
+            return True
+        wait_for(ready, NET, f"{names} Ready", every=1)
+
+    def address_of(self, pod: str) -> str:
+        """Of a pod that is ready, after a while."""
+        def ready() -> str:
+            status = self.get("pod", pod)["status"]
+            assert {"type": "Ready", "status": "True"}.items() <= next(c for c in status["conditions"] if c["type"] == "Ready").items(), status
+            return status["podIP"]
+        return wait_for(ready, NET, f"pod {pod}", every=1)
+
+    def inside(self, pod: str, *words: str, check: bool = True) -> str:
+        return self.kubectl("exec", pod, "--", *words, check=check)
+
+    def asked_by(self, address: str, host: str, port: int, request: str = "hostname", tries: int = 1) -> set[str]:
+        """What answers a pod that serves (agnhost netexec at its port 8080), when it asks another address as often as this."""
+        dial = f"http://{address}:8080/dial?host={host}&port={port}&protocol=http&request={request}&tries={tries}"
+        said = json.loads(self.nodes["m1"].host.exec("curl", "-sS", "-m", "60", dial).stdout)
+        assert not said.get("errors"), said
+        return set(said.get("responses", []))
+
+
+def pod(name: str, node: str, *arguments: str, image: str = AGNHOST, command: list[str] | None = None, labels: dict | None = None, **spec) -> dict:
+    """On this node, whatever its taints; its arguments are agnhost's unless another image is given."""
+    container = {"name": "c", "image": image, "imagePullPolicy": "Never", "args": list(arguments), **({"command": command} if command else {})}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"name": name, **(labels or {})}},
+            "spec": {"nodeSelector": {"kubernetes.io/hostname": node}, "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
+                     "containers": [container], **spec}}
+
+
+def service(name: str, selector: dict, port: int, **spec) -> dict:
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"selector": selector, "ports": [{"port": port}], **spec}}

@@ -1,0 +1,140 @@
+#!/bin/bash
+# Kubernetes 1.20.2 and the images of its pods, made from Debian 12's source package `kubernetes`, for the tests beside this file.
+#
+#   up.sh        programs and images: target/real-kubernetes/programs and .../images; quick once they are there
+#   up.sh e2e    and Kubernetes' own end-to-end tests
+#
+# HNA_KUBERNETES=DIR takes the programs from DIR, whatever their version: kube-apiserver, kube-controller-manager, kube-scheduler, kubelet,
+# kube-proxy, kubectl and, as far as they are wanted, agnhost, e2e.test and ginkgo. Then nothing is compiled that is in DIR.
+#
+# The source comes by apt from where the machine itself gets its packages, and is verified by apt's own signatures. Debian's Go compiles it.
+# Needs root on Debian 12, and nothing prepared.
+set -euo pipefail
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+SOURCE=kubernetes VERSION=1.20.2 PACKAGED='1.20.5+really1.20.2-1.1*'
+DIR=$HERE/../../target/real-kubernetes
+mkdir -p "$DIR"
+DIR=$(cd "$DIR" && pwd)
+APT=$DIR/apt TREE=$DIR/gopath/src/k8s.io/kubernetes PROGRAMS=$DIR/programs IMAGES=$DIR/images LOG=$DIR/up.log
+NAMES="kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl"
+PACKAGES=(dpkg-dev golang-1.19-go golang-github-modern-go-reflect2-dev go-bindata busybox-static gcc libc6-dev python3 socat)
+export PATH=/usr/lib/go-1.19/bin:$PATH GOPATH=$DIR/gopath GOCACHE=$DIR/cache GO111MODULE=off CGO_ENABLED=0 GOFLAGS=-p=2 GOTOOLCHAIN=local
+
+say() { printf '%s %s\n' "$(date +%T)" "$*"; }
+die() { say "up.sh: $*" >&2; exit 1; }
+logged() { # WHAT COMMAND...: its words go to the log
+  local what=$1 since=$SECONDS; shift
+  # In the background, or its first mistake would not end it.
+  { say "$what"; "$@"; } >>"$LOG" 2>&1 </dev/null &
+  wait $! || { tail -n 30 "$LOG" >&2; die "$what failed; see $LOG"; }
+  say "$what: $((SECONDS - since)) s"
+}
+# What a stage is made from: the parts of this file and of those beside it that have a say in it.
+made() { [ "$(cat "$DIR/$1.made" 2>/dev/null)" = "$2" ]; }
+need() { # PACKAGE...
+  local p missing=()
+  for p in "$@"; do
+    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  local get=(apt-get -qq -o DPkg::Lock::Timeout=600)
+  export DEBIAN_FRONTEND=noninteractive
+  "${get[@]}" install -y --no-install-recommends "${missing[@]}" || { "${get[@]}" update && "${get[@]}" install -y --no-install-recommends "${missing[@]}"; }
+}
+# apt with a list of sources of its own, so that the machine's stay as they are.
+source_apt() {
+  apt-get -qq -o Dir::Etc::SourceList=/dev/null -o "Dir::Etc::SourceParts=$APT/parts" -o "Dir::State::Lists=$APT/lists" \
+    -o "Dir::Cache=$APT/cache" -o APT::Sandbox::User=root "$@"
+}
+get_source() {
+  made tree "$PACKAGED" && [ -d "$TREE" ] && return 0
+  rm -rf "$APT" "$TREE" "$DIR/tree.made"; mkdir -p "$APT"/{parts,lists/partial,cache/archives/partial} "$(dirname "$TREE")"
+  "$HERE/../host/host.sh" sources bookworm >"$APT/sources"
+  # One of apt's two ways of writing it.
+  if grep -q '^Types:' "$APT/sources"; then sed 's/^Types:.*/Types: deb-src/' "$APT/sources" >"$APT/parts/debian.sources"
+  else sed -n 's/^deb /deb-src /p' "$APT/sources" >"$APT/parts/debian.list"; fi
+  source_apt update
+  (cd "$APT" && source_apt source --download-only "$SOURCE")
+  local described=("$APT"/"$SOURCE"_*.dsc)
+  # shellcheck disable=SC2053 # a pattern
+  [[ $(sed -n 's/^Version: //p' "${described[0]}") == $PACKAGED ]] || die "${described[0]##*/} is not $PACKAGED"
+  # apt has checked the signature of what it got. Debian's changes are left out: they are for its kubectl alone.
+  dpkg-source --no-check --skip-patches -x "${described[0]}" "$TREE"
+  # The copy that Kubernetes brings does not know Go 1.18 and later.
+  rm -rf "$TREE/vendor/github.com/modern-go/reflect2"
+  cp -r /usr/share/gocode/src/github.com/modern-go/reflect2 "$TREE/vendor/github.com/modern-go/reflect2"
+  rm -rf "$APT"
+  echo "$PACKAGED" >"$DIR/tree.made"
+}
+# The one file of generated code that the tree does not bring: what the API server says of its own API.
+generate() {
+  local folders
+  cd "$TREE"
+  [ ! -s pkg/generated/openapi/zz_generated.openapi.go ] || return 0
+  folders=$(grep -rl --include='*.go' '+k8s:openapi-gen=' cmd pkg plugin vendor/k8s.io/*/ |
+    grep -v '/zz_generated\|^vendor/k8s.io/\(code-generator\|sample-apiserver\|kube-openapi\|gengo\)/' | xargs -n1 dirname | sort -u | sed 's,^,k8s.io/kubernetes/,' | paste -sd,)
+  go build -o "$DIR/openapi-gen" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen
+  "$DIR/openapi-gen" -i "$folders" -p k8s.io/kubernetes/pkg/generated/openapi -O zz_generated.openapi \
+    -h hack/boilerplate/boilerplate.generatego.txt -r "$DIR/openapi-violations"
+}
+flags() {
+  local p words=(-s -w)
+  for p in component-base/version client-go/pkg/version; do
+    p=k8s.io/kubernetes/vendor/k8s.io/$p
+    words+=(-X "$p.gitVersion=v$VERSION" -X "$p.gitMajor=1" -X "$p.gitMinor=20" -X "$p.gitTreeState=clean")
+  done
+  echo "${words[*]}"
+}
+compile_programs() {
+  cd "$TREE"
+  mkdir -p cmd/every "$PROGRAMS"
+  cp "$HERE/programs.go" cmd/every/main.go
+  go build -trimpath -ldflags "$(flags)" -o "$PROGRAMS/kubernetes" ./cmd/every
+  local name
+  for name in $NAMES; do ln -sfn kubernetes "$PROGRAMS/$name"; done
+}
+compile_agnhost() {
+  cd "$TREE"
+  mkdir -p "$PROGRAMS"
+  go build -trimpath -ldflags '-s -w' -o "$PROGRAMS/agnhost" ./test/images/agnhost
+}
+compile_e2e() {
+  cd "$TREE"
+  go-bindata -nometadata -o test/e2e/generated/bindata.go -pkg generated -ignore .jpg -ignore .png -ignore .md -ignore 'BUILD(\.bazel)?' \
+    test/conformance/testdata/... test/e2e/testing-manifests/... test/e2e_node/testing-manifests/... test/images/... test/fixtures/...
+  go test -c -trimpath -ldflags "$(flags)" -o "$PROGRAMS/e2e.test" ./test/e2e
+  go build -trimpath -ldflags '-s -w' -o "$PROGRAMS/ginkgo" ./vendor/github.com/onsi/ginkgo/ginkgo
+}
+
+build_images() { # AGNHOST
+  mkdir -p "$IMAGES"
+  cc -static -Os -s -o "$DIR/pause" "$HERE/pause.c"
+  /usr/bin/python3 -B "$HERE/images.py" "$IMAGES" "$DIR/pause" "$(command -v busybox)" "$1"
+}
+
+if [ -n "${HNA_KUBERNETES:-}" ]; then
+  for name in $NAMES; do [ -x "$HNA_KUBERNETES/$name" ] || die "HNA_KUBERNETES=$HNA_KUBERNETES has no program $name"; done
+fi
+exec 9>"$DIR/.lock"; flock 9
+: >"$LOG"
+renice -n 10 -p $$ >/dev/null # beside other parts of the tests
+stage() { # NAME MADE-FROM COMMAND...
+  local name=$1 from=$2; shift 2
+  ! made "$name" "$from" || return 0
+  rm -f "$DIR/$name.made"
+  "$@"
+  echo "$from" >"$DIR/$name.made"
+}
+# What is not in the folder that was given comes from the package.
+given() { [ -n "${HNA_KUBERNETES:-}" ] && [ -x "$HNA_KUBERNETES/$1" ]; }
+from_source() { logged "packages" need "${PACKAGES[@]}"; logged "source" get_source; logged "generated code" generate; }
+make_programs() { from_source; logged "programs" compile_programs; }
+make_agnhost() { from_source; logged "agnhost" compile_agnhost; }
+make_e2e() { from_source; logged "end-to-end tests" compile_e2e; }
+make_images() { logged "packages" need "${PACKAGES[@]}"; logged "images" build_images "$1"; }
+FROM="$PACKAGED $(flags)"
+given kubelet || stage programs "$FROM $(md5sum <"$HERE/programs.go")" make_programs
+agnhost=$PROGRAMS/agnhost
+if given agnhost; then agnhost=$HNA_KUBERNETES/agnhost; else stage agnhost "$FROM" make_agnhost; fi
+stage images "$(md5sum "$agnhost" "$HERE/pause.c" "$HERE/images.py")" make_images "$agnhost"
+[ "${1:-}" != e2e ] || given e2e.test || stage e2e "$FROM" make_e2e
