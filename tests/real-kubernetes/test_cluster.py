@@ -28,7 +28,6 @@ EXPECTED = [
     ("kubelet", r"failed to sync (secret|configmap) cache: timed out waiting for the condition"),  # the same: it tries again half a second later
     ("kubelet", r"(connection refused|TLS handshake timeout|EOF|i/o timeout|context deadline exceeded|Unauthorized|http2: )"),  # workers may be there before the API
     ("kubelet", r"exiting analyzeLines. OOM events will not be reported"),  # the kernel's log is the machine's, and no host's
-    ("kube-proxy", r"Failed to retrieve node info"),  # it starts beside the kubelet, which makes the node
     ("kube-proxy", r"(connection refused|TLS handshake timeout|EOF|i/o timeout)"),  # as for the kubelet
     ("kube-apiserver", r"invalid bearer token"),  # the test of tokens shows a wrong one
     ("kube-apiserver", r"Error proxying data from (backend to client|client to backend)"),  # who forwarded a port has gone
@@ -132,8 +131,7 @@ def test_services_lead_to_their_pods_from_everywhere(cluster, pods, services):
         assert asked(cluster, node, f"https://{services['kubernetes']['clusterIP']}/version", "--cacert", "/etc/kubernetes/certs/ca.crt") == 200
 
 
-@pytest.mark.parametrize("node", ["m1", "w1", pytest.param("w2", marks=pytest.mark.xfail(
-    strict=True, reason="docker's bridge is left without hairpin: what a pod sends to itself through its service is lost"))])
+@pytest.mark.parametrize("node", NODES)
 def test_a_pod_reaches_itself_through_its_service(cluster, pods, services, node):
     own = services[f"web-{node}"]["clusterIP"]
     wait_for(lambda: answering(cluster, node, f"{own}:8080", 1) == {f"web-{node}"}, NET, f"the service of web-{node}")
