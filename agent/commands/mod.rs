@@ -1,6 +1,6 @@
-//! The commands: a file each.
+//! The commands: one file each.
 //!
-//! In: a command line. Out: text for a person or a program, and an exit code. Never: imported by another room.
+//! In: a command line. Out: text for a person or a program, and an exit code. Never: imported by a room below.
 
 pub mod apply;
 pub mod certificates;

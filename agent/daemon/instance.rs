@@ -7,7 +7,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::host::Host;
 use super::{page, status_file};
-use crate::commands::print_error;
 use crate::deploy::Generations;
 use crate::desired::Desired;
 use crate::error::{Error, Result};
@@ -15,6 +14,7 @@ use crate::files::Tree;
 use crate::identity::{Identity, InstanceRecord, prune_beside, succeed};
 use crate::kubernetes::{self, Facts, Leave};
 use crate::metadata::Deployment;
+use crate::output::print_error;
 use crate::report::notify::Notify;
 use crate::report::{Code, Event, Phase};
 use crate::storage::mount_unit;

@@ -23,9 +23,9 @@ use nix::unistd::geteuid;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock::Clock;
-use crate::commands::print_error;
 use crate::error::{Error, Result};
 use crate::files::{Lock, Tree};
+use crate::output::print_error;
 use crate::process::{Options, exit, runtime};
 use crate::report::{Code, Event, Report};
 use crate::settings::{Loaded, Warning};

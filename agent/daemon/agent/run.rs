@@ -9,9 +9,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::Agent;
 use super::view::ids;
-use crate::commands::print_error;
 use crate::daemon::{node, page};
 use crate::error::{Error, Result};
+use crate::output::print_error;
 use crate::process::exit;
 use crate::report::explain::{headline, tree};
 use crate::report::notify::Notify;
