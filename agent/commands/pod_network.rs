@@ -55,22 +55,26 @@ pub fn run() -> Result<ExitCode> {
             write_options(&root, &subnet)?;
             remove_stale(&root, &bridge, subnet.address)?;
             let_through(Some(network))?;
+            masquerade(None)?;
         }
         PodNetworkFile::Cni { network } => {
             take_away(None, &[])?;
             subnet(&root, network)?;
             let_through(Some(network))?;
+            masquerade(None)?;
         }
         PodNetworkFile::Routes { network, bridge, address, peers } => {
             let peers: Vec<Peer> = peers.into_iter().filter(|peer| peer.subnet != address.trunc()).collect();
             make_bridge(&bridge, address)?;
             take_away(Some(&bridge), &peers)?;
             let_through(Some(network))?;
+            masquerade(Some(network))?;
             return keep_trying(&peers, notify);
         }
         PodNetworkFile::Nothing {} => {
             take_away(None, &[])?;
             let_through(None)?;
+            masquerade(None)?;
             // The first network in their folder counts for runtimes.
             if root.remove(Path::new(CNI_NETWORK))? {
                 print(&format!("removed {CNI_NETWORK}\n"))?;
@@ -172,14 +176,33 @@ fn addresses(interface: &str) -> Result<Option<Vec<Ipv4Net>>> {
 
 /// Nothing that packets of pods pass through must be closed to them.
 fn let_through(network: Option<Ipv4Net>) -> Result<()> {
+    let missing = "iptables is not installed: its FORWARD chain is not closed, and no rule is added";
+    set_rules("-S FORWARD", network, links::let_through, missing)
+}
+
+/// Pods reach what is outside of their network by this node's address, where nobody else sees to that.
+fn masquerade(network: Option<Ipv4Net>) -> Result<()> {
+    let missing = "iptables is not installed: what pods send out of their network keeps their own addresses";
+    set_rules("-t nat -S POSTROUTING", network, links::masquerade, missing)
+}
+
+/// Makes the rules of a chain what they should be, by what it has.
+fn set_rules(
+    chain: &str,
+    network: Option<Ipv4Net>,
+    changes: fn(&str, Option<Ipv4Net>) -> Vec<Words>,
+    missing: &str,
+) -> Result<()> {
     // -w: docker or kube-proxy may hold the tables' lock.
-    match ask("iptables", &words("-w -S FORWARD"), "")? {
+    match ask("iptables", &waiting(words(chain)), "")? {
         Some(answer) if answer.ok => {
-            carry_out_all("iptables", &links::let_through(&answer.out, network).into_iter().map(waiting).collect::<Vec<_>>())
+            carry_out_all("iptables", &changes(&answer.out, network).into_iter().map(waiting).collect::<Vec<_>>())
         }
-        Some(answer) => Err(Error::permanent(answer.err).context("iptables -S FORWARD")),
+        Some(answer) => Err(Error::permanent(answer.err).context(format!("iptables {chain}"))),
         None => {
-            note("iptables is not installed: its FORWARD chain is not closed, and no rule is added");
+            if network.is_some() {
+                note(missing);
+            }
             Ok(())
         }
     }

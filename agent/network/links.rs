@@ -234,6 +234,22 @@ pub fn let_through(said: &str, network: Option<Ipv4Net>) -> Vec<Words> {
     strays.chain(missing.map(|rule| words(&format!("-I FORWARD {rule}")))).collect()
 }
 
+/// What lets pods reach what is outside of their network by the node's address, from `iptables -t nat -S POSTROUTING`. Only that: pods of
+/// other nodes, and their network policies, see a pod's own address. docker and CNI's bridge plugin would masquerade whatever leaves the
+/// bridge, so they are told not to.
+///
+/// Without a network ours are taken away.
+#[must_use]
+pub fn masquerade(said: &str, network: Option<Ipv4Net>) -> Vec<Words> {
+    let tail = format!("-m comment --comment {COMMENT} -j MASQUERADE");
+    let wanted = network.map(|network| format!("-s {network} ! -d {network} {tail}"));
+    let ours = said.lines().filter_map(|line| line.strip_prefix("-A POSTROUTING ")).filter(|rule| rule.ends_with(&tail));
+    let (kept, strays): (Vec<&str>, Vec<&str>) = ours.partition(|rule| wanted.as_deref() == Some(*rule));
+    let strays = strays.into_iter().map(|rule| words(&format!("-t nat -D POSTROUTING {rule}")));
+    let missing = wanted.filter(|_| kept.is_empty()).map(|rule| words(&format!("-t nat -A POSTROUTING {rule}")));
+    strays.chain(missing).collect()
+}
+
 /// The word behind a word.
 fn after<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.split_whitespace().skip_while(|word| *word != name).nth(1)
@@ -402,5 +418,22 @@ mod tests {
         // No network at all takes ours away, and nobody else's.
         let gone = lines(&let_through(&format!("{docker}{others}{both}"), None));
         assert_eq!(gone, [add[1], add[0]].map(|rule| rule.replace("-I", "-D")));
+    }
+
+    #[test]
+    fn only_what_leaves_the_network_of_pods_is_masqueraded() {
+        let rule = "-s 10.1.0.0/16 ! -d 10.1.0.0/16 -m comment --comment heat-node-agent -j MASQUERADE";
+        let other = "-s 10.2.0.0/16 ! -d 10.2.0.0/16 -m comment --comment heat-node-agent -j MASQUERADE";
+        let dockers = "-P POSTROUTING ACCEPT\n-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE\n";
+        let (add, del) = (format!("-t nat -A POSTROUTING {rule}"), |rule| format!("-t nat -D POSTROUTING {rule}"));
+        for (said, network, wanted) in [
+            (dockers.to_owned(), Some(net("10.1.0.0/16")), vec![add.clone()]),
+            (format!("{dockers}-A POSTROUTING {rule}\n"), Some(net("10.1.0.0/16")), vec![]),
+            (format!("-A POSTROUTING {other}\n"), Some(net("10.1.0.0/16")), vec![del(other), add]),
+            (format!("{dockers}-A POSTROUTING {rule}\n"), None, vec![del(rule)]),
+            (dockers.to_owned(), None, vec![]),
+        ] {
+            assert_eq!(lines(&masquerade(&said, network)), wanted, "{said}");
+        }
     }
 }

@@ -102,7 +102,6 @@ def test_pods_reach_each_other_on_every_node(cluster, pods):
         assert answering(cluster, node, f"{pods[other]}:8080", tries=1) == {f"web-{other}"}, (node, other)
 
 
-@pytest.mark.xfail(strict=True, reason="with static routes what leaves for another node's pods is masqueraded: they see the node")
 def test_pods_are_seen_by_their_own_addresses(cluster, pods):
     for one, other in itertools.product(NODES, NODES):
         [client] = cluster.asked_by(pods[one], pods[other], 8080, "clientip")

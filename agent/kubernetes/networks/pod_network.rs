@@ -102,8 +102,8 @@ fn add_network(spec: &NodeSpec, cluster: &ClusterSpec, facts: &Facts, part: &mut
         if cluster.uses_cni() {
             let plugin = json!({
                 "type": "bridge", "bridge": bridge, "isGateway": true, "hairpinMode": true,
-                // As docker does it on its bridge: who asks the world asks it by the node's address.
-                "ipMasq": true,
+                // It would masquerade to pods of other nodes too; the unit of the pod network has a rule for what leaves the network.
+                "ipMasq": false,
                 "ipam": {
                     "type": "host-local", "subnet": routes.own.subnet.to_string(), "gateway": routes.address.addr().to_string(),
                     "routes": [{"dst": "0.0.0.0/0"}],

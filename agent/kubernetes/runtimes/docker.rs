@@ -88,6 +88,8 @@ fn settings(spec: &NodeSpec, facts: &Facts, network: &OfDocker) -> String {
     }
     if let Some(bridge) = &network.bridge {
         settings.insert("bridge".to_owned(), json!(bridge));
+        // As CNI's plugin in its place: see `networks/pod_network.rs`.
+        settings.insert("ip-masq".to_owned(), json!(false));
     }
     if network.has_pods {
         // By its proxy docker lets no packet back to the port of the bridge that it came from, so a pod that asks its own service gets no
