@@ -250,7 +250,7 @@ fn by_content(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         several => refuse(
             format!("{device} contains {}", describe(several)),
             "a volume with a signature of any kind is never formatted, and a store keeps its format",
-            format!("to discard it: {}", erase_command(volume, device)),
+            format!("to destroy its data: {}", erase_command(volume, device)),
         ),
     }
 }
@@ -280,7 +280,7 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
                 ),
                 "a volume with a signature of any kind is never formatted, wherever it begins",
                 format!(
-                    "`losetup --find --show --read-only --offset {at} {device}` makes it available for inspection; to discard it: {}",
+                    "`losetup --find --show --read-only --offset {at} {device}` makes it available for inspection; to destroy its data: {}",
                     erase_command(volume, device)
                 ),
             );
@@ -289,7 +289,7 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
             return refuse(
                 format!("{device} has a signature of {} at {}", signature.description(), place(*at)),
                 "a volume with a signature of any kind is never formatted, wherever it is",
-                format!("`wipefs {device}` may show more; to discard it: {}", erase_command(volume, device)),
+                format!("`wipefs {device}` may show more; to destroy its data: {}", erase_command(volume, device)),
             );
         }
         Some(Strange::Data(at)) => format!("{device} contains unknown data at {}", place(*at)),
@@ -303,14 +303,14 @@ fn by_survey(volume: &Volume, evidence: &Evidence, survey: &Survey, device: &str
         return refuse(
             format!("{data}, but this agent created or used a file system there"),
             "a volume that is not blank is formatted at most once, whatever the parameters say",
-            format!("inspect it by hand; or to discard it: {}", erase_command(volume, device)),
+            format!("inspect it by hand; or to destroy its data: {}", erase_command(volume, device)),
         );
     }
     refuse(
         data,
         "only a volume that reads as zeros in every place that is checked is formatted",
         format!(
-            "{}=if-no-signature, if it is encrypted below this machine; or to discard it: {}",
+            "{}=if-no-signature, if it is encrypted below this machine; or to destroy its data: {}",
             volume.format_parameter,
             erase_command(volume, device)
         ),
@@ -368,17 +368,17 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
     let remedy = match &evidence.marker {
         MarkerEvidence::Unreadable(_) if volume.content == Content::ThinPool => {
             format!(
-                "`vgck --config devices/use_devicesfile=0 {}` shows more; or to discard it: {}",
+                "`vgck --config devices/use_devicesfile=0 {}` shows more; or to destroy its data: {}",
                 thin_pool::GROUP,
                 erase_command(volume, device)
             )
         }
         MarkerEvidence::Unreadable(_) => {
-            format!("inspect it by hand: `mount -o ro {device} /mnt`; or to discard it: {}", erase_command(volume, device))
+            format!("inspect it by hand: `mount -o ro {device} /mnt`; or to destroy its data: {}", erase_command(volume, device))
         }
         _ if adopted => return Decision::Reuse,
         _ => format!(
-            "set VOLUME_ADOPT={} to use it as it is, or to discard it: {}",
+            "to keep its data, set VOLUME_ADOPT={} in the stack and update it; to destroy its data: {}",
             evidence.disk.serial,
             erase_command(volume, device)
         ),

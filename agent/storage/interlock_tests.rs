@@ -90,7 +90,7 @@ fn the_whole_interlock() {
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); record(e, InPlace, "u1"); e.disk.busy = true; e.below = Below::Store; }, "reuse"),
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); }, "read marker"),
         (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); }, "reuse"),
-        (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1) without this agent's marker => set VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use"),
+        (IfBlank, false, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1) without this agent's marker => to keep its data, set VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 in the"),
         (IfBlank, true, |e| { e.disk.mounts.push("/var/lib/etcd".into()); holds(e, &["btrfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc is mounted at /var/lib/etcd but contains btrfs (UUID u1) => `umount /var/lib/etcd`"),
         (IfBlank, true, |e| { e.disk.mounts.push("/var/lib/etcd".into()); e.disk.unreadable = Some("EIO".into()); }, "/dev/vdc is mounted at /var/lib/etcd but cannot be identified"),
         // Who uses it.
@@ -116,22 +116,22 @@ fn the_whole_interlock() {
         (IfBlank, false, |e| { e.survey = None; record(e, Formatting, "0b7e1122-3344-4566-b788-99aabbccddee"); }, "survey for ours"),
         (IfNoSignature, false, |e| { e.survey = None; record(e, Formatting, "u1"); }, "survey through noise"),
         (Never, false, |e| e.survey = None, "/dev/vdc has no file system"),
-        (IfBlank, true, |e| saw(e, begins(1 << 20)), "/dev/vdc contains ext4 (UUID u1) that begins at 1 MiB, but no partition table lists it: the table seems to have been wiped => `losetup --find --show --read-only --offset 1048576 /dev/vdc` makes it available for inspection; to discard it: `blkdiscard"),
+        (IfBlank, true, |e| saw(e, begins(1 << 20)), "/dev/vdc contains ext4 (UUID u1) that begins at 1 MiB, but no partition table lists it: the table seems to have been wiped => `losetup --find --show --read-only --offset 1048576 /dev/vdc` makes it available for inspection; to destroy its data: `blkdiscard"),
         (IfNoSignature, true, |e| saw(e, begins(63 * 512)), "/dev/vdc contains ext4 (UUID u1) that begins at sector 63, but no"),
-        (IfNoSignature, true, |e| saw(e, Strange::Mark(5 << 30, gpt())), "/dev/vdc has a signature of gpt at 5 GiB => `wipefs /dev/vdc` may show more; to discard it: `blkdiscard"),
+        (IfNoSignature, true, |e| saw(e, Strange::Mark(5 << 30, gpt())), "/dev/vdc has a signature of gpt at 5 GiB => `wipefs /dev/vdc` may show more; to destroy its data: `blkdiscard"),
         (IfBlank, true, |e| saw(e, Strange::Data(3 << 29)), "/dev/vdc contains unknown data at 1536 MiB => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted"),
         (IfBlank, true, |e| { saw(e, Strange::Data(77)); record(e, Formatting, "u1"); }, "/dev/vdc contains unknown data at byte 77 => "),
         (IfBlank, true, |e| { saw(e, Strange::Data(77)); record(e, InPlace, "u1"); }, "/dev/vdc contains unknown data at byte 77, but this agent created or used a file system there => inspect it"),
         (IfNoSignature, false, |e| saw(e, Strange::Data(1 << 20)), "format"),
         (IfNoSignature, false, |e| { saw(e, Strange::Data(1 << 20)); record(e, Formatted, "u1"); }, "/dev/vdc contains unknown data at 1 MiB, but this agent"),
         // Something that is no store.
-        (IfNoSignature, true, |e| holds(e, &["LVM2_member"]), "/dev/vdc contains LVM2_member (UUID u1) => to discard it: `blkdiscard --force --zeroout /dev/vdc`"),
+        (IfNoSignature, true, |e| holds(e, &["LVM2_member"]), "/dev/vdc contains LVM2_member (UUID u1) => to destroy its data: `blkdiscard --force --zeroout /dev/vdc`"),
         (IfNoSignature, true, |e| holds(e, &["swap"]), "/dev/vdc contains swap"),
         (IfNoSignature, true, |e| holds(e, &["xfs", "gpt"]), "/dev/vdc contains xfs (UUID u1) and gpt"),
         (IfNoSignature, true, |e| { holds(e, &["gpt"]); record(e, InPlace, "u1"); }, "/dev/vdc contains gpt"),
         // A torn mkfs of ours.
         (IfBlank, false, |e| record(e, Formatting, "u1"), "format"),
-        (IfBlank, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "/dev/vdc contains unknown data => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted below this machine; or to discard it: `blkdiscard"),
+        (IfBlank, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "/dev/vdc contains unknown data => ETCD_VOLUME_FORMAT=if-no-signature, if it is encrypted below this machine; or to destroy its data: `blkdiscard"),
         (IfNoSignature, false, |e| { record(e, Formatting, "u1"); e.disk.blank = false; }, "format"),
         (Never, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains xfs (UUID u1) without"),
         (IfBlank, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); }, "read marker"),
@@ -155,21 +155,21 @@ fn the_whole_interlock() {
         // A file system with a marker.
         (IfNoSignature, true, |e| holds(e, &["ext4"]), "read marker"),
         (Never, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, ID); e.etcd_member = true; }, "reuse"),
-        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc contains the etcd store of cluster other => set VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use it as it is, or to discard it: `blkdiscard"),
+        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "/dev/vdc contains the etcd store of cluster other => to keep its data, set VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 in the stack and update it; to destroy its data: `blkdiscard"),
         (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Runtime, ID); }, "/dev/vdc contains the runtime store of cluster c0ffee"),
-        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); }, "/dev/vdc contains a copy of volume v9 => set VOLUME_ADOPT="),
+        (IfBlank, false, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); }, "/dev/vdc contains a copy of volume v9 => to keep its data, set VOLUME_ADOPT="),
         (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "c0ffee", Etcd, "v9"); e.etcd_member = true; }, "reuse"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); }, "reuse"),
         // A file system without one.
-        (IfNoSignature, false, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains ext4 (UUID u1) without this agent's marker => set VOLUME_ADOPT="),
+        (IfNoSignature, false, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "/dev/vdc contains ext4 (UUID u1) without this agent's marker => to keep its data, set VOLUME_ADOPT="),
         (IfBlank, true, |e| { holds(e, &["ext4"]); e.marker = MarkerEvidence::Absent; }, "reuse"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Unreadable("no".into()); }, "/dev/vdc contains xfs (UUID u1), which cannot be inspected: no"),
         // One with a marker that says nothing.
-        (IfBlank, false, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("its marker is damaged: eof".into()); }, "/dev/vdc contains xfs (UUID u1), but its marker is damaged: eof => set VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 to use it as it is, or to discard it:"),
+        (IfBlank, false, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("its marker is damaged: eof".into()); }, "/dev/vdc contains xfs (UUID u1), but its marker is damaged: eof => to keep its data, set VOLUME_ADOPT=7c1f4d0e-93a2-4b86-8 in the stack and update it; to destroy its data:"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "reuse"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1), but no, with an etcd member in it"),
-        (IfNoSignature, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "/dev/vdc contains xfs (UUID u1), but no => set VOLUME_ADOPT="),
-        (IfNoSignature, true, |e| holds(e, &["boot sector"]), "/dev/vdc contains boot sector (UUID u1) => to discard it: `blkdiscard --force --zeroout /dev/vdc`"),
+        (IfNoSignature, false, |e| { record(e, Formatting, "u1"); holds(e, &["xfs"]); e.marker = MarkerEvidence::Damaged("no".into()); }, "/dev/vdc contains xfs (UUID u1), but no => to keep its data, set VOLUME_ADOPT="),
+        (IfNoSignature, true, |e| holds(e, &["boot sector"]), "/dev/vdc contains boot sector (UUID u1) => to destroy its data: `blkdiscard --force --zeroout /dev/vdc`"),
         // Foreign etcd members, whatever the parameters say.
         (IfBlank, true, |e| { holds(e, &["xfs"]); e.marker = MarkerEvidence::Absent; e.etcd_member = true; }, "/dev/vdc contains xfs (UUID u1) without this agent's marker, with an etcd member in it => `mount /dev/vdc /mnt && mv"),
         (IfBlank, true, |e| { holds(e, &["xfs"]); marker(e, "other", Etcd, ID); e.etcd_member = true; }, "/dev/vdc contains the etcd store of cluster other, with an etcd member in it"),
@@ -196,13 +196,13 @@ fn an_ephemeral_disk_keeps_the_label_that_it_is_known_by() {
         found.disk.serial = "ephemeral0".into();
         found
     };
-    let anew = "to discard it: `mkfs.xfs -f -L ephemeral0 /dev/vdc`, then VOLUME_ADOPT=ephemeral0";
+    let anew = "to destroy its data: `mkfs.xfs -f -L ephemeral0 /dev/vdc`, then VOLUME_ADOPT=ephemeral0";
     for (volume, kind, expected) in [
         (
             &volume,
             "ext4",
             format!(
-                "/dev/vdc contains ext4 (UUID u1) without this agent's marker => set VOLUME_ADOPT=ephemeral0 to use it as it is, or {anew}"
+                "/dev/vdc contains ext4 (UUID u1) without this agent's marker => to keep its data, set VOLUME_ADOPT=ephemeral0 in the stack and update it; {anew}"
             ),
         ),
         (&adopted, "ext4", "reuse".to_owned()),

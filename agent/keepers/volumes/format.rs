@@ -94,7 +94,7 @@ impl<H: Hands> VolumeKeeper<H> {
         Failure::from_error(Code::VolumeRefused, "mkfs", &error)
             .rule("a device that mkfs itself refuses is never formatted")
             .remedy(format!(
-                "`wipefs {device}` shows what is on it; to discard it: {}",
+                "`wipefs {device}` shows what is on it; to destroy its data: {}",
                 erase_command(volume, &device.to_string())
             ))
             .into()
