@@ -1,11 +1,22 @@
 //! Which sources are followed, and when one takes another one's place.
 
 use super::learnt::{Learnt, Said};
-use super::source::{Outcome, Polled, Source};
+use super::source::{Outcome, Polled, Source, Standing};
 use super::source_set::{Origin, SourceSet};
 use super::{Change, Collector, Ways};
 use crate::error::Result;
 use crate::settings::source_name::SourceName;
+
+/// What an answer counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Landed {
+    /// As the one of the way that it was asked by.
+    AsAsked,
+    /// As one of a way that answered before and is to be replaced: it says what it says, and replaces nothing.
+    ByFormerWay,
+    /// As none: nothing leads to its way any more, and it never answered before.
+    TakenBack,
+}
 
 impl Collector {
     /// Notes for each source by what it is to be asked from now on.
@@ -90,15 +101,20 @@ impl Collector {
         (!carried.is_empty()).then(|| Said::carried(&carried, &answering))
     }
 
-    /// Whether what a poll brought comes too late: nothing leads to this way any more, and it never answered. Heat, or somebody on this
-    /// machine, has corrected what led to it while the request was under way.
-    pub(super) fn is_abandoned(&mut self, polled: &Polled) -> bool {
-        let (Some(set), false) = (&polled.set, polled.former) else { return false };
-        if self.sources.iter().any(|source| source.name == polled.source && source.answered_by(set)) {
-            return false;
+    /// What the answer of a poll counts as, by what is known when it lands: what led to its way may have been taken back, by Heat or
+    /// by somebody on this machine, while the request was under way.
+    pub(super) fn standing_of(&mut self, polled: &Polled) -> Landed {
+        let (Some(set), false) = (&polled.set, polled.former) else { return Landed::AsAsked };
+        let learnt = self.learn();
+        if learnt.set(polled.source).ok().flatten().is_some_and(|now| now.is_same_way(set)) {
+            return Landed::AsAsked;
         }
-        let followed = self.learn();
-        !followed.set(polled.source).ok().flatten().is_some_and(|now| now.is_same_way(set))
+        if self.sources.iter().any(|source| source.name == polled.source && source.answered_by(set)) {
+            // Its former way is known from here on, if it was not before.
+            self.follow(&learnt);
+            return Landed::ByFormerWay;
+        }
+        Landed::TakenBack
     }
 
     /// Whether an answer may count that is the first by its way and would replace other ways. Somebody who has edited this machine's
@@ -127,6 +143,9 @@ impl Collector {
     /// is not `kept`, the cache of the old ones is all that a start without network has.
     pub(super) fn forget_retired(&mut self, by: SourceName, kept: bool) -> bool {
         let (mut any, mut gone_by_document) = (false, false);
+        if !self.sources.iter().any(|source| source.name == by && source.standing == Standing::Followed) {
+            return false;
+        }
         let basis = self.sources.iter().find(|source| source.name == by).map(|source| source.basis.clone()).unwrap_or_default();
         for source in self.sources.iter_mut().filter(|source| source.is_replaced()) {
             any = true;

@@ -48,6 +48,7 @@ use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
 use endpoint::Endpoint;
 pub use entries::Entries;
+use following::Landed;
 use learnt::{Learnt, Refusal};
 use local::LocalFiles;
 pub use local::{read_document, read_file};
@@ -574,11 +575,16 @@ impl Collector {
 
     /// Takes over what a poll brought.
     fn settle(&mut self, mut polled: Polled) -> Change {
-        if self.is_abandoned(&polled) {
-            if let Some(source) = self.sources.iter_mut().find(|source| source.name == polled.source) {
-                source.drop_answer(&self.clock);
-            }
-            return Change::default();
+        let landed = self.standing_of(&polled);
+        if landed != Landed::AsAsked
+            && let Some(source) = self.sources.iter_mut().find(|source| source.name == polled.source)
+        {
+            source.drop_answer(&self.clock);
+        }
+        match landed {
+            Landed::AsAsked => {}
+            Landed::ByFormerWay => polled.former = true,
+            Landed::TakenBack => return Change::default(),
         }
         let others = self.sources.iter().filter(|source| source.name != polled.source);
         let beside = others.map(|source| source.weight).sum();

@@ -542,7 +542,7 @@ impl Source {
         (self.flying, self.asked) = (true, began);
     }
 
-    /// Takes nothing of what its poll brought, and has it polled at once by the settings in force.
+    /// Its poll is over and was none of the way by which it is to be asked: that one is polled at once.
     pub(super) fn drop_answer(&mut self, clock: &Clock) {
         self.flying = false;
         self.set_pause(Duration::ZERO, clock);

@@ -80,7 +80,7 @@ def zeros(size: int) -> str:
 
 
 WIDE = "{" + ",".join(f'"k{n}":{n}' for n in range(120_000)) + "}"
-DEEP = '{"a":[' + ",".join('{"a":' * 100 + "0" + "}" * 100 for _ in range(4_000)) + "]}"
+DEEP = '{"a":[' + ",".join('{"a":' * 90 + "0" + "}" * 90 for _ in range(4_000)) + "]}"
 MALFORMED = json.dumps({"deployments": [{"id": f"m{n}", "inputs": [0] * 40} for n in range(2_400)]})
 
 
@@ -89,6 +89,7 @@ TOO_LARGE = {
     "16 MiB of zeros": (zeros(16 << 20), "larger than 3145728 bytes"),
     "a wide object": (WIDE, "memory"),
     "a deep one": (DEEP, "memory"),
+    "one that is too deep": ('{"a":' * 97 + "0" + "}" * 97, "nested more than 96 levels deep"),
     "many deployments": (json.dumps({"deployments": deployments(2_501)}), "at most 2500"),
 }
 TAKEN = {"malformed": MALFORMED, "without a hook": json.dumps({"deployments": [{**one, "group": "none"} for one in deployments(2_400)]})}

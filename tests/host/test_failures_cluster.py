@@ -88,6 +88,9 @@ def test_failures_of_certificates_and_kubelet(hosts, signal_server, magnum, stag
     host, server = hosts("m1", ip=MASTER), signal_server()
     node = Node(host, server, parameters("master", "m1", MASTER, MASTER, **source.parameters()))
     stand_ins.into(host, VERSION)
+    # In the place of the add-on: without a network a node is not Ready.
+    host.sh("mkdir -p /etc/cni/net.d")
+    host.write("/etc/cni/net.d/10-pods.conflist", '{"name": "pods", "cniVersion": "0.3.1", "plugins": [{"type": "loopback"}]}')
     stage = stages(host, server)
     start(host, server, SETTINGS)
     certificates(node, stage, source, tmp_path)

@@ -302,7 +302,7 @@ async fn a_server_that_is_slow_costs_its_deadline_and_no_more() {
                 let mut scene = Scene::plain(way).await;
                 scene.server.play(vec![act]);
                 let patience = std::mem::replace(&mut scene.collector.settings.sources.timeout, Duration::from_secs(2));
-                scene.fails(row, "no answer from 127.0.0.1", "check from this node").await;
+                scene.fails(row, "no answer from 127.0.0.1", "check route, security groups and load").await;
                 assert!(scene.state().cause.as_ref().unwrap().contains(" within 2 s"), "{row}: {:?}", scene.state());
                 scene.collector.settings.sources.timeout = patience;
                 scene.recovers(row).await;

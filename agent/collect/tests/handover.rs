@@ -1,7 +1,7 @@
 //! When a source that takes another one's place has answered, and what stays true afterwards: two never replace each other for ever.
 
 use super::replaced::{count, pass, telling, whole};
-use super::transports::header;
+use super::transports::{header, heat_keys};
 use super::*;
 
 fn request(base: &str) -> Value {
@@ -187,5 +187,56 @@ async fn an_answer_that_arrives_after_its_way_was_taken_back_counts_for_nothing(
                 collector = machine.collector();
             }
         }
+    }
+}
+
+/// Lets 30 s pass, and takes what has arrived: a request that is not answered is not waited for.
+async fn step(collector: &mut Collector, machine: &Machine) {
+    machine.clock.advance(Duration::from_secs(30));
+    collector.start(false);
+    Clock::system().wait(Duration::from_millis(20)).await;
+    while let Some(landed) = collector.flying.try_join_next() {
+        collector.landed(landed);
+    }
+}
+
+/// Attack: the answer of a source arrived after another one had named a third, which did not answer: both were forgotten, and the server was
+/// off Heat for good, although Heat took that back.
+#[tokio::test]
+async fn an_answer_of_a_way_that_is_to_be_replaced_retires_nobody() {
+    let [old, cfn, swift, keystone] = [(); 4].map(|()| async { Fake::start(vec![]).await });
+    let (old, cfn, swift, keystone) = (old.await, cfn.await, swift.await, keystone.await);
+    let machine = Machine::new();
+    machine.put(CONF, &section(&old.base, "s", "AK"));
+    let both = json!({"collectors": ["cfn", "request"], "cfn": keys(&cfn.base, "AK2", "SK2"), "request": request(&swift.base)});
+    let away = json!({"collectors": ["heat"], "heat": heat_keys(&keystone.base)});
+    let unavailable = || status("503 Service Unavailable", "");
+    let (late, mistaken) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let held = |until: &Arc<Notify>, act| Act::Held(Arc::clone(until), Box::new(act));
+    old.play(vec![answer(&telling("a", &both)), unavailable()]);
+    keystone.play(vec![unavailable()]);
+    let said = || answer(&telling("a", &both));
+    cfn.play(vec![said(), held(&late, said()), answer(&telling("b", &both))]);
+    let object = |config: &Value| ok(telling("a", config).to_string());
+    swift.play(vec![object(&both), held(&mistaken, object(&away)), ok(telling("b", &both).to_string())]);
+    let mut collector = machine.collector();
+    while cfn.requests().len() < 2 || swift.requests().len() < 2 {
+        step(&mut collector, &machine).await;
+    }
+    mistaken.notify_one();
+    while keystone.requests().is_empty() {
+        step(&mut collector, &machine).await;
+    }
+    late.notify_one();
+    while !collector.flying.is_empty() {
+        let landed = collector.flying.join_next().await.unwrap();
+        collector.landed(landed);
+    }
+    for _ in 0..2 {
+        let asked = (cfn.requests().len(), swift.requests().len());
+        pass(&mut collector, &machine, Duration::from_mins(30)).await;
+        assert!(cfn.requests().len() > asked.0 && swift.requests().len() > asked.1);
+        assert!(collector.snapshot().lists("b"), "{:?}", collector.snapshot());
+        collector = machine.collector();
     }
 }
