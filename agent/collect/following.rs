@@ -1,22 +1,12 @@
 //! Which sources are followed, and when one takes another one's place.
 
 use super::learnt::{Learnt, Said};
+use super::poll::Landed;
 use super::source::{Outcome, Polled, Source, Standing};
 use super::source_set::{Origin, SourceSet};
 use super::{Change, Collector, Ways};
 use crate::error::Result;
 use crate::settings::source_name::SourceName;
-
-/// What an answer counts as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Landed {
-    /// As the one of the way that it was asked by.
-    AsAsked,
-    /// As one of a way that answered before and is to be replaced: it says what it says, and replaces nothing.
-    ByFormerWay,
-    /// As none: nothing leads to its way any more, and it never answered before.
-    TakenBack,
-}
 
 impl Collector {
     /// Notes for each source by what it is to be asked from now on.

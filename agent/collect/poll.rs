@@ -38,3 +38,14 @@ pub(super) fn refusal(response: &Response, who: &str, said: &str, remedy: impl s
     let said = if said.is_empty() { "no details" } else { said };
     Error::new(kind, format!("{who} answered {status} {said}")).remedy(remedy).retry_after(response.retry_after())
 }
+
+/// What an answer counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Landed {
+    /// As the one of the way that it was asked by.
+    AsAsked,
+    /// As one of a way that answered before and is to be replaced: it says what it says, and replaces nothing.
+    ByFormerWay,
+    /// As none: nothing leads to its way any more, and it never answered before.
+    TakenBack,
+}

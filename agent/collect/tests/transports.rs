@@ -113,7 +113,11 @@ async fn whatever_goes_wrong_with_heat_is_said_and_the_last_good_document_stays(
     for (act, words, remedy) in [
         (Act::Close, "127.0.0.1", ""),
         (Act::Cut(5000, b"{\"metadata\": {".to_vec()), "closed the connection before its answer was complete", ""),
-        (Act::Slow(Duration::from_mins(10), Box::new(ok("{}"))), "no answer from 127.0.0.1", "check route, security groups and load"),
+        (
+            Act::Slow(Duration::from_mins(10), Box::new(ok("{}"))),
+            "no answer from 127.0.0.1",
+            "check route, security groups and load",
+        ),
         (elsewhere, "redirected to http://evil.example/", "catalog"),
         (ok("<html>"), "is an HTML page, not JSON", "not to a proxy"),
         (ok("{}"), "the answer has no metadata", "orchestration endpoint"),
