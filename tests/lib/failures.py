@@ -261,6 +261,8 @@ class Failure:
         text = []
         for name, page in parts.items():
             lines = settled(joined(page)) if name.startswith(("status", "explain")) else page.splitlines()
+            # The kernel's settings have a row only until they are measured once.
+            lines = [line for line in lines if not re.match(r"(sysctl|storage) +\(up, or on its way\)", line)]
             text += [f"== {name}", *(piece for line in lines for piece in wrapped(normal(line, known))), ""]
         text += ["== remedy", *(normal(step, known) for step in steps), f"then: {normal(after, known)}", ""]
         path = GOLDEN / f"{self.name}.txt"
