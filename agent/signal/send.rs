@@ -183,9 +183,9 @@ impl Sender {
                 return Some(if age > URL_LIFE {
                     (format!("the signal URL has expired or was revoked: {made}, and {KEYSTONES_LIMIT}"), old)
                 } else {
-                    let why = "the signal URL is not too old";
-                    let who = "Heat refuses the user who signed it, as it does while the stack is suspended or deleted";
-                    (format!("{why} ({made}): {who}"), of_stack(url))
+                    let who = "Heat refuses the user who signed the URL, as it does while the stack is suspended or deleted";
+                    let limit = "has expired only if Keystone's [credential] auth_ttl is below its default of 15 minutes";
+                    (format!("{who}; the URL, made {} ago, {limit}", duration(age)), of_stack(url))
                 });
             }
             (Destination::Url { .. }, 401 | 403) => {
