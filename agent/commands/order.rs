@@ -74,7 +74,7 @@ fn end_stopped(state: &Arc<Tree>, journal: &mut Journal, clock: &Clock, report: 
         for record in stopping {
             // One that has ended by itself has its own result, which the daemon takes.
             if programs.end(&record.job()).await?.is_none() {
-                let (event, outcome) = crate::daemon::stopped(&record, clock);
+                let (event, outcome) = crate::daemon::stopped(&record, clock, report);
                 report.emit(event);
                 // The daemon finds that it ended without a result, and reports that.
                 if let Err(error) = journal.finish(&record.id, outcome) {

@@ -2,9 +2,8 @@
 
 use crate::error::Error;
 use crate::kubernetes::Mistake;
-use crate::report::Code;
 use crate::report::reason::{BETWEEN, REMEDY};
-use crate::report::text::shortened;
+use crate::report::{Code, Report};
 
 /// A reason stays readable in Heat's resource list and below the size of its column.
 pub(super) const REASON_LIMIT: usize = 2000;
@@ -29,7 +28,7 @@ pub(super) fn bad_parameters(mistakes: &[Mistake]) -> Error {
 }
 
 /// `HNA-0502 what: why; rule: …; remedy: …`: one sentence for Heat.
-pub(super) fn sentence(code: Code, error: &Error) -> String {
+pub(super) fn sentence(report: &Report, code: Code, error: &Error) -> String {
     let mut text = format!("{} {}", code.entry().code, error);
     if let Some(rule) = error.broken_rule() {
         text.push_str(&format!("; rule: {rule}"));
@@ -37,7 +36,7 @@ pub(super) fn sentence(code: Code, error: &Error) -> String {
     if let Some(remedy) = error.suggested_remedy() {
         text.push_str(&format!("{REMEDY}{remedy}"));
     }
-    shortened(&text, REASON_LIMIT)
+    report.cut(&text, REASON_LIMIT)
 }
 
 #[cfg(test)]

@@ -159,7 +159,8 @@ pub(super) fn drain(
     kept: &Arc<Mutex<Kept>>,
     mask: &Mask,
 ) {
-    let mut lines = Vec::new();
+    let mut stream = mask.stream();
+    let mut is_blank = true;
     let mut buffer = [0_u8; 8192];
     let mut left = PIPE;
     loop {
@@ -173,28 +174,27 @@ pub(super) fn drain(
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(_) => break,
         };
+        let read = buffer.get(..count).unwrap_or_default();
         if let Some(plain) = &mut kept.lock().unwrap_or_else(PoisonError::into_inner).plain {
-            plain.add(buffer.get(..count).unwrap_or_default());
+            plain.add(read);
         }
         if is_enough {
             left = left.saturating_sub(count);
         }
-        if mask.withholds() {
-            // A note takes the place of all of it at the end.
-            lines.resize(1, b'x');
-            continue;
-        }
-        for piece in buffer.get(..count).unwrap_or_default().split_inclusive(|byte| *byte == b'\n') {
-            lines.extend_from_slice(piece);
-            if piece.ends_with(b"\n") || lines.len() >= LINE {
-                let (masked, rest) = mask.hide_but_end(&lines);
-                pass_on(&masked, to, log, kept);
-                lines = rest;
+        is_blank &= read.trim_ascii().is_empty();
+        let Some(stream) = &mut stream else { continue };
+        for piece in read.split_inclusive(|byte| *byte == b'\n') {
+            stream.add(piece);
+            if piece.ends_with(b"\n") || stream.held() >= LINE {
+                pass_on(&stream.shown(), to, log, kept);
             }
         }
     }
-    if !lines.is_empty() {
-        pass_on(&mask.hide(&lines), to, log, kept);
+    match stream {
+        Some(stream) => pass_on(&stream.end(), to, log, kept),
+        // A note takes the place of all of it.
+        None if !is_blank => pass_on(&mask.hide(b"said"), to, log, kept),
+        None => {}
     }
 }
 
@@ -279,7 +279,8 @@ mod tests {
             (format!("{}{long}{long}\nend", "-".repeat(LINE - 7)), format!("{}************\nend", "-".repeat(LINE - 7))),
             (format!("{short}\nab1\ncd2\n{short}"), "******\nab1\ncd2\n******".to_owned()),
             (format!("ab1\n{short} ab1\n"), "ab1\n****** ab1\n".to_owned()),
-            (long.get(..19_000).unwrap().to_owned(), long.get(..19_000).unwrap().to_owned()),
+            // Attack: of one that is cut off, all that was said of it was shown.
+            (format!("x {}", long.get(..19_000).unwrap()), "x ******".to_owned()),
         ] {
             assert_eq!(kept(&said, mask), shown);
         }

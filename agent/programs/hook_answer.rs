@@ -10,6 +10,7 @@ use super::encoded;
 use super::mask::Mask;
 use crate::budgets::ANSWER_MEMORY;
 use crate::budgets::json::{self, Unfit};
+use crate::report::text::with_own_names;
 
 /// How a program's standard output was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,7 +136,7 @@ fn hide_within(value: &mut Value, mask: &Mask) {
                 hide_within(&mut value, mask);
                 (mask.hide_text(&name), value)
             });
-            *members = hidden.collect();
+            *members = with_own_names(hidden);
         }
     }
 }
@@ -204,6 +205,15 @@ mod tests {
         let masked = HookAnswer::read(answer).unwrap().masked(&hiding(&["deploy", "_status_code", "7012345"]));
         assert_eq!((masked.status, masked.stderr.as_str()), (2, "****** ******"));
         assert_eq!(Value::Object(masked.outputs), json!({"out": [{"******": "******", "x": null}], "n": "******"}));
+    }
+
+    /// Attack: of a map whose names held secrets one member was left.
+    #[test]
+    fn two_names_that_look_alike_once_they_are_masked_stay_two() {
+        let answer = json!({"of": {"u1:hunter2": 1, "u2": 2, "u1:hunter3": {"hunter3": 3, "hunter2": 4}, "u1:****** (2)": 5}});
+        let masked = HookAnswer::read(&answer.to_string()).unwrap().masked(&hiding(&["hunter2", "hunter3"]));
+        let inner = json!({"******": 3, "****** (2)": 4});
+        assert_eq!(masked.outputs["of"], json!({"u1:******": 1, "u2": 2, "u1:****** (2)": inner, "u1:****** (2) (3)": 5}));
     }
 
     /// Attack: an answer that became larger by being masked was reported as failed.

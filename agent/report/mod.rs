@@ -12,6 +12,7 @@ mod console;
 pub mod damper;
 pub mod event;
 pub mod explain;
+pub(crate) mod finder;
 mod fold;
 mod hidden;
 mod journal;
@@ -34,6 +35,7 @@ pub use catalog::Code;
 pub use event::{Event, Phase};
 use hidden::Hidden;
 pub use journal::{TRACES, trace_libraries};
+use text::{escaped, shortened};
 
 /// The handle by which every room reports what happened. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -79,6 +81,19 @@ impl Report {
     #[must_use]
     pub(crate) fn masked<'a>(&self, text: &'a str) -> Cow<'a, str> {
         self.0.hidden.read().unwrap_or_else(PoisonError::into_inner).masked(text)
+    }
+
+    /// The first `limit` characters of a text without the values that nothing shows. They are hidden before it is cut: of one that is cut
+    /// a part would be left that nobody knows any more.
+    #[must_use]
+    pub(crate) fn cut(&self, text: &str, limit: usize) -> String {
+        shortened(&self.masked(text), limit)
+    }
+
+    /// The same of a text from outside that is quoted: its control characters are escaped, after that too.
+    #[must_use]
+    pub(crate) fn quoted(&self, text: &str, limit: usize) -> String {
+        shortened(&escaped(&self.masked(text)), limit)
     }
 
     /// Takes out of an event what must not be shown, for who keeps it beside the report.
@@ -132,6 +147,14 @@ mod tests {
         let [hidden, shown] = &report.events()[..] else { panic!() };
         assert!(!format!("{hidden:?}").contains("s3cret") && format!("{hidden:?}").contains("bad token ******"), "{hidden:?}");
         assert_eq!(format!("{shown:?}").matches("s3cret").count(), 4, "another deployment's");
+        report.hide(&["s3cret-token".to_owned()]);
+        for limit in 1..40 {
+            let quoted = report.quoted("bad \u{1b} token s3cret-token and more", limit);
+            assert!(!quoted.contains("s3c") && quoted.chars().count() <= limit, "{quoted}");
+        }
+        // Escaped before it is masked it would not be known again.
+        report.hide(&["s3cret\ttoken\u{202e}".to_owned()]);
+        assert_eq!(report.quoted("pw=s3cret\ttoken\u{202e}", 40), "pw=******");
         report.hide(&["s3cret-token".to_owned()]);
         assert_eq!(report.masked("HNA-0503 bad token s3cret-token"), "HNA-0503 bad token ******");
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Escapes control characters, so that nothing from metadata can move a cursor, forge a line or a field.
 #[must_use]
@@ -127,6 +127,21 @@ pub(crate) fn secret_texts(secrets: &[String]) -> impl Iterator<Item = &str> {
     let is_line = |line: &&str| line.len() >= SHORTEST_SECRET && !line.starts_with("-----");
     let lines = secrets.iter().flat_map(move |secret| secret.lines().map(str::trim).filter(is_line));
     secrets.iter().map(|secret| secret.trim()).filter(|secret| secret.len() >= SHORTEST_SECRET).chain(lines)
+}
+
+/// Members whose names were masked: two that look alike then are still two.
+pub(crate) fn with_own_names(members: impl Iterator<Item = (String, Value)>) -> Map<String, Value> {
+    let mut shown = Map::new();
+    let mut alike = 1;
+    for (name, value) in members {
+        let mut own = name.clone();
+        while shown.contains_key(&own) {
+            alike += 1;
+            own = format!("{name} ({alike})");
+        }
+        shown.insert(own, value);
+    }
+    shown
 }
 
 #[cfg(test)]

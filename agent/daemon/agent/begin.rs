@@ -269,7 +269,7 @@ impl Agent {
                 .deployment(id, &malformed.name)
                 .error(&error),
         );
-        let reason = sentence(Code::DeploymentMalformed, &error);
+        let reason = sentence(&self.host.report, Code::DeploymentMalformed, &error);
         self.ledger.leave_generation(id, &reason)?;
         let outcome = Outcome::refused(reason);
         self.ledger.journal.refuse(id, &malformed.name, malformed.target.clone(), malformed.resource.clone(), outcome)?;
@@ -302,7 +302,7 @@ impl Agent {
                 .deployment(&deployment.id, &deployment.name)
                 .error(error),
         );
-        let reason = sentence(code, error);
+        let reason = sentence(&self.host.report, code, error);
         self.ledger.leave_generation(&deployment.id, &reason)?;
         self.ledger.end(&deployment.id, Outcome::refused(reason))
     }

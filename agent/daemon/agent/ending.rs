@@ -15,7 +15,7 @@ use crate::deploy::{DeploymentRecord, Ending, Outcome, State};
 use crate::error::{Error, Result};
 use crate::programs::{Programs, Ran};
 use crate::report::text::duration;
-use crate::report::{Code, Event, Phase};
+use crate::report::{Code, Event, Phase, Report};
 
 impl Agent {
     /// Ends what is to be ended, and begins to watch what an earlier run of the agent left running: before anything new is
@@ -94,7 +94,7 @@ impl Agent {
     pub(super) fn ended_early(&mut self, record: &DeploymentRecord, ending: &Ending, ran: Option<Ran>) -> Result<()> {
         match (ending, ran) {
             (Ending::Stopped, None) => {
-                let (event, outcome) = stopped(record, &self.host.clock);
+                let (event, outcome) = stopped(record, &self.host.clock, &self.host.report);
                 self.ledger.end(&record.id, outcome)?;
                 self.host.report.emit(event);
             }
@@ -133,13 +133,13 @@ fn ran_for(record: &DeploymentRecord, clock: &Clock) -> String {
 }
 
 /// What is said of one that the operator stopped, and what Heat hears.
-pub(crate) fn stopped(record: &DeploymentRecord, clock: &Clock) -> (Event, Outcome) {
+pub(crate) fn stopped(record: &DeploymentRecord, clock: &Clock, report: &Report) -> (Event, Outcome) {
     let error = Error::permanent(format!("stopped by the operator{}", ran_for(record, clock))).remedy(format!(
         "`heat-node-agent logs {}` on the node shows how far it got; update the stack to run it again",
         record.id
     ));
     let event = job_event(Code::DeploymentStopped, record, format!("deployment {} was stopped", record.name)).error(&error);
-    (event, Outcome::refused(sentence(Code::DeploymentStopped, &error)))
+    (event, Outcome::refused(sentence(report, Code::DeploymentStopped, &error)))
 }
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ impl Agent {
             (None, Err(error)) if error.kind() == Kind::Permanent && self.hook.false_start(id) => {
                 let message = format!("deployment {} could not be started", record.name);
                 self.host.report.emit(job_event(Code::DeploymentFailed, &record, message).error(&error));
-                self.ledger.end(id, Outcome::refused(sentence(Code::DeploymentFailed, &error)))
+                self.ledger.end(id, Outcome::refused(sentence(&self.host.report, Code::DeploymentFailed, &error)))
             }
             (_, Err(error)) => {
                 self.trouble.take(&format!("running deployment {}", record.name), &error);
@@ -124,7 +124,7 @@ impl Agent {
             .remedy("check how far it got, then update the stack to run it again");
         let message = format!("deployment {} was interrupted", record.name);
         self.host.report.emit(job_event(Code::DeploymentInterrupted, record, message).error(&error));
-        self.ledger.end(&record.id, Outcome::refused(sentence(Code::DeploymentInterrupted, &error)))
+        self.ledger.end(&record.id, Outcome::refused(sentence(&self.host.report, Code::DeploymentInterrupted, &error)))
     }
 
     /// What became of a script or hook that ended by itself, which is said.

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use crate::budgets::json;
 use crate::http::{MASK, redacted, without_userinfo};
 use crate::kubernetes::{config_as_yaml, is_broken_url, readable_config};
+use crate::report::text::with_own_names;
 
 mod page;
 mod words;
@@ -36,21 +37,6 @@ pub(crate) fn without_url_users(value: Value) -> Value {
         }
         scalar => scalar,
     }
-}
-
-/// Members whose names were masked: two that look alike then are still two.
-fn with_own_names(members: impl Iterator<Item = (String, Value)>) -> Map<String, Value> {
-    let mut shown = Map::new();
-    let mut alike = 1;
-    for (name, value) in members {
-        let mut own = name.clone();
-        while shown.contains_key(&own) {
-            alike += 1;
-            own = format!("{name} ({alike})");
-        }
-        shown.insert(own, value);
-    }
-    shown
 }
 
 /// JSON as text, as a wait condition handle's attribute `signal` is, whatever the input is called that carries it; also a list, or

@@ -55,7 +55,7 @@ pub(in crate::daemon) struct Done {
 impl Node {
     /// The FAILURE of a node that is not begun, if its wait handle at least can be read.
     pub(in crate::daemon) fn wait_failure(&self, deployment: &Deployment, code: Code, error: &Error) -> Option<Wait> {
-        self.wait_failed(deployment, sentence(code, error), json!({"code": code.entry().code}))
+        self.wait_failed(deployment, sentence(&self.host.report, code, error), json!({"code": code.entry().code}))
     }
 
     /// The same with a sentence that is there already.
@@ -106,7 +106,7 @@ impl Node {
                         .step(failure.doing())
                         .error(&error),
                 );
-                let reason = self.host.report.masked(&sentence(failure.code, &error)).into_owned();
+                let reason = sentence(&self.host.report, failure.code, &error);
                 (Outcome::refused(reason.clone()), Vec::new(), Status::Failure, reason)
             }
         };

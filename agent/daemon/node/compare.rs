@@ -15,7 +15,6 @@ use crate::error::Result;
 use crate::keepers::certificates::quorum::{self, Held, Permission};
 use crate::keepers::certificates::{self, Due};
 use crate::kubernetes::NodeSpec;
-use crate::report::text::shortened;
 use crate::report::{Code, Event, Phase};
 use crate::systemd::Systemd;
 
@@ -85,7 +84,7 @@ impl Node {
 
     fn report_drift(&self, generation: u64, differences: &[String], fought: &[Cause]) {
         let emit = |code, message, texts: &[&str]| {
-            let cause = shortened(&texts.join(", "), REASON_LIMIT);
+            let cause = self.host.report.cut(&texts.join(", "), REASON_LIMIT);
             self.host.report.emit(Event::new(code, message).generation(generation).step("drift").cause(cause));
         };
         let differences: Vec<&str> = differences.iter().map(String::as_str).collect();

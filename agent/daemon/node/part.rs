@@ -5,7 +5,6 @@ use super::Node;
 use super::drift::{Cause, Found};
 use crate::desired::Desired;
 use crate::error::Result;
-use crate::report::text::shortened;
 use crate::report::{Code, Event};
 use crate::systemd::Systemd;
 
@@ -22,7 +21,7 @@ impl Node {
         let emit = |code, message, causes: &[Cause]| {
             let texts: Vec<&str> = causes.iter().map(|cause| cause.text.as_str()).collect();
             let event = Event::new(code, message).generation(generation).step("drift");
-            self.host.report.emit(event.cause(shortened(&texts.join(", "), LIMIT)));
+            self.host.report.emit(event.cause(self.host.report.cut(&texts.join(", "), LIMIT)));
         };
         if !left.is_empty() {
             emit(Code::UpdateLeft, "the failed update left the node different from its parameters", &left);
