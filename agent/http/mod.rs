@@ -6,6 +6,7 @@
 //! a redirect to another host (design.md 7); an unverified certificate unless the settings and the
 //! caller both ask for it; a query string or a user name in an error, because they hold signatures.
 
+mod echo;
 mod failure;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -27,6 +28,7 @@ use crate::clock::{Clock, patience};
 use crate::desired::{ClientIdentity, Material};
 use crate::error::{Context, Error, Result};
 use crate::files::{READ_LIMIT, Tree};
+use echo::Echoes;
 use failure::Peer;
 pub use gate::Gate;
 pub use response::Response;
@@ -80,9 +82,10 @@ pub struct Request<'a> {
 fn carried(target: &Target, headers: &[(&'static str, String)]) -> Vec<String> {
     let is_secret = |name: &str| matches!(name, "authorization" | "x-auth-token" | "x-subject-token");
     let headers = headers.iter().filter(|(name, _)| is_secret(name)).filter_map(|(_, value)| value.rsplit(' ').next());
-    let written = target.url.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let written =
+        target.url.query().unwrap_or_default().split('&').map(|pair| pair.split_once('=').map_or(pair, |(_, value)| value));
     let read = target.url.query_pairs().map(|(_, value)| value.into_owned());
-    let all = headers.chain(target.url.password()).chain(written.map(|(_, value)| value)).map(str::to_owned).chain(read);
+    let all = headers.chain(target.url.password()).chain(written).map(str::to_owned).chain(read);
     all.collect()
 }
 
@@ -262,12 +265,15 @@ impl Http {
         }
         let limit = request.deadline;
         let exchange = async {
+            let mut echoes = Echoes::default();
             for _ in 0..=REDIRECTS {
-                let response = self.exchange(&method, &target, &request).await?;
+                echoes.extend(carried(&target, &request.headers));
+                let mut response = self.exchange(&method, &target, &request).await?;
+                response.hide_in_error(&echoes);
                 if !request.follow {
                     return Ok(response);
                 }
-                match redirect(&method, &target, &response)? {
+                match redirect(&method, &target, &response, &echoes)? {
                     Some(next) => target = next,
                     None => return Ok(response),
                 }
@@ -314,9 +320,7 @@ impl Http {
         // No connection is made for what may not leave anyway.
         request.gate.as_ref().map_or(Ok(()), |gate| gate()).map_err(Error::unsent)?;
         let answer = builder.send().await.map_err(describe)?;
-        let mut response = response::read(answer, request.body_limit, describe).await?;
-        response.hide_in_error(&carried(target, &request.headers));
-        Ok(response)
+        response::read(answer, request.body_limit, describe).await
     }
 
     /// Which client a target needs.
@@ -455,7 +459,7 @@ fn builder() -> ClientBuilder {
 ///
 /// A POST that is sent on by 301, 302 or 303 would become a GET (RFC 9110 15.4): the answer to that
 /// would be mistaken for the answer to the POST.
-fn redirect(method: &Method, from: &Target, response: &Response) -> Result<Option<Target>> {
+fn redirect(method: &Method, from: &Target, response: &Response, echoes: &Echoes) -> Result<Option<Target>> {
     let followed = match response.status {
         301..=303 => matches!(*method, Method::GET | Method::HEAD),
         307 | 308 => true,
@@ -466,7 +470,9 @@ fn redirect(method: &Method, from: &Target, response: &Response) -> Result<Optio
     let next = Target::new(next.as_str())?;
     if (next.secure, &next.host, next.url.port_or_known_default()) != (from.secure, &from.host, from.url.port_or_known_default())
     {
-        return Err(Error::permanent(format!("redirected to {}, which is not followed", redacted(next.url.as_str())))
+        // What was carried in the query may be in its path.
+        let shown = echoes.hidden(redacted(next.url.as_str()).as_bytes());
+        return Err(Error::permanent(format!("redirected to {}, which is not followed", String::from_utf8_lossy(&shown)))
             .rule("redirects to other hosts are not followed")
             .remedy("correct the endpoint in Keystone's catalog or in Heat's configuration"));
     }

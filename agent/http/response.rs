@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 
+use super::echo::Echoes;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-
-/// Characters of the shortest value that is taken out of an error.
-const SHORTEST: usize = 8;
 
 /// A complete answer.
 #[derive(Clone)]
@@ -41,17 +39,10 @@ impl Response {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// Takes these values out of an answer that stands for a failure, whose text becomes a cause: a server, or a proxy before it, may repeat
-    /// what it was sent. What is shorter than [`SHORTEST`] is no secret.
-    pub(super) fn hide_in_error(&mut self, values: &[String]) {
-        if self.status < 400 {
-            return;
-        }
-        for value in values.iter().filter(|value| value.len() >= SHORTEST) {
-            let text = String::from_utf8_lossy(&self.body);
-            if text.contains(value.as_str()) {
-                self.body = text.replace(value.as_str(), "******").into_bytes();
-            }
+    /// Takes what the server repeats of the request out of an answer that stands for a failure, or leads elsewhere: its text becomes a cause.
+    pub(super) fn hide_in_error(&mut self, echoes: &Echoes) {
+        if !self.is_success() {
+            self.body = echoes.hidden(&self.body);
         }
     }
 

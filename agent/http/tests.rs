@@ -61,6 +61,29 @@ async fn what_a_server_repeats_of_the_request_in_an_error_is_hidden() {
     }
 }
 
+/// Attack: a signature that stood in the path of a place that an answer led to, or in the text of an answer that led nowhere, was shown.
+#[tokio::test]
+async fn what_an_answer_repeats_that_leads_elsewhere_is_hidden_too() {
+    let answer =
+        |line, location: &str, body: &str| Act::Answer(line, vec![format!("Location: {location}")], body.as_bytes().to_vec());
+    let said = "moved, Signature=0a1b2c3d4e5f";
+    let fake = Fake::start(vec![
+        answer("302 Found", "http://other.example.org/to/0A1B2C3D4E5F/x", said),
+        answer("301 Moved Permanently", "/to", said),
+        answer("307 Temporary Redirect", "/to", said),
+        status("403 Forbidden", said),
+    ])
+    .await;
+    let (_dir, http) = client();
+    let url = format!("{}/v1/signal?Signature=0a1b2c3d4e5f", fake.base);
+    let error = http.request(Request::new("GET", &url, LIMIT)).await.unwrap_err();
+    assert!(error.to_string().contains("redirected to http://other.example.org/to/******/x"), "{error}");
+    for method in ["PUT", "GET"] {
+        let response = http.request(Request::new(method, &url, LIMIT)).await.unwrap();
+        assert_eq!(String::from_utf8(response.body).unwrap(), "moved, Signature=******", "{method}");
+    }
+}
+
 #[tokio::test]
 async fn every_status_is_an_answer() {
     for (line, code) in

@@ -1,0 +1,181 @@
+//! What a server, or a proxy before it, repeats of a request: credentials are taken out of its errors in whatever form they come back,
+//! encoded once or twice, half, in other letters, wrapped, or cut.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use super::MASK;
+
+/// Characters of a value that are known again wherever they stand together.
+const PIECE: usize = 8;
+/// Characters of the shortest value that is looked for, as whole; what is shorter is a word of any text.
+const SHORTEST: usize = 6;
+/// How often a text is decoded: each proxy on the way may have encoded it once more.
+const PASSES: usize = 8;
+
+/// A character of a text in its plain form, and where in the text it stands.
+#[derive(Clone, Copy)]
+struct Plain {
+    byte: u8,
+    from: usize,
+    to: usize,
+}
+
+/// What must not be repeated.
+#[derive(Debug, Default)]
+pub(super) struct Echoes(HashSet<Vec<u8>>);
+
+impl Echoes {
+    /// Adds the values of one more request.
+    pub(super) fn extend(&mut self, values: impl IntoIterator<Item = String>) {
+        for value in values {
+            let plain: Vec<u8> = plain(value.as_bytes()).iter().map(|one| one.byte).collect();
+            if plain.len() >= SHORTEST {
+                self.0.extend(plain.windows(PIECE.min(plain.len())).map(<[u8]>::to_vec));
+            }
+        }
+    }
+
+    /// The text without them.
+    pub(super) fn hidden(&self, text: &[u8]) -> Vec<u8> {
+        let plain = plain(text);
+        let bytes: Vec<u8> = plain.iter().map(|one| one.byte).collect();
+        let (mut out, mut at) = (Vec::with_capacity(text.len()), 0);
+        for Range { start, end } in self.found(&bytes) {
+            let from = plain.get(start).map_or(text.len(), |one| one.from);
+            let to = plain.get(end.saturating_sub(1)).map_or(text.len(), |one| one.to);
+            if from >= at {
+                out.extend_from_slice(text.get(at..from).unwrap_or_default());
+                out.extend_from_slice(MASK.as_bytes());
+            }
+            at = at.max(to);
+        }
+        out.extend_from_slice(text.get(at..).unwrap_or_default());
+        out
+    }
+
+    /// Where something of them stands, from the beginning on.
+    fn found<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = Range<usize>> + 'a {
+        let lengths: Vec<usize> =
+            (SHORTEST..=PIECE).rev().filter(|length| self.0.iter().any(|one| one.len() == *length)).collect();
+        (0..bytes.len()).filter_map(move |start| {
+            let of = |length: &usize| bytes.get(start..start + length).is_some_and(|piece| self.0.contains(piece));
+            lengths.iter().copied().find(of).map(|length| start..start + length)
+        })
+    }
+}
+
+/// A text without what its ways differ in: decoded, in small letters, without blanks, ends of lines, and the plus that stands for one.
+fn plain(text: &[u8]) -> Vec<Plain> {
+    let mut all: Vec<_> = text.iter().enumerate().map(|(at, byte)| Plain { byte: *byte, from: at, to: at + 1 }).collect();
+    for _ in 0..PASSES {
+        let before = all.len();
+        all = decoded(&all);
+        if all.len() == before {
+            break;
+        }
+    }
+    all.retain(|one| !one.byte.is_ascii_whitespace() && one.byte != b'+');
+    all.iter_mut().for_each(|one| one.byte.make_ascii_lowercase());
+    all
+}
+
+fn decoded(text: &[Plain]) -> Vec<Plain> {
+    let (mut out, mut at) = (Vec::with_capacity(text.len()), 0);
+    while let Some(one) = text.get(at) {
+        let (byte, count) = escape(text.get(at..).unwrap_or_default()).unwrap_or((one.byte, 1));
+        let to = text.get(at + count - 1).map_or(one.to, |last| last.to);
+        out.push(Plain { byte, from: one.from, to });
+        at += count;
+    }
+    out
+}
+
+/// The character that an escape stands for, as URLs, JSON and HTML know them, and how many its own are.
+fn escape(text: &[Plain]) -> Option<(u8, usize)> {
+    const NAMES: [(&str, u8); 5] = [("&amp;", b'&'), ("&lt;", b'<'), ("&gt;", b'>'), ("&quot;", b'"'), ("&apos;", b'\'')];
+    /// As long as the longest that is known, `&#x0000ff;`.
+    const LONGEST: usize = 10;
+    if !matches!(text.first()?.byte, b'%' | b'\\' | b'&') {
+        return None;
+    }
+    let start: Vec<u8> = text.iter().take(LONGEST).map(|one| one.byte).collect();
+    let digits = |range: Range<usize>, base: u32| {
+        let digits = std::str::from_utf8(start.get(range)?).ok().filter(|digits| !digits.starts_with('+'))?;
+        u32::from_str_radix(digits, base).ok().and_then(|code| u8::try_from(code).ok())
+    };
+    match (start.first()?, start.get(1)?) {
+        (b'%', _) => Some((digits(1..3, 16)?, 3)),
+        (b'\\', b'u') => Some((digits(2..6, 16)?, 6)),
+        (b'\\', b'n' | b'r' | b't') => Some((b' ', 2)),
+        (b'\\', other @ (b'/' | b'"' | b'\\')) => Some((*other, 2)),
+        (b'&', b'#') => {
+            let end = start.iter().position(|byte| *byte == b';')?;
+            let is_hex = matches!(start.get(2)?, b'x' | b'X');
+            Some((if is_hex { digits(3..end, 16)? } else { digits(2..end, 10)? }, end + 1))
+        }
+        (b'&', _) => NAMES.iter().find(|(name, _)| start.starts_with(name.as_bytes())).map(|(name, byte)| (*byte, name.len())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIGNATURE: &str = "Qw3rTy/uIoP+asDfGhJkLzXcVbNm0123456789=";
+
+    fn hiding(values: &[&str]) -> Echoes {
+        let mut echoes = Echoes::default();
+        echoes.extend(values.iter().map(|&value| value.to_owned()));
+        echoes
+    }
+
+    /// Attack: a signature that came back without its padding, in another encoding, wrapped, or cut was shown.
+    #[test]
+    fn a_value_is_known_again_in_whatever_form_it_is_repeated() {
+        let encoded = "Qw3rTy%2FuIoP%2BasDfGhJkLzXcVbNm0123456789%3D";
+        for value in [SIGNATURE, encoded] {
+            let echoes = hiding(&[value]);
+            for form in [
+                SIGNATURE.to_owned(),
+                encoded.to_owned(),
+                encoded.replace("%3D", ""),
+                encoded.replace("%2F", "%2f"),
+                SIGNATURE.replace('=', "%3D"),
+                encoded.replace('%', "%25").replace('%', "%25"),
+                SIGNATURE.replace('=', "&#61;").replace('/', "&#x2F;"),
+                SIGNATURE.replace('/', "\\/").replace('=', "\\u003d"),
+                SIGNATURE.to_uppercase(),
+                format!("{}\\n{}", &SIGNATURE[..20], &SIGNATURE[20..]),
+                SIGNATURE[..SIGNATURE.len() - 2].to_owned(),
+                SIGNATURE[3..30].to_owned(),
+                SIGNATURE.replace('+', " "),
+            ] {
+                let shown = echoes.hidden(format!("bad signature '{form}' given").as_bytes());
+                let shown = String::from_utf8(shown).unwrap();
+                let left = shown.strip_prefix("bad signature '").and_then(|shown| shown.strip_suffix("' given")).unwrap();
+                // Of what stands for no letter nothing is said.
+                assert!(left.replace(['=', '/'], "").replace("%3D", "").replace("&#61;", "") == MASK, "{form}: {shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_value_within_another_does_not_leave_its_rest_and_words_stay() {
+        for inner in ["Qw3rTy/uIoP", "rTy/uIoP", "0123456789="] {
+            let shown = hiding(&[inner, SIGNATURE]).hidden(SIGNATURE.as_bytes());
+            assert_eq!(String::from_utf8(shown).unwrap(), MASK, "{inner}");
+        }
+        let echoes = hiding(&["hunter2", "short", "a-longer-value"]);
+        for (text, shown) in [
+            ("hunter2 hunter short a-longer", "****** hunter short ******"),
+            ("100 % of it \\ & &; %zz &#; \\u12", "100 % of it \\ & &; %zz &#; \\u12"),
+            ("", ""),
+        ] {
+            assert_eq!(String::from_utf8(echoes.hidden(text.as_bytes())).unwrap(), shown);
+        }
+        assert_eq!(hiding(&[]).hidden(b"\xff\x00%"), b"\xff\x00%");
+        assert_eq!(echoes.hidden(b"\xffhunter2\xff"), b"\xff******\xff");
+    }
+}
