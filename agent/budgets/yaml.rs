@@ -11,11 +11,8 @@ use std::collections::BTreeMap;
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::{Map, Number, Value};
 
-use super::{DOCUMENT_BYTES, DOCUMENT_MEMORY, json};
+use super::{DEPTH, DOCUMENT_BYTES, DOCUMENT_MEMORY, json};
 use crate::error::Error;
-
-/// How deep values may be nested, as for JSON.
-const DEEPEST: usize = 128;
 
 /// A value with the place where it begins.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,7 +70,7 @@ impl From<Unfit> for Error {
                 .rule("the agent limits the size of its input to bound its memory")
                 .remedy("split the document"),
             Unfit::Yaml(line, what) => Self::permanent(format!("the YAML is broken at line {line}: {what}"))
-                .rule("YAML 1.1, one document, nested at most 128 deep"),
+                .rule(format!("YAML 1.1, one document, nested at most {DEPTH} levels deep")),
         }
     }
 }
@@ -159,6 +156,8 @@ struct Open {
     line: usize,
     anchor: usize,
     content: Partial,
+    /// Levels of lists and maps below it as yet.
+    height: usize,
 }
 
 enum Partial {
@@ -193,10 +192,16 @@ pub fn read(text: &str) -> Result<Document, Unfit> {
     Ok(Document { root, twice: reader.twice })
 }
 
+/// The limit is that of JSON: what `verify` takes an agent takes too.
+fn too_deep(line: usize) -> Unfit {
+    Unfit::Yaml(line, format!("it is nested more than {DEPTH} levels deep, aliases included"))
+}
+
 struct Reader {
     /// Bytes that may still be taken.
     left: usize,
-    anchors: BTreeMap<usize, Node>,
+    /// Each with its levels of lists and maps.
+    anchors: BTreeMap<usize, (Node, usize)>,
     open: Vec<Open>,
     root: Option<Node>,
     twice: Vec<(String, usize)>,
@@ -214,24 +219,27 @@ impl Reader {
                 }
                 self.take(json::weight_of_item(&word) + size_of::<Node>())?;
                 let value = scalar(word, style, tag.as_deref()).map_err(|what| Unfit::Yaml(line, what))?;
-                self.put(Node { line, content: Content::Scalar(value) }, anchor)
+                self.put(Node { line, content: Content::Scalar(value) }, anchor, 0)
             }
             Event::Alias(anchor) => {
-                let Some(node) = self.anchors.get(&anchor).cloned() else {
+                let Some((node, height)) = self.anchors.get(&anchor).cloned() else {
                     return Err(Unfit::Yaml(line, "an alias of a value that it stands in".to_owned()));
                 };
+                if self.open.len() + height > DEPTH {
+                    return Err(too_deep(line));
+                }
                 self.take(weight(&node))?;
-                self.put(node, 0)
+                self.put(node, 0, height)
             }
             Event::SequenceStart(anchor, tag) => self.begin(Partial::List(Vec::new()), line, anchor, tag.as_deref(), "seq"),
             Event::MappingStart(anchor, tag) => self.begin(Partial::Map(Vec::new(), None), line, anchor, tag.as_deref(), "map"),
             Event::SequenceEnd | Event::MappingEnd => {
-                let Some(Open { line, anchor, content }) = self.open.pop() else { return Ok(()) };
+                let Some(Open { line, anchor, content, height }) = self.open.pop() else { return Ok(()) };
                 let content = match content {
                     Partial::List(items) => Content::List(items),
                     Partial::Map(members, _) => Content::Map(self.merged(members)?),
                 };
-                self.put(Node { line, content }, anchor)
+                self.put(Node { line, content }, anchor, height + 1)
             }
         }
     }
@@ -243,19 +251,22 @@ impl Reader {
         if let Some(Open { content: Partial::Map(_, None), .. }) = self.open.last() {
             return Err(Unfit::Yaml(line, "a list or a map in the place of a name".to_owned()));
         }
-        if self.open.len() >= DEEPEST {
-            return Err(Unfit::Yaml(line, "it is nested too deeply".to_owned()));
+        if self.open.len() >= DEPTH {
+            return Err(too_deep(line));
         }
         self.take(json::weight_of_item("") + size_of::<Node>())?;
-        self.open.push(Open { line, anchor, content });
+        self.open.push(Open { line, anchor, content, height: 0 });
         Ok(())
     }
 
     /// A whole value goes to where it belongs.
-    fn put(&mut self, node: Node, anchor: usize) -> Result<(), Unfit> {
+    fn put(&mut self, node: Node, anchor: usize, height: usize) -> Result<(), Unfit> {
         if anchor > 0 {
             self.take(weight(&node))?;
-            self.anchors.insert(anchor, node.clone());
+            self.anchors.insert(anchor, (node.clone(), height));
+        }
+        if let Some(open) = self.open.last_mut() {
+            open.height = open.height.max(height);
         }
         match self.open.last_mut().map(|open| &mut open.content) {
             None => self.root = Some(node),
@@ -512,6 +523,39 @@ mod tests {
         }
         assert!(Error::from(read("a: [").unwrap_err()).to_string().contains("is broken at line"));
         assert_eq!(value(""), json!(null));
+    }
+
+    /// Attack: what was nested 97 levels deep, or by aliases without limit, was verified and refused by the node.
+    #[test]
+    fn what_is_nested_more_deeply_than_json_may_be_is_not_read_either() {
+        let nested = |open: &str, close: &str, levels: usize| format!("{}0{}", open.repeat(levels), close.repeat(levels));
+        // Each text has as many levels in JSON as the number says.
+        let chain = |of: usize, each: usize| {
+            let links: String =
+                (1..=of).map(|n| format!("a{n}: &a{n} {}*a{}{}\n", "[".repeat(each), n - 1, "]".repeat(each))).collect();
+            (format!("a0: &a0 [0]\n{links}"), 2 + of * each)
+        };
+        let mut texts = vec![chain(47, 2), chain(95, 1), chain(10, 10), chain(400, 6)];
+        for levels in [1, 95, 96, 97, 98, 127, 128] {
+            texts.push((nested("[", "]", levels), levels));
+            texts.push((nested("{\"a\": ", "}", levels), levels));
+        }
+        // An alias and what is around it, a merged map and what it is merged into, a list of those.
+        for (anchor, levels) in [(1, 95), (94, 2), (47, 47), (47, 48), (47, 49), (47, 50), (90, 90)] {
+            let alias = nested("[", "]", levels).replace('0', "*x");
+            texts.push((format!("- &x {}\n- {alias}\n", nested("[", "]", anchor)), 1 + levels + anchor));
+        }
+        for (text, levels) in texts {
+            let shown = text.get(..60).unwrap_or(&text);
+            match read(&text) {
+                Ok(document) => {
+                    let json = document.root.to_json().to_string();
+                    assert!(levels <= DEPTH && json::value(json.as_bytes(), DOCUMENT_MEMORY).is_ok(), "{levels}: {shown}");
+                }
+                Err(Unfit::Yaml(_, what)) => assert!(levels > DEPTH && what.contains("96 levels"), "{levels}: {shown}: {what}"),
+                Err(other) => panic!("{levels}: {shown}: {other:?}"),
+            }
+        }
     }
 
     /// Each of these texts is small.
