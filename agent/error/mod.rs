@@ -193,6 +193,12 @@ impl Error {
         self.0.bus
     }
 
+    /// Whether the kernel refused a call because no space is left, on the disk or in a quota.
+    #[must_use]
+    pub fn is_for_want_of_space(&self) -> bool {
+        matches!(self.0.errno, Some(Errno::ENOSPC | Errno::EDQUOT))
+    }
+
     /// Whether the kernel refused a call, which for the agent's own state means the disk or its permissions.
     #[must_use]
     pub fn is_of_the_kernel(&self) -> bool {

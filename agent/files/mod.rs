@@ -95,7 +95,7 @@ pub struct Tree {
     root: OwnedFd,
     base: PathBuf,
     /// How many changes may be made yet; `None`: any number.
-    changes: Option<Arc<AtomicU32>>,
+    changes: Option<(Arc<AtomicU32>, Errno)>,
 }
 
 /// An exclusive lock, held until dropped.
@@ -124,13 +124,24 @@ impl Tree {
     /// # Errors
     /// As [`Tree::open`].
     pub fn breaking_after(&self, changes: u32) -> Result<Self> {
-        Ok(Self { changes: Some(Arc::new(AtomicU32::new(changes))), ..Self::open(&self.base)? })
+        Ok(Self { changes: Some((Arc::new(AtomicU32::new(changes)), Errno::EIO)), ..Self::open(&self.base)? })
+    }
+
+    /// The same with a disk that has space for so many changes, for tests.
+    ///
+    /// # Errors
+    /// As [`Tree::open`].
+    pub fn full_after(&self, changes: u32) -> Result<Self> {
+        Ok(Self { changes: Some((Arc::new(AtomicU32::new(changes)), Errno::ENOSPC)), ..Self::open(&self.base)? })
     }
 
     /// To be asked before each change.
     fn change(&self) -> nix::Result<()> {
         let take = |changes: &Arc<AtomicU32>| changes.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
-        if self.changes.as_ref().is_none_or(take) { Ok(()) } else { Err(Errno::EIO) }
+        match &self.changes {
+            Some((changes, errno)) if !take(changes) => Err(*errno),
+            _ => Ok(()),
+        }
     }
 
     /// The name beside a name under which its next content is made; what a crash left there is removed.

@@ -51,6 +51,8 @@ const RESULT_RESERVE_BYTES: usize = 64 * 1024;
 /// … and the process group, before anything else is done with the program.
 const GROUP_RESERVE: &str = "group.room";
 const GROUP_RESERVE_BYTES: usize = 16;
+/// Why a runner that found no space for the job's files did not begin it. It takes the space of the result, which there is none of.
+const POSTPONED: &str = "postponed.json";
 /// How long a job that is ended has after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 /// The live output, kept beside the job.
@@ -155,6 +157,13 @@ impl Ran {
     }
 }
 
+/// What a runner says that had no space to begin.
+#[derive(Debug, Serialize, Deserialize)]
+struct Postponed {
+    cause: String,
+    remedy: Option<String>,
+}
+
 /// What is found of a job after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
@@ -214,9 +223,11 @@ impl Programs {
         let directory = Path::new("work").join(key);
         self.state.create_dir(&directory, Attributes::mode(0o700))?;
         let path = directory.join(JOB);
-        if self.state.facts(&path)?.is_none() {
+        if !self.has_begun(key)? {
             // Here, where a full disk means no more than that the job cannot begin yet.
             reserve_all(&self.state, &directory)?;
+        }
+        if self.state.facts(&path)?.is_none() {
             self.state.write_json(&path, job, Attributes::mode(0o600))?;
         }
         Ok(())
@@ -263,11 +274,21 @@ impl Programs {
         match self.found_after(key, watched).await? {
             Found::Ended(ran) => Ok(Some(ran)),
             Found::Lost => Ok(None),
-            Found::NotStarted => Err(Error::permanent(format!("{} ended before it started the program", Self::unit(key)))
-                .context(format!("running {key}"))
-                .remedy(format!("check `journalctl -u {}`", Self::unit(key)))),
+            Found::NotStarted => Err(self.not_started(key)),
             Found::Running => Err(Error::transient("it is still running").context(format!("running {key}"))),
         }
+    }
+
+    /// Why a runner ended before it started the program: what it lacked space for passes, anything else is no accident for long.
+    fn not_started(&self, key: &str) -> Error {
+        let postponed = self.state.read_json::<Postponed>(&Path::new("work").join(key).join(POSTPONED)).ok().flatten();
+        let error = match postponed {
+            Some(Postponed { cause, remedy: Some(remedy) }) => Error::transient(cause).remedy(remedy),
+            Some(Postponed { cause, remedy: None }) => Error::transient(cause),
+            None => Error::permanent(format!("{} ended before it started the program", Self::unit(key)))
+                .remedy(format!("check `journalctl -u {}`", Self::unit(key))),
+        };
+        error.context(format!("running {key}"))
     }
 
     /// Waits for the end of a job that an earlier agent began, and never starts it. `None`: there is no result, and none comes.
@@ -370,7 +391,7 @@ impl Programs {
     /// If something cannot be removed.
     pub fn shed(&self, key: &str) -> Result<()> {
         let directory = Path::new("work").join(key);
-        [OUTPUT, RESULT, JOB, RESULT_RESERVE, GROUP_RESERVE]
+        [OUTPUT, RESULT, JOB, RESULT_RESERVE, GROUP_RESERVE, POSTPONED]
             .into_iter()
             .try_for_each(|name| self.state.remove(&directory.join(name)).map(drop))
     }

@@ -20,8 +20,8 @@ use nix::unistd::Pid;
 use super::capture::{Kept, Log, PassedOn, Whole, drain};
 use super::mask::Mask;
 use super::{
-    GROUP, GROUP_RESERVE, HookAnswer, HookOutput, Job, LOCK, OUTPUT, RESULT, RESULT_RESERVE, RESULT_RESERVE_BYTES, Ran, STARTED,
-    encoded, reserve_all,
+    GROUP, GROUP_RESERVE, HookAnswer, HookOutput, Job, LOCK, OUTPUT, POSTPONED, Postponed, RESULT, RESULT_RESERVE,
+    RESULT_RESERVE_BYTES, Ran, STARTED, encoded, reserve_all,
 };
 use crate::backoff::Backoff;
 use crate::budgets::json::Unfit;
@@ -47,13 +47,13 @@ const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs
 /// Runs the job of a directory, at most once, and ends only when its result is written.
 ///
 /// # Errors
-/// If the job cannot be read, or there is no disk space for what it needs at its start and its end: it has not begun then. If its
-/// directory was removed while it ran. A program that fails is no error.
+/// If the job cannot be read, or there is no disk space for its files and for what it needs at its start and its end: it has not begun then,
+/// and the agent begins it again. If its directory was removed while it ran. A program that fails is no error.
 pub fn run(directory: &Path, clock: &Clock) -> Result<()> {
-    run_in(&Tree::open(directory)?, clock)
+    run_in(&Tree::open(directory)?, &Tree::open(Path::new("/"))?, clock)
 }
 
-fn run_in(tree: &Tree, clock: &Clock) -> Result<()> {
+fn run_in(tree: &Tree, root: &Tree, clock: &Clock) -> Result<()> {
     let job: Job = tree
         .read_json(Path::new("job.json"))?
         .ok_or_else(|| Error::permanent("there is no job.json").context(tree.base().display()))?;
@@ -64,11 +64,18 @@ fn run_in(tree: &Tree, clock: &Clock) -> Result<()> {
     }
     // The one who prepared the job has done so, unless it is of an earlier version.
     reserve_all(tree, Path::new(""))?;
+    // Before the mark that it has begun: what was made here is made again by the next try, and nothing of the job has run.
+    let prepared = prepare(root, &job);
+    if let Err(error) = &prepared
+        && error.is_for_want_of_space()
+    {
+        return Err(postponed(tree, error));
+    }
     if !tree.create_new(Path::new(STARTED), b"", Attributes::mode(0o600))? {
         return Ok(());
     }
     let watch = clock.start();
-    let mut ran = run_program(tree, &job).unwrap_or_else(|error| Ran {
+    let mut ran = prepared.and_then(|()| run_program(tree, root, &job)).unwrap_or_else(|error| Ran {
         status: 127,
         stderr: explained(&error),
         not_started: Some(explained(&error)),
@@ -77,6 +84,17 @@ fn run_in(tree: &Tree, clock: &Clock) -> Result<()> {
     ran.duration_ms = watch.millis();
     let _ = bound(&mut ran, RESULT_BYTES);
     deliver(tree, &ran, clock)
+}
+
+/// Leaves word for the agent why nothing began.
+fn postponed(tree: &Tree, error: &Error) -> Error {
+    let remedy = error.suggested_remedy().map(str::to_owned);
+    let error = error.clone().context("it was not started, because there is no space for its files");
+    // Where even that fails, the agent finds by itself that there is no space for the result.
+    if let Ok(bytes) = serde_json::to_vec(&Postponed { cause: error.to_string(), remedy }) {
+        let _ = tree.write_reserved(Path::new(RESULT_RESERVE), Path::new(POSTPONED), &bytes);
+    }
+    error
 }
 
 /// Why, and what helps.
@@ -120,9 +138,7 @@ fn write_result(tree: &Tree, ran: &Ran) -> Result<()> {
     tree.write_reserved(Path::new(RESULT_RESERVE), Path::new(RESULT), &bytes)
 }
 
-fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
-    let root = Tree::open(Path::new("/"))?;
-    prepare(&root, job)?;
+fn run_program(tree: &Tree, root: &Tree, job: &Job) -> Result<Ran> {
     let mask = Mask::of(&job.secrets, job.withheld);
     let log = Log::new(tree.append(Path::new(OUTPUT), Attributes::mode(0o600))?);
     let (enough, waited) = std::io::pipe()?;
@@ -155,7 +171,7 @@ fn run_program(tree: &Tree, job: &Job) -> Result<Ran> {
         stdout: if matches!(answer, HookOutput::Answer(_)) { String::new() } else { stdout },
         answer,
         stderr,
-        outputs: outputs(&root, job, &mask),
+        outputs: outputs(root, job, &mask),
         timed_out,
         not_started: None,
         unknown: None,
@@ -601,10 +617,47 @@ mod tests {
         let tree = Tree::open(dir.path()).unwrap();
         tree.write_json(Path::new("job.json"), &shell("exit 0"), Attributes::mode(0o600)).unwrap();
         let full = tree.breaking_after(0).unwrap();
-        assert!(run_in(&full, &Clock::system()).is_err());
+        let root = Tree::open(Path::new("/")).unwrap();
+        assert!(run_in(&full, &root, &Clock::system()).is_err());
         assert_eq!(tree.facts(Path::new(STARTED)).unwrap(), None);
-        run_in(&tree, &Clock::system()).unwrap();
+        run_in(&tree, &root, &Clock::system()).unwrap();
         assert_eq!(tree.read_json::<Ran>(Path::new(RESULT)).unwrap().unwrap().status, 0);
+    }
+
+    /// Attack: a full disk below /var/lib/heat-config failed every deployment of the list for good, although none had begun.
+    #[test]
+    fn without_room_for_its_files_nothing_begins_and_the_cause_is_left_for_the_agent() {
+        let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (tree, elsewhere) = (Tree::open(dir.path()).unwrap(), Tree::open(place.path()).unwrap());
+        let script = place.path().join("scripts/one");
+        let files = vec![JobFile { path: "scripts/one".to_owned(), content: "x".to_owned(), mode: 0o700 }];
+        let mut job = Job { files, directories: vec!["made".to_owned()], ..shell("echo once >> \"$0\"") };
+        job.argv.push(place.path().join("ran").display().to_string());
+        tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
+        let runs = || std::fs::read_to_string(place.path().join("ran")).unwrap_or_default().lines().count();
+        for changes in 0.. {
+            reserve_all(&tree, Path::new("")).unwrap();
+            let tried = run_in(&tree, &elsewhere.full_after(changes).unwrap(), &Clock::system());
+            let left: Option<Postponed> = tree.read_json(Path::new(POSTPONED)).unwrap();
+            if tried.is_ok() {
+                assert!(changes >= 3, "{changes}");
+                break;
+            }
+            assert_eq!((tree.facts(Path::new(STARTED)).unwrap(), runs()), (None, 0), "{changes}");
+            let left = left.unwrap();
+            assert!(left.cause.contains("ENOSPC") && left.remedy.unwrap().contains("`df -h "), "{}", left.cause);
+        }
+        assert_eq!((script.exists(), runs()), (true, 1));
+        run_in(&tree, &elsewhere, &Clock::system()).unwrap();
+        assert_eq!(runs(), 1);
+        // Whatever else is wrong with them ends it: nobody knows that it passes.
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        tree.write_json(Path::new("job.json"), &job, Attributes::mode(0o600)).unwrap();
+        run_in(&tree, &elsewhere.breaking_after(0).unwrap(), &Clock::system()).unwrap();
+        let ran: Ran = tree.read_json(Path::new(RESULT)).unwrap().unwrap();
+        assert!(ran.status == 127 && ran.not_started.unwrap().contains("EIO"));
+        assert_eq!(runs(), 1);
     }
 
     #[test]

@@ -178,6 +178,28 @@ def test_a_full_disk_loses_nothing(hosts, signal_server):
     assert body["deploy_status_code"] == 0 or "interrupted" in str(body["deploy_status_code"])
 
 
+def test_without_room_for_its_files_a_script_begins_once_there_is_some(hosts, signal_server):
+    server = signal_server()
+    host = hosts("n1", ip=IP)
+    place = "/var/lib/heat-config/heat-config-script"
+    host.sh(f"mkdir -p {place} && mount -t tmpfs -o size=16k,mode=700 tmpfs {place}; head -c 16384 /dev/zero >{place}/ballast || :")
+    for name in ("d", "e"):
+        server.deploy(server.deployment(name, config=f"#!/bin/sh\necho {name} >>/run/ran\n"))
+    start(host, server)
+
+    def tries():
+        return [entry for entry in host.journal(**{"_SYSTEMD_UNIT": UNIT}) if "no space for its files" in entry.get("HNA_CAUSE", "")]
+    # More often than a job may end before its program for reasons that nobody knows.
+    host.wait_for(lambda: len(tries()) > 5, what="more than five tries")
+    page = host.exec("heat-node-agent", "status", check=False).stdout
+    assert "no space for its files" in page and "df -h" in page, page
+    assert not server.signals() and not host.exists("/run/ran")
+    host.sh(f"rm {place}/ballast")
+    for name in ("d", "e"):
+        assert signalled(server, name)["deploy_status_code"] == 0
+    assert host.read("/run/ran") == "d\ne\n"
+
+
 def test_a_node_comes_up_waits_for_late_volumes_and_repairs_itself_only_when_asked(hosts, signal_server):
     server = signal_server()
     host = hosts("n1", ip=IP, volumes={"vdc": ("1G", VDC)})
