@@ -12,6 +12,9 @@ use crate::error::{Error, Result};
 /// A stack and one of its resources.
 type Resource = (String, String);
 
+/// Ids of the newest entry of each resource; of several where they are of the same second, as nobody can say which is newer.
+type Newest = BTreeMap<Resource, BTreeSet<String>>;
+
 /// The list in force, in Heat's order.
 #[derive(Default)]
 pub struct Entries {
@@ -25,7 +28,7 @@ pub struct Entries {
 
 struct Index {
     ids: Arc<BTreeSet<String>>,
-    newest: Arc<BTreeMap<Resource, String>>,
+    newest: Arc<Newest>,
 }
 
 impl Entries {
@@ -107,7 +110,7 @@ impl Entries {
 
     /// The id of the newest entry for each stack and resource.
     #[must_use]
-    pub fn newest(&self) -> Arc<BTreeMap<Resource, String>> {
+    pub fn newest(&self) -> Arc<Newest> {
         Arc::clone(&self.index().newest)
     }
 
@@ -121,18 +124,20 @@ impl Entries {
     fn index(&self) -> &Index {
         self.index.get_or_init(|| {
             let ids = self.ids.iter().map(ToString::to_string).collect();
-            let mut newest: BTreeMap<Resource, (String, String)> = BTreeMap::new();
+            let mut newest: BTreeMap<Resource, (String, BTreeSet<String>)> = BTreeMap::new();
             for entry in self.values() {
                 let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
                 let (id, made) = (text("id"), text("creation_time"));
                 if let (Some(stack), Some(resource)) = (input(&entry, "deploy_stack_id"), input(&entry, "deploy_resource_name")) {
-                    let slot = newest.entry((stack, resource)).or_insert_with(|| (made.clone(), id.clone()));
+                    let slot = newest.entry((stack, resource)).or_default();
                     if slot.0 < made {
-                        *slot = (made, id);
+                        *slot = (made, BTreeSet::from([id]));
+                    } else if slot.0 == made {
+                        slot.1.insert(id);
                     }
                 }
             }
-            let newest = newest.into_iter().map(|(resource, (_, id))| (resource, id)).collect();
+            let newest = newest.into_iter().map(|(resource, (_, ids))| (resource, ids)).collect();
             Index { ids: Arc::new(ids), newest: Arc::new(newest) }
         })
     }

@@ -446,14 +446,14 @@ impl Journal {
         self.insert(record);
     }
 
-    /// Records the end of something that Heat does not wait for any more, in one step: it is never signalled.
+    /// Records the end of something that Heat does not wait for any more, in one step: it is signalled only if Heat asks for it again.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn end_unheard(&mut self, id: &str, outcome: Outcome, note: String) -> Result<()> {
         let now = self.clock.now();
         self.change(id, |record| {
-            record.state = State::Signalled;
+            (record.state, record.let_go) = (State::Signalled, Some(State::Finished));
             record.finished = Some(now);
             (record.outcome, record.long_result_failed) = (Some(outcome), None);
             record.note = Some(note);

@@ -178,8 +178,8 @@ impl Pause {
 pub struct View {
     /// Ids of the listed deployments; `None`: no list of Heat's own in this run of the agent.
     pub listed: Option<Arc<BTreeSet<String>>>,
-    /// The newest deployment id for each stack and resource.
-    pub newest: Arc<BTreeMap<(String, String), String>>,
+    /// The newest deployment id for each stack and resource; several that are of the same second.
+    pub newest: Arc<BTreeMap<(String, String), BTreeSet<String>>>,
     /// How new it is.
     pub freshness: Freshness,
     /// Whether whoever answered had Keystone check the request: Keystone worked then.
@@ -193,7 +193,7 @@ impl View {
     /// nothing is said against it.
     #[must_use]
     pub fn asks_for(&self, id: &str, resource: Option<&(String, String)>) -> bool {
-        let is_newest = resource.and_then(|resource| self.newest.get(resource)).is_none_or(|newest| newest == id);
+        let is_newest = resource.and_then(|resource| self.newest.get(resource)).is_none_or(|newest| newest.contains(id));
         is_newest && self.listed.as_ref().is_none_or(|listed| listed.contains(id))
     }
 }

@@ -40,7 +40,7 @@ fn answered(clock: &Clock) -> Freshness {
 fn view(ids: &[&str], newest: &str, clock: &Clock) -> View {
     View {
         listed: Some(Arc::new(ids.iter().map(|id| (*id).to_owned()).collect())),
-        newest: Arc::new([(("s/1".to_owned(), "r".to_owned()), newest.to_owned())].into()),
+        newest: Arc::new([(("s/1".to_owned(), "r".to_owned()), [newest.to_owned()].into())].into()),
         freshness: answered(clock),
         asked_keystone: true,
         own: Ways::default(),

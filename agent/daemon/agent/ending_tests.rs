@@ -121,6 +121,33 @@ async fn a_hung_script_that_heat_replaced_is_ended_once_heat_says_so_after_the_g
     assert_eq!(scene.fake.requests().len(), 3);
 }
 
+/// Attack: of one that was ended and then listed again Heat never heard anything.
+#[tokio::test]
+async fn of_one_that_was_ended_and_is_listed_again_heat_hears_that_it_failed_and_it_is_not_run_again() {
+    let scene = Scene::new(vec![answer(&["1"]), answer(&[]), answer(&[]), answer(&["1"])]).await;
+    let (mut agent, report) = scene.agent(Duration::ZERO).await;
+    agent.collector.poll_once().await;
+    scene.begin(&mut agent, "1");
+    hang(&mut agent, "1");
+    for _ in 0..2 {
+        agent.collector.poll_once().await;
+        for _ in 0..3 {
+            agent.decide().unwrap();
+        }
+    }
+    lane_ends(&mut agent).await;
+    assert_eq!((agent.ledger.journal.get("1").unwrap().state, says(&report, Code::DeploymentEnded)), (State::Signalled, 1));
+    assert!(agent.ledger.outbox.waiting().is_empty(), "nobody waits for it");
+    let change = agent.collector.poll_once().await;
+    agent.polled(change);
+    agent.decide().unwrap();
+    let record = agent.ledger.journal.get("1").unwrap();
+    assert_eq!((record.state, record.failed(), agent.hook.id()), (State::Finished, true, None), "{record:?}");
+    assert!(record.outcome.as_ref().unwrap().reason.as_ref().unwrap().contains("removed from the metadata"), "{record:?}");
+    assert_eq!(agent.ledger.outbox.waiting().len(), 1);
+    assert!(!Path::new(&scene.at("ran")).exists());
+}
+
 #[tokio::test]
 async fn one_that_was_missing_from_an_answer_or_whose_source_fails_goes_on() {
     let scene = Scene::new(vec![answer(&["1"]), answer(&[]), answer(&["1"]), answer(&["2"]), status("503 Busy", "")]).await;

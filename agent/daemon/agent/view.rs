@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use crate::collect::{Authority, Snapshot};
 use crate::deploy::DeploymentRecord;
 use crate::settings::source_name::SourceName;
@@ -37,12 +35,8 @@ fn asks_keystone(source: &str) -> bool {
 pub(super) fn gone(snapshot: &Snapshot, record: &DeploymentRecord) -> Option<String> {
     let list = snapshot.deployments.as_ref().filter(|_| lists_all(snapshot))?;
     let is_listed = list.lists(&record.id);
-    let text = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let made = |id: &str| list.values().find(|entry| text(entry, "id") == id).map(|entry| text(&entry, "creation_time"));
     let newest = record.resource.as_ref().and_then(|resource| list.newest().get(resource).cloned());
-    // Of two of the same second nobody can say which is newer.
-    let is_newer = |id: &String| *id != record.id && (!is_listed || made(id) > made(&record.id));
-    match newest.filter(is_newer) {
+    match newest.filter(|newest| !newest.contains(&record.id)).and_then(|newest| newest.into_iter().next()) {
         Some(newer) => Some(format!("Heat replaced it by {newer}")),
         None if is_listed => None,
         None => Some("it was removed from the metadata".to_owned()),
@@ -111,8 +105,12 @@ mod tests {
             [("old", "2026-03-01T12:00:00Z"), ("new", "2026-03-01T12:00:01Z")],
             [("new", "2026-03-01T12:00:01Z"), ("old", "2026-03-01T12:00:00Z")],
         ] {
-            assert_eq!(view(&snapshot(Some("cfn"), Some(&order))).newest[&resource], "new");
+            assert_eq!(view(&snapshot(Some("cfn"), Some(&order))).newest[&resource], ["new".to_owned()].into());
         }
+        // Attack: of two of the same second, both of which ran, the second one's result was never sent.
+        let same = "2026-03-01T12:00:00Z";
+        let view = view(&snapshot(Some("cfn"), Some(&[("one", same), ("other", same), ("older", "2026-03-01T11:59:59Z")])));
+        assert_eq!(["one", "other", "older"].map(|id| view.asks_for(id, Some(&resource))), [true, true, false]);
     }
 
     #[test]
