@@ -1,5 +1,7 @@
 //! Which sources are followed, and when one takes another one's place.
 
+use std::sync::Arc;
+
 use super::learnt::{Learnt, Said};
 use super::poll::Landed;
 use super::source::{Outcome, Polled, Source, Standing};
@@ -51,7 +53,18 @@ impl Collector {
     ///
     /// An answer that was fetched under other local settings says nothing about these: somebody has
     /// pointed the server to another stack. Only where the files no longer say enough does it count.
-    pub(super) fn learn(&mut self) -> Learnt {
+    ///
+    /// Worked out once: until an answer is settled or the files are read again nothing that it rests on changes.
+    pub(super) fn learn(&mut self) -> Arc<Learnt> {
+        if let Some(known) = &self.known {
+            return Arc::clone(known);
+        }
+        let learnt = Arc::new(self.work_out());
+        self.known = Some(Arc::clone(&learnt));
+        learnt
+    }
+
+    fn work_out(&mut self) -> Learnt {
         let mut learnt = Learnt::new(&self.settings.sources.order, self.settings.tls.allow_insecure);
         learnt.prove(self.sources.iter().filter_map(|source| Some((source.name, source.answered_by.as_ref()?))));
         let files = Said::by_files(&self.files);

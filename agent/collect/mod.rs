@@ -109,6 +109,8 @@ pub struct Collector {
     flying: JoinSet<Polled>,
     /// The clients for endpoints with an authority of their own, kept so that their connections stay open.
     own_http: BTreeMap<SourceName, (PathBuf, Http)>,
+    /// What the files and the answers say of the sources; `None` where one of them is new.
+    known: Option<Arc<Learnt>>,
     /// Digest of what the files said of the sources at the last poll.
     basis: String,
     /// How many answers there were.
@@ -178,6 +180,7 @@ impl Collector {
             sources,
             flying: JoinSet::new(),
             own_http: BTreeMap::new(),
+            known: None,
             basis: String::new(),
             turns: 0,
             snapshot: Snapshot::default(),
@@ -379,6 +382,7 @@ impl Collector {
 
     fn refresh_files(&mut self) {
         const CONFIG: &str = "os-collect-config.conf";
+        self.known = None;
         let odd = self.files.refresh(&self.root, &self.settings.sources);
         self.report_odd(CONFIG, &odd);
         let unread = self.files.config_unread.as_ref().map(Error::to_string);
@@ -585,6 +589,7 @@ impl Collector {
             Landed::ByFormerWay => polled.former = true,
             Landed::TakenBack => return Change::default(),
         }
+        self.known = None;
         let others = self.sources.iter().filter(|source| source.name != polled.source);
         let beside = others.map(|source| source.weight).sum();
         let asked = self.sources.iter().find(|source| source.name == polled.source);

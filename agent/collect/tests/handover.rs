@@ -190,6 +190,28 @@ async fn an_answer_that_arrives_after_its_way_was_taken_back_counts_for_nothing(
     }
 }
 
+/// What leads to the sources was worked out twice for each poll.
+#[tokio::test]
+async fn what_leads_to_the_sources_is_worked_out_once_for_a_poll_and_anew_after_each_answer() {
+    let fake = Fake::start(vec![answer(&telling("a", &json!({}))), answer(&telling("b", &json!({})))]).await;
+    let machine = Machine::new();
+    machine.put(CONF, &section(&fake.base, "s", "AK"));
+    let mut collector = machine.collector();
+    for listed in ["a", "b"] {
+        collector.start(true);
+        let known = Arc::clone(collector.known.as_ref().unwrap());
+        while let Some(polled) = collector.flying.join_next().await {
+            let polled = polled.unwrap();
+            let is_first = collector.known.is_some();
+            collector.standing_of(&polled);
+            assert_eq!(Arc::ptr_eq(&known, collector.known.as_ref().unwrap()), is_first);
+            collector.settle(polled);
+            assert!(collector.known.is_none());
+        }
+        assert!(collector.snapshot().lists(listed));
+    }
+}
+
 /// Lets 30 s pass, and takes what has arrived: a request that is not answered is not waited for.
 async fn step(collector: &mut Collector, machine: &Machine) {
     machine.clock.advance(Duration::from_secs(30));
