@@ -76,7 +76,9 @@ fn plain(text: &[u8]) -> Vec<Plain> {
         }
     }
     all.retain(|one| !one.byte.is_ascii_whitespace() && one.byte != b'+');
-    all.iter_mut().for_each(|one| one.byte.make_ascii_lowercase());
+    for one in &mut all {
+        one.byte.make_ascii_lowercase();
+    }
     all
 }
 
@@ -143,7 +145,7 @@ mod tests {
                 encoded.replace("%3D", ""),
                 encoded.replace("%2F", "%2f"),
                 SIGNATURE.replace('=', "%3D"),
-                encoded.replace('%', "%25").replace('%', "%25"),
+                encoded.replace('%', "%2525"),
                 SIGNATURE.replace('=', "&#61;").replace('/', "&#x2F;"),
                 SIGNATURE.replace('/', "\\/").replace('=', "\\u003d"),
                 SIGNATURE.to_uppercase(),
