@@ -589,7 +589,11 @@ impl Collector {
             Landed::ByFormerWay => polled.former = true,
             Landed::TakenBack => return Change::default(),
         }
-        self.known = None;
+        // Of one that nobody names and that never said anything nothing can change.
+        let is_nothing = |source: &Source| polled.set.is_none() && source.document.is_none() && source.answered_by.is_none();
+        if !self.sources.iter().any(|source| source.name == polled.source && is_nothing(source)) {
+            self.known = None;
+        }
         let others = self.sources.iter().filter(|source| source.name != polled.source);
         let beside = others.map(|source| source.weight).sum();
         let asked = self.sources.iter().find(|source| source.name == polled.source);
