@@ -64,7 +64,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Verify { json, image, metadata } => {
             let options = with(metadata);
             let loaded = checked(&options)?;
-            if image { commands::verify::image(&loaded, json) } else { commands::verify::run(&options, &loaded, json) }
+            if image { commands::verify::image(&options, &loaded, json) } else { commands::verify::run(&options, &loaded, json) }
         }
         // A mistake in the settings stops the agent; it must not stop etcd and docker at the next boot.
         Command::InstanceGuard => commands::instance_guard::run(&checked(&options)?.settings),

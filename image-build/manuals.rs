@@ -47,6 +47,7 @@ const EXAMPLES: &[(&str, &str)] = &[
         "Before a stack is made or updated: every mistake in a Heat template, or in a server's metadata, at once and without a node.",
     ),
     ("heat-node-agent verify --image", "In an image's build: whether the image has what the agent needs."),
+    ("heat-node-agent verify --image --metadata node.yaml", "The same, and what the nodes of this template need."),
     ("heat-node-agent rerun ID", "Run a failed deployment again once its cause is gone; Heat gets the new result."),
 ];
 

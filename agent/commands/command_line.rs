@@ -140,13 +140,17 @@ pub enum Command {
     /// With --metadata the file is a server's metadata or a list of deployments (JSON or YAML), Magnum's heat-params, or a Heat template.
     /// Of a template each software deployment is checked as on the node, with file and line. Values that only Heat knows (parameters without
     /// a default, attributes, ids) are not mistakes; parameters with a default have it. Nested templates in files of their own are named.
+    ///
+    /// With --image and --metadata also whether the image has what the nodes of that file need, for their roles and versions: units, programs
+    /// (asked for their releases), CNI plugins, kernel modules, hooks. Each thing that is missing is one line, with what needs it and where it
+    /// was looked for.
     Verify {
         /// Print the list as JSON
         #[arg(long)]
         json: bool,
         /// Check whether this root directory is an image that may be booted: no state, keys or ids of a machine, all tools
         /// installed, the unit enabled
-        #[arg(long, conflicts_with = "metadata")]
+        #[arg(long)]
         image: bool,
         /// Metadata document or Heat template to use instead of the collected metadata
         #[arg(long, value_name = "FILE")]

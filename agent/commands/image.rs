@@ -15,6 +15,9 @@ const UNIT_DIRECTORIES: [&str; 4] = ["etc/systemd/system", "run/systemd/system",
 /// Where programs lie.
 const PROGRAM_DIRECTORIES: [&str; 6] = ["usr/bin", "usr/sbin", "bin", "sbin", "usr/local/bin", "usr/local/sbin"];
 
+/// Programs that the agent itself needs on every node.
+pub(super) const TOOLS: [&str; 4] = ["sh", "mkfs.xfs", "systemctl", "journalctl"];
+
 /// What an image has that Ignition sets up at its first boot: Ignition's part of the initramfs, the program, and the unit that ends
 /// the first boot. Such an image has no cloud-init, and its units are enabled by the machine's own configuration (`systemd.units`).
 const OF_IGNITION: [&str; 4] = [
@@ -136,7 +139,7 @@ impl Check<'_> {
     }
 
     fn tools_are_there(&mut self) -> Result<()> {
-        for program in ["sh", "mkfs.xfs", "systemctl", "journalctl"] {
+        for program in TOOLS {
             let mut there = false;
             for directory in PROGRAM_DIRECTORIES {
                 there |= self.root.facts_followed(&Path::new(directory).join(program))?.is_some();

@@ -26,6 +26,7 @@ pub mod verify;
 mod deployment;
 mod document;
 mod image;
+mod image_nodes;
 mod secrets;
 mod template;
 mod terminal;

@@ -16,7 +16,7 @@ use crate::files::Tree;
 use crate::keepers::certificates;
 use crate::kubernetes::{self, Facts, Leave, NodeSpec, Preflight};
 use crate::machine::facts;
-use crate::machine::installed::{self, Machine, RULE, Verdicts};
+use crate::machine::installed::{self, Machine, RULE, Units, Verdicts};
 use crate::process::{Options, exit, runtime};
 use crate::programs::tool;
 use crate::report::text::json_page;
@@ -40,7 +40,7 @@ pub fn run(options: &Options, settings: &Settings, root: Option<&Path>, json: bo
         let tree = Tree::open(Path::new("/"))?;
         let mut observed = runtime()?.block_on(async {
             let systemd = Systemd::connect().await?;
-            let machine = Machine { root: &tree, systemd: &systemd, spec: &spec, desired: &desired };
+            let machine = Machine { root: &tree, units: Units::Running(&systemd), spec: &spec, desired: &desired };
             verdicts = machine.judge(&|_, path| Box::pin(ready(ask(&path))), None).await;
             converge::observe(&desired, &tree, &systemd).await
         })?;
@@ -49,20 +49,21 @@ pub fn run(options: &Options, settings: &Settings, root: Option<&Path>, json: bo
         converge::plan(&desired, &observed)
     };
     print(&if json { json_page(&plan.document()) } else { plan.render() })?;
+    let (refused, remedy) = (verdicts.refused(), verdicts.remedy());
     for (_, verdict) in verdicts.odd {
         note(&format!("{}; {}", verdict.odd.unwrap_or_default(), verdict.remedy));
     }
-    if !verdicts.refused.is_empty() {
-        return Err(Error::refused(verdicts.refused)
+    if !refused.is_empty() {
+        return Err(Error::refused(refused)
             .rule(RULE)
-            .remedy(verdicts.remedy)
+            .remedy(remedy)
             .context("asking the installed programs for their versions"));
     }
     Ok(if plan.is_empty() { exit::OK } else { exit::pending() })
 }
 
 /// What a program says of its release.
-fn ask(path: &str) -> Result<String> {
+pub(super) fn ask(path: &str) -> Result<String> {
     let answer = tool::ask(path, &["--version"], "")?.unwrap_or_default();
     Ok(installed::release(answer.out, answer.err))
 }

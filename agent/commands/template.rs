@@ -83,8 +83,7 @@ fn of_values(deployment: &Deployment, planned: &Planned, loaded: &Loaded) -> Vec
     if planned.open {
         return found;
     }
-    let unknown: Vec<(&str, Vec<String>)> = planned.unknown.iter().map(|name| (name.as_str(), possible_values(name))).collect();
-    let unknown: Vec<_> = unknown.into_iter().filter(|(_, values)| !values.is_empty()).collect();
+    let unknown = unknown(planned);
     if unknown.is_empty() {
         return of_node(deployment, loaded, None, "");
     }
@@ -106,6 +105,19 @@ fn of_values(deployment: &Deployment, planned: &Planned, loaded: &Loaded) -> Vec
     let certain: Vec<Finding> = certain.collect();
     found.extend(certain);
     found
+}
+
+/// Parameters that only Heat knows, each with values that it may have.
+fn unknown(planned: &Planned) -> Vec<(&str, Vec<String>)> {
+    let all = planned.unknown.iter().map(|name| (name.as_str(), possible_values(name)));
+    all.filter(|(_, values)| !values.is_empty()).collect()
+}
+
+/// The deployment in the ways in which Heat may fill it; as it is where everything is known.
+pub(super) fn ways<'a>(deployment: &'a Deployment, planned: &'a Planned) -> impl Iterator<Item = Deployment> + 'a {
+    let unknown = unknown(planned);
+    let count = if unknown.is_empty() { 1 } else { WAYS };
+    (0..count).map(move |way| filled(deployment, &unknown, way))
 }
 
 /// The deployment with one of the ways in which Heat may fill it.

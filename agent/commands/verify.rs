@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::deployment::{group_not_allowed, malformed, of_hook, of_node};
 use super::document::Read;
 use super::finding::{Finding, Findings, of_error, of_mistake};
-use super::{document, image, print, template};
+use super::image_nodes::Asked;
+use super::plan::ask;
+use super::{document, image, image_nodes, print, template};
 use crate::daemon::masking::without_url_users;
 use crate::error::Result;
 use crate::files::Tree;
@@ -26,45 +28,49 @@ use crate::settings::{KEYS, Loaded, Warning};
 /// If standard output takes no more.
 pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode> {
     let mut findings: Findings = loaded.warnings.iter().map(of_setting).collect();
-    // Without --metadata the settings alone can be checked before anything was ever collected.
-    let mut unread = String::new();
-    let mut planned = None;
-    let document = match document::read_any(options, &loaded.settings) {
-        Ok(Read::Document(document)) => Some(document),
+    // Hooks are this machine's: a document from elsewhere is not measured by them.
+    let root = if options.metadata.is_none() { Some(Tree::open(Path::new("/"))?) } else { None };
+    let checked = match understood(options, loaded, root.as_ref(), &mut findings) {
+        Asked::Document(document) => format!("settings and {} deployments", document::entries(&document).len()),
+        Asked::Template(template) => format!("settings and {} deployments of the template", template.planned.len()),
+        Asked::Nothing(why) => format!("settings{why}"),
+    };
+    print(&if as_json { document_of(&findings, &checked) } else { page(&findings, &checked) })?;
+    Ok(if findings.mistakes == 0 { exit::OK } else { exit::FAILED })
+}
+
+/// Finds what is wrong with the document. `root`: this machine's, where the document is its own.
+fn understood(options: &Options, loaded: &Loaded, root: Option<&Tree>, findings: &mut Findings) -> Asked {
+    let asked = match document::read_any(options, &loaded.settings) {
+        Ok(Read::Document(document)) => Asked::Document(document),
         Ok(Read::Template(document)) => {
             let file = options.metadata.as_deref().unwrap_or(Path::new("")).display().to_string();
             let read = hot::read(&document);
-            template::check(&read, &file, loaded, &mut findings);
-            planned = Some(read.planned.len());
-            None
+            template::check(&read, &file, loaded, findings);
+            Asked::Template(read)
         }
-        Err(error) => {
-            match &options.metadata {
-                Some(file) => {
-                    let place = file.display().to_string();
-                    let odd = document::odd_lines(options).unwrap_or_default();
-                    if odd.is_empty() {
-                        findings.push(of_error(&place, "", &error));
-                    }
-                    findings.extend(odd.into_iter().map(|mistake| of_mistake(&place, mistake)));
+        Err(error) => match &options.metadata {
+            Some(file) => {
+                let place = file.display().to_string();
+                let odd = document::odd_lines(options).unwrap_or_default();
+                if odd.is_empty() {
+                    findings.push(of_error(&place, "", &error));
                 }
-                None => unread = format!(" alone ({error})"),
+                findings.extend(odd.into_iter().map(|mistake| of_mistake(&place, mistake)));
+                Asked::Nothing(String::new())
             }
-            None
-        }
+            // Without --metadata the settings alone can be checked before anything was ever collected.
+            None => Asked::Nothing(format!(" alone ({error})")),
+        },
     };
     if options.metadata.is_none() {
         findings.extend(sources(loaded));
     }
     let odd = document::warnings(options).unwrap_or_default().into_iter();
     findings.extend(odd.map(|warning| Finding { warns: true, ..of_mistake("heat-params", warning) }));
-    let entries = document.as_ref().map_or(&[][..], document::entries);
-    // Hooks are this machine's: a document from elsewhere is not measured by them.
-    let root = if options.metadata.is_none() { Some(Tree::open(Path::new("/"))?) } else { None };
-    deployments(entries, loaded, root.as_ref(), &mut findings);
-    if let Some(Value::Object(_) | Value::String(_) | Value::Number(_) | Value::Bool(_)) =
-        document.as_ref().and_then(|document: &Map<String, Value>| document.get("deployments"))
-    {
+    let Asked::Document(document) = &asked else { return asked };
+    deployments(document::entries(document), loaded, root, findings);
+    if let Some(Value::Object(_) | Value::String(_) | Value::Number(_) | Value::Bool(_)) = document.get("deployments") {
         findings.push(Finding {
             place: "the metadata".to_owned(),
             key: "deployments".to_owned(),
@@ -74,25 +80,35 @@ pub fn run(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode
             warns: false,
         });
     }
-    let checked = match (&document, planned) {
-        (Some(_), _) => format!("settings and {} deployments", entries.len()),
-        (None, Some(planned)) => format!("settings and {planned} deployments of the template"),
-        (None, None) => format!("settings{unread}"),
-    };
-    print(&if as_json { document_of(&findings, &checked) } else { page(&findings, &checked) })?;
-    Ok(if findings.mistakes == 0 { exit::OK } else { exit::FAILED })
+    asked
 }
 
-/// `--image`: prints what keeps this root directory from being booted as many machines, and mistakes of its settings.
+/// `--image`: prints what keeps this root directory from being booted as many machines, and mistakes of its settings. With `--metadata`
+/// also what the nodes of that document need and the image lacks.
 ///
 /// # Errors
 /// If a file cannot be looked at.
-pub fn image(loaded: &Loaded, as_json: bool) -> Result<ExitCode> {
+pub fn image(options: &Options, loaded: &Loaded, as_json: bool) -> Result<ExitCode> {
     let mut findings: Findings = loaded.warnings.iter().map(of_setting).collect();
-    findings.extend(image::check(&Tree::open(Path::new("/"))?, &loaded.settings)?);
-    let checked = "settings and the image";
-    print(&if as_json { document_of(&findings, checked) } else { page(&findings, checked) })?;
-    Ok(if findings.mistakes + findings.notes == 0 { exit::OK } else { exit::FAILED })
+    let root = Tree::open(Path::new("/"))?;
+    findings.extend(image::check(&root, &loaded.settings)?);
+    let mut checked = "settings and the image".to_owned();
+    if let Some(file) = &options.metadata {
+        let asked = understood(options, loaded, None, &mut findings);
+        let nodes = image_nodes::check(&root, &asked, loaded, &ask, &mut findings)?;
+        checked = format!("settings, the image and what {nodes} kubernetes-node deployments of {} need", file.display());
+        if nodes == 0 && !matches!(asked, Asked::Nothing(_)) {
+            findings.push(Finding {
+                place: file.display().to_string(),
+                problem: "no kubernetes-node deployment is in it that says which programs a node needs".to_owned(),
+                rule: "with --image the document says what the image must have".to_owned(),
+                remedy: "give the template or metadata of a node, or leave --metadata out".to_owned(),
+                ..Finding::default()
+            });
+        }
+    }
+    print(&if as_json { document_of(&findings, &checked) } else { page(&findings, &checked) })?;
+    Ok(if findings.mistakes == 0 { exit::OK } else { exit::FAILED })
 }
 
 fn page(findings: &Findings, checked: &str) -> String {

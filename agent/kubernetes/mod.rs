@@ -43,6 +43,7 @@ pub use render::render;
 pub use spec::cluster::{Facts, Tokens};
 pub use spec::node::{NodeSpec, Preflight};
 pub use spec::words::{Role, Secret};
+pub use worker::kubelet::REGISTRATION;
 
 use serde_json::{Map, Value};
 

@@ -17,6 +17,8 @@ const DOCKER: [&str; 3] =
     ["/etc/systemd/system/docker.service", "/usr/lib/systemd/system/docker.service", "/lib/systemd/system/docker.service"];
 /// Release of the running kernel.
 const RELEASE: &str = "/proc/sys/kernel/osrelease";
+/// Where a kernel's modules are, by its release.
+const KERNELS: &str = "/lib/modules";
 /// Where the image's flannel has its settings.
 const FLANNEL: &str = "/etc/sysconfig/flanneld";
 /// What the agent writes for flanneld as a unit, and to keep it off.
@@ -38,7 +40,7 @@ pub(crate) fn of_machine(root: &Tree) -> Facts {
     let on_root = |disks: Disks| disks.iter().find(|disk| disk.mount_point() == Path::new("/")).map(Disk::available_space);
     // Fedora's docker takes its storage from a variable that docker-storage-setup writes; what stands both there and in daemon.json
     // makes docker refuse to start.
-    let unit = DOCKER.iter().map(|path| text(root, path)).find(|unit| !unit.is_empty()).unwrap_or_default();
+    let unit = docker_unit(root);
     let release = text(root, RELEASE).trim().to_owned();
     Facts {
         // The file is at the top of the tree only where no controller is left to version 1.
@@ -152,19 +154,56 @@ fn two_numbers(release: &str) -> Option<(u16, u16)> {
 /// What the kernel has neither loaded, built in, nor as a file. In a container the modules of the kernel below are not there to be
 /// looked at: then nothing is known to lack.
 fn lacking_modules(root: &Tree, release: &str) -> Vec<&'static str> {
+    let loaded = text(root, "/proc/modules");
+    let is_loaded = |module: &str| loaded.lines().any(|line| line.split(' ').next() == Some(module));
+    let lacking = not_installed(root, release, &MODULES).unwrap_or_default();
+    lacking.into_iter().filter(|module| !is_loaded(module)).collect()
+}
+
+/// Those of these modules that a kernel has neither built in nor as a file; `None` where its modules are not there to be looked at.
+fn not_installed<'a>(root: &Tree, release: &str, modules: &[&'a str]) -> Option<Vec<&'a str>> {
     if release.is_empty() || release.contains('/') {
-        return Vec::new();
+        return None;
     }
-    let folder = Path::new("/lib/modules").join(release);
+    let folder = Path::new(KERNELS).join(release);
     let (files, built_in) = (text(root, folder.join("modules.dep")), text(root, folder.join("modules.builtin")));
     if files.is_empty() || built_in.is_empty() {
-        return Vec::new();
+        return None;
     }
-    let loaded = text(root, "/proc/modules");
-    let is_file = |list: &str, module: &str| list.lines().any(|line| module_of(line) == module);
-    let is_loaded = |module: &str| loaded.lines().any(|line| line.split(' ').next() == Some(module));
-    let is_there = |module: &str| is_loaded(module) || is_file(&built_in, module) || is_file(&files, module);
-    MODULES.into_iter().filter(|module| !is_there(module)).collect()
+    let has = |list: &str, module: &str| list.lines().any(|line| module_of(line) == module.replace('-', "_"));
+    Some(modules.iter().copied().filter(|module| !has(&built_in, module) && !has(&files, module)).collect())
+}
+
+/// The kernels of an image, as far as their modules can be looked at.
+pub(crate) fn kernels(root: &Tree) -> Vec<String> {
+    let names = root.list(Path::new(KERNELS)).unwrap_or_default();
+    let names = names.into_iter().filter_map(|name| name.into_string().ok());
+    names.filter(|release| not_installed(root, release, &[]).is_some()).collect()
+}
+
+/// Those of these modules that none of an image's kernels has; nothing where it has no kernel, as in a container.
+pub(crate) fn lacking_in_image<'a>(root: &Tree, modules: &[&'a str]) -> Vec<&'a str> {
+    let of_each: Vec<Vec<&str>> = kernels(root).iter().filter_map(|release| not_installed(root, release, modules)).collect();
+    let is_lacking = |module: &&&str| !of_each.is_empty() && of_each.iter().all(|lacking| lacking.contains(module));
+    modules.iter().filter(is_lacking).copied().collect()
+}
+
+/// What an image says of the machines that will boot it: nothing of their size, their addresses, or the kernel that runs now.
+pub(crate) fn of_image(root: &Tree) -> Facts {
+    let unit = docker_unit(root);
+    Facts {
+        docker_sysconfig: unit.contains("$DOCKER_STORAGE_OPTIONS"),
+        docker_command: command_of(&unit),
+        flannel_prefix: flannel_prefix(&text(root, FLANNEL)),
+        kernel: kernels(root).iter().filter_map(|release| two_numbers(release)).max(),
+        lacking_modules: lacking_in_image(root, &MODULES),
+        ..Facts::default()
+    }
+}
+
+/// The image's docker.service; empty where it has none.
+fn docker_unit(root: &Tree) -> String {
+    DOCKER.iter().map(|path| text(root, path)).find(|unit| !unit.is_empty()).unwrap_or_default()
 }
 
 /// `kernel/net/netfilter/ipvs/ip_vs.ko.xz: …` → `ip_vs`.

@@ -14,14 +14,50 @@ use crate::network::flannel::{Version, version_of};
 use crate::systemd::Systemd;
 
 /// Where systemd looks for a program without a path.
-const PLACES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+pub(super) const PLACES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 /// The rule that a refusal follows.
 pub(crate) const RULE: &str = "a program gets only settings that its release supports; nothing was written or stopped";
+
+/// Where systemd looks for units, strongest first (systemd.unit(5)).
+pub(crate) const UNIT_PLACES: [&str; 5] = [
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+];
+
+/// Who says which file a unit is.
+#[derive(Clone, Copy)]
+pub(crate) enum Units<'a> {
+    /// The systemd that runs.
+    Running(&'a Systemd),
+    /// An image, where none runs.
+    Image,
+}
+
+impl Units<'_> {
+    /// The file of a unit; `None` where there is no such unit.
+    async fn file(self, root: &Tree, unit: &str) -> Result<Option<String>> {
+        match self {
+            Self::Running(systemd) => Ok(Some(systemd.unit(unit).await?.fragment_path).filter(|path| !path.is_empty())),
+            Self::Image => Ok(unit_file(root, unit)),
+        }
+    }
+}
+
+/// The file of a unit by its name, or its template's.
+pub(crate) fn unit_file(root: &Tree, unit: &str) -> Option<String> {
+    let template = unit.split_once('@').and_then(|(name, rest)| Some(format!("{name}@.{}", rest.rsplit_once('.')?.1)));
+    let names = std::iter::once(unit.to_owned()).chain(template);
+    let mut paths = names.flat_map(|name| UNIT_PLACES.map(|place| format!("{place}/{name}")));
+    paths.find(|path| root.facts(Path::new(path)).is_ok_and(|facts| facts.is_some()))
+}
 
 /// Whose programs are asked.
 pub(crate) struct Machine<'a> {
     pub(crate) root: &'a Tree,
-    pub(crate) systemd: &'a Systemd,
+    pub(crate) units: Units<'a>,
     pub(crate) spec: &'a NodeSpec,
     pub(crate) desired: &'a Desired,
 }
@@ -36,10 +72,22 @@ pub(crate) struct Verdicts {
     pub(crate) flanneld: Option<Version>,
     /// What may be other than meant.
     pub(crate) odd: Vec<(Program, Verdict)>,
+    /// Why the node is not begun, with the program where it is one.
+    pub(crate) refusals: Vec<(Option<Program>, Verdict)>,
+}
+
+impl Verdicts {
     /// Why the node is not begun, one after the other; empty where nothing is refused.
-    pub(crate) refused: String,
+    pub(crate) fn refused(&self) -> String {
+        self.refusals.iter().flat_map(|(_, verdict)| verdict.refused.clone()).collect::<Vec<_>>().join("; ")
+    }
+
     /// What to do about that.
-    pub(crate) remedy: String,
+    pub(crate) fn remedy(&self) -> String {
+        let mut remedies: Vec<&str> = self.refusals.iter().map(|(_, verdict)| verdict.remedy.as_str()).collect();
+        remedies.dedup();
+        remedies.join("; ")
+    }
 }
 
 impl Machine<'_> {
@@ -56,7 +104,6 @@ impl Machine<'_> {
         let of_flanneld = all.iter().find(|(program, _)| program.name == "flanneld");
         let of_flanneld = of_flanneld.and_then(|(_, said)| version_of(said.as_ref()?.as_ref().ok()?));
         let mut verdicts = Verdicts { flanneld: of_flanneld.or(flanneld), ..Verdicts::default() };
-        let (mut refused, mut remedies) = (Vec::new(), Vec::new());
         for (program, said) in all {
             let verdict = match said {
                 Some(Ok(said)) => judge(self.spec, self.desired, &program, &said, verdicts.flanneld),
@@ -70,40 +117,36 @@ impl Machine<'_> {
             if verdict.odd.is_some() {
                 verdicts.odd.push((program, verdict));
             } else if !verdict.refused.is_empty() {
-                refused.extend(verdict.refused);
-                remedies.push(verdict.remedy);
+                verdicts.refusals.push((Some(program), verdict));
             }
         }
         let lacking = lacking_cni(self.root, self.desired);
         if !lacking.is_empty() {
-            let verdict = lacks_cni(&lacking);
-            refused.extend(verdict.refused);
-            remedies.push(verdict.remedy);
+            verdicts.refusals.push((None, lacks_cni(&lacking)));
         }
-        remedies.dedup();
-        (verdicts.refused, verdicts.remedy) = (refused.join("; "), remedies.join("; "));
         verdicts
     }
 
     /// The file that a unit runs: as our drop-in says, else as its unit file does. None where the node has it in no place, or in
     /// a container.
     async fn place(&self, program: &Program) -> Result<Option<String>> {
-        let folder = format!("/etc/systemd/system/{}.d/", program.unit);
+        let Some(text) = self.text(program.unit).await? else { return Ok(None) };
+        Ok(command(program, &text).and_then(|command| found(self.root, command)))
+    }
+
+    /// The text that says what a unit runs; none where there is no such unit.
+    pub(super) async fn text(&self, unit: &str) -> Result<Option<String>> {
+        let folder = format!("/etc/systemd/system/{unit}.d/");
         let drop_ins = self.desired.files.iter().filter(|file| file.path.starts_with(&folder));
         let ours = drop_ins.rev().find(|file| file.content.contains("\nExecStart="));
         // The unit itself may be one that the parameters bring.
-        let ours = ours.or_else(|| self.desired.file(&format!("/etc/systemd/system/{}", program.unit)));
-        let text = if let Some(file) = ours {
-            file.content.clone()
-        } else {
-            let fragment = self.systemd.unit(program.unit).await?.fragment_path;
-            if fragment.is_empty() {
-                return Ok(None);
-            }
-            let bytes = self.root.read(Path::new(&fragment), READ_LIMIT)?.unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
-        Ok(command(program, &text).and_then(|command| found(self.root, command)))
+        let ours = ours.or_else(|| self.desired.file(&format!("/etc/systemd/system/{unit}")));
+        if let Some(file) = ours {
+            return Ok(Some(file.content.clone()));
+        }
+        let Some(fragment) = self.units.file(self.root, unit).await? else { return Ok(None) };
+        let bytes = self.root.read(Path::new(&fragment), READ_LIMIT)?.unwrap_or_default();
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 }
 
@@ -113,12 +156,14 @@ pub(crate) fn release(out: String, err: String) -> String {
 }
 
 /// The CNI plugins of the agent's own network that root cannot run.
-fn lacking_cni(root: &Tree, desired: &Desired) -> Vec<String> {
-    let is_program = |path: &String| {
-        let facts = root.facts_followed(Path::new(path)).ok().flatten();
-        facts.is_some_and(|facts| facts.kind == FileKind::File && facts.mode & 0o111 != 0)
-    };
-    cni_programs(desired).into_iter().filter(|path| !is_program(path)).collect()
+pub(super) fn lacking_cni(root: &Tree, desired: &Desired) -> Vec<String> {
+    cni_programs(desired).into_iter().filter(|path| !is_program(root, path)).collect()
+}
+
+/// Whether root can run it.
+pub(super) fn is_program(root: &Tree, path: &str) -> bool {
+    let facts = root.facts_followed(Path::new(path)).ok().flatten();
+    facts.is_some_and(|facts| facts.kind == FileKind::File && facts.mode & 0o111 != 0)
 }
 
 /// The file that systemd takes for the first word of a command line.

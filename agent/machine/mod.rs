@@ -4,5 +4,6 @@
 //! Never: a change of the machine, or what follows from what is seen.
 
 pub(super) mod facts;
+pub(super) mod image;
 pub(super) mod installed;
 pub mod listeners;

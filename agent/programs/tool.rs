@@ -1,5 +1,5 @@
-//! Tools of the system (`ip`, `iptables`, `nft`, `firewall-cmd`) that our small units ask at boot, and programs that `plan` asks for
-//! their release.
+//! Tools of the system (`ip`, `iptables`, `nft`, `firewall-cmd`) that our small units ask at boot, and programs that `plan` and `verify --image`
+//! ask for their release.
 //!
 //! They are children in the unit's own sandbox, and no jobs: a unit of ours is run again as often as needed, what it does can be
 //! done twice, and its time limit is theirs.

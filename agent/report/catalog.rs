@@ -570,6 +570,14 @@ messages! {
         "A unit dies while the node is brought up",
         "systemd restarts it, and the agent keeps waiting for it until the deadline. The message quotes its last lines, and names who holds its port and which file system is full where that is the reason.",
         "Remove the cause that the message quotes: the next restart of the unit then succeeds by itself.";
+    NodeConditionsWritten = "HNA-0730", Info, "ccdad9c9ffa24e17b3641623fec9700e",
+        "The node's conditions in Kubernetes are up to date",
+        "[report] node_conditions is on: the agent writes what it finds to the conditions of its own node, on changes and every 5 minutes.",
+        "";
+    NodeConditionsFailed = "HNA-0731", Warning, "0e0565ec6ce24feb8886a009e184de2d",
+        "The node's conditions in Kubernetes cannot be written",
+        "[report] node_conditions is on, and the API refuses the patch of the node's status or is away. The conditions there grow old; nothing else is affected, and the agent keeps retrying.",
+        "Check with the kubelet's certificate that the API answers, and that a kubelet may patch the status of its own node.";
     NodeReset = "HNA-0745", Notice, "a6ac45233d296efdea6ac4f63e247404",
         "The node was taken out by `heat-node-agent reset`",
         "Its services are off, and its files, keys and the agent's state are removed. The agent is disabled and stays off after a reboot.",

@@ -18,6 +18,7 @@ mod hidden;
 mod journal;
 pub mod lap;
 pub mod metrics;
+pub mod node_conditions;
 pub mod notify;
 pub mod reason;
 #[cfg(test)]

@@ -144,6 +144,12 @@ pub const KEYS: &[Key] = &[
         "",
         "File with metrics for the textfile collector of Prometheus' node_exporter; \"\" for none; default: heat-node-agent.prom in run.dir.",
     ),
+    key(
+        "report.node_conditions",
+        Rule::Switch,
+        "false",
+        "Whether the agent writes what it finds to the conditions of its own node in Kubernetes.",
+    ),
 ];
 
 /// What one file says.
@@ -208,6 +214,7 @@ pub(super) struct NodeFragment {
 pub(super) struct ReportFragment {
     pub(super) console: Option<bool>,
     pub(super) metrics: Option<PathBuf>,
+    pub(super) node_conditions: Option<bool>,
 }
 
 /// A mistake in one file.
@@ -279,6 +286,7 @@ impl Fragment {
         take(&mut self.node.allow_options, stronger.node.allow_options);
         take(&mut self.report.console, stronger.report.console);
         take(&mut self.report.metrics, stronger.report.metrics);
+        take(&mut self.report.node_conditions, stronger.report.node_conditions);
     }
 }
 

@@ -61,6 +61,8 @@ pub struct Settings {
     pub console: bool,
     /// Where the metrics go, as the files say; empty: nowhere. See [`Settings::metrics_file`].
     pub metrics: Option<PathBuf>,
+    /// Whether what is found is written to the conditions of the node's own object in Kubernetes.
+    pub node_conditions: bool,
 }
 
 /// Which numbers the settings files say.
@@ -325,6 +327,7 @@ impl From<Fragment> for Settings {
             allow_options: node.allow_options.unwrap_or_default(),
             console: report.console.unwrap_or(true),
             metrics: report.metrics,
+            node_conditions: report.node_conditions.unwrap_or(false),
         }
     }
 }

@@ -74,6 +74,19 @@ def test_a_broken_image_is_refused_by_one_message(verify, name):
     assert mistake["place"] == place and words in mistake["problem"] and mistake["remedy"], mistake
 
 
+def test_an_image_that_lacks_what_a_node_needs_is_refused_with_the_metadata_of_one(verify):
+    """The image is plain: it is fit to boot, and no node of Kubernetes."""
+    config = {"ROLE": "minion", "KUBE_TAG": "v1.28.9", "KUBE_NODE_IP": "192.0.2.31", "INSTANCE_NAME": "w", "KUBE_MASTER_IP": "192.0.2.5",
+              "CERTIFICATES": "given", "CA_CERTIFICATE": "/ca.crt", "KEYSTONE_AUTH_ENABLED": "false", "CONTAINER_RUNTIME": "containerd"}
+    entry = {"id": "1", "name": "worker", "group": "kubernetes-node", "config": config}
+    put = f"cat >var/tmp/node.json <<'END'\n{json.dumps({'deployments': [entry]})}\nEND"
+    done = verify(put, "--json --metadata /var/tmp/node.json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    mistakes = json.loads(done.stdout)["mistakes"]
+    assert all("needed by deployment worker (minion, Kubernetes v1.28.9)" in m["problem"] for m in mistakes), mistakes
+    assert "kubelet.service" in {m["place"] for m in mistakes}, mistakes
+
+
 def test_all_that_is_wrong_is_said_at_once(verify):
     done = verify("; ".join(how for how, _, _ in BROKEN.values()), "")
     assert done.returncode == 1

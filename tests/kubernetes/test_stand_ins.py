@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import time
 
 import pytest
 from lib.common import TESTS, wait_for
@@ -377,6 +378,30 @@ def notified(tmp_path):
         yield s
 
 
+def patches_of_its_status(url: str, pki: dict):
+    """Conditions are merged by their type by the one kind of patch that does so, and only the node itself may."""
+    strategic, merge = (f"application/{kind}merge-patch+json" for kind in ("strategic-", ""))
+    path = "/api/v1/nodes/node-1"
+
+    def patch(*conditions: dict, kind: str = strategic, who: str = "node", name: str = path, **more) -> tuple[int, str]:
+        return get(url, f"{name}/status", pki, who, "PATCH", json.dumps({"status": {"conditions": conditions}, **more}), kind)
+
+    def types() -> list[str]:
+        return sorted(c["type"] for c in json.loads(get(url, path, pki, "node")[1])["status"]["conditions"])
+    own = {"type": "Own", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    assert (patch(own, metadata={"labels": {"own": "yes"}})[0], types()) == (200, ["Own", "Ready"])
+    assert "own" not in json.loads(get(url, path, pki, "node")[1])["metadata"]["labels"]
+    time.sleep(6)  # the kubelet's own next patch
+    assert types() == ["Own", "Ready"]
+    assert (patch({**own, "status": "False"})[0], types()) == (200, ["Own", "Ready"])
+    for code, said in ((415, patch(own, kind="application/json")), (422, patch({**own, "status": "yes"})), (403, patch(own, who="manager")),
+                       (422, patch({**own, "lastTransitionTime": "today"})), (403, patch(own, name="/api/v1/nodes/node-2"))):
+        assert said[0] == code and json.loads(said[1])["kind"] == "Status", said
+    assert (patch({"type": "Own", "$patch": "delete"})[0], types()) == (200, ["Ready"])
+    # RFC 7396 knows no keys: the whole list is replaced.
+    assert (patch(own, kind=merge)[0], types()) == (200, ["Own"])
+
+
 def test_a_cluster_of_them(pki, tmp_path, etcd, running, notified):
     programs = install(tmp_path / "bin", "1.28.9")
     port, kubelet_port, healthz, manager_port = (free_port() for _ in range(4))
@@ -411,6 +436,8 @@ def test_a_cluster_of_them(pki, tmp_path, etcd, running, notified):
     other = json.dumps({"metadata": {"name": "node-2"}})
     assert get(url, "/api/v1/nodes", pki, "node", "POST", other)[0] == 403
     assert [get(url, "/api/v1/nodes", pki, "manager", method, other)[0] for method in ("GET", "POST")] == [200, 403]
+
+    patches_of_its_status(url, pki)
 
     (tmp_path / "manager").write_text(json.dumps(kubeconfig(pki, server=url,
                                                             user={"client-certificate": pki["manager"], "client-key": pki["managerkey"]})))

@@ -74,7 +74,8 @@ class Running:
         return self.process.wait()
 
 
-def get(url: str, path: str, pki: dict | None = None, who: str = "", method: str = "GET", body: str | None = None) -> tuple[int, str]:
+def get(url: str, path: str, pki: dict | None = None, who: str = "", method: str = "GET", body: str | None = None,
+        kind: str = "") -> tuple[int, str]:
     host = url.split("//")[1]
     if url.startswith("https"):
         context = ssl.create_default_context(cafile=pki["ca"])
@@ -84,7 +85,7 @@ def get(url: str, path: str, pki: dict | None = None, who: str = "", method: str
     else:
         connection = http.client.HTTPConnection(host, timeout=60)
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, {"Content-Type": kind} if kind else {})
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
     finally:

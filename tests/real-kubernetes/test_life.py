@@ -5,7 +5,7 @@ import time
 import pytest
 from lib.common import wait_for
 from lib.pod_network import together
-from lib.real_kubernetes import NET, RealCluster, RealNode, pod
+from lib.real_kubernetes import ADDRESSES, NET, RealCluster, RealNode, pod
 
 NODES = ("m1", "w1", "w2")
 MANIFEST = "/etc/kubernetes/manifests/static.json"
@@ -77,6 +77,45 @@ def test_a_parameter_of_each_component_restarts_it_alone_and_no_pod(life):
     assert capacity == {"m1": "110", "w1": "77", "w2": "78"}
     works(life)
     assert restarts(life) == before
+
+
+def test_a_worker_s_conditions_stand_beside_its_kubelet_s_own(life):
+    """By the strategic merge of the real API, as a kubelet that NodeRestriction keeps to its own node."""
+    host, drop_in, kind = life.nodes["w1"].host, "/etc/heat-node-agent/agent.toml.d/conditions.toml", "HeatNodeComponentProblem"
+
+    def conditions(node: str = "w1") -> dict[str, dict]:
+        return {c["type"]: c for c in life.get("node", node)["status"]["conditions"]}
+
+    def is_so(status: str) -> dict:
+        return wait_for(lambda: (c := conditions().get(kind)) and c["status"] == status and c, NET, f"{kind} {status}", every=1)
+    before = set(conditions())
+    host.sh(f"mkdir -p {drop_in.rsplit('/', 1)[0]}")
+    host.write(drop_in, "[report]\nnode_conditions = true\n")
+    host.exec("systemctl", "restart", "heat-node-agent.service")
+    fine = is_so("False")
+    host.exec("systemctl", "stop", "kube-proxy.service")
+    bad = is_so("True")
+    assert "kube-proxy" in bad["message"] and bad["lastTransitionTime"] > fine["lastTransitionTime"]
+    # The kubelet's own next write keeps ours, and ours kept its.
+    beat = conditions()["Ready"]["lastHeartbeatTime"]
+    wait_for(lambda: conditions()["Ready"]["lastHeartbeatTime"] > beat, NET, "the kubelet's next write", every=5)
+    assert set(conditions()) >= before | {kind} and conditions()["Ready"]["status"] == "True"
+    host.exec("systemctl", "start", "kube-proxy.service")
+    is_so("False")
+    # Another node's status is none of its business.
+    words = ("-X", "PATCH", "-H", "Content-Type: application/strategic-merge-patch+json", "-d", json.dumps({"status": {"conditions": [bad]}}))
+    certs = "/etc/kubernetes/certs"
+    done = host.exec("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "--cacert", f"{certs}/ca.crt", "--cert", f"{certs}/kubelet.crt", "--key",
+                     f"{certs}/kubelet.key", *words, f"https://{ADDRESSES['m1']}:6443/api/v1/nodes/w2/status")
+    assert done.stdout == "403" and kind not in conditions("w2")
+    # Off, and taken away by an administrator.
+    host.remove(drop_in)
+    host.exec("systemctl", "restart", "heat-node-agent.service")
+    ours = [{"type": c, "$patch": "delete"} for c in conditions() if c.startswith("HeatNode")]
+    body = json.dumps({"status": {"conditions": ours}})
+    life.nodes["m1"].host.exec("curl", "-sSf", "--cacert", f"{certs}/ca.crt", "--cert", f"{certs}/admin.crt", "--key", f"{certs}/admin.key", *words[:4], "-d",
+                               body, f"https://{ADDRESSES['m1']}:6443/api/v1/nodes/w1/status")
+    assert set(conditions()) == before
 
 
 def test_all_nodes_come_back_from_a_reboot(life):

@@ -14,6 +14,7 @@ pub(crate) mod ending;
 mod hook;
 mod lane;
 mod ledger;
+mod node_conditions;
 mod node_lane;
 mod orders;
 mod publisher;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use self::disk::{Disk, Kept};
 use self::hook::HookLane;
 use self::ledger::Ledger;
+use self::node_conditions::NodeConditions;
 use self::node_lane::NodeLane;
 use self::publisher::Publisher;
 use self::trouble::Trouble;
@@ -106,6 +108,7 @@ impl Agent {
         let outbox = Outbox::open(Arc::clone(state), sender, clock.clone(), report.clone())?;
         let ledger = Ledger::open(Rc::clone(&host), outbox, progress.clone())?;
         let programs = Rc::new(Programs::new(Arc::clone(state), systemd.clone(), clock.clone())?);
+        let conditions = NodeConditions::new(Rc::clone(&host), Rc::clone(&http));
         let node = Node::new(Rc::clone(&host), http, keystone, Rc::clone(&programs), progress.clone());
         let arrivals = requests::watch(state, page.run_dir.as_ref())?;
         warn_of_settings(settings, report);
@@ -121,7 +124,7 @@ impl Agent {
             ledger,
             worklist: Worklist::new(),
             hook: HookLane::new(Rc::clone(&programs)),
-            node_lane: NodeLane::new(node, clock),
+            node_lane: NodeLane::new(node, conditions, clock),
             programs,
             progress,
             disk: Disk::default(),

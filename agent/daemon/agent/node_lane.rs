@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::lane::Lane;
+use super::node_conditions::NodeConditions;
 use crate::clock::{Clock, Stopwatch};
 use crate::daemon::node::{Done, Look, Node, Plan};
 use crate::deploy::{Extent, Reference};
@@ -29,6 +30,8 @@ pub(in crate::daemon) struct NodeLane {
     pub(in crate::daemon) pod_network: PodNetworkLane,
     /// The components of the node in place are measured, for which generation and how much of it.
     pub(super) health: Lane<(u64, Extent), ()>,
+    /// The conditions of the node's object in Kubernetes are kept.
+    pub(super) conditions: NodeConditions,
 }
 
 /// The network of pods of the node in place is watched.
@@ -41,7 +44,7 @@ pub(in crate::daemon) struct PodNetworkLane {
 }
 
 impl NodeLane {
-    pub(super) fn new(node: Node, clock: &Clock) -> Self {
+    pub(super) fn new(node: Node, conditions: NodeConditions, clock: &Clock) -> Self {
         Self {
             node: Rc::new(node),
             bring_up: Lane::default(),
@@ -50,6 +53,7 @@ impl NodeLane {
             look: Look::default(),
             pod_network: PodNetworkLane::default(),
             health: Lane::default(),
+            conditions,
         }
     }
 

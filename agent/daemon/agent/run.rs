@@ -117,6 +117,8 @@ impl Agent {
         }
         let reference = self.ledger.reference();
         self.node_lane.watch_components(reference.as_ref());
+        let in_place = reference.as_ref().filter(|_| !self.node_lane.bring_up.is_busy());
+        self.node_lane.conditions.begin(in_place, &self.node_lane.node);
         self.node_lane.watch_pods(reference);
         let phase = self.current_phase();
         if self.page.is_due(self.ledger.journal.len(), phase) {
@@ -135,7 +137,9 @@ impl Agent {
         let page = self.page.until_due(self.ledger.journal.len());
         let more = (self.worklist.goes_on && !self.trouble.lasts()).then_some(Duration::ZERO);
         let grace = self.hook.until_grace_is_over(self.host.settings.deploy.replaced_grace).filter(|_| !self.trouble.lasts());
-        let pause = [wake, watchdog, page, more, grace].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
+        let conditions = self.node_lane.conditions.until_due();
+        let pause =
+            [wake, watchdog, page, more, grace, conditions].into_iter().flatten().min().unwrap_or(Duration::from_hours(1));
         tokio::select! {
             change = self.collector.changed() => self.polled(change),
             (id, ran) = self.hook.ended() => self.hook_ended(&id, ran),
@@ -145,6 +149,7 @@ impl Agent {
             // It never ends by itself: what it finds is the next one's news.
             (_, ()) = self.node_lane.health.ended() => {}
             () = node.component_changed() => {}
+            (written, result) = self.node_lane.conditions.ended() => self.node_lane.conditions.took(written, result),
             Some(sent) = self.ledger.sending.next() => self.sent(sent),
             () = self.orders.arrivals.changed() => {}
             // The page is made anew at the end of the turn.
@@ -186,6 +191,8 @@ impl Agent {
     /// The status file and systemd's line, where they changed.
     pub(super) fn publish(&mut self) {
         self.page.begin(self.current_phase());
-        self.page.publish(page::of(self));
+        let page = page::of(self);
+        self.node_lane.conditions.follow(&page);
+        self.page.publish(page);
     }
 }

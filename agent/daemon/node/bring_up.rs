@@ -22,7 +22,7 @@ use crate::desired::{Desired, Probe};
 use crate::error::Error;
 use crate::keepers::certificates::CertificateKeeper;
 use crate::kubernetes::{self, NodeSpec};
-use crate::machine::installed::Machine;
+use crate::machine::installed::{Machine, Units};
 use crate::metadata::{Deployment, SignalTarget};
 use crate::progress::StepId;
 use crate::report::lap::{Lap, timings};
@@ -153,7 +153,7 @@ impl Node {
         };
         // Many futures: on the heap.
         let hands = self.hands(systemd);
-        let machine = Machine { root: &self.host.root, systemd, spec, desired };
+        let machine = Machine { root: &self.host.root, units: Units::Running(systemd), spec, desired };
         let asking = self.known.machine.check_programs(&machine, &hands, &self.host, &self.progress, generation);
         Box::pin(asking).await.map_err(Failure::untouched)?;
         let issuers = Issuers { hands: hands.clone(), http: Rc::clone(&self.http), keystone: self.keystone.clone() };

@@ -57,16 +57,17 @@ impl KnownMachine {
         let ask = |name, path| -> LocalBoxFuture<'_, Result<String>> { Box::pin(self.ask(name, path, hands, host)) };
         let verdicts = machine.judge(&ask, self.flanneld.get()).await;
         self.flanneld.set(verdicts.flanneld);
+        let (refused, remedy) = (verdicts.refused(), verdicts.remedy());
         for (program, verdict) in verdicts.odd {
             let cause = verdict.odd.unwrap_or_default();
             let event = Event::new(Code::ProgramOdd, cause.clone()).phase(Phase::Units).generation(generation);
             host.report.emit(event.unit(program.unit).cause(cause).remedy(verdict.remedy));
         }
-        if verdicts.refused.is_empty() {
+        if refused.is_empty() {
             progress.end(&step);
             return Ok(());
         }
-        let failure = Failure::new(Code::ProgramRefuses, step.clone(), verdicts.refused).rule(RULE).remedy(verdicts.remedy);
+        let failure = Failure::new(Code::ProgramRefuses, step.clone(), refused).rule(RULE).remedy(remedy);
         progress.fail(&step, &failure.step, &failure.cause, &failure.remedy);
         host.report.emit(failure.event().generation(generation));
         Err(failure)

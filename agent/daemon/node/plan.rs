@@ -54,6 +54,11 @@ impl Plan {
         if mistakes.is_empty() { Ok(self) } else { Err(mistakes) }
     }
 
+    /// The node, and what it consists of.
+    pub(crate) fn parts(&self) -> (&NodeSpec, &Desired) {
+        (&self.spec, &self.desired)
+    }
+
     /// What is asked for and the running kernel lacks.
     pub(crate) fn lacking(&self, facts: &Facts) -> Vec<Mistake> {
         kubernetes::lacking(&self.spec, facts)

@@ -17,7 +17,9 @@ use crate::backoff::random;
 use crate::converge::gates::passes;
 use crate::converge::words::find_out;
 use crate::deploy::{Extent, Reference};
-use crate::desired::Desired;
+use crate::desired::{Desired, Probe};
+use crate::keepers::node_conditions::NodeObject;
+use crate::kubernetes::REGISTRATION;
 use crate::progress::StepId;
 use crate::report::component::{ComponentState, ComponentStatus};
 use crate::report::{Code, Event, Phase};
@@ -60,6 +62,16 @@ impl Node {
     /// How the components are.
     pub(in crate::daemon) fn components(&self) -> Vec<ComponentStatus> {
         self.pulse.health.borrow().status()
+    }
+
+    /// The node's object in the API, where its kubelet registers it there.
+    pub(in crate::daemon) fn object(&self, reference: &Reference) -> Option<NodeObject> {
+        let node = self.in_place(reference).ok().flatten()?;
+        let gates = node.desired.gates.iter().chain(&node.desired.watched);
+        gates.filter(|gate| gate.name == REGISTRATION).find_map(|gate| match &gate.probe {
+            Probe::HttpJson { url, identity, .. } => Some(NodeObject { url: url.clone(), identity: identity.clone() }),
+            _ => None,
+        })
     }
 
     /// Waits until one of them changed. Safe to drop.

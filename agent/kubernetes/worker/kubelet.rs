@@ -30,7 +30,7 @@ use crate::kubernetes::versions::{Component, ConfigKind};
 
 pub(super) const UNIT: &str = "kubelet.service";
 /// The gate that the API knows the node.
-pub(super) const REGISTRATION: &str = "registration";
+pub const REGISTRATION: &str = "registration";
 /// Not `kubelet-config.yaml`, which is a kubeconfig on Magnum's nodes (magnum-node.md 2.3).
 const CONFIGURATION: &str = "/etc/kubernetes/kubelet-configuration.yaml";
 const KUBECONFIG: &str = "/etc/kubernetes/kubelet.kubeconfig";

@@ -4,17 +4,23 @@ Known from: bootstrap tokens (a secret bootstrap-token-ID in kube-system; user s
 auth-extra-groups) [source: plugin/pkg/auth/authenticator/token/bootstrap]; the roles below and their bindings [source:
 plugin/pkg/auth/authorizer/rbac/bootstrappolicy], cut down to what these programs ask for; nodeclient and selfnodeclient are roles of the
 API's own from 1.8 on, before somebody must make them [release notes of 1.8].
+A patch of a node: its content type says how it is merged, any other is answered 415 [API reference, "API concepts": patch]; a strategic
+merge merges conditions by their `type` and addresses by theirs, and takes out what `$patch: delete` names [API reference, core/v1
+NodeStatus: patchStrategy merge, patchMergeKey type]; of a patch to /status nothing but the status is taken, and of one to the node
+everything but that [source: pkg/registry/core/node/strategy.go, up to labels and annotations]. A condition has a type and a status of True,
+False or Unknown, and times of RFC 3339 [API reference, core/v1 NodeCondition].
 Not imitated: service accounts' tokens, namespaced roles, a certificate of an unknown authority being answered 401 (the handshake fails).
 """
 import base64
 import json
+import re
 import threading
 import time
 
 from stand_in import files
 from stand_in.etcd import Etcd
 from stand_in.kubernetes import Program
-from stand_in.objects import Failure, Objects, Target
+from stand_in.objects import Failure, Objects, Target, invalid
 from stand_in.service import HEALTH, OK, Service, Who, orders, version
 
 CSR, GROUP = "certificatesigningrequests", "certificates.k8s.io"
@@ -92,7 +98,7 @@ class Api(Service):
                    for verbs, groups, resources in rules)
 
     # --- answers ---
-    def answer(self, method: str, path: str, body: bytes, who: Who | None, tls: bool) -> tuple[int, bytes]:
+    def answer(self, method: str, path: str, body: bytes, who: Who | None, tls: bool, kind: str = "") -> tuple[int, bytes]:
         if "unhealthy" in orders(self.program.component) and path in HEALTH:
             return 500, b"told to be unhealthy"
         if who is NOBODY:
@@ -109,7 +115,7 @@ class Api(Service):
         if path == "/version":
             return 200, version(self.program)
         if path.startswith("/api/v1/nodes"):
-            return self.node(method, path.removeprefix("/api/v1/nodes").strip("/"), body, who)
+            return self.node(method, path.removeprefix("/api/v1/nodes").strip("/"), body, who, kind)
         if path == "/api":
             return 200, b'{"kind":"APIVersions","versions":["v1"]}'
         try:
@@ -151,7 +157,7 @@ class Api(Service):
             return method == "GET" or who.name == f"system:node:{name}"
         return method == "GET" and who.name.startswith("system:kube-")
 
-    def node(self, method: str, rest: str, body: bytes, who: Who) -> tuple[int, bytes]:
+    def node(self, method: str, rest: str, body: bytes, who: Who, kind: str) -> tuple[int, bytes]:
         name = rest.removesuffix("/status")
         if method in ("POST", "PATCH"):
             try:
@@ -160,7 +166,11 @@ class Api(Service):
             except (ValueError, KeyError, TypeError):
                 return 400, b"bad node"
         if not self.allowed(method, name, who):
-            return 403, f'nodes "{name}" is forbidden: User "{who.name}" cannot {method.lower()} it'.encode()
+            said = f'nodes "{name}" is forbidden: User "{who.name}" cannot {method.lower()} it'
+            return Failure(403, "Forbidden", said).answer()
+        if method == "PATCH" and kind not in PATCHES:
+            said = f"the body of the request was in an unknown format - accepted media types include: {', '.join(PATCHES)}"
+            return Failure(415, "UnsupportedMediaType", said).answer()
         with self.lock:
             if method == "GET" and not name:
                 return 200, json.dumps({"kind": "NodeList", "apiVersion": "v1", "items": list(self.nodes.values())}).encode()
@@ -170,12 +180,58 @@ class Api(Service):
                 self.nodes[name] = sent
                 return 201, body
             if name not in self.nodes:
-                return 404, f'nodes "{name}" not found'.encode()
+                return Failure(404, "NotFound", f'nodes "{name}" not found').answer()
             if method == "PATCH":
-                merge(self.nodes[name], sent)
+                is_status = rest.endswith("/status")
+                parts = {k: v for k, v in sent.items() if (k == "status") == is_status}
+                new = json.loads(json.dumps(self.nodes[name]))
+                PATCHES[kind](new, parts)
+                if mistake := bad_condition(new):
+                    return invalid("Node", name, "status.conditions", mistake).answer()
+                self.nodes[name] = new
             if method == "DELETE":
                 return 200, json.dumps(self.nodes.pop(name)).encode()
             return 200, json.dumps(self.nodes[name]).encode()
+
+
+KEYS = {"conditions": "type", "addresses": "type"}
+
+
+def strategic(into: dict, patch: dict):
+    """Lists with a merge key are merged by it, other lists replaced."""
+    for name, value in patch.items():
+        if value is None:
+            into.pop(name, None)
+        elif isinstance(value, list) and (key := KEYS.get(name)):
+            into[name] = by_key(into.get(name) or [], value, key)
+        elif isinstance(value, dict) and isinstance(into.get(name), dict):
+            strategic(into[name], value)
+        else:
+            into[name] = value
+
+
+def by_key(old: list, patch: list, key: str) -> list:
+    new = list(old)
+    for one in patch:
+        known = next((item for item in new if item[key] == one[key]), None)
+        if one.get("$patch") == "delete":
+            new = [item for item in new if item is not known]
+        elif known is None:
+            new.append(dict(one))
+        else:
+            strategic(known, one)
+    return new
+
+
+def bad_condition(node: dict) -> str:
+    """What the API could not read, or would not take."""
+    for one in node.get("status", {}).get("conditions") or []:
+        if not one.get("type") or one.get("status") not in ("True", "False", "Unknown"):
+            return f"Unsupported value: {one}"
+        for name in ("lastHeartbeatTime", "lastTransitionTime"):
+            if (at := one.get(name)) and not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", at):
+                return f"{name}: {at!r} is no time"
+    return ""
 
 
 def merge(into: dict, patch: dict):
@@ -188,3 +244,6 @@ def merge(into: dict, patch: dict):
         else:
             into[key] = value
 
+
+# How a patch of this kind is merged.
+PATCHES = {"application/strategic-merge-patch+json": strategic, "application/merge-patch+json": merge}

@@ -40,7 +40,8 @@ def handler(service: Service, tls: bool) -> type:
                 who = Who(dict(pairs).get("commonName", ""), {v for k, v in pairs if k == "organizationName"})
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             who = service.identity((self.headers.get("Authorization") or "").removeprefix("Bearer "), who)
-            status, text = service.answer(self.command, self.path.partition("?")[0], body, who, tls)
+            sent = self.headers.get("Content-Type") or ""
+            status, text = service.answer(self.command, self.path.partition("?")[0], body, who, tls, sent.partition(";")[0].strip())
             self.send_response(status)
             self.send_header("Content-Type", "application/json" if text[:1] == b"{" else "text/plain; charset=utf-8")
             self.send_header("Content-Length", str(len(text)))

@@ -86,7 +86,7 @@ class Service:
         """Only the API knows tokens."""
         return certificate
 
-    def answer(self, method: str, path: str, body: bytes, who: Who | None, tls: bool) -> tuple[int, bytes]:
+    def answer(self, method: str, path: str, body: bytes, who: Who | None, tls: bool, kind: str = "") -> tuple[int, bytes]:
         if "unhealthy" in orders(self.program.component) and path in HEALTH:
             return 500, b"told to be unhealthy"
         if tls and who is None and not self.program.anonymous:

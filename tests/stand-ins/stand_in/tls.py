@@ -98,7 +98,7 @@ def server_context(certificate: tuple[str, str] | None, client_ca: str) -> ssl.S
 def ask(server: files.Kubeconfig | str, method: str, path: str, body: dict | None = None, seconds: float = 30) -> tuple[int, bytes]:
     """A request to the API as this program's kubeconfig says."""
     url = urlsplit(server if isinstance(server, str) else server.server)
-    headers = {"Content-Type": "application/merge-patch+json" if method == "PATCH" else "application/json"}
+    headers = {"Content-Type": "application/strategic-merge-patch+json" if method == "PATCH" else "application/json"}
     if url.scheme == "https":
         context = client_context(server.ca, server.certificate, server.key, server.insecure)
         connection = http.client.HTTPSConnection(url.hostname, url.port or 443, timeout=seconds, context=context)
