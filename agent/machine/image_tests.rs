@@ -161,7 +161,7 @@ async fn each_thing_that_is_missing_is_named_alone_with_where_it_was_looked_for_
         ),
         (
             |image| {
-                image.write("/usr/lib/systemd/system/etcd.service", "[Service]\nExecStart=/usr/bin/podman run x etcd\n", 0o644)
+                image.write("/usr/lib/systemd/system/etcd.service", "[Service]\nExecStart=/usr/bin/podman run x etcd\n", 0o644);
             },
             "/usr/bin/podman",
             "the program is missing",
