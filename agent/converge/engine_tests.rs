@@ -967,7 +967,7 @@ async fn news_of_its_own_unit_are_heard_and_nobody_elses() {
         bad(&fake);
         let news = async {
             loop {
-                // One at a time: whoever lags behind is told nothing more.
+                // One at a time: whoever lags behind gets no more events.
                 if fake.changes.is_empty() {
                     drop(fake.changes.send(heard.to_owned()));
                 }

@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn what_a_tool_says_and_how_it_ends_is_reported() {
-        let script = "read line; echo \"got $line in $LC_ALL\"; echo oh >&2; [ \"$line\" = well ]";
-        for (input, ok) in [("well\n", true), ("ill\n", false)] {
+        let script = "read line; echo \"got $line in $LC_ALL\"; echo oh >&2; [ \"$line\" = good ]";
+        for (input, ok) in [("good\n", true), ("bad\n", false)] {
             let answer = ask("sh", &["-c", script], input).unwrap().unwrap();
             assert_eq!(
                 answer,
