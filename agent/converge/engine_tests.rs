@@ -1489,7 +1489,7 @@ fn of_flannel(description: &str) -> Desired {
 async fn flanneld_is_started_behind_its_key() {
     let machine = Machine::new(manual());
     let fake = Fake::new(&machine.clock, &[("flanneld.service", "inactive")]);
-    machine.converge(&of_flannel("well"), &fake).await.unwrap();
+    machine.converge(&of_flannel("valid"), &fake).await.unwrap();
     let calls = fake.take_log();
     let at = |call: &str| calls.iter().position(|one| one.starts_with(call)).unwrap_or_else(|| panic!("no {call} in {calls:?}"));
     assert!(at("describe /coreos.com/network") < at("start flanneld.service"));

@@ -189,7 +189,7 @@ mod tests {
                 ToolOutput { ok, out: format!("got {} in C\n", input.trim()), is_cut: false, err: "oh".to_owned() }
             );
         }
-        assert_eq!(output_of("sh", &["-c", "echo well"], "").as_deref(), Ok("well\n"));
+        assert_eq!(output_of("sh", &["-c", "echo good"], "").as_deref(), Ok("good\n"));
         for (script, said) in [("echo why >&2; exit 3", "why"), ("echo why; exit 3", "why"), ("exit 3", "without output")] {
             let error = output_of("sh", &["-c", script], "").unwrap_err();
             assert!(error.cause().contains(said) && error.to_string().starts_with("sh -c "), "{error}");
