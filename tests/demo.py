@@ -145,7 +145,7 @@ def work(host: Host, server: Heat, magnum: Magnum, folder: Path, verbose: bool) 
     expected = ["hello", "configure-master", "wait_handle"]
     host.up(base="node", ip=ADDRESS, lab="demo",
             volumes={"vdb": ("4G", parameters["DOCKER_VOLUME"]), "vdc": ("2G", parameters["ETCD_VOLUME"])})
-    # What cloud-init leaves of Heat's user data: the only thing that the agent is told.
+    # What cloud-init leaves of Heat's user data: the only thing that the agent is given.
     host.write("/var/lib/heat-cfntools/cfn-init-data", json.dumps({"deployments": [], "os-collect-config": server.settings()}), 0o600)
     # What an image has: etcd and containerd are Debian's.
     stand_ins.into(host, parameters["KUBE_TAG"].removeprefix("v"), f"flanneld={parameters['FLANNEL_TAG'].removeprefix('v')}")

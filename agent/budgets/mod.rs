@@ -2,6 +2,9 @@
 //!
 //! A limit on each item alone does not add up: 500 signals of 1 MiB are half a gibibyte. So every number that bounds
 //! memory or disk stands here, with the reason, and the tests add them up. `status --json` shows them beside what is used.
+//!
+//! In: a need for memory or disk, or a JSON or YAML text from outside. Out: its limit, or the text as a value that fits its budget, or
+//! which limit it exceeds. Never: a text from outside that is read without being counted.
 
 pub mod json;
 pub mod yaml;

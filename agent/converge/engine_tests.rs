@@ -967,7 +967,7 @@ async fn news_of_its_own_unit_are_heard_and_nobody_elses() {
         bad(&fake);
         let news = async {
             loop {
-                // One at a time: whoever lags behind is told nothing more.
+                // One at a time: whoever lags behind gets no more events.
                 if fake.changes.is_empty() {
                     drop(fake.changes.send(heard.to_owned()));
                 }
@@ -1489,7 +1489,7 @@ fn of_flannel(description: &str) -> Desired {
 async fn flanneld_is_started_behind_its_key() {
     let machine = Machine::new(manual());
     let fake = Fake::new(&machine.clock, &[("flanneld.service", "inactive")]);
-    machine.converge(&of_flannel("well"), &fake).await.unwrap();
+    machine.converge(&of_flannel("valid"), &fake).await.unwrap();
     let calls = fake.take_log();
     let at = |call: &str| calls.iter().position(|one| one.starts_with(call)).unwrap_or_else(|| panic!("no {call} in {calls:?}"));
     assert!(at("describe /coreos.com/network") < at("start flanneld.service"));

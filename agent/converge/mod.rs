@@ -4,7 +4,7 @@
 //! outcome of carrying it out: [`Converged`] or the first [`Failure`]. Steps that do not depend on each other run
 //! side by side; waits are for events, with polling as a fallback.
 //!
-//! It never starts a program, never talks to Heat, and knows nothing of Kubernetes: what a node needs is in the
+//! Never: the start of a program, a word to Heat, or knowledge of Kubernetes: what a node needs is in the
 //! `Desired`, whether a volume may be touched is behind [`Volumes`].
 
 pub mod engine;

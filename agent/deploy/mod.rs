@@ -2,7 +2,7 @@
 //!
 //! In: the snapshot's deployments. Out: [`Work`], carried out by `daemon`, and the [`Journal`],
 //! whose states are `seen → running → finished → signalled`, each synced before the next is begun.
-//! It never runs or sends anything itself.
+//! Never: a program that is started here, or a signal that is sent.
 
 mod generation;
 pub mod hooks;

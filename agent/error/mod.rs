@@ -3,6 +3,8 @@
 //! An [`Error`] says what was being done (and to what), why it failed, by whose rule, and what to
 //! do about it; its [`Kind`] tells a caller whether trying again makes sense. Layers add context
 //! with [`Error::context`]; `main` prints the chain, one line each.
+//!
+//! In: an error of the kernel, the network, a parser, or words. Out: an [`Error`]. Never: a decision about what follows.
 
 mod system;
 

@@ -5,6 +5,9 @@
 //! does the same by steps). A file is written whole beside its target with its final owner and mode before
 //! the first byte, synced, renamed over it, and its directory synced: a reader sees the old or the
 //! new content, after a power cut too.
+//!
+//! In: paths below a [`Tree`], contents, owners and modes. Out: files on disk, facts about them, or an [`Error`] that names the path. Never:
+//! a path outside the tree, or half a file.
 
 mod doing;
 mod reserve;

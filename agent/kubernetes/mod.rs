@@ -2,7 +2,7 @@
 //!
 //! In: a `kubernetes-node` deployment. Out: its [`Parameters`], or every mistake at once; a
 //! [`NodeSpec`]; and by [`render()`] the [`Desired`](crate::desired::Desired) that `converge` makes
-//! true. Everything here is pure: no clock, disk, bus or network is ever asked, so that every byte
+//! true. Never: a question to a clock, disk, bus or network; all of it is pure, so that every byte
 //! that a node gets can be tested by a table.
 
 mod add_ons;

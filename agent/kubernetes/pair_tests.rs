@@ -239,7 +239,7 @@ impl Judge<'_> {
             let mut seen = BTreeMap::new();
             for (name, value) in words.iter().filter_map(|word| word.split_once('=')) {
                 if let Some(before) = seen.insert(name, value).filter(|before| *before != value) {
-                    self.wrong(format!("{component} is told {name} twice: {before} and {value}"));
+                    self.wrong(format!("{component} is given {name} twice: {before} and {value}"));
                 }
                 let is_ours = ["/etc/kubernetes/", "/etc/etcd/", "/srv/kubernetes/"].iter().any(|at| value.starts_with(at));
                 let is_there = file(self.desired, value).is_some()

@@ -1,7 +1,7 @@
 //! Typed documents: what Heat's server metadata says, checked field by field.
 //!
 //! In: JSON from `collect`. Out: [`Deployment`]s, or a [`Malformed`] that still knows how to reach
-//! Heat; from a template the entries that Heat will make of it. It never runs, writes or fetches anything.
+//! Heat; from a template the entries that Heat will make of it. Never: a run, a write, a request.
 
 mod deployment;
 mod input;

@@ -22,7 +22,7 @@ const FIRST_BY_V3: Version = (0, 18);
 const FIRST_STRICT: Version = (0, 10);
 /// The longest subnet that those rules allow.
 const LONGEST: u8 = 30;
-/// Where everything of flannel lies in etcd, unless it is told otherwise.
+/// Where everything of flannel lies in etcd, unless its options say otherwise.
 pub const PREFIX: &str = "/coreos.com/network";
 
 /// An API of etcd.

@@ -1,7 +1,7 @@
 //! The network of pods and the host's firewall: what they need of a node.
 //!
 //! In: parameters, and what was found (leases, routes, addresses, texts of files). Out: descriptions, options, rules, and what is
-//! wrong. Everything here is pure.
+//! wrong. Never: a question to the machine; everything here is pure.
 
 pub mod firewall;
 pub mod flannel;
@@ -83,7 +83,7 @@ pub struct Made {
     pub firewalls: Vec<FirewallTool>,
     /// Whether there is a description of the network of pods.
     pub pod_network: bool,
-    /// Whether flanneld was set up as a unit, or kept off.
+    /// Whether flanneld was set up as a unit, or disabled.
     pub flannel: bool,
 }
 

@@ -282,7 +282,7 @@ eth0\t0003640A\t0D0200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0
         let gone = three()[..2].to_vec();
         let anew = [three(), vec![peer("10.100.9.0/24", "192.0.2.11")]].concat();
         for (case, text, peers, expected) in [
-            ("well", WELL.to_owned(), three(), vec![]),
+            ("normal", WELL.to_owned(), three(), vec![]),
             ("nobody else", without("0002640A").replace("eth0\t0003640A", "lo\t0003640B"), three()[..1].to_vec(), vec![]),
             ("its own lease from before", WELL.to_owned(), anew, vec![]),
             (

@@ -181,15 +181,15 @@ mod tests {
 
     #[test]
     fn what_a_tool_says_and_how_it_ends_is_reported() {
-        let script = "read line; echo \"got $line in $LC_ALL\"; echo oh >&2; [ \"$line\" = well ]";
-        for (input, ok) in [("well\n", true), ("ill\n", false)] {
+        let script = "read line; echo \"got $line in $LC_ALL\"; echo oh >&2; [ \"$line\" = good ]";
+        for (input, ok) in [("good\n", true), ("bad\n", false)] {
             let answer = ask("sh", &["-c", script], input).unwrap().unwrap();
             assert_eq!(
                 answer,
                 ToolOutput { ok, out: format!("got {} in C\n", input.trim()), is_cut: false, err: "oh".to_owned() }
             );
         }
-        assert_eq!(output_of("sh", &["-c", "echo well"], "").as_deref(), Ok("well\n"));
+        assert_eq!(output_of("sh", &["-c", "echo good"], "").as_deref(), Ok("good\n"));
         for (script, said) in [("echo why >&2; exit 3", "why"), ("echo why; exit 3", "why"), ("exit 3", "without output")] {
             let error = output_of("sh", &["-c", script], "").unwrap_err();
             assert!(error.cause().contains(said) && error.to_string().starts_with("sh -c "), "{error}");

@@ -2,7 +2,7 @@
 //!
 //! In: the steps of a run, as whoever carries them out begins and ends them, and what is said about one while it goes on. Out: the
 //! conditions that `status` and `explain` show, the laps that the timeline, the generation and Heat's outputs are made of, and the
-//! node's phase. It never decides anything, and knows nothing of what a step does.
+//! node's phase. Never: a decision, or knowledge of what a step does.
 
 mod step;
 #[cfg(test)]

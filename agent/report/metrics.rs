@@ -159,7 +159,7 @@ mod tests {
             agent: AgentStatus { version: "0.1 \"x\\y\n".into(), pid: 7, started: "2026-03-01T12:00:00Z".into() },
             identity: None,
             phase: Phase::Steady,
-            summary: "well".into(),
+            summary: "ok".into(),
             sources: vec![source("cfn", Some("2026-03-01T12:00:01Z"), 0), source("heat", None, 3)],
             deployments: vec![
                 deployment("signalled", true, false),

@@ -1,7 +1,7 @@
 //! What people see. Rooms emit typed [`Event`]s; this room alone formats them: journal fields,
 //! console lines, the status file, systemd's STATUS=.
 //!
-//! In: events. Out: journal, console, status.json. It never blocks the agent: a bounded queue lies
+//! In: events. Out: journal, console, status.json. Never: a wait for a reader; a bounded queue lies
 //! between it and the journal, and what does not fit is counted and logged later.
 
 pub mod catalog;

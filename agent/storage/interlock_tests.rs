@@ -256,7 +256,7 @@ proptest::proptest! {
         proptest::prop_assert!(!formatted || (seen == 3 && format == FormatPolicy::IfNoSignature && recorded < 2));
     }
 
-    /// mkfs is told to overwrite only what carries the UUID that was drawn for it.
+    /// mkfs is made to overwrite only what carries the UUID that was drawn for it.
     #[test]
     fn force_means_that_the_disk_holds_what_is_recorded(
         blank: bool, kinds in proptest::collection::vec(0..4_usize, 0..3), policy in 0..3_usize, adopt: bool,

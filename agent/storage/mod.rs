@@ -2,7 +2,7 @@
 //!
 //! In: what `probe` reads of devices (the only place that does) and the wishes of a
 //! [`Volume`](crate::desired::Volume). Out: the interlock's decision and the texts of mount units.
-//! Nothing in here writes to a device, formats or mounts; `keepers/volumes` does what was decided.
+//! Never: a write to a device, mkfs, a mount; `keepers/volumes` does what was decided.
 
 pub mod driver;
 pub mod health;

@@ -6,7 +6,7 @@
 //! A job's end is an event, with a poll as the net under it: signals are lost over a daemon-reload, a daemon-reexec
 //! or a restart of the bus. A bus that goes away is a transient error; the next call makes a new connection.
 //!
-//! It never reads a cached property, never puts metadata into a unit's properties, and never decides anything.
+//! Never: a property out of a cache, metadata in a unit's properties, or a decision.
 
 mod bus;
 mod events;

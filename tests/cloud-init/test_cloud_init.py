@@ -61,7 +61,7 @@ def test_the_enabled_unit_waits_for_cloud_init_and_holds_up_nothing_itself(boot,
         assert f"{UNIT} start waiting" in " ".join(jobs.split()), jobs
         # By its own order: not everywhere does cloud-init come before sysinit.target, as on Debian.
         assert "cloud-config.target" in host.show(UNIT, "After")["After"].split()
-        # Who asks now is told what it waits for.
+        # `status` says now what the agent waits for.
         assert "has not run since boot" in host.exec("heat-node-agent", "status", check=False).stdout
         assert "its start waits for cloud-init" in host.exec("heat-node-agent", "explain", check=False).stdout
         assert not any(host.exists(path) for path in CFN_INIT_DATA) and not host.is_active(UNIT)

@@ -238,7 +238,7 @@ def test_a_cluster_completes_passes_again_without_a_write_and_comes_back_from_re
     assert cluster.description_and_revision() == (description, revision)
     assert server.count()["signed"] == 15
 
-    # All of them off, and on again in every order: without power, and twice in good order, the master first and last. Nobody is told
+    # All of them off, and on again in every order: without power, and twice in good order, the master first and last. Nobody is informed
     # anything, because nothing is new.
     orders = list(itertools.permutations(NAMES)) if cluster.minor > 20 else [(DOCKER, CONTAINERD, MASTER)]
     mark = heat.mark()

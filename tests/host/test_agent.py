@@ -174,7 +174,7 @@ def test_a_full_disk_loses_nothing(hosts, signal_server):
     host.wait_for(lambda: not host.sh("systemctl list-units --no-legend 'heat-deployment-*'").strip())
     host.sh("rm /var/lib/heat-node-agent/ballast")
     body = signalled(server, "d")
-    # The result itself may have found no room: then Heat is told so, and the script did not run twice.
+    # The result itself may have found no room: then Heat gets that as the result, and the script did not run twice.
     assert body["deploy_status_code"] == 0 or "interrupted" in str(body["deploy_status_code"])
 
 

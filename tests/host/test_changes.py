@@ -85,7 +85,7 @@ def test_each_change_restarts_who_reads_it_and_nobody_else(hosts, signal_server,
     plan = host.exec("heat-node-agent", "plan", check=False)
     assert plan.returncode == 1 and "--shutdown-send-retry-after=true" in plan.stdout and "set KUBE_TAG to v1.20" in plan.stderr, plan
     assert "--shutdown-send-retry-after was added in kube-apiserver 1.23" in plan.stderr
-    # One that takes every flag is told as another one, and asked once.
+    # One that takes every flag is reported as another release, and asked once.
     stand_ins.into(host, "1.29.4")
     master.update()
     master.succeeds()

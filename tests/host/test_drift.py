@@ -1,4 +1,4 @@
-"""A node in place that others change: what differs is told, with DRIFT=repair put back once, and left to another tool that does it again."""
+"""A node in place that others change: what differs is reported, with DRIFT=repair repaired once, and left to another tool that does it again."""
 import json
 from contextlib import contextmanager
 

@@ -49,7 +49,7 @@ def test_nothing_of_a_node_is_left_and_it_comes_up_again_when_asked(hosts, signa
     server.forget()
     host.exec("systemctl", "enable", "--now", UNIT)
     host.wait_for(lambda: host.is_active("etcd.service") and is_steady(host), what="the node again")
-    assert host.sh("ETCDCTL_API=3 etcdctl get kept --print-value-only").strip() == "well"
+    assert host.sh("ETCDCTL_API=3 etcdctl get kept --print-value-only").strip() == "value"
     assert host.sh("findmnt -no LABEL /var/lib/docker").strip() == "hna-runtime"
 
     wiped = reset(host, "--abandon-etcd", "--volumes", "--serial", VDB, "--serial", VDC)
@@ -59,7 +59,7 @@ def test_nothing_of_a_node_is_left_and_it_comes_up_again_when_asked(hosts, signa
 
 
 def what_is_refused_changes_nothing(host):
-    host.sh("ETCDCTL_API=3 etcdctl put kept well")
+    host.sh("ETCDCTL_API=3 etcdctl put kept value")
     assert "the only member of etcd" in reset(host, code=1)
     assert "without the serial of the" in reset(host, "--abandon-etcd", "--volumes", "--serial", VDB, code=1)
     assert "is no volume of this node" in reset(host, "--abandon-etcd", "--volumes", "--serial", "deadbeef", code=1)

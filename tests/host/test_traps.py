@@ -41,7 +41,7 @@ class Traps:
             status, explained = self.explain()
             assert status == 0 and explained.startswith("OK: every condition is met "), explained
             return True
-        wait_for(is_ok, 300, "explain has nothing to explain")  # that Heat took the signal is still to be noted
+        wait_for(is_ok, 300, "explain has nothing to explain")  # that Heat accepted the signal is still to be recorded
         wait_for(lambda: self.console("phase=steady state=ok code=HNA-0503 "), 300, "a steady state on the console")
         assert not self.console("state=failed"), self.console()
 

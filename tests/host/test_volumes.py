@@ -59,7 +59,7 @@ def test_a_restart_of_the_agent_in_its_own_mkfs_changes_nothing(hosts, signal_se
     server = signal_server()
     host = hosts("n1", ip=IP, volumes={"vdb": ("1G", VDB)})
     host.sh("cp /usr/sbin/mkfs.xfs /usr/local/sbin/mkfs.real")
-    # A mkfs that takes its time, as on a slow disk: it holds the disk until it is told to end.
+    # A mkfs that takes its time, as on a slow disk: it holds the disk until it is asked to end.
     host.write("/usr/local/sbin/mkfs.slow", "#!/bin/sh\necho made >>/var/tmp/mkfs\n"
                "/usr/local/sbin/mkfs.real \"$@\" || exit\nfor d; do :; done; python3 - \"$d\" <<'PY'\n"
                "import os, sys, time\nfd = os.open(sys.argv[1], os.O_RDONLY | os.O_EXCL)\n"

@@ -1,4 +1,4 @@
-"""The stand-in for Keystone and Magnum refuses what they refuse, and misbehaves as it is told. Needs no host."""
+"""The stand-in for Keystone and Magnum refuses what they refuse, and misbehaves as a test asks. Needs no host."""
 import json
 import ssl
 import urllib.error

@@ -59,7 +59,7 @@ SPOILS = ["expired", "not-yet-valid", "wrong-authority", "foreign-key", "wrong-n
 
 class Magnum(Scripted):
     """start() … stop(). release is Magnum's: 2 (bays, one authority, the creator's token), 3 to 12 (one authority, a token without
-    scope), 13 (three authorities), 17 and later (a trust's token is needed). parameters() is what a node is told of it.
+    scope), 13 (three authorities), 17 and later (a trust's token is needed). parameters() is what a node gets of it.
 
     answer() as in Scripted, e.g. answer(401, times=1, path="/v1/"), answer(delay=9, path="/v1/certificates$"); spoil() makes a
     certificate or an answer wrong that is otherwise as it should be."""
@@ -81,7 +81,7 @@ class Magnum(Scripted):
     def _publish(self):
         write(self.folder / "settings.json", self.settings)
 
-    # --- what a node is told ---
+    # --- what a node gets ---
     def parameters(self) -> dict[str, str]:
         """As Magnum of this release writes them into heat-params."""
         told = {"MAGNUM_URL": f"{self.base}/v1"}

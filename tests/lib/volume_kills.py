@@ -14,9 +14,9 @@ RECORD = "/var/lib/heat-node-agent/volumes/etcd.json"
 # Each pass is the first of its deployment; the records of volumes stay.
 FORGET = "rm -rf /var/lib/heat-config; cd /var/lib/heat-node-agent 2>/dev/null && rm -rf deployments node.json work outbox"
 MOUNT_UNIT = "/etc/systemd/system/var-lib-etcd.mount"
-# What is made, named, removed, given an owner or a mode; and what systemd is told.
+# What is made, named, removed, given an owner or a mode; and what systemd is asked to do.
 CALLS = "mkdirat,renameat,unlinkat,fchmod,fchown,sendmsg"
-# systemd is asked much; of what it is told, this changes something.
+# systemd is asked much; of those calls, these change something.
 ORDERS = re.compile(r"(Reload|StartUnit|StopUnit|RestartUnit|StartTransientUnit|ResetFailedUnit)\\0")
 # Runs the real mkfs with what the test says: under strace, or with something behind it.
 WRAPPER = "#!/bin/sh\nexec $(cat /run/mkfs-by 2>/dev/null) /usr/local/sbin/mkfs.real \"$@\"\n"

@@ -1,4 +1,7 @@
 //! The collector against a scripted Heat.
+//!
+//! In: answers, delays and failures as a test wants them. Out: what the collector asked, kept and reported. Never: another address than
+//! the loopback.
 
 mod awaited;
 mod bad_answers;

@@ -382,7 +382,7 @@ pub(super) mod tests {
         type Change = fn(&mut TestNode);
         let same: Change = |_| {};
         let cases: [(&str, Change, u32, [Health; 4], &str); 13] = [
-            ("well", same, 0, [Ok; 4], ""),
+            ("healthy", same, 0, [Ok; 4], ""),
             ("two thirds are over", same, 2 * 365 + 30, [Ok, NearEnd, Ok, Ok], "two thirds"),
             ("a kubelet is late", same, 3 * 365 - 30, [Ok, NearEnd, NearEnd, Ok], "has not renewed"),
             ("over", same, 3 * 365 + 1, [Ok, Expired, Expired, Ok], "it expired at 2029"),

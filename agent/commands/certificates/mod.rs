@@ -1,5 +1,8 @@
 //! `certificates [--json]`: the node's certificates as they are; `certificates new-ca`: authorities for who has none.
 //! `certificates rotate` is an order ([`super::order`]).
+//!
+//! In: the node as the agent left it, its files; the command line. Out: a list with what to do, or new files in a directory that was
+//! named. Never: a change of a certificate that is in use.
 
 mod look;
 mod new_ca;

@@ -1,5 +1,8 @@
 //! `logs [NAME] [--lines N] [--follow]`: the output of a deployment, with known secrets masked as it was stored; of a component the
 //! journal of its unit, masked as it is read.
+//!
+//! In: a name (of a deployment or a component) and how much of its output is wanted. Out: that output, on standard output. Never:
+//! a secret that the agent knows, or a control character that the terminal would obey.
 
 pub(super) mod names;
 mod unit;

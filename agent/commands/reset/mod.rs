@@ -3,6 +3,9 @@
 //! A marker in the state directory is the first thing that is written and the last that goes: while it is there the daemon does not
 //! run, and the next reset goes on. Each step can be done twice. Afterwards the daemon is disabled: the node is brought up again as a new
 //! one when somebody starts it.
+//!
+//! In: the command line, the state directory, the machine. Out: a plan of steps (`--dry-run` stops there), then a machine without the node.
+//! Never: a volume whose serial the operator did not type, or a member of etcd that stays behind unless `--abandon-etcd` says so.
 
 mod deeds;
 mod marker;

@@ -1,5 +1,8 @@
 //! `support [--out FILE]`: one archive with what the agent and the node say of themselves. Every text on its way into it is masked at one
 //! place (`Archive::add`).
+//!
+//! In: the agent's state, its journal, and the output of a fixed list of commands. Out: a tar archive. Never: an unmasked text, or a
+//! change of the node.
 
 mod tar;
 

@@ -1,7 +1,8 @@
 //! The network of pods while the node is brought up: its description in etcd, this node's subnet, routes to the pods of the others,
 //! and whether packets go that way.
 //!
-//! Never: a route, which flanneld or a unit of ours sets; a lease, which is flanneld's.
+//! In: flannel's part of a `Desired`, its leases in etcd, the kernel's routes and addresses. Out: whether each gate holds and, if not, what
+//! is wrong; on masters the key in etcd. Never: a route, which flanneld or a unit of ours sets; a lease, which is flanneld's.
 
 mod keeper;
 mod key;

@@ -7,6 +7,9 @@
 //!
 //! Whenever one of them moves, what came of it is taken in (`settle.rs`), and [`Agent::decide`] looks at the whole picture afresh and
 //! starts what may be started (`begin.rs`). All that must not be lost is on disk before the next step begins (`ledger.rs`).
+//!
+//! In: polls, ended hooks, the node's results, answers of Heat, orders of the operator. Out: what is started next, records, signals, the
+//! status. Never: anything that blocks the loop, or a start that is not recorded yet.
 
 mod begin;
 mod disk;

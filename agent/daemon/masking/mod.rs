@@ -1,4 +1,7 @@
 //! Hiding secrets in documents that are shown.
+//!
+//! In: documents that hold secrets (metadata, parameters, the agent's state), and a text that is to be shown. Out: the text with each
+//! secret, and each private key, replaced. Never: a file; those who call it read and write.
 
 use serde_json::{Map, Value};
 

@@ -503,7 +503,7 @@ mod tests {
         let desired = Desired {
             directories: vec![Directory { path: "/etc/d".into(), mode: 0o755, owner: Owner::root(), needs: BTreeSet::new() }],
             files: ["/etc/same", "/etc/changed", "/etc/gone"].map(|path| File::public(path, "ours")).to_vec(),
-            units: ["stopped", "disabled", "masked", "well", "dying"]
+            units: ["stopped", "disabled", "masked", "running", "dying"]
                 .map(|name| Unit {
                     name: format!("{name}.service"),
                     enable: true,
@@ -527,7 +527,7 @@ mod tests {
             ("stopped", "inactive", "enabled", "loaded"),
             ("disabled", "active", "disabled", "loaded"),
             ("masked", "active", "masked", "masked"),
-            ("well", "active", "enabled", "loaded"),
+            ("running", "active", "enabled", "loaded"),
             ("dying", "activating", "enabled", "loaded"),
         ] {
             let name = format!("{name}.service");

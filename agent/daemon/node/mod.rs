@@ -1,7 +1,8 @@
 //! The node's own lane: from a kubernetes-node deployment to its result and its wait condition's signal (`bring_up.rs`), and looks
 //! at the node in place (`look.rs`, `compare.rs`, `pods.rs`, `pulse.rs`).
 //!
-//! In: a deployment, or what the last generation asked for. Out: what became of it. What is remembered from one look to the next is
+//! In: a deployment, or what the last generation asked for. Out: what became of it. Never: a deployment's record or a
+//! signal, which are the ledger's. What is remembered from one look to the next is
 //! in types of its own, each with its rules; this file says which.
 
 mod bring_up;

@@ -1,4 +1,6 @@
 //! What a deployment of a group is as a program to run: pure, but for the search of a hook's file.
+//!
+//! In: a deployment, its inputs, the directories of hooks. Out: a `Job`, or why there is none. Never: the start of it.
 
 pub mod script;
 

@@ -1,8 +1,8 @@
 //! Fulfils wishes for certificates: looks, asks, makes, checks, and swaps sets of files as a whole.
 //!
 //! In: the wishes of a `Desired`, what lies on the node, who signs ([`Hands`]). Out: sets that are in place, and what is
-//! remembered of them ([`CertificateRecord`]). Nothing in use changes before everything was found to belong together, and nothing right
-//! is asked for or made again.
+//! remembered of them ([`CertificateRecord`]). Never: a change of what is in use before everything was found to belong together, or a
+//! new request for what is right already.
 
 mod decide;
 mod issue;

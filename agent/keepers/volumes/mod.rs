@@ -4,6 +4,9 @@
 //! `mounting` carry it out, `record` notes each step before the next, so that a crash at any point is taken up where it
 //! happened; `pool`, `data_move` and `growth` are for what lies on a volume. One that is in place costs one look at sysfs
 //! and the mount table.
+//!
+//! In: a [`Volume`](crate::desired::Volume) of the `Desired`, the disks of the machine. Out: a mounted volume, or why not. Never: a byte
+//! on a disk that the interlock did not allow.
 
 mod attempt;
 mod bring_up;

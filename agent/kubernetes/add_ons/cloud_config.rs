@@ -105,7 +105,7 @@ fn file(cluster: &ClusterSpec, cloud: &Cloud, reader: Reader, networking: bool) 
     for (key, value) in balancer(cloud, reader) {
         out.push_str(&line(key, &value));
     }
-    // Cinder's second API; 1.7 is the first that is told.
+    // Cinder's second API; 1.7 is the first that takes a version.
     if reader.takes(7) && reader.is_before_127() {
         out.push('\n');
         out.push_str(&section("BlockStorage"));

@@ -225,7 +225,7 @@ impl Checks<'_> {
         }
     }
 
-    /// A component that is told another network of pods than the others may be meant so, and mostly is not.
+    /// A component that is given another network of pods than the others may be meant so, and mostly is not.
     fn told_otherwise(&mut self) {
         let (options, pods) = (&self.spec.options, self.spec.networks.pods);
         let all = [

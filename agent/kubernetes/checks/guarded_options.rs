@@ -1,4 +1,4 @@
-//! Options of components that need the image's leave: those that take the place of what the agent sets for safety, and those by which
+//! Options of components that need the image's permission: those that take the place of what the agent sets for safety, and those by which
 //! code or another master of the component comes from a parameter.
 //!
 //! One table, by component. What is not in it is the cluster's own affair. etcd, flanneld and the container runtimes take no options
@@ -239,7 +239,7 @@ const GUARDED: [Row; 46] = [
     ),
 ];
 
-/// What the parameters ask for without the image's leave.
+/// What the parameters ask for without the image's permission.
 pub(in crate::kubernetes) fn mistakes(parameters: &Parameters, leave: &Leave) -> Vec<Mistake> {
     let Some(minor) = parameters.get("KUBE_TAG").and_then(Minor::of_tag) else { return Vec::new() };
     let mut mistakes = Vec::new();

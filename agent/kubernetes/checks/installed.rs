@@ -82,7 +82,7 @@ pub fn programs<'a>(spec: &'a NodeSpec, desired: &'a Desired) -> impl Iterator<I
         Kind::Docker => dropped_by(spec.storage.driver).is_some(),
         _ => spec.kubernetes.is_some(),
     };
-    // One that is kept off is not run.
+    // One whose start is blocked is not run.
     let is_there = |program: &Program| desired.units.iter().any(|unit| unit.name == program.unit && !unit.applies_files);
     PROGRAMS.into_iter().filter(move |program| matters(program) && is_there(program))
 }

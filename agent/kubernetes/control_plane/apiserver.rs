@@ -170,7 +170,7 @@ fn set_admission(cluster: &ClusterSpec, has_tokens: bool, flags: &mut Flags) {
     let has_list = flags.knows("enable-admission-plugins");
     let asked = &cluster.control_plane.admission;
     let mut plugins: Vec<&str> = Vec::new();
-    // Without TLS nobody is told apart.
+    // Without TLS clients cannot be distinguished.
     if cluster.tls && matches!(admission_plugin(cluster.minor, "NodeRestriction"), Standing::Known) {
         plugins.push("NodeRestriction");
     }

@@ -348,7 +348,7 @@ mod tests {
         assert!(!settings.iter().any(|(key, _)| key.contains("CERT") || key.contains("METRICS")));
     }
 
-    /// magnum-node.md 1.3, 5.6; 7.1 no. 6; 7.5 no. 63 (no loopback is told to anybody)
+    /// magnum-node.md 1.3, 5.6; 7.1 no. 6; 7.5 no. 63 (no loopback is advertised)
     #[test]
     fn with_tls_clients_and_peers_show_certificates() {
         let closed = "https://192.0.2.11:2379,https://127.0.0.1:2379";

@@ -1,7 +1,7 @@
 //! Whom etcd lets in where it trusts the cluster's main authority.
 //!
 //! etcd's own test of a client is that an authority signed for it. Where that authority also signs for kubelets and people, each of
-//! their certificates would reach everything that the cluster keeps. So etcd is told which names count: a client's by
+//! their certificates would reach everything that the cluster keeps. So etcd is given the names that count: a client's by
 //! `client-cert-allowed-hostname` (3.4 and later, a DNS name of the certificate), a peer's by `peer-cert-allowed-cn` (3.3 and later, the
 //! subject that the certificates of peers always had: masters of one cluster may be updated one by one).
 //!

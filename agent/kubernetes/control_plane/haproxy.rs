@@ -162,7 +162,7 @@ mod tests {
                 "192.0.2.11:6443 check check-ssl verify required ca-file /etc/kubernetes/certs/ca.crt",
                 Some("https://127.0.0.1:6443/healthz"),
             ),
-            // There nobody who is unknown is told anything.
+            // There no unknown client gets an answer.
             (5, &[], None, "192.0.2.11:6443 check", None),
             (15, open, Some("GET /healthz"), "192.0.2.11:8080 check", Some("http://127.0.0.1:8080/healthz")),
         ] {

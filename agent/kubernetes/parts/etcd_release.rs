@@ -3,7 +3,7 @@
 use crate::kubernetes::spec::cluster::ClusterSpec;
 use crate::kubernetes::versions::two_numbers;
 
-/// The first version that is told whom to trust instead of a CA file.
+/// The first version that takes the names to trust besides a CA file.
 pub(in crate::kubernetes) const TRUSTED_CA: Version = (2, 2);
 
 /// Major and minor version of etcd.

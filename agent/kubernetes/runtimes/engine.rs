@@ -192,7 +192,7 @@ pub(in crate::kubernetes) fn block_others(cluster: &ClusterSpec, part: &mut Desi
     for unit in others {
         block(unit, &why, part);
     }
-    // What belongs to docker, and may be kept off or bound to a volume by what other parameters asked for.
+    // What belongs to docker, and may be disabled or bound to a volume by what other parameters asked for.
     let own: &[&str] = match cluster.runtime.kind {
         RuntimeKind::Docker if cluster.runtime.cri_dockerd => &["docker.socket", CONTAINERD, "cri-docker.socket"],
         RuntimeKind::Docker => &["docker.socket", CONTAINERD],

@@ -255,7 +255,7 @@ pub struct Networks {
     pub driver: NetworkDriver,
     /// flannel, whichever driver there is.
     pub flannel: Flannel,
-    /// Whether calico is told to tunnel by IP in IP (`CALICO_IPV4POOL_IPIP`).
+    /// Whether calico is set to tunnel by IP in IP (`CALICO_IPV4POOL_IPIP`).
     pub calico_tunnels: bool,
     /// What the driver static-routes needs.
     pub routes: StaticRoutes,
@@ -532,7 +532,7 @@ pub struct Tokens {
     pub has_own_key: bool,
 }
 
-/// Ports of services, unless the API server is told others.
+/// Ports of services, unless the API server has others.
 pub(in crate::kubernetes) const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 
 /// The ports of services on every node.

@@ -1,6 +1,7 @@
 //! What each minor release of Kubernetes takes: flags, fields of configuration files, admission plugins.
 //!
-//! In: a component, a minor, a name. Out: its [`Standing`]. The tables are the `.txt` files beside this one;
+//! In: a component, a minor, a name. Out: its [`Standing`]. Never: a guess, or a flag that is
+//! written. The tables are the `.txt` files beside this one;
 //! `docs/flags/renew` makes them from lists of real binaries and reference pages and from noted changes. A line is a
 //! name and the minors that know it: `config 2-5,10-` is known from 1.2 to 1.5 and again from 1.10 on. A letter after a
 //! range says whence, where it is not the minor's own list: `h` the real binary takes it without showing it, `c` a

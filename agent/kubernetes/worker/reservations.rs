@@ -35,7 +35,7 @@ pub(in crate::kubernetes) fn of(facts: &Facts) -> Reserved {
     Reserved { kubernetes: Some(map(share, kept)), system: Some(map(100, (memory / 20).clamp(100, 1024))) }
 }
 
-/// MiB of memory below which a kubelet evicts pods, unless it is told otherwise; it keeps them, too.
+/// MiB of memory below which a kubelet evicts pods, unless its settings say otherwise; it keeps them, too.
 const EVICTS: u64 = 100;
 
 /// What is reserved beyond what the machine has: a kubelet ends on it, or leaves no pod any room.

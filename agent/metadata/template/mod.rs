@@ -1,8 +1,8 @@
 //! A Heat template (HOT), as far as it says what servers are given: each deployment as Heat would deliver it.
 //!
 //! In: the template as it was read. Out: [`Planned`] entries, and what of the template Heat itself would not take or takes otherwise
-//! than it looks ([`Odd`]). What only Heat knows (parameters without a default, attributes, ids) is named as not known and never
-//! guessed. It opens no further file.
+//! than it looks ([`Odd`]). What only Heat knows (parameters without a default, attributes, ids) is named as not known.
+//! Never: a guess, or another file that is opened.
 
 mod functions;
 mod software;

@@ -1,6 +1,9 @@
 //! The page of `status`: one screen of what is so now. Pure: a status and the time in, text out.
 //!
 //! What is fine takes a row or is counted; what waits or fails comes with its cause, its next try and what to do.
+//!
+//! In: a status, the time, what the terminal can show. Out: lines, with colours where they are wanted. Never: a file or a clock that is
+//! read here, or a control character out of the status.
 
 mod headline;
 mod sheet;
