@@ -43,6 +43,7 @@ use crate::http::Http;
 use crate::identity::{InstanceRecord, LEARNT, Leftovers};
 use crate::openstack::keystone::Keystone;
 use crate::report::damper::Damper;
+use crate::report::status::left_over_remedy;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
@@ -376,7 +377,8 @@ impl Collector {
         self.keep_learnt();
         for path in self.left_over.news(&self.files.left_over) {
             let line = format!("{path} is ignored: its content is that of the instance that this disk was copied from");
-            self.report.emit(Event::new(Code::SourceLeftOver, line).phase(Phase::Metadata).step(path));
+            let event = Event::new(Code::SourceLeftOver, line).phase(Phase::Metadata).remedy(left_over_remedy(&path));
+            self.report.emit(event.step(path));
         }
     }
 
@@ -719,7 +721,9 @@ impl Collector {
         let helps = |source: &Source| source.name.speaks_for_heat() || !unsupported;
         let nothing = !self.sources.iter().any(|source| (source.configured || source.document.is_some()) && helps(source));
         self.unsupported = nothing && unsupported;
-        if nothing && !self.nothing_known {
+        // Of a file that is not used because the disk is a copy it was said.
+        let is_ignored = !unsupported && !self.files.left_over.is_empty();
+        if nothing && !self.nothing_known && !is_ignored {
             let mut event = Event::new(Code::NoSource, "no metadata source is known").phase(Phase::Metadata);
             if let Some((cause, remedy)) = self.unsupported() {
                 event = event.cause(cause).remedy(remedy);

@@ -20,9 +20,10 @@ use super::timer::Timer;
 use crate::budgets::{HELD_MEMORY, METADATA_MEMORY, json};
 use crate::clock::{Clock, Moment, Timestamp};
 use crate::digest;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Hitch, Result};
 use crate::files::Tree;
 use crate::freshness::Look;
+use crate::report::follow_up::FollowUp;
 use crate::report::{Code, Event, Phase, Report};
 use crate::settings::Settings;
 use crate::settings::source_name::SourceName;
@@ -471,12 +472,34 @@ impl Source {
     fn failed(&mut self, error: &Error, settled: &mut Settled) -> After {
         settled.reshaped = self.state.failures == 0;
         self.state.failures = self.state.failures.saturating_add(1);
-        self.state.cause = Some(error.to_string());
-        self.state.remedy = error.suggested_remedy().map(str::to_owned);
+        let error = &self.with_place(error);
+        let remedy = error.suggested_remedy().unwrap_or(Code::SourceFailed.entry().remedy);
+        let remedy = FollowUp::TriesAgain.of(remedy);
+        self.state.cause = Some(error.fact_first());
+        self.state.remedy = Some(remedy.clone());
         let message = format!("metadata source {} cannot be read: {error}", self.name.as_str());
         let event = Event::new(Code::SourceFailed, message).phase(Phase::Metadata).source(self.name.as_str());
-        settled.events.push(event.error(error).attempt(self.state.failures));
+        settled.events.push(event.error(error).remedy(remedy).attempt(self.state.failures));
         After::Failed(error.asked_pause())
+    }
+
+    /// Names whose server cannot be reached, what to start there, and where its address is learnt from.
+    fn with_place(&self, error: &Error) -> Error {
+        let server = match self.name {
+            SourceName::Cfn => "Heat's metadata service (heat-api-cfn)",
+            SourceName::Heat => "Heat (heat-api)",
+            SourceName::Request => "Heat's temporary URL",
+            SourceName::HeatLocal | SourceName::Local | SourceName::File => return error.clone(),
+        };
+        let place = "if the address is wrong, correct /etc/os-collect-config.conf";
+        let trial = error.suggested_remedy().and_then(|remedy| remedy.split_once("; ")).map_or("", |(_, trial)| trial);
+        let named = error.clone().context(format!("asking {server}"));
+        match error.hitch() {
+            Some(Hitch::Refused(peer)) => named.remedy(format!("start {server} at {peer}; {place}; {trial}")),
+            Some(Hitch::Name(host)) => named
+                .remedy(format!("`getent hosts {host}` tries it: correct this node's name servers in /etc/resolv.conf; {place}")),
+            Some(Hitch::Authority(_)) | None => named,
+        }
     }
 
     fn said_again(

@@ -21,9 +21,10 @@ use crate::process::exit;
 use crate::report::Report;
 use crate::report::condition_state::ConditionState;
 use crate::report::explain::{headline, page, tree};
+use crate::report::reason::REMEDY;
 use crate::report::screen::{self, screen};
 use crate::report::status::{Condition, DeploymentStatus, SCHEMA_VERSION, Status, Verdict};
-use crate::report::text::{json_page, shortened};
+use crate::report::text::json_page;
 use crate::settings::Settings;
 use crate::signal::Outbox;
 use crate::watch::Watch;
@@ -32,7 +33,6 @@ use crate::watch::Watch;
 const POLL: Duration = Duration::from_secs(1);
 
 /// Lines of a failed script that are quoted.
-const QUOTED: usize = 2;
 
 /// What the command line of `status` says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -231,21 +231,16 @@ fn quote(settings: &Settings, status: &mut Status) {
     for one in failed {
         let outcome =
             records.iter().find(|record| record.id == one.id).and_then(|record| Journal::whole(&state, record).ok().flatten());
-        if let Some(words) = outcome.and_then(|outcome| last_words(&outcome.stderr).or_else(|| last_words(&outcome.stdout))) {
+        if let Some(words) = outcome.and_then(|outcome| outcome.last_words()) {
             let why = one.why().unwrap_or_default();
             // What it could not even begin is in its reason.
             if !why.contains(&words) {
-                one.reason = Some(format!("{why}; it said last: {words}"));
+                let remedy = one.reason.as_deref().and_then(|reason| reason.split_once(REMEDY));
+                let remedy = remedy.map_or_else(String::new, |(_, remedy)| format!("{REMEDY}{remedy}"));
+                one.reason = Some(format!("{why}; it said last: {words}{remedy}"));
             }
         }
     }
-}
-
-/// The last lines of an output.
-fn last_words(output: &str) -> Option<String> {
-    let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let last = lines.get(lines.len().saturating_sub(QUOTED)..).unwrap_or_default().join(" / ");
-    (!last.is_empty()).then(|| shortened(&last, QUOTED * 100))
 }
 
 /// Reads the state directory as it is, without the daemon's lock.

@@ -101,12 +101,13 @@ pub async fn converge<U: Units, V: Volumes, P: Prober + Objects + PodNetwork, C:
             failure.touched = run.touched;
             if let Some(unit) = failure.unit.as_ref().filter(|_| !failure.unstartable) {
                 let why = find_out(desired, unit, context.root, context.clock, words).await;
-                failure.cause.push_str(&why.text);
+                failure.cause = why.with(&failure.cause);
                 // Where the reason is known nobody needs to look for it.
                 if let Some(remedy) = why.remedy {
                     failure.remedy = remedy;
                 }
             }
+            failure.remedy = context.progress.remedy_of_failure(&failure.remedy);
             context.progress.fail(&run.at_work, &failure.step, &failure.cause, &failure.remedy);
             // Volumes report their own failures.
             if !matches!(failure.step, StepId::Volume(_)) {
@@ -665,8 +666,9 @@ fn own_deadline(desired: &Desired, unit: &Unit) -> Option<Duration> {
 
 /// A volume on which something hangs (a disk that does not answer, a program that does not end).
 fn late_volume(volume: &Volume, progress: &Progress, generation: u64) -> Failure {
-    let failure =
+    let mut failure =
         Failure::new(Code::VolumeFailed, "deadline", "not finished at the deadline").part_of(StepId::Volume(volume.role));
+    failure.remedy = progress.remedy_of_failure(&failure.remedy);
     // It was dropped in the middle and cannot report itself.
     progress.report().emit(failure.event().generation(generation));
     failure

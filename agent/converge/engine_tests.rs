@@ -24,6 +24,7 @@ use crate::network::flannel::Version;
 use crate::progress::{Progress, StepId};
 use crate::reach::PacketFate;
 use crate::report::condition_state::ConditionState;
+use crate::report::follow_up::FollowUp;
 use crate::report::timeline::critical_path;
 use crate::report::{Code, Report};
 use crate::systemd::{Enabled, JobOutcome, UnitState};
@@ -320,7 +321,7 @@ impl Machine {
     }
 
     async fn converge(&self, desired: &Desired, fake: &Fake) -> Outcome {
-        self.progress.begin_run();
+        self.progress.begin_run(None);
         let context = Context {
             root: &self.root,
             systemd: fake,
@@ -654,16 +655,21 @@ async fn a_unit_that_fails_ends_the_run_at_once_and_says_why() {
         (
             state("x.service", "inactive"),
             Act(0, "failed", failed.clone()),
-            "its job ended with result `failed`; it is failed (failed: exit-code, status 1)",
+            "x.service is failed (failed: exit-code, status 1) (its job ended with result `failed`)",
             "journalctl",
         ),
         (
             state("x.service", "inactive"),
             Act(0, "dependency", state("", "inactive")),
-            "a unit that it requires failed to start",
+            "a unit that x.service requires failed to start",
             "journalctl",
         ),
-        (state("x.service", "inactive"), Act(0, "done", state("", "inactive")), "one of its conditions is not met", "journalctl"),
+        (
+            state("x.service", "inactive"),
+            Act(0, "done", state("", "inactive")),
+            "one of the conditions of x.service is not met",
+            "journalctl",
+        ),
         (masked, Act(0, "done", failed), "x.service is masked", "systemctl unmask x.service"),
     ] {
         let machine = Machine::new(Clock::system());
@@ -714,7 +720,11 @@ async fn a_gate_that_stays_red_is_reported_at_the_deadline_with_its_last_answer(
     let failure = machine.converge(&desired, &fake).await.unwrap_err();
     assert_eq!(
         (failure.code, failure.cause.as_str(), failure.remedy.as_str()),
-        (Code::GateRed, "health is false, not true, for 30 s; given up at the deadline of the run", "look at it")
+        (
+            Code::GateRed,
+            "health is false, not true, for 30 s; given up at the deadline of the run",
+            "look at it. The agent then tries again by itself"
+        )
     );
     assert_eq!(start.elapsed(), machine.deadline);
     let waiting = machine.codes().iter().filter(|code| **code == Code::GateWaiting).count();
@@ -774,8 +784,8 @@ async fn a_unit_has_as_long_to_come_up_as_its_gate() {
     let tries_again =
         || UnitState { sub_state: "auto-restart".into(), result: "exit-code".into(), ..state("x.service", "activating") };
     let of = Some(Duration::from_secs(10));
-    let endless = "it is still activating (auto-restart: exit-code of a command that runs before its program)";
-    let hangs = "it has not finished starting";
+    let endless = "x.service is still activating (auto-restart: exit-code of a command that runs before its program)";
+    let hangs = "x.service has not finished starting";
     for (deadline, patience, act, after, words) in [
         (of, 1, Act(0, "failed", tries_again()), 10, format!("{endless} after 10 s, its own deadline")),
         (of, 2, Act(0, "failed", tries_again()), 20, format!("{endless} after 20 s, its own deadline")),
@@ -1042,7 +1052,7 @@ async fn routes_of_pods_are_right_wrong_for_a_while_or_for_good() {
             (Ok(_), None) => {}
             (Err(failure), Some((words, code, end))) => {
                 assert!(failure.cause.starts_with(words) && failure.cause.ends_with(end), "{}", failure.cause);
-                assert_eq!((failure.code, failure.remedy.as_str()), (code, code.entry().remedy));
+                assert_eq!((failure.code, failure.remedy), (code, FollowUp::TriesAgain.of(code.entry().remedy)));
                 let waited = machine.clock.now().since(Timestamp(1_000_000));
                 assert_eq!(waited.is_zero(), end != late, "{words}: {waited:?}");
             }
@@ -1196,9 +1206,9 @@ async fn who_holds_a_port_of_a_unit_that_failed_is_named() {
     let held = |port: u16, unit: Option<&str>| Holder { port, pid: 812, name: "nc".into(), unit: unit.map(str::to_owned) };
     let bind = "listen tcp 127.0.0.1:2380: bind: address already in use";
     for (url, said, holder, expected) in [
-        ("http://127.0.0.1:2379/health", "", held(2379, Some("foo.service")), "; port 2379 is held by nc (pid 812, foo.service)"),
-        ("http://127.0.0.1:2379/health", bind, held(2380, None), "; port 2380 is held by nc (pid 812)"),
-        ("http://127.0.0.1:2379/health", bind, held(2380, Some("y.service")), "; port 2380 is held by nc (pid 812, y.service)"),
+        ("http://127.0.0.1:2379/health", "", held(2379, Some("foo.service")), "port 2379 is held by nc (pid 812, foo.service)"),
+        ("http://127.0.0.1:2379/health", bind, held(2380, None), "port 2380 is held by nc (pid 812)"),
+        ("http://127.0.0.1:2379/health", bind, held(2380, Some("y.service")), "port 2380 is held by nc (pid 812, y.service)"),
         // The unit itself, a service that it needs, one that serves for it, and another machine's port.
         ("http://127.0.0.1:2379/health", bind, held(2380, Some("x.service")), ""),
         ("http://127.0.0.1:2379/health", "", held(2379, Some("y.service")), ""),
@@ -1211,7 +1221,7 @@ async fn who_holds_a_port_of_a_unit_that_failed_is_named() {
         fake.answers.lock().unwrap().push_back(Err(Error::transient("refused")));
         let desired = Desired { gates: vec![asks(url)], units: units.clone(), ..Desired::default() };
         let failure = machine.converge(&desired, &fake).await.unwrap_err();
-        let named = failure.cause.rfind("; port").map_or("", |at| failure.cause[at..].split(" (last lines").next().unwrap());
+        let named = if failure.cause.starts_with("port ") { failure.cause.split("; ").next().unwrap() } else { "" };
         assert_eq!(named, expected, "{}", failure.cause);
         assert_eq!(failure.remedy.contains("frees the port"), !expected.is_empty(), "{}", failure.remedy);
     }
@@ -1227,7 +1237,7 @@ async fn a_program_that_is_not_there_is_reported_at_once() {
         program: "/usr/bin/x".into(),
         ..state("x.service", "activating")
     };
-    let cause = "it is activating (auto-restart: 203/EXEC, /usr/bin/x does not exist or cannot be run)";
+    let cause = "/usr/bin/x does not exist or cannot be run, so that x.service cannot start (status 203/EXEC)";
     let machine = Machine::new(manual());
     let desired = Desired { units: vec![unit("x.service", &[], &[])], ..Desired::default() };
     let fake = Fake::new(&machine.clock, &[("x.service", "inactive")]).act("x.service", &[Act(0, "done", lacking.clone())]);
@@ -1462,8 +1472,9 @@ async fn who_reads_a_changed_certificate_is_noted_before_it_changes_and_restarte
 async fn without_its_certificates_nothing_that_reads_them_starts_and_the_first_cause_is_reported() {
     let machine = Machine::new(manual());
     let fake = Fake::new(&machine.clock, &[("docker.service", "inactive"), ("etcd.service", "inactive")]);
-    let failure = Failure::new(Code::CertificatesFailed, "certificates", "it expired");
+    let mut failure = Failure::new(Code::CertificatesFailed, "certificates", "it expired");
     fake.prepared.lock().unwrap().push_back(Err(failure.clone()));
+    failure.remedy = FollowUp::TriesAgain.of(&failure.remedy);
     assert_eq!(machine.converge(&trusting_node(), &fake).await.unwrap_err(), failure);
     assert!(!fake.take_log().iter().any(|line| line.contains("etcd") || line.contains("commit")));
     assert!(machine.steps().contains(&"certificates Failed".to_owned()), "{:?}", machine.steps());

@@ -54,7 +54,7 @@ impl Failure {
     /// A failure whose cause, rule and remedy are an error's.
     #[must_use]
     pub fn from_error(code: Code, step: impl Into<StepId>, error: &Error) -> Self {
-        let mut failure = Self::new(code, step, error.to_string());
+        let mut failure = Self::new(code, step, error.fact_first());
         failure.rule = error.broken_rule().map(str::to_owned);
         if let Some(remedy) = error.suggested_remedy() {
             remedy.clone_into(&mut failure.remedy);
@@ -158,10 +158,10 @@ mod tests {
             .context("checking");
         let failure = Failure::from_error(Code::VolumeRefused, StepId::Volume(VolumeRole::Runtime), &error);
         let event = failure.event();
-        assert_eq!(event.message, "volume runtime: checking: an ext4 file system is on it");
+        assert_eq!(event.message, "volume runtime: an ext4 file system is on it (while checking)");
         assert_eq!(
             event.cause.as_deref(),
-            Some("checking: an ext4 file system is on it (rule: a signature is never overwritten)")
+            Some("an ext4 file system is on it (while checking) (rule: a signature is never overwritten)")
         );
         assert_eq!(event.remedy.as_deref(), Some("wipefs -a /dev/vdb"));
         let plain = Failure::new(Code::UnitMissing, StepId::Unit("x.service".into()), "no such unit").unit("x.service");

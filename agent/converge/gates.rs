@@ -198,7 +198,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
     /// Which process the gate's unit has now, where it is up.
     pub(crate) async fn process_now(&self, gate: &Gate) -> Result<Process, String> {
         let Some(unit) = &gate.unit else { return Ok(None) };
-        let state = self.units.unit(unit).await.map_err(|error| error.to_string())?;
+        let state = self.units.unit(unit).await.map_err(|error| error.fact_first())?;
         Ok(Some((state.main_pid, state.n_restarts)))
     }
 
@@ -299,7 +299,7 @@ impl<U: Units, P: Prober + PodNetwork> Measure<'_, U, P> {
             probe => ask(self.root, self.prober, probe).await?,
         }
         let Some(unit) = &gate.unit else { return Ok(None) };
-        let state = self.units.unit(unit).await.map_err(|error| error.to_string())?;
+        let state = self.units.unit(unit).await.map_err(|error| error.fact_first())?;
         // Somebody else may answer in its place. A unit that applied settings has done its work and may be down.
         if !matches!(gate.probe, Probe::Sysctl(_)) && !state.is_active() {
             return Err(format!("the check passed, but {unit} is {}", state.describe()).into());
@@ -355,30 +355,30 @@ pub(crate) async fn passes(root: &Tree, prober: &impl Prober, clock: &Clock, gat
 async fn ask(root: &Tree, prober: &impl Prober, probe: &Probe) -> Result<(), String> {
     match probe {
         Probe::HttpJson { url, key, value, identity } => {
-            let answer = prober.get_json(url, identity.as_ref()).await.map_err(|error| error.to_string())?;
+            let answer = prober.get_json(url, identity.as_ref()).await.map_err(|error| error.fact_first())?;
             expect(&answer, key, value)
         }
         Probe::NodeReady { url, identity } => {
-            let answer = prober.get_json(url, identity.as_ref()).await.map_err(|error| error.to_string())?;
+            let answer = prober.get_json(url, identity.as_ref()).await.map_err(|error| error.fact_first())?;
             is_ready(&answer)
         }
         Probe::NoPendingRequests { url, identity } => {
-            let answer = prober.get_json(url, identity.as_ref()).await.map_err(|error| error.to_string())?;
+            let answer = prober.get_json(url, identity.as_ref()).await.map_err(|error| error.fact_first())?;
             none_pending(&answer)
         }
         Probe::File(path) => match root.facts_followed(Path::new(path)) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(format!("there is no {path}")),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.fact_first()),
         },
         Probe::Docker { socket, storage_driver, data_root } => {
-            let info = prober.docker(socket, "/info").await.map_err(|error| error.to_string())?;
+            let info = prober.docker(socket, "/info").await.map_err(|error| error.fact_first())?;
             expect(&info, "Driver", storage_driver)?;
             expect(&info, "DockerRootDir", data_root)
         }
         Probe::Http { url, body, authority, identity } => {
             let answer =
-                prober.get_text(url, authority.as_deref(), identity.as_ref()).await.map_err(|error| error.to_string())?;
+                prober.get_text(url, authority.as_deref(), identity.as_ref()).await.map_err(|error| error.fact_first())?;
             match body {
                 Some(body) if answer.trim() != body => Err(format!("the answer was {}, not {body}", quoted(answer.trim()))),
                 _ => Ok(()),
@@ -469,7 +469,7 @@ fn quoted(text: &str) -> String {
 
 fn at_least(root: &Tree, key: &str, least: u64) -> Result<(), String> {
     const LIMIT: u64 = 4096;
-    let bytes = root.read(&Path::new("/proc/sys").join(key), LIMIT).map_err(|error| error.to_string())?;
+    let bytes = root.read(&Path::new("/proc/sys").join(key), LIMIT).map_err(|error| error.fact_first())?;
     let Some(bytes) = bytes else { return Err(format!("the kernel has no setting {key}")) };
     let text = String::from_utf8_lossy(&bytes);
     match text.trim().parse::<u64>() {

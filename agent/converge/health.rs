@@ -11,6 +11,7 @@ use crate::storage::identity::matching;
 use crate::desired::{Content, Desired, Probe as Measurement, Volume, VolumeRole};
 use crate::error::Error;
 use crate::files::Tree;
+use crate::identity::Identity;
 use crate::report::{Code, Event, Phase};
 use crate::storage::health::{Signs, problem};
 use crate::storage::probe::Disk;
@@ -25,6 +26,12 @@ pub struct StoreProblem {
 }
 
 impl StoreProblem {
+    /// The volume whose disk is away.
+    #[must_use]
+    pub fn lost(&self) -> Option<VolumeRole> {
+        self.without_disk
+    }
+
     /// The event that reports it.
     #[must_use]
     pub fn event(&self) -> Event {
@@ -69,6 +76,9 @@ fn signs(root: &Tree, path: &str, volume: Option<&Volume>, gone: bool) -> Signs 
     // Of a thin pool nothing is mounted: the directory lies on the root disk.
     let named = volume.filter(|volume| gone || volume.content != Content::ThinPool);
     let mut signs = Signs { volume: named.map(|volume| volume.disk.as_str().to_owned()), gone, ..Signs::default() };
+    if gone {
+        signs.server = Identity::server(root);
+    }
     let place = Path::new(path);
     // A store that is not there is found by whoever looks at its service.
     if gone || root.facts(place).is_ok_and(|facts| facts.is_none()) {

@@ -122,9 +122,13 @@ impl<U: Units> Starter<'_, U> {
             Some(Ok(outcome)) if outcome.is_done() => {
                 // A runtime that the node does not use is restarted into its condition, and is down then.
                 let runs = self.look(name).await?.may_run();
-                let message =
-                    if runs { format!("restarted {name}") } else { format!("{name} applied its files and is not running") };
-                self.emit(name, Event::new(Code::UnitRestarted, message).duration(taken.elapsed()));
+                let event = if runs {
+                    Event::new(Code::UnitRestarted, format!("restarted {name}"))
+                } else {
+                    // Nobody waits for what does not run.
+                    Event::new(Code::UnitRestarted, format!("{name} applied its files and is not running")).detail()
+                };
+                self.emit(name, event.duration(taken.elapsed()));
                 return Ok(true);
             }
             Some(Ok(outcome)) => format!("its job ended with result `{}`", outcome.result),
@@ -188,7 +192,7 @@ impl<U: Units> Starter<'_, U> {
             Some(Err(error)) => self.patience("starting units", Some(name), error).await.map(|()| None),
             None => {
                 let state = self.look(name).await.map_or_else(|_| "unknown".to_owned(), |state| state.describe());
-                Err(failed(name, format!("it has not finished starting {}; it is {state}", self.late())))
+                Err(failed(name, format!("{name} has not finished starting {}; it is {state}", self.late())))
             }
         }
     }
@@ -202,7 +206,7 @@ impl<U: Units> Starter<'_, U> {
                 return Ok(state);
             }
             if self.left().is_zero() {
-                return Err(failed(name, format!("it is still {} {}", state.describe(), self.late())));
+                return Err(failed(name, format!("{name} is still {} {}", state.describe(), self.late())));
             }
             if changes.is_none() {
                 changes = self.units.changes().await.ok();
@@ -278,7 +282,7 @@ fn startable(state: &UnitState) -> Result<(), Failure> {
         "not-found" => Err(missing(name)),
         "masked" => Err(Failure::new(Code::UnitFailed, StepId::Unit(name.clone()), format!("{name} is masked"))
             .unstartable(name)
-            .remedy(format!("`systemctl unmask {name}`"))),
+            .remedy(format!("somebody forbade it to start; if that is over: `systemctl unmask {name}`"))),
         "bad-setting" | "error" => Err(Failure::new(
             Code::UnitFailed,
             StepId::Unit(name.clone()),
@@ -293,20 +297,23 @@ fn startable(state: &UnitState) -> Result<(), Failure> {
 /// Why a unit is not up after its job ended, and systemd leaves it at that.
 fn not_up(state: &UnitState, outcome: &JobOutcome) -> Failure {
     let name = &state.name;
+    let program = if state.program.is_empty() { "its program" } else { &state.program };
     let cause = if state.cannot_be_run() {
-        format!("it is {}", state.describe())
+        format!("{program} does not exist or cannot be run, so that {name} cannot start (status 203/EXEC)")
     } else if outcome.is_done() && !state.is_failed() {
-        format!("systemd started it, but it is {}: one of its conditions is not met, or it ended at once", state.describe())
+        format!(
+            "one of the conditions of {name} is not met, or it ended at once: systemd started it, but it is {}",
+            state.describe()
+        )
     } else if outcome.result == "dependency" {
-        format!("a unit that it requires failed to start; it is {}", state.describe())
+        format!("a unit that {name} requires failed to start; {name} is {}", state.describe())
     } else {
-        format!("its job ended with result `{}`; it is {}", outcome.result, state.describe())
+        format!("{name} is {} (its job ended with result `{}`)", state.describe(), outcome.result)
     };
     if state.cannot_be_run() {
-        let program = if state.program.is_empty() { "its program" } else { &state.program };
-        return failed(name, cause)
-            .unstartable(name)
-            .remedy(format!("Install {program} in the image; `systemctl cat {name}` shows how it is started."));
+        return failed(name, cause).unstartable(name).remedy(format!(
+            "install {program} on this node, and in the image for later ones (`systemctl cat {name}` shows how it is started)"
+        ));
     }
     failed(name, cause)
 }
@@ -315,5 +322,5 @@ fn not_up(state: &UnitState, outcome: &JobOutcome) -> Failure {
 fn failed(name: &str, cause: String) -> Failure {
     Failure::new(Code::UnitFailed, StepId::Unit(name.to_owned()), cause)
         .unit(name)
-        .remedy(format!("Check `systemctl status {name}` and `journalctl -u {name}`."))
+        .remedy(format!("`journalctl -u {name} -n 50` shows why: correct it"))
 }

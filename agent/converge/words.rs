@@ -39,6 +39,17 @@ pub(crate) struct Why {
     pub(crate) remedy: Option<String>,
 }
 
+impl Why {
+    /// The cause with what is known of it: a fact comes before how the unit ended, what the unit said after it.
+    pub(crate) fn with(&self, cause: &str) -> String {
+        let (fact, words) = self.text.split_at(self.text.find(" (last lines of ").unwrap_or(self.text.len()));
+        match fact.strip_prefix("; ") {
+            Some(fact) => format!("{fact}; {cause}{words}"),
+            None => format!("{cause}{fact}{words}"),
+        }
+    }
+}
+
 /// Finds out why a unit died.
 pub(crate) async fn find_out(desired: &Desired, unit: &str, root: &Tree, clock: &Clock, words: &impl LastWords) -> Why {
     let said = essential(&clock.limit(WORDS_LIMIT, words.last_words(unit)).await.unwrap_or_default());
@@ -51,7 +62,10 @@ pub(crate) async fn find_out(desired: &Desired, unit: &str, root: &Tree, clock: 
     let taken = name_holders(desired, unit, &said, words);
     if let Some(holder) = clock.limit(WORDS_LIMIT, taken).await.flatten() {
         why.text.push_str(&format!("; {}", holder.summary()));
-        why.remedy = Some(format!("{} frees the port; or move its user to another port.", holder.remedy()));
+        why.remedy = Some(format!(
+            "{} frees the port (disable that unit too, or it is back at the next boot); or give it another port.",
+            holder.remedy()
+        ));
     }
     // What is known of it needs no long proof.
     let lines = if why.text.is_empty() { WORDS.0 } else { PROOF };
@@ -145,6 +159,15 @@ fn own_port(probe: &Probe) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fact_comes_before_how_a_unit_ended() {
+        let why = |text: &str| Why { text: text.to_owned(), remedy: None }.with("x.service ended");
+        assert_eq!(why(""), "x.service ended");
+        assert_eq!(why(" (last lines of x.service: a; b)"), "x.service ended (last lines of x.service: a; b)");
+        let taken = "; port 1 is held by y (last lines of x.service: in use)";
+        assert_eq!(why(taken), "port 1 is held by y; x.service ended (last lines of x.service: in use)");
+    }
 
     #[test]
     fn a_lack_of_space_is_known_by_what_the_kernel_calls_it() {

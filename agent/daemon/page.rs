@@ -16,6 +16,7 @@ use crate::keepers::certificates::{Item, Look, Turn, Verdict, next};
 use crate::keepers::volumes::Sight;
 use crate::report::component::headline;
 use crate::report::condition_state::ConditionState;
+use crate::report::follow_up::FollowUp;
 use crate::report::lap::timings;
 use crate::report::status::{
     AgentStatus, BudgetStatus, CertificateEnd, CertificatesStatus, Condition, DeploymentStatus, IdentityStatus, METADATA,
@@ -70,7 +71,7 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
     let known = NodeStatus {
         drifted: look.drifted,
         differences: if look.drifted { agent.node_lane.node.differences() } else { Vec::new() },
-        steps: steps(agent.progress.steps(), current),
+        steps: agent.progress.steps(),
         // Until it ends they are on no disk.
         laps: if current.state == GenerationState::Applying { agent.progress.laps() } else { current.laps.clone() },
         certificates: seen.and_then(|seen| certificates(&seen.look, seen.turn, seen.renewal.as_ref())),
@@ -83,20 +84,6 @@ fn node_now(agent: &Agent, current: &Generation) -> NodeStatus {
         Some(outline) => outline.show(known, look.is_whole && !look.drifted),
         None => known,
     }
-}
-
-/// Once a generation has failed, what was done about it on this machine helps only when it is tried again.
-fn steps(mut steps: Vec<Condition>, current: &Generation) -> Vec<Condition> {
-    let is_final = current.state == GenerationState::Rejected;
-    let failed = steps.iter_mut().filter(|step| is_final && step.state == ConditionState::Failed);
-    for remedy in failed.filter_map(|step| step.remedy.as_mut()).filter(|remedy| !remedy.contains("update the stack")) {
-        let again = format!("`heat-node-agent rerun {}`", current.deployment);
-        *remedy = match remedy.split_once("`heat-node-agent rerun` on the node's deployment") {
-            Some((before, after)) => format!("{before}{again}{after}"),
-            None => format!("{}, then {again}", remedy.trim_end_matches('.')),
-        };
-    }
-    steps
 }
 
 /// What may be taken of memory and disk, and what is.
@@ -216,7 +203,10 @@ fn signals(waiting: &[Entry]) -> Vec<SignalStatus> {
         deployment: entry.about.as_ref().map(|about| about.id.clone()),
         tries: entry.tries,
         cause: entry.cause.clone(),
-        remedy: entry.cause.as_ref().map(|_| entry.remedy.clone().unwrap_or(Code::SignalRetry.entry().remedy.to_owned())),
+        remedy: entry
+            .cause
+            .as_ref()
+            .map(|_| FollowUp::TriesAgain.of(entry.remedy.as_deref().unwrap_or(Code::SignalRetry.entry().remedy))),
         since: Some(entry.created.rfc3339()),
         next_try: (entry.tries > 0).then(|| entry.not_before.rfc3339()),
     };
@@ -431,8 +421,7 @@ mod tests {
         assert!(condition.remedy.as_ref().unwrap().contains("Free space"), "{condition:?}");
         let page = crate::report::explain::page(&crate::report::explain::tree(&status, false), now, false, 200);
         assert!(
-            page.starts_with("FAILED at daemon\n")
-                && page.contains("why:    it is not running; it stopped because: writing lock"),
+            page.starts_with("FAILED at daemon\n") && page.contains("why: it is not running; it stopped because: writing lock"),
             "{page}"
         );
         // Another one, later: the newest reason, beside what was known before.

@@ -24,7 +24,8 @@ pub(super) fn bad_parameters(mistakes: &[Mistake]) -> Error {
         all.push_str(between);
         all.push_str(&text);
     }
-    Error::permanent(all).remedy("correct the parameters in the template and update the stack")
+    Error::permanent(all)
+        .remedy("correct the parameters in the template and update the stack; the update is carried out by itself")
 }
 
 /// `HNA-0502 what: why; rule: …; remedy: …`: one sentence for Heat.

@@ -8,6 +8,9 @@ use serde_json::{Map, Value};
 
 use crate::budgets::json;
 use crate::programs::{ANSWER_BYTES, HookAnswer, HookOutput, Ran, encoded};
+use crate::report::follow_up::FollowUp;
+use crate::report::reason::REMEDY;
+use crate::report::status::script_remedy;
 use crate::report::text::{duration, shortened};
 
 /// Largest body that goes to Heat, in bytes of ASCII-escaped JSON: Heat takes 1 MiB (`max_json_body_size`).
@@ -17,6 +20,9 @@ pub const SIGNAL_LIMIT: usize = 900 * 1024;
 const OWN: [&str; 3] = ["deploy_status_code", "deploy_stdout", "deploy_stderr"];
 /// What is left of each output at least, in bytes of JSON.
 const LEAST: usize = 64;
+
+/// Lines that are quoted of what a program said last.
+const QUOTED: usize = 2;
 
 /// Why a hook's result is unknown.
 const NO_ANSWER: &str = "the hook's output is not a single JSON object, so its result is unknown; let it print its answer alone, and all else on standard error";
@@ -131,6 +137,38 @@ impl Outcome {
     #[must_use]
     pub fn is_failure(&self) -> bool {
         self.status != 0
+    }
+
+    /// What a program said last: the end of its errors, else of its output.
+    #[must_use]
+    pub fn last_words(&self) -> Option<String> {
+        let end = |output: &str| {
+            let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+            let last = lines.get(lines.len().saturating_sub(QUOTED)..).unwrap_or_default().join(" / ");
+            (!last.is_empty()).then(|| shortened(&last, QUOTED * 100))
+        };
+        let words = end(&self.stderr).or_else(|| end(&self.stdout))?;
+        // Where the agent itself says why nothing was started, what to do is said by itself.
+        Some(words.split(REMEDY).next().unwrap_or_default().to_owned())
+    }
+
+    /// As Heat is to hear of a script or hook that failed, where no error output is declared in which it says why itself: the reason is
+    /// a sentence with the exit status, what it said last and what to do about this deployment.
+    #[must_use]
+    pub fn explained(mut self, declared: &[(String, bool)], id: &str) -> Self {
+        let speaks_itself = declared.iter().any(|(_, error_output)| *error_output);
+        if !self.is_failure() || (self.reason.is_none() && speaks_itself) {
+            return self;
+        }
+        let reason = self.reason.take().unwrap_or_else(|| format!("exit status {}", self.status));
+        let words = self.last_words().filter(|words| !reason.contains(words.as_str()));
+        let words = words.map_or_else(String::new, |words| format!("; it said last: {words}"));
+        let rerun = FollowUp::Rerun(id);
+        self.reason = Some(match reason.split_once(REMEDY) {
+            Some((why, own)) => format!("{why}{words}{REMEDY}{}", rerun.of(own)),
+            None => format!("{reason}{words}{REMEDY}{}", script_remedy(id)),
+        });
+        self
     }
 
     /// Whether Heat will take it as failure: by its status, or by a declared error output that is there (heat-protocol.md

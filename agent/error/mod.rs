@@ -25,6 +25,17 @@ pub enum Kind {
     Refused,
 }
 
+/// What kept a request from its server: whoever knows where the address comes from can name the place to correct.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hitch {
+    /// This name cannot be resolved.
+    Name(String),
+    /// Nobody listens at this host and port.
+    Refused(String),
+    /// The certificate of this host and port is not of an authority that this node trusts.
+    Authority(String),
+}
+
 /// Shorthand used throughout the agent.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -45,6 +56,7 @@ struct Inner {
     unsent: bool,
     bus: bool,
     errno: Option<Errno>,
+    hitch: Option<Hitch>,
 }
 
 impl Error {
@@ -80,6 +92,7 @@ impl Error {
             unsent: false,
             bus: false,
             errno: None,
+            hitch: None,
         }))
     }
 
@@ -147,6 +160,19 @@ impl Error {
         self
     }
 
+    /// Notes what kept a request from its server.
+    #[must_use]
+    pub fn hindered(mut self, hitch: Hitch) -> Self {
+        self.0.hitch = Some(hitch);
+        self
+    }
+
+    /// What kept a request from its server, where that is one of a few kinds.
+    #[must_use]
+    pub fn hitch(&self) -> Option<&Hitch> {
+        self.0.hitch.as_ref()
+    }
+
     /// Whether trying again can help.
     #[must_use]
     pub fn kind(&self) -> Kind {
@@ -207,6 +233,15 @@ impl Error {
         self.0.errno.is_some()
     }
 
+    /// The same as the displayed chain with the fact first, for people: what was being done follows in brackets, so that a text that is cut
+    /// off keeps what matters.
+    #[must_use]
+    pub fn fact_first(&self) -> String {
+        let Some(first) = self.0.doing.first() else { return self.0.cause.clone() };
+        let is_deed = first.split(' ').next().is_some_and(|word| word.ends_with("ing"));
+        format!("{} ({}{})", self.0.cause.trim_end_matches('.'), if is_deed { "while " } else { "" }, self.0.doing.join(": "))
+    }
+
     /// The chain for a terminal: outermost context first, then cause, rule and remedy.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
@@ -232,7 +267,9 @@ impl std::error::Error for Error {}
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
         let errno = error.raw_os_error().map(Errno::from_raw);
-        let mut error = Self::transient(error);
+        // The number behind it is for programmers.
+        let words = error.to_string();
+        let mut error = Self::transient(words.split(" (os error ").next().unwrap_or(&words));
         error.0.errno = errno;
         error
     }
@@ -270,6 +307,9 @@ mod tests {
             .rule("every unit must exist")
             .remedy("install etcd");
         assert_eq!(error.to_string(), "bringing the node up: starting etcd.service: no such unit");
+        assert_eq!(error.fact_first(), "no such unit (while bringing the node up: starting etcd.service)");
+        assert_eq!(Error::permanent("gone").context("GET http://h/").fact_first(), "gone (GET http://h/)");
+        assert_eq!(Error::permanent("gone.").fact_first(), "gone.");
         assert_eq!(
             error.lines(),
             [

@@ -17,8 +17,8 @@ pub(super) fn remedy(errno: Errno, path: &Path) -> Option<String> {
     let (whole, above) = (quoted(path), quoted(place(path)));
     Some(match errno {
         Errno::ENOSPC => format!(
-            "the file system that holds {above} is full: `df -h {above}` shows its space and `df -i {above}` its inodes; free some, \
-             or enlarge it"
+            "`df -h {above}` and `df -i {above}` show the file system, and whether space or inodes are used up: delete what is not needed \
+             (old logs: `journalctl --vacuum-size=100M`), or enlarge it"
         ),
         Errno::EDQUOT => format!(
             "the disk quota is used up on the file system that holds {above}: `findmnt -T {above}` names it, `df -h {above}` shows \

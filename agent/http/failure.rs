@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustls::{AlertDescription, CertificateError};
 
-use crate::error::Error;
+use crate::error::{Error, Hitch};
 
 /// Whom we talked to, for messages.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +38,7 @@ impl Peer {
             return format!("{check}, from the proxy on");
         }
         match &self.origin {
-            Some(origin) => format!("{check}; `curl -sS -m 5 -o /dev/null {origin}` tries it from here"),
+            Some(origin) => format!("{check}; `curl -sS -m 5 -o /dev/null {origin} && echo it answers` tries it from here"),
             None => check.to_owned(),
         }
     }
@@ -60,10 +60,12 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
         return describe_tls(tls, peer);
     }
     if error.is_dns() {
-        return Error::transient(format!("name {} cannot be resolved", peer.host)).remedy(format!(
-            "`getent hosts {}` asks the name servers of this node (/etc/resolv.conf): correct them, or the name in the endpoint",
-            peer.host
-        ));
+        return Error::transient(format!("name {} cannot be resolved", peer.host))
+            .remedy(format!(
+                "`getent hosts {}` tries it: correct the name, or this node's name servers in /etc/resolv.conf",
+                peer.host
+            ))
+            .hindered(Hitch::Name(peer.host.clone()));
     }
     if error.is_timeout() {
         return Error::transient(format!("no connection to {shown} within {} s", connect_limit.as_secs()))
@@ -78,7 +80,8 @@ pub(super) fn describe(error: reqwest::Error, peer: &Peer, connect_limit: Durati
     }
     match find_io(&error) {
         Some(ErrorKind::ConnectionRefused) => Error::transient(format!("connection refused by {shown}"))
-            .remedy(peer.trial("start the service, or correct host and port of the endpoint")),
+            .remedy(peer.trial("start the service, or correct host and port of the endpoint"))
+            .hindered(Hitch::Refused(shown)),
         Some(ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
             Error::transient(format!("no route to {shown}")).remedy(peer.trial("check the routes: `ip route`"))
         }
@@ -121,12 +124,12 @@ fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
     }
     let (cause, remedy) = match why {
         CertificateError::UnknownIssuer => (
-            "is signed by a CA that this node does not know",
-            "provide the endpoint's CA: OPENSTACK_CA for Magnum, ca_certificate in os-collect-config, or [tls] ca_file in agent.toml",
+            "is signed by a CA that this node does not trust",
+            "set [tls] ca_file in /etc/heat-node-agent/agent.toml to a file with that CA, and `systemctl restart heat-node-agent`",
         ),
         CertificateError::BadSignature => (
-            "is signed by a different CA with the same name as the one that this node knows",
-            "provide the endpoint's present CA: OPENSTACK_CA for Magnum, ca_certificate in os-collect-config, or [tls] ca_file in agent.toml",
+            "is signed by a different CA with the same name as the one that this node trusts",
+            "set [tls] ca_file in /etc/heat-node-agent/agent.toml to a file with the present CA, and `systemctl restart heat-node-agent`",
         ),
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             ("has expired", "renew the endpoint's certificate; check the clock of this node")
@@ -140,9 +143,13 @@ fn describe_tls(error: &rustls::Error, peer: &Peer) -> Error {
         }
         _ => ("cannot be used", "renew the endpoint's certificate, or provide its CA ([tls] ca_file in agent.toml)"),
     };
-    Error::permanent(format!("the certificate of {shown} {cause}"))
+    let error = Error::permanent(format!("the certificate of {shown} {cause}"))
         .rule(format!("TLS certificates are verified: {error}"))
-        .remedy(remedy)
+        .remedy(remedy);
+    match why {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => error.hindered(Hitch::Authority(peer.name.clone())),
+        _ => error,
+    }
 }
 
 /// Whether an alert of the server is about what this node showed, or did not show (RFC 8446 6.2, RFC 5246 7.2.2). A signature that

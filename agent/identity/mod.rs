@@ -75,6 +75,16 @@ impl Identity {
             )))
     }
 
+    /// What `openstack server` calls this machine; a word in its place where that is not known.
+    #[must_use]
+    pub fn server(root: &Tree) -> String {
+        Self::of_machine(root)
+            .ok()
+            .map(|identity| identity.value)
+            .filter(|value| is_uuid(value))
+            .unwrap_or_else(|| "SERVER".to_owned())
+    }
+
     /// Whether both are the same instance. Kernels before 4.2 and old SMBIOS tables give the first three fields of a UUID
     /// in the other byte order: an upgrade must not look like another instance.
     #[must_use]

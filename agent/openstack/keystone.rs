@@ -411,12 +411,9 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
     // Keystone repeats what it was sent where that does not fit its schema.
     let said = if said.contains(&credentials.password) { "an unprintable message".to_owned() } else { tidy(said) };
     let trustee = !matches!(credentials.scope, Scope::Project(_));
+    let trustees = of_trustee(credentials);
     let (kind, remedy) = match status {
-        401 | 403 | 404 if trustee && known => (
-            Kind::Permanent,
-            "Magnum removes the cluster's trustee and trust with the cluster, and replaces them when credentials are rotated: compare \
-             TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID with the cluster's, check `openstack trust list`, and update the stack",
-        ),
+        401 | 403 | 404 if trustee && known => (Kind::Permanent, trustees.as_str()),
         401 => (
             Kind::Permanent,
             "Heat disables the user while the stack is suspended and removes it with the stack: resume the stack, or update it so that \
@@ -430,6 +427,17 @@ fn refusal(response: &Response, credentials: &Credentials) -> Error {
         .remedy(remedy)
         .retry_after(response.retry_after())
         .with_status(status)
+}
+
+/// What to do about a cluster's trustee that Keystone does not accept: Magnum removes it and its trust with the cluster, and replaces both
+/// when credentials are rotated (magnum-node.md 4.2). Nobody can read the password.
+fn of_trustee(credentials: &Credentials) -> String {
+    let user = tidy(&credentials.user_id);
+    format!(
+        "as cloud admin, `openstack user show {user}` and `openstack trust list --trustee {user}` show whether Magnum has deleted or replaced \
+         them, or else the password is an old one: set Magnum's present TRUSTEE_USER_ID, TRUSTEE_PASSWORD and TRUST_ID in the template and \
+         update the stack"
+    )
 }
 
 fn tidy(text: &str) -> String {

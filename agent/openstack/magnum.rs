@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::keystone::{Credentials, Keystone, Scope};
 use crate::budgets::json;
 use crate::desired::{MagnumAccess, MagnumUser, Signer};
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Error, Hitch, Kind, Result};
 use crate::http::{Http, Request, Response};
 use crate::report::text::{escaped, shortened};
 
@@ -103,7 +103,37 @@ impl<'a> Magnum<'a> {
         if response.is_success() { pem(&response) } else { Err(self.refusal(&response)) }
     }
 
-    async fn send(&self, mut request: Request<'_>) -> Result<Response> {
+    async fn send(&self, request: Request<'_>) -> Result<Response> {
+        self.ask(request).await.map_err(|error| self.with_place(error))
+    }
+
+    /// Names the parameter that leads to a server which cannot be reached, or is not trusted: Magnum's own address is one, Keystone's the
+    /// other.
+    fn with_place(&self, error: Error) -> Error {
+        let parameter = |host: &str| if self.access.url.contains(host) { "MAGNUM_URL" } else { "AUTH_URL" };
+        let remedy = match error.hitch() {
+            Some(Hitch::Name(host)) => format!(
+                "if {host} is wrong, correct {} in the template and update the stack; if it is right, correct the name servers in \
+                 /etc/resolv.conf of this node: `getent hosts {host}` then answers",
+                parameter(host)
+            ),
+            Some(Hitch::Refused(peer)) => format!(
+                "start the service at {peer}; if the address is wrong, correct {} in the template and update the stack",
+                parameter(peer)
+            ),
+            Some(Hitch::Authority(peer)) => {
+                let state = if self.access.authority.is_some() { "is not that CA" } else { "is empty" };
+                format!(
+                    "set OPENSTACK_CA in the template, which {state}, to the CA that signed the certificate of {peer} (`openssl s_client -connect \
+                     {peer} -showcerts </dev/null` shows which), and update the stack"
+                )
+            }
+            None => return error,
+        };
+        error.remedy(remedy)
+    }
+
+    async fn ask(&self, mut request: Request<'_>) -> Result<Response> {
         request.body_limit = ANSWER_LIMIT;
         request.insecure = self.access.insecure;
         // Newer ones answer 406 without it, older ones do not know it (magnum-node.md 4.1).
@@ -140,10 +170,14 @@ impl<'a> Magnum<'a> {
                 "Magnum does not accept the token that Keystone issued: check that AUTH_URL leads to the Keystone that \
                  Magnum uses ([keystone_authtoken] in magnum.conf)",
             ),
+            403 if self.user.as_ref().is_some_and(|user| user.scope == Scope::None) => (
+                Kind::Permanent,
+                "TRUST_ID is empty, which Magnum 17 and later do not accept: set it in the template and update the stack. On an older \
+                 Magnum: allow the cluster's trustee certificate:get and certificate:create in /etc/magnum/policy.yaml on Magnum's hosts",
+            ),
             403 => (
                 Kind::Permanent,
-                "the cluster's trustee is not allowed to get certificates: allow it certificate:get and certificate:create in Magnum's \
-                 policy; from Magnum 17 on TRUST_ID is needed too",
+                "in /etc/magnum/policy.yaml on Magnum's hosts, allow the cluster's trustee certificate:get and certificate:create",
             ),
             404 => (
                 Kind::Permanent,
@@ -155,8 +189,8 @@ impl<'a> Magnum<'a> {
             ),
             408 | 409 | 429 | 500.. => (
                 Kind::Transient,
-                "`openstack coe service list` shows whether magnum-conductor is up; look into its log and its certificate store (Barbican). \
-                 The agent retries",
+                "the fault is in Magnum, not on this node: `openstack coe service list` shows whether magnum-conductor is up; the reason \
+                 is in the log of magnum-conductor on Magnum's hosts",
             ),
             _ => (Kind::Permanent, "check that MAGNUM_URL leads to Magnum itself and not to a proxy"),
         };

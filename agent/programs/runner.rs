@@ -29,6 +29,7 @@ use crate::budgets::{OUTPUTS, RESULT_BYTES};
 use crate::clock::Clock;
 use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, Tree};
+use crate::report::reason::REMEDY;
 use crate::report::text::{escaped, shortened};
 
 /// How long a program has after SIGTERM at its time limit.
@@ -99,7 +100,7 @@ fn postponed(tree: &Tree, error: &Error) -> Error {
 
 /// Why, and what helps.
 fn explained(error: &Error) -> String {
-    error.suggested_remedy().map_or_else(|| error.to_string(), |remedy| format!("{error}; {remedy}"))
+    error.suggested_remedy().map_or_else(|| error.to_string(), |remedy| format!("{error}{REMEDY}{remedy}"))
 }
 
 /// Writes the result, however long that takes: a runner that is gone without one means that nobody knows how the program ended.
@@ -238,14 +239,14 @@ fn not_started(job: &Job, program: &str, error: &std::io::Error) -> Error {
     match (error.raw_os_error(), interpreter) {
         (Some(2), Some(interpreter)) => {
             Error::permanent(format!("its interpreter {} is not installed", shortened(&escaped(interpreter), 200)))
-                .remedy("install it in the image, or name another interpreter in the script's first line")
+                .remedy("install it on this node; or name another interpreter in the script's first line and update the stack")
         }
         (Some(8), None) if script.is_some() => {
             Error::permanent("its first line names no interpreter").remedy("begin the script with a line such as #!/bin/sh")
         }
         (number, _) => Error::permanent(error).context(format!("starting {program}")).remedy(match number {
             Some(8) => "the program is not one for this machine; install one that is",
-            Some(2) => "install the program in the image",
+            Some(2) => "install the program on this node",
             Some(13) => "look for a mount option noexec (`findmnt -T /var/lib/heat-config`) or a security module that forbids it",
             _ => "look at `journalctl -u heat-node-agent -n 50`",
         }),

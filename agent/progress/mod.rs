@@ -18,6 +18,7 @@ pub use step::StepId;
 use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::report::catalog::Priority;
 use crate::report::condition_state::ConditionState;
+use crate::report::follow_up::FollowUp;
 use crate::report::lap::Lap;
 use crate::report::status::Condition;
 use crate::report::text::duration;
@@ -42,6 +43,8 @@ struct Run {
     steps: Vec<Step>,
     /// What was timed, in the order of the beginnings. A gate whose process was replaced has more than one.
     laps: Vec<Timed>,
+    /// The deployment that asked for it; nothing where the agent puts the node back.
+    deployment: Option<String>,
     /// The newest of the steps that are done one after the other.
     newest: Option<StepId>,
 }
@@ -134,7 +137,7 @@ impl Progress {
     /// Before the first run.
     #[must_use]
     pub fn new(report: Report, clock: Clock) -> Self {
-        let run = Run { began: clock.start(), steps: Vec::new(), laps: Vec::new(), newest: None };
+        let run = Run { began: clock.start(), steps: Vec::new(), laps: Vec::new(), deployment: None, newest: None };
         Self(Arc::new(Inner { report, clock, run: Mutex::new(run), news: Notify::new() }))
     }
 
@@ -144,9 +147,11 @@ impl Progress {
         &self.0.report
     }
 
-    /// A run begins, with the clock of its laps. The steps of the run before stay until [`Progress::expect`].
-    pub fn begin_run(&self) {
+    /// A run begins, with the clock of its laps. The steps of the run before stay until [`Progress::expect`]. `deployment`: the one that
+    /// asked for it; nothing where the agent puts the node back.
+    pub fn begin_run(&self, deployment: Option<&str>) {
         let mut run = self.run();
+        run.deployment = deployment.map(str::to_owned);
         run.began = self.0.clock.start();
         run.laps.clear();
         run.newest = None;
@@ -224,6 +229,15 @@ impl Progress {
         self.run().steps.iter().find_map(|step| Some((step.id.clone(), step.why.as_ref()?.0.clone())))
     }
 
+    /// The remedy of a failure that ends the run, with what is to be done then.
+    #[must_use]
+    pub fn remedy_of_failure(&self, remedy: &str) -> String {
+        match &self.run().deployment {
+            Some(id) => FollowUp::Rerun(id).of(remedy),
+            None => FollowUp::TriesAgain.of(remedy),
+        }
+    }
+
     /// The run ended with a failure. `at_work`: what was timed; `step`: what the failure is about. One that nobody expected is shown
     /// before those that did not begin.
     pub fn fail(&self, at_work: &StepId, step: &StepId, cause: &str, remedy: &str) {
@@ -251,7 +265,12 @@ impl Progress {
     pub fn emit(&self, step: &StepId, mut event: Event) {
         self.0.report.mask(&mut event);
         match event.code.entry().priority {
-            Priority::Warning | Priority::Notice => self.hear(step, &event),
+            Priority::Warning | Priority::Notice => {
+                let remedy = event.remedy.take().unwrap_or_else(|| event.code.entry().remedy.to_owned());
+                event.remedy =
+                    Some(FollowUp::Continues(step.looks_again_within()).of(&remedy)).filter(|remedy| !remedy.is_empty());
+                self.hear(step, &event);
+            }
             Priority::Info => self.place(step, &mut event),
             Priority::Error => {}
         }
@@ -322,8 +341,7 @@ impl Progress {
         let mut run = self.run();
         let Some(step) = run.step(step).filter(|step| step.state == ConditionState::Waiting) else { return };
         let cause = Some(event.cause.as_ref().unwrap_or(&event.message).clone());
-        let remedy =
-            event.remedy.clone().or_else(|| Some(event.code.entry().remedy.to_owned()).filter(|remedy| !remedy.is_empty()));
+        let remedy = event.remedy.clone();
         step.attempt = event.attempt.unwrap_or(step.attempt);
         if (&step.cause, &step.remedy) != (&cause, &remedy) {
             (step.cause, step.remedy) = (cause, remedy);

@@ -1,6 +1,7 @@
 //! The steps of bringing a node up, by name.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::desired::VolumeRole;
 use crate::report::Phase;
@@ -47,6 +48,12 @@ impl StepId {
                 Phase::Units
             }
         }
+    }
+
+    /// The longest pause before it is tried again, or measured, while it is waited for.
+    #[must_use]
+    pub fn looks_again_within(&self) -> Duration {
+        Duration::from_secs(if *self == Self::Certificates { 30 } else { 10 })
     }
 
     /// Whether it is a part of writing the node's files.

@@ -65,7 +65,7 @@ fn good_news_of_a_step_say_what_it_waited_for_and_complaints_do_not() {
         progress.emit(&gate("etcd"), Event::new(Code::GateGreen, "gate etcd passed").duration(Duration::from_millis(800)));
         last()
     };
-    progress.begin_run();
+    progress.begin_run(None);
     clock.advance(Duration::from_millis(100));
     progress.begin(&unit("etcd.service"), vec![]);
     progress.emit(&unit("etcd.service"), Event::new(Code::UnitStarted, "started"));
@@ -84,7 +84,7 @@ fn good_news_of_a_step_say_what_it_waited_for_and_complaints_do_not() {
 fn laps_know_who_goes_on_and_who_failed() {
     let (progress, clock) = progress();
     let at = |millis| clock.advance(Duration::from_millis(millis).saturating_sub(clock.now().since(Timestamp(0))));
-    progress.begin_run();
+    progress.begin_run(None);
     progress.begin(&unit("a"), vec![]);
     at(10);
     progress.begin(&unit("b"), vec![]);
@@ -99,14 +99,14 @@ fn laps_know_who_goes_on_and_who_failed() {
     at(60);
     progress.fail(&unit("b"), &unit("b"), "why", "what");
     assert_eq!(laps(), [(30, ConditionState::Ok), (50, ConditionState::Failed), (20, ConditionState::Waiting)]);
-    progress.begin_run();
+    progress.begin_run(None);
     assert!(progress.laps().is_empty());
 }
 
 #[test]
 fn what_is_done_one_after_the_other_comes_before_all_that_waits_for_nothing() {
     let (progress, _) = progress();
-    progress.begin_run();
+    progress.begin_run(None);
     let checks = progress.begin_next(StepId::Checks);
     progress.end(&checks);
     progress.begin_next("plan");

@@ -381,7 +381,7 @@ messages! {
     UpdateLeft = "HNA-0597", Warning, "bb7cf911294f4d6ca2113c21a7c3c165",
         "A failed update left the node different from its parameters",
         "The listed changes were not made, or not finished, when the update failed. This is reported once; later changes are reported as drift (HNA-0506). Nothing is repaired until a deployment succeeds.",
-        "Correct what the failure names and update the stack, or use `heat-node-agent rerun` on the node's deployment.";
+        "Correct what the failure names and update the stack, or use `heat-node-agent rerun ID`.";
     FileWritten = "HNA-0601", Info, "6ca855286f2b4a77878187cbcfea208d",
         "A file was written",
         "It differed from what the parameters require.",

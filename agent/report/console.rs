@@ -1,5 +1,6 @@
 //! One line on the console for each phase: what `openstack console log show` gives when nothing else answers.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -16,7 +17,7 @@ use super::text::{escaped, shortened};
 /// The console must neither become our controlling terminal nor make us wait.
 const NO_TERMINAL: i32 = OFlag::O_NOCTTY.bits() | OFlag::O_NONBLOCK.bits();
 /// The room for what a line says.
-const ROOM: usize = 160;
+const ROOM: usize = 400;
 /// The room for why something failed: the unit's own last lines, which may name it, are at its end.
 const ROOM_OF_FAILURE: usize = 1000;
 /// Milliseconds that a console may take before it has room again: at 115200 baud the longest line takes a tenth of a second.
@@ -24,11 +25,25 @@ const PATIENCE: u16 = 250;
 /// How often it may make room for a piece of one line.
 const PIECES: usize = 256;
 
+/// So many lines are remembered as shown.
+const MOST: usize = 200;
+
+/// A line that was shown.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Shown {
+    phase: Phase,
+    state: &'static str,
+    is_complaint: bool,
+    /// Of what waits or failed the code and what it is about.
+    about: String,
+}
+
 /// Writes to the console where phase or state changes.
 #[derive(Debug)]
 pub(super) struct Console {
     device: Option<File>,
-    last: Option<(Phase, &'static str, &'static str)>,
+    /// What was shown since the last beginning.
+    shown: BTreeSet<Shown>,
     /// Why something failed, until something else is begun.
     failure: Option<String>,
 }
@@ -38,12 +53,12 @@ impl Console {
     #[expect(clippy::disallowed_methods, reason = "a device, not a file: nothing to write whole or sync")]
     pub(super) fn open() -> Self {
         let device = std::fs::OpenOptions::new().write(true).custom_flags(NO_TERMINAL).open("/dev/console").ok();
-        Self { device, last: None, failure: None }
+        Self { device, shown: BTreeSet::new(), failure: None }
     }
 
     /// Says nothing.
     pub(super) fn none() -> Self {
-        Self { device: None, last: None, failure: None }
+        Self { device: None, shown: BTreeSet::new(), failure: None }
     }
 
     /// Shows an event on the console, if it changes the picture.
@@ -79,10 +94,7 @@ impl Console {
         } else if is_beginning {
             self.failure = None;
         }
-        let picture = (phase, state, entry.code);
-        let same = self.last.is_some_and(|(phase, state, _)| (phase, state) == (picture.0, picture.1));
-        self.last = Some(picture);
-        if same {
+        if !self.is_news(phase, state, event, is_beginning) {
             return None;
         }
         let mut line = format!("heat-node-agent phase={} state={state} code={}", phase.as_str(), entry.code);
@@ -94,11 +106,40 @@ impl Console {
         let room = if entry.priority == Priority::Error { ROOM_OF_FAILURE } else { ROOM };
         line.push_str(&format!(" msg=\"{}\"", shortened(&escaped(why), room)));
         let remedy = event.remedy.as_deref().unwrap_or(entry.remedy);
-        if entry.priority == Priority::Error && !remedy.is_empty() && !why.contains(remedy) {
+        if state != "ok" && !remedy.is_empty() && !why.contains(remedy) {
             line.push_str(&format!(" remedy=\"{}\"", shortened(&escaped(remedy), ROOM_OF_FAILURE)));
         }
         line.push_str("\r\n");
         Some(line)
+    }
+}
+
+impl Console {
+    /// Whether this phase was not shown in this state yet: what only goes on is shown once, and what comes right again after a complaint.
+    fn is_news(&mut self, phase: Phase, state: &'static str, event: &Event, is_beginning: bool) -> bool {
+        if is_beginning {
+            self.shown.clear();
+        }
+        let entry = event.code.entry();
+        let is_complaint = entry.priority <= Priority::Warning;
+        let named = [event.unit.as_deref(), event.gate.as_deref(), event.source.as_deref()];
+        // Where nothing is named, what is complained about is in the cause.
+        let cause = event.cause.as_deref().filter(|_| named.iter().all(Option::is_none));
+        let subject = [Some(entry.code), cause].into_iter().chain(named);
+        if self.shown.len() >= MOST {
+            self.shown.clear();
+        }
+        let about = match state {
+            "ok" => String::new(),
+            _ if is_complaint => subject.flatten().collect::<Vec<_>>().join(" "),
+            _ => entry.code.to_owned(),
+        };
+        if state == "ok" {
+            self.shown.retain(|shown| shown.phase != phase || !shown.is_complaint);
+        } else if is_complaint {
+            self.shown.retain(|shown| shown.phase != phase || shown.state != "ok");
+        }
+        self.shown.insert(Shown { phase, state, is_complaint, about })
     }
 }
 
@@ -107,7 +148,6 @@ fn waits(code: Code) -> bool {
     matches!(
         code,
         Code::VolumeWaiting
-            | Code::VolumeFormatting
             | Code::VolumeGrowing
             | Code::StoreMoving
             | Code::CertificatesWaiting
@@ -149,11 +189,12 @@ mod tests {
 
     #[test]
     fn one_line_a_phase_and_state_with_nothing_dangerous_in_it() {
-        let mut console = Console { device: None, last: None, failure: None };
+        let mut console = Console::none();
         let waiting = Event::new(Code::VolumeWaiting, "volume\x1b[0m 1").phase(Phase::Volume);
         assert_eq!(
             console.line(&waiting).unwrap(),
-            "heat-node-agent phase=volume state=waiting code=HNA-0302 msg=\"volume\\u{1b}[0m 1\"\r\n"
+            "heat-node-agent phase=volume state=waiting code=HNA-0302 msg=\"volume\\u{1b}[0m 1\" remedy=\"Check the attachment: \
+             `openstack server volume list`. The device name does not matter.\"\r\n"
         );
         assert_eq!(console.line(&waiting), None);
         let mounted = Event::new(Code::VolumeMounted, "mounted").phase(Phase::Volume);
@@ -161,8 +202,8 @@ mod tests {
         assert_eq!(console.line(&Event::new(Code::SourceFailed, "no phase")), None);
         // What is waited for is named in a few words; what failed is shown whole, as far as it fits.
         let long = |words: usize| format!("{} address already in use", "x ".repeat(words));
-        let line = console.line(&Event::new(Code::GateWaiting, long(100)).phase(Phase::Gates)).unwrap();
-        assert!(line.ends_with("x…\"\r\n") && !line.contains("address"), "{line}");
+        let line = console.line(&Event::new(Code::GateWaiting, long(300)).phase(Phase::Gates)).unwrap();
+        assert!(line.contains("x…\" remedy=\"If this persists") && !line.contains("address"), "{line}");
         let red = Event::new(Code::GateRed, "red").phase(Phase::Gates).cause(long(450)).remedy("free the port");
         let line = console.line(&red).unwrap();
         assert!(line.contains("state=failed code=HNA-0703"), "{line}");
@@ -179,6 +220,39 @@ mod tests {
         assert!(console.line(&Event::new(Code::AgentStarted, "begun").phase(Phase::Plan)).is_some());
         let line = console.line(&Event::new(Code::UnitFailed, long(800)).phase(Phase::Units)).unwrap();
         assert!(line.contains("x…\" remedy=\""), "{line}");
+    }
+
+    #[test]
+    fn what_goes_on_is_shown_once_and_each_complaint_until_it_came_right() {
+        let mut console = Console::none();
+        let mut is_shown =
+            |code: Code, unit: &str, phase: Phase| console.line(&Event::new(code, unit).unit(unit).phase(phase)).is_some();
+        use Phase::{Gates, Metadata, Units, Volume};
+        for (code, unit, phase, expected) in [
+            (Code::VolumeFound, "", Volume, true),
+            (Code::VolumeFormatting, "", Volume, false),
+            (Code::UnitStarted, "a", Units, true),
+            (Code::GateWaiting, "a", Gates, true),
+            (Code::GateGreen, "a", Gates, true),
+            // Another phase between them is no reason to show one again.
+            (Code::UnitStarted, "b", Units, false),
+            (Code::GateWaiting, "b", Gates, false),
+            (Code::GateGreen, "b", Gates, false),
+            // A volume that is missing is not hidden by one that is there.
+            (Code::VolumeWaiting, "", Volume, true),
+            (Code::UnitDying, "a", Units, true),
+            (Code::UnitDying, "a", Units, false),
+            (Code::UnitDying, "b", Units, true),
+            (Code::UnitStarted, "a", Units, true),
+            (Code::SourceFailed, "", Metadata, true),
+            (Code::SourceRecovered, "", Metadata, true),
+            (Code::SourceFailed, "", Metadata, true),
+        ] {
+            assert_eq!(is_shown(code, unit, phase), expected, "{code:?} {unit}");
+        }
+        let mut is_drift_shown =
+            |cause: &str| console.line(&Event::new(Code::NodeDrift, "differs").phase(Phase::Steady).cause(cause)).is_some();
+        assert_eq!(["/a is gone", "/a is gone", "/b differs"].map(&mut is_drift_shown), [true, false, true]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::http::without_userinfo;
 
 /// Where in its life the node is: a closed list (design.md 3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// Settings are read.
@@ -275,8 +275,8 @@ impl Event {
     #[must_use]
     pub fn error(mut self, error: &Error) -> Self {
         self.cause = Some(match error.broken_rule() {
-            Some(rule) => format!("{error} (rule: {rule})"),
-            None => error.to_string(),
+            Some(rule) => format!("{} (rule: {rule})", error.fact_first()),
+            None => error.fact_first(),
         });
         if let Some(remedy) = error.suggested_remedy() {
             self.remedy = Some(remedy.to_owned());

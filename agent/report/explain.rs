@@ -17,6 +17,8 @@ use ConditionState::{Failed, Ok, Pending, Waiting};
 const SHOWN: usize = 4;
 /// Longest cause or remedy on the page, in characters.
 const LINE: usize = 1000;
+/// Lines of cause and remedy together where not everything is asked for: with the way to them a failure takes a dozen.
+const NOTES: usize = 8;
 /// Columns before the tree: the mark and the state.
 const MARGIN: usize = 12;
 /// The narrowest text beside the tree.
@@ -36,8 +38,11 @@ pub fn tree(status: &Status, running: bool) -> Vec<Condition> {
     all.push(deployments);
     all.extend(node);
     all.push(signals(status));
-    // What failed says more than what is still waited for, wherever it stands.
-    let _marked = [Failed, Waiting].into_iter().any(|state| mark(&mut all, state));
+    // What failed says more than what is still waited for, wherever it stands, and what has a cause more than what is on its way.
+    let _marked = mark(&mut all, Failed, true)
+        || mark(&mut all, Failed, false)
+        || mark(&mut all, Waiting, true)
+        || mark(&mut all, Waiting, false);
     all
 }
 
@@ -59,14 +64,18 @@ fn nest(node: Condition, status: &Status, deployments: &mut Condition) -> Option
     None
 }
 
-/// The first condition of this state that is no sum of others.
-fn mark(conditions: &mut [Condition], state: ConditionState) -> bool {
+/// The first condition of this state that is no sum of others. `has_cause`: only one whose cause is known.
+fn mark(conditions: &mut [Condition], state: ConditionState, has_cause: bool) -> bool {
     conditions.iter_mut().any(|condition| {
         if condition.state != state {
             return false;
         }
-        condition.first = !mark(&mut condition.parts, state);
-        true
+        if mark(&mut condition.parts, state, has_cause) {
+            return true;
+        }
+        let is_sum = has_cause && condition.parts.iter().any(|part| part.state == state);
+        condition.first = !is_sum && (condition.cause.is_some() || !has_cause);
+        condition.first
     })
 }
 
@@ -137,7 +146,11 @@ fn sources(status: &Status) -> Condition {
         .collect();
     let mut all = sum("sources", parts);
     let no_answer = status.metadata.expected && status.metadata.source.is_none();
-    if status.sources.is_empty() {
+    let is_ignored = status.identity.as_ref().is_some_and(|identity| !identity.left_over.is_empty());
+    if status.sources.is_empty() && is_ignored {
+        // The identity says why, and what to do.
+        all = condition("sources", Waiting);
+    } else if status.sources.is_empty() {
         let entry = Code::NoSource.entry();
         all = Condition {
             cause: Some(entry.subject.to_owned()),
@@ -171,7 +184,7 @@ fn deployment(one: &DeploymentStatus) -> Condition {
         _ if ended && one.failed => (Failed, one.why(), one.remedy()),
         _ if ended => (Ok, None, None),
         "running" => (Waiting, Some(one.note.clone().unwrap_or_else(|| "it is running".to_owned())), Some(while_it_runs(one))),
-        _ => (Waiting, Some("it is waiting for its turn".to_owned()), None),
+        _ => (Waiting, None, None),
     };
     let code = one.reason.as_ref().and_then(|reason| parts(reason).code).unwrap_or_default();
     let words = [one.group.as_str(), &one.action, &one.id, &code].into_iter().filter(|word| !word.is_empty());
@@ -186,11 +199,12 @@ fn while_it_runs(one: &DeploymentStatus) -> String {
 
 fn node(node: &NodeStatus) -> Condition {
     let mut all = sum("node", steps(node));
-    all.detail = Some(format!("generation {} {}", node.generation, node.state));
+    all.detail = Some(format!("generation {} {}", node.generation, node.state_in_words()));
     match node.state.as_str() {
         "applied" if node.drifted => {
             all.state = Failed;
             all.cause = node.drift();
+            all.detail = Some(format!("generation {} is in place, but the machine differs from it", node.generation));
             all.remedy = all.cause.as_ref().map(|_| DRIFT_REMEDY.to_owned());
         }
         // What waits for somebody once it is in place: its certificates, its network of pods.
@@ -323,13 +337,24 @@ impl Page {
         let since = if of_node.is_empty() { times(condition, self.now, self.all) } else { String::new() };
         let detail = if of_node.is_empty() { detail } else { detail.replacen("kubernetes-node ", "", 1) };
         let text = format!("{}{detail}{of_node}{since}", escaped(&condition.name));
-        self.row(marker, condition.state, depth, &text);
+        // The first line names what is only the sum of what follows, but not the deployment's id.
+        let is_sum = condition.parts.iter().any(|part| part.state == condition.state) && condition.cause.is_none();
+        let depth = if self.all || !is_sum || condition.id.is_some() {
+            self.row(marker, condition.state, depth, &text);
+            depth + 1
+        } else {
+            depth
+        };
         if condition.state != Ok {
+            // The remedy is whole; what is left of the lines is the cause's, whose fact comes first.
+            let width = self.width.saturating_sub(12).max(NARROWEST);
+            let of_remedy = condition.remedy.as_ref().map_or(0, |remedy| wrapped(&escaped(remedy), width).len());
+            let limit = if self.all { LINE } else { NOTES.saturating_sub(of_remedy).max(2) * width };
             for cause in condition.cause.iter().flat_map(|cause| causes(cause)) {
-                self.note("why:   ", cause, depth);
+                self.note("why:", &shortened(cause, limit));
             }
             if let Some(remedy) = &condition.remedy {
-                self.note("remedy:", remedy, depth);
+                self.note("remedy:", remedy);
             }
         }
         let parts = match nested.filter(|_| !of_node.is_empty()) {
@@ -345,14 +370,14 @@ impl Page {
         let (mut shown, mut more) = (0, 0);
         for part in now.iter().filter(|part| part.state != Ok) {
             if shown < SHOWN || part.first {
-                self.add(part, depth + 1);
+                self.add(part, depth);
                 shown += 1;
             } else {
                 more += 1;
             }
         }
         if more > 0 {
-            let lead = format!("{:<MARGIN$}{}", "", "  ".repeat(depth + 1));
+            let lead = format!("{:<MARGIN$}{}", "", "  ".repeat(depth));
             self.set(&lead, &format!("and {more} more that are not OK: see --json"));
         }
         let done: Vec<&Condition> = now.into_iter().filter(|part| part.state == Ok).collect();
@@ -364,7 +389,7 @@ impl Page {
         for (state, parts) in [(Ok, done), (Pending, later)] {
             let names = parts.into_iter().map(name_with_needs).collect::<Vec<_>>().join(", ");
             if !names.is_empty() {
-                self.row("", state, depth + 1, &shortened(&names, LINE));
+                self.row("", state, depth, &shortened(&names, LINE));
             }
         }
     }
@@ -374,10 +399,10 @@ impl Page {
     }
 
     /// Below a row: why it is so, or what to do.
-    fn note(&mut self, label: &str, text: &str, depth: usize) {
+    fn note(&mut self, label: &str, text: &str) {
         let text = shortened(&escaped(text), LINE);
         if self.said.insert(text.clone()) {
-            self.set(&format!("{:<MARGIN$}{}{label} ", "", "  ".repeat(depth + 1)), &text);
+            self.set(&format!("    {label} "), &text);
         }
     }
 
@@ -411,7 +436,7 @@ fn times(condition: &Condition, now: Timestamp, all: bool) -> String {
         });
     }
     if let Some(at) = condition.given_up.as_deref().and_then(Timestamp::parse_rfc3339) {
-        text.push_str(&format!(", given up in {}", duration(at.since(now))));
+        text.push_str(&format!(", gives up in {}", duration(at.since(now))));
     }
     if condition.attempt > 0 {
         text.push_str(&format!(", tried {} times", condition.attempt));
@@ -743,7 +768,7 @@ mod tests {
         for part in [
             "FAILED at sources > cfn",
             "=> FAILED     cfn: last good 2026-03-01T12:00:00Z, tried 3 times, next try in 55.0s",
-            "why:    refused\\u{1b}[2J",
+            "why: refused\\u{1b}[2J",
             "remedy: look at heat-api-cfn",
             "waiting    name-x0: script CREATE x0, since 2026-03-01T12:00:00Z (4m05s)",
             "and 36 more that are not OK",
@@ -759,7 +784,7 @@ mod tests {
         gate.given_up = Some("2026-03-01T12:20:00Z".into());
         let status = changed(|s| s.node = Some(node("applying", vec![gate])));
         let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true, 200);
-        assert!(text.contains("gate etcd, since 2026-03-01T12:00:00Z (4m05s), given up in 15m55s"), "{text}");
+        assert!(text.contains("gate etcd, since 2026-03-01T12:00:00Z (4m05s), gives up in 15m55s"), "{text}");
         let later = Condition { waits_for: vec!["volume etcd".into(), "certificates".into()], ..condition("unit etcd", Pending) };
         let steps = vec![step("files", Ok), step("volume etcd", Waiting), later];
         let status = changed(|s| s.node = Some(node("applying", steps)));
@@ -767,9 +792,7 @@ mod tests {
         assert!(text.contains("pending    unit etcd (after volume etcd and certificates)"), "{text}");
         let status = changed(|s| s.node.as_mut().unwrap().certificates = Some(near_end()));
         let text = page(&tree(&status, true), Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap(), true, 200);
-        for part in
-            ["=> waiting    certificates, since 2026", "why:    server ends at 2026-06", "remedy: set CERTIFICATE_RENEWAL"]
-        {
+        for part in ["=> waiting    certificates, since 2026", "why: server ends at 2026-06", "remedy: set CERTIFICATE_RENEWAL"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         let running = changed(|s| {
@@ -780,6 +803,6 @@ mod tests {
         let now = Timestamp::parse_rfc3339("2026-03-01T12:04:05Z").unwrap();
         let text = page(&tree(&running, true), now, true, 200);
         assert!(text.contains("logs a --follow; `heat-node-agent stop a` stops it") && !text.contains("stop n"), "{text}");
-        assert!(text.contains("why:    Heat replaced it by b"), "{text}");
+        assert!(text.contains("why: Heat replaced it by b"), "{text}");
     }
 }

@@ -14,6 +14,7 @@ pub mod event;
 pub mod explain;
 pub(crate) mod finder;
 mod fold;
+pub mod follow_up;
 mod hidden;
 mod journal;
 pub mod lap;

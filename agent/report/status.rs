@@ -8,6 +8,7 @@ use super::component::ComponentStatus;
 pub use super::condition::Condition;
 use super::condition_state::ConditionState;
 use super::event::Phase;
+use super::follow_up::FollowUp;
 use super::lap::Lap;
 use super::reason::parts;
 use super::text::{duration, shortened};
@@ -24,7 +25,7 @@ pub const STATE: &str = "state";
 pub const METADATA: &str = "metadata";
 
 /// What to do about a node that differs from its parameters.
-pub(super) const DRIFT_REMEDY: &str = "`heat-node-agent plan` shows how, `heat-node-agent repair` puts it back";
+pub const DRIFT_REMEDY: &str = "to keep the change, put it into the template and update the stack; to undo it, `heat-node-agent plan` shows the difference, and `heat-node-agent repair` puts back what the stack asks for and restarts only what reads it. Nothing else is to be run";
 
 /// Differences that are named; the rest is counted.
 const DIFFERENCES: usize = 4;
@@ -145,18 +146,24 @@ impl IdentityStatus {
         self.instance.is_none() || (unanswered && !self.left_over.is_empty())
     }
 
+    /// Which files are not used because the disk is a copy.
+    #[must_use]
+    pub fn ignored(&self) -> Option<String> {
+        let other = self.copy_of.as_deref().unwrap_or("another instance");
+        let files = self.left_over.join(", ");
+        (!files.is_empty()).then(|| format!("this disk is a copy of instance {other}, whose {files} is not used for this server"))
+    }
+
     /// For the tree of conditions.
     #[must_use]
     pub fn condition(&self, unanswered: bool) -> Condition {
-        let left_over = (!self.left_over.is_empty()).then(|| super::Code::SourceLeftOver.entry());
-        let named = |text: &str| format!("{}: {text}", self.left_over.join(", "));
         let waits = self.waits(unanswered);
         Condition {
             name: "identity".to_owned(),
             state: if waits { ConditionState::Waiting } else { ConditionState::Ok },
             detail: self.instance.clone(),
-            cause: self.cause.clone().or_else(|| left_over.map(|entry| named(entry.subject))).filter(|_| waits),
-            remedy: self.remedy.clone().or_else(|| left_over.map(|entry| entry.remedy.to_owned())).filter(|_| waits),
+            cause: self.cause.clone().or_else(|| self.ignored()).filter(|_| waits),
+            remedy: self.remedy.clone().or_else(|| self.left_over.first().map(|file| left_over_remedy(file))).filter(|_| waits),
             ..Condition::default()
         }
     }
@@ -214,12 +221,22 @@ pub struct DeploymentStatus {
     pub undelivered: bool,
 }
 
+/// What to do about a file that the instance left from which this disk was copied. A blank line changes neither what a file of settings says
+/// nor JSON.
+#[must_use]
+pub fn left_over_remedy(file: &str) -> String {
+    format!(
+        "`cat {file}`: if it names this server's own stack, `echo >>{file}` confirms it; if not, write this server's own into it, as cloud-init \
+         does where user_data_format is SOFTWARE_CONFIG. The agent then continues by itself within 30 s"
+    )
+}
+
 /// What to do about a script that failed.
 #[must_use]
 pub fn script_remedy(id: &str) -> String {
     format!(
-        "`heat-node-agent logs {id}` shows its output; remove the cause, then `heat-node-agent rerun {id}`, or correct the template and \
-         update the stack"
+        "`heat-node-agent logs {id}` shows all that it said. If the cause is on this node, remove it and run `heat-node-agent rerun {id}`; if \
+         it is the script, correct the template and update the stack"
     )
 }
 
@@ -237,7 +254,7 @@ impl DeploymentStatus {
         let code = self.status_code.unwrap_or(1);
         self.failed.then(|| match &self.reason {
             Some(reason) => parts(reason).cause,
-            None => format!("it ended with status {code}"),
+            None => format!("exit status {code}"),
         })
     }
 
@@ -247,8 +264,10 @@ impl DeploymentStatus {
         let of_reason = self.reason.as_ref().and_then(|reason| parts(reason).remedy);
         let id = shortened(&self.id, 64);
         self.failed.then(|| match of_reason {
-            Some(remedy) => remedy,
-            None if self.group == "kubernetes-node" => "correct the parameters in the template and update the stack".to_owned(),
+            Some(remedy) => FollowUp::Rerun(&id).of(&remedy),
+            None if self.group == "kubernetes-node" => {
+                "correct the parameters in the template and update the stack; the update is carried out by itself".to_owned()
+            }
             None => script_remedy(&id),
         })
     }
@@ -329,6 +348,12 @@ pub struct ThinPoolStatus {
 }
 
 impl NodeStatus {
+    /// How far the generation is: one that was rejected for its parameters or failed on the way reads as what it is.
+    #[must_use]
+    pub(super) fn state_in_words(&self) -> &str {
+        if self.state == "rejected" { "failed" } else { &self.state }
+    }
+
     /// What differs from the parameters, in one line; nothing where that is only that components are down, which they say themselves.
     pub(super) fn drift(&self) -> Option<String> {
         let unhealthy: Vec<&str> =
@@ -341,7 +366,7 @@ impl NodeStatus {
         let more = if more > 0 { format!(", and {more} more") } else { String::new() };
         match &all[..] {
             [] if has_own => None,
-            [] => Some("it differs from its parameters".to_owned()),
+            [] => Some("the node differs from what the stack asks for".to_owned()),
             all => Some(format!("{}{more}", all.join(", "))),
         }
     }

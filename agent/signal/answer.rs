@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::Error;
 
 /// How a signal that waits leaves without its pause.
-pub(super) const RESEND: &str = "`systemctl reload heat-node-agent` then sends the signal at once";
+pub(super) const RESEND: &str = "The agent then sends the signal by itself; `systemctl reload heat-node-agent` sends it at once";
 
 /// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,9 +53,9 @@ impl SignalResponse {
     /// An HTTP answer with what it said.
     #[must_use]
     pub fn status(code: u16, retry_after: Option<Duration>, said: &str) -> Self {
-        let cause = if said.is_empty() { format!("the answer was {code}") } else { format!("the answer was {code}: {said}") };
-        let is_down = "Heat's API or its load balancer is down or overloaded: put it right there";
-        let remedy = (code >= 500).then(|| format!("{is_down}; {RESEND}"));
+        let cause = if said.is_empty() { format!("Heat answered {code}") } else { format!("Heat answered {code}: {said}") };
+        let is_down = "on Heat's hosts, restart heat-api-cfn and heat-api, or the load balancer before them";
+        let remedy = (code >= 500).then(|| format!("{is_down}. {RESEND}"));
         Self { code: Some(code), retry_after, unsent: false, cause, remedy }
     }
 

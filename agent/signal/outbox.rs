@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::freshness::{Freshness, LASTS};
 use crate::http::Gate;
+use crate::report::follow_up::FollowUp;
 use crate::report::{Code, Event, Phase, Report};
 
 const DIRECTORY: &str = "outbox";
@@ -710,10 +711,8 @@ impl Outbox {
         if let Some(cause) = &entry.cause {
             event = event.cause(cause.clone());
         }
-        if let Some(remedy) = remedy {
-            event = event.remedy(remedy);
-        }
-        self.report.emit(event);
+        let remedy = remedy.unwrap_or_else(|| Code::SignalRetry.entry().remedy.to_owned());
+        self.report.emit(event.remedy(FollowUp::TriesAgain.of(&remedy)));
     }
 }
 

@@ -243,7 +243,8 @@ fn of_stack(url: &str) -> String {
     let path = native_path(url).unwrap_or_default();
     let stack = path.split('/').nth(3).unwrap_or_default();
     format!(
-        "`openstack stack show {stack}` says how the stack is: resume it, or update it so that its users are made anew; {RESEND}"
+        "`openstack stack show {stack}`: if it is suspended, resume it; if it is not found, it was deleted, and nothing is to be done; in any \
+         other state update the stack. {RESEND}"
     )
 }
 

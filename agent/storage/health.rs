@@ -11,6 +11,8 @@ pub const LEAST_FREE: u64 = 64 << 20;
 pub struct Signs {
     /// The volume that it lies on, or lay; none: the root disk.
     pub volume: Option<String>,
+    /// What `openstack server` calls this machine.
+    pub server: String,
     /// No disk carries the volume's id any more.
     pub gone: bool,
     /// The mount is read-only.
@@ -35,7 +37,9 @@ pub fn problem(path: &str, signs: &Signs) -> Option<Error> {
             Error::permanent(format!("{disk} of {path} is no longer attached"))
                 .rule("a store's volume must stay attached while its services run")
                 .remedy(format!(
-                    "attach {disk} with `openstack server add volume`; then `systemctl start` the services, or set DRIFT=repair"
+                    "attach it: `openstack server add volume {} {}`; then `heat-node-agent repair` starts the services again",
+                    signs.server,
+                    volume.unwrap_or_default()
                 )),
         );
     }

@@ -11,6 +11,7 @@ use super::signatures::Signature;
 use super::survey::{Strange, Survey, Wanted, place};
 use super::thin_pool;
 use crate::desired::{Content, DiskName, FormatPolicy, Volume};
+use crate::report::follow_up::RERUN;
 
 /// Everything that was read of the machine for one volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,7 +129,11 @@ const KINDS: &str = "a store must be on a single file system of the driver's typ
 pub fn decide(volume: &Volume, evidence: &Evidence) -> Decision {
     let device = match evidence.matches.as_slice() {
         [] => {
-            return Decision::Wait(format!("no disk has {} ({}); present are: {}", volume.disk, volume.hint, evidence.present));
+            let lacks = match &volume.disk {
+                DiskName::Cinder(id) => format!("volume {id} is not attached to this server (no disk has that id as its serial"),
+                DiskName::Link(name) | DiskName::Label(name) => format!("{name} is not on this server (no disk has that name"),
+            };
+            return Decision::Wait(format!("{lacks}; present are: {})", evidence.present));
         }
         [device] => device,
         several => {
@@ -378,7 +383,8 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         }
         _ if adopted => return Decision::Reuse,
         _ => format!(
-            "to keep its data, set VOLUME_ADOPT={} in the stack and update it; to destroy its data: {}",
+            "look first: `lsblk -f {device}`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its data: \
+             set VOLUME_ADOPT={} in the template and update the stack. To DESTROY its data for good: {}, then {RERUN}",
             evidence.disk.serial,
             erase_command(volume, device)
         ),

@@ -6,7 +6,7 @@ import time
 from lib import stand_ins
 from lib.cluster import Node, parameters
 from lib.common import GATEWAY
-from lib.node import UNIT, is_steady
+from lib.node import UNIT, is_steady, says_little
 
 MASTER = GATEWAY.rsplit(".", 1)[0] + ".21"
 API, MANAGER, SCHEDULER, KUBELET, PROXY = "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"
@@ -53,6 +53,7 @@ def test_each_change_restarts_who_reads_it_and_nobody_else(hosts, signal_server,
     host.sh(": >/dev/console")  # these hosts have no console: a file takes what would go to it
     master = Node(host, signal_server(), parameters("master", "m1", MASTER, MASTER, **magnum().parameters())).up()
     host.wait_for(lambda: is_steady(host), what="a steady node")
+    says_little(host)
     once = {name: 1 for name in (API, MANAGER, SCHEDULER, KUBELET, PROXY, "etcd", "containerd")}
     assert asked(host) == once
     wrong = []

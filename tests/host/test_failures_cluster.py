@@ -1,5 +1,7 @@
 """What goes wrong with the certificates and the kubelet of a Kubernetes node, one failure after the other on one host: a master of real etcd and
 containerd, with stand-ins for Kubernetes' programs and for Magnum."""
+import json
+
 from lib import stand_ins
 from lib.certificates import Authority
 from lib.cluster import VERSION, Node, parameters
@@ -11,7 +13,10 @@ MASTER = GATEWAY.rsplit(".", 1)[0] + ".21"
 KUBELET = "kubelet.service"
 # Of the stand-in's: what is in it is obeyed.
 ORDERS = "/run/heat-node-agent-stand-ins/kubelet"
+DIES = 'die 7 failed to run Kubelet: mountpoint for cpu not found'
 CERTIFICATES = "/v1/certificates"
+# Magnum's own words.
+SAYS = {403: "Policy doesn't allow certificate:get to be performed.", 500: "An unknown exception occurred."}
 SETTINGS = "polling_interval = 5\nmin_polling_interval = 5\n"
 
 
@@ -36,7 +41,7 @@ def certificates(node: Node, stage, magnum, tmp_path):
     def then(status: int):
         """What is next goes wrong as soon as this is put right."""
         magnum.behave()
-        magnum.answer(status, path=CERTIFICATES)
+        magnum.answer(status, path=CERTIFICATES, body=json.dumps({"errors": [{"status": status, "detail": SAYS[status]}]}))
 
     def credentials():
         then(403)
@@ -63,9 +68,9 @@ def certificates(node: Node, stage, magnum, tmp_path):
 def kubelet(node: Node, stage):
     host = node.host
     failure = stage.failure("kubelet-crash-loop", 3 * 10)  # three restarts, with five seconds between them
-    host.sh(f"mkdir -p {ORDERS.rsplit('/', 1)[0]}; echo die 7 >{ORDERS}")
+    host.sh(f"mkdir -p {ORDERS.rsplit('/', 1)[0]}; echo {DIES} >{ORDERS}")
     failure.shows("DEGRADED: kubelet crash-looping", failed=True)
-    failure.mended("remove the cause", lambda: host.remove(ORDERS))
+    failure.mended("mount the cgroup again", lambda: host.remove(ORDERS))
 
     failure = stage.failure("kubelet-hangs", HANGS)
     host.exec("systemctl", "kill", "-s", "STOP", KUBELET)

@@ -19,8 +19,6 @@ RENEW = bool(os.environ.get("HNA_RENEW_GOLDEN"))
 REPORTED, HANGS, SLACK = 10, 90, 3
 # What a reader at night takes in: so many lines, of the width that is taken where there is no terminal.
 LINES, WIDTH = 12, 100
-# explain has the way from the deployment to the cause besides.
-EXPLAINED = LINES + 2
 # For a remedy: what it starts may have to come up.
 MENDED = 300
 
@@ -34,8 +32,9 @@ CHANGES = [
     (r"\b(\d+h)?(\d+m)?\d+(\.\d+)?(ms|s)\b|\b\d+h\d\dm\b|\b\d+[mhd]\b(?= ago|,|$| | +)", "<t>"),
     (r"\bpid \d+", "pid <n>"),
     (r"((?:healthy|FAILED|degraded) +<t> +)\d+\b", r"\1<n>"),
-    # What a unit that dies again and again is in this moment.
-    (r"it is (activating \(auto-restart: [^)]*\)|up for a moment)", "it is <dying>"),
+    (r"server add volume [0-9a-f-]{36}", "server add volume <this server>"),
+    # Whether a unit that dies again and again is up in this moment.
+    (r"\bended( with status \d+)? (again and again|and systemd|and is about)", r"ended \2"),
     # Which of several requests comes first.
     (r"\bof the CA [a-z-]+ from", "of the CA <ca> from"),
     (r"\bcertificate [a-z/-]+, the signed", "certificate <name>, the signed"),
@@ -149,9 +148,10 @@ class Failure:
         self.waiting = self.stage.page("status")
         self.check_page("status while it waits", self.waiting)
 
-    def shows(self, *words: str, heat: str = "", failed: bool = False, beside: tuple[str, ...] = ()):
-        """status has these words. heat: and this resource has got its reason; failed: and the console has a failure; beside: and what else
-        goes on has come so far."""
+    def shows(self, *words: str, heat: str = "", failed: bool = False, warned: bool = False,
+              beside: tuple[str, ...] = ()):
+        """status has these words. heat: and this resource has got its reason; failed: and the console has a failure; warned: or a
+        complaint; beside: and what else goes on has come so far."""
         stage = self.stage
         if self.waiting:
             self.wait(words, MENDED)
@@ -161,6 +161,8 @@ class Failure:
         self.wait(beside, MENDED)
         if failed:
             wait_for(lambda: " state=failed " in self.console(), 60, "the console's line of the failure")
+        if warned:
+            wait_for(lambda: " state=waiting " in self.console(), 60, "the console's line of the complaint")
         self.ids = {d["id"]: f"<id of {d['name']}>" for d in stage.server.document["deployments"]}
         self.status, self.explain, self.said = stage.page("status"), stage.page("explain"), self.console()
         for name, page in (("status", self.status), ("explain", self.explain)):
@@ -200,7 +202,7 @@ class Failure:
         if twice := {text for text in texts if len(text) > 20 and sum(text in other for other in texts) > 1}:
             self.wrong(f"{name} says twice {twice}:\n{page}")
         read = lines if name == "explain" else self.to_read(lines)
-        if len(read) > (EXPLAINED if name == "explain" else LINES):
+        if len(read) > LINES:
             self.wrong(f"{len(read)} lines of {name} to read:\n{page}")
         # A URL is never shown whole.
         if "…" in re.sub(r"\S+://\S+", "", page):

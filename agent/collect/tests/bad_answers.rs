@@ -255,7 +255,7 @@ async fn certificates_that_do_not_hold_are_refused_by_name() {
         (
             "unknown CA",
             Some(foreign.identity("127.0.0.1", (2020, 2100))),
-            "signed by a CA that this node does not know",
+            "signed by a CA that this node does not trust",
             "ca_file",
         ),
         ("a CA made anew", Some(remade.identity("127.0.0.1", (2020, 2100))), "by a different CA with the same name", "ca_file"),

@@ -161,7 +161,10 @@ impl Ledger {
         if let Some(destination) = Destination::of(&record.target) {
             let about =
                 About { id: record.id.clone(), name: record.name.clone(), resource: record.resource.clone(), result: true };
-            let outcome = self.journal.outcome(&record.id)?.unwrap_or_default();
+            let mut outcome = self.journal.outcome(&record.id)?.unwrap_or_default();
+            if record.is_job() {
+                outcome = outcome.explained(&record.outputs, &record.id);
+            }
             let body = Value::Object(deploy::body(&outcome, &record.outputs, SIGNAL_LIMIT));
             let mut entry = Entry::new(result_key(&record.id), Some(about), destination, body, self.host.clock.now());
             if may_be_unnoticed(&record.target, &record.action) {

@@ -13,7 +13,7 @@ use crate::daemon::requests::is_any_waiting;
 use crate::deploy::{DeploymentRecord, GenerationState, Outcome, State, hooks};
 use crate::error::{Error, Kind, Result};
 use crate::programs::Ran;
-use crate::report::status::script_remedy;
+use crate::report::reason::REMEDY;
 use crate::report::{Code, Event, Phase};
 use crate::signal::{Entry, Fate, Sent};
 
@@ -138,11 +138,10 @@ impl Agent {
         };
         let message = format!("deployment {} ended with status {}", record.name, outcome.status);
         let mut event = job_event(code, record, message).duration(duration);
-        if let Some(reason) = &outcome.reason {
-            event = event.cause(reason.clone());
-        }
         if code != Code::DeploymentSucceeded {
-            event = event.remedy(script_remedy(&record.id));
+            let reason = outcome.clone().explained(&[], &record.id).reason.unwrap_or_default();
+            let (cause, remedy) = reason.split_once(REMEDY).unwrap_or((&reason, ""));
+            event = event.cause(cause).remedy(remedy);
         }
         self.host.report.emit(event);
         outcome

@@ -7,6 +7,7 @@ use crate::clock::Stopwatch;
 use crate::daemon::host::Host;
 use crate::error::Error;
 use crate::report::condition_state::ConditionState;
+use crate::report::follow_up::FollowUp;
 use crate::report::status::{Condition, STATE};
 use crate::report::{Code, Event, Phase};
 
@@ -31,8 +32,10 @@ impl Trouble {
 
     /// Takes in that something failed, and reports it.
     pub(super) fn take(&mut self, doing: &str, error: &Error) {
+        let remedy = error.suggested_remedy().unwrap_or(Code::of_trouble(error).entry().remedy);
+        let remedy = FollowUp::Continues(PAUSE * 2).of(remedy);
         let event = Event::new(Code::of_trouble(error), format!("failed: {doing}")).phase(Phase::Deploy).step(doing).error(error);
-        self.host.report.emit(event.next_try(PAUSE));
+        self.host.report.emit(event.remedy(&remedy).next_try(PAUSE));
         self.since = Some(self.host.clock.start());
         self.count += 1;
         let before = self.condition.take().unwrap_or_default();
@@ -41,8 +44,8 @@ impl Trouble {
             state: ConditionState::Failed,
             since: before.since.or_else(|| Some(self.host.clock.now().rfc3339())),
             attempt: before.attempt.saturating_add(1),
-            cause: Some(format!("{doing}: {error}")),
-            remedy: Some(error.suggested_remedy().unwrap_or(Code::of_trouble(error).entry().remedy).to_owned()),
+            cause: Some(error.clone().context(doing).fact_first()),
+            remedy: Some(remedy),
             ..Condition::default()
         });
     }

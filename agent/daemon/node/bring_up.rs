@@ -39,7 +39,8 @@ pub(super) struct Course {
     /// How long units that were started must stay up before it counts as healthy ([`Context::settles`]).
     pub(super) settles: Duration,
     pub(super) generation: u64,
-    pub(super) is_update: bool,
+    /// The one that asks for it; nothing where the node is put back.
+    pub(super) deployment: Option<String>,
 }
 
 /// How bringing the node up ended.
@@ -75,7 +76,7 @@ impl Node {
         self.know(&deployment);
         let is_told = plan.wait.is_some() || !matches!(deployment.signal_target(), SignalTarget::None);
         let settles = if is_told { SETTLES } else { Duration::ZERO };
-        let course = Course { deadline, settles, generation, is_update: true };
+        let course = Course { deadline, settles, generation, deployment: Some(deployment.id.clone()) };
         self.known.outline.replace(Some(Outline::of(&plan.spec, &plan.desired, &self.hostname())));
         self.remembered.forget_left();
         let desired = renewal::beside_an_update(&plan.desired);
@@ -104,7 +105,8 @@ impl Node {
                     event(Code::NodeFailed, format!("node {name} could not be brought up"), generation, &deployment)
                         .phase(failure.phase())
                         .step(failure.doing())
-                        .error(&error),
+                        .error(&error)
+                        .cause(in_one_line(&error)),
                 );
                 let reason = sentence(&self.host.report, failure.code, &error);
                 (Outcome::refused(reason.clone()), Vec::new(), Status::Failure, reason)
@@ -141,10 +143,11 @@ impl Node {
         &self,
         spec: &NodeSpec,
         desired: &Desired,
-        Course { deadline, settles, generation, is_update }: Course,
+        Course { deadline, settles, generation, deployment }: Course,
     ) -> converge::Outcome {
         // Those of an earlier run are not this one's, which may end before it begins.
-        self.progress.begin_run();
+        self.progress.begin_run(deployment.as_deref());
+        let is_update = deployment.is_some();
         let Some(systemd) = &self.host.systemd else {
             return Err(Failure::new(Code::NoSystemd, "systemd", "no systemd answers on the system bus")
                 .rule("a node is configured through systemd over D-Bus")
@@ -216,6 +219,11 @@ impl Drop for Touched<'_> {
         self.0.unrest.forget();
         self.0.pulse.health.borrow_mut().forget();
     }
+}
+
+/// What failed, why and by whose rule: with the words of the event that reported it where it happened, which is not to be told twice.
+fn in_one_line(error: &Error) -> String {
+    error.broken_rule().map_or_else(|| error.to_string(), |rule| format!("{error} (rule: {rule})"))
 }
 
 fn event(code: Code, message: String, generation: u64, deployment: &Deployment) -> Event {

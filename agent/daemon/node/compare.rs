@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::keepers::certificates::quorum::{self, Held, Permission};
 use crate::keepers::certificates::{self, Due};
 use crate::kubernetes::NodeSpec;
+use crate::report::status::DRIFT_REMEDY;
 use crate::report::{Code, Event, Phase};
 use crate::systemd::Systemd;
 
@@ -83,9 +84,12 @@ impl Node {
     }
 
     fn report_drift(&self, generation: u64, differences: &[String], fought: &[Cause]) {
-        let emit = |code, message, texts: &[&str]| {
+        let emit = |code: Code, message, texts: &[&str]| {
+            let remedy = if code == Code::NodeDrift { DRIFT_REMEDY } else { code.entry().remedy };
             let cause = self.host.report.cut(&texts.join(", "), REASON_LIMIT);
-            self.host.report.emit(Event::new(code, message).generation(generation).step("drift").cause(cause));
+            self.host.report.emit(
+                Event::new(code, message).generation(generation).step("drift").phase(Phase::Steady).cause(cause).remedy(remedy),
+            );
         };
         let differences: Vec<&str> = differences.iter().map(String::as_str).collect();
         emit(Code::NodeDrift, "the node differs from its parameters", &differences);
@@ -110,7 +114,7 @@ impl Node {
         repairs: &[Cause],
     ) -> bool {
         self.pause.begin(reason, &self.host.clock);
-        let course = Course { deadline, settles: Duration::ZERO, generation: reason.generation, is_update: false };
+        let course = Course { deadline, settles: Duration::ZERO, generation: reason.generation, deployment: None };
         let failure = self.converge(spec, desired, course).await.err();
         let failed = failure.is_some();
         if let Some(failure) = failure {

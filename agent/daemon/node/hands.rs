@@ -25,6 +25,8 @@ const RUN_LIMIT_MS: u64 = 15 * 60 * 1000;
 const LINES: &str = "--lines=2000";
 /// Longest time for reading the journal, and for looking who listens.
 const JOURNAL_LIMIT_MS: u64 = 10 * 1000;
+/// systemd's messages that it begins to start a unit, and that it did (SD_MESSAGE_UNIT_STARTING, SD_MESSAGE_UNIT_STARTED).
+const STARTS: [&str; 2] = ["MESSAGE_ID=7d4958e842da4a758f6c1cdc7b36dcc5", "MESSAGE_ID=39f53479d3a045ac8e11786248231fbf"];
 /// systemd's message that it could not run a program (sd-messages(3), SD_MESSAGE_SPAWN_FAILED): not the unit's own, but its cause.
 const SPAWN_FAILED: &str = "MESSAGE_ID=641257651c1b4ec9a8624d7a40a9e1e7";
 
@@ -65,9 +67,12 @@ impl LastWords for Hands {
     async fn last_words(&self, unit: &str) -> Vec<String> {
         let own = format!("_SYSTEMD_UNIT={unit}");
         let of_systemd = format!("UNIT={unit}");
-        let argv = ["journalctl", "--quiet", "--boot", "--no-pager", "--output=cat", LINES, &own, "+", &of_systemd, SPAWN_FAILED];
+        let [starting, started] = STARTS;
+        let command = ["journalctl", "--quiet", "--boot", "--no-pager", "--output=cat", LINES, &own];
+        let of_systemd = ["+", &of_systemd, SPAWN_FAILED, starting, started];
+        let argv: Vec<&str> = command.into_iter().chain(of_systemd).collect();
         let job = Job {
-            argv: argv.map(str::to_owned).to_vec(),
+            argv: argv.into_iter().map(str::to_owned).collect(),
             time_limit_ms: Some(JOURNAL_LIMIT_MS),
             secrets: self.secrets.clone(),
             ..Job::default()
@@ -76,7 +81,8 @@ impl LastWords for Hands {
         // Of each unit by itself: two may be asked about at the same time.
         let key = format!("program-journalctl-{}", unit.trim_end_matches(".service"));
         let said = self.ran(&key, &job).await.map(|ran| ran.stdout).unwrap_or_default();
-        said.lines().map(str::to_owned).collect()
+        let runs_again = self.systemd.unit(unit).await.is_ok_and(|state| state.is_active() && state.n_restarts > 0);
+        of_last_run(&said.lines().collect::<Vec<_>>(), runs_again)
     }
 
     async fn holders(&self, ports: &BTreeSet<u16>) -> Vec<Holder> {
@@ -87,6 +93,18 @@ impl LastWords for Hands {
         let output = self.ran("program-port-holders", &job).await.map(|ran| ran.stdout).unwrap_or_default();
         json::typed(&output).unwrap_or_default()
     }
+}
+
+/// What the run that died last said, without systemd's own words of its start: what an earlier one said is not why it died. `runs_again`:
+/// systemd has restarted it since, and what that run says is not why either.
+fn of_last_run(said: &[&str], runs_again: bool) -> Vec<String> {
+    let is_start = |line: &&str| line.starts_with("Starting ") || line.starts_with("Started ");
+    let mut runs: Vec<&[&str]> = said.split(is_start).collect();
+    if runs_again && runs.len() > 1 {
+        runs.pop();
+    }
+    let run = runs.into_iter().rfind(|run| !run.is_empty()).unwrap_or_default();
+    run.iter().map(|line| (*line).to_owned()).collect()
 }
 
 fn done(what: &str, outcome: &JobOutcome) -> Result<()> {
@@ -161,5 +179,16 @@ mod tests {
     #[test]
     fn a_copy_is_not_cut_off_while_etcd_is_stopped_for_it() {
         assert_eq!(["program-move-etcd", "program-mkfs-etcd"].map(time_limit_ms), [None, Some(15 * 60 * 1000)]);
+    }
+
+    #[test]
+    fn only_the_last_run_of_a_unit_is_quoted() {
+        let said = ["Started kubelet.", "serves", "told to die", "Started kubelet.", "unknown flag: --no-such-flag"];
+        assert_eq!(of_last_run(&said, false), ["unknown flag: --no-such-flag"]);
+        let again = [&said[..], &["Started kubelet.", "serves"]].concat();
+        assert_eq!(of_last_run(&again, true), ["unknown flag: --no-such-flag"], "it was restarted and has not died yet");
+        assert_eq!(of_last_run(&["dies", "Starting etcd..."], false), ["dies"], "it has said nothing since");
+        assert_eq!(of_last_run(&["serves"], true), ["serves"]);
+        assert!(of_last_run(&[], false).is_empty());
     }
 }

@@ -13,6 +13,7 @@ use crate::converge::words::Why;
 use crate::desired::{Desired, Gate, Need, Probe};
 use crate::report::component::{ComponentState, ComponentStatus};
 use crate::report::damper::Damper;
+use crate::report::follow_up::FollowUp;
 use crate::systemd::UnitState;
 
 /// Between two measurements of a healthy node, at the most: one that hangs is seen at the second bad answer, each of which may take
@@ -22,6 +23,8 @@ const EVERY: Duration = Duration::from_secs(40);
 const TROUBLED: Backoff = Backoff::new(Duration::from_secs(5), EVERY);
 /// Until the second look at what may be wrong.
 const AGAIN: Duration = Duration::from_secs(3);
+/// When somebody who put a component right sees that at the latest.
+const AT_LATEST: Duration = Duration::from_mins(1);
 /// Bad answers in a row that count.
 const BAD: u32 = 2;
 /// So many restarts within this time are a crash loop. Every component starts again after 5 s or less.
@@ -178,6 +181,8 @@ struct Component {
     recovery: Recovery,
     /// Why it died.
     why: Why,
+    /// How its process ended last.
+    last_end: Option<String>,
 }
 
 impl Component {
@@ -197,6 +202,7 @@ impl Component {
             damper: Damper::default(),
             recovery: Recovery { at: None, calm: CALM, hold: Duration::ZERO },
             why: Why::default(),
+            last_end: None,
         }
     }
 
@@ -226,6 +232,9 @@ impl Component {
             self.parts.iter_mut().for_each(|part| part.bad = None);
         }
         self.was_up |= self.up.is_some();
+        if state.sub_state == "auto-restart" || state.is_failed() {
+            self.last_end = Some(ended(&state));
+        }
         self.state = Some(state);
     }
 
@@ -258,16 +267,18 @@ impl Component {
         let is_loop = recent >= LOOP.0 as usize && self.has_been_up(now) < STAYS_UP;
         let (kind, summary, cause, remedy) = if is_loop {
             let summary = format!("crash-looping ({} restarts)", state.n_restarts);
-            let died = if state.is_active() { "up for a moment".to_owned() } else { state.describe() };
-            let cause = format!("{unit} dies again and again; systemd restarted it {} times; it is {died}", state.n_restarts);
+            let died = self.last_end.as_deref().unwrap_or("ended");
+            let cause = format!("{unit} {died} again and again; systemd restarted it {} times", state.n_restarts);
             (ProblemKind::Looping, summary, cause, after_death(unit))
         } else if state.load_state == "masked" && !state.may_run() {
-            let remedy = format!("`systemctl unmask {unit}`, then `systemctl start {unit}`");
+            let remedy = format!(
+                "somebody forbade it to start; if that is over: `systemctl unmask {unit}`, then `systemctl start {unit}`"
+            );
             (ProblemKind::Stopped, "masked".to_owned(), format!("{unit} is masked"), remedy)
         } else if state.is_active() {
             return None;
         } else if state.sub_state == "auto-restart" {
-            let cause = format!("{unit} died and is about to be restarted: {}", state.describe());
+            let cause = format!("{unit} {} and is about to be restarted", ended(state));
             (ProblemKind::Dying, "restarting".to_owned(), cause, after_death(unit))
         } else if state.is_settling() {
             let cause = format!("{unit} is {}", state.describe());
@@ -277,7 +288,7 @@ impl Component {
             (ProblemKind::Down, "failed".to_owned(), cause, format!("{looks}; `systemctl start {unit}` starts it"))
         } else {
             let cause = format!("{unit} is {}: it was stopped, or ended by itself without an error", state.describe());
-            let remedy = format!("`systemctl start {unit}` starts it; `journalctl -u {unit} -n 50` shows its last lines");
+            let remedy = format!("`systemctl start {unit}` starts it; `journalctl -u {unit} -n 50` shows why it ended");
             (ProblemKind::Stopped, "not running".to_owned(), cause, remedy)
         };
         Some(Problem { kind, summary, cause, remedy })
@@ -294,15 +305,18 @@ impl Component {
             }
             None if self.is_young(now) && !part.has_passed => (ProblemKind::Starting, "starting".to_owned(), text),
             None if !part.is_own => (ProblemKind::Waits, format!("gate {name} does not pass"), text),
-            None if cause.contains("no answer") => (ProblemKind::Silent, "not answering".to_owned(), text),
+            None if cause.contains("no answer") => {
+                let runs = self.unit.iter().map(|unit| format!("{unit} runs, but hangs: ")).collect::<String>();
+                (ProblemKind::Silent, "not answering".to_owned(), format!("{runs}{text}"))
+            }
             None => (ProblemKind::Silent, format!("gate {name} does not pass"), text),
         };
         let restart = self
             .unit
             .iter()
             .filter(|_| kind == ProblemKind::Silent)
-            .map(|unit| format!("; `systemctl restart {unit}` starts it anew"));
-        let remedy = format!("{}{}", part.gate.remedy, restart.collect::<String>());
+            .map(|unit| format!("`systemctl restart {unit}` restarts it. To see why before that: "));
+        let remedy = format!("{}{}", restart.collect::<String>(), part.gate.remedy);
         Some(Problem { kind, summary, cause, remedy })
     }
 
@@ -394,10 +408,11 @@ impl Component {
             since: self.since.rfc3339(),
             restarts: self.state.as_ref().map(|state| state.n_restarts).unwrap_or_default(),
             problem: problem.map(|one| one.summary.clone()),
-            cause: problem.map(|one| format!("{}{}", one.cause, why.map(|why| why.text.as_str()).unwrap_or_default())),
-            remedy: problem.map(|one| match why.and_then(|why| why.remedy.as_ref()) {
-                Some(first) => format!("{first} {}", one.remedy),
-                None => one.remedy.clone(),
+            cause: problem.map(|one| why.map_or_else(|| one.cause.clone(), |why| why.with(&one.cause))),
+            remedy: problem.map(|one| {
+                let first = why.and_then(|why| why.remedy.as_ref());
+                let remedy = first.map_or_else(|| one.remedy.clone(), |first| format!("{first} {}", one.remedy));
+                FollowUp::IsMeasured(AT_LATEST).of(&remedy)
             }),
         }
     }
@@ -544,19 +559,24 @@ struct Dying {
     reported: u32,
     /// What it was up with at the last look at all of them.
     up_with: Option<u32>,
+    /// How its process ended last.
+    end: Option<String>,
 }
 
 impl Deaths {
     /// What is seen of a unit: how often it died since the first look, and whether that is news: the first time, from the third on as a
     /// crash loop, and then each time the number has doubled.
     pub(super) fn saw(&mut self, state: &UnitState) -> (u32, bool) {
-        let new = Dying { first: state.n_restarts, last: state.n_restarts, reported: 0, up_with: None };
+        let new = Dying { first: state.n_restarts, last: state.n_restarts, reported: 0, up_with: None, end: None };
         let dying = self.0.entry(state.name.clone()).or_insert(new);
         if state.n_restarts < dying.last {
             // Somebody started it anew.
             (dying.first, dying.reported) = (0, 0);
         }
         dying.last = state.n_restarts;
+        if state.sub_state == "auto-restart" {
+            dying.end = Some(ended(state));
+        }
         let died = state.n_restarts.saturating_sub(dying.first) + u32::from(state.sub_state == "auto-restart");
         let next = match dying.reported {
             0 => 1,
@@ -570,6 +590,11 @@ impl Deaths {
         (died, is_news)
     }
 
+    /// In words, what was seen of a unit that died so often.
+    pub(super) fn words(&self, unit: &str, times: u32) -> String {
+        died(unit, self.0.get(unit).and_then(|dying| dying.end.as_deref()).unwrap_or("ended"), times)
+    }
+
     /// Whether it was up at this look and at the one before it, and did not die between them.
     pub(super) fn has_calmed(&mut self, state: &UnitState) -> bool {
         let Some(dying) = self.0.get_mut(&state.name) else { return false };
@@ -581,16 +606,32 @@ impl Deaths {
 
 /// What to do about a unit that dies and whose last lines are quoted beside this.
 pub(super) fn after_death(unit: &str) -> String {
-    format!("correct what its last lines say; systemd then starts it by itself. `journalctl -u {unit} -n 50` shows more of them")
+    format!(
+        "its last lines say why it ended, and `journalctl -u {unit} -n 50` shows more. A wrong flag or setting: correct its parameter in the \
+         template and update the stack; anything else: remove the cause on this node. systemd restarts it by itself"
+    )
 }
 
-/// In words, how often a unit died while the node was brought up.
-pub(super) fn died(state: &UnitState, times: u32) -> String {
-    let unit = &state.name;
+/// In words, how often a unit died while the node was brought up, and how it ended last.
+fn died(unit: &str, end: &str, times: u32) -> String {
     if times >= LOOP.0 {
-        format!("{unit} is crash-looping: it died {times} times; it is {}", state.describe())
+        format!("{unit} is crash-looping: {times} times it {end}")
     } else {
-        format!("{unit} died and systemd restarts it; it is {}", state.describe())
+        format!("{unit} {end} and systemd restarts it")
+    }
+}
+
+/// How its process ended last, in words.
+fn ended(state: &UnitState) -> String {
+    if state.cannot_be_run() {
+        let program = if state.program.is_empty() { "its program" } else { &state.program };
+        return format!("cannot start, as {program} does not exist or cannot be run,");
+    }
+    match (state.is_active(), state.result.as_str(), state.exec_main_status) {
+        (false, "exit-code", status @ 1..) => format!("ended with status {status}"),
+        (false, "" | "success" | "exit-code", _) | (true, ..) => "ended".to_owned(),
+        (false, "signal" | "core-dump", signal) => format!("was killed by signal {signal}"),
+        (false, result, _) => format!("ended ({result})"),
     }
 }
 

@@ -274,8 +274,13 @@ fn a_process_that_hangs_is_told_at_its_second_bad_answer() {
     assert_eq!(watch.measure(3), report("etcd", ProblemKind::Silent));
     assert_eq!(watch.of("etcd"), (ComponentState::Failed, "not answering".to_owned()));
     let status = watch.health.of("etcd").unwrap();
-    assert_eq!(status.cause.as_deref(), Some("gate etcd: no answer within 5 s"));
-    assert_eq!(status.remedy.as_deref(), Some("`look at etcd`; `systemctl restart etcd.service` starts it anew"));
+    assert_eq!(status.cause.as_deref(), Some("etcd.service runs, but hangs: gate etcd: no answer within 5 s"));
+    assert_eq!(
+        status.remedy.as_deref(),
+        Some(
+            "`systemctl restart etcd.service` restarts it. To see why before that: `look at etcd`. The agent notices by itself within 60 s"
+        )
+    );
     assert!(watch.measure(5).is_empty());
     assert_eq!(watch.of("kube-apiserver"), (ComponentState::Degraded, "waiting for etcd".to_owned()));
     watch.red.clear();
@@ -363,6 +368,9 @@ fn deaths_while_the_node_is_brought_up_are_told_at_the_first_and_third_and_each_
     assert_eq!(deaths.saw(&state(ETCD, "active", "running", 0)), (0, false));
     assert_eq!(deaths.saw(&state(ETCD, "activating", "auto-restart", 0)), (1, true));
     assert_eq!(Deaths::default().saw(&state(ETCD, "active", "running", 40)), (0, false));
-    let words = died(&state(ETCD, "activating", "auto-restart", 2), 3);
-    assert_eq!(words, "etcd.service is crash-looping: it died 3 times; it is activating (auto-restart)");
+    let failed = UnitState { result: "exit-code".into(), exec_main_status: 7, ..state(ETCD, "activating", "auto-restart", 2) };
+    deaths.saw(&failed);
+    deaths.saw(&state(ETCD, "active", "running", 3));
+    assert_eq!(deaths.words(ETCD, 3), "etcd.service is crash-looping: 3 times it ended with status 7");
+    assert_eq!(deaths.words(ETCD, 1), "etcd.service ended with status 7 and systemd restarts it");
 }

@@ -118,6 +118,7 @@ impl Node {
         // What has lost its disk may be on its way for ever, and cannot be read.
         let disks = if desired.volumes.is_empty() { Vec::new() } else { volumes.probe.read_disks()? };
         let mut problems = problems(desired, &self.host.root, &disks);
+        problems.retain(|problem| problem.lost().is_none_or(|role| volumes.was_in_place(role)));
         let report = |problems: &[StoreProblem]| {
             for problem in problems {
                 self.host.report.emit(problem.event().generation(generation));

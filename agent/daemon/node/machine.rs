@@ -67,6 +67,7 @@ impl KnownMachine {
             progress.end(&step);
             return Ok(());
         }
+        let remedy = progress.remedy_of_failure(&remedy);
         let failure = Failure::new(Code::ProgramRefuses, step.clone(), refused).rule(RULE).remedy(remedy);
         progress.fail(&step, &failure.step, &failure.cause, &failure.remedy);
         host.report.emit(failure.event().generation(generation));

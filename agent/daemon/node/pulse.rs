@@ -12,7 +12,7 @@ use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::{BoxStream, StreamExt as _};
 
 use super::Node;
-use super::health::{Deaths, Effect, after_death, died};
+use super::health::{Deaths, Effect, after_death};
 use crate::backoff::random;
 use crate::converge::gates::passes;
 use crate::converge::words::find_out;
@@ -22,6 +22,7 @@ use crate::keepers::node_conditions::NodeObject;
 use crate::kubernetes::REGISTRATION;
 use crate::progress::StepId;
 use crate::report::component::{ComponentState, ComponentStatus};
+use crate::report::follow_up::FollowUp;
 use crate::report::{Code, Event, Phase};
 use crate::systemd::{Systemd, UnitState};
 
@@ -200,7 +201,8 @@ impl Node {
                 let state = UnitState { name: unit.clone(), ..state };
                 let (times, is_news) = deaths.saw(&state);
                 if is_news {
-                    reported.insert(unit, self.report_death(desired, systemd, &state, times, generation).await);
+                    reported
+                        .insert(unit, self.report_death(desired, systemd, unit, &deaths.words(unit, times), generation).await);
                 } else if news.is_none() && deaths.has_calmed(&state) {
                     reported.remove(unit);
                 }
@@ -218,15 +220,14 @@ impl Node {
         &self,
         desired: &Desired,
         systemd: &Systemd,
-        state: &UnitState,
-        times: u32,
+        unit: &str,
+        line: &str,
         generation: u64,
     ) -> (String, String) {
-        let unit = &state.name;
         let why = find_out(desired, unit, &self.host.root, &self.host.clock, &self.hands(systemd)).await;
-        let line = died(state, times);
-        let cause = format!("{line}{}", why.text);
+        let cause = why.with(line);
         let remedy = why.remedy.unwrap_or_else(|| after_death(unit));
+        let remedy = FollowUp::Continues(StepId::Unit(unit.to_owned()).looks_again_within()).of(&remedy);
         let event = Event::new(Code::UnitDying, line).phase(Phase::Units).generation(generation).unit(unit);
         self.host.report.emit(event.cause(&cause).remedy(&remedy));
         (cause, remedy)

@@ -198,7 +198,8 @@ impl<H: Hands> CertificateKeeper<H> {
             let Some(key) = key.or_else(|| made.remove(wish.name.as_str())) else { continue };
             stage(&self.root, &wish.key, key.to_pem().as_bytes(), resolve(owners, &wish.owner, &wish.key)?, true)?;
             if is_new {
-                let event = Event::new(Code::KeyMade, format!("generated the key of certificate {}: {}", wish.name, wish.key));
+                let event =
+                    Event::new(Code::KeyMade, format!("generated the key of certificate {}: {}", wish.name, wish.key)).detail();
                 self.progress.report().emit(event.phase(Phase::Certificates).generation(self.generation));
             }
             all.push((wish, key));
@@ -244,7 +245,7 @@ impl<H: Hands> CertificateKeeper<H> {
         record.remember(&wish.name, key.fingerprint(), true);
         record.write(&self.state)?;
         stage(&self.root, &wish.path, key.to_pem().as_bytes(), resolve(owners, &wish.owner, &wish.path)?, true)?;
-        let event = Event::new(Code::KeyMade, format!("generated the key {}: {}", wish.name, wish.path));
+        let event = Event::new(Code::KeyMade, format!("generated the key {}: {}", wish.name, wish.path)).detail();
         self.progress.report().emit(event.phase(Phase::Certificates).generation(self.generation));
         Ok(key)
     }
@@ -305,7 +306,8 @@ fn nobody_signs(wish: &Certificate) -> Error {
 }
 
 /// What to do about a certificate that is not valid yet.
-const CLOCKS: &str = "this node's clock or its issuer's is wrong: set it (`date -u` shows this node's, `timedatectl` says whether it follows the network)";
+const CLOCKS: &str = "`timedatectl` shows whether NTP sets this node's clock; if it does not, `timedatectl set-ntp true`; if it does, set the \
+                      clock of the host that signs (Magnum's)";
 
 /// Checks a pair before it is used.
 ///
@@ -314,13 +316,16 @@ const CLOCKS: &str = "this node's clock or its issuer's is wrong: set it (`date 
 pub(super) fn examine(wish: &Certificate, pair: &Pair, authorities: &[X509], now: Timestamp, origin: &str) -> Result<()> {
     check(wish, &pair.chain, &pair.private, authorities, now).map_err(|flaw| {
         let error = match flaw {
-            Flaw::NotYetValid(_) => {
-                Error::permanent(format!("{flaw}, and the clock of this node shows {}", now.rfc3339())).remedy(CLOCKS)
-            }
+            Flaw::NotYetValid(from) => Error::permanent(format!(
+                "one of two clocks is wrong: the certificate is not valid before {}, and this node's clock shows {}",
+                from.rfc3339(),
+                now.rfc3339()
+            ))
+            .remedy(CLOCKS),
             flaw => Error::permanent(flaw),
         };
         error
             .context(format!("certificate {}, {origin}", wish.name))
-            .rule("key, chain, validity, subject, names and usage must be correct before a set is installed")
+            .rule("a certificate is installed only if key, chain, validity, subject, names and usage are correct")
     })
 }

@@ -17,7 +17,7 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ use crate::report::{Code, Event};
 const CLOCK_LIMIT: Duration = Duration::from_mins(10);
 /// How often such a clock is looked at.
 const CLOCK_POLL: Duration = Duration::from_secs(1);
+/// So many files that were installed are named; of more the number is.
+const NAMED: usize = 4;
 /// Between two tries.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
@@ -92,14 +94,22 @@ impl<H: Hands> Certificates for CertificateKeeper<H> {
             put_in_place(&self.root, directory, set).map_err(|error| failed(&error))?;
         }
         if !prepared.changes.is_empty() {
-            let paths: Vec<&str> = prepared.changes.iter().map(String::as_str).collect();
-            self.emit(Event::new(Code::CertificatesChanged, format!("installed: {}", paths.join(", "))));
+            self.emit(Event::new(Code::CertificatesChanged, format!("installed: {}", summary(&prepared.changes))));
         }
         match &prepared.record {
             Some(record) => self.remember(record.clone(), &before).map_err(|error| failed(&error)),
             None => Ok(()),
         }
     }
+}
+
+/// What was installed: a few by name, more by their number and where they are.
+fn summary(paths: &BTreeSet<String>) -> String {
+    if paths.len() <= NAMED {
+        return paths.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    }
+    let places: BTreeSet<&str> = paths.iter().filter_map(|path| path.rsplit_once('/')).map(|(place, _)| place).collect();
+    format!("{} keys and certificates in {}", paths.len(), places.into_iter().collect::<Vec<_>>().join(", "))
 }
 
 impl<H: Hands> CertificateKeeper<H> {

@@ -497,7 +497,7 @@ async fn what_is_signed_wrongly_has_one_cause_and_replaces_nothing() {
         (Wrong::Truncated, "certificate server"),
         (Wrong::NoCertificate, "certificate server"),
         (Wrong::Expired, "it expired at 2026-05-31T00:00:00Z"),
-        (Wrong::NotYetValid, "it is not valid before 2026-06-02T00:00:00Z"),
+        (Wrong::NotYetValid, "the certificate is not valid before 2026-06-02T00:00:00Z"),
         (Wrong::OtherAuthority, "it is not signed by"),
         (Wrong::OtherName, "it does not name kubernetes"),
         (Wrong::OtherSubject, "its subject is"),

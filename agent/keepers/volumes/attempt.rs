@@ -71,11 +71,11 @@ pub(super) fn event(code: Code, volume: &Volume, message: String) -> Event {
     Event::new(code, message).phase(Phase::Volume).step(volume.role.as_str())
 }
 
-pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration) -> Failure {
-    Failure::new(Code::VolumeMissing, "find", format!("within {} s: {reason}", deadline.as_secs()))
+pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration, server: &str) -> Failure {
+    Failure::new(Code::VolumeMissing, "find", format!("{reason}, for {} s by now", deadline.as_secs()))
         .rule(format!("the {} store is on volume {}", volume.role, volume.disk))
         .remedy(match &volume.disk {
-            DiskName::Cinder(id) => attach(id),
+            DiskName::Cinder(id) => attach(id, server),
             DiskName::Link(_) | DiskName::Label(_) => {
                 "`ls -l /dev/disk/by-id /dev/disk/by-label`: correct DOCKER_DISK".to_owned()
             }
@@ -83,8 +83,11 @@ pub(super) fn missing(volume: &Volume, reason: &str, deadline: Duration) -> Fail
 }
 
 /// What to do about a volume that is not there.
-pub(super) fn attach(id: &str) -> String {
-    format!("attach it to this server; `openstack volume show {id}` says whether it exists, and which server has it")
+pub(super) fn attach(id: &str, server: &str) -> String {
+    format!(
+        "`openstack volume show {id}`: if its status is available, `openstack server add volume {server} {id}` attaches it here; if another \
+         server has it, detach it there first; if it is not found, correct its id in the template and update the stack"
+    )
 }
 
 /// The failure that a refusal of the interlock is.

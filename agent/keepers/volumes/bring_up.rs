@@ -60,6 +60,7 @@ impl<H: Hands> VolumeKeeper<H> {
         };
         if let Err(failure) = &mut outcome {
             self.add_who_is_stopped(volume, failure).await;
+            failure.remedy = self.progress.remedy_of_failure(&failure.remedy);
             let message = format!("volume {} ({}): {}", volume.disk, volume.role, failure.cause);
             let mut event = event(failure.code, volume, message).step(failure.doing()).cause(failure.cause.clone());
             event = event.remedy(failure.remedy.clone());
@@ -120,14 +121,14 @@ impl<H: Hands> VolumeKeeper<H> {
                 (refusal @ Decision::Refuse { .. }, _) => return Err(refused(refusal).into()),
                 (Decision::Wait(reason), _) => {
                     if course.left().is_zero() {
-                        return Err(missing(volume, &reason, course.deadline).into());
+                        return Err(missing(volume, &reason, course.deadline, &self.server()).into());
                     }
                     self.report_waiting(volume, course, reason);
                     self.next_look(&news, course).await;
                 }
                 // A decision about a disk that is gone, or a marker that stayed unread: look again.
                 (_, _) if !course.left().is_zero() => self.next_look(&news, course).await,
-                (_, _) => return Err(missing(volume, "the disk disappeared again", course.deadline).into()),
+                (_, _) => return Err(missing(volume, "the disk disappeared again", course.deadline, &self.server()).into()),
             }
         };
         if volume.content == Content::ThinPool {

@@ -18,6 +18,7 @@ use crate::desired::{Volume, VolumeRole};
 use crate::error::{Context, Error, Result};
 use crate::files::Attributes;
 use crate::report::Code;
+use crate::report::follow_up::RERUN;
 use crate::storage::interlock::Decision;
 use crate::storage::marker::SCHEMA;
 use crate::storage::mount_unit;
@@ -154,7 +155,7 @@ impl<H: Hands> VolumeKeeper<H> {
         }
         failure.cause.push_str(&format!("; {} stays stopped until the move continues", volume.users.join(", ")));
         let remedy = failure.remedy.trim_end_matches('.');
-        failure.remedy = format!("{remedy}; then `heat-node-agent rerun` on the node's deployment continues the move");
+        failure.remedy = format!("{remedy}; then {RERUN} continues the move");
     }
 
     /// Forgets the move, if there was one.

@@ -223,7 +223,7 @@ async fn an_end_after_any_call_converges() {
 
 fn tells_who_is_stopped(failure: &Failure, is_stopped: bool) {
     assert_eq!(failure.cause.ends_with("; etcd.service stays stopped until the move continues"), is_stopped, "{failure:?}");
-    assert_eq!(failure.remedy.contains("`heat-node-agent rerun`"), is_stopped, "{failure:?}");
+    assert_eq!(failure.remedy.contains("`heat-node-agent rerun ID`"), is_stopped, "{failure:?}");
 }
 
 /// The engine cannot know what was stopped, so it is reported before the engine loses patience.

@@ -62,7 +62,7 @@ impl<H: Hands> VolumeKeeper<H> {
         let failure = refused(Decision::Refuse {
             found,
             rule: "a store stays on its volume until it is moved by hand".to_owned(),
-            remedy: format!("name the volume in the parameters again; or {by_hand}"),
+            remedy: self.progress.remedy_of_failure(&format!("name the volume in the parameters again; or {by_hand}")),
         });
         let words = format!("volume {} ({role}): {}", record.volume, failure.cause);
         let event = Event::new(failure.code, words).phase(Phase::Volume).step(failure.doing());
@@ -84,7 +84,7 @@ impl<H: Hands> VolumeKeeper<H> {
             match self.obstacle(volume, record.clone()).await? {
                 None => return Ok(()),
                 Some(Decision::Wait(reason)) if course.left().is_zero() => {
-                    return Err(missing(volume, &reason, course.deadline).into());
+                    return Err(missing(volume, &reason, course.deadline, &self.server()).into());
                 }
                 Some(Decision::Wait(reason)) => {
                     if !course.waiting {

@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::desired::{DiskName, Owner, Volume};
 use crate::error::{Error, Result};
 use crate::files::Tree;
+use crate::identity::Identity;
 use crate::progress::{Progress, StepId};
 use crate::report::{Code, Event};
 use crate::storage::probe::Probe;
@@ -101,6 +102,11 @@ impl<H: Hands> VolumeKeeper<H> {
         }
     }
 
+    /// What `openstack server` calls this machine.
+    pub(super) fn server(&self) -> String {
+        Identity::server(&self.root)
+    }
+
     pub(super) fn report_waiting(&self, volume: &Volume, course: &mut Course, reason: String) {
         if !course.waiting {
             course.waiting = true;
@@ -108,7 +114,7 @@ impl<H: Hands> VolumeKeeper<H> {
             self.emit(
                 volume,
                 match &volume.disk {
-                    DiskName::Cinder(id) => event.remedy(attach(id)),
+                    DiskName::Cinder(id) => event.remedy(attach(id, &self.server())),
                     DiskName::Link(_) | DiskName::Label(_) => event,
                 },
             );

@@ -18,6 +18,12 @@ impl<H: Hands> VolumeKeeper<H> {
         Ok(record.filter(|record| record.schema == SCHEMA && record.role == role))
     }
 
+    /// Whether a volume with this role was ever put in place, as far as is known: one that never was has not been lost.
+    #[must_use]
+    pub fn was_in_place(&self, role: VolumeRole) -> bool {
+        self.record_of(role).map_or(true, |record| record.is_some())
+    }
+
     /// The record of this volume; that of another one that had its role before says nothing.
     pub(super) fn record(&self, volume: &Volume) -> Result<Option<VolumeRecord>> {
         Ok(self.record_of(volume.role)?.filter(|record| record.volume == volume.disk.as_str()))

@@ -571,7 +571,7 @@ async fn a_missing_disk_is_waited_for_until_the_deadline_and_reported_once() {
     let failure = keeper.bring_up(&volume(), Duration::from_secs(5)).await.unwrap_err();
     assert_eq!(failure.code, Code::VolumeMissing);
     assert!(
-        failure.cause.contains("within 5 s: no disk has 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4 (/dev/vdc); present are: vda (4 MiB, serial root, no bus), vdb (4 MiB, serial another, no bus)"),
+        failure.cause.contains("volume 7c1f4d0e-93a2-4b86-8d55-2f60c6b1a9e4 is not attached to this server (no disk has that id as its serial; present are: vda (4 MiB, serial root, no bus), vdb (4 MiB, serial another, no bus)), for 5 s by now"),
         "{}",
         failure.cause
     );

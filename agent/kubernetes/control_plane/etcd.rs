@@ -149,7 +149,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, address: IpAddr) -> Desired {
     part.gates.push(Gate {
         name: "etcd".to_owned(),
         unit: Some(UNIT.to_owned()),
-        remedy: format!("`journalctl -u {UNIT}`; `curl {}{health}`", curl_options(identity.as_ref())),
+        remedy: format!("`journalctl -u {UNIT} -n 50`; `curl {}{health}`", curl_options(identity.as_ref())),
         probe: Probe::HttpJson { url: health, key: "health".to_owned(), value: "true".to_owned(), identity },
         consecutive: GREEN,
         // One of several is healthy when most of them are.

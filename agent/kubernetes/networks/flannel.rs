@@ -136,7 +136,7 @@ pub(in crate::kubernetes) fn add_flannel_gate(cluster: &ClusterSpec, part: &mut 
         consecutive: 1,
         deadline: None,
         needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
-        remedy: format!("`journalctl -u {UNIT}`"),
+        remedy: format!("`journalctl -u {UNIT} -n 50`"),
     });
 }
 

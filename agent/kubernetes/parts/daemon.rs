@@ -303,7 +303,7 @@ pub(in crate::kubernetes) fn ok_gate(name: &str, unit: &str, url: String, asks: 
     Gate {
         name: name.to_owned(),
         unit: Some(unit.to_owned()),
-        remedy: format!("`journalctl -u {unit}`; `curl {with}{url}`"),
+        remedy: format!("`journalctl -u {unit} -n 50`; `curl {with}{url}`"),
         probe: Probe::Http { url, body: Some("ok".to_owned()), authority: authority.map(str::to_owned), identity },
         consecutive: GREEN,
         deadline,

@@ -62,7 +62,7 @@ pub(in crate::kubernetes) fn part(spec: &NodeSpec, facts: &Facts) -> Desired {
         consecutive: GREEN,
         deadline: Some(deadline::STORE),
         needs: BTreeSet::from([Need::Unit(UNIT.to_owned())]),
-        remedy: format!("`journalctl -u {UNIT}`; `docker info`"),
+        remedy: format!("`journalctl -u {UNIT} -n 50`; `docker info`"),
     });
     part
 }

@@ -146,7 +146,7 @@ fn socket_gate(unit: &str, socket: &str) -> Gate {
         consecutive: GREEN,
         deadline: Some(deadline::STORE),
         needs: BTreeSet::from([Need::Unit(unit.to_owned())]),
-        remedy: format!("`journalctl -u {unit}`; `crictl --runtime-endpoint unix://{socket} info`"),
+        remedy: format!("`journalctl -u {unit} -n 50`; `crictl --runtime-endpoint unix://{socket} info`"),
     }
 }
 

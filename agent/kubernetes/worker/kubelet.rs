@@ -122,7 +122,7 @@ fn ready(spec: &NodeSpec, cluster: &ClusterSpec, registration: &Gate) -> Gate {
         name: "ready".to_owned(),
         unit: Some(UNIT.to_owned()),
         remedy: format!(
-            "`kubectl describe node` on a master shows the conditions of the node; `journalctl -u {UNIT}`; `curl {}{url}`",
+            "`kubectl describe node` on a master shows the conditions of the node; `journalctl -u {UNIT} -n 50`; `curl {}{url}`",
             curl_options(identity.as_ref())
         ),
         probe: Probe::NodeReady { url, identity },
@@ -186,7 +186,7 @@ fn registration(spec: &NodeSpec, cluster: &ClusterSpec, settings: &Settings) -> 
     Some(Gate {
         name: REGISTRATION.to_owned(),
         unit: Some(UNIT.to_owned()),
-        remedy: format!("`journalctl -u {UNIT}`; `curl {}{url}`", curl_options(identity.as_ref())),
+        remedy: format!("`journalctl -u {UNIT} -n 50`; `curl {}{url}`", curl_options(identity.as_ref())),
         probe: Probe::HttpJson { url, key: "kind".to_owned(), value: "Node".to_owned(), identity },
         consecutive: GREEN,
         deadline: None,

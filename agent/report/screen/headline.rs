@@ -4,7 +4,7 @@ use super::sheet::Tone;
 use crate::report::component::{self, ComponentState, ComponentStatus};
 use crate::report::condition_state::ConditionState;
 use crate::report::reason::parts;
-use crate::report::status::{Condition, DeploymentStatus, NodeStatus, STATE, Status};
+use crate::report::status::{Condition, DeploymentStatus, IdentityStatus, NodeStatus, STATE, Status};
 
 /// How everything stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,9 @@ fn of_agent(status: &Status) -> Option<(Stand, String)> {
     let condition = status.conditions.iter().find(|one| one.state == ConditionState::Failed && one.name != "settings")?;
     let what = match condition.name.as_str() {
         "bus" => "systemd does not answer",
-        STATE => "the agent cannot do its own work",
+        STATE => {
+            condition.cause.as_deref().and_then(|cause| cause.split(" (").next()).unwrap_or("the agent cannot do its own work")
+        }
         _ => "the metadata cannot be understood",
     };
     Some((Stand::Failed, format!("{}: {what}", condition.name)))
@@ -151,10 +153,12 @@ fn of_troubles(status: &Status) -> Option<(Stand, String)> {
         return degraded(what);
     }
     if node.is_some_and(|node| node.drifted) {
-        return degraded("the node differs from its parameters".to_owned());
+        return degraded("the node differs from what the stack asks for".to_owned());
     }
     if let Some(source) = status.sources.iter().find(|source| source.failures > 0) {
-        return degraded(format!("source {} fails", source.name));
+        let of_heat = ["cfn", "heat", "request"].contains(&source.name.as_str());
+        let what = if of_heat { "Heat's metadata cannot be read" } else { "metadata cannot be read" };
+        return degraded(format!("{what} (source {})", source.name));
     }
     let of_node = |node: &NodeStatus| {
         if node.thin_pool.as_ref().is_some_and(|pool| pool.wrong.is_some()) {
@@ -179,7 +183,8 @@ fn of_troubles(status: &Status) -> Option<(Stand, String)> {
 fn of_waiting(status: &Status) -> Option<(Stand, String)> {
     let waiting = |what: String| Some((Stand::Waiting, what));
     if status.sources.is_empty() {
-        return waiting("metadata: no source is known yet".to_owned());
+        let ignored = status.identity.as_ref().and_then(IdentityStatus::ignored);
+        return waiting(ignored.map_or("metadata: no source is known yet".to_owned(), |why| format!("somebody: {why}")));
     }
     if status.metadata.expected && status.metadata.source.is_none() {
         return waiting("metadata: no source has answered yet".to_owned());

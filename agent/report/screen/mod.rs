@@ -15,7 +15,7 @@ use super::condition_state::ConditionState;
 use super::reason::parts;
 use super::status::{
     CertificatesStatus, Condition, DRIFT_REMEDY, DeploymentStatus, IdentityStatus, NodeStatus, PodNetworkStatus, SourceStatus,
-    Status, ThinPoolStatus,
+    Status, ThinPoolStatus, left_over_remedy,
 };
 use super::volume::VolumeStatus;
 use crate::clock::Timestamp;
@@ -29,6 +29,8 @@ pub fn screen(status: &Status, running: bool, now: Timestamp, room: Option<&str>
     let mut sheet = Sheet::new(style);
     let (stand, line) = headline(status, running);
     sheet.headline(&line, stand.tone());
+    let ignored = status.identity.as_ref().and_then(IdentityStatus::ignored);
+    ignored.iter().filter(|ignored| line.contains(*ignored)).for_each(|ignored| sheet.know(ignored));
     sheet.gap();
     facts(status, running, now, &mut sheet);
     if let Some(node) = &status.node {
@@ -57,7 +59,7 @@ pub fn screen(status: &Status, running: bool, now: Timestamp, room: Option<&str>
 fn facts(status: &Status, running: bool, now: Timestamp, sheet: &mut Sheet) {
     if let Some(node) = &status.node {
         let version = node.kube_version.as_ref().map(|version| format!("Kubernetes {version}"));
-        let generation = format!("generation {} {}", node.generation, node.state);
+        let generation = format!("generation {} {}", node.generation, node.state_in_words());
         let all = [node.name.clone(), node.role.clone(), version, Some(generation)];
         sheet.fact("node", &all.into_iter().flatten().collect::<Vec<_>>().join(", "));
         if let Some(drift) = node.drift().filter(|_| node.drifted && node.state == "applied") {
@@ -98,14 +100,18 @@ fn identity(identity: &IdentityStatus, sheet: &mut Sheet) {
             remedy(identity.remedy.as_ref(), sheet);
         }
     }
-    if let (Some(other), Some(place)) = (&identity.copy_of, &identity.put_aside) {
-        sheet.note("", &format!("the disk is a copy of instance {other}, whose state was moved to {place}"));
+    match (&identity.copy_of, &identity.put_aside) {
+        (Some(other), Some(place)) if identity.left_over.is_empty() => {
+            sheet.note("", &format!("the disk is a copy of instance {other}, whose state is kept in {place} and not used"));
+        }
+        (_, Some(place)) => sheet.note("", &format!("the other instance's state is kept in {place} and not used")),
+        _ => {}
+    }
+    if let Some(ignored) = identity.ignored() {
+        sheet.note("why", &ignored);
     }
     for file in &identity.left_over {
-        sheet.note("IGNORED", &format!("{file} has the content of that instance"));
-        // A blank line changes neither what a file of settings says nor JSON.
-        let by_hand = format!("if its content is right for this server too, `echo >>{file}` makes it count");
-        sheet.note("remedy", &format!("let cloud-init write it for this server; {by_hand}"));
+        sheet.note("remedy", &left_over_remedy(file));
     }
 }
 
@@ -189,14 +195,14 @@ fn step_row(name: &str, step: &Condition, is_given_up: bool, now: Timestamp) -> 
     }
 }
 
-/// `tried 31 times, next in 12s, given up in 4m`.
+/// `tried 31 times, next in 12s, gives up in 4m`.
 fn tries(step: &Condition, now: Timestamp) -> String {
     let mut parts = Vec::new();
     if step.attempt > 1 {
         parts.push(format!("tried {} times", step.attempt));
     }
     parts.extend(ahead(step.next_try.as_ref(), now).map(|wait| format!("next try in {wait}")));
-    parts.extend(ahead(step.given_up.as_ref(), now).map(|wait| format!("given up in {wait}")));
+    parts.extend(ahead(step.given_up.as_ref(), now).map(|wait| format!("gives up in {wait}")));
     parts.join(", ")
 }
 
@@ -331,7 +337,7 @@ fn signals(status: &Status, now: Timestamp, sheet: &mut Sheet) {
             .note("why", signal.cause.as_ref())
             .note("remedy", signal.remedy.as_ref())
     };
-    sheet.table(&["SIGNAL WAITS", "SINCE", "DETAIL"], &status.signals.iter().map(row).collect::<Vec<_>>());
+    sheet.table(&["PENDING SIGNAL", "SINCE", "DETAIL"], &status.signals.iter().map(row).collect::<Vec<_>>());
 }
 
 /// What is said of the node below the tables.

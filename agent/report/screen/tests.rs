@@ -220,7 +220,7 @@ fn troubles() -> Vec<(&'static str, Status)> {
         ("WAITING for volume etcd (generation 2)", waiting()),
         ("FAILED generation 2 at volume etcd (HNA-0306)", failed()),
         ("DEGRADED: kubelet crash-looping (11 restarts)", with_node(|node| node.components[1] = crash_loop())),
-        ("DEGRADED: the node differs from its parameters", with_node(|node| node.drifted = true)),
+        ("DEGRADED: the node differs from what the stack asks for", with_node(|node| node.drifted = true)),
         ("DEGRADED: the network of pods", with_node(wrong)),
         (
             "DEGRADED: certificates wait for somebody",
@@ -229,7 +229,7 @@ fn troubles() -> Vec<(&'static str, Status)> {
             }),
         ),
         (
-            "DEGRADED: source cfn fails",
+            "DEGRADED: Heat's metadata cannot be read (source cfn)",
             changed(&|s| (s.sources[0].failures, s.sources[0].cause) = (3, Some("connection refused".into()))),
         ),
         ("DEGRADED: Heat does not have the result of prepare", changed(&|s| s.deployments[0].undelivered = true)),
@@ -308,9 +308,12 @@ fn a_copied_disk_and_an_unknown_identity_say_what_to_do() {
         ..status.identity.unwrap()
     });
     let text = page(&status);
-    for part in
-        ["instance      7ee5 (SMBIOS)\n", "copy of instance b, whose state was moved to /aside/1", "IGNORED: /f has", "remedy: "]
-    {
+    for part in [
+        "instance      7ee5 (SMBIOS)\n",
+        "the other instance's state is kept in /aside/1",
+        "copy of instance b, whose /f is not used",
+        "remedy: `cat /f`",
+    ] {
         assert!(text.contains(part), "{part} in {text}");
     }
     status.identity = Some(IdentityStatus { cause: Some("why".into()), remedy: Some("do".into()), ..IdentityStatus::default() });

@@ -13,7 +13,8 @@ Environment of a stand-in:
     HNA_STAND_IN_CHECK=1        read and check everything, print "ok", exit 0; nothing is served
     HNA_STAND_IN_ROOT=DIR       files are looked for below DIR
     HNA_STAND_IN_CONTROL=DIR    where it looks for orders, /run/heat-node-agent-stand-ins if not said: a file named as the program
-                                which says "die [STATUS]" (ends at once, and at each later start, until the file is gone) or
+                                which says "die [STATUS [WORDS]]" (ends at once with these words, and at each later start, until
+                                the file is gone) or
                                 "unhealthy" (health answers 500); flannel.py has one more. SIGUSR1 ends it with status 1 at once,
                                 SIGTERM ends it cleanly.
 

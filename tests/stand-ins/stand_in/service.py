@@ -39,7 +39,7 @@ def obey(name: str):
     """Ends the process if that is the order."""
     words = orders(name)
     if words[:1] == ["die"]:
-        print(f"{name}: told to die", file=sys.stderr, flush=True)
+        print(" ".join(words[2:]) or f"{name}: told to die", file=sys.stderr, flush=True)
         os._exit(int(words[1]) if len(words) > 1 else 1)
 
 
