@@ -409,8 +409,8 @@ mod tests {
     fn a_script_that_cannot_start_says_which_interpreter_it_lacks() {
         let dir = tempfile::tempdir().unwrap();
         for (content, expected) in [
-            ("#! /opt/bin/ruby -w\nputs 1\n", "its interpreter /opt/bin/ruby is not installed; install it in the image"),
-            ("echo none\n", "its first line names no interpreter; begin the script with a line such as #!/bin/sh"),
+            ("#! /opt/bin/ruby -w\nputs 1\n", "its interpreter /opt/bin/ruby is not installed; remedy: install it on this node"),
+            ("echo none\n", "its first line names no interpreter; remedy: begin the script with a line such as #!/bin/sh"),
         ] {
             let path = dir.path().join(crate::digest::key_of(content)).display().to_string();
             let file = JobFile { path: path.clone(), content: content.to_owned(), mode: 0o700 };

@@ -779,7 +779,7 @@ mod tests {
         }
         let folded = page(&tree(&status, true), Timestamp(0), false, 200);
         assert!(!folded.contains("name-a") && !folded.contains("daemon"), "{folded}");
-        assert!(folded.ends_with("   ok       7 more; --all shows them\n"), "{folded}");
+        assert!(folded.ends_with("   ok       7 more, and 40 that come later; --all shows them\n"), "{folded}");
         let mut gate = step("gate etcd", Waiting);
         gate.given_up = Some("2026-03-01T12:20:00Z".into());
         let status = changed(|s| s.node = Some(node("applying", vec![gate])));

@@ -231,7 +231,7 @@ fn three_refusals_over_a_quarter_of_an_hour_are_final_not_three_in_a_moment() {
     clock.advance(REFUSAL_SPAN);
     assert_eq!(
         outbox.apply_answer(&mut entry, &refused(404), Verdict::Refused, true),
-        Some(Fate::Undeliverable("the answer was 404".into()))
+        Some(Fate::Undeliverable("Heat answered 404".into()))
     );
 }
 

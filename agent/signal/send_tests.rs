@@ -174,7 +174,7 @@ async fn where_no_way_is_open_the_cause_names_them_all_and_no_secret() {
     assert_eq!((judge(&answer), way), (Verdict::Refused, Way::AsGiven));
     assert_eq!(
         answer.cause,
-        "re-signed with the server's own keys: the answer was 403: User is not authorized to perform action; the answer was 403: User is \
+        "re-signed with the server's own keys: Heat answered 403: User is not authorized to perform action; Heat answered 403: User is \
          not authorized to perform action; the signal URL has expired or was revoked: it was made 20m02s ago, and by default Keystone refuses \
          pre-signed URLs 15 minutes after their Timestamp ([credential] auth_ttl)"
     );
@@ -188,7 +188,7 @@ async fn where_no_way_is_open_the_cause_names_them_all_and_no_secret() {
     assert!(
         answer.cause.contains("Heat refuses the user who signed the URL")
             && answer.cause.contains("the URL, made 2m02s ago, has expired only if")
-            && answer.cause.ends_with("own keys: the answer was 500"),
+            && answer.cause.ends_with("own keys: Heat answered 500"),
         "{answer:?}"
     );
 }

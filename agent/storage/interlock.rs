@@ -384,9 +384,13 @@ fn by_marker(volume: &Volume, evidence: &Evidence, device: &str) -> Decision {
         _ if adopted => return Decision::Reuse,
         _ => format!(
             "look first: `lsblk -f {device}`. If it is the wrong volume, correct its id in the template and update the stack. To KEEP its data: \
-             set VOLUME_ADOPT={} in the template and update the stack. To DESTROY its data for good: {}, then {RERUN}",
+             set VOLUME_ADOPT={} in the template and update the stack. To DESTROY its data for good: {}{}",
             evidence.disk.serial,
-            erase_command(volume, device)
+            erase_command(volume, device),
+            match &volume.disk {
+                DiskName::Label(_) => " in the template and update the stack".to_owned(),
+                DiskName::Cinder(_) | DiskName::Link(_) => format!(", then {RERUN}"),
+            }
         ),
     };
     refuse(found, "a file system is used only if it has the marker of this cluster, role and volume", remedy)

